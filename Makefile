@@ -1,0 +1,37 @@
+# Each target does its own set-up in .venv; nothing is installed outside this folder.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: probe test unit lint bench clean
+
+# A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
+probe: $(READY)
+	@$(BIN)/raydiag probe --all-nodes --address local || [ $$? -eq 1 ] || [ $$? -eq 3 ]
+
+# Everything: lint, types, unit tests, and the tests on a real Ray and on simulated hosts.
+test: lint
+	$(BIN)/pytest
+
+unit: $(READY)
+	$(BIN)/pytest -m 'not cluster'
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python benchmarks/run.py
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "raydiag needs Python 3.10 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || \
+	  { echo "could not make a virtual environment (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@echo "installing raydiag and what it needs into .venv ..." >&2
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,240 @@
+"""What raydiag costs, as ratios against a floor measured in the same run.
+
+    make bench            or one by one:  python benchmarks/run.py startup judge node cluster hung
+
+`cluster` and `hung` need root: they run on simulated hosts. Times are medians; other load on the
+machine shows in the spread, which is printed as well. Nothing here is a test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from raydiag import carried, probes
+from raydiag.cluster import bundle
+from tests.cluster import fake_node, namespaces
+from tests.cluster.simulated_hosts import Cluster, HostSpec
+
+_RAYDIAG = [sys.executable, "-m", "raydiag"]
+_FLOOR_JOB = Path(__file__).with_name("floor_job.py")
+
+
+def _show(what: str, value: str, target: str) -> None:
+    print(f"  {what:<58} {value:>22}   target {target}")
+
+
+def _spread(values: Sequence[float], unit: str) -> str:
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:.3f} {unit} ({low:.3f}-{high:.3f})"
+
+
+def _child_cpu_s(argv: Sequence[str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def startup() -> None:
+    """CPU time of `raydiag --help` against an empty interpreter."""
+    print("startup")
+    empty = [_child_cpu_s([sys.executable, "-c", "pass"]) for _ in range(10)]
+    ours = [_child_cpu_s([*_RAYDIAG, "--help"]) for _ in range(10)]
+    _show("python -c pass", _spread(empty, "s CPU"), "-")
+    _show("raydiag --help", _spread(ours, "s CPU"), "< 0.15 s CPU")
+    imported = subprocess.run(
+        [sys.executable, "-X", "importtime", *_RAYDIAG[1:], "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
+    _show("it imports ray", str(" ray\n" in imported).lower(), "false")
+
+
+def judge() -> None:
+    """A thousand synthetic nodes merged, judged and rendered, in a process of its own."""
+    print("judge: 1,000 nodes, 8 GPUs each")
+    for shape in ("text", "json"):
+        script = [sys.executable, str(Path(__file__).with_name("thousand_nodes.py")), shape]
+        runs = [json.loads(subprocess.check_output(script)) for _ in range(3)]
+        times = [run["seconds"] for run in runs]
+        peak = max(run["peak_mib"] for run in runs)
+        _show(f"decode, judge, render as {shape}", _spread(times, "s"), "< 2 s")
+        _show("peak memory", f"{peak:.0f} MiB", "< 300 MiB")
+
+
+def node() -> None:
+    """What one node pays over an empty actor: the runner and its readers, 8 GPUs."""
+    print("node: all probes, 8 GPUs, no Ray")
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        (root / "proc").symlink_to("/proc")
+        (root / "dev").symlink_to("/dev")
+        fake_node.write_amdgpu(root / "sys")
+        cpu, wall = [], []
+        for _ in range(10):
+            started = time.monotonic()
+            cpu.append(_run_node(str(root))["cpu_s"])
+            wall.append(time.monotonic() - started)
+        _show("node runner and readers", _spread(cpu, "s CPU"), "<= 0.15 s CPU")
+        _show("from start to answer", _spread(wall, "s"), "-")
+        _show("node runner and readers", f"{_held_pss_mib(str(root)):.1f} MiB PSS", "<= 12 MiB PSS")
+
+
+def _node_bundle(root: str, extra: dict[str, str] | None = None) -> bytes:
+    names = probes.names()
+    modules = bundle.modules(names)
+    modules |= {f"raydiag.probes.{name}": text for name, text in (extra or {}).items()}
+    request = {
+        "probes": [*names, *(extra or {})],
+        "root": root,
+        "options": {"kernel_log": {"words": ["amdgpu", "out of memory"]}},
+    }
+    return carried.packed(modules, request)
+
+
+def _node_command() -> list[str]:
+    return [sys.executable, "-I", "-S", "-B", "-c", bundle.entrypoint("node_runner"), *("20", str(os.getpid()))]
+
+
+def _run_node(root: str) -> dict[str, float]:
+    done = subprocess.run(
+        _node_command(), input=_node_bundle(root), capture_output=True, check=True
+    )
+    answer: dict[str, float] = json.loads(zlib.decompress(done.stdout.partition(b"\n")[2]))
+    return answer
+
+
+_HOLD = """
+import time
+from dataclasses import dataclass
+from raydiag.probes import LAST, probe
+
+@dataclass(frozen=True)
+class Nothing:
+    pass
+
+@probe(Nothing, timeout_s=9, stage=LAST)
+def hold(host):
+    time.sleep(3)
+    yield Nothing()
+"""
+
+
+def _held_pss_mib(root: str) -> float:
+    """PSS of the runner and its readers after all probes: a last probe holds them still."""
+    process = subprocess.Popen(_node_command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(_node_bundle(root, {"hold": _HOLD}))
+    process.stdin.close()
+    time.sleep(1.5)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    total_kib = 0
+    for pid in [str(process.pid), *children]:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total_kib += int(line.split()[1])
+    assert process.stdout is not None
+    process.stdout.read()
+    process.wait()
+    return total_kib / 1024
+
+
+def _hosts(directory: Path, count: int) -> list[HostSpec]:
+    specs = []
+    for number in range(1, count + 1):
+        tree = directory / f"sys-{number}"
+        fake_node.write_amdgpu(tree)
+        specs.append(HostSpec(f"node{number:03}", sys=tree))
+    return specs
+
+
+def _timed(cluster: Cluster, argv: Sequence[str]) -> tuple[float, str]:
+    started = time.monotonic()
+    done = cluster.run_on(cluster.head, argv, timeout=120)
+    if done.returncode not in (0, 1, 3):
+        raise RuntimeError(f"{argv}: exit {done.returncode}: {done.stderr[-2000:]}")
+    return time.monotonic() - started, done.stdout
+
+
+def cluster() -> None:
+    """A one-shot probe against a no-op job with an empty pinned actor on each node, in turn."""
+    hosts = 4
+    print(f"cluster: {hosts} simulated hosts with 8 GPUs each")
+    probe = [*_RAYDIAG, "probe", "--all-nodes", "--format", "json"]
+    with tempfile.TemporaryDirectory() as directory:
+        with Cluster(_hosts(Path(directory), hosts)) as running:
+            floor, ours, cpu = [], [], []
+            for number in range(9):
+                floor_s, _ = _timed(running, [sys.executable, str(_FLOOR_JOB)])
+                ours_s, text = _timed(running, probe)
+                if number:  # the first of each warms caches up
+                    floor.append(floor_s)
+                    ours.append(ours_s)
+                    cpu += [item["cpu_s"] for item in json.loads(text)["nodes"]]
+    pairs = [b / a for a, b in zip(floor, ours, strict=True)]
+    _show("no-op job with an empty actor per node", _spread(floor, "s"), "-")
+    _show("raydiag probe --all-nodes", _spread(ours, "s"), "-")
+    _show("ratio, pair by pair", _spread(pairs, "x"), "<= 1.25 x")
+    _show("a node's runner and readers", _spread(cpu, "s CPU"), "<= 0.15 s CPU")
+
+
+def hung() -> None:
+    """Eight hosts, one of them frozen: how far past its deadline the command ends."""
+    hosts, deadline_s = 8, 6.0
+    print(f"hung: {hosts} simulated hosts, the raylet of one stopped, deadline {deadline_s:g} s")
+    probe = [*_RAYDIAG, "probe", "--all-nodes", "--format", "json", "--deadline", str(deadline_s)]
+    with tempfile.TemporaryDirectory() as directory:
+        with Cluster(_hosts(Path(directory), hosts)) as running:
+            _timed(running, probe)
+            running.signal_raylet("node008", signal.SIGSTOP)
+            started = time.time()
+            elapsed, text = _timed(running, probe)
+            ended = started + elapsed
+            running.signal_raylet("node008", signal.SIGCONT)
+    document = json.loads(text)
+    states = [item["status"] for item in document["nodes"]]
+    over_s = ended - document["cluster"]["asked_at"] - deadline_s
+    _show("the command ended after its deadline", f"{over_s:+.2f} s", "<= 1 s")
+    _show("nodes complete", f"{states.count('ok')} of {hosts}", "7 of 8")
+
+
+_BENCHMARKS: dict[str, Callable[[], None]] = {
+    "startup": startup,
+    "judge": judge,
+    "node": node,
+    "cluster": cluster,
+    "hung": hung,
+}
+
+
+def main(names: Sequence[str]) -> int:
+    unknown = [name for name in names if name not in _BENCHMARKS]
+    if unknown:
+        print(f"no benchmark {unknown[0]!r}; there are: {', '.join(_BENCHMARKS)}", file=sys.stderr)
+        return 2
+    reason = namespaces.unavailable()
+    for name in names or _BENCHMARKS:
+        if name in ("cluster", "hung") and reason:
+            print(f"{name}: left out: {reason}")
+        else:
+            _BENCHMARKS[name]()
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,17 @@
+"""What an actor starts on its node: the node runner, out of the bundle that comes on stdin.
+
+Arguments: the time for the whole run in seconds, and the actor's process id.
+"""
+
+import marshal
+import sys
+import zlib
+
+carried = marshal.loads(zlib.decompress(sys.stdin.buffer.read()[4:]))  # after Python's magic number
+scope = {"__name__": "raydiag.carried"}
+exec(carried["modules"].pop("raydiag.carried"), scope)
+scope["install"](carried.pop("modules"))  # type: ignore[operator]
+
+from raydiag.runner import main  # noqa: E402
+
+main(carried["request"], float(sys.argv[1]), int(sys.argv[2]))

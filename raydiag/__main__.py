@@ -1,0 +1,7 @@
+"""`python -m raydiag`."""
+
+import sys
+
+from raydiag.cli import main
+
+sys.exit(main())

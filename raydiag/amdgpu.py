@@ -1,0 +1,61 @@
+"""Which amdgpu devices a node has, and in what order.
+
+The PCI driver directory is the list; hwmon is only asked where that directory does not exist (some
+containers hide it). Addresses sort as strings, in every PCI domain: that position is the GPU index
+of the metrics and of ROCm.
+
+Source: /sys/bus/pci/drivers/amdgpu/<address>, /sys/class/hwmon/hwmon*/{name,device}
+"""
+
+from __future__ import annotations
+
+from raydiag.errors import NoData, ReadError
+from raydiag.host import Host
+
+DRIVER = "/sys/bus/pci/drivers/amdgpu"
+HWMON = "/sys/class/hwmon"
+_HEX_DIGITS = frozenset("0123456789abcdef")
+
+
+def amdgpu_addresses(host: Host) -> list[str]:
+    """PCI addresses of the GPUs, e.g. "0000:c5:00.0", in index order; empty when there is none.
+
+    Raises Denied when the directory may not be listed: no GPU seen is not no GPU there.
+    """
+    try:
+        return [name for name in host.listdir(DRIVER) if is_pci_address(name)]
+    except NoData:
+        return sorted(hwmon_directories(host))
+
+
+def hwmon_directories(host: Host) -> dict[str, str]:
+    """PCI address -> hwmon directory of each amdgpu device that has one.
+
+    hwmon numbers follow the order in which drivers loaded, so they say nothing about the GPU.
+    Raises Denied when /sys/class/hwmon may not be listed.
+    """
+    try:
+        names = host.listdir(HWMON)
+    except NoData:
+        return {}
+    directories = {}
+    for name in names:
+        directory = f"{HWMON}/{name}"
+        try:
+            if host.read_text(f"{directory}/name", 256) != "amdgpu":
+                continue
+            parts = host.realpath(f"{directory}/device").split("/")
+        except ReadError:
+            continue
+        # The path also holds the addresses of the bridges above; the last one is the device.
+        addresses = [part for part in parts if is_pci_address(part)]
+        if addresses:
+            directories[addresses[-1]] = directory
+    return directories
+
+
+def is_pci_address(name: str) -> bool:
+    """Whether it has the form domain:bus:device.function, in lower-case hexadecimal."""
+    slot, _, function = name.rpartition(".")
+    parts = [*slot.split(":"), function]
+    return len(parts) == 4 and all(part and _HEX_DIGITS.issuperset(part) for part in parts)

@@ -1,0 +1,55 @@
+"""Import our own modules from memory, so that nothing has to be installed or written anywhere.
+
+Two forms travel. To the head: module name -> source text, as JSON, because its Python may be
+another than the caller's. From the head to the nodes, which run the Python of the head: module
+name -> code object, marshalled, because compiling costs a node more than all the rest.
+"""
+
+from __future__ import annotations
+
+import marshal
+import sys
+import zlib
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
+from importlib.util import MAGIC_NUMBER
+from types import CodeType, ModuleType
+from typing import Any, Optional, Union
+
+
+class _Importer:
+    """Finds and runs modules of the bundle; a name that others start with is a package."""
+
+    def __init__(self, modules: Mapping[str, Union[str, CodeType]]) -> None:
+        self.modules = dict(modules)
+        self.packages = {name.rpartition(".")[0] for name in modules}
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
+        if name not in self.modules:
+            return None
+        return ModuleSpec(name, self, is_package=name in self.packages)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        # Taken out: nobody imports it twice, and a node has better uses for the memory.
+        text = self.modules.pop(module.__name__)
+        exec(_compiled(module.__name__, text), module.__dict__)
+
+
+def install(modules: Mapping[str, Union[str, CodeType]]) -> None:
+    """Let `import` find the modules of the bundle, before anything installed on this machine."""
+    sys.meta_path.insert(0, _Importer(modules))
+
+
+def packed(modules: Mapping[str, str], request: Mapping[str, Any]) -> bytes:
+    """The bundle for the nodes, as the entrypoint `node_runner` reads it from its stdin."""
+    code = {name: _compiled(name, text) for name, text in modules.items()}
+    return MAGIC_NUMBER + zlib.compress(marshal.dumps({"modules": code, "request": dict(request)}))
+
+
+def _compiled(name: str, text: Union[str, CodeType]) -> CodeType:
+    if isinstance(text, CodeType):
+        return text
+    return compile(text, f"<carried>/{name.replace('.', '/')}.py", "exec", dont_inherit=True)

@@ -1,0 +1,320 @@
+"""KNOW: what can go wrong and how it shows, as YAML tables, and the strict loader that checks them.
+
+`failures.yaml` is the only vocabulary of failure classes; `kernel_events.yaml` maps lines of the
+kernel log to them. A table with a mistake is refused as a whole: CatalogError names file and row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from raydiag.errors import CatalogError
+from raydiag.model import Severity
+
+_FAILURES, _KERNEL_EVENTS = "failures.yaml", "kernel_events.yaml"
+
+
+@dataclass(frozen=True)
+class FailureClass:
+    """One thing that can go wrong."""
+
+    id: str
+    title: str
+    severity: Severity  # where the rule that finds it does not say otherwise
+    can_cause: tuple[str, ...]  # ids of classes that may follow from this one
+    next_steps: tuple[str, ...]  # actions, the first one first
+    explanation: str
+    source: str
+
+
+@dataclass(frozen=True)
+class KernelEvent:
+    """One row of the kernel-event table. The first row that matches a line names its event."""
+
+    event: str  # class id of the kernel-log family, e.g. "amdgpu-ras-ue"
+    pattern: re.Pattern[str]  # searched in the message; groups as in `GROUPS`
+    words: tuple[str, ...]  # lower case; a line without any of them cannot match
+    severity: Severity
+    finding: str  # failure class that the event is evidence of
+    finding_by_block: Mapping[str, str]  # the same, for some values of the group `block`
+    recovers: tuple[str, ...]  # events that this line ends; empty unless it tells of a recovery
+    part_of: tuple[str, ...]  # events that it belongs to where one is near
+    trace: bool  # a stack trace may follow that belongs to it
+    lasting: bool  # what it tells of outlives the message, until a reset or a reboot
+    examples: tuple[str, ...]
+    near_misses: tuple[str, ...]
+    source: str
+
+    def finding_for(self, block: str | None) -> str:
+        """Failure class for an event in that hardware block."""
+        return self.finding_by_block.get((block or "").lower(), self.finding)
+
+
+# Named groups that the judges understand; a pattern with another one is refused.
+GROUPS = frozenset({"device", "pid", "process", "ring", "block", "count"})
+
+
+def failures() -> Mapping[str, FailureClass]:
+    """Every failure class by id."""
+    return _failures()
+
+
+def kernel_events() -> tuple[KernelEvent, ...]:
+    """The kernel-event table in its own order."""
+    return _kernel_table().events
+
+
+def kernel_words() -> tuple[str, ...]:
+    """Lower-case words; only a kernel line that holds one of them is worth carrying home."""
+    return _kernel_table().words
+
+
+def driver_fault_symbols() -> tuple[str, ...]:
+    """Kernel functions whose sight in a log, stack or wait channel means: leave RAS files alone."""
+    return _kernel_table().driver_fault_symbols
+
+
+def kernel_event(message: str) -> tuple[KernelEvent, re.Match[str]] | None:
+    """The first row that matches a kernel message, with its match; None for a line of no event."""
+    lower = message.lower()
+    if not any(word in lower for word in kernel_words()):
+        return None
+    for row in kernel_events():
+        if any(word in lower for word in row.words):
+            match = row.pattern.search(message)
+            if match:
+                return row, match
+    return None
+
+
+def parse_failures(text: str, file: str = _FAILURES) -> Mapping[str, FailureClass]:
+    """The classes in a YAML list. Raises CatalogError."""
+    classes: dict[str, FailureClass] = {}
+    for row in _rows(_loaded(text, file), file, "id"):
+        entry = FailureClass(
+            id=row.name,
+            title=row.text("title"),
+            severity=row.severity(),
+            can_cause=row.texts("can_cause", least=0),
+            next_steps=row.texts("next_steps"),
+            explanation=row.text("explanation"),
+            source=row.text("source"),
+        )
+        row.end()
+        if entry.id in classes:
+            raise row.error("the id is there twice")
+        classes[entry.id] = entry
+    for entry in classes.values():
+        for effect in entry.can_cause:
+            _require_class(effect, classes, f"{file}: {entry.id}")
+    _refuse_cycles(classes, file)
+    return MappingProxyType(classes)
+
+
+@dataclass(frozen=True)
+class KernelTable:
+    """The whole of `kernel_events.yaml`."""
+
+    events: tuple[KernelEvent, ...]
+    words: tuple[str, ...]
+    driver_fault_symbols: tuple[str, ...]
+
+
+def parse_kernel_events(
+    text: str, classes: Mapping[str, FailureClass], file: str = _KERNEL_EVENTS
+) -> KernelTable:
+    """The table in a YAML object. Raises CatalogError, also for a finding not in `classes`."""
+    top = _Row(_loaded(text, file), file, file)
+    symbols = top.texts("driver_fault_symbols")
+    trace_words = top.texts("trace_words")
+    events = tuple(
+        _kernel_event(row, classes, file) for row in _rows(top.take("events"), file, "event")
+    )
+    top.end()
+    known: dict[str, KernelEvent] = {}
+    for row in events:
+        first = known.setdefault(row.event, row)
+        if (first.finding, first.finding_by_block) != (row.finding, row.finding_by_block):
+            raise CatalogError(f"{file}: {row.event}: rows of one event must agree on the finding")
+    for row in events:
+        for other in (*row.recovers, *row.part_of):
+            if other not in known:
+                raise CatalogError(f"{file}: {row.event}: no row has the event {other!r}")
+    words = dict.fromkeys(word for row in events for word in row.words)
+    return KernelTable(events, tuple(sorted({*words, *trace_words})), symbols)
+
+
+def _kernel_event(row: _Row, classes: Mapping[str, FailureClass], file: str) -> KernelEvent:
+    finding = row.text("finding") if "finding" in row.data else row.name
+    by_block = row.mapping("finding_by_block")
+    for target in (finding, *by_block.values()):
+        _require_class(target, classes, f"{file}: {row.name}")
+    entry = KernelEvent(
+        event=row.name,
+        pattern=row.pattern("pattern"),
+        words=row.texts("words"),
+        severity=row.severity(),
+        finding=finding,
+        finding_by_block=by_block,
+        recovers=row.texts("recovers", least=0),
+        part_of=row.texts("part_of", least=0),
+        trace=row.flag("trace"),
+        lasting=row.flag("lasting"),
+        examples=row.texts("examples"),
+        near_misses=row.texts("near_misses"),
+        source=row.text("source"),
+    )
+    row.end()
+    if any(word != word.lower() for word in entry.words):
+        raise row.error("words must be lower case")
+    return entry
+
+
+class _Row:
+    """One mapping of a table; every key must be taken by the time `end` is called."""
+
+    def __init__(self, data: object, file: str, name: str) -> None:
+        self.file, self.name = file, name
+        if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+            raise self.error("not a mapping of names")
+        self.data: dict[str, Any] = dict(data)
+
+    def error(self, problem: str) -> CatalogError:
+        place = self.file if self.name == self.file else f"{self.file}: {self.name}"
+        return CatalogError(f"{place}: {problem}")
+
+    def take(self, key: str) -> Any:
+        if key not in self.data:
+            raise self.error(f"{key} is missing")
+        return self.data.pop(key)
+
+    def text(self, key: str) -> str:
+        value = self.take(key)
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(f"{key} must be a text")
+        return value.strip()
+
+    def texts(self, key: str, least: int = 1) -> tuple[str, ...]:
+        value = self.take(key) if least else self.data.pop(key, [])
+        if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
+            raise self.error(f"{key} must be a list of texts")
+        if len(value) < least:
+            raise self.error(f"{key} is empty")
+        if len(set(value)) < len(value):
+            raise self.error(f"{key} names something twice")
+        return tuple(value)
+
+    def mapping(self, key: str) -> Mapping[str, str]:
+        value = self.data.pop(key, {})
+        if not isinstance(value, dict) or not all(
+            isinstance(text, str) for pair in value.items() for text in pair
+        ):
+            raise self.error(f"{key} must map texts to texts")
+        return MappingProxyType(dict(value))
+
+    def flag(self, key: str) -> bool:
+        value = self.data.pop(key, False)
+        if not isinstance(value, bool):
+            raise self.error(f"{key} must be true or false")
+        return value
+
+    def severity(self) -> Severity:
+        value = self.text("severity")
+        try:
+            return Severity(value)
+        except ValueError:
+            raise self.error(f"no severity {value!r}") from None
+
+    def pattern(self, key: str) -> re.Pattern[str]:
+        text = self.text(key)
+        try:
+            compiled = re.compile(text)
+        except re.error as error:
+            raise self.error(f"{key}: {error}") from None
+        unknown = compiled.groupindex.keys() - GROUPS
+        if unknown:
+            raise self.error(f"{key}: no meaning for group {min(unknown)!r}")
+        if compiled.search(""):
+            raise self.error(f"{key} matches the empty line")
+        return compiled
+
+    def end(self) -> None:
+        if self.data:
+            raise self.error(f"unknown key {min(self.data)!r}")
+
+
+def _rows(data: object, file: str, key: str) -> Iterator[_Row]:
+    if not isinstance(data, list) or not data:
+        raise CatalogError(f"{file}: not a list of rows")
+    for number, item in enumerate(data, 1):
+        row = _Row(item, file, f"row {number}")
+        row.name = row.text(key)
+        yield row
+
+
+def _require_class(name: str, classes: Iterable[str], place: str) -> None:
+    if name not in classes:
+        raise CatalogError(f"{place}: no failure class {name!r}")
+
+
+def _refuse_cycles(classes: Mapping[str, FailureClass], file: str) -> None:
+    """Root causes are found by walking `can_cause` upwards, which must come to an end."""
+    finished: set[str] = set()
+
+    def visit(name: str, path: Sequence[str]) -> None:
+        if name in path:
+            circle = " -> ".join((*path[path.index(name) :], name))
+            raise CatalogError(f"{file}: {name}: causes itself: {circle}")
+        if name not in finished:
+            for effect in classes[name].can_cause:
+                visit(effect, (*path, name))
+            finished.add(name)
+
+    for name in classes:
+        visit(name, ())
+
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _StrictLoader(_Loader):  # type: ignore[misc]
+    """YAML keeps the last of two equal keys in silence; a table must not lose a row that way."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is there twice", node.start_mark
+                )
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def _loaded(text: str, file: str) -> object:
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        raise CatalogError(f"{file}: {' '.join(str(error).split())}") from None
+
+
+def _read(name: str) -> str:
+    return resources.files(__name__).joinpath(name).read_text("utf-8")
+
+
+@cache
+def _failures() -> Mapping[str, FailureClass]:
+    return parse_failures(_read(_FAILURES))
+
+
+@cache
+def _kernel_table() -> KernelTable:
+    return parse_kernel_events(_read(_KERNEL_EVENTS), failures())

@@ -1,0 +1,72 @@
+"""One file per command group: parse, call one function, render, exit code. No logic.
+
+Exit codes: 0 nothing wrong and everything was seen; 1 a problem was found; 2 usage; 3 nothing wrong
+found, but not everything could be seen; 4 could not run; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn, Optional
+
+from raydiag import __version__
+from raydiag.cli import probe
+from raydiag.errors import RaydiagError
+
+_COMMANDS = (probe,)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _terminated)  # clean up as on Ctrl-C
+    try:
+        return int(arguments.run(arguments))
+    except RaydiagError as error:
+        print(f"raydiag: {_one_line(error)}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("raydiag: interrupted; nothing of raydiag's is left running", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away
+        return 141
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {_one_line(message)}; see `{self.prog} --help`\n")
+
+
+def _terminated(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _one_line(error: object) -> str:
+    from raydiag.render.escape import terminal
+
+    return terminal(" ".join(str(error).split()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="raydiag",
+        description="Find out, from inside a Ray cluster, why a training job hangs or dies.",
+    )
+    parser.add_argument("--version", action="version", version=f"raydiag {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for module in _COMMANDS:
+        command = commands.add_parser(
+            module.NAME,
+            help=module.HELP,
+            description=module.DESCRIPTION,
+            epilog=module.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser

@@ -1,0 +1,126 @@
+"""Options that several commands share, and where a report goes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from raydiag.errors import CannotRun
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """--format, -o, -q, -v."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--format", choices=("text", "json"), default="text")
+    group.add_argument(
+        "-o",
+        dest="output",
+        type=_file_name,
+        metavar="FILE",
+        help="write the report there, not to stdout",
+    )
+    group.add_argument("-q", dest="quiet", action="store_true", help="no progress on stderr")
+    group.add_argument(
+        "-v", dest="verbose", action="store_true", help="show all evidence, every node on its row"
+    )
+
+
+def add_address(parser: argparse.ArgumentParser) -> None:
+    """--address."""
+    parser.add_argument(
+        "--address",
+        metavar="URL|local",
+        help="dashboard of the cluster, or 'local' for a throw-away Ray on this machine (default: "
+        "RAY_API_SERVER_ADDRESS, RAY_ADDRESS, http://127.0.0.1:8265)",
+    )
+
+
+def _file_name(text: str) -> str:
+    # Noticed now rather than when a minute of probing is over.
+    if not os.path.isdir(os.path.dirname(text) or "."):
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no such directory")
+    return text
+
+
+def wants_colour() -> bool:
+    """Colour on a terminal, unless NO_COLOR is set or the terminal is dumb."""
+    return (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
+
+
+def write_report(chunks: Iterable[str], output: str | None) -> None:
+    """Print the report, or put it into a file, whole or not at all. Raises CannotRun."""
+    if output is None:
+        _print(chunks)
+        return
+    try:
+        if os.path.exists(output) and not os.path.isfile(output):
+            # /dev/null, a pipe: a rename would put a file in its place.
+            with open(output, "w", encoding="utf-8") as stream:
+                stream.writelines(chunks)
+        else:
+            _replace(Path(os.path.realpath(output)), chunks)
+    except OSError as error:
+        raise CannotRun(f"-o {output}: cannot write there: {error.strerror}") from None
+
+
+def _print(chunks: Iterable[str]) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a node's words in any locale
+    try:
+        sys.stdout.writelines(chunks)
+        sys.stdout.flush()
+    except OSError as error:
+        # What is left in the buffer would fail again, loudly, when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise CannotRun(f"cannot write the report to stdout: {error.strerror}") from None
+
+
+def _replace(target: Path, chunks: Iterable[str]) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with open(handle, "w", encoding="utf-8") as stream:
+            stream.writelines(chunks)
+        os.chmod(name, 0o666 & ~_umask())  # mkstemp is private; a report is not
+        os.replace(name, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+class Progress:
+    """A line on stderr that says how many nodes have answered; silent unless it is a terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._shown = not quiet and sys.stderr.isatty()
+        self._width = 0
+
+    def say(self, text: str) -> None:
+        if self._shown:
+            print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
+            self._width = len(text)
+
+    def nodes(self, answered: int, asked: int) -> None:
+        filled = 30 * answered // max(1, asked)
+        self.say(f"[{'#' * filled}{'.' * (30 - filled)}] {answered} of {asked} nodes answered")
+
+    def clear(self) -> None:
+        if self._width:
+            print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)
+            self._width = 0

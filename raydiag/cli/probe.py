@@ -1,0 +1,186 @@
+"""`raydiag probe`: run probes on nodes, judge, report."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from raydiag.cli import options
+from raydiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from raydiag.cluster.collect import Collected, Request
+    from raydiag.cluster.jobs_api import JobsApi
+    from raydiag.model import Snapshot
+
+NAME = "probe"
+HELP = "run read-only probes on the nodes of a Ray cluster and say which node is sick"
+DESCRIPTION = HELP[0].upper() + HELP[1:] + "."
+EPILOG = """\
+examples:
+  raydiag probe --all-nodes                        on the head node of the cluster
+  raydiag probe --all-nodes --address local        this machine, with a throw-away Ray
+  raydiag probe --node 'node[001-016]' --only kernel_log,d_state
+  raydiag probe --all-nodes --format json -o report.json
+
+exit codes:
+  0 nothing wrong and everything was seen    1 a problem was found    2 usage
+  3 nothing wrong found, but not everything could be seen             4 could not run
+"""
+_LONGEST_DEADLINE_S = 600.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    nodes = parser.add_mutually_exclusive_group(required=True)
+    nodes.add_argument("--all-nodes", action="store_true", help="every node of the cluster")
+    nodes.add_argument(
+        "--node",
+        nargs="+",
+        action="extend",
+        metavar="N",
+        help="host names, addresses, node ids, or sets such as 'node[001-016]'",
+    )
+    parser.add_argument("--only", metavar="P,...", help="run these probes only")
+    parser.add_argument("--skip", metavar="P,...", help="run all probes but these")
+    parser.add_argument(
+        "--deadline",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds from asking the nodes to the report (default %(default)g)",
+    )
+    parser.add_argument(
+        "--force-ras",
+        action="store_true",
+        help="read the RAS counters even where a GPU driver fault shows (may leave one more "
+        "process stuck)",
+    )
+    options.add_address(parser)
+    options.add_output(parser)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 1.0 <= value <= _LONGEST_DEADLINE_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from 1 to {_LONGEST_DEADLINE_S:g}"
+        )
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Collect, judge, show; returns the exit code."""
+    from raydiag import diagnosis
+    from raydiag.cluster.collect import collect
+
+    request = _request(arguments)
+    progress = options.Progress(arguments.quiet)
+    with contextlib.ExitStack() as stack:
+        api, address = stack.enter_context(_cluster(arguments, progress))
+        progress.say("asking the cluster ...")
+        job_start = None if address.is_local else api.training_start()
+        collected = stack.enter_context(collect(api, address, request, progress.nodes))
+        snapshot = _snapshot(collected, api, job_start)
+        progress.clear()
+        explained = diagnosis.explain(snapshot)
+        report = _rendered(arguments, snapshot, explained, collected.cluster)
+        options.write_report(report, arguments.output)
+    return diagnosis.exit_code(explained)
+
+
+@contextlib.contextmanager
+def _cluster(
+    arguments: argparse.Namespace, progress: options.Progress
+) -> Iterator[tuple[JobsApi, Any]]:
+    from raydiag.cluster import address, jobs_api
+
+    found = address.resolve(arguments.address)
+    if not found.is_local:
+        yield jobs_api.JobsApi(found.url, jobs_api.token()), found
+        return
+    from raydiag.cluster.local import throwaway_ray
+
+    progress.say("starting a throw-away Ray on this machine ...")
+    with throwaway_ray() as api:
+        yield api, found
+
+
+def _request(arguments: argparse.Namespace) -> Request:
+    from raydiag import catalog
+    from raydiag.cluster.collect import Request
+    from raydiag.render import nodeset
+
+    select = None
+    if arguments.node is not None:
+        select = [name for text in arguments.node for name in nodeset.expand(text)]
+        if not select:
+            raise UsageError("--node: no node is named")
+    return Request(
+        probes=_chosen(arguments.only, arguments.skip),
+        select=select,
+        deadline_s=arguments.deadline,
+        options={"kernel_log": {"words": list(catalog.kernel_words())}},
+        driver_fault_symbols=catalog.driver_fault_symbols(),
+        force_ras=arguments.force_ras,
+    )
+
+
+def _chosen(only: str | None, skip: str | None) -> list[str]:
+    """Names of the probes to run. Raises UsageError for unknown ones, or when none is left."""
+    from raydiag import probes
+
+    known = probes.names()
+    named = {
+        option: [name for name in (text or "").split(",") if name]
+        for option, text in (("--only", only), ("--skip", skip))
+    }
+    for option, given in named.items():
+        for name in given:
+            if name not in known:
+                raise UsageError(f"{option}: no probe {name!r}; there are: {', '.join(known)}")
+    chosen = [
+        name
+        for name in known
+        if (only is None or name in named["--only"]) and name not in named["--skip"]
+    ]
+    if not chosen:
+        raise UsageError("no probe is left to run: look at --only and --skip")
+    return chosen
+
+
+def _snapshot(collected: Collected, api: JobsApi, job_start: float | None) -> Snapshot:
+    from raydiag.model import Snapshot
+
+    # Actors join a kernel log's victim to a training rank: without such a line they cost nothing.
+    lines: Sequence[Any] = [
+        line for node in collected.nodes for line in node.records("kernel_log") if line.matched
+    ]
+    return Snapshot(
+        nodes=collected.nodes,
+        time=collected.asked_at,
+        job_start=job_start,
+        actors=api.actors() if lines else (),
+    )
+
+
+def _rendered(
+    arguments: argparse.Namespace, snapshot: Snapshot, explained: Any, cluster: Mapping[str, Any]
+) -> Iterable[str]:
+    if arguments.format == "json":
+        from raydiag.render import document
+
+        return document.lines(document.probe_document(snapshot, explained, cluster, time.time()))
+    import shutil
+
+    from raydiag.render.text import probe_report
+
+    colour = options.wants_colour() and arguments.output is None
+    width = shutil.get_terminal_size((100, 24)).columns
+    return [probe_report(snapshot, explained, cluster, colour, width, arguments.verbose)]

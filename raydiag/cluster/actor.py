@@ -1,0 +1,103 @@
+"""The actor that stands on each node while a probe runs.
+
+It starts one lean interpreter (the node runner), hands it the bundle, and stays responsive whatever
+the runner meets: it never reads a risky source, never forks without exec, and never waits without a
+limit. Pickled by value by the coordinator, so that nodes need no raydiag.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import MAGIC_NUMBER
+
+_STDERR_BYTES = 2000
+_ANSWER_LIMIT_BYTES = 64 << 20
+
+
+class RaydiagNodeActor:
+    """Created with 0 CPU and 0 GPU, pinned to one node; ended by the coordinator."""
+
+    def __init__(self) -> None:
+        os.nice(19)
+
+    def identify(self) -> bytes:
+        """Who really answers: JSON with node_id, hostname, pid, python."""
+        import ray
+
+        return json.dumps(
+            {
+                "node_id": ray.get_runtime_context().get_node_id(),
+                "hostname": socket.gethostname(),
+                "pid": os.getpid(),
+                "python": sys.version.split()[0],
+            }
+        ).encode()
+
+    def probe(self, entrypoint: str, bundle: bytes, budget_s: float) -> bytes:
+        """Run the node runner; its answer is zlib-compressed JSON.
+
+        Raises RuntimeError, with the runner's last words, when it does not answer in time.
+        """
+        deadline = time.monotonic() + budget_s
+        if not bundle.startswith(MAGIC_NUMBER):
+            raise RuntimeError(f"Python {sys.version.split()[0]} here, another one on the head")
+        # What is left after the interpreter has started and before the answer must be out.
+        runner_budget_s = max(0.5, budget_s - 0.4)
+        arguments = [str(runner_budget_s), str(os.getpid())]
+        kept = {
+            name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ
+        }
+        # Memory files, not pipes: writing the bundle cannot block on a runner that does not read,
+        # and reading stderr cannot block on a child that still holds it.
+        stdin, stderr = (os.memfd_create(name) for name in ("raydiag-bundle", "raydiag-stderr"))
+        try:
+            os.write(stdin, bundle)
+            os.lseek(stdin, 0, os.SEEK_SET)
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", "-c", entrypoint, *arguments],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=kept,
+                cwd="/",
+            )
+            assert process.stdout is not None
+            try:
+                return _read_answer(process.stdout.fileno(), deadline)
+            except EOFError as error:
+                words = os.pread(stderr, _STDERR_BYTES, 0).decode("utf-8", "replace").strip()
+                last = words.splitlines()[-1] if words else f"exit status {process.poll()}"
+                raise RuntimeError(f"node runner: {error}: {last}") from None
+            finally:
+                process.kill()  # no wait: were it stuck in the kernel, so would we be
+                process.poll()
+                process.stdout.close()
+        finally:
+            os.close(stdin)
+            os.close(stderr)
+
+
+def _read_answer(fd: int, deadline: float) -> bytes:
+    """Read `<length>\\n<bytes>`. Raises EOFError when it ends early, or not in time."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    received = bytearray()
+    while True:
+        head, newline, body = received.partition(b"\n")
+        if newline and len(body) >= int(head):
+            return bytes(body[: int(head)])
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or not poller.poll(left_s * 1000):
+            raise EOFError("no answer in time")
+        chunk = os.read(fd, 1 << 20)
+        if not chunk:
+            raise EOFError("ended before it answered")
+        received += chunk
+        if len(received) > _ANSWER_LIMIT_BYTES:
+            raise EOFError("answer larger than any honest one")

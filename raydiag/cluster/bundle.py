@@ -1,0 +1,79 @@
+"""What travels: the modules that run on the cluster, and the shell lines that start them there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from typing import Any
+
+from raydiag.errors import CannotRun
+
+# Ray runs `sh -c <entrypoint>`, and one argument may have 128 KiB (MAX_ARG_STRLEN).
+_ENTRYPOINT_LIMIT_BYTES = 120_000
+
+_MODULES = [
+    *("__init__", "model", "errors", "host", "procfs", "amdgpu", "confinement", "sandbox"),
+    *("runner", "carried", "probes.__init__"),
+    *("cluster.__init__", "cluster.actor", "cluster.coordinator", "cluster.frames"),
+]
+
+# The driver must run on the Python that has Ray, which need not be the one on PATH. The shell's
+# parent is Ray's own job supervisor: take its interpreter, and the place where its ray lies. The
+# supervisor's parent is the raylet: it knows its cluster, while RAY_ADDRESS as Ray sets it for jobs
+# is the newest cluster found on the machine, which may be another one.
+_START = """\
+python=$(readlink /proc/$PPID/exe 2>/dev/null)
+[ -x "$python" ] || python=python3
+ray=$(sed -n 's#^[^/]*\\(/.*\\)/ray/_raylet[^/]*$#\\1#p' /proc/$PPID/maps 2>/dev/null | head -n 1)
+[ -n "$ray" ] && export PYTHONPATH="$ray${PYTHONPATH:+:$PYTHONPATH}"
+raylet=$(sed -n 's/^PPid:[[:space:]]*//p' /proc/$PPID/status 2>/dev/null)
+gcs=$(tr '\\0' '\\n' </proc/$raylet/cmdline 2>/dev/null | sed -n 's/^--gcs-address=//p')
+[ -n "$gcs" ] && export RAY_ADDRESS="$gcs"
+exec "$python" -B -c '%s' <<'RAYDIAG'
+%s
+RAYDIAG
+"""
+
+
+def modules(probes: Iterable[str]) -> dict[str, str]:
+    """Source of every module that runs on the cluster, by module name."""
+    names = [*_MODULES, *(f"probes.{probe}" for probe in probes)]
+    return {f"raydiag.{name}".removesuffix(".__init__"): _source(name) for name in names}
+
+
+def _source(name: str) -> str:
+    path = f"{name.replace('.', '/')}.py"
+    return files("raydiag").joinpath(path).read_text(encoding="utf-8")
+
+
+def entrypoint(name: str) -> str:
+    """Text of an entrypoint: inside the package when installed, beside it in a checkout."""
+    inside = files("raydiag").joinpath(f"entrypoints/{name}.py")
+    if inside.is_file():
+        return inside.read_text(encoding="utf-8")
+    return files("raydiag").joinpath(f"../entrypoints/{name}.py").read_text(encoding="utf-8")
+
+
+def job_command(probes: Iterable[str], request: Mapping[str, Any]) -> str:
+    """The shell command that Ray runs as our job: everything that the cluster needs, in one text.
+
+    Raises CannotRun when it would be too long for a command line.
+    """
+    carried = json.dumps({"modules": modules(probes), "request": request})
+    packed = base64.b85encode(zlib.compress(carried.encode(), 9)).decode()
+    command = start_command(entrypoint("probe_job"), packed)
+    if len(command) > _ENTRYPOINT_LIMIT_BYTES:
+        raise CannotRun(
+            f"the request has {len(command)} bytes, more than the {_ENTRYPOINT_LIMIT_BYTES} "
+            "that a command line takes: ask for fewer nodes by name, or for --all-nodes"
+        )
+    return command
+
+
+def start_command(program: str, stdin: str) -> str:
+    """Shell lines that run a Python program, with that text as its stdin, on the cluster's Ray."""
+    assert "'" not in program  # it stands between single quotes
+    return _START % (program, stdin)

@@ -1,0 +1,285 @@
+"""The caller's side: submit the coordinator, follow its log, decode what the nodes answered."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import secrets
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import raydiag
+from raydiag import probes
+from raydiag.cluster import bundle, frames
+from raydiag.cluster.address import Address
+from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL, JobsApi
+from raydiag.errors import CannotRun, ParseError, UsageError
+from raydiag.model import (
+    Node,
+    NodeReport,
+    NodeStatus,
+    ProbeResult,
+    Status,
+    StuckReader,
+    Unread,
+)
+
+_STARTUP_LIMIT_S = 120.0
+_POLL_S = 0.1
+_END = 999_999  # number of the coordinator's last message
+_NODE_ANSWER_LIMIT_BYTES = 256 << 20
+
+Progress = Callable[[int, int], None]  # nodes answered, nodes asked
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to collect."""
+
+    probes: Sequence[str]
+    select: Optional[Sequence[str]]  # host names, addresses or node ids; None: every node
+    deadline_s: float  # from when the coordinator asks
+    options: Mapping[str, Mapping[str, Any]]  # per probe
+    driver_fault_symbols: Sequence[str] = ()
+    force_ras: bool = False
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What came back."""
+
+    nodes: Sequence[NodeReport]
+    asked_at: float
+    cluster: Mapping[str, Any]  # address, session_name, ray_version, gcs_address, the times
+
+
+class _Job:
+    """Our submission, from the POST until it is certainly over."""
+
+    def __init__(self, api: JobsApi, command: str) -> None:
+        self.api = api
+        self.id = f"{SUBMISSION_PREFIX}probe-{secrets.token_hex(6)}"
+        metadata = {"raydiag": "probe", "raydiag_version": raydiag.__version__}
+        try:
+            api.submit(command, self.id, metadata)
+        except BaseException:
+            with contextlib.suppress(CannotRun):
+                api.stop(self.id)  # it may have arrived before we were interrupted
+            raise
+
+    def end(self, patience_s: float) -> None:
+        """Leave nothing running: give the job a moment to end by itself, then stop it."""
+        limit = time.monotonic() + patience_s
+        stopped = False
+        while True:
+            if self.api.job(self.id).get("status") in TERMINAL:
+                return
+            if time.monotonic() > limit:
+                if stopped:
+                    raise CannotRun(f"job {self.id} does not stop: `ray job stop {self.id}`")
+                self.api.stop(self.id)
+                stopped, limit = True, time.monotonic() + 10
+            time.sleep(_POLL_S)
+
+
+@contextlib.contextmanager
+def collect(
+    api: JobsApi, address: Address, request: Request, progress: Progress
+) -> Iterator[Collected]:
+    """Run the request on the cluster; yields the answers, and ends the job on leaving.
+
+    Raises CannotRun without a working cluster, UsageError for nodes that do not exist.
+    """
+    version = api.version()
+    nonce = secrets.token_hex(8)
+    command = bundle.job_command(request.probes, _coordinator_request(request, nonce))
+    job = _Job(api, command)
+    patience_s = 0.0
+    try:
+        messages = _follow(job, nonce, request.deadline_s, progress)
+        start, end = messages.get(0), messages[_END]
+        if "usage" in end:
+            raise UsageError(end["usage"])
+        if start is None:
+            raise CannotRun(f"the log of raydiag's job {job.id} is damaged: try again")
+        _check_cluster(address, version, start)
+        patience_s = 1.5
+        yield Collected(
+            nodes=reports(start["nodes"], messages, request.probes),
+            asked_at=start["time"],
+            cluster={
+                "address": api.url,
+                "gcs_address": start["gcs_address"],
+                "asked_at": start["time"],
+                "deadline_s": request.deadline_s,
+                "duration_s": end["duration_s"],
+                **version,
+            },
+        )
+    finally:
+        job.end(patience_s)
+
+
+def _coordinator_request(request: Request, nonce: str) -> dict[str, Any]:
+    return {
+        "nonce": nonce,
+        "deadline_s": request.deadline_s,
+        "select": None if request.select is None else list(request.select),
+        "entrypoint": bundle.entrypoint("node_runner"),
+        "node": {
+            "probes": list(request.probes),
+            "options": request.options,
+            "driver_fault_symbols": list(request.driver_fault_symbols),
+            "force_ras": request.force_ras,
+        },
+    }
+
+
+def _follow(
+    job: _Job, nonce: str, deadline_s: float, progress: Progress
+) -> dict[int, dict[str, Any]]:
+    """Read the job's log until the coordinator's end message. Raises CannotRun without one."""
+    decoder = frames.Decoder(nonce)
+    messages: dict[int, dict[str, Any]] = {}
+    limit = time.monotonic() + _STARTUP_LIMIT_S
+    next_look = time.monotonic() + 1.0
+    while time.monotonic() < limit:
+        log = job.api.logs(job.id)
+        decoder.feed(log)
+        for number in [n for n in decoder.messages if n not in messages]:
+            messages[number] = _unpacked(decoder.messages[number])
+            if number == 0:
+                limit = time.monotonic() + deadline_s + 1.0
+            elif number > _END:
+                progress(messages[number]["answered"], messages[number]["asked"])
+        if _END in messages:
+            return messages
+        if time.monotonic() > next_look:
+            next_look = time.monotonic() + 1.0
+            details = job.api.job(job.id)
+            if details.get("status") in TERMINAL and _END not in messages:
+                decoder.feed(job.api.logs(job.id) + "\n")
+                if _END not in decoder.messages:
+                    raise CannotRun(_why_no_answer(job.id, details, job.api.logs(job.id)))
+        time.sleep(_POLL_S)
+    raise CannotRun(_why_no_answer(job.id, job.api.job(job.id), job.api.logs(job.id)))
+
+
+def _unpacked(payload: bytes) -> dict[str, Any]:
+    return dict(json.loads(zlib.decompress(payload)))
+
+
+def _why_no_answer(job_id: str, details: Mapping[str, Any], log: str) -> str:
+    printed = log.rpartition("RAYDIAG\n")[2]  # Ray shows the command first, which is no news
+    lines = [line for line in printed.splitlines() if line.strip() and "@raydiag" not in line]
+    last = (lines or ["(it printed nothing)"])[-1].strip()[:300]
+    # Ray's message ends with the end of the log, our bundle and frames included.
+    message = str(details.get("message") or "").partition(", last available logs")[0]
+    message = " ".join(message.split())[:300]
+    return (
+        f"raydiag's job {job_id} gave no answer: status {details.get('status')}: {message}; "
+        f"last line of its log: {last}"
+    )
+
+
+def _check_cluster(address: Address, version: Mapping[str, Any], start: Mapping[str, Any]) -> None:
+    """The coordinator must have joined the cluster that was asked for, and no other one."""
+    if address.gcs_address and address.gcs_address != start["gcs_address"]:
+        raise CannotRun(
+            f"{address.origin} names the cluster {address.gcs_address}, but the dashboard at "
+            f"{address.url} belongs to {start['gcs_address']}: give the right one with --address"
+        )
+    if version["session_name"] and version["session_name"] != start["session_name"]:
+        raise CannotRun(
+            f"the dashboard belongs to {version['session_name']}, but its job joined "
+            f"{start['session_name']} at {start['gcs_address']}: several Ray clusters run on the "
+            "head, and Ray mixed them up; what that one's nodes answered is not shown"
+        )
+
+
+def reports(
+    listed: Sequence[Mapping[str, Any]],
+    messages: Mapping[int, Mapping[str, Any]],
+    names: Sequence[str],
+) -> list[NodeReport]:
+    """One report per node of the cluster's list; dead ones without an answer."""
+    found = []
+    number = 0
+    for row in listed:
+        node = _node(row)
+        if node.alive:
+            number += 1
+            found.append(_report(node, messages.get(number), names))
+        else:
+            found.append(NodeReport(node, NodeStatus.DEAD, reason=node.death_reason))
+    return sorted(found, key=lambda report: (report.node.host, report.node.node_id))
+
+
+def _node(row: Mapping[str, Any]) -> Node:
+    reasons = [str(row.get(key) or "") for key in ("DeathReason", "DeathReasonMessage")]
+    return Node(
+        node_id=row["NodeID"],
+        hostname=row["NodeManagerHostname"],
+        address=row["NodeManagerAddress"],
+        alive=bool(row["Alive"]),
+        death_reason=": ".join(text for text in reasons if text and text != "None"),
+    )
+
+
+def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[str]) -> NodeReport:
+    if message is None:
+        reason = "its answer was lost or damaged in the job's log"
+        return NodeReport(node, NodeStatus.UNREACHABLE, reason=reason)
+    duration_s = float(message.get("duration_s", 0.0))
+    if message["status"] != "answered":
+        status = NodeStatus(message["status"])
+        return NodeReport(node, status, duration_s, reason=message["reason"])
+    try:
+        answer = _inflated(base64.b64decode(message["answer"]))
+        results = {name: _result(name, answer["probes"][name]) for name in names}
+        stuck = [probes.decode(StuckReader, item) for item in answer["stuck"]]
+        sandbox = {str(kind): dict(holds) for kind, holds in answer["sandbox"].items()}
+        collected_at, cpu_s = float(answer["time"]), float(answer["cpu_s"])
+    except Exception as error:
+        # Whatever a node sends costs its own report and no other's.
+        reason = f"its answer does not make sense: {type(error).__name__}: {error}"[:300]
+        return NodeReport(node, NodeStatus.UNREACHABLE, duration_s, reason=reason)
+    broken = [
+        f"{name} {result.status.value}: {result.reason}"
+        for name, result in results.items()
+        if result.status in (Status.TIMEOUT, Status.ERROR)
+    ]
+    return NodeReport(
+        node=node,
+        status=NodeStatus.PARTIAL if broken else NodeStatus.OK,
+        duration_s=duration_s,
+        reason="; ".join(broken),
+        probes=results,
+        stuck=stuck,
+        sandbox=sandbox,
+        collected_at=collected_at,
+        cpu_s=cpu_s,
+    )
+
+
+def _inflated(packed: bytes) -> Any:
+    stream = zlib.decompressobj()
+    text = stream.decompress(packed, _NODE_ANSWER_LIMIT_BYTES)
+    if not stream.eof:
+        raise ValueError("cut short, or larger than any honest one")
+    return json.loads(text)
+
+
+def _result(name: str, data: Mapping[str, Any]) -> ProbeResult:
+    record = probes.load(name).record
+    status, reason = Status(data["status"]), str(data["reason"])
+    try:
+        records = [probes.decode(record, item) for item in data["records"]]
+    except ParseError as error:
+        records, status, reason = [], Status.ERROR, f"records from the node are wrong: {error}"
+    unread = [Unread(str(source), Status(s), str(why)) for source, s, why in data["unread"]]
+    return ProbeResult(name, status, float(data["duration_s"]), reason, records, unread)

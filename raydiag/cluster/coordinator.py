@@ -1,0 +1,245 @@
+"""The coordinator: the driver of our job on the head. One pinned actor per node, one answer each.
+
+It places the actors, collects until the deadline whatever state the nodes are in, checks that each
+answer comes from the node that was asked, and writes everything to the job's log as frames. It
+judges nothing. What it says:
+
+    0        start: the cluster, the nodes asked, the nodes dead
+    1..n     one message per node, in the order of `asked`
+    then     end: how many messages there are
+
+Progress lines are plain frames numbered from 1,000,000 up.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raydiag import carried
+from raydiag.cluster import actor as actor_module
+from raydiag.cluster import frames
+from raydiag.cluster.actor import RaydiagNodeActor
+
+END = 999_999
+PROGRESS = 1_000_000
+_MOST_ACTORS_AT_ONCE = 500
+_ANSWER_MARGIN_S = 0.25  # from the last answer to the frames being readable
+_NAMESPACE = "raydiag"
+
+
+class Selection(Exception):
+    """The nodes asked for do not exist; the message is for the user."""
+
+
+class Coordinator:
+    """One collection over one cluster. `request`: see `raydiag.cluster.collect`."""
+
+    def __init__(self, modules: Mapping[str, str], request: Mapping[str, Any]) -> None:
+        self.request = request
+        self.nonce = str(request["nonce"])
+        self.started = time.monotonic()
+        self.deadline = self.started + float(request["deadline_s"]) - _ANSWER_MARGIN_S
+        node_modules = {
+            name: text for name, text in modules.items() if not name.startswith("raydiag.cluster")
+        }
+        self.bundle = carried.packed(node_modules, request["node"])
+        self.actors: dict[str, Any] = {}  # node id -> actor handle
+        self.calls: dict[Any, tuple[str, str]] = {}  # object ref -> (node id, method)
+        self.answers: dict[str, dict[str, Any]] = {}
+        self.asked_at: dict[str, float] = {}
+
+    def say(self, number: int, message: Mapping[str, Any]) -> None:
+        """Write one message to the log."""
+        payload = zlib.compress(json.dumps(message).encode())
+        for line in frames.encode(self.nonce, number, payload):
+            # One write a line: whoever else writes to the log can only come between lines.
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+
+    def run(self) -> None:
+        nodes = ray.nodes()
+        asked = _select(nodes, self.request["select"])
+        context = ray.get_runtime_context()
+        self.say(
+            0,
+            {
+                "time": time.time(),
+                "gcs_address": context.gcs_address,
+                "session_name": context.get_session_name(),
+                "ray_version": ray.__version__,
+                "python": sys.version.split()[0],
+                "nodes": nodes if self.request["select"] is None else asked,
+            },
+        )
+        alive = [node for node in asked if node["Alive"]]
+        try:
+            self._collect([node["NodeID"] for node in alive])
+            self._explain_missing(alive)
+            for number, node in enumerate(alive, start=1):
+                self.say(number, self.answers[node["NodeID"]])
+            self.say(END, {"messages": len(alive), "duration_s": time.monotonic() - self.started})
+        finally:
+            self._clean_up()
+
+    def _collect(self, node_ids: list[str]) -> None:
+        waiting = list(reversed(node_ids))
+        told = time.monotonic()
+        while waiting or self.calls:
+            left_s = self.deadline - time.monotonic()
+            if left_s <= 0:
+                return
+            while waiting and len(self.calls) < _MOST_ACTORS_AT_ONCE:
+                self._ask(waiting.pop())
+            ready, _ = ray.wait(
+                list(self.calls), num_returns=len(self.calls), timeout=min(0.1, left_s)
+            )
+            for ref in ready:
+                node_id, method = self.calls.pop(ref)
+                self._take(node_id, method, ref)
+            if time.monotonic() - told > 0.4:
+                told = time.monotonic()
+                counts = {"answered": len(self.answers), "asked": len(node_ids)}
+                self.say(PROGRESS + int((told - self.started) * 1000), counts)
+
+    def _ask(self, node_id: str) -> None:
+        options = {
+            "num_cpus": 0,
+            "num_gpus": 0,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
+        }
+        self.asked_at[node_id] = time.monotonic()
+        handle = ray.remote(RaydiagNodeActor).options(**options).remote()
+        self.actors[node_id] = handle
+        self.calls[handle.identify.remote()] = (node_id, "identify")
+
+    def _take(self, node_id: str, method: str, ref: Any) -> None:
+        try:
+            answer = ray.get(ref, timeout=1)
+            if not isinstance(answer, bytes):
+                raise TypeError(f"{method} returned {type(answer).__name__}, not bytes")
+            if method == "identify":
+                self._identified(node_id, json.loads(answer))
+                return
+            data = base64.b64encode(answer).decode()
+            self.answers[node_id] = {"status": "answered", "answer": data}
+        except Exception as error:
+            self.answers[node_id] = {"status": "unreachable", "reason": _first_line(error)}
+        self.answers[node_id]["duration_s"] = time.monotonic() - self.asked_at[node_id]
+        self._end_actor(node_id)
+
+    def _identified(self, node_id: str, identity: Mapping[str, Any]) -> None:
+        if identity["node_id"] != node_id:
+            raise RuntimeError(
+                f"the answer came from node {identity['node_id']} ({identity['hostname']})"
+            )
+        budget_s = self.deadline - time.monotonic() - 0.1
+        handle = self.actors[node_id]
+        ref = handle.probe.remote(self.request["entrypoint"], self.bundle, budget_s)
+        self.calls[ref] = (node_id, "probe")
+
+    def _explain_missing(self, alive: Iterable[Mapping[str, Any]]) -> None:
+        """Every node that was asked gets an answer, if only the reason why there is none."""
+        missing = [n["NodeID"] for n in alive if n["NodeID"] not in self.answers]
+        stage = dict(self.calls.values())
+        for node_id in missing:
+            what = {
+                "identify": "its probe actor did not start",
+                "probe": "its probe actor started and did not answer",
+            }.get(stage.get(node_id, ""), "it was not reached")
+            reason = f"no answer within {self.request['deadline_s']:g} s: {what}"
+            self.answers[node_id] = {"status": "timeout", "reason": reason}
+        silent = {n for n, answer in self.answers.items() if answer["status"] != "answered"}
+        if not silent:
+            return
+        for node in ray.nodes():
+            if node["NodeID"] in silent and not node["Alive"]:
+                reason = f"Ray lost the node while it was probed: {death_reason(node)}"
+                self.answers[node["NodeID"]].update(status="dead", reason=reason)
+
+    def _end_actor(self, node_id: str) -> None:
+        with contextlib.suppress(Exception):  # cleaning up must not change the outcome
+            ray.kill(self.actors.pop(node_id), no_restart=True)
+
+    def _clean_up(self) -> None:
+        for node_id in list(self.actors):
+            self._end_actor(node_id)
+
+
+def death_reason(node: Mapping[str, Any]) -> str:
+    """Ray's words on why a node is dead."""
+    parts = [str(node.get(key) or "") for key in ("DeathReason", "DeathReasonMessage")]
+    return ": ".join(part for part in parts if part and part != "None") or "no reason given"
+
+
+def _first_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:400]}"
+
+
+def _select(nodes: list[dict[str, Any]], names: Any) -> list[dict[str, Any]]:
+    """Nodes by short host name, full host name, address or node id; None means all."""
+    if not nodes:
+        raise Selection("the cluster has no nodes")
+    if names is None:
+        if not any(node["Alive"] for node in nodes):
+            raise Selection("the cluster has no node that is alive")
+        return nodes
+    chosen = []
+    known = sorted({node["NodeManagerHostname"].split(".")[0] for node in nodes if node["Alive"]})
+    for name in names:
+        matching = [
+            node
+            for node in nodes
+            if name
+            in (
+                node["NodeID"],
+                node["NodeManagerAddress"],
+                node["NodeManagerHostname"],
+                node["NodeManagerHostname"].split(".")[0],
+            )
+        ]
+        if not matching:
+            shown = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if known[20:] else "")
+            raise Selection(f"no node {name!r} in this cluster; it has: {shown}")
+        alive = [node for node in matching if node["Alive"]]
+        chosen += [node for node in alive or matching[-1:] if node not in chosen]
+    return chosen
+
+
+def main(modules: Mapping[str, str], request: Mapping[str, Any]) -> None:
+    """Entry of the job. Exits 0 when the end message is out."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # The job must end also when the cluster hangs: our stop request could not reach us then.
+    limit_s = float(request["deadline_s"]) + 60
+    watchdog = threading.Timer(limit_s, os._exit, args=(1,))
+    watchdog.daemon = True
+    watchdog.start()
+    ray.init(address="auto", namespace=_NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ray.init installed its own
+    ray.cloudpickle.register_pickle_by_value(actor_module)
+    coordinator = Coordinator(modules, request)
+    try:
+        coordinator.run()
+    except Selection as error:
+        coordinator.say(END, {"usage": str(error)})
+    finally:
+        sys.stdout.flush()
+        finish = threading.Timer(3, os._exit, args=(0,))
+        finish.daemon = True
+        finish.start()
+        ray.shutdown()

@@ -1,0 +1,193 @@
+"""Ray's dashboard over HTTP: the Jobs API and the state API, without Ray's own SDK.
+
+The SDK would tie the caller to the cluster's Ray version and cost a second of imports.
+Source: Ray's `dashboard/modules/job` and `dashboard/modules/state`; checked on Ray 2.60.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+from urllib.parse import urlsplit
+
+import requests
+
+from raydiag.errors import AuthenticationFailed, CannotRun
+from raydiag.model import Actor
+
+TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
+SUBMISSION_PREFIX = "raydiag-"
+_TIMEOUT_S = (5.0, 30.0)  # connect, read
+
+
+class JobsApi:
+    """One dashboard. Every method raises CannotRun, with what to do next, when it does not work."""
+
+    def __init__(self, url: str, token: Optional[str] = None) -> None:
+        self.url = url.rstrip("/")
+        self._token = token
+        self._session = requests.Session()
+        # A proxy of the environment cannot reach them.
+        self._session.trust_env = not _is_private(self.url)
+
+    def version(self) -> dict[str, Any]:
+        """{"ray_version", "session_name", ...}; proves that the URL is a Ray dashboard."""
+        reply = self._call("GET", "/api/version")
+        if "ray_version" not in reply:
+            raise CannotRun(self._not_ray("/api/version"))
+        return {"ray_version": reply["ray_version"], "session_name": reply.get("session_name")}
+
+    def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None:
+        """Submit a job of ours with 0 CPU and 0 GPU and no runtime environment."""
+        body = {
+            "entrypoint": entrypoint,
+            "submission_id": submission_id,
+            "runtime_env": {},
+            "metadata": dict(metadata),
+            "entrypoint_num_cpus": 0,
+            "entrypoint_num_gpus": 0,
+        }
+        self._call("POST", "/api/jobs/", json=body)
+
+    def job(self, submission_id: str) -> dict[str, Any]:
+        """Status and details of one job."""
+        details: dict[str, Any] = self._call("GET", f"/api/jobs/{submission_id}")
+        return details
+
+    def logs(self, submission_id: str) -> str:
+        """Everything the job has printed so far; empty while it has no log."""
+        try:
+            return str(self._call("GET", f"/api/jobs/{submission_id}/logs").get("logs") or "")
+        except CannotRun:
+            return ""
+
+    def stop(self, submission_id: str) -> None:
+        """Stop a job of ours; any other is refused."""
+        if not submission_id.startswith(SUBMISSION_PREFIX):
+            raise CannotRun(f"{submission_id} is not raydiag's job: it is not stopped")
+        self._call("POST", f"/api/jobs/{submission_id}/stop")
+
+    def training_start(self) -> Optional[float]:
+        """Earliest start (Unix s) of the jobs that run now, ours left out; None without any."""
+        starts = []
+        for job in self._call("GET", "/api/jobs/", list):
+            ours = str(job.get("submission_id") or "").startswith(SUBMISSION_PREFIX)
+            if job.get("status") == "RUNNING" and not ours and job.get("start_time"):
+                starts.append(float(job["start_time"]) / 1000)
+        return min(starts, default=None)
+
+    def actors(self, timeout_s: float = 3.0) -> list[Actor]:
+        """Actors of all jobs, dead ones too (as far as Ray remembers); empty when not to be had."""
+        try:
+            path = "/api/v0/actors?limit=10000"
+            reply = self._call("GET", path, timeout=(timeout_s, timeout_s))
+            return [
+                Actor(
+                    node_id=str(row.get("node_id") or ""),
+                    pid=int(row.get("pid") or 0),
+                    class_name=str(row.get("class_name") or ""),
+                    name=str(row.get("name") or ""),
+                    alive=row.get("state") == "ALIVE",
+                )
+                for row in reply["data"]["result"]["result"]
+                if row.get("class_name") != "RaydiagNodeActor"
+            ]
+        except (CannotRun, ValueError, KeyError, TypeError, AttributeError):
+            return []
+
+    def _call(self, method: str, path: str, kind: type = dict, **options: Any) -> Any:
+        """The reply's JSON, a `kind`."""
+        reply = self._send(method, path, **options)
+        if reply.status_code in (401, 403):
+            what = "refuses the token" if self._token else "wants a token"
+            raise AuthenticationFailed(
+                f"{self.url} {what}: give this cluster's own in RAY_AUTH_TOKEN, in the file that "
+                "RAY_AUTH_TOKEN_PATH names, or in ~/.ray/auth_token"
+            )
+        if reply.status_code >= 400:
+            raise CannotRun(f"{self.url}{path}: {_http_error(reply)}")
+        try:
+            content = reply.json()
+        except ValueError:
+            content = None
+        if not isinstance(content, kind):
+            raise CannotRun(self._not_ray(path))
+        return content
+
+    def _send(self, method: str, path: str, **options: Any) -> requests.Response:
+        options.setdefault("timeout", _TIMEOUT_S)
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        try:
+            return self._session.request(method, self.url + path, headers=headers, **options)
+        except requests.exceptions.ConnectionError as error:
+            raise CannotRun(
+                f"no Ray dashboard at {self.url}: {_cause(error)}. Is the cluster up (a job "
+                "that has ended takes its dashboard along), and is this its head node? Give "
+                "--address http://HEAD:PORT, or --address local to look at this machine"
+            ) from None
+        except requests.exceptions.Timeout:
+            raise CannotRun(
+                f"{self.url} takes connections and does not answer: is the head node overloaded, "
+                "or is this another port than the dashboard's? Give --address http://HEAD:PORT"
+            ) from None
+        except (requests.exceptions.RequestException, ValueError) as error:
+            raise CannotRun(
+                f"{self.url}: {error}: give the dashboard's URL with --address"
+            ) from None
+
+    def _not_ray(self, path: str) -> str:
+        return (
+            f"{self.url} answers, but {path} is not that of a Ray dashboard: "
+            "give the dashboard's URL with --address"
+        )
+
+
+def _cause(error: BaseException) -> str:
+    """What the system said, without the layers that requests puts around it."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _http_error(reply: requests.Response) -> str:
+    page = "html" in reply.headers.get("Content-Type", "")
+    words = str(reply.reason) if page else " ".join(reply.text.split())[-300:]
+    if reply.status_code >= 500:
+        hint = "Ray's side of it is in dashboard.log on the head node"
+    else:
+        hint = "if this is no Ray dashboard, give the dashboard's URL with --address"
+    return f"HTTP {reply.status_code}: {words}; {hint}"
+
+
+def token() -> Optional[str]:
+    """The cluster's token, looked up where Ray itself looks it up; None without one."""
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "disabled":
+        return None
+    origin, text = "RAY_AUTH_TOKEN", os.environ.get("RAY_AUTH_TOKEN", "")
+    if not text:
+        named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+        origin = named or os.path.expanduser("~/.ray/auth_token")
+        try:
+            text = Path(origin).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            if named:
+                reason = f"RAY_AUTH_TOKEN_PATH: {named}: {error.strerror}"
+                raise AuthenticationFailed(reason) from None
+            return None
+    text = text.strip()
+    if not all("!" <= char <= "~" for char in text):
+        # As a header it would be refused by a message that shows it.
+        raise AuthenticationFailed(f"{origin} does not hold a token, which has no blanks inside")
+    return text or None
+
+
+def _is_private(url: str) -> bool:
+    """An address that is not routed, or a name without a domain: both mean this site only."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return "." not in host

@@ -1,0 +1,131 @@
+"""Host: the only way files of a node are read.
+
+All paths are absolute paths of the node; `root` puts them somewhere else for tests and for
+examining a mounted image. Nothing here can write: files are opened O_RDONLY | O_NONBLOCK with a
+size limit, and files whose mere reading changes the machine are refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Optional
+
+from raydiag.errors import Denied, NoData, ParseError, ReadError
+
+# Reading these acts on the hardware: amdgpu_gpu_recover resets the GPU, other debugfs files
+# trigger firmware requests. Nothing that raydiag needs is in debugfs.
+_FORBIDDEN = ("/sys/kernel/debug", "/sys/kernel/tracing")
+
+TEXT_LIMIT_BYTES = 256 * 1024
+
+
+class Host:
+    """The file tree of one node, rooted at `root`."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root.rstrip("/")
+
+    def path(self, path: str) -> str:
+        """The real path behind `path`. Raises Denied for files whose reading has side effects."""
+        if path.startswith(_FORBIDDEN) or path.rsplit("/", 1)[-1] == "amdgpu_gpu_recover":
+            raise Denied(f"{path}: raydiag never reads this file, reading it acts on the hardware")
+        return self.root + path
+
+    def read_bytes(self, path: str, limit: int = TEXT_LIMIT_BYTES) -> bytes:
+        """At most `limit` bytes from the start of the file.
+
+        Raises NoData (no such file, device or feature), Denied, ReadError (anything else: EIO,
+        EINVAL, EBUSY). May block for ever in the kernel: call it in a guarded child only.
+        """
+        with _translated(path):
+            fd = os.open(self.path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                chunks = []
+                while limit > 0:
+                    chunk = os.read(fd, min(limit, 1 << 16))
+                    if not chunk:
+                        break
+                    chunks.append(chunk)
+                    limit -= len(chunk)
+                return b"".join(chunks)
+            finally:
+                os.close(fd)
+
+    def read_text(self, path: str, limit: int = TEXT_LIMIT_BYTES) -> str:
+        """Like `read_bytes`, decoded as UTF-8 (bad bytes as U+FFFD), surrounding blanks removed."""
+        return self.read_bytes(path, limit).decode("utf-8", "replace").strip()
+
+    def read_int(self, path: str) -> int:
+        """The integer that the file holds. Raises ParseError when it holds something else."""
+        text = self.read_text(path, 4096)
+        try:
+            return int(text)
+        except ValueError:
+            raise ParseError(f"{path}: not an integer: {text[:80]!r}") from None
+
+    def open(self, path: str) -> int:
+        """A read-only, non-blocking file descriptor, for records and streams; the caller closes."""
+        with _translated(path):
+            return os.open(self.path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def listdir(self, path: str) -> list[str]:
+        """Sorted names in a directory. Raises NoData when there is none."""
+        with _translated(path):
+            return sorted(os.listdir(self.path(path)))
+
+    def readlink(self, path: str) -> str:
+        """Target of a symbolic link, as written."""
+        with _translated(path):
+            return os.readlink(self.path(path))
+
+    def realpath(self, path: str) -> str:
+        """The path with every symbolic link resolved, as a path of the node (root taken off)."""
+        with _translated(path):
+            real = os.path.realpath(self.path(path))
+            root = os.path.realpath(self.root or "/")
+            return real[len(root) :] if self.root and real.startswith(root + "/") else real
+
+    def exists(self, path: str) -> bool:
+        """Whether the path can be looked up; False also when it may not be."""
+        return os.path.lexists(self.path(path))
+
+    def statvfs(self, path: str) -> os.statvfs_result:
+        """File system numbers; blocks on a hung mount."""
+        with _translated(path):
+            return os.statvfs(self.path(path))
+
+
+class _translated:
+    """Turns OSError into the ReadError that says what it means for a reader."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
+        if isinstance(error, OSError):
+            raise as_read_error(error, self.path) from None
+
+
+def as_read_error(error: OSError, path: str) -> ReadError:
+    """The ReadError for an OSError on `path`.
+
+    ENODEV, ENXIO and EOPNOTSUPP count as "not there": that is how the kernel says that a feature
+    is switched off. ESRCH is a process that ended while it was read.
+    """
+    text = f"{path}: {os.strerror(error.errno or 0)}"
+    if error.errno in (
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ENODEV,
+        errno.ENXIO,
+        errno.EOPNOTSUPP,
+        errno.ESRCH,
+    ):
+        return NoData(text)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return Denied(text)
+    return ReadError(text)

@@ -1,0 +1,230 @@
+"""The vocabulary: the few types that cross modules.
+
+Times are Unix seconds UTC (float), sizes bytes, durations seconds. Everything is frozen and made of
+plain values, so that `dataclasses.asdict` gives JSON. Runs on Python 3.9: no dependency, no import
+of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Optional
+
+
+class Status(str, Enum):
+    """What became of one probe or one source. Missing, refused and stuck are not zero."""
+
+    OK = "ok"
+    NO_DATA = "no_data"
+    DENIED = "denied"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+
+
+class NodeStatus(str, Enum):
+    """What became of one node: `ok` when every probe ended with ok, no_data or denied."""
+
+    OK = "ok"
+    PARTIAL = "partial"
+    TIMEOUT = "timeout"
+    DEAD = "dead"
+    UNREACHABLE = "unreachable"
+
+
+class Severity(str, Enum):
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        """0 for info, 2 for critical."""
+        return ("info", "warning", "critical").index(self.value)
+
+
+class Confidence(str, Enum):
+    POSSIBLE = "possible"
+    LIKELY = "likely"
+    CONFIRMED = "confirmed"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as Ray's global control store lists it."""
+
+    node_id: str  # 56 hex digits
+    hostname: str  # as the raylet reported it; may be fully qualified
+    address: str  # NodeManagerAddress
+    alive: bool = True
+    death_reason: str = ""  # Ray's DeathReason and its message; empty while alive
+
+    @property
+    def host(self) -> str:
+        """Short host name, the `host` of every finding; the address when Ray has no name."""
+        return self.hostname.split(".")[0] or self.address
+
+
+@dataclass(frozen=True)
+class Window:
+    start: float
+    end: float
+    step: float = 0.0
+
+
+@dataclass(frozen=True)
+class Unread:
+    """One source that gave no value, and why; goes to `coverage.unread`."""
+
+    source: str  # path on the node, or the probe's name
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """One probe on one node. `records` are the probe's own frozen dataclasses."""
+
+    probe: str
+    status: Status
+    duration_s: float = 0.0
+    reason: str = ""
+    records: Sequence[Any] = ()
+    unread: Sequence[Unread] = ()
+
+
+@dataclass(frozen=True)
+class StuckReader:
+    """A guarded child of ours that hangs in the kernel on `source`; it ends when the read does."""
+
+    source: str  # path on the node, or the probe's name
+    probe: str
+    pid: int  # on the node
+    seconds: float  # since it was started
+    wchan: str = ""  # kernel symbol it waits in; empty when unknown
+    new: bool = True  # False: left by an earlier run, and this run stayed away from the source
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """Everything that one node answered, or why it did not."""
+
+    node: Node
+    status: NodeStatus
+    duration_s: float = 0.0
+    reason: str = ""  # set unless status is ok
+    probes: Mapping[str, ProbeResult] = field(default_factory=dict)
+    stuck: Sequence[StuckReader] = ()
+    sandbox: Mapping[str, Any] = field(default_factory=dict)
+    collected_at: float = 0.0
+    cpu_s: float = 0.0  # what the node runner and its readers used
+
+    def records(self, probe: str) -> Sequence[Any]:
+        """Records of one probe; empty when it did not run, found nothing or failed."""
+        result = self.probes.get(probe)
+        return result.records if result else ()
+
+
+@dataclass(frozen=True)
+class Actor:
+    """A Ray actor that is not ours, as the state API lists it: joins a pid to a training rank."""
+
+    node_id: str
+    pid: int
+    class_name: str
+    name: str  # e.g. "maxtext_trainer_3"; empty when the actor has none
+    alive: bool
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The cluster at one moment: the input of every rule."""
+
+    nodes: Sequence[NodeReport]
+    time: float  # of the coordinator, when it asked
+    job_start: Optional[float] = None  # earliest start of the jobs that run now; None: no job known
+    actors: Sequence[Actor] = ()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was seen, where, when. `text` is verbatim and may hold anything: render escapes it."""
+
+    source: str  # path, "job.log:1234", the PromQL
+    text: str = ""
+    value: Optional[float] = None
+    time: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: the one currency between rules, diagnosis and render.
+
+    A rule fills class, scope, onset, confidence and evidence. `diagnosis.complete` adds title, next
+    steps and, where the rule left it None, severity from `catalog/failures.yaml`.
+    """
+
+    failure_class: str
+    host: Optional[str] = None
+    gpu: Optional[int] = None
+    device: Optional[str] = None  # PCI address, mount point, port, path of a hung file
+    pid: Optional[int] = None
+    task: Optional[str] = None  # training rank or actor
+    severity: Optional[Severity] = None
+    onset: Optional[float] = None
+    confidence: Confidence = Confidence.CONFIRMED
+    evidence: Sequence[Evidence] = ()
+    explanation: str = ""
+    title: str = ""
+    next_steps: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Blind:
+    """A node of which nothing could be seen."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class HostUnread:
+    """A source on one host that could not be read."""
+
+    host: str
+    source: str
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What the answer rests on. "Healthy" is impossible while `complete` is False."""
+
+    asked: int
+    answered: int
+    blind: Sequence[Blind] = ()
+    unread: Sequence[HostUnread] = ()
+    window: Optional[Window] = None
+
+    @property
+    def complete(self) -> bool:
+        return not self.blind and not self.unread
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One root cause and, in order, the findings that it accounts for."""
+
+    findings: Sequence[Finding]
+    confidence: Confidence = Confidence.POSSIBLE
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The findings in order (most severe first), how they hang together, and what was not seen."""
+
+    findings: Sequence[Finding]
+    chains: Sequence[Chain]
+    coverage: Coverage

@@ -1,0 +1,235 @@
+"""Tasks that are blocked in the kernel, or run in it and do not take a SIGKILL.
+
+Only files that the kernel answers without the task's memory map: stat, status, wchan, stack, comm.
+cmdline and environ take the mmap lock, which a stuck task may hold for ever, and whoever reads them
+is then stuck as well. Not procs_blocked of /proc/stat: it counts tasks that wait for I/O only.
+
+Source: /proc/<pid>/{stat,status,wchan,stack} and the same below task/<tid> (proc(5))
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Optional, Union
+
+from raydiag import sandbox
+from raydiag.errors import Denied, NoData, ReadError
+from raydiag.host import Host
+from raydiag.model import Status, Unread
+from raydiag.probes import FIRST, PROCESSES, probe
+from raydiag.procfs import split_stat
+
+SAMPLE_GAP_S = 1.0
+MOST_TASKS = 20_000  # looked at, threads included
+MOST_RECORDS = 500
+
+# Processes whose threads matter: workers, trainers, and trainers that PyTorch has renamed.
+_THREADED = ("ray::", "python", "pt_main_thread")
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h
+_SIGKILL_BIT = 1 << 8
+_STACK_LIMIT = 64
+
+
+@dataclass(frozen=True)
+class BlockedTask:
+    pid: int  # id of the task: of a thread its own, as in the kernel's hung-task lines
+    start_ticks: int  # clock ticks since boot, field 22 of stat; with pid an identity
+    comm: str  # its name, at most 15 characters for all but kernel threads
+    state: str  # "D", or "R" when it runs and does not take a SIGKILL
+    kernel_thread: bool  # PF_KTHREAD is set in its flags
+    wchan: str  # kernel symbol it waits in; "" unknown
+    stack: tuple[str, ...]  # innermost first, "symbol+0x6a/0x2f0 [module]"; persistent tasks only
+    persistent: bool  # blocked in both samples and did not run in between
+    sample_gap_s: float  # between the samples
+    kill_pending: bool  # SIGKILL was sent and not taken
+    raydiag_reader: bool  # one of raydiag's own guarded readers
+
+
+@probe(BlockedTask, timeout_s=6, stage=FIRST, reader=PROCESSES)
+def d_state(host: Host) -> Iterator[Union[BlockedTask, Unread]]:
+    """Blocked tasks by pid, those that stayed blocked over two samples first; often none at all.
+
+    State D is normal for a moment of I/O. `persistent` says that neither the task's context
+    switches nor its CPU time moved in a second. An R task with SIGKILL pending is always running,
+    so for it the signal must still be pending in the second sample.
+
+    Raises Denied when /proc cannot be listed.
+    """
+    scan = _Scan(host)
+    first = scan.blocked()
+    blocked = list(_twice(host, first)) if first else []
+    blocked.sort(key=lambda item: (not item[2], item[0].pid))
+    for sample, wchan, persistent in blocked[:MOST_RECORDS]:
+        # Last of all: on some kernels the stack of a task that is stuck in execve blocks.
+        stack = _stack(host, sample.path) if persistent else ()
+        yield BlockedTask(
+            pid=sample.pid,
+            start_ticks=sample.start_ticks,
+            comm=sample.comm,
+            state=sample.state,
+            kernel_thread=sample.kernel_thread,
+            wchan=wchan or (stack[0].partition("+")[0] if stack else ""),
+            stack=stack,
+            persistent=persistent,
+            sample_gap_s=SAMPLE_GAP_S,
+            kill_pending=sample.kill_pending,
+            raydiag_reader=sandbox.is_tag(sample.comm),
+        )
+    if len(blocked) > MOST_RECORDS:
+        reason = f"{len(blocked) - MOST_RECORDS} more blocked tasks are not listed"
+        yield Unread("/proc", Status.ERROR, reason)
+    yield from scan.unread()
+
+
+@dataclass(frozen=True)
+class _Sample:
+    path: str  # directory below /proc
+    pid: int
+    start_ticks: int
+    comm: str
+    state: str
+    kernel_thread: bool
+    threads: int
+    cpu_ticks: int
+    switches: Optional[int] = None  # None: not asked for, or status does not say
+    kill_pending: bool = False
+
+    @property
+    def blocked(self) -> bool:
+        return self.state == "D" or (self.state == "R" and self.kill_pending)
+
+    def lasts_in(self, later: _Sample) -> bool:
+        """Whether the same task is blocked in the later sample and did not run in between."""
+        if self.state == "R":
+            return later.kill_pending
+        ran = (self.cpu_ticks, self.switches) != (later.cpu_ticks, later.switches)
+        return later.state == "D" and not ran
+
+
+def _sample(host: Host, path: str) -> _Sample:
+    """One task now. Raises NoData when it has ended, ParseError, ReadError."""
+    comm, values = split_stat(host.read_text(f"{path}/stat", 4096), f"{path}/stat")
+    state = values[0]
+    status = _status(host, path) if state in ("D", "R") else {}
+    switches = [status.get(f"{kind}_ctxt_switches", "") for kind in ("voluntary", "nonvoluntary")]
+    return _Sample(
+        path=path,
+        pid=int(path.rsplit("/", 1)[-1]),
+        start_ticks=int(values[19]),
+        comm=comm,
+        state=state,
+        kernel_thread=bool(int(values[6]) & _PF_KTHREAD),
+        threads=int(values[17]),
+        cpu_ticks=int(values[11]) + int(values[12]),
+        switches=sum(map(int, switches)) if all(map(str.isdigit, switches)) else None,
+        kill_pending=any(_has_sigkill(status.get(key, "")) for key in ("SigPnd", "ShdPnd")),
+    )
+
+
+def _status(host: Host, path: str) -> dict[str, str]:
+    """The `Key: value` lines of a status file; empty when it may not be read."""
+    try:
+        text = host.read_text(f"{path}/status", 1 << 14)
+    except NoData:
+        raise
+    except ReadError:
+        return {}
+    pairs = (line.partition(":") for line in text.split("\n"))
+    return {key: value.strip() for key, _, value in pairs}
+
+
+def _has_sigkill(mask: str) -> bool:
+    try:
+        return bool(int(mask, 16) & _SIGKILL_BIT)
+    except ValueError:
+        return False
+
+
+class _Scan:
+    """The first sample: every process, then the threads of those that train."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.seen = 0
+        self.left_out = 0
+        self.failures: dict[Status, tuple[int, str]] = {}  # how many, and the first reason
+
+    def blocked(self) -> list[_Sample]:
+        try:
+            names = self.host.listdir("/proc")
+        except ReadError as error:
+            raise Denied(f"{error}; blocked tasks were not looked for") from None
+        pids = sorted(int(name) for name in names if name.isascii() and name.isdigit())
+        processes = self._samples([f"/proc/{pid}" for pid in pids])
+        found = [process for process in processes if process.blocked]
+        for process in processes:
+            if process.threads > 1 and process.comm.startswith(_THREADED):
+                found += [thread for thread in self._threads(process) if thread.blocked]
+        return found
+
+    def _threads(self, process: _Sample) -> list[_Sample]:
+        try:
+            names = self.host.listdir(f"{process.path}/task")
+        except ReadError:
+            return []  # it has ended, or the count below /proc/<pid>/stat already says refused
+        main = str(process.pid)
+        return self._samples(
+            [f"{process.path}/task/{tid}" for tid in names if tid.isdigit() and tid != main]
+        )
+
+    def _samples(self, paths: Sequence[str]) -> list[_Sample]:
+        room = max(0, MOST_TASKS - self.seen)
+        self.left_out += len(paths[room:])
+        self.seen += len(paths[:room])
+        samples = []
+        for path in paths[:room]:
+            try:
+                samples.append(_sample(self.host, path))
+            except NoData:
+                pass  # ended since it was listed
+            except ReadError as error:
+                count, reason = self.failures.get(error.status, (0, str(error)))
+                self.failures[error.status] = (count + 1, reason)
+        return samples
+
+    def unread(self) -> Iterator[Unread]:
+        for status, (count, reason) in self.failures.items():
+            yield Unread("/proc/<pid>/stat", status, f"{count} tasks, the first: {reason}")
+        if self.left_out:
+            reason = f"{self.left_out} tasks were not looked at, the limit is {MOST_TASKS}"
+            yield Unread("/proc/<pid>/stat", Status.ERROR, reason)
+
+
+def _twice(host: Host, first: Sequence[_Sample]) -> Iterator[tuple[_Sample, str, bool]]:
+    """First sample, wait channel, whether it lasts; tasks that ended since are left out."""
+    wait_channels = [_wchan(host, sample.path) for sample in first]
+    time.sleep(SAMPLE_GAP_S)
+    for sample, wchan in zip(first, wait_channels):
+        try:
+            later = _sample(host, sample.path)
+        except ReadError:
+            continue
+        if later.start_ticks == sample.start_ticks:
+            yield sample, wchan, sample.lasts_in(later)
+
+
+def _wchan(host: Host, path: str) -> str:
+    """Empty when unknown: `0` is what a kernel says that hides it."""
+    try:
+        text = host.read_text(f"{path}/wchan", 256)
+    except ReadError:
+        return ""
+    return "" if text == "0" else text
+
+
+def _stack(host: Host, path: str) -> tuple[str, ...]:
+    """Symbols of `[<0>] symbol+0x6a/0x2f0 [module]` lines; empty unless permitted (root)."""
+    try:
+        text = host.read_text(f"{path}/stack", 1 << 14)
+    except ReadError:
+        return ()
+    frames = (line.partition("] ")[2] for line in text.split("\n") if line.startswith("[<"))
+    # Older kernels end the list with a bare address.
+    return tuple(frame for frame in frames if frame and not frame.startswith("0x"))[:_STACK_LIMIT]

@@ -1,0 +1,135 @@
+"""Temperature, power, clocks and memory use of AMD GPUs.
+
+Utilisation is left out on purpose: gpu_busy_percent reads 0 on some accelerators under full load.
+
+Source: /sys/class/hwmon/hwmon*/{temp,power,freq}* of the devices named amdgpu,
+/sys/bus/pci/drivers/amdgpu/<address>/{mem_info_vram_*,unique_id} (kernel documentation,
+gpu/amdgpu/thermal and gpu/amdgpu/driver-misc)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Optional, TypeVar, Union
+
+from raydiag.amdgpu import DRIVER, HWMON, amdgpu_addresses, hwmon_directories
+from raydiag.errors import NoData, ParseError, ReadError
+from raydiag.host import Host
+from raydiag.model import Unread
+from raydiag.probes import probe
+
+_T = TypeVar("_T")
+
+# Junction, then memory, then edge: the hottest spot throttles first, and edge is often missing.
+_TEMPERATURE_SENSORS = ("temp2", "temp3", "temp1")
+
+
+@dataclass(frozen=True)
+class GpuSensors:
+    gpu: int  # index: position of the address among the node's sorted GPU addresses
+    address: str  # PCI address, e.g. "0000:c5:00.0"
+    temperature_c: Optional[float]  # degrees Celsius: junction, else memory, else edge
+    temperature_crit_c: Optional[float]  # critical limit of that same sensor, degrees Celsius
+    power_w: Optional[float]  # watts: power1_input, else power1_average
+    power_averaged: bool  # True: power_w comes from power1_average
+    power_cap_w: Optional[float]  # watts, power1_cap
+    sclk_mhz: Optional[float]  # core clock, MHz, freq1_input
+    mclk_mhz: Optional[float]  # memory clock, MHz, freq2_input
+    vram_used_bytes: Optional[int]  # bytes, mem_info_vram_used
+    vram_total_bytes: Optional[int]  # bytes, mem_info_vram_total
+    unique_id: str  # hexadecimal serial of the chip; "" unknown
+
+
+@probe(GpuSensors, timeout_s=3)
+def gpu_sensors(host: Host) -> Iterator[Union[GpuSensors, Unread]]:
+    """One record per GPU in index order, an Unread for each file of it that gave no value.
+
+    A file that does not exist leaves its field None and is no Unread: which sensors there are
+    differs between models. Raises NoData without amdgpu devices.
+    """
+    addresses = amdgpu_addresses(host)
+    if not addresses:
+        raise NoData("no amdgpu device on this node")
+    hwmon: dict[str, str] = {}
+    try:
+        hwmon = hwmon_directories(host)
+    except ReadError as error:
+        yield Unread(HWMON, error.status, str(error))
+    for gpu, address in enumerate(addresses):
+        files = _Files(host)
+        yield _sensors(files, gpu, address, hwmon.get(address))
+        yield from files.unread
+
+
+def _sensors(files: _Files, gpu: int, address: str, hwmon: Optional[str]) -> GpuSensors:
+    device = f"{DRIVER}/{address}"
+    if hwmon and not files.host.exists(device):
+        device = f"{hwmon}/device"
+    temperature_c = crit_c = power_w = cap_w = sclk_mhz = mclk_mhz = None
+    averaged = False
+    if hwmon:
+        temperature_c, crit_c = _temperature(files, hwmon)
+        power_w = files.scaled(f"{hwmon}/power1_input", 1e6)
+        if power_w is None:
+            power_w = files.scaled(f"{hwmon}/power1_average", 1e6)
+            averaged = power_w is not None
+        cap_w = files.scaled(f"{hwmon}/power1_cap", 1e6)
+        sclk_mhz = files.scaled(f"{hwmon}/freq1_input", 1e6)
+        mclk_mhz = files.scaled(f"{hwmon}/freq2_input", 1e6)
+    return GpuSensors(
+        gpu=gpu,
+        address=address,
+        temperature_c=temperature_c,
+        temperature_crit_c=crit_c,
+        power_w=power_w,
+        power_averaged=averaged,
+        power_cap_w=cap_w,
+        sclk_mhz=sclk_mhz,
+        mclk_mhz=mclk_mhz,
+        vram_used_bytes=files.integer(f"{device}/mem_info_vram_used"),
+        vram_total_bytes=files.integer(f"{device}/mem_info_vram_total"),
+        unique_id=files.hexadecimal(f"{device}/unique_id"),
+    )
+
+
+def _temperature(files: _Files, hwmon: str) -> tuple[Optional[float], Optional[float]]:
+    """The first sensor above 0 and its critical limit; a sensor that is off reads 0."""
+    for sensor in _TEMPERATURE_SENSORS:
+        value = files.scaled(f"{hwmon}/{sensor}_input", 1000)
+        if value is not None and value > 0:
+            return value, files.scaled(f"{hwmon}/{sensor}_crit", 1000) or None
+    return None, None
+
+
+class _Files:
+    """Reads values of one GPU and keeps what could not be read in `unread`."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.unread: list[Unread] = []
+
+    def integer(self, path: str) -> Optional[int]:
+        return self._value(path, self.host.read_int)
+
+    def scaled(self, path: str, divisor: float) -> Optional[float]:
+        value = self.integer(path)
+        return None if value is None else value / divisor
+
+    def hexadecimal(self, path: str) -> str:
+        return self._value(path, self._read_hexadecimal) or ""
+
+    def _read_hexadecimal(self, path: str) -> str:
+        text = self.host.read_text(path, 256)
+        if not text or text.strip("0123456789abcdefABCDEF"):
+            raise ParseError(f"{path}: not hexadecimal: {text[:80]!r}")
+        return text
+
+    def _value(self, path: str, read: Callable[[str], _T]) -> Optional[_T]:
+        try:
+            return read(path)
+        except NoData:
+            return None
+        except ReadError as error:
+            self.unread.append(Unread(path, error.status, str(error)))
+            return None

@@ -1,0 +1,313 @@
+"""Lines of the kernel's ring buffer that mention a fault, with what stands around them.
+
+Source: /dev/kmsg (Documentation/ABI/testing/dev-kmsg); syslog(2) where that cannot be opened; btime
+in /proc/stat (proc(5))
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from typing import NamedTuple, Optional, Union
+
+from raydiag.errors import Denied, NoData
+from raydiag.host import Host, as_read_error
+from raydiag.model import Status, Unread
+from raydiag.probes import FIRST, probe
+from raydiag.procfs import boot_time_s
+
+_PATH = "/dev/kmsg"
+_NOT_CHECKED = "the kernel log was not checked"
+
+_TEXT_LIMIT_BYTES = 4096
+_LINE_LIMIT_BYTES = _TEXT_LIMIT_BYTES + 512  # header and text; a header has less than 100
+_READ_BYTES = 8192  # the largest record of today's kernels; too small is EINVAL
+_READ_LIMIT_BYTES = 1 << 20
+_SYSLOG_LIMIT_BYTES = 16 << 20
+_BATCH_LINES = 512
+_KEEP_BYTES = 256 * 1024
+_KEEP_LINES = 8192  # with both bounds the answer stays well below what the sandbox lets through
+_READING_S = 3.0  # below the probe's timeout: what was read until then still gets out
+
+_BEFORE, _AFTER, _AFTER_USEC = 2, 40, 1_000_000
+
+_CLOCK_DRIFT = 50e-6
+_BTIME_RESOLUTION_S = 1.0
+_DEFAULT_PRIORITY = 4  # the level the kernel gives to a message without one
+
+_SYSLOG_READ_ALL, _SYSLOG_SIZE_BUFFER = 3, 10
+
+_GAP = b""  # stands in a stream of lines where records were overwritten
+
+
+@dataclass(frozen=True)
+class KernelLine:
+    seq: int  # record number; -1 when the source has none
+    time_s: float  # Unix seconds: btime + the record's microseconds since boot
+    uncertainty_s: float  # bound of the error of time_s, see `kernel_log`
+    level: int  # 0 emergency to 7 debug; 4 when the source has none
+    facility: int  # 0 kernel; anything else was written by user space
+    text: str  # message without header, at most 4 KiB; `\xNN` stands for an unprintable byte
+    matched: bool  # True: one of the words is in it; False: context of one, or first record
+    lost_before: int  # records overwritten just before it, while the ring was being read
+
+
+@probe(KernelLine, timeout_s=4, stage=FIRST)
+def kernel_log(host: Host, *, words: Sequence[str] = ()) -> Iterator[Union[KernelLine, Unread]]:
+    """Records whose lower-cased text contains one of `words`, oldest first.
+
+    With each come the 2 records before it and up to 40 after it within 1 s, because a call trace
+    follows its headline. The first record of the ring always comes, and the first after a gap, so
+    that it shows how far back was seen. Only the newest 256 KiB of text are kept.
+
+    time_s is off by at most uncertainty_s: 1 s, because btime has whole seconds, plus 50 ppm of
+    the time from boot to the record. The kernel stamps records with a clock that nobody adjusts,
+    while btime rests on the adjusted one, and a server's crystal stays within 50 ppm. Time spent
+    suspended is not covered. A line without a time has that of the last dated one before it, and
+    everything from there to now as its uncertainty.
+
+    Raises Denied when there is nothing to read, also when the device is missing or empty: in a
+    container that means "not checked", never "clean". ParseError without btime.
+    """
+    boot_s = boot_time_s(host)
+    selection = _Selection(words)
+    deadline = time.monotonic() + _READING_S
+    lines = _lines(host)
+    while batch := list(islice(lines, _BATCH_LINES)):
+        selection.offer(batch)
+        if time.monotonic() > deadline:
+            reason = f"more than {_READING_S:g} s of reading: the newest records were not read"
+            yield Unread(_PATH, Status.TIMEOUT, reason)
+            break
+    if selection.first is None:
+        raise Denied(f"{_PATH}: holds no record; {_NOT_CHECKED}")
+    if selection.dropped_bytes:
+        reason = (
+            f"{selection.dropped_bytes} bytes of older matching lines dropped: "
+            f"the newest {_KEEP_BYTES >> 10} KiB are kept"
+        )
+        yield Unread(_PATH, Status.ERROR, reason)
+    yield from _dated((selection.first, *selection.kept), boot_s)
+
+
+class _Record(NamedTuple):
+    seq: int
+    usec: Optional[int]  # since boot; None: the line has no time
+    priority: int  # 8 x facility + level
+    text: bytes
+    matched: bool = False
+    lost: int = 0
+
+
+class _Selection:
+    """Picks records out of a stream of lines, in bounded memory."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        encoded = {word.lower().encode() for word in words}
+        # What contains another word is found by that one.
+        self._words = [w for w in encoded if not any(o != w and o in w for o in encoded)]
+        self.first: Optional[_Record] = None
+        self.kept: deque[_Record] = deque()
+        self.dropped_bytes = 0
+        self._kept_bytes = 0
+        self._before: deque[bytes] = deque(maxlen=_BEFORE)
+        self._previous = b""
+        self._gap = False
+        self._following = 0  # records of context that may still come
+        self._until_usec = 0.0
+
+    def offer(self, lines: Sequence[bytes]) -> None:
+        """Take the next lines; most are only looked at as bytes."""
+        hits = _lines_with(self._words, lines)
+        for index, line in enumerate(lines):
+            if line == _GAP:
+                self._gap = True
+                continue
+            if index in hits or self._following or self._gap or self.first is None:
+                self._consider(line)
+            else:
+                self._before.append(line)
+            self._previous = line
+
+    def _consider(self, line: bytes) -> None:
+        record = parse_line(line)
+        if self._gap:
+            lost = record.seq - parse_line(self._previous).seq - 1 if self._previous else 0
+            record = record._replace(lost=max(0, lost))
+        text = record.text.lower()
+        in_time = record.usec is None or record.usec <= self._until_usec
+        if any(word in text for word in self._words):
+            for earlier in self._before:
+                self._keep(parse_line(earlier))
+            self._before.clear()
+            self._keep(record._replace(matched=True))
+            self._following = _AFTER
+            self._until_usec = float("inf") if record.usec is None else record.usec + _AFTER_USEC
+        elif self._following and in_time:
+            self._keep(record)
+            self._following -= 1
+        else:
+            self._following = 0
+            if self._gap or self.first is None:
+                self._before.clear()  # what comes next has its context on this side of the gap
+                self._keep(record)
+            else:
+                self._before.append(line)
+        self._gap = False
+
+    def _keep(self, record: _Record) -> None:
+        if self.first is None:
+            self.first = record
+            return
+        self.kept.append(record)
+        self._kept_bytes += len(record.text)
+        while self._kept_bytes > _KEEP_BYTES or len(self.kept) > _KEEP_LINES:
+            oldest = len(self.kept.popleft().text)
+            self._kept_bytes -= oldest
+            self.dropped_bytes += oldest
+
+
+def _lines_with(words: Sequence[bytes], lines: Sequence[bytes]) -> set[int]:
+    """Indices of the lines that contain a word, headers included.
+
+    One search per word through all lines at once is several times faster than one per line.
+    """
+    joined = b"\n".join(lines).lower()
+    ends = list(accumulate(len(line) + 1 for line in lines))
+    hits = set()
+    for word in words:
+        at = joined.find(word)
+        while at >= 0:
+            index = bisect_right(ends, at)
+            if index == len(ends):
+                break
+            hits.add(index)
+            at = joined.find(word, ends[index])
+    return hits
+
+
+def _dated(records: Sequence[_Record], boot_s: float) -> Iterator[KernelLine]:
+    last_usec = 0
+    for record in records:
+        last_usec = last_usec if record.usec is None else record.usec
+        time_s = boot_s + last_usec / 1e6
+        uncertainty_s = _BTIME_RESOLUTION_S + _CLOCK_DRIFT * last_usec / 1e6
+        if record.usec is None:
+            uncertainty_s += max(0.0, time.time() - time_s)
+        yield KernelLine(
+            seq=record.seq,
+            time_s=time_s,
+            uncertainty_s=uncertainty_s,
+            level=record.priority & 7,
+            facility=record.priority >> 3,
+            text=record.text.decode("utf-8", "replace"),
+            matched=record.matched,
+            lost_before=record.lost,
+        )
+
+
+def parse_line(line: bytes) -> _Record:
+    """One line: a record of /dev/kmsg, `<priority>[seconds] text`, `[seconds] text`, bare text.
+
+    `4,18261,86423178160,-,caller=T7;Call Trace:` has priority, number, microseconds, flags.
+    """
+    header, _, text = line.partition(b";")
+    fields = header.split(b",", 4)
+    if len(fields) >= 4 and all(_is_number(field) for field in fields[:3]):
+        priority, seq, usec = map(int, fields[:3])
+        return _Record(seq, usec, priority, text[:_TEXT_LIMIT_BYTES])
+    priority, text = _DEFAULT_PRIORITY, line
+    if text[:1] == b"<":
+        number, closed, rest = text[1:].partition(b">")
+        if closed and _is_number(number):
+            priority, text = int(number), rest
+    if text[:1] == b"[":
+        stamp, closed, rest = text[1:].partition(b"]")
+        seconds, point, fraction = stamp.strip().partition(b".")
+        if closed and point and _is_number(seconds) and _is_number(fraction):
+            usec = int(seconds) * 1_000_000 + int(fraction[:6].ljust(6, b"0"))
+            return _Record(-1, usec, priority, rest[rest[:1] == b" " :][:_TEXT_LIMIT_BYTES])
+    return _Record(-1, None, priority, text[:_TEXT_LIMIT_BYTES])
+
+
+def _is_number(field: bytes) -> bool:
+    return field.isdigit() and len(field) <= 20  # digits of 2^64; longer ones are no header
+
+
+def _lines(host: Host) -> Iterator[bytes]:
+    try:
+        fd = host.open(_PATH)
+    except (NoData, Denied) as error:
+        if host.root:
+            raise Denied(f"{error}; {_NOT_CHECKED}") from None
+        yield from _syslog_lines(str(error))
+        return
+    try:
+        yield from _read_lines(fd)
+    except OSError as error:
+        failure = as_read_error(error, _PATH)
+        kind = Denied if isinstance(failure, NoData) else type(failure)
+        raise kind(f"{failure}; {_NOT_CHECKED}") from None
+    finally:
+        os.close(fd)
+
+
+def _read_lines(fd: int) -> Iterator[bytes]:
+    """Lines of the device (a record per read, EAGAIN at the end) or of a file (any, then EOF).
+
+    Lines are cut, empty ones and `KEY=value` left out; _GAP where records were overwritten.
+    """
+    size, rest = _READ_BYTES, b""
+    while True:
+        try:
+            chunk = os.read(fd, size)
+        except BlockingIOError:
+            break
+        except BrokenPipeError:
+            yield _GAP
+            continue
+        except OSError as error:
+            if error.errno != errno.EINVAL or size >= _READ_LIMIT_BYTES:
+                raise
+            size *= 2
+            continue
+        if not chunk:
+            break
+        lines = (rest + chunk).split(b"\n")
+        # A longer rest is beyond the limit anyhow: the next chunk only adds to what is cut off.
+        rest = lines.pop()[:_LINE_LIMIT_BYTES]
+        for line in lines:
+            if line and not _is_continuation(line):
+                yield line[:_LINE_LIMIT_BYTES]
+    if rest and not _is_continuation(rest):
+        yield rest
+
+
+def _is_continuation(line: bytes) -> bool:
+    """` SUBSYSTEM=pci` and its like; a bare line of a call trace starts with a blank as well."""
+    if line[:1] != b" ":
+        return False
+    key, equals, _ = line[1:].partition(b"=")
+    return bool(equals) and key.isupper() and key.replace(b"_", b"").isalnum()
+
+
+def _syslog_lines(reason: str) -> Iterator[bytes]:
+    """The ring through syslog(2). Raises Denied, with `reason` as well, when that is refused."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    size = min(libc.klogctl(_SYSLOG_SIZE_BUFFER, None, 0), _SYSLOG_LIMIT_BYTES)
+    buffer = ctypes.create_string_buffer(max(size, 1))
+    length = libc.klogctl(_SYSLOG_READ_ALL, buffer, size) if size > 0 else size
+    if length < 0:
+        refusal = os.strerror(ctypes.get_errno())
+        raise Denied(f"{reason}; syslog(2): {refusal}; {_NOT_CHECKED}")
+    for line in buffer.raw[:length].split(b"\n"):
+        if line:
+            yield line[:_LINE_LIMIT_BYTES]

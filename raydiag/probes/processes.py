@@ -1,0 +1,237 @@
+"""Ray's processes on the node and what they started: raylet, workers, training children.
+
+Source: /proc/<pid>/{stat,cmdline,environ} (proc(5)); btime in /proc/stat
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional, Union
+
+from raydiag.errors import Denied, NoData, ParseError, ReadError
+from raydiag.host import Host
+from raydiag.model import Status, Unread
+from raydiag.probes import PROCESSES, probe
+from raydiag.procfs import boot_time_s, split_stat
+
+# All nodes of a job must agree on these, or its ranks look for each other on different networks.
+VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+_TITLE = "ray::"  # Ray titles its workers "ray::<actor or task>"
+_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # Ray's own, run nothing of the user's
+_OWN_ACTOR = "ray::RaydiagNodeActor"
+_COMM_LENGTH = 15
+_COMMAND_LENGTH = 200
+_ENVIRON_LIMIT_BYTES = 1 << 20
+
+# To the end of the argument: too much is hidden rather than too little.
+_SECRET = re.compile(
+    r"((?:token|secret|password|passwd|passphrase|key|credentials?|authorization)[\"']?"
+    r"(?:\s*[=:]\s*|[\s\0]))[^\0]+",
+    re.IGNORECASE,
+)
+_URL_USER = re.compile(r"(://)[^/@\s\0]+@")
+
+
+@dataclass(frozen=True)
+class RayProcess:
+    pid: int  # in the PID namespace of the reader
+    ppid: int  # 0 when the parent is outside of that namespace
+    start_time_s: float  # Unix seconds, good to a second: btime + start time in clock ticks
+    comm: str  # name of its main thread, at most 15 characters
+    command: str  # title or arguments, at most 200 characters, secrets masked; "" when not readable
+    role: str  # "raylet", "worker", "child"
+    worker_pid: Optional[int]  # the Ray worker that it is or descends from
+    state: str  # R, S, D, Z, ...
+    threads: int  # num_threads of stat
+    rss_bytes: int  # resident memory, shared pages included
+    environment: dict[str, str]  # those of VARIABLES that it was started with
+
+
+@probe(RayProcess, timeout_s=4, reader=PROCESSES)
+def processes(host: Host) -> Iterator[Union[RayProcess, Unread]]:
+    """One record per process, by pid; raydiag's own actor and what it started are left out.
+
+    Of a process in state D only stat is read: the rest could block on its memory map. `environment`
+    is that of its start; what the process set later does not show.
+
+    Raises NoData when no Ray process is visible, Denied when that is because they are hidden.
+    """
+    table = _Table(host)
+    roles = {pid: table.role(pid) for pid in table.stats}
+    chosen = [pid for pid, role in sorted(roles.items()) if role]
+    if not chosen:
+        for item in table.unread():
+            raise Denied(f"no Ray process is visible; {item.source}: {item.reason}")
+        raise NoData("no Ray process is visible")
+    boot_s = boot_time_s(host)
+    for pid in chosen:
+        role, stat = roles[pid], table.stats[pid]
+        yield RayProcess(
+            pid=pid,
+            ppid=stat.ppid,
+            start_time_s=boot_s + stat.start_ticks / os.sysconf("SC_CLK_TCK"),
+            comm=stat.comm,
+            command=masked(table.command(pid))[:_COMMAND_LENGTH],
+            role=role,
+            worker_pid=table.worker_of(pid),
+            state=stat.state,
+            threads=stat.threads,
+            rss_bytes=stat.rss_pages * os.sysconf("SC_PAGE_SIZE"),
+            environment=table.environment(pid) if role != "raylet" else {},
+        )
+    yield from table.unread()
+
+
+def masked(command: str) -> str:
+    """A command line (arguments end with NUL) as one line of text without the secrets in it.
+
+    Hidden is what follows words such as token, password or key= in the same or the next argument,
+    and the user part of URLs.
+    """
+    command = _URL_USER.sub(r"\1***@", _SECRET.sub(r"\1***", command))
+    return " ".join(part for part in command.split("\0") if part).strip()
+
+
+def selected_variables(environ: bytes) -> dict[str, str]:
+    """Those of VARIABLES that are set in NUL-separated `NAME=value` items; nothing else is kept."""
+    wanted = tuple(f"{name}=".encode() for name in VARIABLES)
+    items = (item for item in environ.split(b"\0") if item.startswith(wanted))
+    pairs = (item.decode("utf-8", "replace").partition("=") for item in items)
+    return {name: value for name, _, value in pairs}
+
+
+@dataclass(frozen=True)
+class _Stat:
+    comm: str
+    state: str
+    ppid: int
+    threads: int
+    start_ticks: int
+    rss_pages: int
+
+
+class _Table:
+    """All processes by pid, and what was refused on the way."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.failures: dict[tuple[str, Status], tuple[int, str]] = {}
+        self._commands: dict[int, str] = {}
+        names = (name for name in host.listdir("/proc") if name.isascii() and name.isdigit())
+        read = ((int(name), self._stat(name)) for name in names)
+        self.stats = {pid: stat for pid, stat in read if stat}
+
+    def _stat(self, name: str) -> Optional[_Stat]:
+        path = f"/proc/{name}/stat"
+        try:
+            comm, values = split_stat(self.host.read_text(path, 4096), path)
+        except ReadError as error:
+            self._failed("stat", error)
+            return None
+        numbers = {key: int(values[at]) for key, at in _STAT_FIELDS.items()}
+        return _Stat(comm, values[0], **numbers)
+
+    def command(self, pid: int) -> str:
+        """Arguments (each ended by NUL) or title; empty when it is not or must not be read."""
+        if pid not in self._commands:
+            text = self._read(pid, "cmdline", 1 << 14)
+            self._commands[pid] = text.decode("utf-8", "replace")
+        return self._commands[pid]
+
+    def environment(self, pid: int) -> dict[str, str]:
+        environ = self._read(pid, "environ", _ENVIRON_LIMIT_BYTES)
+        if environ and b"=" not in environ:
+            # Setting a long title overwrites the variables: that they are unset is not known.
+            path = f"/proc/{pid}/environ"
+            self._failed("environ", ParseError(f"{path}: overwritten by the process's title"))
+        return selected_variables(environ)
+
+    def role(self, pid: int) -> str:
+        """Empty for what is not Ray's, and for raydiag's own."""
+        line = self._ancestry(pid)
+        if any(self._is_own(ancestor) for ancestor in line):
+            return ""
+        if self.stats[pid].comm == "raylet":
+            return "raylet"
+        worker = self.worker_of(pid)
+        return "" if worker is None else "worker" if worker == pid else "child"
+
+    def worker_of(self, pid: int) -> Optional[int]:
+        """The Ray worker that the process is or descends from.
+
+        The topmost one with a worker's title below the raylet: what a worker forks (data loaders)
+        inherits the title and is no worker.
+        """
+        worker = None
+        for ancestor in self._ancestry(pid):
+            if self.stats[ancestor].comm == "raylet":
+                break
+            if self._is_titled_worker(ancestor):
+                worker = ancestor
+        return worker
+
+    def _ancestry(self, pid: int) -> list[int]:
+        """The process, its parent and so on, as far as they are visible."""
+        line: list[int] = []
+        while pid in self.stats and pid not in line:
+            line.append(pid)
+            pid = self.stats[pid].ppid
+        return line
+
+    def _is_titled_worker(self, pid: int) -> bool:
+        title = self._title(pid)
+        return title.startswith(_TITLE) and not _is_title_of(_AGENTS, title)
+
+    def _is_own(self, pid: int) -> bool:
+        title = self._title(pid)
+        return _OWN_ACTOR in title or _is_title_of((_OWN_ACTOR,), title)
+
+    def _title(self, pid: int) -> str:
+        """Command of what may be a worker, the name where that is no title; empty for the rest.
+
+        Libraries rename the main thread, never the title, so that of the raylet's descendants
+        counts as well; commands of unrelated processes are not read.
+        """
+        comm = self.stats[pid].comm
+        if comm.startswith(_TITLE):
+            command = self.command(pid)
+            return command if command.startswith(_TITLE) else comm
+        below_raylet = any(self.stats[p].comm == "raylet" for p in self._ancestry(pid)[1:])
+        return self.command(pid) if below_raylet else ""
+
+    def _read(self, pid: int, name: str, limit: int) -> bytes:
+        if self.stats[pid].state == "D":
+            return b""
+        try:
+            return self.host.read_bytes(f"/proc/{pid}/{name}", limit)
+        except ReadError as error:
+            self._failed(name, error)
+            return b""
+
+    def _failed(self, name: str, error: ReadError) -> None:
+        if not isinstance(error, NoData):  # that one has ended
+            count, reason = self.failures.get((name, error.status), (0, str(error)))
+            self.failures[name, error.status] = (count + 1, reason)
+
+    def unread(self) -> Iterator[Unread]:
+        """One for each kind of refusal, however many processes it met."""
+        for (name, status), (count, reason) in self.failures.items():
+            yield Unread(f"/proc/<pid>/{name}", status, f"{count} processes, the first: {reason}")
+
+
+def _is_title_of(titles: Sequence[str], title: str) -> bool:
+    """Whether a title, or a name cut to what the kernel keeps of one, is one of `titles`."""
+    cut = tuple(known[:_COMM_LENGTH] for known in titles)
+    return title.startswith(tuple(titles)) or title in cut
+
+
+_STAT_FIELDS: Mapping[str, int] = {  # positions after the state
+    "ppid": 1,
+    "threads": 17,
+    "start_ticks": 19,
+    "rss_pages": 21,
+}

@@ -1,0 +1,151 @@
+"""Space and inodes of the mounted file systems.
+
+Source: /proc/self/mountinfo (proc(5)) for what is mounted, statvfs(3) for the numbers. Sample:
+
+    36 35 98:0 /exports /mnt/a\\040b rw,noatime master:1 - ext4 /dev/sda1 rw,errors=continue
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from raydiag.errors import NoData, ParseError
+from raydiag.host import Host
+from raydiag.probes import probe
+
+_MOUNTINFO = "/proc/self/mountinfo"
+# A container host has an overlay per container, each with a line of up to a page.
+_MOUNTINFO_LIMIT_BYTES = 8 << 20
+_MAX_SOURCES = 200
+# fmt: off
+_SKIPPED_TYPES = frozenset((
+    # Interfaces of the kernel: without a size, or never full.
+    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts",
+    "devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs",
+    "resctrl", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs",
+    # Images: always full.
+    "cramfs", "erofs", "iso9660", "squashfs",
+))
+# File systems behind a network or a daemon, which can hang.
+_REMOTE_TYPES = frozenset((
+    "9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs",
+    "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs",
+))
+# fmt: on
+
+
+@dataclass(frozen=True)
+class MountUsage:
+    mount_point: str  # path on the node
+    device: str  # as mounted: "/dev/nvme0n1p2", "server:/export", "tmpfs"
+    fs_type: str  # as in mountinfo: "ext4", "nfs4", "overlay"
+    total_bytes: int  # f_blocks
+    free_bytes: int  # f_bfree
+    available_bytes: int  # f_bavail: what unprivileged users can still write
+    total_inodes: int  # f_files; 0 = the file system does not count them
+    free_inodes: int  # f_ffree
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of mountinfo."""
+
+    device_number: str  # "major:minor"; the same for every mount of one file system
+    point: str
+    fs_type: str
+    device: str
+    read_only: bool  # the file system itself, not only this mount of it
+
+    @property
+    def remote(self) -> bool:
+        return self.fs_type in _REMOTE_TYPES or self.fs_type.startswith("fuse.")
+
+
+def mount_points(host: Host) -> Sequence[str]:
+    """One mount point per writable file system, local ones first, remote ones (may hang) last.
+
+    A file system mounted several times counts once, at its shortest mount point. At most 200: the
+    ones with the longest mount points are left out (thousands of container and volume mounts).
+    Raises NoData without mountinfo or without such a file system.
+    """
+    file_systems: dict[str, Mount] = {}
+    for mount in sorted(_visible(host).values(), key=lambda mount: (len(mount.point), mount.point)):
+        if _has_usage(mount):
+            file_systems.setdefault(mount.device_number, mount)
+    if not file_systems:
+        raise NoData(f"{_MOUNTINFO}: no writable file system")
+    chosen = list(file_systems.values())[:_MAX_SOURCES]
+    return [mount.point for mount in sorted(chosen, key=lambda mount: mount.remote)]
+
+
+@probe(MountUsage, timeout_s=2, sources=mount_points)
+def storage(host: Host, source: str) -> Iterator[MountUsage]:
+    """Usage of the file system mounted at `source`; nothing when it reports no size.
+
+    Raises NoData when it is not mounted any more, Denied, or ReadError (a stale NFS handle).
+    """
+    mount = _visible(host).get(source)
+    if not mount:
+        raise NoData(f"{source}: not mounted")
+    numbers = host.statvfs(source)
+    if not numbers.f_blocks:
+        return
+    yield MountUsage(
+        mount_point=source,
+        device=mount.device,
+        fs_type=mount.fs_type,
+        total_bytes=numbers.f_blocks * numbers.f_frsize,
+        free_bytes=numbers.f_bfree * numbers.f_frsize,
+        available_bytes=numbers.f_bavail * numbers.f_frsize,
+        total_inodes=numbers.f_files,
+        free_inodes=numbers.f_ffree,
+    )
+
+
+def _has_usage(mount: Mount) -> bool:
+    if mount.read_only or mount.fs_type in _SKIPPED_TYPES:
+        return False
+    path = mount.point + "/"
+    return path.startswith("/dev/shm/") or not path.startswith(("/proc/", "/sys/", "/dev/"))
+
+
+def _visible(host: Host) -> dict[str, Mount]:
+    """Mounts by mount point; of several on one point the last lies on top."""
+    text = host.read_bytes(_MOUNTINFO, _MOUNTINFO_LIMIT_BYTES).decode("utf-8", "replace")
+    mounts = parse_mountinfo(text)
+    if not mounts:
+        raise ParseError(f"{_MOUNTINFO}: no mount in {text[:80]!r}")
+    return {mount.point: mount for mount in mounts}
+
+
+def parse_mountinfo(text: str) -> list[Mount]:
+    """The mounts in the order of the file; lines of another form are left out."""
+    mounts = []
+    # The kernel escapes blank, tab, newline and backslash only, so no splitlines() and no split().
+    for line in text.split("\n"):
+        left, separator, right = line.partition(" - ")
+        fields, tail = left.split(" "), right.split(" ")
+        if not separator or len(fields) < 6 or len(tail) < 3:
+            continue
+        mounts.append(
+            Mount(
+                device_number=fields[2],
+                point=_unescape(fields[4]),
+                fs_type=_unescape(tail[0]),
+                device=_unescape(tail[1]),
+                read_only="ro" in tail[2].split(","),
+            )
+        )
+    return mounts
+
+
+def _unescape(text: str) -> str:
+    r"""The text with `\040` and the like replaced; every backslash starts such an escape."""
+    head, *rest = text.split("\\")
+    return head + "".join(_character(part[:3]) + part[3:] for part in rest)
+
+
+def _character(octal: str) -> str:
+    digits = len(octal) == 3 and not octal.strip("01234567")
+    return chr(int(octal, 8)) if digits else "\\" + octal

@@ -1,0 +1,163 @@
+"""The table of nodes: nodes that look the same share one row, so a healthy cluster is one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from raydiag.model import NodeReport, NodeStatus, Status
+from raydiag.render.escape import terminal
+from raydiag.render.layout import GREEN, RED, YELLOW, Page, count, extent, hosts, wrap
+
+_COLOURS = {
+    NodeStatus.DEAD: RED,
+    NodeStatus.UNREACHABLE: RED,
+    NodeStatus.TIMEOUT: RED,
+    NodeStatus.PARTIAL: YELLOW,
+    NodeStatus.OK: GREEN,
+}
+_ORDER = list(_COLOURS)  # the worst first
+_HEADER = ("NODES", "STATUS", "GPUS", "TEMP", "POWER", "MEM USED", "FULLEST FS")
+_GAP = "  "
+_SEEN = (Status.OK, Status.NO_DATA)
+_VERSIONS = ("kernel", "amdgpu")
+# Images that are full by nature.
+_READ_ONLY_FS = ("squashfs", "iso9660", "erofs", "cramfs")
+
+
+@dataclass
+class _Row:
+    """Nodes with the same status, GPU count, notes and versions, and what varies among them."""
+
+    status: NodeStatus
+    gpus: int | None  # None: not measured
+    versions: tuple[str, ...]
+    notes: tuple[str, ...]
+    hosts: list[str] = field(default_factory=list)
+    temperatures_c: list[float] = field(default_factory=list)
+    powers_w: list[float] = field(default_factory=list)
+    memory_percent: list[float] = field(default_factory=list)
+    fullest_percent: list[float] = field(default_factory=list)
+    fullest: set[str] = field(default_factory=set)  # mount points
+
+    def add(self, report: NodeReport) -> None:
+        self.hosts.append(report.node.host)
+        for sensors in report.records("gpu_sensors"):
+            if sensors.temperature_c is not None:
+                self.temperatures_c.append(sensors.temperature_c)
+            if sensors.power_w is not None:
+                self.powers_w.append(sensors.power_w)
+        for memory in report.records("memory"):
+            if memory.total_bytes > 0:
+                used = memory.total_bytes - memory.available_bytes
+                self.memory_percent.append(100 * used / memory.total_bytes)
+        mounts = [fullness for fullness in map(_fullness, report.records("storage")) if fullness]
+        if mounts:
+            percent, mount_point = max(mounts)
+            self.fullest_percent.append(percent)
+            self.fullest.add(mount_point)
+
+    def cells(self) -> list[str]:
+        return [
+            hosts(self.hosts),
+            self.status.value,
+            "-" if self.gpus is None else str(self.gpus),
+            extent(self.temperatures_c, "C"),
+            extent(self.powers_w, "W"),
+            extent(self.memory_percent, "%"),
+            extent(self.fullest_percent, "%"),
+        ]
+
+    def mount_point(self) -> str:
+        """The fullest file system, when it is the same one on all nodes of the row."""
+        return min(self.fullest) if len(self.fullest) == 1 else ""
+
+
+def node_table(reports: Sequence[NodeReport], page: Page) -> list[str]:
+    """Lines of the table, the worst nodes first; columns that no node fills are left out."""
+    rows = _rows(reports)
+    if not rows:
+        return []
+    cells = [row.cells() for row in rows]
+    kept = [i for i in range(len(_HEADER)) if i < 2 or any(line[i] != "-" for line in cells)]
+    widths = [max(len(_HEADER[i]), *(len(line[i]) for line in cells)) for i in kept]
+    # Node names wrap inside their column, what is left goes to them; the last column is open.
+    others = sum(widths[1:-1]) + len(_GAP) * (len(kept) - 1) + len(_HEADER[kept[-1]])
+    widths[0] = min(widths[0], max(page.width - others, 16))
+    same_versions = len({row.versions for row in rows if row.versions}) == 1
+    lines = [_line([_HEADER[i] for i in kept], widths)]
+    for row, line in zip(rows, cells, strict=True):
+        lines += _row_lines(row, [line[i] for i in kept], widths, page, not same_versions)
+    if same_versions:
+        versions = next(row.versions for row in rows if row.versions)
+        lines += page.wrap(terminal(f"All: {', '.join(versions)}"), rest=_GAP)
+    return lines
+
+
+def _rows(reports: Sequence[NodeReport]) -> list[_Row]:
+    rows: dict[tuple[object, ...], _Row] = {}
+    for report in reports:
+        sensors = report.probes.get("gpu_sensors")
+        measured = sensors is not None and sensors.status in _SEEN
+        gpus = len(report.records("gpu_sensors")) if measured else None
+        key = (report.status, gpus, _versions(report), _notes(report))
+        if key not in rows:
+            rows[key] = _Row(*key)
+        rows[key].add(report)
+    return sorted(rows.values(), key=lambda row: (_ORDER.index(row.status), min(row.hosts)))
+
+
+def _versions(report: NodeReport) -> tuple[str, ...]:
+    found = {version.component: version.version for version in report.records("versions")}
+    return tuple(f"{name} {found[name]}" for name in _VERSIONS if name in found)
+
+
+def _notes(report: NodeReport) -> tuple[str, ...]:
+    """What a reader should know about the node beside its numbers.
+
+    The node's own reason stands in only where no probe says more: it often names a pid or a time,
+    and would keep like nodes from sharing a row.
+    """
+    notes = []
+    for name in sorted(report.probes):
+        status = report.probes[name].status
+        if status not in _SEEN:
+            notes.append(f"{name} {status.value}")
+    if report.stuck:
+        notes.append(count(len(report.stuck), "stuck reader"))
+    if not notes and report.reason and report.status is not NodeStatus.OK:
+        notes.append(report.reason)
+    return tuple(notes)
+
+
+def _fullness(mount: Any) -> tuple[float, str] | None:
+    """(used percent as `df` counts it, mount point) of a MountUsage that can fill up."""
+    used = mount.total_bytes - mount.free_bytes
+    usable = used + mount.available_bytes
+    if usable <= 0 or mount.fs_type in _READ_ONLY_FS:
+        return None
+    return 100 * used / usable, mount.mount_point
+
+
+def _row_lines(
+    row: _Row, cells: list[str], widths: list[int], page: Page, versions: bool
+) -> list[str]:
+    notes = [*(row.versions if versions else ()), *row.notes]
+    names = wrap(cells[0], widths[0])
+    mount_point = terminal(row.mount_point())
+    if sum(widths[:-1]) + len(_GAP) * len(cells) + len(cells[-1] + mount_point) <= page.width:
+        cells[-1] = f"{cells[-1]} {mount_point}"
+    elif mount_point:
+        notes.insert(0, f"fullest file system {mount_point}")
+    status = page.paint(cells[1].ljust(widths[1]), _COLOURS[row.status])
+    lines = [_line([names[0], status, *cells[2:]], [widths[0], len(status), *widths[2:]])]
+    lines += names[1:]
+    if notes:
+        lines += page.wrap(terminal("; ".join(notes)), _GAP * 2, _GAP * 2)
+    return lines
+
+
+def _line(cells: list[str], widths: list[int]) -> str:
+    padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+    return _GAP.join(padded).rstrip()

@@ -1,0 +1,153 @@
+"""Host names folded for the eye (`node[001-063]`) and expanded again.
+
+The last run of ASCII digits in a name is its number; zero padding is part of the name, so node1
+and node01 stay two hosts. Names may be anything without `[`, `]`, `,` and blanks; names with one
+of these, which no host has, are passed through as they are and do not expand again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable
+
+from raydiag.errors import UsageError
+
+MAX_NAMES = 100_000
+
+_DIGITS = "0123456789"
+_MAX_DIGITS = 18  # longer runs are no host numbers
+_SYNTAX = frozenset("[], \t\n\r\v\f")
+
+
+def fold(names: Iterable[str]) -> str:
+    """The names as one expression, duplicates removed, in the order of prefix and number."""
+    plain: list[str] = []
+    numbered: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name in set(names):
+        prefix, digits, suffix = _split(name)
+        if digits:
+            numbered[prefix, suffix].append(digits)
+        else:
+            plain.append(name)
+    terms = [(name, 0, name) for name in plain]
+    for (prefix, suffix), runs in numbered.items():
+        for width, numbers in _by_width(runs):
+            inner = ",".join(_ranges(sorted(numbers), width))
+            text = inner if len(numbers) == 1 else f"[{inner}]"
+            terms.append((prefix, min(numbers), prefix + text + suffix))
+    return ",".join(term for _, _, term in sorted(terms))
+
+
+def expand(expression: str) -> list[str]:
+    """The names behind `node[001-004],gpu7`, sorted, without duplicates; [] for an empty text.
+
+    A term may hold several brackets, then all combinations are meant. Raises UsageError on bad
+    syntax and on more than MAX_NAMES names.
+    """
+    names: set[str] = set()
+    if not expression.strip():
+        return []
+    for term in _terms(expression):
+        parts = list(_parts(term.strip(), expression))
+        count = 1
+        for part in parts:
+            count *= len(part)
+        if count + len(names) > MAX_NAMES:
+            raise UsageError(f"{_quoted(expression)}: more than {MAX_NAMES} nodes")
+        names.update("".join(choice) for choice in itertools.product(*parts))
+    return sorted(names)
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    """(prefix, digits, suffix) around the last run of digits; digits is "" when there is none."""
+    if not _SYNTAX.isdisjoint(name):
+        return name, "", ""
+    end = len(name)
+    while end and name[end - 1] not in _DIGITS:
+        end -= 1
+    start = len(name[:end].rstrip(_DIGITS))
+    if not 0 < end - start <= _MAX_DIGITS:
+        return name, "", ""
+    return name[:start], name[start:end], name[end:]
+
+
+def _by_width(runs: list[str]) -> list[tuple[int, list[int]]]:
+    """The runs as numbers, grouped by the width that they are padded to; width 1 is no padding.
+
+    A run that fills its width without a leading zero (100 beside 099) belongs to the padded ones.
+    """
+    padded = {len(run) for run in runs if run[0] == "0"}
+    groups: dict[int, list[int]] = defaultdict(list)
+    for run in runs:
+        groups[len(run) if len(run) in padded else 1].append(int(run))
+    return list(groups.items())
+
+
+def _ranges(numbers: list[int], width: int) -> Iterable[str]:
+    """`001-003`, `007`, ... for sorted, different numbers."""
+    first = last = numbers[0]
+    for number in [*numbers[1:], None]:
+        if number is not None and number == last + 1:
+            last = number
+            continue
+        yield f"{first:0{width}d}" if first == last else f"{first:0{width}d}-{last:0{width}d}"
+        if number is not None:
+            first = last = number
+
+
+def _terms(expression: str) -> list[str]:
+    """The expression cut at the commas that stand outside brackets."""
+    terms, depth, start = [], 0, 0
+    for index, char in enumerate(expression):
+        if char == "[":
+            depth += 1
+        elif char == "]":
+            depth -= 1
+        elif char == "," and depth == 0:
+            terms.append(expression[start:index])
+            start = index + 1
+        if depth not in (0, 1):
+            raise UsageError(f"{_quoted(expression)}: brackets do not match")
+    if depth:
+        raise UsageError(f"{_quoted(expression)}: a bracket is not closed")
+    return [*terms, expression[start:]]
+
+
+def _parts(term: str, expression: str) -> Iterable[list[str]]:
+    """The term's fixed texts (lists of one) and brackets (lists of what they hold), in order."""
+    if not term or any(char.isspace() for char in term):
+        raise UsageError(f"{_quoted(expression)}: {_quoted(term)} is not a node name")
+    while "[" in term:
+        fixed, _, rest = term.partition("[")
+        inner, _, term = rest.partition("]")
+        yield [fixed]
+        numbers: list[str] = []
+        for item in inner.split(","):
+            numbers += _range(item, expression)
+            if len(numbers) > MAX_NAMES:
+                raise UsageError(f"{_quoted(expression)}: more than {MAX_NAMES} nodes")
+        yield numbers
+    yield [term]
+
+
+def _range(item: str, expression: str) -> list[str]:
+    """`007` or `001-004` as texts, padded like the first number."""
+    first, dash, last = (part.strip() for part in item.partition("-"))
+    last = last if dash else first
+    for number in (first, last):
+        if not number or number.strip(_DIGITS) or len(number) > _MAX_DIGITS:
+            raise UsageError(f"{_quoted(expression)}: {_quoted(item)} is not a number or a range")
+    padded = first[0] == "0" and len(first) > 1
+    if int(first) > int(last):
+        raise UsageError(f"{_quoted(expression)}: the range {_quoted(item)} runs backwards")
+    if last[0] == "0" and len(last) != len(first):
+        raise UsageError(f"{_quoted(expression)}: {_quoted(item)} mixes zero paddings")
+    if int(last) - int(first) >= MAX_NAMES:
+        raise UsageError(f"{_quoted(expression)}: more than {MAX_NAMES} nodes")
+    width = len(first) if padded else 1
+    return [f"{number:0{width}d}" for number in range(int(first), int(last) + 1)]
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")

@@ -1,0 +1,147 @@
+"""JUDGE: probe records -> findings. Pure functions of a snapshot, one file per domain, no I/O.
+
+`judge` runs every rule and folds what they yield: one fault is one finding, whoever saw it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from raydiag import catalog
+from raydiag.model import Confidence, Finding, Severity, Snapshot
+from raydiag.rules.blocked import d_state_accumulation, driver_faults
+from raydiag.rules.gpu import thermal_throttling, uncorrectable_errors
+from raydiag.rules.kernel import kernel_findings
+from raydiag.rules.memory import cgroup_memory_pressure
+from raydiag.rules.nodes import by_host, dead_nodes, distinct, hung_reads, unreachable_nodes
+from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew
+from raydiag.rules.storage import exhausted_inodes, full_disks
+
+_Scope = TypeVar("_Scope")
+
+Rule = Callable[[Snapshot], Iterable[Finding]]
+
+# The kernel log comes first: what it dates and names leads the evidence of a folded finding.
+RULES: tuple[Rule, ...] = (
+    kernel_findings,
+    driver_faults,
+    uncorrectable_errors,
+    thermal_throttling,
+    d_state_accumulation,
+    hung_reads,
+    dead_nodes,
+    unreachable_nodes,
+    cgroup_memory_pressure,
+    full_disks,
+    exhausted_inodes,
+    missing_gpus,
+    version_skew,
+    environment_mismatch,
+)
+
+# A fault of the whole host, however many GPUs and tasks show it.
+_WHOLE_HOST = frozenset({"gpu-driver-fault"})
+_NEEDS_TWO_SIGNS = frozenset({"gpu-driver-fault"})
+
+_CERTAINTY = (Confidence.POSSIBLE, Confidence.LIKELY, Confidence.CONFIRMED)
+
+
+def judge(snapshot: Snapshot) -> list[Finding]:
+    """Every finding that the records of a snapshot support, each fault once."""
+    gpus = _GpuIndex.of(snapshot)
+    faults: dict[Hashable, list[Finding]] = {}
+    signs: dict[Hashable, set[Rule]] = {}
+    for rule in RULES:
+        for finding in rule(snapshot):
+            named = gpus.name(finding)
+            identity = _identity(named)
+            faults.setdefault(identity, []).append(named)
+            if finding.confidence is not Confidence.POSSIBLE:  # a hint is no sign
+                signs.setdefault(identity, set()).add(rule)
+    return [_weighed(_folded(same), len(signs.get(fault, ()))) for fault, same in faults.items()]
+
+
+def _identity(finding: Finding) -> Hashable:
+    """Host, class, and what the fault sits on: a GPU, else a device, else a process."""
+    place = (finding.failure_class, finding.host)
+    if finding.failure_class in _WHOLE_HOST:
+        return place
+    if finding.gpu is not None:
+        return (*place, "gpu", finding.gpu)
+    if finding.device is not None:
+        return (*place, "device", finding.device)
+    return (*place, "pid", finding.pid, finding.task)
+
+
+def _folded(findings: Sequence[Finding]) -> Finding:
+    """One finding out of all of the same fault: the gravest, the earliest, the surest of them."""
+    if len(findings) == 1:
+        return findings[0]
+    severity = max((_severity(finding) for finding in findings), key=lambda one: one.rank)
+    grave = [finding for finding in findings if _severity(finding) is severity]
+    onsets = [finding.onset for finding in findings if finding.onset is not None]
+    return replace(
+        grave[0],
+        gpu=_shared(finding.gpu for finding in findings),
+        device=_shared(finding.device for finding in findings),
+        pid=_shared(finding.pid for finding in findings),
+        task=_shared(finding.task for finding in findings),
+        severity=severity,
+        onset=min(onsets, default=None),
+        confidence=max((finding.confidence for finding in findings), key=_CERTAINTY.index),
+        # The gravest explain: a note that a counter is old no longer holds beside an event.
+        explanation=next((finding.explanation for finding in grave if finding.explanation), ""),
+        evidence=tuple(dict.fromkeys(piece for one in findings for piece in one.evidence)),
+    )
+
+
+def _shared(values: Iterable[_Scope | None]) -> _Scope | None:
+    """The only value that is there; None when there is none, or when they differ."""
+    named = {value for value in values if value is not None}
+    return named.pop() if len(named) == 1 else None
+
+
+def _severity(finding: Finding) -> Severity:
+    return finding.severity or catalog.failures()[finding.failure_class].severity
+
+
+def _weighed(finding: Finding, signs: int) -> Finding:
+    """A driver fault needs two independent signs, kernel log and stuck tasks, to be confirmed."""
+    if finding.failure_class not in _NEEDS_TWO_SIGNS:
+        return finding
+    if signs > 1:
+        return replace(finding, confidence=Confidence.CONFIRMED)
+    certainty = min(finding.confidence, Confidence.LIKELY, key=_CERTAINTY.index)
+    return replace(finding, confidence=certainty)
+
+
+@dataclass(frozen=True)
+class _GpuIndex:
+    """Index and PCI address of each GPU: the kernel log knows one, other sources the other."""
+
+    indexes: Mapping[tuple[str, str], int]  # (host, address) -> index
+    addresses: Mapping[tuple[str, int], str]  # (host, index) -> address
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> _GpuIndex:
+        indexes: dict[tuple[str, str], int] = {}
+        addresses: dict[tuple[str, int], str] = {}
+        for host, reports in by_host(snapshot).items():
+            for probe in ("gpu_sensors", "ras"):
+                for record in distinct(reports, probe, "address"):
+                    indexes.setdefault((host, record.address), record.gpu)
+                    addresses.setdefault((host, record.gpu), record.address)
+        return cls(indexes, addresses)
+
+    def name(self, finding: Finding) -> Finding:
+        """The finding with both names of its GPU, where one of them is known."""
+        host, gpu, device = finding.host, finding.gpu, finding.device
+        if host is None:
+            return finding
+        if gpu is None and device is not None:
+            return replace(finding, gpu=self.indexes.get((host, device)))
+        if gpu is not None and device is None:
+            return replace(finding, device=self.addresses.get((host, gpu)))
+        return finding

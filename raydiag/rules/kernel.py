@@ -1,0 +1,223 @@
+"""Kernel log: events -> findings, with whom of the training job they hit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from raydiag import catalog
+from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
+from raydiag.rules.kernel_events import TRACE_LINES, KernelEventSeen, events, graver
+from raydiag.rules.nodes import by_host
+from raydiag.rules.victims import RayProcesses, Victim
+
+_SOURCE = "/dev/kmsg"
+_FOLD_S = 60.0  # an unspecific driver error this near to a specific one belongs to it
+_REPORT_LINES = 8  # evidence from an event without stack trace
+_EVIDENCE = 96  # in one finding
+_DETAILS = 6  # of a kind, in one explanation
+
+_KILLS = frozenset({"oom-kill", "oom-kill-cgroup"})
+_UNSPECIFIC = "amdgpu-other-error"
+
+
+def kernel_findings(snapshot: Snapshot) -> Iterator[Finding]:
+    """One finding per host, failure class and device that kernel logs give evidence of."""
+    for host, reports in by_host(snapshot).items():
+        # Several Ray nodes on one machine read the same log.
+        log = next((r.records("kernel_log") for r in reports if r.records("kernel_log")), ())
+        seen = events(log)
+        ray = RayProcesses.of(snapshot, reports)
+        for (failure_class, device), members in _by_fault(seen).items():
+            fault = _Fault(failure_class, device, members, seen, snapshot.job_start, ray)
+            yield fault.finding(host)
+
+
+def _by_fault(
+    seen: Sequence[KernelEventSeen],
+) -> dict[tuple[str, str | None], list[KernelEventSeen]]:
+    """Events by failure class and device; an unspecific driver error goes with a specific one."""
+    faults: dict[tuple[str, str | None], list[KernelEventSeen]] = {}
+    for event in seen:
+        place = event if event.event != _UNSPECIFIC else _specific(event, seen) or event
+        faults.setdefault((place.finding, place.device), []).append(event)
+    return faults
+
+
+def _specific(event: KernelEventSeen, seen: Sequence[KernelEventSeen]) -> KernelEventSeen | None:
+    return next(
+        (
+            other
+            for other in seen
+            if other.event.startswith(("amdgpu-", "kfd-"))
+            and other.event != _UNSPECIFIC
+            and not other.recovers
+            and other.userspace is event.userspace
+            and event.device in (None, other.device)
+            and event.first_s - other.last_s <= _FOLD_S
+            and other.first_s - event.last_s <= _FOLD_S
+        ),
+        None,
+    )
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """The events that make one finding, among all events of their host."""
+
+    failure_class: str
+    device: str | None
+    members: Sequence[KernelEventSeen]
+    host_events: Sequence[KernelEventSeen]
+    job_start: float | None
+    ray: RayProcesses
+
+    @property
+    def _trusted(self) -> Sequence[KernelEventSeen]:
+        """What the kernel itself wrote; where there is none, what programs wrote into its log."""
+        return [event for event in self.members if not event.userspace] or self.members
+
+    def finding(self, host: str) -> Finding:
+        victims = [(event, self._victim(event)) for event in self._trusted]
+        known = [(event, victim) for event, victim in victims if victim]
+        event, victim = (known or victims)[0]
+        onset = min((e.first_s for e in self._trusted if math.isfinite(e.first_s)), default=None)
+        return Finding(
+            self.failure_class,
+            host=host,
+            device=self.device,
+            pid=event.pid,
+            task=victim.task if victim else None,
+            severity=self._severity(),
+            onset=onset,
+            confidence=self._confidence(victim),
+            evidence=tuple(_evidence(self.members)),
+            explanation=" ".join(self._sentences(onset, known)),
+        )
+
+    def _victim(self, event: KernelEventSeen) -> Victim | None:
+        if event.pid is None:
+            return None
+        killed = event.event in _KILLS
+        return self.ray.victim(event.pid, event.process, event.first_s, killed)
+
+    def _severity(self) -> Severity:
+        """By what came after the job's start; of what came before, what still holds: a warning."""
+        fresh = [event for event in self._trusted if not self._is_old(event)]
+        worst = Severity.INFO
+        for event in fresh or self._trusted:
+            worst = graver(worst, event.severity)
+        if not fresh:
+            holds = any(e.lasting for e in self._trusted) and self._recovery() is None
+            worst = _milder(worst, Severity.WARNING if holds else Severity.INFO)
+        if all(event.userspace for event in self.members):
+            worst = _milder(worst, Severity.WARNING)
+        return worst
+
+    def _confidence(self, victim: Victim | None) -> Confidence:
+        if all(event.userspace for event in self.members):
+            return Confidence.POSSIBLE
+        return Confidence.LIKELY if victim and not victim.certain else Confidence.CONFIRMED
+
+    def _is_old(self, event: KernelEventSeen) -> bool:
+        """Whether it surely ended before the job began."""
+        latest_s = event.last_s + event.lines[0].uncertainty_s
+        return self.job_start is not None and latest_s < self.job_start
+
+    def _recovery(self) -> float | None:
+        """When the log last says that what happened here is over; None while it is not."""
+        troubles = [event for event in self.members if not event.recovers]
+        names = {event.event for event in troubles}
+        last_s = max((event.last_s for event in troubles), default=math.inf)
+        return max(
+            (
+                event.last_s
+                for event in self.host_events
+                if names & set(event.recovers)
+                and not event.userspace
+                and (self.device in (None, event.device) or event.device is None)
+                and event.last_s >= last_s
+            ),
+            default=None,
+        )
+
+    def _sentences(
+        self, onset: float | None, known: Sequence[tuple[KernelEventSeen, Victim]]
+    ) -> Iterator[str]:
+        yield catalog.failures()[self.failure_class].explanation
+        yield self._when(onset)
+        details = list(dict.fromkeys(text for e in self.members for text in _details(e)))
+        if details:
+            yield f"Stated: {'; '.join(details[:_DETAILS])}."
+        for event, victim in known[:_DETAILS]:
+            yield _victim_sentence(event, victim)
+        recovery = self._recovery()
+        if recovery is not None:
+            yield (
+                f"The log tells of a recovery ({_clock(recovery)}): the GPU can be used again, "
+                "but the work that was on it is lost."
+            )
+        if all(self._is_old(event) for event in self._trusted):
+            yield "All of this was before the present job started."
+        if any(event.userspace for event in self.members):
+            yield "What a program wrote into the kernel log proves nothing by itself."
+
+    def _when(self, onset: float | None) -> str:
+        count = sum(event.count for event in self.members)
+        times = f"{count} event{'s' if count > 1 else ''} in the kernel log"
+        if onset is None:
+            return f"{times}, without a time."
+        first = min(self._trusted, key=lambda event: event.first_s != onset)
+        bound = "not later than " if first.not_later_than else ""
+        error = f" (± {first.lines[0].uncertainty_s:.0f} s)"
+        ends = [time_s for event in self._trusted for time_s in (event.first_s, event.last_s)]
+        last = max(time_s for time_s in ends if math.isfinite(time_s))
+        until = f", last {_clock(last)}" if count > 1 else ""
+        lost = "; earlier records are lost" if bound else ""
+        return f"{times}, first {bound}{_clock(onset)}{error}{until}{lost}."
+
+
+def _details(event: KernelEventSeen) -> Iterator[str]:
+    if event.device_beside:
+        yield f"{event.event} without an address, the GPU is that of the lines beside it"
+    if event.symbol:
+        yield f"{event.event} in {event.symbol}"
+    if event.ring:
+        yield f"ring {event.ring}"
+    if event.block:
+        yield f"block {event.block}"
+    if event.errors is not None:
+        yield f"up to {event.errors} in one line"
+    if event.pid is not None:
+        yield f"pid {event.pid}" + (f" ({event.process})" if event.process else "")
+
+
+def _victim_sentence(event: KernelEventSeen, victim: Victim) -> str:
+    killed = event.event in _KILLS
+    name = f" ({event.process})" if event.process else ""
+    subject = f"{'Killed pid' if killed else 'Pid'} {event.pid}{name}"
+    if victim.certain:
+        return f"{subject} {'was' if killed else 'is'} {victim.what}."
+    why = "only its name fits, not its pid" if event.process else "the log does not name it"
+    return f"{subject} {'was' if killed else 'is'} possibly {victim.what}: {why}."
+
+
+def _evidence(members: Sequence[KernelEventSeen]) -> Iterator[Evidence]:
+    room = _EVIDENCE
+    for event in members:
+        limit = TRACE_LINES if event.trace else _REPORT_LINES
+        source = f"{_SOURCE} (written by user space)" if event.userspace else _SOURCE
+        for line in event.lines[: min(limit, room)]:
+            time_s = line.time_s if math.isfinite(line.time_s) else None
+            yield Evidence(source, line.text, time=time_s)
+        room -= min(limit, room, len(event.lines))
+
+
+def _milder(one: Severity, other: Severity) -> Severity:
+    return min(one, other, key=lambda severity: severity.rank)
+
+
+def _clock(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,43 @@
+"""Memory of the node and of the control group that the job runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raydiag.model import Evidence, Finding, Severity, Snapshot
+from raydiag.probes.memory import MemoryState
+from raydiag.rules.nodes import by_host, distinct
+
+_PRESSURE_FRACTION = 0.95
+
+
+def cgroup_memory_pressure(snapshot: Snapshot) -> Iterator[Finding]:
+    """A control group that has filled its limit with memory the kernel cannot just drop.
+
+    Inactive page cache is given back before anything is killed, so it does not count as used;
+    where its size is unknown nothing is judged. OOM counters run since boot and decide nothing.
+    """
+    for host, reports in by_host(snapshot).items():
+        groups: list[MemoryState] = distinct(reports, "memory", "cgroup_path", "cgroup_limit_bytes")
+        for group in groups:
+            current, limit = group.cgroup_current_bytes, group.cgroup_limit_bytes
+            inactive = group.cgroup_inactive_file_bytes
+            if current is None or not limit or inactive is None:
+                continue
+            fraction = (current - inactive) / limit
+            if fraction < _PRESSURE_FRACTION:
+                continue
+            yield Finding(
+                "cgroup-memory-pressure",
+                host=host,
+                severity=Severity.WARNING,
+                evidence=(
+                    Evidence(
+                        group.cgroup_path,
+                        f"{current - inactive} of {limit} bytes in use ({fraction:.1%}), "
+                        "inactive page cache not counted",
+                        value=fraction,
+                        time=reports[0].collected_at or None,
+                    ),
+                ),
+            )

@@ -1,0 +1,153 @@
+"""Nodes that are gone, silent, or left a reader of ours stuck; and reports grouped by host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from raydiag.model import (
+    Evidence,
+    Finding,
+    Node,
+    NodeReport,
+    NodeStatus,
+    Severity,
+    Snapshot,
+    StuckReader,
+)
+
+# Ray's DeathReason and its message. The word boundary matters: UNEXPECTED_TERMINATION holds
+# EXPECTED_TERMINATION.
+_PLANNED_END = re.compile(r"\bEXPECTED_TERMINATION\b|drain|autoscaler", re.IGNORECASE)
+_UNPLANNED_END = "UNEXPECTED_TERMINATION"
+
+_NODE_TABLE = "Ray node table (GCS)"
+
+
+def by_host(snapshot: Snapshot) -> dict[str, list[NodeReport]]:
+    """Reports of the nodes that answered, by short host name.
+
+    One machine may run several Ray nodes, which then report the same hardware.
+    """
+    hosts: dict[str, list[NodeReport]] = {}
+    for report in snapshot.nodes:
+        if report.status in (NodeStatus.OK, NodeStatus.PARTIAL):
+            hosts.setdefault(report.node.host, []).append(report)
+    return hosts
+
+
+def distinct(reports: Sequence[NodeReport], probe: str, *identity: str) -> list[Any]:
+    """One probe's records on one host, the first of each identity (names of fields)."""
+    key = attrgetter(*identity)
+    found: dict[Any, Any] = {}
+    for report in reports:
+        for record in report.records(probe):
+            found.setdefault(key(record), record)
+    return list(found.values())
+
+
+def departed(snapshot: Snapshot) -> Mapping[str, str]:
+    """Ids of dead nodes whose absence is no fault, with the reason why.
+
+    Either Ray ended the node on purpose, or its machine is in the cluster again under another id.
+    """
+    living = [report.node for report in snapshot.nodes if not _is_dead(report)]
+    hosts = {node.host for node in living}
+    addresses = {node.address for node in living if node.address}
+    absent: dict[str, str] = {}
+    for report in snapshot.nodes:
+        node = report.node
+        if not _is_dead(report):
+            continue
+        if node.host in hosts or node.address in addresses:
+            absent[node.node_id] = "the machine has rejoined the cluster under another node id"
+        elif _was_planned(node):
+            absent[node.node_id] = "Ray ended this node on purpose"
+    return absent
+
+
+def dead_nodes(snapshot: Snapshot) -> Iterator[Finding]:
+    """Nodes that Ray's global control store lists as dead; it gives no time, so no onset."""
+    absent = departed(snapshot)
+    for report in snapshot.nodes:
+        node = report.node
+        if not _is_dead(report):
+            continue
+        reason = node.death_reason or report.reason or "no reason given"
+        why = absent.get(node.node_id, "")
+        yield Finding(
+            "ray-node-dead",
+            host=node.host,
+            severity=Severity.INFO if why else Severity.CRITICAL,
+            evidence=(
+                Evidence(_NODE_TABLE, f"node {node.node_id} at {node.address} is dead: {reason}"),
+            ),
+            explanation=f"No fault of now: {why}." if why else "",
+        )
+
+
+def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:
+    """Nodes that Ray holds for alive and that gave no answer."""
+    for report in snapshot.nodes:
+        if _is_dead(report) or report.status not in (NodeStatus.TIMEOUT, NodeStatus.UNREACHABLE):
+            continue
+        node = report.node
+        reason = report.reason or f"no answer ({report.status.value})"
+        yield Finding(
+            "node-unreachable",
+            host=node.host,
+            severity=Severity.CRITICAL,
+            evidence=(
+                Evidence(
+                    f"node {node.node_id} at {node.address}",
+                    reason,
+                    value=report.duration_s or None,
+                    time=snapshot.time,
+                ),
+            ),
+        )
+
+
+def hung_reads(snapshot: Snapshot) -> Iterator[Finding]:
+    """Guarded readers of ours that hang in the kernel: the source itself does not answer."""
+    for report in snapshot.nodes:
+        for reader in report.stuck:
+            yield _hung_read(report, reader)
+
+
+def _hung_read(report: NodeReport, reader: StuckReader) -> Finding:
+    seen = report.collected_at or None
+    where = f"waits in {reader.wchan}" if reader.wchan else "waits in an unknown place"
+    return Finding(
+        "hung-read",
+        host=report.node.host,
+        device=reader.source,
+        pid=reader.pid,
+        severity=Severity.WARNING,
+        # When the read began: the source has hung at least since then.
+        onset=seen - reader.seconds if seen else None,
+        evidence=(
+            Evidence(
+                reader.source,
+                f"pid {reader.pid} of probe {reader.probe} {where} for {reader.seconds:.0f} s",
+                value=reader.seconds,
+                time=seen,
+            ),
+        ),
+        explanation=(
+            "Reading this source does not come back from the kernel. One stuck reader is left on "
+            "the node (it cannot be killed); raydiag does not read the source again until that "
+            "reader is gone."
+        ),
+    )
+
+
+def _is_dead(report: NodeReport) -> bool:
+    return report.status is NodeStatus.DEAD or not report.node.alive
+
+
+def _was_planned(node: Node) -> bool:
+    reason = node.death_reason
+    return _UNPLANNED_END not in reason.upper() and bool(_PLANNED_END.search(reason))

@@ -1,0 +1,197 @@
+"""Hosts compared with each other: GPUs that are missing, versions and variables that differ.
+
+The odd one out is judged against a strict majority (more than half of the hosts that can be
+compared). Where there is none, a difference is reported without saying who is wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Optional, TypeVar
+
+from raydiag.model import Evidence, Finding, NodeReport, Severity, Snapshot, Status
+from raydiag.probes.gpu_sensors import GpuSensors
+from raydiag.probes.processes import RayProcess
+from raydiag.probes.versions import Version
+from raydiag.rules.nodes import by_host, distinct
+
+_Value = TypeVar("_Value", bound=Hashable)
+
+_DRIVER_DIRECTORY = "/sys/bus/pci/drivers/amdgpu"
+_NOT_COMPARED = frozenset({"os", "python", "glibc"})
+_GPU_DRIVERS = frozenset({"amdgpu", "nvidia"})
+
+
+def missing_gpus(snapshot: Snapshot) -> Iterator[Finding]:
+    """Hosts with fewer GPUs than most of those that have any, or have the driver for them."""
+    gpus = {
+        host: addresses
+        for host, reports in by_host(snapshot).items()
+        if (addresses := _gpu_addresses(reports)) is not None
+    }
+    usual = _majority(len(addresses) for addresses in gpus.values())
+    if usual is None:
+        return
+    like_most = {addresses for addresses in gpus.values() if len(addresses) == usual}
+    shared = next(iter(like_most)) if len(like_most) == 1 else frozenset()
+    peers = sum(len(addresses) == usual for addresses in gpus.values())
+    for host, addresses in gpus.items():
+        if len(addresses) >= usual:
+            continue
+        # Which one is missing is known only where the others sit at the same addresses.
+        missing = sorted(shared - addresses) if addresses < shared else []
+        yield Finding(
+            "gpu-missing",
+            host=host,
+            device=",".join(missing) or None,
+            severity=Severity.CRITICAL,
+            evidence=(
+                Evidence(
+                    _DRIVER_DIRECTORY,
+                    f"{len(addresses)} GPUs here, {usual} on {peers} of {len(gpus)} hosts",
+                    value=float(len(addresses)),
+                    time=snapshot.time,
+                ),
+            ),
+        )
+
+
+def version_skew(snapshot: Snapshot) -> Iterator[Finding]:
+    """Kernel, driver, ROCm and NIC driver versions that differ between hosts that report them."""
+    hosts = by_host(snapshot)
+    versions = {host: _versions(reports) for host, reports in hosts.items()}
+    with_gpus = {
+        host
+        for host, reports in hosts.items()
+        if versions[host].keys() & _GPU_DRIVERS or distinct(reports, "gpu_sensors", "address")
+    }
+    components = sorted({name for values in versions.values() for name in values})
+    compared = {
+        component: {
+            host: values[component] for host, values in versions.items() if component in values
+        }
+        for component in components
+    }
+    yield from _differences("version-skew", compared, "versions", with_gpus)
+
+
+def environment_mismatch(snapshot: Snapshot) -> Iterator[Finding]:
+    """Network variables that training processes on some hosts have and on others do not."""
+    hosts = by_host(snapshot)
+    processes = {host: _workers(reports) for host, reports in hosts.items()}
+    # Also a process without any variable counts, when its like has one elsewhere. Helpers that
+    # Ray or raydiag run on every node never have one, and must not look like a mismatch.
+    training = {_program(p) for some in processes.values() for p in some if p.environment}
+    training.discard("")  # commands that could not be read are not alike
+    names = sorted({name for some in processes.values() for p in some for name in p.environment})
+    compared: dict[str, dict[str, str]] = {name: {} for name in names}
+    for host, some in processes.items():
+        trainers = [p for p in some if p.environment or _program(p) in training]
+        for name in names:
+            values = {p.environment[name] for p in trainers if name in p.environment}
+            if values or (trainers and _environment_was_read(hosts[host])):
+                compared[name][host] = ", ".join(sorted(values)) or "unset"
+    yield from _differences("env-mismatch", compared, "/proc/<pid>/environ", frozenset())
+
+
+def _differences(
+    failure_class: str,
+    compared: Mapping[str, Mapping[str, str]],
+    source: str,
+    with_gpus: Iterable[str],
+) -> Iterator[Finding]:
+    """One finding for each odd host, and one without a host for what has no majority.
+
+    `compared` is {what: {host: value}}. Between hosts with GPUs a difference is a warning; it is
+    info where only a host without GPUs, such as a head node, is another one.
+    """
+    with_gpus = frozenset(with_gpus)
+    found: dict[Optional[str], list[tuple[Severity, Evidence]]] = {}
+    for what, values in compared.items():
+        if len(set(values.values())) < 2:
+            continue
+        gpu_hosts_differ = len({values[host] for host in values if host in with_gpus}) > 1
+        usual = _majority(values.values())
+        if usual is None:
+            severity = Severity.WARNING if gpu_hosts_differ or not with_gpus else Severity.INFO
+            found.setdefault(None, []).append((severity, _groups(what, values, source)))
+            continue
+        agreeing = sum(value == usual for value in values.values())
+        for host, value in values.items():
+            if value == usual:
+                continue
+            harmless = with_gpus and host not in with_gpus
+            text = f"{what} {value} here, {usual} on {agreeing} others"
+            severity = Severity.INFO if harmless else Severity.WARNING
+            found.setdefault(host, []).append((severity, Evidence(source, text)))
+    for odd, pieces in found.items():
+        yield Finding(
+            failure_class,
+            host=odd,
+            severity=max((severity for severity, _ in pieces), key=lambda one: one.rank),
+            evidence=tuple(evidence for _, evidence in pieces),
+        )
+
+
+def _groups(what: str, values: Mapping[str, str], source: str) -> Evidence:
+    """The hosts of each value, the largest group first."""
+    groups: dict[str, list[str]] = {}
+    for host, value in values.items():
+        groups.setdefault(value, []).append(host)
+    parts = []
+    for value, hosts in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
+        parts.append(f"{value} on {', '.join(sorted(hosts))}")
+    return Evidence(source, f"{what} {'; '.join(parts)}")
+
+
+def _majority(values: Iterable[_Value]) -> Optional[_Value]:
+    """The value that more than half of at least two hosts share; None when there is none."""
+    counts = Counter(values)
+    total = sum(counts.values())
+    if total < 2:
+        return None
+    value, count = counts.most_common(1)[0]
+    return value if count * 2 > total else None
+
+
+def _gpu_addresses(reports: Sequence[NodeReport]) -> Optional[frozenset[str]]:
+    """PCI addresses of a host's GPUs; None where there is nothing to compare, or it is unknown."""
+    statuses = [
+        report.probes["gpu_sensors"].status for report in reports if "gpu_sensors" in report.probes
+    ]
+    if not statuses or not set(statuses) <= {Status.OK, Status.NO_DATA}:
+        return None
+    sensors: list[GpuSensors] = distinct(reports, "gpu_sensors", "address")
+    if not sensors and "amdgpu" not in _versions(reports):
+        return None
+    return frozenset(sensor.address for sensor in sensors)
+
+
+def _versions(reports: Sequence[NodeReport]) -> dict[str, str]:
+    """Compared components of one host; several versions of one are joined."""
+    found: dict[str, set[str]] = {}
+    records: list[Version] = distinct(reports, "versions", "component", "version")
+    for record in records:
+        if record.component not in _NOT_COMPARED:
+            found.setdefault(record.component, set()).add(record.version)
+    return {component: ", ".join(sorted(values)) for component, values in found.items()}
+
+
+def _workers(reports: Sequence[NodeReport]) -> list[RayProcess]:
+    """Ray workers with work to do, and what they started."""
+    processes: list[RayProcess] = distinct(reports, "processes", "pid", "start_time_s")
+    return [p for p in processes if p.role in ("worker", "child") and p.command != "ray::IDLE"]
+
+
+def _environment_was_read(reports: Sequence[NodeReport]) -> bool:
+    """False when a refused read may be why a variable does not show."""
+    results = [report.probes["processes"] for report in reports if "processes" in report.probes]
+    return not any(item.source.endswith("environ") for one in results for item in one.unread)
+
+
+def _program(process: RayProcess) -> str:
+    """What makes two processes alike: the actor's class or task of a worker, or the command."""
+    if process.command.startswith("ray::"):
+        return process.command.split()[0].partition(".")[0]
+    return process.command

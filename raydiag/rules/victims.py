@@ -1,0 +1,102 @@
+"""Which Ray worker, and so which training rank, a process in the kernel log is or was.
+
+The kernel counts pids outside of containers, Ray and /proc inside: equal numbers alone prove
+nothing, the kernel's name of the process has to fit as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from raydiag.model import Actor, NodeReport, Snapshot
+from raydiag.probes.processes import RayProcess
+from raydiag.rules.nodes import distinct
+
+_COMM_LENGTH = 15  # the kernel cuts names of processes there
+_TITLE = "ray::"  # Ray titles its workers "ray::<class>" and "ray::<class>.<method>"
+_RANK = re.compile(r"_(\d+)$")
+_START_SLACK_S = 2.0  # both times rest on whole seconds of btime
+
+
+@dataclass(frozen=True)
+class Victim:
+    """What is known of a process that a kernel event names."""
+
+    what: str  # e.g. "Ray worker MaxTextTrainerActor (maxtext_trainer_3, rank 3)"
+    task: str | None  # name of the actor, else its class; None when it is no actor
+    certain: bool  # pid and name both fit
+
+
+@dataclass(frozen=True)
+class RayProcesses:
+    """The Ray processes and actors of one host."""
+
+    processes: Mapping[int, RayProcess]
+    actors: Sequence[Actor]  # dead ones too
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, reports: Sequence[NodeReport]) -> RayProcesses:
+        records: list[RayProcess] = distinct(reports, "processes", "pid")
+        ids = {report.node.node_id for report in reports}
+        actors = [actor for actor in snapshot.actors if actor.node_id in ids]
+        return cls({record.pid: record for record in records}, actors)
+
+    def victim(self, pid: int, name: str | None, time_s: float, killed: bool) -> Victim | None:
+        """The Ray process with that pid and kernel name at that time; None when it is none.
+
+        `killed`: the kernel ended it, so a living process with its pid is another one.
+        """
+        record = self.processes.get(pid)
+        if record and not killed and not time_s < record.start_time_s - _START_SLACK_S:
+            if not _alike(name, record.comm):
+                return None
+            return self._of_record(record, bool(name))
+        # A living process that is not meant takes the living actor with its pid out of question.
+        actors = [a for a in self.actors if a.pid == pid and not (record and a.alive)]
+        fitting = [actor for actor in actors if name is None or _fits(name, actor.class_name)]
+        preferred = [actor for actor in fitting if actor.alive is not killed] or fitting
+        if len(preferred) == 1:
+            return _worker(preferred[0], name is not None)
+        if name is None or not name.startswith(_TITLE):
+            return None
+        # No pid fits, as from inside a container: one dead actor with that name is a fair guess.
+        dead = [a for a in self.actors if not a.alive and _fits(name, a.class_name)]
+        return _worker(dead[0], False) if len(dead) == 1 else None
+
+    def _of_record(self, record: RayProcess, certain: bool) -> Victim | None:
+        if record.role == "raylet":
+            return Victim("the raylet, Ray's own daemon on the node", None, certain)
+        actor = next((a for a in self.actors if a.alive and a.pid == record.worker_pid), None)
+        if actor is None:
+            what = "a Ray worker" if record.role == "worker" else "a child of a Ray worker"
+            return Victim(what, None, certain)
+        worker = _worker(actor, certain)
+        if record.pid == record.worker_pid:
+            return worker
+        return Victim(f"a child of {worker.what}", worker.task, certain)
+
+
+def _worker(actor: Actor, certain: bool) -> Victim:
+    rank = _RANK.search(actor.name)
+    known = ", ".join(filter(None, (actor.name, f"rank {rank[1]}" if rank else "")))
+    what = f"Ray worker {actor.class_name}" + (f" ({known})" if known else "")
+    return Victim(what, actor.name or actor.class_name, certain)
+
+
+def _alike(name: str | None, comm: str) -> bool:
+    """Whether two kernel names may be of one process: Ray renames its workers as they go."""
+    if not name or not comm or (name.startswith(_TITLE) and comm.startswith(_TITLE)):
+        return True
+    one, other = name[:_COMM_LENGTH], comm[:_COMM_LENGTH]
+    return one.startswith(other) or other.startswith(one)
+
+
+def _fits(name: str, class_name: str) -> bool:
+    """Whether a worker of that class has this kernel name, cut or with a method behind it."""
+    title, dot, _ = name.partition(".")
+    full = _TITLE + class_name
+    if dot or len(name) < _COMM_LENGTH:
+        return title == full
+    return full.startswith(title)

@@ -1,0 +1,367 @@
+"""The node runner: runs the probes on one node and always answers within its budget.
+
+Runs in a lean interpreter of its own, single-threaded. It never reads a risky source itself; it
+hands each (probe, source) to a guarded reader and watches the clock:
+
+- sources are read one after another; one that is slow is left to its own deadline while the next
+  goes to another reader, so that a hung mount costs the others nothing;
+- the last stage (files that a GPU driver fault hangs) is strictly sequential, is skipped when the
+  first stage saw the fault, and ends at its first hang;
+- a source whose reader of an earlier run is still stuck is not read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
+
+from raydiag import confinement, probes, sandbox
+from raydiag.errors import ReadError
+from raydiag.host import Host
+from raydiag.model import Status, Unread
+
+_SLOW_S = 0.25  # after this long the next source is started beside a slow one
+_MOST_AT_WORK = 8  # readers at once
+_MOST_STUCK = 8  # stuck readers on a node; with that many, only the first stage still reads
+_LOCK_RETRY_S = 0.05
+_LAST_LOOK_S = 0.2  # at the node's deadline, at readers that were killed then
+
+
+class _Task:
+    """One source of one probe, from queue to outcome."""
+
+    def __init__(self, probe: probes.Probe, source: Optional[str], listing: bool) -> None:
+        self.probe = probe
+        self.source = source
+        self.listing = listing  # ask for the probe's sources first
+        self.started = 0.0
+        self.not_before = 0.0
+        self.waiting_since = 0.0
+        self.reader: sandbox.Reader  # from when it is started
+
+    @property
+    def path(self) -> str:
+        return self.source if self.source is not None else self.probe.name
+
+    @property
+    def tag(self) -> str:
+        return sandbox.tag(f"{self.probe.name}:{self.source or ''}")
+
+
+class _Outcome:
+    """What one probe has so far."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.unread: list[Unread] = []
+        self.ends: list[tuple[Status, str, str]] = []  # status, reason, source
+        self.first: Optional[float] = None
+        self.last = 0.0
+
+    def as_json(self, split: bool) -> dict[str, Any]:
+        """The probe's part of the answer; `split`: it has sources, each with its own fate."""
+        status, reason = Status.NO_DATA, ""
+        order = [Status.NO_DATA, Status.DENIED, Status.OK, Status.ERROR, Status.TIMEOUT]
+        for end_status, end_reason, source in self.ends:
+            if order.index(end_status) >= order.index(status):
+                status, reason = end_status, reason if end_status == status else end_reason
+                reason = reason or end_reason
+            if split and end_status not in (Status.OK, Status.NO_DATA):
+                self.unread.append(Unread(source, end_status, end_reason))
+        return {
+            "status": status.value,
+            "duration_s": round(self.last - self.first, 4) if self.first else 0.0,
+            "reason": "" if status == Status.OK else reason,
+            "records": self.records,
+            "unread": [[item.source, item.status.value, item.reason] for item in self.unread],
+        }
+
+
+class Runner:
+    """One run over one node.
+
+    `request`: "probes" (names), "options" (per probe), "driver_fault_symbols", "force_ras", and
+    "root" for tests. Every node of a run gets the same.
+    """
+
+    def __init__(self, request: Mapping[str, Any], budget_s: float) -> None:
+        self.host = Host(request.get("root", ""))
+        self.options: Mapping[str, Any] = request.get("options", {})
+        self.symbols: list[str] = request.get("driver_fault_symbols", [])
+        self.force_ras = bool(request.get("force_ras"))
+        self.started = time.monotonic()
+        self.deadline = self.started + budget_s
+        self.probes = [probes.load(name) for name in request["probes"]]
+        self.outcomes = {probe.name: _Outcome() for probe in self.probes}
+        self.at_work: list[_Task] = []
+        self.idle: dict[str, list[sandbox.Reader]] = {}
+        self.held = sandbox.readers_at_work()  # by tag, from before this run
+        self.stuck: list[dict[str, Any]] = []
+        self.holds: dict[str, Any] = {}
+
+    def run(self) -> dict[str, Any]:
+        """Run everything and return the answer as plain JSON values."""
+        self._run_stage([p for p in self.probes if p.stage != probes.LAST], sequential=False)
+        last = [p for p in self.probes if p.stage == probes.LAST]
+        symbol = "" if self.force_ras else self._driver_fault()
+        if symbol:
+            for probe in last:
+                reason = f"not read: {symbol} in the kernel log or a stack shows the driver fault"
+                self._end(probe, Status.DENIED, reason, probe.name)
+        else:
+            self._run_stage(last, sequential=True)
+        idle = [reader for readers in self.idle.values() for reader in readers]
+        cpu_s = sum(os.times()[:4]) + sum(reader.cpu_s() for reader in idle)
+        for reader in idle:
+            reader.kill()
+        return {
+            "hostname": os.uname().nodename,
+            "pid": os.getpid(),
+            "time": time.time(),
+            "duration_s": round(time.monotonic() - self.started, 4),
+            "cpu_s": round(cpu_s, 3),  # without readers that are stuck
+            "sandbox": self.holds,
+            "stuck": self.stuck,
+            "probes": {
+                probe.name: self.outcomes[probe.name].as_json(probe.sources is not None)
+                for probe in self.probes
+            },
+        }
+
+    def _driver_fault(self) -> str:
+        """The first driver-fault symbol in what the first stage saw; empty when there is none."""
+        seen = json.dumps(
+            [self.outcomes[p.name].records for p in self.probes if p.stage == probes.FIRST]
+        )
+        return next((symbol for symbol in self.symbols if symbol in seen), "")
+
+    def _run_stage(self, stage: list[probes.Probe], sequential: bool) -> None:
+        queue = deque(
+            _Task(probe, None, probe.sources is not None)
+            for probe in sorted(stage, key=lambda probe: probe.stage)
+        )
+        while queue or self.at_work:
+            now = time.monotonic()
+            if now >= self.deadline:
+                self._out_of_time(queue)
+                return
+            if queue and self._may_start(now, sequential):
+                task = queue.popleft()
+                if now < task.not_before:
+                    queue.append(task)
+                else:
+                    self._start(task, queue, now)
+                    continue
+            for task in self._ready(now):
+                self._take(task, queue)
+            self._enforce_deadlines(queue, sequential)
+
+    def _may_start(self, now: float, sequential: bool) -> bool:
+        if sequential:
+            return not self.at_work
+        fresh = any(now - task.started < _SLOW_S for task in self.at_work)
+        return not fresh and len(self.at_work) < _MOST_AT_WORK
+
+    def _start(self, task: _Task, queue: deque[_Task], now: float) -> None:
+        probe = task.probe
+        if probe.stage != probes.FIRST and self._stuck_readers() >= _MOST_STUCK:
+            reason = f"not read: {_MOST_STUCK} readers are stuck on this node already"
+            self._end(probe, Status.TIMEOUT, reason, task.path)
+            return
+        task.started = now
+        outcome = self.outcomes[probe.name]
+        outcome.first = outcome.first or now
+        request = {
+            "probe": probe.name,
+            "source": task.source,
+            "listing": task.listing,
+            "root": self.host.root,
+            "options": self.options.get(probe.name, {}),
+        }
+        readers = self.idle.get(probe.reader)
+        try:
+            _, stuck, _ = self.held.get(task.tag, (0, False, 0.0))
+            lock = None if stuck else sandbox.lock(task.tag)
+            if lock is None:
+                self._locked(task, queue, now)
+                return
+            task.reader = (
+                readers.pop() if readers else sandbox.Reader(_serve, probe.reader == probes.FILES)
+            )
+            task.reader.ask(request, task.tag, lock)
+            self.at_work.append(task)
+        except OSError as error:
+            self._end(probe, Status.ERROR, f"no guarded reader: {error}", task.path)
+
+    def _stuck_readers(self) -> int:
+        old = sum(stuck for _, stuck, _ in self.held.values())
+        return old + sum(bool(item["new"]) for item in self.stuck)
+
+    def _locked(self, task: _Task, queue: deque[_Task], now: float) -> None:
+        """Somebody else is on this source: stuck for good, or another run that is quick?"""
+        task.waiting_since = task.waiting_since or now
+        pid, stuck, age_s = sandbox.readers_at_work().get(task.tag, (0, False, 0.0))
+        if stuck:
+            self._stuck(task, pid, age_s, new=False)
+            reason = f"not read: a reader of an earlier run (pid {pid}) is still stuck in it"
+            self._end(task.probe, Status.TIMEOUT, reason, task.path)
+        elif now - task.waiting_since < task.probe.timeout_s + _SLOW_S:
+            # As long as its holder has, and a moment for that to be killed.
+            task.not_before = now + _LOCK_RETRY_S
+            queue.append(task)
+        else:
+            reason = "not read: another raydiag reader on this machine holds it"
+            self._end(task.probe, Status.TIMEOUT, reason, task.path)
+
+    def _ready(self, now: float) -> list[_Task]:
+        """Tasks whose reader has sent something; waits until then, or until the clock matters."""
+        poller = select.poll()
+        by_fd = {}
+        for task in self.at_work:
+            by_fd[task.reader.fileno()] = task
+            poller.register(task.reader.fileno(), select.POLLIN)
+        wake = min(
+            [self.deadline - now, _LOCK_RETRY_S if not self.at_work else _SLOW_S]
+            + [task.started + task.probe.timeout_s - now for task in self.at_work]
+        )
+        return [by_fd[fd] for fd, _ in poller.poll(max(0.0, wake) * 1000)]
+
+    def _take(self, task: _Task, queue: deque[_Task]) -> None:
+        """Book what a reader sent."""
+        outcome = self.outcomes[task.probe.name]
+        try:
+            messages = task.reader.receive()
+        except EOFError as error:
+            self.at_work.remove(task)
+            task.reader.abandon()
+            self._end(task.probe, Status.ERROR, f"{task.path}: {error}", task.path)
+            return
+        for message in messages:
+            if "record" in message:
+                outcome.records.append(message["record"])
+            elif "unread" in message:
+                source, status, reason = message["unread"]
+                outcome.unread.append(Unread(source, Status(status), reason))
+            elif "failed" in message:
+                status, reason = message["failed"]
+                self._end(task.probe, Status(status), reason, task.path)
+            elif "sources" in message:
+                sources = message["sources"]
+                queue.extendleft(_Task(task.probe, s, False) for s in reversed(sources))
+            elif "done" in message:
+                self._end(task.probe, Status.OK, "", task.path)
+            elif "sandbox" in message:
+                self.holds[task.probe.reader] = message["sandbox"]
+            elif "end" in message:
+                self.at_work.remove(task)
+                self.idle.setdefault(task.probe.reader, []).append(task.reader)
+
+    def _enforce_deadlines(self, queue: deque[_Task], sequential: bool) -> None:
+        now = time.monotonic()
+        for task in [t for t in self.at_work if now - t.started >= t.probe.timeout_s]:
+            self._abandon(task, now, f"no answer within {task.probe.timeout_s:g} s")
+            if sequential:
+                self._give_up(queue, task)
+
+    def _give_up(self, queue: deque[_Task], hung: _Task) -> None:
+        """Leave the rest of the last stage unread."""
+        for task in queue:
+            reason = f"not read: {hung.path} hung, and this may hang in the same way"
+            self._end(task.probe, Status.TIMEOUT, reason, task.path)
+        queue.clear()
+
+    def _out_of_time(self, queue: deque[_Task]) -> None:
+        now = time.monotonic()
+        for task in self.at_work:
+            task.reader.kill()
+        for task in list(self.at_work):
+            self._abandon(task, now, "no answer before the node's deadline", _LAST_LOOK_S)
+        for task in queue:
+            reason = "not reached before the node's deadline"
+            self._end(task.probe, Status.TIMEOUT, reason, task.path)
+        queue.clear()
+
+    def _abandon(self, task: _Task, now: float, reason: str, patience_s: float = math.inf) -> None:
+        self.at_work.remove(task)
+        if task.reader.abandon(patience_s):
+            wchan = self._stuck(task, task.reader.pid, now - task.started, new=True)
+            where = f" in {wchan}" if wchan else ""
+            reason += f"; its reader (pid {task.reader.pid}) is stuck{where} and was abandoned"
+        self._end(task.probe, Status.TIMEOUT, f"{task.path}: {reason}", task.path)
+
+    def _stuck(self, task: _Task, pid: int, age_s: float, new: bool) -> str:
+        """List a stuck reader; returns the kernel symbol that it waits in."""
+        wchan = sandbox.wchan(pid)
+        self.stuck.append(
+            {
+                "source": task.path,
+                "probe": task.probe.name,
+                "pid": pid,
+                "seconds": round(age_s, 3),
+                "wchan": wchan,
+                "new": new,
+            }
+        )
+        return wchan
+
+    def _end(self, probe: probes.Probe, status: Status, reason: str, source: str) -> None:
+        outcome = self.outcomes[probe.name]
+        outcome.ends.append((status, reason, source))
+        outcome.last = time.monotonic()
+        outcome.first = outcome.first or outcome.last
+
+
+def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """In the reader: run one probe on one source, or list the probe's sources."""
+    probe = probes.load(request["probe"])
+    host = Host(request["root"])
+    try:
+        if request["listing"] and probe.sources is not None:
+            yield {"sources": list(probe.sources(host))}
+            return
+        arguments = [host] if probe.sources is None else [host, request["source"]]
+        for item in probe.function(*arguments, **request["options"]):
+            if isinstance(item, Unread):
+                yield {"unread": [item.source, item.status.value, item.reason]}
+            else:
+                yield {"record": vars(item)}
+        yield {"done": True}
+    except ReadError as error:
+        yield {"failed": [error.status.value, str(error)]}
+    except Exception as error:
+        # A probe that breaks costs its own result and no other.
+        yield {"failed": [Status.ERROR.value, f"{type(error).__name__}: {error}"]}
+
+
+def main(request: Mapping[str, Any], budget_s: float, parent_pid: int) -> None:
+    """Entry of the node runner process: lowest priority, run, answer, end.
+
+    `budget_s` is the time for the whole run; with the process `parent_pid` gone there is nobody to
+    answer. The answer goes to stdout as its length in decimal, a newline, and that many bytes of
+    zlib-compressed JSON. Ends with `os._exit`, so that no reader can hold it up.
+    """
+    os.nice(19)
+    import gc
+
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    confinement.die_with_parent()
+    if os.getppid() != parent_pid:
+        os._exit(1)  # it ended before we asked to end with it
+    answer = zlib.compress(json.dumps(Runner(request, budget_s).run()).encode())
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass  # a container's first process may reap nothing
+    view = memoryview(b"%d\n" % len(answer) + answer)
+    while view:
+        view = view[os.write(1, view) :]
+    os._exit(0)

@@ -1,0 +1,264 @@
+"""Guarded children: every risky read happens in one, and none is ever waited for.
+
+A read of a sick driver or mount can block in the kernel for ever; SIGKILL does not help, and
+whoever waits for such a child hangs with it. So a reader is a confined child process that serves
+one source at a time over a socket. A reader that misses its deadline is killed and abandoned, its
+source is remembered, and the next source goes to a fresh reader.
+
+What is stuck is known to later runs without any state on the node: a reader carries a tag made from
+host and source as its process name (`rd-` and 12 hex digits, visible in /proc/<pid>/stat) while it
+reads, and holds an abstract socket of the same name, which is an atomic lock that lives exactly as
+long as the child does.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import json
+import math
+import os
+import signal
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
+
+from raydiag import confinement
+
+TAG_PREFIX = "rd-"
+_IDLE_NAME = "rd-idle"
+_OUTPUT_LIMIT_BYTES = 4 << 20  # of one source; a probe that says more than this is broken
+_MESSAGE_BYTES = 1 << 16
+_SIGKILL_BIT, _PF_EXITING = 1 << 8, 4  # include/linux/sched.h
+
+Serve = Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
+
+
+def tag(source: str) -> str:
+    """The process and lock name of a reader of `source` on this host.
+
+    The host name is part of it: containers that share a PID namespace are still different hosts.
+    Adler and CRC together, because hashlib would load OpenSSL into every runner.
+    """
+    data = f"{os.uname().nodename}\0{source}".encode("utf-8", "surrogateescape")
+    return f"{TAG_PREFIX}{zlib.crc32(data):08x}{zlib.adler32(data) & 0xFFFF:04x}"
+
+
+def is_tag(name: str) -> bool:
+    """Whether a process name is that of a reader that is at work (or stuck) on a source."""
+    digits = name[len(TAG_PREFIX) :]
+    return (
+        name.startswith(TAG_PREFIX) and len(digits) == 12 and not digits.strip("0123456789abcdef")
+    )
+
+
+def lock(name: str) -> Optional[socket.socket]:
+    """Take the lock of that tag; None while another process holds it.
+
+    The lock is an abstract socket, so it needs no file, and closing its last copy frees it. Raises
+    OSError when there can be no lock at all, as without a descriptor left.
+    """
+    holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        holder.bind(f"\0raydiag/{name}")
+    except OSError as error:
+        holder.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return holder
+
+
+def readers_at_work() -> dict[str, tuple[int, bool, float]]:
+    """Readers of this and of earlier runs that are on a source: tag -> (pid, stuck, age in s).
+
+    Stuck is one that was killed and is still there, in state D. D alone is normal for a moment.
+
+    Source: /proc/<pid>/stat, which never blocks; fields as in proc(5).
+    """
+    found = {}
+    uptime_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as stat:
+                text = stat.read(512)
+        except OSError:
+            continue
+        if b"(rd-" not in text:
+            continue
+        comm = text[text.index(b"(") + 1 : text.rindex(b")")].decode("ascii", "replace")
+        rest = text[text.rindex(b")") + 2 :].split()
+        if is_tag(comm) and rest[0] not in (b"Z", b"X"):
+            killed = int(rest[28]) & _SIGKILL_BIT or int(rest[6]) & _PF_EXITING
+            age_s = uptime_s - int(rest[19]) / ticks_per_s
+            found[comm] = (int(name), rest[0] == b"D" and bool(killed), age_s)
+    return found
+
+
+def wchan(pid: int) -> str:
+    """Kernel symbol that the process waits in; empty when unknown."""
+    try:
+        with open(f"/proc/{pid}/wchan", encoding="ascii", errors="replace") as file:
+            text = file.read(256)
+    except OSError:
+        return ""
+    return "" if text == "0" else text
+
+
+class Reader:
+    """A confined child process that serves requests one at a time.
+
+    `serve` runs in the child: it takes the request and yields JSON objects. The parent sends a
+    request with `ask`, watches `fileno()` and takes what came with `receive`.
+    """
+
+    def __init__(self, serve: Serve, landlock: bool) -> None:
+        ours, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _child(theirs, serve, landlock)  # never returns
+        theirs.close()
+        ours.setblocking(False)
+        self._socket = ours
+        self._buffer = b""
+        self._received_bytes = 0
+        self._killed_at = 0.0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def ask(self, request: dict[str, Any], name: str, held: Optional[socket.socket]) -> None:
+        """Hand a request over; the reader works under the tag `name` and keeps `held` meanwhile.
+
+        The request is small against a socket's buffer, so that this does not block. Raises
+        OSError when the reader is gone.
+        """
+        self._received_bytes = 0
+        data = json.dumps([name, request]).encode() + b"\n"
+        ancillary = []
+        if held:
+            descriptors = array.array("i", [held.fileno()])
+            ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors))
+        self._socket.setblocking(True)
+        sent = self._socket.sendmsg([data], ancillary)
+        self._socket.sendall(data[sent:])
+        self._socket.setblocking(False)
+        if held:
+            held.close()
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Objects that have arrived. Raises EOFError when the reader ended, or talks too much."""
+        try:
+            chunk = self._socket.recv(_MESSAGE_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise EOFError(f"the guarded reader ended: {error.strerror}") from None
+        if not chunk:
+            raise EOFError("the guarded reader ended before it answered")
+        self._received_bytes += len(chunk)
+        if self._received_bytes > _OUTPUT_LIMIT_BYTES:
+            raise EOFError(f"more than {_OUTPUT_LIMIT_BYTES >> 20} MiB of records")
+        *complete, self._buffer = (self._buffer + chunk).split(b"\n")
+        return [json.loads(line) for line in complete]
+
+    def kill(self) -> None:
+        """Kill the reader, once; `abandon` tells what became of it."""
+        if not self._killed_at:
+            self._killed_at = time.monotonic()
+            self._socket.close()
+            os.kill(self.pid, signal.SIGKILL)  # our own child, not yet reaped: no other's pid
+
+    def abandon(self, patience_s: float = math.inf) -> bool:
+        """Kill the reader and do not wait for it. True when it is still there afterwards: stuck.
+
+        A killed process that is not stuck in the kernel is gone within a moment, on a busy node
+        within a second. One that is in D after 50 ms will not go; one that still runs after a
+        second spins in the kernel. With less patience than that, one that runs is not called stuck.
+        To abandon several, kill all of them first: then their moments pass together.
+        """
+        self.kill()
+        while not os.waitpid(self.pid, os.WNOHANG)[0]:
+            passed_s = time.monotonic() - self._killed_at
+            if passed_s > 1.0 or (passed_s > 0.05 and self._stat()[0] == "D"):
+                return True
+            if passed_s > patience_s:
+                return False
+            time.sleep(0.001)
+        return False
+
+    def cpu_s(self) -> float:
+        """CPU time that the reader has used, in seconds."""
+        stat = self._stat()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _stat(self) -> list[str]:
+        """/proc/<pid>/stat from the state letter on; a child of ours is there until reaped."""
+        with open(f"/proc/{self.pid}/stat", "rb") as stat:
+            return stat.read(1024).rsplit(b")", 1)[-1].decode().split()
+
+
+def _child(connection: socket.socket, serve: Serve, landlock: bool) -> None:
+    """Body of a reader: confine, then serve until the parent closes its end."""
+    try:
+        confinement.set_name(_IDLE_NAME)
+        confinement.die_with_parent()
+        _keep_only(connection)
+        holds = confinement.confine(landlock)
+        _send(connection.fileno(), {"sandbox": holds})
+        buffer = b""
+        while True:
+            held: list[int] = []
+            while b"\n" not in buffer:
+                data, descriptors = _receive(connection)
+                if not data:
+                    return
+                buffer += data
+                held += descriptors
+            line, buffer = buffer.split(b"\n", 1)
+            name, request = json.loads(line)
+            confinement.set_name(name)
+            for message in serve(request):
+                _send(connection.fileno(), message)
+            for fd in held:
+                os.close(fd)
+            confinement.set_name(_IDLE_NAME)
+            _send(connection.fileno(), {"end": True})
+    except OSError:
+        pass  # the parent is gone
+    finally:
+        os._exit(0)
+
+
+def _keep_only(connection: socket.socket) -> None:
+    """Close every descriptor but one: an inherited pipe would outlive the run in a stuck child."""
+    null = os.open("/dev/null", os.O_RDONLY)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd != connection.fileno():
+            with contextlib.suppress(OSError):  # the descriptor of this listing is closed already
+                os.close(fd)
+
+
+def _send(fd: int, message: dict[str, Any]) -> None:
+    # os.write and not send(): the filter refuses sendto(), which is what send() is.
+    data = memoryview(json.dumps(message).encode() + b"\n")
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+    held = array.array("i")
+    data, ancillary, _, _ = connection.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(held.itemsize))
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            held.frombytes(content[: len(content) - len(content) % held.itemsize])
+    return data, list(held)

@@ -1,0 +1,123 @@
+"""Clusters that several tests share, and the command under test run on their head."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.cluster import fake_node, fuse_hang, namespaces
+from tests.cluster.fuse_hang import HangingFile
+from tests.cluster.simulated_hosts import Cluster, HostSpec
+
+RAYDIAG = [sys.executable, "-m", "raydiag"]
+SCHEMA = json.loads(files("raydiag").joinpath("schemas/probe.json").read_text())
+
+
+@dataclass
+class Answer:
+    """What `raydiag probe --format json` said."""
+
+    exit_code: int
+    document: dict[str, Any]
+    stderr: str
+
+    def node(self, host: str) -> dict[str, Any]:
+        return next(dict(node) for node in self.document["nodes"] if node["host"] == host)
+
+    def faults(self) -> set[tuple[str, str | None, Any]]:
+        """(class, host, GPU index or device) of every finding, whatever its severity."""
+        return {
+            (f["class"], f["host"], f["device"] if f["gpu"] is None else f["gpu"])
+            for f in self.document["findings"]
+        }
+
+
+def environment() -> dict[str, str]:
+    """For commands on a host: the checkout under test, and no bytecode written into it."""
+    return {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def probe(cluster: Cluster, *arguments: str, timeout: float = 90) -> Answer:
+    """Run `raydiag probe` on the head and check its document against the schema."""
+    argv = [*RAYDIAG, "probe", "--format", "json", *arguments]
+    done = cluster.run_on(cluster.head, argv, env=environment(), timeout=timeout)
+    return answer(done)
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> Answer:
+    assert done.stdout, f"exit {done.returncode}: {done.stderr}"
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, SCHEMA)
+    return Answer(done.returncode, document, done.stderr)
+
+
+def wanted_or_skip(*reasons: str) -> None:
+    for reason in reasons:
+        if reason:
+            pytest.skip(reason)
+
+
+@dataclass
+class FourHosts:
+    cluster: Cluster
+    hanging: HangingFile  # over one GPU's ras directory on node004
+    hanging_file: str  # as node004 names it
+
+
+@pytest.fixture(scope="session")
+def four_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourHosts]:
+    """Four hosts with 8 fake GPUs each and a quiet kernel log; nothing is wrong with them."""
+    wanted_or_skip(namespaces.unavailable(), fuse_hang.unavailable())
+    directory = tmp_path_factory.mktemp("four")
+    specs, trees = [], []
+    for number in range(1, 5):
+        tree = directory / f"sys-{number}"
+        gpus = fake_node.write_amdgpu(tree)
+        trees.append(gpus)
+        kmsg = directory / f"kmsg-{number}"
+        fake_node.write_kmsg(kmsg, fake_node.quiet_records())
+        specs.append(HostSpec(f"node{number:03}", sys=tree, kmsg=kmsg, tmpfs={"/mnt": 4 << 20}))
+    ras = trees[3][5] / "ras"
+    with HangingFile(ras) as hanging:
+        with Cluster(specs) as cluster:
+            name = fake_node.as_seen_on_host(directory / "sys-4", ras / "aca_umc")
+            yield FourHosts(cluster, hanging, name)
+            hanging.release()
+
+
+def own_processes(cluster: Cluster) -> list[str]:
+    """Command lines and names of whatever of raydiag's still runs on any host."""
+    left = []
+    for host in cluster.hosts:
+        for pid in cluster.processes(host):
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+            except OSError:
+                continue
+            if "raydiag" in words.lower() or name.startswith("rd-"):
+                left.append(f"{host}: {pid} {name}: {words[:200]}")
+    return left
+
+
+def job_states(cluster: Cluster) -> dict[str, str]:
+    """Submission id -> status of every job of the cluster."""
+    fetch = (
+        "import json,sys,urllib.request as web;"
+        "opener = web.build_opener(web.ProxyHandler({}));"
+        "print(opener.open('http://127.0.0.1:8265/api/jobs/').read().decode())"
+    )
+    done = cluster.run_on(cluster.head, [sys.executable, "-I", "-c", fetch])
+    return {job["submission_id"]: job["status"] for job in json.loads(done.stdout)}
+
+

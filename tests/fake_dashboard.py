@@ -1,0 +1,178 @@
+"""A Ray dashboard on loopback, as far as raydiag talks to one, whose jobs run nothing.
+
+What a job would have printed comes from a function over the request that was really submitted, so
+the tests write frames with the very nonce that the caller waits for.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Optional
+
+from raydiag.cluster import frames
+
+SESSION = "session_2026-01-02_03-04-05_000006_7"
+GCS = "10.1.0.1:6379"
+END = 999_999
+
+
+@dataclass
+class Reply:
+    """What the server says to one request, instead of what Ray would."""
+
+    status: int = 200
+    body: str = ""
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request that arrived."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class FakeDashboard:
+    """`overrides` replaces replies, by route: "GET /api/version", "POST JOB/stop", "GET JOB/"."""
+
+    def __init__(self) -> None:
+        self.token: Optional[str] = None
+        self.overrides: dict[str, Reply] = {}
+        self.jobs: list[dict[str, Any]] = []  # what GET /api/jobs/ lists
+        self.log: Callable[[Mapping[str, Any]], str] = lambda request: ""
+        self.status = "RUNNING"  # of our job once its log has been read
+        self.message = ""
+        self.asked: list[Asked] = []
+        self.silent = threading.Event()  # set: take connections and answer nothing
+        self.over = threading.Event()
+        self.submitted: Optional[dict[str, Any]] = None
+        self.stopped: list[str] = []
+        self._read = False
+        dashboard = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                dashboard.handle(self)
+
+            do_POST = do_GET
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self.over.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def handle(self, http: BaseHTTPRequestHandler) -> None:
+        """Answer one request."""
+        body = http.rfile.read(int(http.headers.get("Content-Length") or 0))
+        self.asked.append(Asked(http.command, http.path, dict(http.headers), body))
+        if self.silent.is_set():
+            self.over.wait(10)
+            return
+        reply = self._reply(http.command, http.path, http.headers.get("Authorization"), body)
+        http.send_response(reply.status)
+        http.send_header("Content-Type", reply.content_type)
+        for name, value in reply.headers.items():
+            http.send_header(name, value)
+        content = reply.body.encode()
+        http.send_header("Content-Length", str(len(content)))
+        http.end_headers()
+        http.wfile.write(content)
+
+    def _reply(self, method: str, path: str, authorization: Optional[str], body: bytes) -> Reply:
+        if self.token and authorization != f"Bearer {self.token}":
+            return Reply(401 if not authorization else 403, "no", "text/plain")
+        path, submission_id = path.partition("?")[0], ""
+        if path.startswith("/api/jobs/") and path != "/api/jobs/":
+            submission_id, _, rest = path.removeprefix("/api/jobs/").partition("/")
+            path = f"JOB/{rest}"
+        route = f"{method} {path}"
+        if route in self.overrides:
+            return self.overrides[route]
+        answer = self._answer(route, submission_id, body)
+        return Reply(404, "404: Not Found", "text/plain") if answer is None else answer
+
+    def _answer(self, route: str, submission_id: str, body: bytes) -> Optional[Reply]:
+        if route == "GET /api/version":
+            return _json({"version": "4", "ray_version": "2.60.0", "session_name": SESSION})
+        if route == "GET /api/jobs/":
+            return _json(self.jobs)
+        if route == "POST /api/jobs/":
+            self.submitted = json.loads(body)
+            return _json({"job_id": self.submitted["submission_id"]})
+        if self.submitted is None or submission_id != self.submitted["submission_id"]:
+            return None
+        if route == "GET JOB/logs":
+            self._read = True
+            return _json({"logs": self.log(carried(self.submitted["entrypoint"])["request"])})
+        if route == "POST JOB/stop":
+            self.stopped.append(submission_id)
+            self.status = "STOPPED"
+            return _json({"stopped": True})
+        status = self.status if self._read else "PENDING"
+        return _json({"submission_id": submission_id, "status": status, "message": self.message})
+
+
+def _json(value: Any) -> Reply:
+    return Reply(body=json.dumps(value))
+
+
+def carried(command: str) -> dict[str, Any]:
+    """What travels in a job's shell command: {"modules", "request"}."""
+    packed = command.split("<<'RAYDIAG'\n")[1].partition("\n")[0]
+    return dict(json.loads(zlib.decompress(base64.b85decode(packed))))
+
+
+def node(number: int, alive: bool = True) -> dict[str, Any]:
+    """A row of `ray.nodes()`, as the coordinator passes it on."""
+    return {
+        "NodeID": f"{number:056x}",
+        "Alive": alive,
+        "NodeManagerHostname": f"node{number:03d}.example.com",
+        "NodeManagerAddress": f"10.1.0.{number}",
+        "DeathReason": "" if alive else "UNEXPECTED_TERMINATION",
+        "DeathReasonMessage": "" if alive else "health check failed",
+    }
+
+
+def start_message(*nodes: Mapping[str, Any], **changed: Any) -> dict[str, Any]:
+    """The coordinator's first message."""
+    return {
+        "time": 1_767_323_045.0,
+        "gcs_address": GCS,
+        "session_name": SESSION,
+        "ray_version": "2.60.0",
+        "nodes": list(nodes),
+        **changed,
+    }
+
+
+def packed(answer: Any) -> dict[str, Any]:
+    """A node's message with that answer."""
+    data = base64.b64encode(zlib.compress(json.dumps(answer).encode())).decode()
+    return {"status": "answered", "answer": data, "duration_s": 0.5}
+
+
+def framed(nonce: str, messages: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
+    """The lines of a job's log that carry these messages."""
+    for number, message in messages.items():
+        yield from frames.encode(nonce, number, zlib.compress(json.dumps(message).encode()))

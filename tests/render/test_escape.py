@@ -1,0 +1,44 @@
+"""Nothing that a node said may steer the terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raydiag.render import escape
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain text, 50 % of it: [ok] \\n", "plain text, 50 % of it: [ok] \\n"),
+        ("Zürich 東京", "Zürich 東京"),
+        ("\x1b[2J\x1b[31mred", "\\x1b[2J\\x1b[31mred"),
+        ("a\tb\r\nc\0", "a\\x09b\\x0d\\x0ac\\x00"),
+        ("\x7f\x9b31m", "\\x7f\\x9b31m"),
+        ("\u202egnp.exe\u2066\u200f", "\\u202egnp.exe\\u2066\\u200f"),
+        ("one\u2028two\u2029three", "one\\u2028two\\u2029three"),
+        ("\udc80", "\\udc80"),
+        ("zero\u200bwidth\ufeff", "zero\\u200bwidth\\ufeff"),
+        ("tag\U000e0041", "tag\\U000e0041"),
+    ],
+)
+def test_escapes(text: str, shown: str) -> None:
+    assert escape.terminal(text) == shown
+
+
+@given(st.text(st.characters(codec=None)))
+def test_no_character_that_acts_is_left(text: str) -> None:
+    shown = escape.terminal(text)
+    assert {unicodedata.category(char) for char in shown}.isdisjoint(
+        {"Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"}
+    )
+    assert escape.terminal(shown) == shown
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
+def test_printable_ascii_stays(text: str) -> None:
+    assert escape.terminal(text) == text

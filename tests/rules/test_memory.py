@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from raydiag.model import Severity
+from raydiag.probes.memory import MemoryState
+from raydiag.rules.memory import cgroup_memory_pressure
+from tests.rules.snapshots import report, snapshot
+
+GIB = 1 << 30
+
+
+def state(
+    current: int | None, limit: int | None, inactive: int | None = 0, kills: int = 0
+) -> MemoryState:
+    return MemoryState(
+        total_bytes=512 * GIB,
+        available_bytes=400 * GIB,
+        dirty_bytes=None,
+        writeback_bytes=None,
+        swap_total_bytes=0,
+        swap_free_bytes=0,
+        pressure={},
+        oom_kills_since_boot=kills,
+        cgroup_version=2,
+        cgroup_path="/sys/fs/cgroup/job",
+        cgroup_current_bytes=current,
+        cgroup_limit_bytes=limit,
+        cgroup_inactive_file_bytes=inactive,
+        cgroup_oom_kills=kills,
+    )
+
+
+def test_a_group_at_its_limit_is_a_warning() -> None:
+    (finding,) = cgroup_memory_pressure(
+        snapshot(report("a", memory=[state(97 * GIB, 100 * GIB, GIB)]))
+    )
+    assert (finding.failure_class, finding.host) == ("cgroup-memory-pressure", "a")
+    assert finding.severity is Severity.WARNING
+    assert finding.evidence[0].value == pytest.approx(0.96)
+    assert finding.evidence[0].source == "/sys/fs/cgroup/job"
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        state(97 * GIB, 100 * GIB, 40 * GIB),  # mostly page cache
+        state(94 * GIB, 100 * GIB),
+        state(97 * GIB, None),
+        state(None, 100 * GIB),
+        state(97 * GIB, 100 * GIB, None),  # how much of it is cache is unknown
+        state(GIB, 100 * GIB, kills=12),  # kills since boot
+    ],
+)
+def test_room_or_an_unknown_is_silent(quiet: MemoryState) -> None:
+    assert not list(cgroup_memory_pressure(snapshot(report("a", memory=[quiet]))))

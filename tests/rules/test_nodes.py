@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+
+from raydiag.model import NodeStatus, ProbeResult, Severity, Status, StuckReader
+from raydiag.rules.nodes import (
+    by_host,
+    dead_nodes,
+    departed,
+    distinct,
+    hung_reads,
+    unreachable_nodes,
+)
+from tests.rules.snapshots import NOW, dead, report, snapshot
+
+
+def test_an_unexpected_death_is_critical() -> None:
+    reason = "UNEXPECTED_TERMINATION: health check failed due to missing too many heartbeats"
+    (finding,) = dead_nodes(snapshot(report("a"), dead("b", reason)))
+    assert (finding.failure_class, finding.host) == ("ray-node-dead", "b")
+    assert finding.severity is Severity.CRITICAL
+    assert reason in finding.evidence[0].text
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "EXPECTED_TERMINATION: received SIGTERM",
+        "AUTOSCALER_DRAIN_IDLE: idle for long",
+        "the node was drained",
+    ],
+)
+def test_a_planned_end_is_only_told(reason: str) -> None:
+    seen = snapshot(report("a"), dead("b", reason))
+    (finding,) = dead_nodes(seen)
+    assert finding.severity is Severity.INFO
+    assert set(departed(seen)) == {"dead-b"}
+
+
+def test_an_unexpected_end_that_speaks_of_draining_stays_critical() -> None:
+    (finding,) = dead_nodes(snapshot(dead("b", "UNEXPECTED_TERMINATION: lost while draining")))
+    assert finding.severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize(("host", "address"), [("b", "elsewhere"), ("renamed", "addr-b")])
+def test_a_machine_that_is_back_is_only_told(host: str, address: str) -> None:
+    seen = snapshot(report("b"), dead(host, "UNEXPECTED_TERMINATION: gone", address=address))
+    (finding,) = dead_nodes(seen)
+    assert finding.severity is Severity.INFO
+    assert "rejoined" in finding.explanation
+
+
+def test_a_machine_whose_every_node_is_dead_has_not_rejoined() -> None:
+    lost = "UNEXPECTED_TERMINATION: gone"
+    seen = snapshot(dead("b", lost, node_id="1"), dead("b", lost, node_id="2"))
+    assert [finding.severity for finding in dead_nodes(seen)] == [Severity.CRITICAL] * 2
+
+
+@pytest.mark.parametrize("status", [NodeStatus.TIMEOUT, NodeStatus.UNREACHABLE])
+def test_a_node_without_an_answer(status: NodeStatus) -> None:
+    seen = snapshot(report("a"), report("b", status=status, reason="no answer within 10 s"))
+    (finding,) = unreachable_nodes(seen)
+    assert (finding.host, finding.severity) == ("b", Severity.CRITICAL)
+    assert finding.evidence[0].text == "no answer within 10 s"
+    assert not list(dead_nodes(seen))
+
+
+def test_nodes_that_answered_give_no_finding() -> None:
+    late = ProbeResult("ras", Status.TIMEOUT, reason="deadline")
+    seen = snapshot(report("a"), report("b", status=NodeStatus.PARTIAL, results=[late]))
+    assert not [*dead_nodes(seen), *unreachable_nodes(seen), *hung_reads(seen)]
+
+
+def test_a_stuck_reader_names_source_place_and_age() -> None:
+    reader = StuckReader("/data", "storage", 4711, 12.4, wchan="rpc_wait_bit_killable")
+    (finding,) = hung_reads(snapshot(report("a", stuck=[reader])))
+    assert (finding.failure_class, finding.device, finding.pid) == ("hung-read", "/data", 4711)
+    assert finding.severity is Severity.WARNING
+    assert finding.onset == NOW - 12.4
+    text = finding.evidence[0].text
+    assert all(word in text for word in ("4711", "rpc_wait_bit_killable", "12 s"))
+    assert "not read the source again" in finding.explanation
+
+
+def test_hosts_are_grouped_and_records_told_apart() -> None:
+    first = StuckReader("/x", "p", 1, 1.0)
+    again = StuckReader("/x", "p", 2, 1.0)
+    seen = snapshot(
+        report("a", node_id="1", any=[first]),
+        report("a", node_id="2", any=[again]),
+        report("b", status=NodeStatus.TIMEOUT),
+    )
+    hosts = by_host(seen)
+    assert list(hosts) == ["a"]
+    assert distinct(hosts["a"], "any", "source") == [first]
+    assert distinct(hosts["a"], "any", "source", "pid") == [first, again]

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from raydiag.model import Severity
+from raydiag.probes.storage import MountUsage
+from raydiag.rules.storage import exhausted_inodes, full_disks
+from tests.rules.snapshots import report, snapshot
+
+GIB = 1 << 30
+
+
+def mount(
+    available: int, total: int = 1000 * GIB, free_inodes: int = 500, fs_type: str = "ext4"
+) -> MountUsage:
+    return MountUsage(
+        "/scratch", "/dev/nvme0n1p2", fs_type, total, available, available, 1000, free_inodes
+    )
+
+
+@pytest.mark.parametrize(
+    ("available", "total", "severity"),
+    [
+        (0, 1000 * GIB, Severity.CRITICAL),
+        (9 * GIB, 1000 * GIB, Severity.CRITICAL),
+        (19 * GIB, 1000 * GIB, Severity.WARNING),
+        (4 * GIB, 100 * GIB, Severity.WARNING),
+    ],
+)
+def test_a_full_disk(available: int, total: int, severity: Severity) -> None:
+    (finding,) = full_disks(snapshot(report("a", storage=[mount(available, total)])))
+    assert (finding.failure_class, finding.device) == ("disk-full", "/scratch")
+    assert finding.severity is severity
+    assert finding.evidence[0].value == available
+    assert "/dev/nvme0n1p2 (ext4)" in finding.evidence[0].text
+
+
+def test_sizes_are_told_in_human_units() -> None:
+    (finding,) = full_disks(snapshot(report("a", storage=[mount(3 * GIB // 2)])))
+    assert "1.5 GiB of 1000.0 GiB" in finding.evidence[0].text
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        mount(30 * GIB),  # 3 %, but plenty
+        mount(6 * GIB, 100 * GIB),  # little, but 6 %
+        mount(0, 512 * 1024),  # too small to hold data
+        mount(0, 0),
+    ],
+)
+def test_room_enough_is_silent(quiet: MountUsage) -> None:
+    assert not list(full_disks(snapshot(report("a", storage=[quiet]))))
+
+
+@pytest.mark.parametrize(
+    ("free_inodes", "severity"), [(0, Severity.CRITICAL), (9, Severity.WARNING)]
+)
+def test_inodes_run_out_before_space(free_inodes: int, severity: Severity) -> None:
+    seen = snapshot(report("a", storage=[mount(500 * GIB, free_inodes=free_inodes)]))
+    (finding,) = exhausted_inodes(seen)
+    assert (finding.failure_class, finding.device) == ("inode-exhausted", "/scratch")
+    assert finding.severity is severity
+    assert not list(full_disks(seen))
+
+
+def test_enough_or_uncounted_inodes_are_silent() -> None:
+    uncounted = MountUsage("/b", "/dev/sdb", "btrfs", 100 * GIB, 50 * GIB, 50 * GIB, 0, 0)
+    seen = snapshot(report("a", storage=[mount(500 * GIB, free_inodes=10), uncounted]))
+    assert not list(exhausted_inodes(seen))
+
+
+def test_a_full_xfs_is_one_fault() -> None:
+    seen = snapshot(report("a", storage=[mount(0, free_inodes=0, fs_type="xfs")]))
+    assert len(list(full_disks(seen))) == 1
+    assert not list(exhausted_inodes(seen))

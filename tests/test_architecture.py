@@ -1,0 +1,331 @@
+"""Which code may import, open, signal and print what: read from the source, file by file.
+
+A file that is new has to be given its place here first.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from raydiag import catalog
+from raydiag.cluster import bundle
+
+PACKAGE = Path(catalog.__file__).parent.parent
+REPOSITORY = PACKAGE.parent
+ENTRYPOINTS = REPOSITORY / "entrypoints"
+
+# Part of the package -> the parts that it may import, besides its own.
+FOUNDATION = {"model", "errors"}
+NODE = FOUNDATION | {"host", "procfs"}
+ARROWS = {
+    "__init__": set[str](),
+    "__main__": {"cli"},
+    "model": set[str](),
+    "errors": {"model"},
+    "host": FOUNDATION,
+    "procfs": NODE,
+    "amdgpu": NODE,
+    "confinement": set[str](),
+    "carried": set[str](),
+    "sandbox": {"confinement"},
+    "probes": NODE | {"amdgpu", "sandbox"},
+    "runner": NODE | {"confinement", "sandbox", "probes"},
+    "catalog": FOUNDATION,
+    "rules": FOUNDATION | {"catalog", "probes"},
+    "diagnosis": FOUNDATION | {"catalog", "rules"},
+    "render": FOUNDATION,
+    "cluster": FOUNDATION | {"probes", "carried"},
+    "cli": FOUNDATION | {"probes", "catalog", "diagnosis", "render", "cluster"},
+}
+
+IMPORTS_RAY = {"cluster/coordinator.py", "cluster/actor.py", "cluster/local.py"}
+
+# Every call that ends or signals a process, or looks like one: who is its target?
+SIGNALS = {
+    ("sandbox.py", "os.kill"),  # a reader, our own child, not yet reaped
+    ("sandbox.py", "self.kill"),  # the same
+    ("runner.py", "reader.kill"),  # the same
+    ("runner.py", "task.reader.kill"),  # the same
+    ("cluster/actor.py", "process.kill"),  # the node runner, our own child
+    ("cluster/local.py", "process.kill"),  # what the embedded Ray started
+    ("cluster/coordinator.py", "ray.kill"),  # our own actors
+}
+_SIGNAL_NAMES = {"kill", "killpg", "terminate", "send_signal", "tgkill", "pthread_kill"}
+_SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue", "abort"}
+
+# The report that the user asked for with -o, and the directory of the embedded Ray.
+WRITES_FILES = {"cli/options.py", "cluster/local.py"}
+_WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
+_WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
+_WRITING_NAMES |= {"TemporaryDirectory", "TemporaryFile", "rmtree", "copytree", "copyfile", "move"}
+_WRITING_NAMES |= {"unlink", "rmdir", "mkdir", "makedirs", "touch", "chmod", "symlink", "mknod"}
+_WRITING_NAMES |= {"symlink_to", "hardlink_to", "mkfifo", "setxattr", "utime"}
+_WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE"}
+
+# The coordinator's stdout is the job's log, which is how its frames travel.
+PRINTS = ("cli/", "render/", "cluster/coordinator.py")
+
+STARTS_PROCESSES = {"cluster/actor.py"}  # the node runner
+FORKS = {"sandbox.py"}  # never in a Ray worker, which has threads
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def name(path: Path) -> str:
+    """As in the tables above: relative to the package."""
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(nodes: Iterator[ast.AST]) -> Iterator[str]:
+    """Full names, as in "raydiag.rules.judge" for `from raydiag.rules import judge`."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def roots(path: Path) -> set[str]:
+    return {full.partition(".")[0] for full in imported(ast.walk(parsed(path)))}
+
+
+def parts_imported(nodes: Iterator[ast.AST]) -> set[str]:
+    """Parts of our package; a plain name of the package itself, as its version, is of none."""
+    found = {full.split(".")[1] for full in imported(nodes) if full.startswith("raydiag.")}
+    return {one for one in found if not one.startswith("__")}
+
+
+def calls(path: Path) -> list[tuple[str, ast.Call]]:
+    found = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
+    return [(ast.unparse(call.func), call) for call in found]
+
+
+def everywhere(found: Callable[[Path], object]) -> set[str]:
+    return {name(path) for path in sources() if found(path)}
+
+
+# ---- arrows
+
+
+def test_every_part_has_its_place() -> None:
+    assert {part(path) for path in sources()} == set(ARROWS)
+
+
+@pytest.mark.parametrize("path", sources(), ids=name)
+def test_imports_follow_the_arrows(path: Path) -> None:
+    allowed = ARROWS[part(path)] | {part(path)}
+    assert parts_imported(ast.walk(parsed(path))) - allowed == set()
+
+
+def test_no_arrow_is_drawn_for_nothing() -> None:
+    used: dict[str, set[str]] = {one: set() for one in ARROWS}
+    for path in sources():
+        used[part(path)] |= parts_imported(ast.walk(parsed(path))) - {part(path)}
+    # Foundations are everybody's; what else is allowed and not used would hide a new import.
+    unused = {one: ARROWS[one] - used[one] - NODE for one in ARROWS}
+    assert {one: left for one, left in unused.items() if left} == {}
+
+
+def test_ray_is_imported_where_the_cluster_is_carried_only() -> None:
+    assert everywhere(lambda path: "ray" in roots(path)) <= IMPORTS_RAY
+
+
+def test_what_measures_imports_no_judgement_and_starts_nothing() -> None:
+    for path in (PACKAGE / "probes").glob("*.py"):
+        assert not roots(path) & {"subprocess", "multiprocessing", "requests", "ray", "yaml"}
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted((PACKAGE / "rules").glob("*.py")), PACKAGE / "diagnosis.py"], ids=name
+)
+def test_what_judges_does_no_input_or_output(path: Path) -> None:
+    outside = {"os", "io", "sys", "pathlib", "subprocess", "socket", "requests", "urllib", "http"}
+    outside |= {"shutil", "tempfile", "ctypes", "time", "random", "ray", "psutil", "threading"}
+    assert roots(path) & outside == set()
+    assert {f for f, _ in calls(path)} & {"open", "print", "input", "eval", "exec"} == set()
+
+
+def at_start(tree: ast.AST) -> Iterator[ast.AST]:
+    """Nodes that run when the module is imported; not what only the type checker reads."""
+    for node in ast.iter_child_nodes(tree):
+        is_lazy = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        if is_lazy or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            continue
+        yield node
+        yield from at_start(node)
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=name)
+def test_a_command_imports_what_it_needs_when_it_runs(path: Path) -> None:
+    assert parts_imported(at_start(parsed(path))) <= {"cli", "errors", "model"}
+
+
+def test_help_does_not_pay_for_a_cluster() -> None:
+    program = "import sys, raydiag.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    loaded = {module.decode().partition(".")[0] for module in done.stdout.split()}
+    assert "raydiag" in loaded
+    assert loaded & {"ray", "requests", "yaml", "psutil"} == set()
+
+
+# ---- what runs on the cluster's Python
+
+
+def travels() -> list[Path]:
+    """Files that the bundle carries, and the programs that unpack it."""
+    probes = [path.stem for path in (PACKAGE / "probes").glob("*.py") if path.stem != "__init__"]
+    carried = [one.split(".")[1:] for one in bundle.modules(probes)]
+    files = [PACKAGE.joinpath(*parts) for parts in carried]
+    inits = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in files]
+    return sorted([*inits, *ENTRYPOINTS.glob("*.py")])
+
+
+@pytest.mark.parametrize(
+    "path", travels(), ids=lambda path: path.relative_to(REPOSITORY).as_posix()
+)
+def test_what_travels_is_python_3_9_and_standard_library(path: Path) -> None:
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
+    since_then = {"tomllib"}  # new in the standard library after 3.9
+    foreign = roots(path) - (set(sys.stdlib_module_names) - since_then) - {"raydiag"}
+    may_have_ray = path.is_relative_to(PACKAGE) and name(path) in IMPORTS_RAY
+    assert foreign <= ({"ray"} if may_have_ray else set())
+
+
+def test_what_travels_finds_all_that_it_imports() -> None:
+    there = {part(path) for path in travels() if path.is_relative_to(PACKAGE)}
+    for path in travels():
+        assert parts_imported(ast.walk(parsed(path))) <= there, path
+
+
+@pytest.mark.parametrize("path", sorted(ENTRYPOINTS.glob("*.py")), ids=lambda path: path.name)
+def test_an_entrypoint_is_short_and_has_no_logic(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 20
+    logic = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.If, ast.Try)
+    assert [node for node in ast.walk(parsed(path)) if isinstance(node, logic)] == []
+
+
+# ---- acts
+
+
+def test_signals_go_to_processes_of_our_own_only() -> None:
+    found = {
+        (name(path), function)
+        for path in sources()
+        for function, _ in calls(path)
+        if function.rpartition(".")[2] in _SIGNAL_NAMES
+    }
+    assert found == SIGNALS
+
+
+def _writes(function: str, call: ast.Call) -> bool:
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if function in ("open", "io.open", "os.fdopen"):
+        modes = [call.args[1:2], [k.value for k in call.keywords if k.arg == "mode"]]
+        texts = [ast.unparse(one) for found in modes for one in found]
+        return any(set("wax+") & set(text) for text in texts)
+    if function == "os.open":
+        return any(flag in ast.unparse(one) for one in arguments for flag in _WRITING_FLAGS)
+    return function in _WRITING_CALLS or function.rpartition(".")[2] in _WRITING_NAMES
+
+
+def test_files_are_written_for_the_user_only() -> None:
+    assert everywhere(lambda path: any(_writes(f, c) for f, c in calls(path))) <= WRITES_FILES
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("open(path)", False),
+        ("open(path, 'rb')", False),
+        ("open(path, 'r+b')", True),
+        ("open(path, mode='a')", True),
+        ("os.open(path, os.O_RDONLY | os.O_NONBLOCK)", False),
+        ("os.open(path, os.O_RDONLY | os.O_CREAT)", True),
+        ("Path(path).write_text('')", True),
+        ("text.replace('a', 'b')", False),
+        ("os.replace('a', 'b')", True),
+    ],
+)
+def test_a_writing_call_is_recognised(text: str, expected: bool) -> None:
+    call = ast.parse(text, mode="eval").body
+    assert isinstance(call, ast.Call)
+    assert _writes(ast.unparse(call.func), call) is expected
+
+
+def test_processes_are_started_in_two_places() -> None:
+    assert everywhere(lambda path: "subprocess" in roots(path)) == STARTS_PROCESSES
+    forks = {"os.fork", "os.forkpty", "os.system", "os.popen", "os.posix_spawn", "os.execv"}
+    assert everywhere(lambda path: {f for f, _ in calls(path)} & forks) == FORKS
+
+
+def test_output_is_written_where_things_are_shown() -> None:
+    def prints(path: Path) -> bool:
+        attributes = [n for n in ast.walk(parsed(path)) if isinstance(n, ast.Attribute)]
+        streams = {ast.unparse(node) for node in attributes} & {"sys.stdout", "sys.stderr"}
+        return bool(streams) or "print" in {f for f, _ in calls(path)}
+
+    elsewhere = {one for one in everywhere(prints) if not one.startswith(PRINTS)}
+    assert elsewhere == set()
+
+
+# ---- names and words
+
+
+def test_modules_are_named_after_what_they_are() -> None:
+    vague = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
+    assert {path.stem for path in sources()} & vague == set()
+    assert {path.name for path in PACKAGE.rglob("*") if path.is_dir()} & vague == set()
+
+
+def test_nothing_names_a_place_on_somebodys_machine() -> None:
+    place = re.compile(r"(?<![\w.~$}])/(?:work|root)/")
+    places = [
+        PACKAGE,
+        *(REPOSITORY / one for one in ("entrypoints", "tests", "deploy", "examples")),
+    ]
+    places += [REPOSITORY / one for one in ("benchmarks", ".ci")]
+    files = [path for one in places for path in one.rglob("*") if path.is_file()]
+    files += [path for path in REPOSITORY.iterdir() if path.suffix in (".md", ".toml")]
+    wrong = {
+        path.relative_to(REPOSITORY).as_posix()
+        for path in files
+        if "__pycache__" not in path.parts and place.search(path.read_text(errors="replace"))
+    }
+    assert wrong == set()
+
+
+def words(path: Path) -> set[str]:
+    """String constants that look like ids of failure classes."""
+    constants = [node.value for node in ast.walk(parsed(path)) if isinstance(node, ast.Constant)]
+    texts = [value for value in constants if isinstance(value, str)]
+    return {text for text in texts if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", text)}
+
+
+def test_what_judges_uses_the_catalogs_words_only() -> None:
+    found = set().union(*(words(path) for path in (PACKAGE / "rules").glob("*.py")))
+    found |= words(PACKAGE / "diagnosis.py")
+    known = set(catalog.failures()) | {event.event for event in catalog.kernel_events()}
+    assert found - known == set()
+
+
+def test_what_measures_uses_none_of_them() -> None:
+    found = set().union(*(words(path) for path in (PACKAGE / "probes").glob("*.py")))
+    assert found & set(catalog.failures()) == set()

@@ -1,0 +1,229 @@
+"""The tables hold what they promise, and the loader refuses every kind of mistake."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from raydiag import catalog
+from raydiag.catalog import KernelEvent, parse_failures, parse_kernel_events
+from raydiag.errors import CatalogError
+from raydiag.model import Severity
+
+EVENT_IDS = {
+    *("amdgpu-ras-ue", "amdgpu-ras-ce", "amdgpu-ras-deferred", "amdgpu-poison", "amdgpu-cper"),
+    *("amdgpu-bad-page-threshold", "amdgpu-ring-timeout", "amdgpu-mes-hang", "amdgpu-smu"),
+    *("amdgpu-reset", "amdgpu-reset-failed", "amdgpu-page-fault", "amdgpu-xgmi", "kfd-error"),
+    *("amdgpu-device-lost", "amdgpu-other-error", "oom-kill", "oom-kill-cgroup", "hung-task"),
+    *("soft-lockup", "hard-lockup", "rcu-stall", "kernel-oops", "kernel-panic"),
+    "thermal-throttle",
+}
+
+ROWS = catalog.kernel_events()
+EXAMPLES = [
+    pytest.param(row, line, id=f"{number}-{row.event}-{position}")
+    for number, row in enumerate(ROWS)
+    for position, line in enumerate(row.examples)
+]
+NEAR_MISSES = [
+    pytest.param(row, line, id=f"{number}-{row.event}-{position}")
+    for number, row in enumerate(ROWS)
+    for position, line in enumerate(row.near_misses)
+]
+
+
+@pytest.mark.parametrize(("row", "line"), EXAMPLES)
+def test_example_belongs_to_its_row(row: KernelEvent, line: str) -> None:
+    hit = catalog.kernel_event(line)
+    assert hit is not None
+    assert (hit[0].event, hit[0].pattern.pattern) == (row.event, row.pattern.pattern)
+
+
+@pytest.mark.parametrize(("row", "line"), EXAMPLES)
+def test_example_passes_the_filter_of_the_nodes(row: KernelEvent, line: str) -> None:
+    assert any(word in line.lower() for word in row.words)
+    assert any(word in line.lower() for word in catalog.kernel_words())
+
+
+@pytest.mark.parametrize(("row", "line"), NEAR_MISSES)
+def test_near_miss_is_not_its_rows_event(row: KernelEvent, line: str) -> None:
+    hit = catalog.kernel_event(line)
+    assert hit is None or hit[0] is not row
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "amdgpu 0000:1b:00.0: amdgpu: no uncorrectable hardware errors detected in umc block",
+        "amdgpu 0000:1b:00.0: amdgpu: 0 uncorrectable hardware errors detected in umc block",
+        "amdgpu 0000:1b:00.0: amdgpu: RAS INFO: ras initialized successfully, ability[7f] mask[7f]",
+        "amdgpu 0000:1b:00.0: amdgpu: SMU is resumed successfully!",
+        "amdgpu 0000:1b:00.0: amdgpu: RAP: optional rap ta ucode is not available",
+        "[drm] Initialized amdgpu 3.59.0 for 0000:1b:00.0 on minor 1",
+        "kfd kfd: amdgpu: added device 1002:74a1",
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.",
+        "",
+    ],
+)
+def test_healthy_line_states_nothing(line: str) -> None:
+    assert catalog.kernel_event(line) is None
+
+
+def test_events_are_the_published_ids() -> None:
+    assert {row.event for row in ROWS} == EVENT_IDS
+
+
+def test_every_class_of_an_event_without_a_row_of_its_own_is_known() -> None:
+    classes = catalog.failures()
+    for row in ROWS:
+        assert row.finding in classes
+        assert set(row.finding_by_block.values()) <= classes.keys()
+
+
+def test_block_decides_the_finding() -> None:
+    row = next(row for row in ROWS if row.event == "amdgpu-ras-ue" and row.finding_by_block)
+    assert row.finding_for("UMC") == "gpu-memory-error"
+    assert row.finding_for("xgmi_wafl") == "xgmi-error"
+    assert row.finding_for("gfx") == row.finding_for(None) == "gpu-ras-error"
+
+
+def test_recovery_is_never_loud() -> None:
+    assert [row.severity for row in ROWS if row.recovers] == [Severity.INFO] * 2
+
+
+@pytest.mark.parametrize("symbol", catalog.driver_fault_symbols())
+def test_driver_fault_symbol_in_a_stack_is_a_driver_fault(symbol: str) -> None:
+    for frame in (f" {symbol}+0x4c/0xb0 [amdgpu]", f"RIP: 0010:{symbol}+0x4c/0xb0 [amdgpu]"):
+        hit = catalog.kernel_event(frame)
+        assert hit is not None
+        assert hit[0].finding == "gpu-driver-fault"
+
+
+def test_driver_fault_is_not_critical_and_advises_no_kill() -> None:
+    fault = catalog.failures()["gpu-driver-fault"]
+    assert fault.severity is Severity.WARNING
+    assert any("reboot" in step for step in fault.next_steps)
+    assert {"d-state-accumulation", "hung-read"} <= set(fault.can_cause)
+
+
+def test_tables_are_read_once() -> None:
+    assert catalog.failures() is catalog.failures()
+    assert catalog.kernel_events() is catalog.kernel_events()
+
+
+FAILURES = """
+    - id: a
+      title: A
+      severity: warning
+      can_cause: [b]
+      next_steps: [look]
+      explanation: why
+      source: here
+    - id: b
+      title: B
+      severity: info
+      can_cause: []
+      next_steps: [look]
+      explanation: why
+      source: there
+    """
+
+EVENTS = r"""
+    driver_fault_symbols: [f]
+    trace_words: ["rip:"]
+    events:
+      - event: a
+        pattern: 'gpu (?P<pid>\d+)'
+        words: [gpu]
+        severity: warning
+        examples: ['gpu 3']
+        near_misses: ['cpu 3']
+        source: here
+    """
+
+
+def test_small_tables_load() -> None:
+    classes = parse_failures(textwrap.dedent(FAILURES))
+    table = parse_kernel_events(textwrap.dedent(EVENTS), classes)
+    assert list(classes) == ["a", "b"]
+    assert table.words == ("gpu", "rip:")
+    assert table.events[0].finding == "a"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("can_cause: [b]", "can_cause: [c]", "a: no failure class 'c'"),
+        ("can_cause: []", "can_cause: [a]", "causes itself: a -> b -> a"),
+        ("can_cause: [b]", "can_cause: [a]", "causes itself: a -> a"),
+        ("id: b", "id: a", "twice"),
+        ("severity: info", "severity: fatal", "b: no severity 'fatal'"),
+        ("severity: info", "severity: 3", "b: severity must be a text"),
+        ("title: B", "heading: B", "b: title is missing"),
+        ("title: B", "title: B\n      colour: red", "b: unknown key 'colour'"),
+        ("title: B", "title: B\n      title: C", "twice"),
+        ("next_steps: [look]", "next_steps: []", "next_steps is empty"),
+        ("next_steps: [look]", "next_steps: look", "must be a list"),
+        ("- id: a", "- [", "failures.yaml"),
+    ],
+)
+def test_wrong_failure_is_refused(old: str, new: str, problem: str) -> None:
+    text = FAILURES.replace(old, new, 1)
+    with pytest.raises(CatalogError, match=r"failures\.yaml") as caught:
+        parse_failures(textwrap.dedent(text))
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("event: a", "event: z", "z: no failure class 'z'"),
+        ("severity: warning", "severity: warning\n        finding: z", "no failure class 'z'"),
+        (
+            "severity: warning",
+            "severity: warning\n        finding_by_block: {umc: z}",
+            "no failure class 'z'",
+        ),
+        ("severity: warning", "severity: warning\n        trace: 1", "trace must be true or false"),
+        ("severity: warning", "severity: warning\n        recovers: [z]", "no row has the event"),
+        ("severity: warning", "severity: warning\n        part_of: [z]", "no row has the event"),
+        ("severity: warning", "severity: warning\n        level: 3", "unknown key 'level'"),
+        ("(?P<pid>", "(?P<pid", "pattern: "),
+        ("(?P<pid>", "(?P<colour>", "no meaning for group 'colour'"),
+        (r"'gpu (?P<pid>\d+)'", "'x*'", "matches the empty line"),
+        ("words: [gpu]", "words: [GPU]", "lower case"),
+        ("words: [gpu]", "words: []", "words is empty"),
+        ("        examples: ['gpu 3']\n", "", "examples is missing"),
+        ("examples: ['gpu 3']", "examples: []", "examples is empty"),
+        ("near_misses: ['cpu 3']", "near_misses: []", "near_misses is empty"),
+        ("        source: here\n", "", "source is missing"),
+        ("trace_words", "other_words", "trace_words is missing"),
+        ("trace_words:", "more: [x]\n    trace_words:", "unknown key 'more'"),
+        ("- event: a", "- 7", "kernel_events.yaml"),
+    ],
+)
+def test_wrong_kernel_event_is_refused(old: str, new: str, problem: str) -> None:
+    classes = parse_failures(textwrap.dedent(FAILURES))
+    text = textwrap.dedent(EVENTS.replace(old, new, 1))
+    with pytest.raises(CatalogError, match=r"kernel_events\.yaml") as caught:
+        parse_kernel_events(text, classes)
+    assert problem in str(caught.value)
+
+
+def test_rows_of_one_event_agree_on_the_finding() -> None:
+    classes = parse_failures(textwrap.dedent(FAILURES))
+    row = EVENTS[EVENTS.index("      - event") :]
+    text = EVENTS.rstrip(" ") + row.replace("severity:", "finding: b\n        severity:").rstrip(
+        " "
+    )
+    with pytest.raises(CatalogError, match="a: rows of one event must agree"):
+        parse_kernel_events(textwrap.dedent(text), classes)
+
+
+@pytest.mark.parametrize("text", ["", "7", "- 7", "a: [1", "[]"])
+def test_text_that_is_no_table_is_refused(text: str) -> None:
+    with pytest.raises(CatalogError):
+        parse_failures(text)
+    with pytest.raises(CatalogError):
+        parse_kernel_events(text, {})
