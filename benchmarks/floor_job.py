@@ -38,7 +38,9 @@ def main() -> int:
     api.version()
     submission_id = f"floor-{secrets.token_hex(6)}"
     packed = base64.b85encode(zlib.compress(_DRIVER.encode())).decode()
-    start = "import base64,sys,zlib;exec(zlib.decompress(base64.b85decode(sys.stdin.read().strip())))"
+    start = (
+        "import base64,sys,zlib;exec(zlib.decompress(base64.b85decode(sys.stdin.read().strip())))"
+    )
     api.submit(bundle.start_command(start, packed), submission_id, {})
     while "all answered" not in api.logs(submission_id):
         if api.job(submission_id)["status"] in ("FAILED", "STOPPED"):

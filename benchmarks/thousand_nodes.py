@@ -154,10 +154,11 @@ def _message(number: int) -> dict[str, Any]:
 def main(shape: str) -> None:
     listed = [
         {
-            "NodeID": f"{number:056x}",
-            "Alive": True,
-            "NodeManagerHostname": f"node{number:04}.cluster",
-            "NodeManagerAddress": f"10.1.{number // 250}.{number % 250}",
+            "node_id": f"{number:056x}",
+            "alive": True,
+            "hostname": f"node{number:04}.cluster",
+            "address": f"10.1.{number // 250}.{number % 250}",
+            "death_reason": "",
         }
         for number in range(1, _NODES + 1)
     ]
@@ -169,9 +170,7 @@ def main(shape: str) -> None:
     snapshot = Snapshot(reports, _NOW)
     explained = diagnosis.explain(snapshot)
     if shape == "json":
-        size = sum(
-            map(len, document.lines(document.probe_document(snapshot, explained, {}, _NOW)))
-        )
+        size = sum(map(len, document.lines(document.probe_document(snapshot, explained, {}, _NOW))))
     else:
         size = len(text.probe_report(snapshot, explained, {}, False, 100, False))
     seconds = time.monotonic() - started

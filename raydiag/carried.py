@@ -52,4 +52,5 @@ def packed(modules: Mapping[str, str], request: Mapping[str, Any]) -> bytes:
 def _compiled(name: str, text: Union[str, CodeType]) -> CodeType:
     if isinstance(text, CodeType):
         return text
-    return compile(text, f"<carried>/{name.replace('.', '/')}.py", "exec", dont_inherit=True)
+    path = f"<carried>/{name.replace('.', '/')}.py"
+    return compile(text, path, "exec", dont_inherit=True, optimize=2)  # docstrings stay at home

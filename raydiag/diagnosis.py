@@ -104,14 +104,19 @@ def _blind_reason(report: Optional[NodeReport]) -> str:
 
 
 def _unread(report: NodeReport) -> Iterator[HostUnread]:
-    """Stuck sources first: they say more than the timeout that they caused."""
+    """Stuck sources first: they say more than the timeout that they caused.
+
+    A probe as a whole stands in only where no source of its own says as much.
+    """
     host = report.node.host
+    stuck = {reader.probe for reader in report.stuck}
     for reader in report.stuck:
         where = f" in {reader.wchan}" if reader.wchan else ""
         reason = f"reader {reader.pid} has been stuck{where} for {reader.seconds:.0f} s"
         yield HostUnread(host, reader.source, Status.TIMEOUT, reason)
     for result in report.probes.values():
-        if result.status in _UNSEEN:
+        told = any(item.status == result.status for item in result.unread)
+        if result.status in _UNSEEN and not told and result.probe not in stuck:
             yield HostUnread(host, result.probe, result.status, result.reason)
         for item in result.unread:
             if item.status in _UNSEEN:

@@ -106,6 +106,7 @@ class Runner:
         self.held = sandbox.readers_at_work()  # by tag, from before this run
         self.stuck: list[dict[str, Any]] = []
         self.holds: dict[str, Any] = {}
+        self.readers_cpu_s = 0.0  # of those that came to their end
 
     def run(self) -> dict[str, Any]:
         """Run everything and return the answer as plain JSON values."""
@@ -118,16 +119,12 @@ class Runner:
                 self._end(probe, Status.DENIED, reason, probe.name)
         else:
             self._run_stage(last, sequential=True)
-        idle = [reader for readers in self.idle.values() for reader in readers]
-        cpu_s = sum(os.times()[:4]) + sum(reader.cpu_s() for reader in idle)
-        for reader in idle:
-            reader.kill()
         return {
             "hostname": os.uname().nodename,
             "pid": os.getpid(),
             "time": time.time(),
             "duration_s": round(time.monotonic() - self.started, 4),
-            "cpu_s": round(cpu_s, 3),  # without readers that are stuck
+            "cpu_s": round(sum(os.times()[:2]) + self.readers_cpu_s, 3),
             "sandbox": self.holds,
             "stuck": self.stuck,
             "probes": {
@@ -262,7 +259,15 @@ class Runner:
                 self.holds[task.probe.reader] = message["sandbox"]
             elif "end" in message:
                 self.at_work.remove(task)
-                self.idle.setdefault(task.probe.reader, []).append(task.reader)
+                self._rest(task.reader, task.probe.reader, queue)
+
+    def _rest(self, reader: sandbox.Reader, kind: str, queue: deque[_Task]) -> None:
+        """Keep a reader for the next source, or end it: a node pays memory for each that waits."""
+        if queue and queue[0].probe.reader == kind:
+            self.idle.setdefault(kind, []).append(reader)
+        else:
+            self.readers_cpu_s += reader.cpu_s()
+            reader.kill()
 
     def _enforce_deadlines(self, queue: deque[_Task], sequential: bool) -> None:
         now = time.monotonic()

@@ -72,7 +72,7 @@ class FakeDashboard:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.002,))
         self._thread.start()
 
     def close(self) -> None:
@@ -143,14 +143,13 @@ def carried(command: str) -> dict[str, Any]:
 
 
 def node(number: int, alive: bool = True) -> dict[str, Any]:
-    """A row of `ray.nodes()`, as the coordinator passes it on."""
+    """A node as the coordinator lists it."""
     return {
-        "NodeID": f"{number:056x}",
-        "Alive": alive,
-        "NodeManagerHostname": f"node{number:03d}.example.com",
-        "NodeManagerAddress": f"10.1.0.{number}",
-        "DeathReason": "" if alive else "UNEXPECTED_TERMINATION",
-        "DeathReasonMessage": "" if alive else "health check failed",
+        "node_id": f"{number:056x}",
+        "alive": alive,
+        "hostname": f"node{number:03d}.example.com",
+        "address": f"10.1.0.{number}",
+        "death_reason": "" if alive else "UNEXPECTED_TERMINATION: health check failed",
     }
 
 

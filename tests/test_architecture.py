@@ -36,12 +36,13 @@ ARROWS = {
     "carried": set[str](),
     "sandbox": {"confinement"},
     "probes": NODE | {"amdgpu", "sandbox"},
+    "records": FOUNDATION,
     "runner": NODE | {"confinement", "sandbox", "probes"},
     "catalog": FOUNDATION,
     "rules": FOUNDATION | {"catalog", "probes"},
     "diagnosis": FOUNDATION | {"catalog", "rules"},
     "render": FOUNDATION,
-    "cluster": FOUNDATION | {"probes", "carried"},
+    "cluster": FOUNDATION | {"probes", "records", "carried"},
     "cli": FOUNDATION | {"probes", "catalog", "diagnosis", "render", "cluster"},
 }
 

@@ -27,6 +27,7 @@ from tests.fake_dashboard import (
     SESSION,
     FakeDashboard,
     Reply,
+    carried,
     framed,
     node,
     packed,
@@ -320,17 +321,14 @@ class TestRun:
         assert dashboard.stopped == []
 
     def test_what_is_submitted(self, dashboard: FakeDashboard) -> None:
-        requests: list[Mapping[str, Any]] = []
         job_that_prints(dashboard, {0: start_message(), END: END_MESSAGE})
-        write_log = dashboard.log
-        dashboard.log = lambda request: requests.append(request) or write_log(request)  # type: ignore[func-returns-value]
         ends(dashboard, "SUCCEEDED")
         with run(dashboard, asking(select=["node001"])):
             pass
         assert dashboard.submitted is not None
         assert job_id(dashboard).startswith("raydiag-probe-")
         assert dashboard.submitted["metadata"]["raydiag"] == "probe"
-        request = requests[0]
+        request = carried(dashboard.submitted["entrypoint"])["request"]
         assert request["select"] == ["node001"]
         assert request["deadline_s"] == DEADLINE_S
         assert request["node"] == {

@@ -360,22 +360,23 @@ def test_filter_refuses_the_table_and_the_wrong_arguments(column: int) -> None:
     for name, number in rows.items():
         if name not in conditional:
             assert verdict(column, number) == "EPERM", name
-    wanted = {
-        ("openat", 0, 0, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_DIRECTORY): "allowed",
-        ("openat", 0, 0, os.O_WRONLY): "EPERM",
-        ("openat", 0, 0, os.O_CREAT): "EPERM",
-        ("openat", 0, 0, 0o20000000): "EPERM",
-        ("fcntl", 3, fcntl.F_GETFL): "allowed",
-        ("fcntl", 3, fcntl.F_SETLK): "EPERM",
-        ("syslog", 3): "allowed",
-        ("syslog", 10): "allowed",
-        ("syslog", 4): "EPERM",  # read and clear
-        ("syslog", 5): "EPERM",  # clear
-        ("syslog", 2): "EPERM",  # waits
-        ("prlimit64", 0): "allowed",
-        ("prlimit64", 1): "EPERM",
-    }
-    for (name, *arguments), expected in wanted.items():
+    reading = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_DIRECTORY
+    wanted: list[tuple[str, tuple[int, ...], str]] = [
+        ("openat", (0, 0, reading), "allowed"),
+        ("openat", (0, 0, os.O_WRONLY), "EPERM"),
+        ("openat", (0, 0, os.O_CREAT), "EPERM"),
+        ("openat", (0, 0, 0o20000000), "EPERM"),  # a file without a name
+        ("fcntl", (3, fcntl.F_GETFL), "allowed"),
+        ("fcntl", (3, fcntl.F_SETLK), "EPERM"),
+        ("syslog", (3,), "allowed"),  # read
+        ("syslog", (10,), "allowed"),  # size
+        ("syslog", (2,), "EPERM"),  # wait for more
+        ("syslog", (4,), "EPERM"),  # read and clear
+        ("syslog", (5,), "EPERM"),  # clear
+        ("prlimit64", (0,), "allowed"),  # our own
+        ("prlimit64", (1,), "EPERM"),
+    ]
+    for name, arguments, expected in wanted:
         assert verdict(column, rows[name], *arguments) == expected, (name, arguments)
     read, write = {X86_64: (0, 1), AARCH64: (63, 64)}[column]
     assert verdict(column, read) == verdict(column, write) == "allowed"

@@ -247,7 +247,6 @@ class TestCoverage:
             ("a", "/data", Status.TIMEOUT),
             ("a", "/proc/7/environ", Status.DENIED),
             ("a", "kernel_log", Status.DENIED),
-            ("a", "storage", Status.TIMEOUT),
             ("a", "versions", Status.ERROR),
         ]
         (reason,) = [one.reason for one in unread if one.source == "/data"]

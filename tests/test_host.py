@@ -109,12 +109,20 @@ def test_no_data_what_is_not_there(read: Callable[[Host, str], Any], path: str, 
         read(host, path)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-@pytest.mark.parametrize("name", ["read_bytes", "open"])
-def test_denied_what_others_may_not_read(name: str, host: Host, tree: Path) -> None:
-    (tree / "secret").touch(mode=0)
-    with pytest.raises(Denied, match="/secret: Permission denied"):
-        READS[name](host, "/secret")
+@pytest.mark.parametrize("name", ["read_bytes", "open", "listdir"])
+def test_denied_what_others_may_not_read(name: str) -> None:
+    path = "/proc/1/fd" if name == "listdir" else "/proc/1/environ"
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setuid(65534)
+            READS[name](Host(), path)
+        except Denied as error:
+            os._exit(0 if str(error) == f"{path}: Permission denied" else 2)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 @every_read

@@ -6,6 +6,8 @@ import json
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,15 +93,15 @@ def reader(request: pytest.FixtureRequest) -> Iterator[Reader]:
 
 def test_one_reader_serves_several_requests(reader: Reader) -> None:
     for number in range(3):
-        reader.ask({"number": number}, sandbox.tag(f"s{number}"), None)
+        reader.ask({"number": number}, sandbox.tag(f"s{number} {os.getpid()}"), None)
         found = [m for m in messages(reader) if "sandbox" not in m]
         assert found == [{"said": {"number": number}}, {"end": True}]
     assert comm_and_state(reader.pid)[0] == "rd-idle"
-    assert sandbox.tag("s2") not in sandbox.readers_at_work()
+    assert sandbox.tag(f"s2 {os.getpid()}") not in sandbox.readers_at_work()
 
 
 def test_a_request_larger_than_a_message_keeps_its_lock_until_it_is_served(reader: Reader) -> None:
-    name = sandbox.tag("large")
+    name = sandbox.tag(f"large {os.getpid()}")
     held = sandbox.lock(name)
     assert held is not None
     reader.ask({"words": "x" * 150_000}, name, held)
@@ -198,12 +200,46 @@ def test_a_stuck_reader_is_seen_and_locked_out_until_it_is_gone(
     os.waitpid(reader.pid, 0)
 
 
+# A process in vfork(), which is state D: its child opens a pipe that nobody writes to. A thread
+# gives it its name meanwhile, so that the child has another one.
+_IN_VFORK = """
+import ctypes, sys, threading
+libc = ctypes.CDLL(None)
+name, pipe = sys.argv[1:]
+def rename():
+    while ") D " not in open("/proc/self/stat").read():
+        pass
+    open("/proc/self/comm", "w").write(name)
+threading.Thread(target=rename).start()
+actions = ctypes.create_string_buffer(1024)
+libc.posix_spawn_file_actions_init(actions)
+libc.posix_spawn_file_actions_addopen(actions, 0, pipe.encode(), 0, 0)
+words = (ctypes.c_char_p * 2)(b"true", None)
+libc.posix_spawn(ctypes.byref(ctypes.c_int()), b"/bin/true", actions, None, words, None)
+"""
+
+
+def test_a_process_that_is_blocked_and_was_not_killed_is_not_stuck(tmp_path: Path) -> None:
+    name, pipe = sandbox.tag(f"blocked {tmp_path}"), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    argv = [sys.executable, "-c", _IN_VFORK, name, str(pipe)]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            pid, stuck, _ = until(lambda: sandbox.readers_at_work().get(name))
+            assert (pid, stuck) == (process.pid, False)
+            assert comm_and_state(pid) == (name, "D")
+        finally:
+            writer = os.open(pipe, os.O_RDWR)  # lets the child go on
+            process.wait(PATIENCE_S)
+            os.close(writer)
+
+
 def test_several_stuck_readers_are_abandoned_together(
     counter: Path, file_system: HangingFile
 ) -> None:
     readers = [Reader(serve, True) for _ in range(4)]
     for number, reader in enumerate(readers):
-        reader.ask({"read": str(counter)}, sandbox.tag(f"together{number}"), None)
+        reader.ask({"read": str(counter)}, sandbox.tag(f"{counter} {number}"), None)
     file_system.wait_for_readers(4)
     for reader in readers:
         reader.kill()
@@ -220,7 +256,7 @@ def test_several_stuck_readers_are_abandoned_together(
 
 
 def test_a_lock_is_taken_once() -> None:
-    name = sandbox.tag("locked once")
+    name = sandbox.tag(f"locked once {os.getpid()}")
     first = sandbox.lock(name)
     assert first is not None
     assert sandbox.lock(name) is None

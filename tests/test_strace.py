@@ -16,7 +16,33 @@ from raydiag import carried, probes
 from raydiag.cluster import bundle
 
 # "?" lets strace go on where the machine has no such call.
-_CALLS = ["?open", "openat", "openat2", "?creat", "kill", "tkill", "tgkill", "rt_sigqueueinfo", "ptrace", "pidfd_send_signal", "?unlink", "unlinkat", "?rename", "renameat2", "?mknod", "mknodat", "?mkdir", "mkdirat", "process_vm_writev", "mount", "execve", "?fork", "?vfork", "clone", "clone3"]
+_CALLS = [
+    "?open",
+    "openat",
+    "openat2",
+    "?creat",
+    "kill",
+    "tkill",
+    "tgkill",
+    "rt_sigqueueinfo",
+    "ptrace",
+    "pidfd_send_signal",
+    "?unlink",
+    "unlinkat",
+    "?rename",
+    "renameat2",
+    "?mknod",
+    "mknodat",
+    "?mkdir",
+    "mkdirat",
+    "process_vm_writev",
+    "mount",
+    "execve",
+    "?fork",
+    "?vfork",
+    "clone",
+    "clone3",
+]
 _WRITING = ("O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE")
 _LINE = re.compile(r"^(\d+) +(\w+)\((.*)\) += (-?\d+|\?)", re.DOTALL)
 

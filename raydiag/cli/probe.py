@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -77,16 +78,24 @@ def _seconds(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Collect, judge, show; returns the exit code."""
-    from raydiag import diagnosis
     from raydiag.cluster.collect import collect
 
     request = _request(arguments)
     progress = options.Progress(arguments.quiet)
     with contextlib.ExitStack() as stack:
+        stack.callback(progress.clear)  # also before the message of an error
         api, address = stack.enter_context(_cluster(arguments, progress))
         progress.say("asking the cluster ...")
-        job_start = None if address.is_local else api.training_start()
-        collected = stack.enter_context(collect(api, address, request, progress.nodes))
+        job_start = None
+
+        def meanwhile() -> None:
+            nonlocal job_start
+            job_start = None if address.is_local else api.training_start()
+            importlib.import_module("raydiag.diagnosis")
+
+        collected = stack.enter_context(collect(api, address, request, progress.nodes, meanwhile))
+        from raydiag import diagnosis
+
         snapshot = _snapshot(collected, api, job_start)
         progress.clear()
         explained = diagnosis.explain(snapshot)

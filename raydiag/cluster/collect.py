@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 import raydiag
-from raydiag import probes
+from raydiag import probes, records
 from raydiag.cluster import bundle, frames
 from raydiag.cluster.address import Address
 from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL, JobsApi
@@ -88,10 +88,15 @@ class _Job:
 
 @contextlib.contextmanager
 def collect(
-    api: JobsApi, address: Address, request: Request, progress: Progress
+    api: JobsApi,
+    address: Address,
+    request: Request,
+    progress: Progress,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[Collected]:
     """Run the request on the cluster; yields the answers, and ends the job on leaving.
 
+    `meanwhile` is called once, while the job starts: for what the caller can do in that second.
     Raises CannotRun without a working cluster, UsageError for nodes that do not exist.
     """
     version = api.version()
@@ -100,6 +105,7 @@ def collect(
     job = _Job(api, command)
     patience_s = 0.0
     try:
+        meanwhile()
         messages = _follow(job, nonce, request.deadline_s, progress)
         start, end = messages.get(0), messages[_END]
         if "usage" in end:
@@ -210,24 +216,13 @@ def reports(
     found = []
     number = 0
     for row in listed:
-        node = _node(row)
+        node = records.decode(Node, row)
         if node.alive:
             number += 1
             found.append(_report(node, messages.get(number), names))
         else:
             found.append(NodeReport(node, NodeStatus.DEAD, reason=node.death_reason))
     return sorted(found, key=lambda report: (report.node.host, report.node.node_id))
-
-
-def _node(row: Mapping[str, Any]) -> Node:
-    reasons = [str(row.get(key) or "") for key in ("DeathReason", "DeathReasonMessage")]
-    return Node(
-        node_id=row["NodeID"],
-        hostname=row["NodeManagerHostname"],
-        address=row["NodeManagerAddress"],
-        alive=bool(row["Alive"]),
-        death_reason=": ".join(text for text in reasons if text and text != "None"),
-    )
 
 
 def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[str]) -> NodeReport:
@@ -241,7 +236,7 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
     try:
         answer = _inflated(base64.b64decode(message["answer"]))
         results = {name: _result(name, answer["probes"][name]) for name in names}
-        stuck = [probes.decode(StuckReader, item) for item in answer["stuck"]]
+        stuck = [records.decode(StuckReader, item) for item in answer["stuck"]]
         sandbox = {str(kind): dict(holds) for kind, holds in answer["sandbox"].items()}
         collected_at, cpu_s = float(answer["time"]), float(answer["cpu_s"])
     except Exception as error:
@@ -277,9 +272,10 @@ def _inflated(packed: bytes) -> Any:
 def _result(name: str, data: Mapping[str, Any]) -> ProbeResult:
     record = probes.load(name).record
     status, reason = Status(data["status"]), str(data["reason"])
+    found: list[Any] = []
     try:
-        records = [probes.decode(record, item) for item in data["records"]]
+        found = [records.decode(record, item) for item in data["records"]]
     except ParseError as error:
-        records, status, reason = [], Status.ERROR, f"records from the node are wrong: {error}"
+        status, reason = Status.ERROR, f"records from the node are wrong: {error}"
     unread = [Unread(str(source), Status(s), str(why)) for source, s, why in data["unread"]]
-    return ProbeResult(name, status, float(data["duration_s"]), reason, records, unread)
+    return ProbeResult(name, status, float(data["duration_s"]), reason, found, unread)

@@ -38,6 +38,14 @@ PROGRESS = 1_000_000
 _MOST_ACTORS_AT_ONCE = 500
 _ANSWER_MARGIN_S = 0.25  # from the last answer to the frames being readable
 _NAMESPACE = "raydiag"
+# NodeDeathInfo.Reason of Ray's common.proto, by number.
+_DEATH_REASONS = (
+    "UNSPECIFIED",
+    "EXPECTED_TERMINATION",
+    "UNEXPECTED_TERMINATION",
+    "AUTOSCALER_DRAIN_PREEMPTED",
+    "AUTOSCALER_DRAIN_IDLE",
+)
 
 
 class Selection(Exception):
@@ -52,10 +60,8 @@ class Coordinator:
         self.nonce = str(request["nonce"])
         self.started = time.monotonic()
         self.deadline = self.started + float(request["deadline_s"]) - _ANSWER_MARGIN_S
-        node_modules = {
-            name: text for name, text in modules.items() if not name.startswith("raydiag.cluster")
-        }
-        self.bundle = carried.packed(node_modules, request["node"])
+        self.modules = modules
+        self.bundle = b""
         self.actors: dict[str, Any] = {}  # node id -> actor handle
         self.calls: dict[Any, tuple[str, str]] = {}  # object ref -> (node id, method)
         self.answers: dict[str, dict[str, Any]] = {}
@@ -81,7 +87,7 @@ class Coordinator:
                 "session_name": context.get_session_name(),
                 "ray_version": ray.__version__,
                 "python": sys.version.split()[0],
-                "nodes": nodes if self.request["select"] is None else asked,
+                "nodes": [_row(node) for node in asked],
             },
         )
         alive = [node for node in asked if node["Alive"]]
@@ -103,6 +109,7 @@ class Coordinator:
                 return
             while waiting and len(self.calls) < _MOST_ACTORS_AT_ONCE:
                 self._ask(waiting.pop())
+            self.bundle = self.bundle or self._packed()  # while the actors start
             ready, _ = ray.wait(
                 list(self.calls), num_returns=len(self.calls), timeout=min(0.1, left_s)
             )
@@ -113,6 +120,10 @@ class Coordinator:
                 told = time.monotonic()
                 counts = {"answered": len(self.answers), "asked": len(node_ids)}
                 self.say(PROGRESS + int((told - self.started) * 1000), counts)
+
+    def _packed(self) -> bytes:
+        names = [name for name in self.modules if not name.startswith("raydiag.cluster")]
+        return carried.packed({name: self.modules[name] for name in names}, self.request["node"])
 
     def _ask(self, node_id: str) -> None:
         options = {
@@ -168,7 +179,7 @@ class Coordinator:
             return
         for node in ray.nodes():
             if node["NodeID"] in silent and not node["Alive"]:
-                reason = f"Ray lost the node while it was probed: {death_reason(node)}"
+                reason = f"Ray lost the node while it was probed: {_death_reason(node)}"
                 self.answers[node["NodeID"]].update(status="dead", reason=reason)
 
     def _end_actor(self, node_id: str) -> None:
@@ -180,10 +191,26 @@ class Coordinator:
             self._end_actor(node_id)
 
 
-def death_reason(node: Mapping[str, Any]) -> str:
-    """Ray's words on why a node is dead."""
-    parts = [str(node.get(key) or "") for key in ("DeathReason", "DeathReasonMessage")]
-    return ": ".join(part for part in parts if part and part != "None") or "no reason given"
+def _row(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A node of `ray.nodes()` as the fields of `model.Node`."""
+    return {
+        "node_id": node["NodeID"],
+        "hostname": node["NodeManagerHostname"],
+        "address": node["NodeManagerAddress"],
+        "alive": bool(node["Alive"]),
+        "death_reason": _death_reason(node),
+    }
+
+
+def _death_reason(node: Mapping[str, Any]) -> str:
+    """Ray's words on why a node is dead; its reason is a number in some versions."""
+    if node["Alive"]:
+        return ""
+    reason = node.get("DeathReason")
+    if isinstance(reason, int) and reason < len(_DEATH_REASONS):
+        reason = _DEATH_REASONS[reason]
+    parts = [str(part) for part in (reason, node.get("DeathReasonMessage")) if part]
+    return ": ".join(parts) or "no reason given"
 
 
 def _first_line(error: Exception) -> str:

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, Optional, Union
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
 
-from raydiag.errors import ParseError
 from raydiag.host import Host
 
 # The two kinds of guarded child, see `confinement`: `files` is the tighter one, `processes` can
@@ -80,47 +78,3 @@ def load(name: str) -> Probe:
     except ModuleNotFoundError:
         raise KeyError(name) from None
     return _registered[name]
-
-
-def decode(record: type, data: Mapping[str, Any]) -> Any:
-    """Rebuild a record from the JSON object that came from a node.
-
-    Fields we do not know are ignored. Raises ParseError when one is missing or of the wrong type:
-    a node may run other code than ours, or lie.
-    """
-    if not isinstance(data, dict):
-        raise ParseError(f"{record.__name__}: not an object: {str(data)[:80]}")
-    values = {}
-    hints = _hints(record)
-    for field in fields(record):
-        if field.name in data:
-            values[field.name] = _checked(hints[field.name], data[field.name], record, field.name)
-        elif field.default is MISSING and field.default_factory is MISSING:
-            raise ParseError(f"{record.__name__}: field {field.name} is missing")
-    return record(**values)
-
-
-_hint_cache: dict[type, dict[str, Any]] = {}
-
-
-def _hints(record: type) -> dict[str, Any]:
-    if record not in _hint_cache:
-        _hint_cache[record] = typing.get_type_hints(record)
-    return _hint_cache[record]
-
-
-def _checked(kind: Any, value: Any, record: type, name: str) -> Any:
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Union and value is None:
-        return None
-    if origin is Union:
-        return _checked(inner[0], value, record, name)
-    if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(_checked(inner[0], item, record, name) for item in value)
-    if origin is dict and isinstance(value, dict):
-        return {str(key): _checked(inner[1], item, record, name) for key, item in value.items()}
-    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(kind, type) and type(value) is kind:
-        return value
-    raise ParseError(f"{record.__name__}.{name}: {str(value)[:80]!r} is not {kind}")

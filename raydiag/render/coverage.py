@@ -8,14 +8,16 @@ from typing import Any
 
 from raydiag.model import Coverage, HostUnread, Snapshot
 from raydiag.render.escape import terminal
-from raydiag.render.layout import Page, hosts, shape, utc
+from raydiag.render.layout import Page, count, hosts, shape, utc
+
+_SAME_START_S = 60.0  # nodes that booted together
 
 
 def coverage_section(
     snapshot: Snapshot, coverage: Coverage, page: Page, verbose: bool
 ) -> list[str]:
     """Lines of the section; equal reasons share a line with the set of nodes."""
-    lines = [f"COVERAGE  {coverage.answered} of {coverage.asked} nodes answered"]
+    lines = [f"COVERAGE  {coverage.answered} of {count(coverage.asked, 'node')} answered"]
     for text in [
         *_blind(coverage),
         *_unread(coverage.unread, verbose),
@@ -65,7 +67,8 @@ def _kernel_log(snapshot: Snapshot) -> Iterator[str]:
     if starts:
         (oldest, first), (newest, last) = min(starts), max(starts)
         text = f"kernel log: reaches back to {utc(oldest)} on {first}"
-        yield text if len(starts) == 1 else f"{text}, only to {utc(newest)} on {last}"
+        apart = newest - oldest > _SAME_START_S
+        yield f"{text}, only to {utc(newest)} on {last}" if apart else text
     if missing:
         yield f"kernel log: no record from {hosts(missing)}"
 
@@ -75,7 +78,7 @@ def _sandbox(snapshot: Snapshot) -> Iterator[str]:
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     answered = [report for report in snapshot.nodes if report.sandbox]
     for report in answered:
-        for kind, holds in report.sandbox.items():
+        for kind, holds in sorted(report.sandbox.items()):
             groups[str(kind), _holds(holds)].append(report.node.host)
     for (kind, holds), names in groups.items():
         where = "" if len(names) == len(answered) else f" on {hosts(names)}"
@@ -89,7 +92,7 @@ def _holds(holds: Any) -> str:
 
 
 def _held(name: str, value: Any) -> str:
-    name = name.replace("_", " ")
+    name = name.replace("_", "-")
     if not value:
         return f"no {name}"
     return name if value is True else f"{name} {value}"

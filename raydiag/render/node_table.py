@@ -23,6 +23,7 @@ _GAP = "  "
 _SEEN = (Status.OK, Status.NO_DATA)
 _VERSIONS = ("kernel", "amdgpu")
 # Images that are full by nature.
+_WORTH_NAMING_PERCENT = 80.0
 _READ_ONLY_FS = ("squashfs", "iso9660", "erofs", "cramfs")
 
 
@@ -146,6 +147,8 @@ def _row_lines(
     notes = [*(row.versions if versions else ()), *row.notes]
     names = wrap(cells[0], widths[0])
     mount_point = terminal(row.mount_point())
+    if max(row.fullest_percent, default=0.0) < _WORTH_NAMING_PERCENT:
+        mount_point = ""
     if sum(widths[:-1]) + len(_GAP) * len(cells) + len(cells[-1] + mount_point) <= page.width:
         cells[-1] = f"{cells[-1]} {mount_point}"
     elif mount_point:

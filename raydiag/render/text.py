@@ -181,8 +181,6 @@ def _since(findings: Iterable[Finding]) -> str:
 
 def _evidence(item: Evidence) -> str:
     aside = []
-    if item.value is not None and item.text:
-        aside.append(f"value {number(item.value)}")
     if item.time is not None:
         aside.append(utc(item.time))
     text = f"{item.source}: {item.text}" if item.text else item.source

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,11 +87,10 @@ def four_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourHosts]:
         fake_node.write_kmsg(kmsg, fake_node.quiet_records())
         specs.append(HostSpec(f"node{number:03}", sys=tree, kmsg=kmsg, tmpfs={"/mnt": 4 << 20}))
     ras = trees[3][5] / "ras"
-    with HangingFile(ras) as hanging:
-        with Cluster(specs) as cluster:
-            name = fake_node.as_seen_on_host(directory / "sys-4", ras / "aca_umc")
-            yield FourHosts(cluster, hanging, name)
-            hanging.release()
+    with HangingFile(ras) as hanging, Cluster(specs) as cluster:
+        name = fake_node.as_seen_on_host(directory / "sys-4", ras / "aca_umc")
+        yield FourHosts(cluster, hanging, name)
+        hanging.release()
 
 
 def own_processes(cluster: Cluster) -> list[str]:
@@ -119,5 +117,3 @@ def job_states(cluster: Cluster) -> dict[str, str]:
     )
     done = cluster.run_on(cluster.head, [sys.executable, "-I", "-c", fetch])
     return {job["submission_id"]: job["status"] for job in json.loads(done.stdout)}
-
-

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raydiag import probes
+from raydiag import probes, records
+from raydiag.errors import ParseError
 
 PACKAGE = Path(probes.__file__).parent
 TESTS = Path(__file__).parent
@@ -80,9 +81,12 @@ def test_record_survives_json(name: str, data: st.DataObject) -> None:
     record: Any = probes.load(name).record
     value = data.draw(st.builds(record))
     sent = json.dumps(dataclasses.asdict(value))
-    received: Any = probes.decode(record, json.loads(sent))
+    try:
+        received: Any = records.decode(record, json.loads(sent))
+    except ParseError as error:
+        assert "is not a finite number" in str(error) or "is not a 64-bit integer" in str(error)
+        return
     assert type(received) is record
-    # Compared as text: a NaN is not equal to itself.
     assert json.dumps(dataclasses.asdict(received)) == sent
 
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
-from tests.render import cluster_samples as samples
 import pytest
 from jsonschema import Draft202012Validator
 
 from raydiag import __version__
 from raydiag.model import Chain, Diagnosis, Finding, NodeReport, ProbeResult, Snapshot, Status
 from raydiag.render import document
+from tests.render import cluster_samples as samples
 
 SCHEMA = json.loads(files("raydiag").joinpath("schemas/probe.json").read_text(encoding="utf-8"))
 VALIDATOR = Draft202012Validator(SCHEMA)

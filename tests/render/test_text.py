@@ -7,7 +7,6 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
 
-from tests.render import cluster_samples as samples
 import pytest
 
 from raydiag.model import (
@@ -26,6 +25,7 @@ from raydiag.model import (
     StuckReader,
 )
 from raydiag.render.text import probe_report, summary
+from tests.render import cluster_samples as samples
 
 Golden = Callable[[str, str], None]
 ATTACK = "x\x1b[2J\x1b]0;t\x07\r\n\u202egnitirw\u2028\udc9b\x9b1m"
@@ -199,7 +199,7 @@ def test_verbose_keeps_findings_and_evidence_apart() -> None:
     [
         (Evidence("file", "words"), "file: words"),
         (Evidence("query", value=1.5), "query = 1.5"),
-        (Evidence("file", "ue: 2", 2.0, samples.NOW), "(value 2, 2026-11-20 03:12:07Z)"),
+        (Evidence("file", "ue: 2", 2.0, samples.NOW), "file: ue: 2  (2026-11-20 03:12:07Z)"),
         (Evidence("file", "at", time=math.inf), "(no valid time: inf)"),
     ],
 )
@@ -260,12 +260,18 @@ def test_rows_part_where_versions_differ() -> None:
 
 def test_a_long_mount_point_moves_below_its_row() -> None:
     node = samples.healthy_node(1)
-    mount = replace(node.records("storage")[1], mount_point="/mnt/" + "deep/" * 9)
+    mount = node.records("storage")[1]
+    mount = replace(
+        mount,
+        mount_point="/mnt/" + "deep/" * 9,
+        free_bytes=mount.total_bytes // 10,
+        available_bytes=mount.total_bytes // 10,
+    )
     storage = ProbeResult("storage", Status.OK, records=[mount])
     node = replace(node, probes={**node.probes, "storage": storage})
     text = report(samples.snapshot([node]), Diagnosis([], [], Coverage(1, 1)))
     row, below = text.splitlines()[3:5]
-    assert row.endswith("31%")
+    assert row.endswith("90%")
     assert below == f"    fullest file system {mount.mount_point}"
 
 
@@ -298,5 +304,5 @@ def test_sandbox_lines_tell_nodes_apart() -> None:
     nodes = [samples.healthy_node(i) for i in (1, 2, 3)]
     nodes[2] = replace(nodes[2], sandbox={"files": {"seccomp": False, "landlock_abi": 0}})
     text = report(samples.snapshot(nodes), Diagnosis([], [], Coverage(3, 3)), width=120)
-    assert "files readers on node[001-002]: landlock abi 4, no new privs, seccomp" in text
-    assert "files readers on node003: no landlock abi, no seccomp" in text
+    assert "files readers on node[001-002]: landlock-abi 4, no-new-privs, seccomp" in text
+    assert "files readers on node003: no landlock-abi, no seccomp" in text

@@ -1,0 +1,87 @@
+"""Records that come from a node as JSON, back into the dataclasses that rules work with.
+
+A node may run other code than ours, or lie: every value is checked against its field's type, and
+nothing else than plain values ever comes out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, Union
+
+from raydiag.errors import ParseError
+
+Record = TypeVar("Record")
+_Check = Callable[[Any], Any]  # returns the value to keep; raises ValueError
+
+
+def decode(record: type[Record], data: Mapping[str, Any]) -> Record:
+    """One record. Fields that it does not have are ignored.
+
+    Raises ParseError when a field is missing, of the wrong type, or a number that nothing real
+    has: NaN, infinite, beyond 64 bits.
+    """
+    if not isinstance(data, dict):
+        raise ParseError(f"{record.__name__}: not an object: {str(data)[:80]}")
+    values = {}
+    for name, required, check in _fields(record):  # type: ignore[arg-type]
+        if name in data:
+            try:
+                values[name] = check(data[name])
+            except ValueError as error:
+                shown = repr(data[name])[:80]
+                raise ParseError(f"{record.__name__}.{name}: {shown} is not {error}") from None
+        elif required:
+            raise ParseError(f"{record.__name__}: field {name} is missing")
+    return record(**values)
+
+
+@functools.cache
+def _fields(record: type) -> list[tuple[str, bool, _Check]]:
+    hints = typing.get_type_hints(record)
+    return [
+        (
+            field.name,
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+            _check(hints[field.name]),
+        )
+        for field in dataclasses.fields(record)
+    ]
+
+
+def _check(kind: Any) -> _Check:
+    inner = [_check(argument) for argument in typing.get_args(kind) if argument is not Ellipsis]
+    origin = typing.get_origin(kind)
+    if origin is Union:
+        return lambda value: None if value is None else inner[0](value)
+    if origin is tuple:
+        return lambda value: tuple(inner[0](item) for item in _exactly(list, value))
+    if origin is dict:
+        return lambda value: {str(k): inner[1](v) for k, v in _exactly(dict, value).items()}
+    if kind is int:
+        return _integer
+    if kind is float:
+        return _number
+    return functools.partial(_exactly, kind)
+
+
+def _exactly(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"of type {kind.__name__}")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or not -(2**63) <= value < 2**64:
+        raise ValueError("a 64-bit integer")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError("a finite number")
+    return float(value)
