@@ -70,7 +70,8 @@ _SYSLOG_ALLOWED = (3, 10)  # SYSLOG_ACTION_READ_ALL, _SIZE_BUFFER: they read and
 _AUDIT_ARCH = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _X32_BIT = 0x40000000
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 15, 38, 22
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_SECCOMP = 1, 15, 22
+_PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
 _SECCOMP_MODE_FILTER = 2
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF = 444, 446  # the same on every architecture
 
@@ -87,6 +88,11 @@ def set_name(name: str) -> None:
 def die_with_parent() -> None:
     """Ask the kernel to end this process when its parent ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+def adopt_orphans(yes: bool) -> None:
+    """Whether descendants that lose their parent become children of this process."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
 
 
 def confine(landlock: bool) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from raydiag.cli import options
 from raydiag.errors import UsageError
 
 if TYPE_CHECKING:
-    from raydiag.cluster.collect import Collected, Request
-    from raydiag.cluster.jobs_api import JobsApi
+    from raydiag.cluster.address import Address
+    from raydiag.cluster.collect import Cluster, Collected, Request
     from raydiag.model import Snapshot
 
 NAME = "probe"
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         def meanwhile() -> None:
             nonlocal job_start
-            job_start = None if address.is_local else api.training_start()
+            job_start = api.training_start()
             importlib.import_module("raydiag.diagnosis")
 
         collected = stack.enter_context(collect(api, address, request, progress.nodes, meanwhile))
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _cluster(
     arguments: argparse.Namespace, progress: options.Progress
-) -> Iterator[tuple[JobsApi, Any]]:
+) -> Iterator[tuple[Cluster, Address]]:
     from raydiag.cluster import address, jobs_api
 
     found = address.resolve(arguments.address)
@@ -164,7 +164,7 @@ def _chosen(only: str | None, skip: str | None) -> list[str]:
     return chosen
 
 
-def _snapshot(collected: Collected, api: JobsApi, job_start: float | None) -> Snapshot:
+def _snapshot(collected: Collected, api: Cluster, job_start: float | None) -> Snapshot:
     from raydiag.model import Snapshot
 
     # Actors join a kernel log's victim to a training rank: without such a line they cost nothing.

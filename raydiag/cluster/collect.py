@@ -10,15 +10,16 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, Protocol
 
 import raydiag
 from raydiag import probes, records
 from raydiag.cluster import bundle, frames
 from raydiag.cluster.address import Address
-from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL, JobsApi
+from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL
 from raydiag.errors import CannotRun, ParseError, UsageError
 from raydiag.model import (
+    Actor,
     Node,
     NodeReport,
     NodeStatus,
@@ -57,10 +58,24 @@ class Collected:
     cluster: Mapping[str, Any]  # address, session_name, ray_version, gcs_address, the times
 
 
+class Cluster(Protocol):
+    """What carries a job of ours: a dashboard (`jobs_api`) or a throw-away Ray (`local`)."""
+
+    @property
+    def url(self) -> str: ...
+    def version(self) -> dict[str, Any]: ...
+    def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None: ...
+    def job(self, submission_id: str) -> dict[str, Any]: ...
+    def logs(self, submission_id: str) -> str: ...
+    def stop(self, submission_id: str) -> None: ...
+    def training_start(self) -> Optional[float]: ...
+    def actors(self) -> list[Actor]: ...
+
+
 class _Job:
     """Our submission, from the POST until it is certainly over."""
 
-    def __init__(self, api: JobsApi, command: str) -> None:
+    def __init__(self, api: Cluster, command: str) -> None:
         self.api = api
         self.id = f"{SUBMISSION_PREFIX}probe-{secrets.token_hex(6)}"
         metadata = {"raydiag": "probe", "raydiag_version": raydiag.__version__}
@@ -88,7 +103,7 @@ class _Job:
 
 @contextlib.contextmanager
 def collect(
-    api: JobsApi,
+    api: Cluster,
     address: Address,
     request: Request,
     progress: Progress,

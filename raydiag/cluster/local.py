@@ -4,6 +4,10 @@ It shares nothing with any other Ray of this machine or user: its own temp direc
 the default one would capture `address="auto"` of everybody else), its own token in its own
 environment (Ray would write ~/.ray/auth_token and change later clusters of this user), its own
 ports. Afterwards no process and no file of it is left.
+
+There is no dashboard, whose agent wants a fixed port that another Ray of the machine may hold, and
+which takes most of the time that Ray needs to start. So the job is a child process of ours instead
+of a submission; everything after that is the same.
 """
 
 from __future__ import annotations
@@ -12,78 +16,151 @@ import contextlib
 import os
 import secrets
 import shutil
-import socket
+import signal
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Optional
 
 import psutil
 
-from raydiag.cluster.jobs_api import JobsApi
+from raydiag import confinement
 from raydiag.errors import CannotRun
+from raydiag.model import Actor
 
 _OBJECT_STORE_BYTES = 80 << 20  # the least that Ray takes
+_PATIENCE_S = 5.0
+
+
+class LocalRay:
+    """What `collect` asks of a cluster, for one that has no dashboard."""
+
+    url = "local"
+
+    def __init__(self, ray: Any, directory: Path) -> None:
+        self._ray = ray
+        self._log = directory / "job.log"
+        self._job: Optional[subprocess.Popen[bytes]] = None
+
+    def version(self) -> dict[str, Any]:
+        """{"ray_version", "session_name"}."""
+        context = self._ray.get_runtime_context()
+        return {
+            "ray_version": self._ray.__version__,
+            "session_name": context.get_session_name(),
+        }
+
+    def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None:
+        """Start the job, as Ray would: a shell with its own session, all output in one log."""
+        address = self._ray.get_runtime_context().gcs_address
+        with self._log.open("wb") as log:
+            self._job = subprocess.Popen(
+                ["sh", "-c", entrypoint],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "RAY_ADDRESS": address},
+                start_new_session=True,
+            )
+
+    def job(self, submission_id: str) -> dict[str, Any]:
+        """Its status in the Jobs API's words."""
+        code = None if self._job is None else self._job.poll()
+        if code is None:
+            return {"status": "RUNNING", "message": ""}
+        return {
+            "status": "FAILED" if code else "SUCCEEDED",
+            "message": f"exit status {code}",
+        }
+
+    def logs(self, submission_id: str) -> str:
+        """Everything the job has printed so far."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def stop(self, submission_id: str) -> None:
+        """End the job; it is a child of ours."""
+        if self._job is not None:
+            self._job.terminate()
+
+    def training_start(self) -> Optional[float]:
+        """No job but ours runs here."""
+        return None
+
+    def actors(self) -> list[Actor]:
+        """No actor but ours lives here."""
+        return []
 
 
 @contextlib.contextmanager
-def throwaway_ray() -> Iterator[JobsApi]:
-    """Start Ray, yield its dashboard, and take everything away again. Raises CannotRun."""
-    token = secrets.token_hex(32)
-    directory = tempfile.mkdtemp(prefix="raydiag-", dir="/tmp")  # short: socket paths have a limit
+def throwaway_ray() -> Iterator[LocalRay]:
+    """Start Ray, yield it, and take everything away again. Raises CannotRun."""
+    directory = Path(tempfile.mkdtemp(prefix="raydiag-", dir="/tmp"))  # socket paths have a limit
     before = set(psutil.Process().children(recursive=True))
     saved = dict(os.environ)
     for name in [name for name in os.environ if name.startswith("RAY_")]:
         del os.environ[name]
     os.environ.update(
         RAY_AUTH_MODE="token",
-        RAY_AUTH_TOKEN=token,
+        RAY_AUTH_TOKEN=secrets.token_hex(32),
         RAY_USAGE_STATS_ENABLED="0",
-        RAY_enable_metrics_collection="0",
-        RAY_DASHBOARD_MAX_ACTORS_TO_CACHE="100",
     )
+    # What loses its parent becomes our child, so that nothing of it can slip away.
+    confinement.adopt_orphans(True)
     try:
         import ray
 
-        yield JobsApi(_start(ray, directory), token)
+        _start(ray, directory)
+        yield LocalRay(ray, directory)
     finally:
-        with contextlib.suppress(NameError):
-            ray.shutdown()
-        _end_children(before)
-        os.environ.clear()
-        os.environ.update(saved)
-        shutil.rmtree(directory, ignore_errors=True)
+        with _undisturbed():
+            with contextlib.suppress(NameError):
+                ray.shutdown()
+            _end_children(before)
+            confinement.adopt_orphans(False)
+            os.environ.clear()
+            os.environ.update(saved)
+            shutil.rmtree(directory, ignore_errors=True)
 
 
-def _start(ray: object, directory: str) -> str:
+def _start(ray: Any, directory: Path) -> None:
     try:
-        context = ray.init(  # type: ignore[attr-defined]
+        ray.init(
             address="local",
-            include_dashboard=True,
-            dashboard_host="127.0.0.1",
-            dashboard_port=_free_port(),
+            include_dashboard=False,
             num_cpus=1,
             num_gpus=0,
             object_store_memory=_OBJECT_STORE_BYTES,
-            _temp_dir=directory,
+            _temp_dir=str(directory),
             log_to_driver=False,
             logging_level="ERROR",
         )
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise CannotRun(f"could not start a local Ray: {type(error).__name__}: {text}") from None
-    return f"http://{context.dashboard_url}"
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Clean up to the end: a second Ctrl-C would leave a Ray behind."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler)
 
 
 def _end_children(before: set[psutil.Process]) -> None:
     """End what ray.shutdown() may have left of the processes that this call started."""
-    left = [p for p in psutil.Process().children(recursive=True) if p not in before]
-    _, alive = psutil.wait_procs(left, timeout=3)
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(alive, timeout=3)
+    patience_s = _PATIENCE_S
+    for _ in range(10):  # an orphan that arrives while we wait is met in the next round
+        left = [p for p in psutil.Process().children(recursive=True) if p not in before]
+        if not left:
+            return
+        _, alive = psutil.wait_procs(left, timeout=patience_s)
+        patience_s = 1.0
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -19,6 +20,7 @@ _REPORT_LINES = 8  # evidence from an event without stack trace
 _EVIDENCE = 96  # in one finding
 _DETAILS = 6  # of a kind, in one explanation
 
+_OWN_READER = re.compile(r"rd-[0-9a-f]{12}")  # the name that `sandbox` gives to readers at work
 _KILLS = frozenset({"oom-kill", "oom-kill-cgroup"})
 _UNSPECIFIC = "amdgpu-other-error"
 
@@ -28,11 +30,20 @@ def kernel_findings(snapshot: Snapshot) -> Iterator[Finding]:
     for host, reports in by_host(snapshot).items():
         # Several Ray nodes on one machine read the same log.
         log = next((r.records("kernel_log") for r in reports if r.records("kernel_log")), ())
-        seen = events(log)
+        seen = [event for event in events(log) if not _is_own_reader(event)]
         ray = RayProcesses.of(snapshot, reports)
         for (failure_class, device), members in _by_fault(seen).items():
             fault = _Fault(failure_class, device, members, seen, snapshot.job_start, ray)
             yield fault.finding(host)
+
+
+def _is_own_reader(event: KernelEventSeen) -> bool:
+    """A stuck reader of raydiag's that the kernel complains about: told as hung-read already.
+
+    One that waits in the driver's error path is evidence of the driver fault all the same.
+    """
+    own = event.process is not None and _OWN_READER.fullmatch(event.process) is not None
+    return own and event.finding == "hung-task"
 
 
 def _by_fault(

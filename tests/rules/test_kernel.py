@@ -166,6 +166,15 @@ def test_hung_task_keeps_its_stack_and_its_neighbours_apart() -> None:
     assert (second.event, second.finding, second.pid) == ("hung-task", "gpu-driver-fault", 4243)
 
 
+def test_own_stuck_reader_is_no_hung_task_but_may_show_the_driver_fault() -> None:
+    complaint = "INFO: task rd-0123456789ab:77 blocked for more than 122 seconds."
+    assert judged(log(complaint, "Call Trace:", " request_wait_answer+0x11/0x80")) == []
+    (found,) = judged(log(complaint, "Call Trace:", " amdgpu_cper_ring_write+0x1b/0x30 [amdgpu]"))
+    assert found.failure_class == "gpu-driver-fault"
+    (other,) = judged(log(complaint.replace("rd-0123456789ab", "rd-mapper")))
+    assert other.failure_class == "hung-task"
+
+
 def test_lines_of_one_page_fault_are_one_event() -> None:
     event = only(
         log(

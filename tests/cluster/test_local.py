@@ -1,0 +1,80 @@
+"""`--address local`: a real report of this machine, and nothing of Ray left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.conftest import RAYDIAG, answer, environment
+
+pytestmark = pytest.mark.cluster
+
+LOCAL = [*RAYDIAG, "probe", "--all-nodes", "--address", "local", "--format", "json"]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """An environment with an empty HOME, and Ray variables that must not matter."""
+    own = {"HOME": str(tmp_path), "RAY_ADDRESS": "192.0.2.77:6379", "RAY_AUTH_MODE": "disabled"}
+    return {**os.environ, **environment(), **own}
+
+
+def ray_processes() -> set[int]:
+    names = ("raylet", "gcs_server", "ray::")
+    return {p.pid for p in psutil.process_iter(["name"]) if p.info["name"].startswith(names)}
+
+
+def own_directories() -> set[str]:
+    return {name for name in os.listdir("/tmp") if name.startswith("raydiag-") or name == "ray"}
+
+
+def test_reports_this_machine_and_leaves_nothing(home: dict[str, str], tmp_path: Path) -> None:
+    processes, directories = ray_processes(), own_directories()
+    done = subprocess.run(LOCAL, capture_output=True, text=True, env=home, timeout=120)
+    found = answer(done)
+    (node,) = found.document["nodes"]
+    assert node["host"] == os.uname().nodename.split(".")[0]
+    assert node["status"] == "ok"
+    versions = node["probes"]["versions"]["records"]
+    assert os.uname().release in [item["version"] for item in versions]
+    assert done.returncode in (0, 1, 3)
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+    assert ray_processes() - processes == set()
+    assert own_directories() - directories == set()
+
+
+def test_interrupted_it_leaves_nothing_either(home: dict[str, str], tmp_path: Path) -> None:
+    processes, directories = ray_processes(), own_directories()
+    process = subprocess.Popen(
+        LOCAL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=home
+    )
+    end = time.monotonic() + 60
+    while not any(child.name() == "raylet" for child in psutil.Process(process.pid).children()):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+    assert ray_processes() - processes == set()
+    assert own_directories() - directories == set()
+
+
+def test_two_at_once_do_not_meet(home: dict[str, str]) -> None:
+    both = [
+        subprocess.Popen(LOCAL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=home)
+        for _ in range(2)
+    ]
+    outputs = [process.communicate(timeout=120) for process in both]
+    sessions = {json.loads(out)["cluster"]["session_name"] for out, _ in outputs}
+    assert len(sessions) == 2
