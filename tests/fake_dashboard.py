@@ -48,6 +48,7 @@ class FakeDashboard:
     def __init__(self) -> None:
         self.token: Optional[str] = None
         self.overrides: dict[str, Reply] = {}
+        self.once: dict[str, Reply] = {}  # likewise, for the first request only
         self.jobs: list[dict[str, Any]] = []  # what GET /api/jobs/ lists
         self.log: Callable[[Mapping[str, Any]], str] = lambda request: ""
         self.status = "RUNNING"  # of our job once its log has been read
@@ -106,6 +107,8 @@ class FakeDashboard:
             submission_id, _, rest = path.removeprefix("/api/jobs/").partition("/")
             path = f"JOB/{rest}"
         route = f"{method} {path}"
+        if route in self.once:
+            return self.once.pop(route)
         if route in self.overrides:
             return self.overrides[route]
         answer = self._answer(route, submission_id, body)

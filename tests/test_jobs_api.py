@@ -210,6 +210,14 @@ def test_server_error_shows_ray_s_words(dashboard: FakeDashboard, call: str) -> 
     assert "ValueError: no such thing; Ray's side of it is in dashboard.log" in message
 
 
+def test_agent_that_still_starts_is_waited_for(dashboard: FakeDashboard) -> None:
+    words = "No available agent to submit job, please try again later."
+    dashboard.once["POST /api/jobs/"] = Reply(500, words, "text/plain")
+    CALLS["submit"](JobsApi(dashboard.url))
+    assert dashboard.submitted is not None
+    assert [asked.method for asked in dashboard.asked] == ["POST", "POST"]
+
+
 def test_long_words_are_cut(dashboard: FakeDashboard) -> None:
     dashboard.overrides["POST /api/jobs/"] = Reply(400, "x " * 5000 + "the end", "text/plain")
     assert "the end" in refused("submit", JobsApi(dashboard.url))

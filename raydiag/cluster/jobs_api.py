@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
@@ -20,6 +21,7 @@ from raydiag.model import Actor
 
 TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 SUBMISSION_PREFIX = "raydiag-"
+_AGENT_START_S = 20.0
 _TIMEOUT_S = (5.0, 30.0)  # connect, read
 
 
@@ -50,7 +52,16 @@ class JobsApi:
             "entrypoint_num_cpus": 0,
             "entrypoint_num_gpus": 0,
         }
-        self._call("POST", "/api/jobs/", json=body)
+        limit = time.monotonic() + _AGENT_START_S
+        while True:
+            try:
+                self._call("POST", "/api/jobs/", json=body)
+                return
+            except CannotRun as error:
+                # The dashboard answers some seconds before the agent that starts jobs does.
+                if "No available agent" not in str(error) or time.monotonic() > limit:
+                    raise
+            time.sleep(0.3)
 
     def job(self, submission_id: str) -> dict[str, Any]:
         """Status and details of one job."""
