@@ -41,7 +41,9 @@ def explain(snapshot: Snapshot, asked: Optional[Sequence[Node]] = None) -> Diagn
     without a report is blind, a report of another node counts neither way.
     """
     findings = complete(judge(snapshot))
-    return Diagnosis(findings, chains(findings), coverage(snapshot, asked))
+    collected = [report.collected_at for report in snapshot.nodes if report.collected_at]
+    window = Window(snapshot.time, max(collected, default=snapshot.time))
+    return Diagnosis(findings, chains(findings), coverage(snapshot, asked, window))
 
 
 def exit_code(diagnosis: Diagnosis) -> int:

@@ -42,7 +42,7 @@ ARROWS = {
     "rules": FOUNDATION | {"catalog", "probes"},
     "diagnosis": FOUNDATION | {"catalog", "rules"},
     "render": FOUNDATION,
-    "cluster": FOUNDATION | {"probes", "records", "carried"},
+    "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
     "cli": FOUNDATION | {"probes", "catalog", "diagnosis", "render", "cluster"},
 }
 
@@ -56,6 +56,7 @@ SIGNALS = {
     ("runner.py", "task.reader.kill"),  # the same
     ("cluster/actor.py", "process.kill"),  # the node runner, our own child
     ("cluster/local.py", "process.kill"),  # what the embedded Ray started
+    ("cluster/local.py", "self._job.terminate"),  # the coordinator on it, our own child
     ("cluster/coordinator.py", "ray.kill"),  # our own actors
 }
 _SIGNAL_NAMES = {"kill", "killpg", "terminate", "send_signal", "tgkill", "pthread_kill"}
@@ -73,7 +74,10 @@ _WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMP
 # The coordinator's stdout is the job's log, which is how its frames travel.
 PRINTS = ("cli/", "render/", "cluster/coordinator.py")
 
-STARTS_PROCESSES = {"cluster/actor.py"}  # the node runner
+STARTS_PROCESSES = {
+    "cluster/actor.py",  # the node runner
+    "cluster/local.py",  # the coordinator, where no Jobs API starts it
+}
 FORKS = {"sandbox.py"}  # never in a Ray worker, which has threads
 
 
@@ -271,7 +275,7 @@ def test_a_writing_call_is_recognised(text: str, expected: bool) -> None:
     assert _writes(ast.unparse(call.func), call) is expected
 
 
-def test_processes_are_started_in_two_places() -> None:
+def test_processes_are_started_where_it_is_said() -> None:
     assert everywhere(lambda path: "subprocess" in roots(path)) == STARTS_PROCESSES
     forks = {"os.fork", "os.forkpty", "os.system", "os.popen", "os.posix_spawn", "os.execv"}
     assert everywhere(lambda path: {f for f, _ in calls(path)} & forks) == FORKS

@@ -73,7 +73,12 @@ def version_skew(snapshot: Snapshot) -> Iterator[Finding]:
         }
         for component in components
     }
-    yield from _differences("version-skew", compared, "versions", with_gpus)
+    files = {
+        version.component: version.source
+        for reports in hosts.values()
+        for version in distinct(reports, "versions", "component")
+    }
+    yield from _differences("version-skew", compared, files, with_gpus)
 
 
 def environment_mismatch(snapshot: Snapshot) -> Iterator[Finding]:
@@ -92,19 +97,21 @@ def environment_mismatch(snapshot: Snapshot) -> Iterator[Finding]:
             values = {p.environment[name] for p in trainers if name in p.environment}
             if values or (trainers and _environment_was_read(hosts[host])):
                 compared[name][host] = ", ".join(sorted(values)) or "unset"
-    yield from _differences("env-mismatch", compared, "/proc/<pid>/environ", frozenset())
+    files = dict.fromkeys(names, "/proc/<pid>/environ")
+    yield from _differences("env-mismatch", compared, files, frozenset())
 
 
 def _differences(
     failure_class: str,
     compared: Mapping[str, Mapping[str, str]],
-    source: str,
+    files: Mapping[str, str],
     with_gpus: Iterable[str],
 ) -> Iterator[Finding]:
     """One finding for each odd host, and one without a host for what has no majority.
 
-    `compared` is {what: {host: value}}. Between hosts with GPUs a difference is a warning; it is
-    info where only a host without GPUs, such as a head node, is another one.
+    `compared` is {what: {host: value}}, `files` says where each was read. Between hosts with GPUs
+    a difference is a warning; it is info where only a host without GPUs, such as a head node, is
+    another one.
     """
     with_gpus = frozenset(with_gpus)
     found: dict[Optional[str], list[tuple[Severity, Evidence]]] = {}
@@ -115,7 +122,7 @@ def _differences(
         usual = _majority(values.values())
         if usual is None:
             severity = Severity.WARNING if gpu_hosts_differ or not with_gpus else Severity.INFO
-            found.setdefault(None, []).append((severity, _groups(what, values, source)))
+            found.setdefault(None, []).append((severity, _groups(what, values, files[what])))
             continue
         agreeing = sum(value == usual for value in values.values())
         for host, value in values.items():
@@ -124,7 +131,7 @@ def _differences(
             harmless = with_gpus and host not in with_gpus
             text = f"{what} {value} here, {usual} on {agreeing} others"
             severity = Severity.INFO if harmless else Severity.WARNING
-            found.setdefault(host, []).append((severity, Evidence(source, text)))
+            found.setdefault(host, []).append((severity, Evidence(files[what], text)))
     for odd, pieces in found.items():
         yield Finding(
             failure_class,

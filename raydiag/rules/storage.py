@@ -8,8 +8,8 @@ from raydiag.model import Evidence, Finding, Severity, Snapshot
 from raydiag.probes.storage import MountUsage
 from raydiag.rules.nodes import by_host, distinct
 
-_MIB, _GIB = 1 << 20, 1 << 30
-_JUDGED_FROM_BYTES = _MIB  # smaller ones hold control files, not data
+_GIB = 1 << 30
+_JUDGED_FROM_BYTES = 64 << 10  # smaller ones hold control files, not data
 _LOW_FRACTION, _LOW_BYTES = 0.05, 20 * _GIB
 _FULL_FRACTION = 0.01
 

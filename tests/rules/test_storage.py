@@ -45,7 +45,7 @@ def test_sizes_are_told_in_human_units() -> None:
     [
         mount(30 * GIB),  # 3 %, but plenty
         mount(6 * GIB, 100 * GIB),  # little, but 6 %
-        mount(0, 512 * 1024),  # too small to hold data
+        mount(0, 32 * 1024),  # too small to hold data
         mount(0, 0),
     ],
 )
