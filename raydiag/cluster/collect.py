@@ -214,7 +214,8 @@ def _check_cluster(address: Address, version: Mapping[str, Any], start: Mapping[
             f"{address.origin} names the cluster {address.gcs_address}, but the dashboard at "
             f"{address.url} belongs to {start['gcs_address']}: give the right one with --address"
         )
-    if version["session_name"] and version["session_name"] != start["session_name"]:
+    names = {version["session_name"], start["session_name"]}
+    if all(names) and len(names) > 1:
         raise CannotRun(
             f"the dashboard belongs to {version['session_name']}, but its job joined "
             f"{start['session_name']} at {start['gcs_address']}: several Ray clusters run on the "

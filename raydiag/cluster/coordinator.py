@@ -84,7 +84,7 @@ class Coordinator:
             {
                 "time": time.time(),
                 "gcs_address": context.gcs_address,
-                "session_name": context.get_session_name(),
+                "session_name": _session_name(context),
                 "ray_version": ray.__version__,
                 "python": sys.version.split()[0],
                 "nodes": [_row(node) for node in asked],
@@ -189,6 +189,13 @@ class Coordinator:
     def _clean_up(self) -> None:
         for node_id in list(self.actors):
             self._end_actor(node_id)
+
+
+def _session_name(context: Any) -> str:
+    """Name of the Ray session that we joined; empty where this Ray does not tell."""
+    if hasattr(context, "get_session_name"):  # Ray 2.41
+        return str(context.get_session_name())
+    return str(getattr(context.worker.node, "session_name", ""))
 
 
 def _row(node: Mapping[str, Any]) -> dict[str, Any]:

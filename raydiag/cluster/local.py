@@ -45,11 +45,11 @@ class LocalRay:
 
     def version(self) -> dict[str, Any]:
         """{"ray_version", "session_name"}."""
-        context = self._ray.get_runtime_context()
-        return {
-            "ray_version": self._ray.__version__,
-            "session_name": context.get_session_name(),
-        }
+        return {"ray_version": self._ray.__version__, "session_name": self._directory_name()}
+
+    def _directory_name(self) -> str:
+        """Ray calls the session as it calls its directory."""
+        return os.path.basename(os.path.realpath(self._log.with_name("session_latest")))
 
     def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None:
         """Start the job, as Ray would: a shell with its own session, all output in one log."""
