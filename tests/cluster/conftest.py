@@ -93,6 +93,10 @@ def four_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourHosts]:
         hanging.release()
 
 
+# Not the bare word: the checkout may lie in a directory of that name.
+_OURS = ("-m raydiag", "raydiag.cluster", "raydiag.runner", "RaydiagNodeActor")
+
+
 def own_processes(cluster: Cluster) -> list[str]:
     """Command lines and names of whatever of raydiag's still runs on any host."""
     left = []
@@ -103,7 +107,7 @@ def own_processes(cluster: Cluster) -> list[str]:
                 name = Path(f"/proc/{pid}/comm").read_text().strip()
             except OSError:
                 continue
-            if "raydiag" in words.lower() or name.startswith("rd-"):
+            if name.startswith("rd-") or any(mark in words for mark in _OURS):
                 left.append(f"{host}: {pid} {name}: {words[:200]}")
     return left
 
