@@ -140,6 +140,7 @@ def _message(number: int) -> dict[str, Any]:
     answer = {
         "time": _NOW,
         "cpu_s": 0.08,
+        "pid": 4242,
         "sandbox": {"files": {"seccomp": True}, "processes": {"seccomp": True}},
         "stuck": [],
         "probes": {

@@ -119,6 +119,7 @@ class NodeReport:
     sandbox: Mapping[str, Any] = field(default_factory=dict)
     collected_at: float = 0.0
     cpu_s: float = 0.0  # what the node runner and its readers used
+    pid: Optional[int] = None  # of the node runner, in its own PID namespace
 
     def records(self, probe: str) -> Sequence[Any]:
         """Records of one probe; empty when it did not run, found nothing or failed."""

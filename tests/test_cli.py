@@ -66,6 +66,7 @@ def answer(**changed: Any) -> dict[str, Any]:
         {
             "time": time.time(),
             "cpu_s": 0.1,
+            "pid": 4242,
             "sandbox": {},
             "stuck": [],
             "probes": {"versions": {**RESULT, **changed}},

@@ -48,6 +48,7 @@ ANSWER: Mapping[str, Any] = {
     "time": 1_767_323_046.5,
     "duration_s": 0.4,
     "cpu_s": 0.05,
+    "pid": 4242,
     "sandbox": {"files": {"seccomp": True}},
     "stuck": [],
     "probes": {"versions": RESULT},

@@ -16,6 +16,7 @@ import sys
 import time
 from importlib.util import MAGIC_NUMBER
 
+_MFD_NOEXEC_SEAL = 0x0008  # linux/memfd.h
 _STDERR_BYTES = 2000
 _ANSWER_LIMIT_BYTES = 64 << 20
 
@@ -55,7 +56,7 @@ class RaydiagNodeActor:
         }
         # Memory files, not pipes: writing the bundle cannot block on a runner that does not read,
         # and reading stderr cannot block on a child that still holds it.
-        stdin, stderr = (os.memfd_create(name) for name in ("raydiag-bundle", "raydiag-stderr"))
+        stdin, stderr = _memory_file("raydiag-bundle"), _memory_file("raydiag-stderr")
         try:
             os.write(stdin, bundle)
             os.lseek(stdin, 0, os.SEEK_SET)
@@ -81,6 +82,14 @@ class RaydiagNodeActor:
         finally:
             os.close(stdin)
             os.close(stderr)
+
+
+def _memory_file(name: str) -> int:
+    """A file that exists in memory only; said to hold no program, or the kernel would log it."""
+    try:
+        return os.memfd_create(name, os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
+    except OSError:  # before Linux 6.3 the flag is unknown
+        return os.memfd_create(name)
 
 
 def _read_answer(fd: int, deadline: float) -> bytes:

@@ -255,6 +255,7 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         stuck = [records.decode(StuckReader, item) for item in answer["stuck"]]
         sandbox = {str(kind): dict(holds) for kind, holds in answer["sandbox"].items()}
         collected_at, cpu_s = float(answer["time"]), float(answer["cpu_s"])
+        pid = int(answer["pid"])
     except Exception as error:
         # Whatever a node sends costs its own report and no other's.
         reason = f"its answer does not make sense: {type(error).__name__}: {error}"[:300]
@@ -274,6 +275,7 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         sandbox=sandbox,
         collected_at=collected_at,
         cpu_s=cpu_s,
+        pid=pid,
     )
 
 

@@ -24,6 +24,8 @@ _SKIPPED_TYPES = frozenset((
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts",
     "devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs",
     "resctrl", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs",
+    # Views of other things, closed to root.
+    "fuse.gvfsd-fuse", "fuse.lxcfs", "fuse.portal",
     # Images: always full.
     "cramfs", "erofs", "iso9660", "squashfs",
 ))

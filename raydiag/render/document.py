@@ -162,6 +162,7 @@ def _node(report: NodeReport) -> dict[str, Any]:
         "duration_s": _number(report.duration_s),
         "collected_at": _number(report.collected_at),
         "cpu_s": _number(report.cpu_s),
+        "pid": report.pid,
         "sandbox": _plain(report.sandbox),
         "stuck": [_plain(reader) for reader in report.stuck],
         "probes": {name: _result(result) for name, result in report.probes.items()},
