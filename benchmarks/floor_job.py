@@ -39,7 +39,8 @@ def main() -> int:
     submission_id = f"floor-{secrets.token_hex(6)}"
     packed = base64.b85encode(zlib.compress(_DRIVER.encode())).decode()
     start = (
-        "import base64,sys,zlib;exec(zlib.decompress(base64.b85decode(sys.stdin.read().strip())))"
+        "import base64,os,zlib;"
+        'exec(zlib.decompress(base64.b85decode(os.environ["RAYDIAG_BUNDLE"])))'
     )
     api.submit(bundle.start_command(start, packed), submission_id, {})
     while "all answered" not in api.logs(submission_id):

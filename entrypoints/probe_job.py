@@ -1,11 +1,11 @@
-"""What a Ray job runs on the head: the coordinator, out of the bundle that comes on stdin."""
+"""What a Ray job runs on the head: the coordinator, out of the bundle in RAYDIAG_BUNDLE."""
 
 import base64
 import json
-import sys
+import os
 import zlib
 
-carried = json.loads(zlib.decompress(base64.b85decode(sys.stdin.read().strip())))
+carried = json.loads(zlib.decompress(base64.b85decode(os.environ.pop("RAYDIAG_BUNDLE"))))
 scope = {"__name__": "raydiag.carried"}
 exec(carried["modules"]["raydiag.carried"], scope)
 scope["install"](carried["modules"])  # type: ignore[operator]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Union
@@ -16,6 +15,7 @@ from typing import Any, TypeVar, Union
 from raydiag.errors import ParseError
 
 Record = TypeVar("Record")
+_LARGEST = 2.5e11  # seconds: the year 9892; no temperature, power or share comes near
 _Check = Callable[[Any], Any]  # returns the value to keep; raises ValueError
 
 
@@ -23,7 +23,7 @@ def decode(record: type[Record], data: Mapping[str, Any]) -> Record:
     """One record. Fields that it does not have are ignored.
 
     Raises ParseError when a field is missing, of the wrong type, or a number that nothing real
-    has: NaN, infinite, beyond 64 bits.
+    has: NaN, beyond 64 bits, or a fraction so large that as a time no calendar could name it.
     """
     if not isinstance(data, dict):
         raise ParseError(f"{record.__name__}: not an object: {str(data)[:80]}")
@@ -62,6 +62,8 @@ def _check(kind: Any) -> _Check:
         return lambda value: tuple(inner[0](item) for item in _exactly(list, value))
     if origin is dict:
         return lambda value: {str(k): inner[1](v) for k, v in _exactly(dict, value).items()}
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return functools.partial(decode, kind)
     if kind is int:
         return _integer
     if kind is float:
@@ -82,6 +84,6 @@ def _integer(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError("a finite number")
+    if type(value) not in (int, float) or not abs(value) <= _LARGEST:  # NaN is not either
+        raise ValueError(f"a number up to {_LARGEST:g}")
     return float(value)

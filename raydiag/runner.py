@@ -204,19 +204,22 @@ class Runner:
 
     def _locked(self, task: _Task, queue: deque[_Task], now: float) -> None:
         """Somebody else is on this source: stuck for good, or another run that is quick?"""
+        first = not task.waiting_since
         task.waiting_since = task.waiting_since or now
-        pid, stuck, age_s = sandbox.readers_at_work().get(task.tag, (0, False, 0.0))
-        if stuck:
-            self._stuck(task, pid, age_s, new=False)
-            reason = f"not read: a reader of an earlier run (pid {pid}) is still stuck in it"
-            self._end(task.probe, Status.TIMEOUT, reason, task.path)
-        elif now - task.waiting_since < task.probe.timeout_s + _SLOW_S:
-            # As long as its holder has, and a moment for that to be killed.
-            task.not_before = now + _LOCK_RETRY_S
-            queue.append(task)
-        else:
+        last = now - task.waiting_since >= task.probe.timeout_s + _SLOW_S
+        if first or last:  # in between only the lock is tried: a look at all processes costs CPU
+            pid, stuck, age_s = sandbox.readers_at_work().get(task.tag, (0, False, 0.0))
+            if stuck:
+                self._stuck(task, pid, age_s, new=False)
+                reason = f"not read: a reader of an earlier run (pid {pid}) is still stuck in it"
+                self._end(task.probe, Status.TIMEOUT, reason, task.path)
+                return
+        if last:
             reason = "not read: another raydiag reader on this machine holds it"
             self._end(task.probe, Status.TIMEOUT, reason, task.path)
+        else:
+            task.not_before = now + _LOCK_RETRY_S
+            queue.append(task)
 
     def _ready(self, now: float) -> list[_Task]:
         """Tasks whose reader has sent something; waits until then, or until the clock matters."""

@@ -65,7 +65,7 @@ class FakeDashboard:
             def do_GET(self) -> None:
                 dashboard.handle(self)
 
-            do_POST = do_GET
+            do_POST = do_DELETE = do_GET
 
             def log_message(self, *_: object) -> None:
                 return
@@ -141,7 +141,7 @@ def _json(value: Any) -> Reply:
 
 def carried(command: str) -> dict[str, Any]:
     """What travels in a job's shell command: {"modules", "request"}."""
-    packed = command.split("<<'RAYDIAG'\n")[1].partition("\n")[0]
+    packed = command.split("RAYDIAG_BUNDLE='")[1].partition("'")[0]
     return dict(json.loads(zlib.decompress(base64.b85decode(packed))))
 
 

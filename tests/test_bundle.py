@@ -25,7 +25,7 @@ _CHECKOUT = Path(__file__).parent.parent
 _REPORT = """\
 import json, os, sys
 print(json.dumps({
-    "stdin": sys.stdin.read(),
+    "bundle": os.environ["RAYDIAG_BUNDLE"],
     "python": os.path.realpath(sys.executable),
     "no bytecode": sys.dont_write_bytecode,
     "RAY_ADDRESS": os.environ.get("RAY_ADDRESS"),
@@ -174,7 +174,7 @@ def test_shell_lines_below_ray(shell: str, tmp_path: Path) -> None:
     assert report["RAY_ADDRESS"] == "10.9.8.7:6379"
     assert report["no bytecode"] is True
     assert report["dollar"] == "$HOME `id` \\"
-    assert carried(command) == carried(f"<<'RAYDIAG'\n{report['stdin']}")
+    assert carried(command) == carried(f"RAYDIAG_BUNDLE='{report['bundle']}'")
 
 
 @pytest.mark.usefixtures("reporting")

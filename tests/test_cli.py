@@ -275,8 +275,84 @@ def test_interrupted(number: signal.Signals, dashboard: FakeDashboard) -> None:
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
-    assert err == "raydiag: interrupted; nothing of raydiag's is left running\n"
+    assert err == "raydiag: interrupted\n"
     assert len(dashboard.stopped) == 1
+
+
+def falls_silent(dashboard: FakeDashboard, *messages: tuple[int, Mapping[str, Any]]) -> None:
+    """The coordinator has said this much when the dashboard stops answering."""
+    dashboard.status = "RUNNING"
+
+    def log(request: Mapping[str, Any]) -> str:
+        dashboard.silent.set()
+        lines = framed(request["nonce"], dict(messages))
+        return "".join(f"{line}\n" for line in lines)
+
+    dashboard.log = log
+
+
+def test_dashboard_that_falls_silent_costs_no_more_than_the_deadline(
+    dashboard: FakeDashboard,
+) -> None:
+    falls_silent(dashboard, (0, start_message(node(1))))
+    process = raydiag(*probing(dashboard, "--deadline", "2"))
+    out, err = process.communicate(timeout=30)  # it was a minute and a half once
+    assert (process.returncode, out) == (4, "")
+    assert "gave no answer" in err
+    assert "may still run, until its own deadline at most" in err
+
+
+def test_answers_before_the_dashboard_fell_silent_are_reported(dashboard: FakeDashboard) -> None:
+    falls_silent(dashboard, (0, start_message(node(1), node(2))), (1, answer()))
+    process = raydiag(*probing(dashboard, "--deadline", "2"))
+    out, err = process.communicate(timeout=30)
+    assert process.returncode in (1, 3)
+    assert "its answer was lost" in out
+    assert "may still run" in err
+
+
+def test_interrupted_while_the_dashboard_is_silent(dashboard: FakeDashboard) -> None:
+    falls_silent(dashboard, (0, start_message(node(1))))
+    process = raydiag(*probing(dashboard))
+    assert dashboard.silent.wait(20)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=25)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
+
+
+def test_node_with_an_impossible_time_costs_nobody_else(dashboard: FakeDashboard) -> None:
+    liar = {**answer(), "status": "answered"}
+    late = packed(
+        {
+            "time": 1e18,
+            "cpu_s": 0.1,
+            "pid": 1,
+            "sandbox": {},
+            "stuck": [],
+            "probes": {"versions": RESULT},
+        }
+    )
+    messages = {0: start_message(node(1), node(2)), 1: liar, 2: late, END: {"duration_s": 0.5}}
+    nodes_say(dashboard, messages)
+    process = raydiag(*probing(dashboard, "--format", "json"))
+    out, err = process.communicate(timeout=30)
+    assert err == ""
+    assert [item["status"] for item in json.loads(out)["nodes"]] == ["ok", "unreachable"]
+
+
+def test_a_bug_of_our_own_is_one_line(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(arguments: object) -> int:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("raydiag.cli.probe.run", broken)
+    code, out, err = invoke("probe", "--all-nodes")
+    assert (code, out) == (4, "")
+    assert err.startswith("raydiag: a bug of raydiag's own: ZeroDivisionError: division by zero;")
+    assert err.count("\n") == 1
+    monkeypatch.setenv("RAYDIAG_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        invoke("probe", "--all-nodes")
 
 
 def test_reader_of_the_report_goes_away(dashboard: FakeDashboard) -> None:

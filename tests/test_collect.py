@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from raydiag import probes
 from raydiag.cluster import collect as collect_module
+from raydiag.cluster import jobs_api
 from raydiag.cluster.address import Address
 from raydiag.cluster.collect import Collected, Request, collect, reports
 from raydiag.cluster.jobs_api import JobsApi
@@ -49,7 +50,7 @@ ANSWER: Mapping[str, Any] = {
     "duration_s": 0.4,
     "cpu_s": 0.05,
     "pid": 4242,
-    "sandbox": {"files": {"seccomp": True}},
+    "sandbox": {"files": {"no_new_privs": True, "seccomp": True, "landlock_abi": 4}},
     "stuck": [],
     "probes": {"versions": RESULT},
 }
@@ -73,7 +74,8 @@ class TestAnswerOfANode:
         assert report.probes == {
             "versions": ProbeResult("versions", Status.OK, 0.1, "", [VERSION], [])
         }
-        assert report.sandbox == {"files": {"seccomp": True}}
+        assert report.sandbox == ANSWER["sandbox"]
+        assert report.pid == 4242
         assert (report.collected_at, report.cpu_s) == (1_767_323_046.5, 0.05)
 
     @pytest.mark.parametrize("status", ["no_data", "denied"])
@@ -187,8 +189,8 @@ class TestAnswerOfANode:
 
     def test_lost_answer(self) -> None:
         report = reported(None)
-        assert report.status is NodeStatus.UNREACHABLE
-        assert report.reason == "its answer was lost or damaged in the job's log"
+        assert report.status is NodeStatus.TIMEOUT
+        assert report.reason.startswith("its answer was lost: ")
 
     @pytest.mark.parametrize("status", ["timeout", "unreachable", "dead"])
     def test_no_answer(self, status: str) -> None:
@@ -232,7 +234,9 @@ class Clock:
 
 @pytest.fixture
 def dashboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDashboard]:
-    monkeypatch.setattr(collect_module, "time", Clock())
+    clock = Clock()
+    monkeypatch.setattr(collect_module, "time", clock)
+    monkeypatch.setattr(jobs_api, "time", clock)
     server = FakeDashboard()
     yield server
     server.close()
@@ -271,9 +275,10 @@ def run(
     request: Request | None = None,
     address: Address | None = None,
     progress: Callable[[int, int], None] = lambda answered, asked: None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> contextlib.AbstractContextManager[Collected]:
     where = address or Address(dashboard.url, "--address")
-    return collect(JobsApi(dashboard.url), where, request or asking(), progress)
+    return collect(JobsApi(dashboard.url), where, request or asking(), progress, warn)
 
 
 def failure(dashboard: FakeDashboard, **options: Any) -> str:
@@ -305,7 +310,7 @@ class TestRun:
                 ("node001", "ok"),
                 ("node002", "dead"),
                 ("node003", "timeout"),
-                ("node004", "unreachable"),
+                ("node004", "timeout"),
             ]
             assert collected.nodes[0].records("versions") == [VERSION]
             assert collected.nodes[1].reason == "UNEXPECTED_TERMINATION: health check failed"
@@ -385,7 +390,7 @@ class TestRun:
     def test_job_that_dies_shows_its_last_line(self, dashboard: FakeDashboard) -> None:
         trace = ["Traceback (most recent call last):", '  File "x", line 1', "ImportError: no ray"]
         job_that_prints(dashboard, {}, *trace)
-        log_tail = "RAYDIAG\nc$}S`=UHfN8!\nRAYDIAG\n" * 9
+        log_tail = "export RAYDIAG_BUNDLE='c$}S`=UHfN8!'\n" * 9
         ends(
             dashboard,
             "FAILED",
@@ -432,9 +437,49 @@ class TestRun:
     def test_job_that_does_not_stop(self, dashboard: FakeDashboard) -> None:
         dashboard.overrides["POST JOB/stop"] = Reply(body='{"stopped": true}')
         job_that_prints(dashboard, {0: start_message(node(1))})
-        assert failure(dashboard) == (
-            f"job {job_id(dashboard)} does not stop: `ray job stop {job_id(dashboard)}`"
-        )
+        warnings: list[str] = []
+        assert "gave no answer: status RUNNING" in failure(dashboard, warn=warnings.append)
+        (warning,) = warnings
+        assert warning.startswith(f"job {job_id(dashboard)} does not stop; ")
+
+    def test_trouble_at_the_end_changes_no_report(self, dashboard: FakeDashboard) -> None:
+        job_that_prints(dashboard, {0: start_message(node(1)), 1: packed(ANSWER), END: END_MESSAGE})
+        warnings: list[str] = []
+        with run(dashboard, warn=warnings.append) as collected:
+            assert collected.nodes[0].status is NodeStatus.OK
+            dashboard.overrides["GET JOB/"] = Reply(500, "GCS is gone", "text/plain")
+        (warning,) = warnings
+        assert "GCS is gone" in warning
+        assert f"job {job_id(dashboard)} may still run" in warning
+
+    def test_answers_that_are_there_are_told_when_time_is_up(
+        self, dashboard: FakeDashboard
+    ) -> None:
+        job_that_prints(dashboard, {0: start_message(node(1), node(2)), 1: packed(ANSWER)})
+        with run(dashboard) as collected:
+            assert [report.status.value for report in collected.nodes] == ["ok", "timeout"]
+            assert collected.nodes[1].reason.startswith("its answer was lost")
+        assert dashboard.stopped == [job_id(dashboard)]
+
+    def test_old_jobs_of_ours_are_forgotten_but_for_the_last_few(
+        self, dashboard: FakeDashboard
+    ) -> None:
+        ours: list[dict[str, Any]] = [
+            {"submission_id": f"raydiag-probe-{n}", "status": "SUCCEEDED", "end_time": n}
+            for n in range(8)
+        ]
+        others: list[dict[str, Any]] = [
+            {"submission_id": "raydiag-probe-new", "status": "RUNNING"},
+            {"submission_id": "raysubmit_1", "status": "SUCCEEDED", "end_time": 1},
+            {"submission_id": None, "status": "SUCCEEDED", "end_time": 1},
+        ]
+        dashboard.jobs = [*others, *reversed(ours)]
+        job_that_prints(dashboard, {0: start_message(), END: END_MESSAGE})
+        ends(dashboard, "SUCCEEDED")
+        with run(dashboard):
+            pass
+        deleted = [asked.path for asked in dashboard.asked if asked.method == "DELETE"]
+        assert deleted == [f"/api/jobs/raydiag-probe-{n}" for n in range(3)]
 
     def test_dashboard_that_goes_away(self, dashboard: FakeDashboard) -> None:
         dashboard.overrides["GET JOB/"] = Reply(500, "GCS is gone", "text/plain")
@@ -443,7 +488,9 @@ class TestRun:
     @pytest.mark.parametrize("reply", [Reply(body="{}"), Reply(body='{"status": null}')])
     def test_details_without_a_status(self, dashboard: FakeDashboard, reply: Reply) -> None:
         dashboard.overrides["GET JOB/"] = reply
-        assert "does not stop" in failure(dashboard)
+        warnings: list[str] = []
+        assert "gave no answer" in failure(dashboard, warn=warnings.append)
+        assert "does not stop" in warnings[0]
 
     def test_refused_submission(self, dashboard: FakeDashboard) -> None:
         dashboard.overrides["POST /api/jobs/"] = Reply(400, "no such field", "text/plain")

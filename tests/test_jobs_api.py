@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,14 @@ CALLS: dict[str, Callable[[JobsApi], Any]] = {
     "submit": lambda api: api.submit("true", "raydiag-1", {}),
     "job": lambda api: api.job("raydiag-1"),
     "stop": lambda api: api.stop("raydiag-1"),
-    "training_start": lambda api: api.training_start(),
+    "jobs": lambda api: api.jobs(),
 }
 ROUTES = {
     "version": "GET /api/version",
     "submit": "POST /api/jobs/",
     "job": "GET JOB/",
     "stop": "POST JOB/stop",
-    "training_start": "GET /api/jobs/",
+    "jobs": "GET /api/jobs/",
 }
 every_call = pytest.mark.parametrize("call", CALLS)
 
@@ -127,6 +128,21 @@ def test_foreign_jobs_are_never_stopped(dashboard: FakeDashboard, foreign: str) 
     assert dashboard.asked == []
 
 
+@pytest.mark.parametrize("foreign", ["", "raysubmit_1", "my-raydiag-1"])
+def test_foreign_jobs_are_never_deleted(dashboard: FakeDashboard, foreign: str) -> None:
+    with pytest.raises(CannotRun, match="is not raydiag's job"):
+        JobsApi(dashboard.url).delete(foreign)
+    assert dashboard.asked == []
+
+
+def test_calls_are_over_at_the_limit(dashboard: FakeDashboard) -> None:
+    dashboard.silent.set()
+    api = JobsApi(dashboard.url)
+    api.limit = time.monotonic() + 0.3
+    assert "does not answer" in refused("job", api)
+    assert time.monotonic() < api.limit + 5  # and not after the usual half minute
+
+
 def job(status: str, start_ms: Any, submission_id: Any = None) -> dict[str, Any]:
     return {"status": status, "start_time": start_ms, "submission_id": submission_id}
 
@@ -146,7 +162,7 @@ def test_training_start_leaves_our_own_jobs_out(
     dashboard: FakeDashboard, jobs: list[dict[str, Any]], start: float | None
 ) -> None:
     dashboard.jobs = jobs
-    assert JobsApi(dashboard.url).training_start() == start
+    assert jobs_api.training_start(JobsApi(dashboard.url).jobs()) == start
 
 
 def test_actors(dashboard: FakeDashboard) -> None:
@@ -239,7 +255,7 @@ def test_listener_that_never_answers(
     for call in CALLS:
         assert "takes connections and does not answer" in refused(call, JobsApi(dashboard.url))
     assert JobsApi(dashboard.url).logs("raydiag-1") == ""
-    assert JobsApi(dashboard.url).actors(timeout_s=0.05) == []
+    assert JobsApi(dashboard.url).actors() == []
 
 
 def test_https_where_http_is_spoken(dashboard: FakeDashboard) -> None:
@@ -250,14 +266,14 @@ def test_https_where_http_is_spoken(dashboard: FakeDashboard) -> None:
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64, ".x", "two words", "\u2603.invalid"])
 def test_host_that_no_resolver_takes(host: str) -> None:
-    assert "--address" in refused("training_start", JobsApi(f"http://{host}:8265"))
+    assert "--address" in refused("jobs", JobsApi(f"http://{host}:8265"))
 
 
 def test_token_is_sent_as_bearer_with_every_request(dashboard: FakeDashboard) -> None:
     dashboard.token = "s3cret"
     api = JobsApi(dashboard.url, "s3cret")
     api.version()
-    api.training_start()
+    api.jobs()
     api.submit("true", "raydiag-1", {})
     api.stop("raydiag-1")
     assert {asked.headers["Authorization"] for asked in dashboard.asked} == {"Bearer s3cret"}

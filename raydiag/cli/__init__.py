@@ -7,6 +7,7 @@ found, but not everything could be seen; 4 could not run; 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -22,17 +23,25 @@ _COMMANDS = (probe,)
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command; returns the exit code."""
     arguments = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _terminated)  # clean up as on Ctrl-C
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminated)  # clean up as on Ctrl-C
     try:
         return int(arguments.run(arguments))
     except RaydiagError as error:
         print(f"raydiag: {_one_line(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("raydiag: interrupted; nothing of raydiag's is left running", file=sys.stderr)
+        print("raydiag: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away
         return 141
+    except Exception as error:
+        if os.environ.get("RAYDIAG_TRACEBACK"):
+            raise
+        words = _one_line(f"{type(error).__name__}: {error}")[:500]
+        hint = "please report it with the traceback that RAYDIAG_TRACEBACK=1 shows"
+        print(f"raydiag: a bug of raydiag's own: {words}; {hint}", file=sys.stderr)
+        return RaydiagError.exit_code
 
 
 class _Parser(argparse.ArgumentParser):

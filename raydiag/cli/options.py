@@ -120,6 +120,13 @@ class Progress:
         filled = 30 * answered // max(1, asked)
         self.say(f"[{'#' * filled}{'.' * (30 - filled)}] {answered} of {asked} nodes answered")
 
+    def warn(self, text: str) -> None:
+        """A line on stderr that changes no verdict."""
+        from raydiag.render.escape import terminal
+
+        self.clear()
+        print(f"raydiag: {terminal(text)}", file=sys.stderr)
+
     def clear(self) -> None:
         if self._width:
             print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)

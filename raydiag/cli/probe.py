@@ -7,7 +7,7 @@ import contextlib
 import importlib
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from raydiag.cli import options
@@ -33,6 +33,7 @@ exit codes:
   3 nothing wrong found, but not everything could be seen             4 could not run
 """
 _LONGEST_DEADLINE_S = 600.0
+_VICTIM_WORDS = ("process", "task", "pid")  # in every kernel message that names one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,22 +87,30 @@ def run(arguments: argparse.Namespace) -> int:
         stack.callback(progress.clear)  # also before the message of an error
         api, address = stack.enter_context(_cluster(arguments, progress))
         progress.say("asking the cluster ...")
-        job_start = None
-
-        def meanwhile() -> None:
-            nonlocal job_start
-            job_start = api.training_start()
-            importlib.import_module("raydiag.diagnosis")
-
-        collected = stack.enter_context(collect(api, address, request, progress.nodes, meanwhile))
+        collected = stack.enter_context(
+            collect(
+                api,
+                address,
+                request,
+                progress.nodes,
+                warn=progress.warn,
+                meanwhile=_import_judges,
+            )
+        )
         from raydiag import diagnosis
 
-        snapshot = _snapshot(collected, api, job_start)
+        snapshot = _snapshot(collected, api)
         progress.clear()
         explained = diagnosis.explain(snapshot)
         report = _rendered(arguments, snapshot, explained, collected.cluster)
         options.write_report(report, arguments.output)
     return diagnosis.exit_code(explained)
+
+
+def _import_judges() -> None:
+    """What comes after the answers, loaded while the cluster is at work on them."""
+    for name in ("raydiag.diagnosis", "raydiag.render.text", "raydiag.render.document"):
+        importlib.import_module(name)
 
 
 @contextlib.contextmanager
@@ -164,18 +173,21 @@ def _chosen(only: str | None, skip: str | None) -> list[str]:
     return chosen
 
 
-def _snapshot(collected: Collected, api: Cluster, job_start: float | None) -> Snapshot:
+def _snapshot(collected: Collected, api: Cluster) -> Snapshot:
     from raydiag.model import Snapshot
 
-    # Actors join a kernel log's victim to a training rank: without such a line they cost nothing.
-    lines: Sequence[Any] = [
-        line for node in collected.nodes for line in node.records("kernel_log") if line.matched
-    ]
+    # Actors join a kernel log's victim to a training rank. A log that names none costs no look-up,
+    # and where the deadline has passed there is no time for one.
+    victims = any(
+        line.matched and any(word in line.text for word in _VICTIM_WORDS)
+        for node in collected.nodes
+        for line in node.records("kernel_log")
+    )
     return Snapshot(
         nodes=collected.nodes,
         time=collected.asked_at,
-        job_start=job_start,
-        actors=api.actors() if lines else (),
+        job_start=collected.job_start,
+        actors=api.actors() if victims and time.monotonic() < api.limit else (),
     )
 
 

@@ -7,6 +7,7 @@ limit. Pickled by value by the coordinator, so that nodes need no raydiag.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -16,7 +17,7 @@ import sys
 import time
 from importlib.util import MAGIC_NUMBER
 
-_MFD_NOEXEC_SEAL = 0x0008  # linux/memfd.h
+_MFD_CLOEXEC, _MFD_NOEXEC_SEAL = 0x0001, 0x0008  # linux/memfd.h
 _STDERR_BYTES = 2000
 _ANSWER_LIMIT_BYTES = 64 << 20
 
@@ -86,10 +87,20 @@ class RaydiagNodeActor:
 
 def _memory_file(name: str) -> int:
     """A file that exists in memory only; said to hold no program, or the kernel would log it."""
+    create = getattr(os, "memfd_create", _memfd_create)
     try:
-        return os.memfd_create(name, os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
+        return int(create(name, _MFD_CLOEXEC | _MFD_NOEXEC_SEAL))
     except OSError:  # before Linux 6.3 the flag is unknown
-        return os.memfd_create(name)
+        return int(create(name, _MFD_CLOEXEC))
+
+
+def _memfd_create(name: str, flags: int) -> int:
+    """For Pythons that were built against an old C library. Raises OSError."""
+    number = {"x86_64": 319, "aarch64": 279}.get(os.uname().machine, -1)
+    fd = int(ctypes.CDLL(None, use_errno=True).syscall(number, name.encode(), flags))
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "memfd_create")
+    return fd
 
 
 def _read_answer(fd: int, deadline: float) -> bytes:

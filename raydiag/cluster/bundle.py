@@ -24,7 +24,12 @@ _MODULES = [
 # parent is Ray's own job supervisor: take its interpreter, and the place where its ray lies. The
 # supervisor's parent is the raylet: it knows its cluster, while RAY_ADDRESS as Ray sets it for jobs
 # is the newest cluster found on the machine, which may be another one.
-_START = """\
+#
+# The bundle goes into the environment, where `ps` does not show it; a here-document would be
+# written to a file by some shells.
+LAST_LINE = "# the end of raydiag's command\n"
+_START = (
+    """\
 python=$(readlink /proc/$PPID/exe 2>/dev/null)
 [ -x "$python" ] || python=python3
 ray=$(sed -n 's#^[^/]*\\(/.*\\)/ray/_raylet[^/]*$#\\1#p' /proc/$PPID/maps 2>/dev/null | head -n 1)
@@ -32,10 +37,11 @@ ray=$(sed -n 's#^[^/]*\\(/.*\\)/ray/_raylet[^/]*$#\\1#p' /proc/$PPID/maps 2>/dev
 raylet=$(sed -n 's/^PPid:[[:space:]]*//p' /proc/$PPID/status 2>/dev/null)
 gcs=$(tr '\\0' '\\n' </proc/$raylet/cmdline 2>/dev/null | sed -n 's/^--gcs-address=//p')
 [ -n "$gcs" ] && export RAY_ADDRESS="$gcs"
-exec "$python" -B -c '%s' <<'RAYDIAG'
-%s
-RAYDIAG
+export RAYDIAG_BUNDLE='%s'
+exec "$python" -B -c '%s'
 """
+    + LAST_LINE
+)
 
 
 def modules(probes: Iterable[str]) -> dict[str, str]:
@@ -73,7 +79,7 @@ def job_command(probes: Iterable[str], request: Mapping[str, Any]) -> str:
     return command
 
 
-def start_command(program: str, stdin: str) -> str:
-    """Shell lines that run a Python program, with that text as its stdin, on the cluster's Ray."""
-    assert "'" not in program  # it stands between single quotes
-    return _START % (program, stdin)
+def start_command(program: str, carried: str) -> str:
+    """Shell lines that run a Python program on the cluster's Ray, with RAYDIAG_BUNDLE set."""
+    assert "'" not in program + carried  # they stand between single quotes
+    return _START % (carried, program)

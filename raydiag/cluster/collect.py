@@ -9,14 +9,14 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Optional, Protocol
 
 import raydiag
 from raydiag import probes, records
 from raydiag.cluster import bundle, frames
 from raydiag.cluster.address import Address
-from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL
+from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL, is_ours, training_start
 from raydiag.errors import CannotRun, ParseError, UsageError
 from raydiag.model import (
     Actor,
@@ -31,6 +31,10 @@ from raydiag.model import (
 
 _STARTUP_LIMIT_S = 120.0
 _POLL_S = 0.1
+_AFTER_DEADLINE_S = 0.8  # of the second that the command may take longer than its deadline
+_STOP_LIMIT_S = 6.0
+_CALL_LIMIT_S = 2.0  # for one call, when nothing but cleaning up is left
+_JOBS_KEPT = 5
 _END = 999_999  # number of the coordinator's last message
 _NODE_ANSWER_LIMIT_BYTES = 256 << 20
 
@@ -55,11 +59,14 @@ class Collected:
 
     nodes: Sequence[NodeReport]
     asked_at: float
+    job_start: Optional[float]  # earliest start of the jobs that run now, Unix s
     cluster: Mapping[str, Any]  # address, session_name, ray_version, gcs_address, the times
 
 
 class Cluster(Protocol):
     """What carries a job of ours: a dashboard (`jobs_api`) or a throw-away Ray (`local`)."""
+
+    limit: float  # time.monotonic() at which calls have to be over
 
     @property
     def url(self) -> str: ...
@@ -68,7 +75,8 @@ class Cluster(Protocol):
     def job(self, submission_id: str) -> dict[str, Any]: ...
     def logs(self, submission_id: str) -> str: ...
     def stop(self, submission_id: str) -> None: ...
-    def training_start(self) -> Optional[float]: ...
+    def jobs(self) -> list[dict[str, Any]]: ...
+    def delete(self, submission_id: str) -> None: ...
     def actors(self) -> list[Actor]: ...
 
 
@@ -87,18 +95,30 @@ class _Job:
             raise
 
     def end(self, patience_s: float) -> None:
-        """Leave nothing running: give the job a moment to end by itself, then stop it."""
-        limit = time.monotonic() + patience_s
-        stopped = False
+        """Leave nothing running: give the job a moment to end by itself, then stop it.
+
+        Raises CannotRun when that cannot be had, or seen, within some seconds.
+        """
+        stop_at = time.monotonic() + patience_s
+        give_up_at = stop_at + _STOP_LIMIT_S
         while True:
+            now = time.monotonic()
+            self.api.limit = min(give_up_at, now + _CALL_LIMIT_S)
             if self.api.job(self.id).get("status") in TERMINAL:
                 return
-            if time.monotonic() > limit:
-                if stopped:
-                    raise CannotRun(f"job {self.id} does not stop: `ray job stop {self.id}`")
+            if now > give_up_at:
+                raise CannotRun(f"job {self.id} does not stop")
+            if now > stop_at:
                 self.api.stop(self.id)
-                stopped, limit = True, time.monotonic() + 10
+                stop_at = give_up_at
             time.sleep(_POLL_S)
+
+    def tidy(self, jobs: Sequence[Mapping[str, Any]]) -> None:
+        """Let Ray forget our jobs of earlier times, all but the last few: each is a long text."""
+        ended = [job for job in jobs if is_ours(job) and job.get("status") in TERMINAL]
+        ended.sort(key=lambda job: job.get("end_time") or 0)
+        for job in ended[:-_JOBS_KEPT]:
+            self.api.delete(str(job["submission_id"]))
 
 
 @contextlib.contextmanager
@@ -107,14 +127,17 @@ def collect(
     address: Address,
     request: Request,
     progress: Progress,
+    warn: Callable[[str], None],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[Collected]:
     """Run the request on the cluster; yields the answers, and ends the job on leaving.
 
     `meanwhile` is called once, while the job starts: for what the caller can do in that second.
+    `warn` gets a line when the job could not be ended: that changes no verdict.
     Raises CannotRun without a working cluster, UsageError for nodes that do not exist.
     """
     version = api.version()
+    jobs = api.jobs()
     nonce = secrets.token_hex(8)
     command = bundle.job_command(request.probes, _coordinator_request(request, nonce))
     job = _Job(api, command)
@@ -122,27 +145,32 @@ def collect(
     try:
         meanwhile()
         messages = _follow(job, nonce, request.deadline_s, progress)
-        start, end = messages.get(0), messages[_END]
+        start, end = messages.get(0), messages.get(_END, {})
         if "usage" in end:
             raise UsageError(end["usage"])
         if start is None:
             raise CannotRun(f"the log of raydiag's job {job.id} is damaged: try again")
         _check_cluster(address, version, start)
-        patience_s = 1.5
+        patience_s = 1.5 if end else 0.0
         yield Collected(
             nodes=reports(start["nodes"], messages, request.probes),
             asked_at=start["time"],
+            job_start=training_start(jobs),
             cluster={
                 "address": api.url,
                 "gcs_address": start["gcs_address"],
                 "asked_at": start["time"],
                 "deadline_s": request.deadline_s,
-                "duration_s": end["duration_s"],
+                "duration_s": end.get("duration_s"),
                 **version,
             },
         )
     finally:
-        job.end(patience_s)
+        try:
+            job.end(patience_s)
+            job.tidy(jobs)
+        except CannotRun as error:
+            warn(f"{error}; raydiag's job {job.id} may still run, until its own deadline at most")
 
 
 def _coordinator_request(request: Request, nonce: str) -> dict[str, Any]:
@@ -163,46 +191,61 @@ def _coordinator_request(request: Request, nonce: str) -> dict[str, Any]:
 def _follow(
     job: _Job, nonce: str, deadline_s: float, progress: Progress
 ) -> dict[int, dict[str, Any]]:
-    """Read the job's log until the coordinator's end message. Raises CannotRun without one."""
+    """Read the job's log until the coordinator's end message, or until time is up.
+
+    Raises CannotRun when nothing useful came by then.
+    """
     decoder = frames.Decoder(nonce)
     messages: dict[int, dict[str, Any]] = {}
-    limit = time.monotonic() + _STARTUP_LIMIT_S
+    job.api.limit = time.monotonic() + _STARTUP_LIMIT_S
     next_look = time.monotonic() + 1.0
-    while time.monotonic() < limit:
-        log = job.api.logs(job.id)
-        decoder.feed(log)
+    status = "PENDING"
+    while time.monotonic() < job.api.limit:
+        began = time.monotonic()
+        # Looked at before the log is read: what an ended job has printed is then all there.
+        if began > next_look:
+            next_look = began + 1.0
+            with contextlib.suppress(CannotRun):
+                status = str(job.api.job(job.id).get("status"))
+        decoder.feed(job.api.logs(job.id))
         for number in [n for n in decoder.messages if n not in messages]:
             messages[number] = _unpacked(decoder.messages[number])
             if number == 0:
-                limit = time.monotonic() + deadline_s + 1.0
+                job.api.limit = time.monotonic() + deadline_s + _AFTER_DEADLINE_S
             elif number > _END:
                 progress(messages[number]["answered"], messages[number]["asked"])
-        if _END in messages:
-            return messages
-        if time.monotonic() > next_look:
-            next_look = time.monotonic() + 1.0
-            details = job.api.job(job.id)
-            if details.get("status") in TERMINAL and _END not in messages:
-                decoder.feed(job.api.logs(job.id) + "\n")
-                if _END not in decoder.messages:
-                    raise CannotRun(_why_no_answer(job.id, details, job.api.logs(job.id)))
-        time.sleep(_POLL_S)
-    raise CannotRun(_why_no_answer(job.id, job.api.job(job.id), job.api.logs(job.id)))
+        if _END in messages or status in TERMINAL:
+            break
+        # A long log takes the dashboard a while: leave it most of its time, and leave us enough
+        # for one more reading before the limit.
+        took_s = time.monotonic() - began
+        left_s = job.api.limit - time.monotonic() - took_s
+        time.sleep(max(_POLL_S, min(3 * took_s, left_s)))
+    if _END not in messages and not any(0 < number < _END for number in messages):
+        job.api.limit = time.monotonic() + 1.0
+        raise CannotRun(_why_no_answer(job))
+    return messages
 
 
 def _unpacked(payload: bytes) -> dict[str, Any]:
     return dict(json.loads(zlib.decompress(payload)))
 
 
-def _why_no_answer(job_id: str, details: Mapping[str, Any], log: str) -> str:
-    printed = log.rpartition("RAYDIAG\n")[2]  # Ray shows the command first, which is no news
+def _why_no_answer(job: _Job) -> str:
+    try:
+        details = job.api.job(job.id)
+    except CannotRun as error:
+        return f"raydiag's job {job.id} gave no answer: {error}"
+    log = job.api.logs(job.id)
+    # Ray shows the command first, which is no news.
+    printed = log.rpartition(bundle.LAST_LINE)[2]
     lines = [line for line in printed.splitlines() if line.strip() and "@raydiag" not in line]
     last = (lines or ["(it printed nothing)"])[-1].strip()[:300]
     # Ray's message ends with the end of the log, our bundle and frames included.
     message = str(details.get("message") or "").partition(", last available logs")[0]
     message = " ".join(message.split())[:300]
     return (
-        f"raydiag's job {job_id} gave no answer: status {details.get('status')}: {message}; "
+        f"raydiag's job {job.id} gave no answer: status {details.get('status')}: {message}; "
         f"last line of its log: {last}"
     )
 
@@ -241,10 +284,29 @@ def reports(
     return sorted(found, key=lambda report: (report.node.host, report.node.node_id))
 
 
+@dataclass(frozen=True)
+class _Holds:
+    """How a kind of reader was confined; see `confinement.confine`."""
+
+    no_new_privs: bool
+    seccomp: bool
+    landlock_abi: int
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What a node runner says of its run; see `runner.Runner.run`."""
+
+    time: float
+    cpu_s: float
+    pid: int
+    sandbox: dict[str, _Holds]  # by kind of reader
+
+
 def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[str]) -> NodeReport:
     if message is None:
-        reason = "its answer was lost or damaged in the job's log"
-        return NodeReport(node, NodeStatus.UNREACHABLE, reason=reason)
+        reason = "its answer was lost: nothing of it came through the job's log in time"
+        return NodeReport(node, NodeStatus.TIMEOUT, reason=reason)
     duration_s = float(message.get("duration_s", 0.0))
     if message["status"] != "answered":
         status = NodeStatus(message["status"])
@@ -253,9 +315,7 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         answer = _inflated(base64.b64decode(message["answer"]))
         results = {name: _result(name, answer["probes"][name]) for name in names}
         stuck = [records.decode(StuckReader, item) for item in answer["stuck"]]
-        sandbox = {str(kind): dict(holds) for kind, holds in answer["sandbox"].items()}
-        collected_at, cpu_s = float(answer["time"]), float(answer["cpu_s"])
-        pid = int(answer["pid"])
+        head = records.decode(_Head, answer)
     except Exception as error:
         # Whatever a node sends costs its own report and no other's.
         reason = f"its answer does not make sense: {type(error).__name__}: {error}"[:300]
@@ -272,10 +332,10 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         reason="; ".join(broken),
         probes=results,
         stuck=stuck,
-        sandbox=sandbox,
-        collected_at=collected_at,
-        cpu_s=cpu_s,
-        pid=pid,
+        sandbox={kind: asdict(holds) for kind, holds in head.sandbox.items()},
+        collected_at=head.time,
+        cpu_s=head.cpu_s,
+        pid=head.pid,
     )
 
 

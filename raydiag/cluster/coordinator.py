@@ -5,8 +5,8 @@ answer comes from the node that was asked, and writes everything to the job's lo
 judges nothing. What it says:
 
     0        start: the cluster, the nodes asked, the nodes dead
-    1..n     one message per node, in the order of `asked`
-    then     end: how many messages there are
+    1..n     one message per node, numbered in the order of its list, each as soon as it is there
+    999,999  end: how many messages there are
 
 Progress lines are plain frames numbered from 1,000,000 up.
 """
@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -37,6 +37,7 @@ END = 999_999
 PROGRESS = 1_000_000
 _MOST_ACTORS_AT_ONCE = 500
 _ANSWER_MARGIN_S = 0.25  # from the last answer to the frames being readable
+_LOOK_S = 0.2  # for the control store to say which nodes are dead
 _NAMESPACE = "raydiag"
 # NodeDeathInfo.Reason of Ray's common.proto, by number.
 _DEATH_REASONS = (
@@ -64,7 +65,9 @@ class Coordinator:
         self.bundle = b""
         self.actors: dict[str, Any] = {}  # node id -> actor handle
         self.calls: dict[Any, tuple[str, str]] = {}  # object ref -> (node id, method)
-        self.answers: dict[str, dict[str, Any]] = {}
+        self.numbers: dict[str, int] = {}  # node id -> number of its message
+        self.answered: set[str] = set()
+        self.silent: dict[str, tuple[str, str]] = {}  # node id -> status and reason
         self.asked_at: dict[str, float] = {}
 
     def say(self, number: int, message: Mapping[str, Any]) -> None:
@@ -90,12 +93,11 @@ class Coordinator:
                 "nodes": [_row(node) for node in asked],
             },
         )
-        alive = [node for node in asked if node["Alive"]]
+        alive = [node["NodeID"] for node in asked if node["Alive"]]
+        self.numbers = {node_id: number for number, node_id in enumerate(alive, start=1)}
         try:
-            self._collect([node["NodeID"] for node in alive])
-            self._explain_missing(alive)
-            for number, node in enumerate(alive, start=1):
-                self.say(number, self.answers[node["NodeID"]])
+            self._collect(alive)
+            self._explain_missing()
             self.say(END, {"messages": len(alive), "duration_s": time.monotonic() - self.started})
         finally:
             self._clean_up()
@@ -118,7 +120,7 @@ class Coordinator:
                 self._take(node_id, method, ref)
             if time.monotonic() - told > 0.4:
                 told = time.monotonic()
-                counts = {"answered": len(self.answers), "asked": len(node_ids)}
+                counts = {"answered": len(self.answered), "asked": len(node_ids)}
                 self.say(PROGRESS + int((told - self.started) * 1000), counts)
 
     def _packed(self) -> bytes:
@@ -139,6 +141,7 @@ class Coordinator:
         self.calls[handle.identify.remote()] = (node_id, "identify")
 
     def _take(self, node_id: str, method: str, ref: Any) -> None:
+        """Book an answer; a node's own goes out at once, so that nobody's silence can lose it."""
         try:
             answer = ray.get(ref, timeout=1)
             if not isinstance(answer, bytes):
@@ -146,12 +149,17 @@ class Coordinator:
             if method == "identify":
                 self._identified(node_id, json.loads(answer))
                 return
+            self.answered.add(node_id)
             data = base64.b64encode(answer).decode()
-            self.answers[node_id] = {"status": "answered", "answer": data}
+            self._say_node(node_id, {"status": "answered", "answer": data})
         except Exception as error:
-            self.answers[node_id] = {"status": "unreachable", "reason": _first_line(error)}
-        self.answers[node_id]["duration_s"] = time.monotonic() - self.asked_at[node_id]
+            self.silent[node_id] = ("unreachable", _first_line(error))
         self._end_actor(node_id)
+
+    def _say_node(self, node_id: str, message: dict[str, Any]) -> None:
+        asked_at = self.asked_at.get(node_id, self.started)
+        message["duration_s"] = time.monotonic() - asked_at
+        self.say(self.numbers[node_id], message)
 
     def _identified(self, node_id: str, identity: Mapping[str, Any]) -> None:
         if identity["node_id"] != node_id:
@@ -163,24 +171,21 @@ class Coordinator:
         ref = handle.probe.remote(self.request["entrypoint"], self.bundle, budget_s)
         self.calls[ref] = (node_id, "probe")
 
-    def _explain_missing(self, alive: Iterable[Mapping[str, Any]]) -> None:
-        """Every node that was asked gets an answer, if only the reason why there is none."""
-        missing = [n["NodeID"] for n in alive if n["NodeID"] not in self.answers]
+    def _explain_missing(self) -> None:
+        """Every node that was asked gets a message, if only the reason why there is no answer."""
         stage = dict(self.calls.values())
-        for node_id in missing:
+        for node_id in self.numbers.keys() - self.answered - self.silent.keys():
             what = {
                 "identify": "its probe actor did not start",
                 "probe": "its probe actor started and did not answer",
             }.get(stage.get(node_id, ""), "it was not reached")
             reason = f"no answer within {self.request['deadline_s']:g} s: {what}"
-            self.answers[node_id] = {"status": "timeout", "reason": reason}
-        silent = {n for n, answer in self.answers.items() if answer["status"] != "answered"}
-        if not silent:
-            return
-        for node in ray.nodes():
-            if node["NodeID"] in silent and not node["Alive"]:
-                reason = f"Ray lost the node while it was probed: {_death_reason(node)}"
-                self.answers[node["NodeID"]].update(status="dead", reason=reason)
+            self.silent[node_id] = ("timeout", reason)
+        lost = _lost_nodes() if self.silent else {}
+        for node_id, (status, reason) in self.silent.items():
+            if node_id in lost:
+                status, reason = "dead", f"Ray lost the node while it was probed: {lost[node_id]}"
+            self._say_node(node_id, {"status": status, "reason": reason})
 
     def _end_actor(self, node_id: str) -> None:
         with contextlib.suppress(Exception):  # cleaning up must not change the outcome
@@ -189,6 +194,20 @@ class Coordinator:
     def _clean_up(self) -> None:
         for node_id in list(self.actors):
             self._end_actor(node_id)
+
+
+def _lost_nodes() -> dict[str, str]:
+    """Node id -> reason of the nodes that Ray calls dead now; empty when it does not say soon."""
+    found: dict[str, str] = {}
+
+    def look() -> None:
+        dead = [node for node in ray.nodes() if not node["Alive"]]
+        found.update({node["NodeID"]: _death_reason(node) for node in dead})
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(_LOOK_S)
+    return dict(found)
 
 
 def _session_name(context: Any) -> str:

@@ -7,9 +7,10 @@ Source: Ray's `dashboard/modules/job` and `dashboard/modules/state`; checked on 
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Optional
 from urllib.parse import urlsplit
@@ -30,6 +31,7 @@ class JobsApi:
 
     def __init__(self, url: str, token: Optional[str] = None) -> None:
         self.url = url.rstrip("/")
+        self.limit = math.inf  # time.monotonic() at which calls have to be over
         self._token = token
         self._session = requests.Session()
         # A proxy of the environment cannot reach them.
@@ -81,20 +83,20 @@ class JobsApi:
             raise CannotRun(f"{submission_id} is not raydiag's job: it is not stopped")
         self._call("POST", f"/api/jobs/{submission_id}/stop")
 
-    def training_start(self) -> Optional[float]:
-        """Earliest start (Unix s) of the jobs that run now, ours left out; None without any."""
-        starts = []
-        for job in self._call("GET", "/api/jobs/", list):
-            ours = str(job.get("submission_id") or "").startswith(SUBMISSION_PREFIX)
-            if job.get("status") == "RUNNING" and not ours and job.get("start_time"):
-                starts.append(float(job["start_time"]) / 1000)
-        return min(starts, default=None)
+    def jobs(self) -> list[dict[str, Any]]:
+        """All jobs that Ray remembers, also those that were not submitted."""
+        return [job for job in self._call("GET", "/api/jobs/", list) if isinstance(job, dict)]
 
-    def actors(self, timeout_s: float = 3.0) -> list[Actor]:
+    def delete(self, submission_id: str) -> None:
+        """Let Ray forget a job of ours that has ended; any other is refused."""
+        if not submission_id.startswith(SUBMISSION_PREFIX):
+            raise CannotRun(f"{submission_id} is not raydiag's job: it is not deleted")
+        self._send("DELETE", f"/api/jobs/{submission_id}")
+
+    def actors(self) -> list[Actor]:
         """Actors of all jobs, dead ones too (as far as Ray remembers); empty when not to be had."""
         try:
-            path = "/api/v0/actors?limit=10000"
-            reply = self._call("GET", path, timeout=(timeout_s, timeout_s))
+            reply = self._call("GET", "/api/v0/actors?limit=10000")
             return [
                 Actor(
                     node_id=str(row.get("node_id") or ""),
@@ -129,7 +131,8 @@ class JobsApi:
         return content
 
     def _send(self, method: str, path: str, **options: Any) -> requests.Response:
-        options.setdefault("timeout", _TIMEOUT_S)
+        left_s = max(0.1, self.limit - time.monotonic())
+        options["timeout"] = tuple(min(left_s, usual_s) for usual_s in _TIMEOUT_S)
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
             return self._session.request(method, self.url + path, headers=headers, **options)
@@ -171,6 +174,21 @@ def _http_error(reply: requests.Response) -> str:
     else:
         hint = "if this is no Ray dashboard, give the dashboard's URL with --address"
     return f"HTTP {reply.status_code}: {words}; {hint}"
+
+
+def is_ours(job: Mapping[str, Any]) -> bool:
+    """Whether a row of `jobs` is a job of raydiag's."""
+    return str(job.get("submission_id") or "").startswith(SUBMISSION_PREFIX)
+
+
+def training_start(jobs: Iterable[Mapping[str, Any]]) -> Optional[float]:
+    """Earliest start (Unix s) of the jobs that run now, ours left out; None without any."""
+    starts = [
+        float(job["start_time"]) / 1000
+        for job in jobs
+        if job.get("status") == "RUNNING" and not is_ours(job) and job.get("start_time")
+    ]
+    return min(starts, default=None)
 
 
 def token() -> Optional[str]:

@@ -42,6 +42,7 @@ class LocalRay:
         self._ray = ray
         self._log = directory / "job.log"
         self._job: Optional[subprocess.Popen[bytes]] = None
+        self.limit = 0.0  # calls do not block here
 
     def version(self) -> dict[str, Any]:
         """{"ray_version", "session_name"}."""
@@ -83,9 +84,12 @@ class LocalRay:
         if self._job is not None:
             self._job.terminate()
 
-    def training_start(self) -> Optional[float]:
+    def jobs(self) -> list[dict[str, Any]]:
         """No job but ours runs here."""
-        return None
+        return []
+
+    def delete(self, submission_id: str) -> None:
+        """Nothing remembers a job here."""
 
     def actors(self) -> list[Actor]:
         """No actor but ours lives here."""
@@ -124,6 +128,7 @@ def throwaway_ray() -> Iterator[LocalRay]:
 
 
 def _start(ray: Any, directory: Path) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
             address="local",
@@ -138,12 +143,14 @@ def _start(ray: Any, directory: Path) -> None:
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise CannotRun(f"could not start a local Ray: {type(error).__name__}: {text}") from None
+    finally:
+        signal.signal(signal.SIGTERM, handler)  # ray.init installs its own
 
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Clean up to the end: a second Ctrl-C would leave a Ray behind."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     handlers = [signal.signal(number, signal.SIG_IGN) for number in numbers]
     try:
         yield

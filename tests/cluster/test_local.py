@@ -70,6 +70,26 @@ def test_interrupted_it_leaves_nothing_either(home: dict[str, str], tmp_path: Pa
     assert own_directories() - directories == set()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_ended_while_ray_is_up_it_leaves_nothing(home: dict[str, str], number: int) -> None:
+    processes, directories = ray_processes(), own_directories()
+    process = subprocess.Popen(
+        LOCAL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=home
+    )
+    end = time.monotonic() + 60
+    names: set[str] = set()
+    while not any("raydiag.cluster.coordinator" in name for name in names):
+        names = {" ".join(c.cmdline()) for c in psutil.Process(process.pid).children()}
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "raydiag: interrupted\n")
+    assert ray_processes() - processes == set()
+    assert own_directories() - directories == set()
+
+
 def test_two_at_once_do_not_meet(home: dict[str, str]) -> None:
     both = [
         subprocess.Popen(LOCAL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=home)

@@ -84,7 +84,7 @@ def test_record_survives_json(name: str, data: st.DataObject) -> None:
     try:
         received: Any = records.decode(record, json.loads(sent))
     except ParseError as error:
-        assert "is not a finite number" in str(error) or "is not a 64-bit integer" in str(error)
+        assert "is not a number up to" in str(error) or "is not a 64-bit integer" in str(error)
         return
     assert type(received) is record
     assert json.dumps(dataclasses.asdict(received)) == sent
