@@ -31,6 +31,7 @@ from raydiag.model import Status, Unread
 _SLOW_S = 0.25  # after this long the next source is started beside a slow one
 _MOST_AT_WORK = 8  # readers at once
 _MOST_STUCK = 8  # stuck readers on a node; with that many, only the first stage still reads
+_MOST_TIMEOUTS = 4  # of its own timeout, for a source whose reader runs or still sends
 _LOCK_RETRY_S = 0.05
 _LAST_LOOK_S = 0.2  # at the node's deadline, at readers that were killed then
 
@@ -43,6 +44,7 @@ class _Task:
         self.source = source
         self.listing = listing  # ask for the probe's sources first
         self.started = 0.0
+        self.due = 0.0  # when it is abandoned
         self.not_before = 0.0
         self.waiting_since = 0.0
         self.reader: sandbox.Reader  # from when it is started
@@ -157,9 +159,10 @@ class Runner:
                 else:
                     self._start(task, queue, now)
                     continue
-            for task in self._ready(now):
+            ready = self._ready(now)
+            for task in ready:
                 self._take(task, queue)
-            self._enforce_deadlines(queue, sequential)
+            self._enforce_deadlines(queue, sequential, ready)
 
     def _may_start(self, now: float, sequential: bool) -> bool:
         if sequential:
@@ -174,6 +177,7 @@ class Runner:
             self._end(probe, Status.TIMEOUT, reason, task.path)
             return
         task.started = now
+        task.due = now + probe.timeout_s
         outcome = self.outcomes[probe.name]
         outcome.first = outcome.first or now
         request = {
@@ -230,7 +234,7 @@ class Runner:
             poller.register(task.reader.fileno(), select.POLLIN)
         wake = min(
             [self.deadline - now, _LOCK_RETRY_S if not self.at_work else _SLOW_S]
-            + [task.started + task.probe.timeout_s - now for task in self.at_work]
+            + [task.due - now for task in self.at_work]
         )
         return [by_fd[fd] for fd, _ in poller.poll(max(0.0, wake) * 1000)]
 
@@ -272,10 +276,15 @@ class Runner:
             self.readers_cpu_s += reader.cpu_s()
             reader.kill()
 
-    def _enforce_deadlines(self, queue: deque[_Task], sequential: bool) -> None:
+    def _enforce_deadlines(self, queue: deque[_Task], sequential: bool, ready: list[_Task]) -> None:
         now = time.monotonic()
-        for task in [t for t in self.at_work if now - t.started >= t.probe.timeout_s]:
-            self._abandon(task, now, f"no answer within {task.probe.timeout_s:g} s")
+        for task in [task for task in self.at_work if now >= task.due]:
+            # Slow is not hung: on a node whose CPUs are all taken we get little of them.
+            alive = task in ready or task.reader.is_runnable()
+            if alive and now - task.started < _MOST_TIMEOUTS * task.probe.timeout_s:
+                task.due = now + task.probe.timeout_s / 4
+                continue
+            self._abandon(task, now, f"no answer within {now - task.started:.1f} s")
             if sequential:
                 self._give_up(queue, task)
 

@@ -198,6 +198,10 @@ class Reader:
         stat = self._stat()
         return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
+    def is_runnable(self) -> bool:
+        """Whether it runs, or waits for nothing but a CPU."""
+        return self._stat()[0] == "R"
+
     def _stat(self) -> list[str]:
         """/proc/<pid>/stat from the state letter on; a child of ours is there until reaped."""
         with open(f"/proc/{self.pid}/stat", "rb") as stat:

@@ -169,7 +169,8 @@ def test_a_probe_that_breaks_costs_its_own_result_only() -> None:
     assert results["raises"]["reason"] == "ValueError: odd"
     assert "more than 4 MiB" in results["talks"]["reason"]
     assert "ended before it answered" in results["leaves"]["reason"]
-    assert "no answer within 0.5 s" in results["loops"]["reason"]
+    # It never waited. So does a reader that gets no CPU: it had four times as long.
+    assert "loops: no answer within 2." in results["loops"]["reason"]
     assert (results["no_such"]["reason"], results["refused"]["reason"]) == (
         "no such device",
         "not permitted",

@@ -31,6 +31,7 @@ from raydiag.model import Actor
 
 _OBJECT_STORE_BYTES = 80 << 20  # the least that Ray takes
 _PATIENCE_S = 5.0
+_LONGEST_PARENT = 24
 
 
 class LocalRay:
@@ -99,7 +100,10 @@ class LocalRay:
 @contextlib.contextmanager
 def throwaway_ray() -> Iterator[LocalRay]:
     """Start Ray, yield it, and take everything away again. Raises CannotRun."""
-    directory = Path(tempfile.mkdtemp(prefix="raydiag-", dir="/tmp"))  # socket paths have a limit
+    parent = tempfile.gettempdir()
+    # The paths of Ray's sockets must stay below 108 bytes.
+    short = parent if len(parent) <= _LONGEST_PARENT else "/tmp"
+    directory = Path(tempfile.mkdtemp(prefix="raydiag-", dir=short))
     before = set(psutil.Process().children(recursive=True))
     saved = dict(os.environ)
     for name in [name for name in os.environ if name.startswith("RAY_")]:

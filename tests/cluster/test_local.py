@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,23 +22,26 @@ LOCAL = [*RAYDIAG, "probe", "--all-nodes", "--address", "local", "--format", "js
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> dict[str, str]:
+def home(tmp_path: Path) -> Iterator[dict[str, str]]:
     """An environment with an empty HOME, and Ray variables that must not matter."""
     own = {"HOME": str(tmp_path), "RAY_ADDRESS": "192.0.2.77:6379", "RAY_AUTH_MODE": "disabled"}
-    return {**os.environ, **environment(), **own}
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as directory:
+        yield {**os.environ, **environment(), **own, "TMPDIR": directory}
 
 
-def ray_processes() -> set[int]:
-    names = ("raylet", "gcs_server", "ray::")
-    return {p.pid for p in psutil.process_iter(["name"]) if p.info["name"].startswith(names)}
+def ray_processes(home: dict[str, str]) -> set[int]:
+    """Of this test only: they have its home."""
+    return {p.pid for p in psutil.process_iter() if _environment(p).get("HOME") == home["HOME"]}
 
 
-def own_directories() -> set[str]:
-    return {name for name in os.listdir("/tmp") if name.startswith("raydiag-") or name == "ray"}
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
 
 
 def test_reports_this_machine_and_leaves_nothing(home: dict[str, str], tmp_path: Path) -> None:
-    processes, directories = ray_processes(), own_directories()
     done = subprocess.run(LOCAL, capture_output=True, text=True, env=home, timeout=120)
     found = answer(done)
     (node,) = found.document["nodes"]
@@ -47,12 +52,11 @@ def test_reports_this_machine_and_leaves_nothing(home: dict[str, str], tmp_path:
     assert done.returncode in (0, 1, 3)
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
-    assert ray_processes() - processes == set()
-    assert own_directories() - directories == set()
+    assert ray_processes(home) == set()
+    assert os.listdir(home["TMPDIR"]) == []
 
 
 def test_interrupted_it_leaves_nothing_either(home: dict[str, str], tmp_path: Path) -> None:
-    processes, directories = ray_processes(), own_directories()
     process = subprocess.Popen(
         LOCAL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=home
     )
@@ -66,13 +70,12 @@ def test_interrupted_it_leaves_nothing_either(home: dict[str, str], tmp_path: Pa
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
-    assert ray_processes() - processes == set()
-    assert own_directories() - directories == set()
+    assert ray_processes(home) == set()
+    assert os.listdir(home["TMPDIR"]) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_ended_while_ray_is_up_it_leaves_nothing(home: dict[str, str], number: int) -> None:
-    processes, directories = ray_processes(), own_directories()
     process = subprocess.Popen(
         LOCAL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=home
     )
@@ -86,8 +89,8 @@ def test_ended_while_ray_is_up_it_leaves_nothing(home: dict[str, str], number: i
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", "raydiag: interrupted\n")
-    assert ray_processes() - processes == set()
-    assert own_directories() - directories == set()
+    assert ray_processes(home) == set()
+    assert os.listdir(home["TMPDIR"]) == []
 
 
 def test_two_at_once_do_not_meet(home: dict[str, str]) -> None:
