@@ -1,8 +1,9 @@
-"""Nodes that are gone, silent, or left a reader of ours stuck; and reports grouped by host."""
+"""Nodes that are gone, silent, or left a reader of ours stuck; and reports grouped by machine."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -23,23 +24,38 @@ from raydiag.model import (
 _PLANNED_END = re.compile(r"\bEXPECTED_TERMINATION\b|drain|autoscaler", re.IGNORECASE)
 _UNPLANNED_END = "UNEXPECTED_TERMINATION"
 
-_NODE_TABLE = "Ray node table (GCS)"
+NODE_TABLE = "Ray node table (GCS)"
+
+
+def machine_names(snapshot: Snapshot) -> dict[tuple[str, str], str]:
+    """By `Node.machine` what rules call a machine: its host name alone where that is unique.
+
+    Where several machines share one, the address stands behind it, so that no two are mixed up.
+    `judge` gives findings the host name back.
+    """
+    machines = dict.fromkeys(report.node.machine for report in snapshot.nodes)
+    sharing = Counter(host for host, _ in machines)
+    return {
+        (host, address): host if sharing[host] == 1 else f"{host} ({address})"
+        for host, address in machines
+    }
 
 
 def by_host(snapshot: Snapshot) -> dict[str, list[NodeReport]]:
-    """Reports of the nodes that answered, by short host name.
+    """Reports of the nodes that answered, by the machine's name (see `machine_names`).
 
     One machine may run several Ray nodes, which then report the same hardware.
     """
+    names = machine_names(snapshot)
     hosts: dict[str, list[NodeReport]] = {}
     for report in snapshot.nodes:
         if report.status in (NodeStatus.OK, NodeStatus.PARTIAL):
-            hosts.setdefault(report.node.host, []).append(report)
+            hosts.setdefault(names[report.node.machine], []).append(report)
     return hosts
 
 
 def distinct(reports: Sequence[NodeReport], probe: str, *identity: str) -> list[Any]:
-    """One probe's records on one host, the first of each identity (names of fields)."""
+    """One probe's records on one machine, the first of each identity (names of fields)."""
     key = attrgetter(*identity)
     found: dict[Any, Any] = {}
     for report in reports:
@@ -51,17 +67,16 @@ def distinct(reports: Sequence[NodeReport], probe: str, *identity: str) -> list[
 def departed(snapshot: Snapshot) -> Mapping[str, str]:
     """Ids of dead nodes whose absence is no fault, with the reason why.
 
-    Either Ray ended the node on purpose, or its machine is in the cluster again under another id.
+    Either Ray ended the node on purpose, or its machine is in the cluster again under another id:
+    that is told by the address, since another machine may have the same host name.
     """
-    living = [report.node for report in snapshot.nodes if not _is_dead(report)]
-    hosts = {node.host for node in living}
-    addresses = {node.address for node in living if node.address}
+    addresses = {report.node.address for report in snapshot.nodes if not _is_dead(report)} - {""}
     absent: dict[str, str] = {}
     for report in snapshot.nodes:
         node = report.node
         if not _is_dead(report):
             continue
-        if node.host in hosts or node.address in addresses:
+        if node.address in addresses:
             absent[node.node_id] = "the machine has rejoined the cluster under another node id"
         elif _was_planned(node):
             absent[node.node_id] = "Ray ended this node on purpose"
@@ -70,7 +85,7 @@ def departed(snapshot: Snapshot) -> Mapping[str, str]:
 
 def dead_nodes(snapshot: Snapshot) -> Iterator[Finding]:
     """Nodes that Ray's global control store lists as dead; it gives no time, so no onset."""
-    absent = departed(snapshot)
+    absent, names = departed(snapshot), machine_names(snapshot)
     for report in snapshot.nodes:
         node = report.node
         if not _is_dead(report):
@@ -79,10 +94,10 @@ def dead_nodes(snapshot: Snapshot) -> Iterator[Finding]:
         why = absent.get(node.node_id, "")
         yield Finding(
             "ray-node-dead",
-            host=node.host,
+            host=names[node.machine],
             severity=Severity.INFO if why else Severity.CRITICAL,
             evidence=(
-                Evidence(_NODE_TABLE, f"node {node.node_id} at {node.address} is dead: {reason}"),
+                Evidence(NODE_TABLE, f"node {node.node_id} at {node.address} is dead: {reason}"),
             ),
             explanation=f"No fault of now: {why}." if why else "",
         )
@@ -90,6 +105,7 @@ def dead_nodes(snapshot: Snapshot) -> Iterator[Finding]:
 
 def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:
     """Nodes that Ray holds for alive and that gave no answer."""
+    names = machine_names(snapshot)
     for report in snapshot.nodes:
         if _is_dead(report) or report.status not in (NodeStatus.TIMEOUT, NodeStatus.UNREACHABLE):
             continue
@@ -97,7 +113,7 @@ def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:
         reason = report.reason or f"no answer ({report.status.value})"
         yield Finding(
             "node-unreachable",
-            host=node.host,
+            host=names[node.machine],
             severity=Severity.CRITICAL,
             evidence=(
                 Evidence(
@@ -112,17 +128,17 @@ def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:
 
 def hung_reads(snapshot: Snapshot) -> Iterator[Finding]:
     """Guarded readers of ours that hang in the kernel: the source itself does not answer."""
+    names = machine_names(snapshot)
     for report in snapshot.nodes:
         for reader in report.stuck:
-            yield _hung_read(report, reader)
+            yield _hung_read(names[report.node.machine], reader, report.collected_at or None)
 
 
-def _hung_read(report: NodeReport, reader: StuckReader) -> Finding:
-    seen = report.collected_at or None
+def _hung_read(host: str, reader: StuckReader, seen: float | None) -> Finding:
     where = f"waits in {reader.wchan}" if reader.wchan else "waits in an unknown place"
     return Finding(
         "hung-read",
-        host=report.node.host,
+        host=host,
         device=reader.source,
         pid=reader.pid,
         severity=Severity.WARNING,

@@ -42,12 +42,19 @@ def test_an_unexpected_end_that_speaks_of_draining_stays_critical() -> None:
     assert finding.severity is Severity.CRITICAL
 
 
-@pytest.mark.parametrize(("host", "address"), [("b", "elsewhere"), ("renamed", "addr-b")])
-def test_a_machine_that_is_back_is_only_told(host: str, address: str) -> None:
-    seen = snapshot(report("b"), dead(host, "UNEXPECTED_TERMINATION: gone", address=address))
+@pytest.mark.parametrize("host", ["b", "renamed"])
+def test_a_machine_that_is_back_is_only_told(host: str) -> None:
+    seen = snapshot(report("b"), dead(host, "UNEXPECTED_TERMINATION: gone", address="addr-b"))
     (finding,) = dead_nodes(seen)
     assert finding.severity is Severity.INFO
     assert "rejoined" in finding.explanation
+
+
+def test_a_namesake_at_another_address_has_not_rejoined() -> None:
+    seen = snapshot(report("b"), dead("b", "UNEXPECTED_TERMINATION: gone", address="elsewhere"))
+    (finding,) = dead_nodes(seen)
+    assert (finding.host, finding.severity) == ("b (elsewhere)", Severity.CRITICAL)
+    assert not departed(seen)
 
 
 def test_a_machine_whose_every_node_is_dead_has_not_rejoined() -> None:
@@ -80,6 +87,17 @@ def test_a_stuck_reader_names_source_place_and_age() -> None:
     text = finding.evidence[0].text
     assert all(word in text for word in ("4711", "rpc_wait_bit_killable", "12 s"))
     assert "not read the source again" in finding.explanation
+
+
+def test_machines_that_share_a_host_name_are_told_apart_by_address() -> None:
+    seen = snapshot(
+        report("a", node_id="1", address="10.0.0.1"),
+        report("a", node_id="2", address="10.0.0.1"),
+        report("a", node_id="3", address="10.0.0.2"),
+        report("b"),
+    )
+    groups = {name: [one.node.node_id for one in some] for name, some in by_host(seen).items()}
+    assert groups == {"a (10.0.0.1)": ["1", "2"], "a (10.0.0.2)": ["3"], "b": ["id-b"]}
 
 
 def test_hosts_are_grouped_and_records_told_apart() -> None:
