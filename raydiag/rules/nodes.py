@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from raydiag.model import (
+    Confidence,
     Evidence,
     Finding,
     Node,
@@ -16,13 +18,23 @@ from raydiag.model import (
     NodeStatus,
     Severity,
     Snapshot,
+    Status,
     StuckReader,
+    Unread,
 )
 
 # Ray's DeathReason and its message. The word boundary matters: UNEXPECTED_TERMINATION holds
 # EXPECTED_TERMINATION.
 _PLANNED_END = re.compile(r"\bEXPECTED_TERMINATION\b|drain|autoscaler", re.IGNORECASE)
 _UNPLANNED_END = "UNEXPECTED_TERMINATION"
+
+# Reasons of `cluster.collect` and `cluster.actor` where the node did answer.
+_ANSWER_UNUSABLE = (
+    "its answer was lost or damaged",
+    "its answer does not make sense",
+    "another one on the head",  # another version of Python
+    "node runner: ended before it answered",
+)
 
 NODE_TABLE = "Ray node table (GCS)"
 
@@ -104,14 +116,14 @@ def dead_nodes(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:
-    """Nodes that Ray holds for alive and that gave no answer."""
+    """Nodes that Ray holds for alive and that gave no answer, or none that could be used."""
     names = machine_names(snapshot)
     for report in snapshot.nodes:
         if _is_dead(report) or report.status not in (NodeStatus.TIMEOUT, NodeStatus.UNREACHABLE):
             continue
         node = report.node
         reason = report.reason or f"no answer ({report.status.value})"
-        yield Finding(
+        finding = Finding(
             "node-unreachable",
             host=names[node.machine],
             severity=Severity.CRITICAL,
@@ -124,14 +136,63 @@ def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
             ),
         )
+        yield _answered(finding) if any(word in reason for word in _ANSWER_UNUSABLE) else finding
+
+
+def _answered(finding: Finding) -> Finding:
+    """The finding for a node that did answer: raydiag's trouble, and no sign of a sick node."""
+    return replace(
+        finding,
+        severity=Severity.WARNING,
+        title="The answer of a node could not be used",
+        explanation=(
+            "The node was reached; its answer, and not the node, was the trouble. Nothing is known "
+            "of the node's state."
+        ),
+        next_steps=(
+            "Run raydiag again; what was lost on the way comes then.",
+            "Where the Python versions differ, start Ray on the node with the Python of the head.",
+        ),
+    )
 
 
 def hung_reads(snapshot: Snapshot) -> Iterator[Finding]:
-    """Guarded readers of ours that hang in the kernel: the source itself does not answer."""
+    """Sources that do not answer: guarded readers of ours hang in the kernel, or had to be ended.
+
+    A wait for NFS can be killed, so of a hung mount no stuck reader is left.
+    """
     names = machine_names(snapshot)
+    stuck = {(one.node.machine, reader.source) for one in snapshot.nodes for reader in one.stuck}
     for report in snapshot.nodes:
+        host, seen = names[report.node.machine], report.collected_at or None
         for reader in report.stuck:
-            yield _hung_read(names[report.node.machine], reader, report.collected_at or None)
+            yield _hung_read(host, reader, seen)
+        storage = report.probes.get("storage")
+        for item in storage.unread if storage else ():
+            if (report.node.machine, item.source) not in stuck and _missed_its_deadline(item):
+                yield _hung_mount(host, item, seen)
+
+
+def _missed_its_deadline(item: Unread) -> bool:
+    """Whether a mount point had all its time; not so what the runner came to late or never."""
+    late = item.reason.removeprefix(f"{item.source}: ").startswith("no answer within")
+    return late and item.status is Status.TIMEOUT and item.source.startswith("/")
+
+
+def _hung_mount(host: str, item: Unread, seen: float | None) -> Finding:
+    return Finding(
+        "hung-read",
+        host=host,
+        device=item.source,
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        evidence=(Evidence(item.source, item.reason, time=seen),),
+        explanation=(
+            "The file system mounted here did not tell its usage in time. The reader could be "
+            "ended, so nothing is stuck; a network file system whose server is gone, or that is "
+            "overloaded, behaves like this."
+        ),
+    )
 
 
 def _hung_read(host: str, reader: StuckReader, seen: float | None) -> Finding:

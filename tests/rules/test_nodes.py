@@ -2,7 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from raydiag.model import NodeStatus, ProbeResult, Severity, Status, StuckReader
+from raydiag.cluster.collect import reports
+from raydiag.diagnosis import coverage
+from raydiag.model import (
+    Confidence,
+    NodeStatus,
+    ProbeResult,
+    Severity,
+    Status,
+    StuckReader,
+    Unread,
+)
 from raydiag.rules.nodes import (
     by_host,
     dead_nodes,
@@ -72,6 +82,32 @@ def test_a_node_without_an_answer(status: NodeStatus) -> None:
     assert not list(dead_nodes(seen))
 
 
+def test_an_answer_that_was_lost_on_the_way_is_no_fault_of_the_node() -> None:
+    row = {"node_id": "1", "hostname": "a", "address": "b", "alive": True, "death_reason": ""}
+    senseless = {"status": "answered", "answer": "", "duration_s": 1.0}
+    for message in ({}, {1: senseless}):
+        (finding,) = unreachable_nodes(snapshot(*reports([row], message, ["ras"])))
+        assert finding.severity is Severity.WARNING
+        assert "its answer" in finding.explanation
+        assert not any("ssh" in step for step in finding.next_steps)
+        assert finding.next_steps
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "RayTaskError(RuntimeError): RuntimeError: Python 3.9.18 here, another one on the head",
+        "RayTaskError(RuntimeError): RuntimeError: node runner: ended before it answered: exit",
+    ],
+)
+def test_a_node_that_answered_wrongly_is_not_called_unreachable(reason: str) -> None:
+    seen = snapshot(report("a", status=NodeStatus.UNREACHABLE, reason=reason))
+    (finding,) = unreachable_nodes(seen)
+    assert finding.severity is Severity.WARNING
+    assert finding.evidence[0].text == reason
+    assert len(coverage(seen).blind) == 1
+
+
 def test_nodes_that_answered_give_no_finding() -> None:
     late = ProbeResult("ras", Status.TIMEOUT, reason="deadline")
     seen = snapshot(report("a"), report("b", status=NodeStatus.PARTIAL, results=[late]))
@@ -87,6 +123,48 @@ def test_a_stuck_reader_names_source_place_and_age() -> None:
     text = finding.evidence[0].text
     assert all(word in text for word in ("4711", "rpc_wait_bit_killable", "12 s"))
     assert "not read the source again" in finding.explanation
+
+
+def storage(*unread: Unread) -> ProbeResult:
+    return ProbeResult("storage", Status.TIMEOUT, unread=unread)
+
+
+LATE = Unread("/data", Status.TIMEOUT, "/data: no answer within 2 s")
+
+
+def test_a_mount_whose_reader_could_be_ended_hangs_all_the_same() -> None:
+    seen = snapshot(report("a", status=NodeStatus.PARTIAL, results=[storage(LATE)]))
+    (finding,) = hung_reads(seen)
+    assert (finding.failure_class, finding.host, finding.device) == ("hung-read", "a", "/data")
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert (finding.pid, finding.evidence[0].text) == (None, LATE.reason)
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        storage(Unread("/data", Status.TIMEOUT, "not reached before the node's deadline")),
+        storage(Unread("/data", Status.TIMEOUT, "/data: no answer before the node's deadline")),
+        storage(Unread("/data", Status.TIMEOUT, "not read: 8 readers are stuck on this node")),
+        storage(Unread("/data", Status.ERROR, "/data: Stale file handle")),
+        storage(Unread("storage", Status.TIMEOUT, "storage: no answer within 2 s")),
+        ProbeResult("versions", Status.TIMEOUT, unread=[LATE]),
+    ],
+)
+def test_what_was_only_not_reached_does_not_hang(quiet: ProbeResult) -> None:
+    assert not list(hung_reads(snapshot(report("a", results=[quiet]))))
+
+
+def test_a_mount_with_a_stuck_reader_is_told_once() -> None:
+    reader = StuckReader("/data", "storage", 4711, 2.0)
+    told = Unread("/data", Status.TIMEOUT, f"{LATE.reason}; its reader (pid 4711) is stuck")
+    (finding,) = hung_reads(
+        snapshot(
+            report("a", node_id="1", results=[storage(LATE)]),
+            report("a", node_id="2", results=[storage(told)], stuck=[reader]),
+        )
+    )
+    assert finding.pid == 4711
 
 
 def test_machines_that_share_a_host_name_are_told_apart_by_address() -> None:
