@@ -68,7 +68,8 @@ def d_state(host: Host) -> Iterator[Union[BlockedTask, Unread]]:
             # Last of all: on some kernels the stack of a task that is stuck in execve blocks.
             stack = _stack(host, sample.path) if persistent else ()
         except Denied as error:
-            refusals += [] if wchan else [str(error)]
+            if not wchan:
+                refusals.append(str(error))
         yield BlockedTask(
             pid=sample.pid,
             start_ticks=sample.start_ticks,
@@ -233,7 +234,7 @@ def _wchan(host: Host, path: str) -> str:
 
 
 def _stack(host: Host, path: str) -> tuple[str, ...]:
-    """Symbols of `[<0>] symbol+0x6a/0x2f0 [module]` lines. Raises Denied unless permitted (root)."""
+    """Symbols of `[<0>] symbol+0x6a/0x2f0 [module]` lines. Raises Denied unless root."""
     try:
         text = host.read_text(f"{path}/stack", 1 << 14)
     except Denied:

@@ -15,7 +15,8 @@ def cgroup_memory_pressure(snapshot: Snapshot) -> Iterator[Finding]:
     """A control group that has filled its limit with memory the kernel cannot just drop.
 
     Page cache, active or not, is given back before anything is killed, so it does not count as
-    used; where its size is unknown nothing is judged. OOM counters run since boot and decide nothing.
+    used; where its size is unknown nothing is judged. OOM counters run since boot and decide
+    nothing.
     """
     for host, reports in by_host(snapshot).items():
         groups: list[MemoryState] = distinct(reports, "memory", "cgroup_path", "cgroup_limit_bytes")
