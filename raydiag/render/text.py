@@ -51,14 +51,14 @@ def summary(snapshot: Snapshot, diagnosis: Diagnosis) -> str:
     problems = [item for item in diagnosis.findings if severity_of(item) is not Severity.INFO]
     remarks = len(diagnosis.findings) - len(problems)
     aside = f" {count(remarks, 'remark')} below." if remarks else ""
-    sick = {finding.host for finding in problems}
+    sick = {(finding.host, finding.address) for finding in problems}
     blind = {item.host for item in coverage.blind}
     partly = _partly_seen(snapshot, coverage) - blind
     if problems:
-        unclean = sick | blind | partly
-        well = [report.node.host for report in snapshot.nodes if report.status is NodeStatus.OK]
-        clean = sum(host not in unclean for host in well)
-        places = len(sick - {None})
+        whole = [r.node for r in snapshot.nodes if r.status is NodeStatus.OK]
+        whole = [node for node in whole if node.host not in blind | partly]
+        clean = sum(not sick & {(node.host, None), node.machine} for node in whole)
+        places = len(sick - {(None, None)})
         where = f" on {places} of {count(coverage.asked, 'node')}" if places else ""
         parts = [f"{count(len(problems), 'problem')}{where}", f"{count(clean, 'node')} clean"]
         parts += _gaps(coverage, len(partly))

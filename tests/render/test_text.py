@@ -142,6 +142,11 @@ def test_findings_of_machines_with_one_host_name_stay_apart() -> None:
     text = report(*with_findings(found))
     assert "at 1" in text
     assert "at 2" in text
+    nodes = [samples.rename(samples.healthy_node(number), "twin") for number in (1, 2)]
+    one = Finding("disk-full", "twin", address=nodes[0].node.address)
+    assert summary(samples.snapshot(nodes), Diagnosis([one], [], Coverage(2, 2))) == (
+        "1 problem on 1 of 2 nodes; 1 node clean."
+    )
 
 
 def test_summary_of_nothing() -> None:
