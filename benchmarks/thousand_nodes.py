@@ -117,6 +117,7 @@ def _probes(number: int) -> dict[str, list[dict[str, Any]]]:
                 cgroup_current_bytes=1 << 40,
                 cgroup_limit_bytes=None,
                 cgroup_inactive_file_bytes=0,
+                cgroup_active_file_bytes=0,
                 cgroup_oom_kills=0,
             )
         ],

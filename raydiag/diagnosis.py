@@ -19,7 +19,6 @@ from raydiag.model import (
     Diagnosis,
     Finding,
     HostUnread,
-    Node,
     NodeReport,
     NodeStatus,
     Severity,
@@ -34,16 +33,12 @@ _UNSEEN = (Status.DENIED, Status.TIMEOUT, Status.ERROR)
 _CERTAINTY = (Confidence.POSSIBLE, Confidence.LIKELY, Confidence.CONFIRMED)
 
 
-def explain(snapshot: Snapshot, asked: Optional[Sequence[Node]] = None) -> Diagnosis:
-    """Judge a snapshot and put what was found in order.
-
-    `asked` are the nodes that the caller wanted to hear from, by default all of the snapshot: one
-    without a report is blind, a report of another node counts neither way.
-    """
+def explain(snapshot: Snapshot) -> Diagnosis:
+    """Judge a snapshot and put what was found in order."""
     findings = complete(judge(snapshot))
     collected = [report.collected_at for report in snapshot.nodes if report.collected_at]
     window = Window(snapshot.time, max(collected, default=snapshot.time))
-    return Diagnosis(findings, chains(findings), coverage(snapshot, asked, window))
+    return Diagnosis(findings, chains(findings), coverage(snapshot, window))
 
 
 def exit_code(diagnosis: Diagnosis) -> int:
@@ -71,34 +66,24 @@ def complete(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(filled, key=_order)
 
 
-def coverage(
-    snapshot: Snapshot, asked: Optional[Sequence[Node]] = None, window: Optional[Window] = None
-) -> Coverage:
+def coverage(snapshot: Snapshot, window: Optional[Window] = None) -> Coverage:
     """What the answer rests on. A dead node that rejoined, or that Ray ended, is not missed."""
     absent = departed(snapshot)
-    reports = {report.node.node_id: report for report in snapshot.nodes}
-    nodes = [report.node for report in snapshot.nodes] if asked is None else asked
-    wanted = [node for node in nodes if node.node_id not in absent]
-    blind = []
-    for node in wanted:
-        reason = _blind_reason(reports.get(node.node_id))
-        if reason:
-            blind.append(Blind(node.host, reason))
+    wanted = [report for report in snapshot.nodes if report.node.node_id not in absent]
+    reasons = [(report.node.host, _blind_reason(report)) for report in wanted]
+    blind = [Blind(host, reason) for host, reason in reasons if reason]
     # Several Ray nodes of one machine miss the same file.
-    unread: dict[tuple[str, str], HostUnread] = {}
-    for node in wanted:
-        report = reports.get(node.node_id)
-        for item in _unread(report) if report else ():
-            unread.setdefault((item.host, item.source), item)
+    unread: dict[tuple[str, str, str], HostUnread] = {}
+    for report in wanted:
+        for item in _unread(report):
+            unread.setdefault((*report.node.machine, item.source), item)
     return Coverage(
         len(wanted), len(wanted) - len(blind), tuple(blind), tuple(unread.values()), window
     )
 
 
-def _blind_reason(report: Optional[NodeReport]) -> str:
+def _blind_reason(report: NodeReport) -> str:
     """Why nothing could be seen of a node; empty when it answered."""
-    if report is None:
-        return "no report came from this node"
     if report.status in (NodeStatus.OK, NodeStatus.PARTIAL):
         return ""
     told = report.reason or report.node.death_reason
@@ -158,14 +143,15 @@ def _causes(findings: Sequence[Finding]) -> list[Optional[int]]:
     Classes cannot cause each other in a circle (the catalog refuses that), so neither can these.
     """
     known = catalog.failures()
-    on_host: dict[Optional[str], list[int]] = {}
+    on_machine: dict[tuple[Optional[str], Optional[str]], list[int]] = {}
     for index, finding in enumerate(findings):
-        on_host.setdefault(finding.host, []).append(index)
+        on_machine.setdefault((finding.host, finding.address), []).append(index)
 
     def best_cause(effect: Finding) -> Optional[int]:
         # A finding without a host concerns all of them.
-        everywhere = range(len(findings))
-        near = everywhere if effect.host is None else (on_host[effect.host] + on_host.get(None, []))
+        near: Sequence[int] = range(len(findings))
+        if effect.host is not None:
+            near = on_machine[effect.host, effect.address] + on_machine.get((None, None), [])
         able = [
             index
             for index in near

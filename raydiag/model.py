@@ -63,7 +63,14 @@ class Node:
     @property
     def host(self) -> str:
         """Short host name, the `host` of every finding; the address when Ray has no name."""
+        if ":" in self.hostname or self.hostname.replace(".", "").isdigit():
+            return self.hostname  # an IP address, which has no short form
         return self.hostname.split(".")[0] or self.address
+
+    @property
+    def machine(self) -> tuple[str, str]:
+        """What tells machines apart: clones, or hosts of several domains, share a short name."""
+        return self.host, self.address
 
 
 @dataclass(frozen=True)
@@ -179,6 +186,7 @@ class Finding:
     explanation: str = ""
     title: str = ""
     next_steps: Sequence[str] = ()
+    address: Optional[str] = None  # of its machine, only where several machines share the host name
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,10 @@ class TestChains:
     def test_other_hosts_have_their_own_chains(self) -> None:
         assert shape([finding(ROOT), finding(LEAF, host="b")]) == [[(ROOT, "a")], [(LEAF, "b")]]
 
+    def test_machines_that_share_a_host_name_have_their_own_chains(self) -> None:
+        found = [finding(ROOT, address="10.0.0.1"), finding(LEAF, address="10.0.0.2")]
+        assert shape(found) == [[(ROOT, "a")], [(LEAF, "a")]]
+
     def test_a_finding_without_host_concerns_all(self) -> None:
         found = [finding(ROOT, host=None), finding(LEAF), finding(LEAF, host="b")]
         assert shape(found) == [[(ROOT, None), (LEAF, "a"), (LEAF, "b")]]
@@ -219,11 +223,10 @@ class TestCoverage:
         covered = coverage(seen)
         assert (covered.asked, covered.answered, covered.complete) == (1, 1, True)
 
-    def test_an_asked_node_without_report_is_blind_and_others_do_not_count(self) -> None:
-        seen = Snapshot([report("a"), dead("z", "UNEXPECTED_TERMINATION: gone")], NOW)
-        covered = coverage(seen, [Node("id-a", "a", "addr-a"), Node("id-b", "b", "addr-b")])
-        assert (covered.asked, covered.answered) == (2, 1)
-        assert [blind.host for blind in covered.blind] == ["b"]
+    def test_machines_that_share_a_host_name_each_miss_their_own(self) -> None:
+        refused = [ProbeResult("kernel_log", Status.DENIED, reason="not permitted")]
+        nodes = [report("a", results=refused, node_id=x, address=f"10.0.0.{x}") for x in "12"]
+        assert [one.host for one in coverage(Snapshot(nodes, NOW)).unread] == ["a", "a"]
 
     def test_what_could_not_be_read_is_listed_once(self) -> None:
         denied = Unread("/proc/7/environ", Status.DENIED, "permission denied")

@@ -61,9 +61,15 @@ def d_state(host: Host) -> Iterator[Union[BlockedTask, Unread]]:
     first = scan.blocked()
     blocked = list(_twice(host, first)) if first else []
     blocked.sort(key=lambda item: (not item[2], item[0].pid))
+    refusals: list[str] = []  # of tasks whose place is unknown
     for sample, wchan, persistent in blocked[:MOST_RECORDS]:
-        # Last of all: on some kernels the stack of a task that is stuck in execve blocks.
-        stack = _stack(host, sample.path) if persistent else ()
+        stack: tuple[str, ...] = ()
+        try:
+            # Last of all: on some kernels the stack of a task that is stuck in execve blocks.
+            stack = _stack(host, sample.path) if persistent else ()
+        except Denied as error:
+            if not wchan:
+                refusals.append(str(error))
         yield BlockedTask(
             pid=sample.pid,
             start_ticks=sample.start_ticks,
@@ -80,6 +86,9 @@ def d_state(host: Host) -> Iterator[Union[BlockedTask, Unread]]:
     if len(blocked) > MOST_RECORDS:
         reason = f"{len(blocked) - MOST_RECORDS} more blocked tasks are not listed"
         yield Unread("/proc", Status.ERROR, reason)
+    if refusals:
+        reason = f"where {len(refusals)} tasks wait is hidden, the first: {refusals[0]}"
+        yield Unread("/proc/<pid>/wchan", Status.DENIED, reason)
     yield from scan.unread()
 
 
@@ -225,9 +234,11 @@ def _wchan(host: Host, path: str) -> str:
 
 
 def _stack(host: Host, path: str) -> tuple[str, ...]:
-    """Symbols of `[<0>] symbol+0x6a/0x2f0 [module]` lines; empty unless permitted (root)."""
+    """Symbols of `[<0>] symbol+0x6a/0x2f0 [module]` lines. Raises Denied unless root."""
     try:
         text = host.read_text(f"{path}/stack", 1 << 14)
+    except Denied:
+        raise
     except ReadError:
         return ()
     frames = (line.partition("] ")[2] for line in text.split("\n") if line.startswith("[<"))

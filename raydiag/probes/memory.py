@@ -38,6 +38,7 @@ class MemoryState:
     cgroup_current_bytes: Optional[int]  # usage of that group, page cache included
     cgroup_limit_bytes: Optional[int]  # tightest of our group and its visible ancestors; None: none
     cgroup_inactive_file_bytes: Optional[int]  # page cache of that group that is easily given back
+    cgroup_active_file_bytes: Optional[int]  # the same, read more than once: given back after that
     cgroup_oom_kills: Optional[int]  # since that group exists, in it or (version 2) below it
 
 
@@ -66,6 +67,7 @@ def memory(host: Host) -> Iterator[Union[MemoryState, Unread]]:
         cgroup_current_bytes=None,
         cgroup_limit_bytes=None,
         cgroup_inactive_file_bytes=None,
+        cgroup_active_file_bytes=None,
         cgroup_oom_kills=None,
     )
     yield _with_cgroup(state, files)
@@ -79,7 +81,8 @@ class _Layout:
     version: int
     limit: str
     current: str
-    inactive_file: str  # key in memory.stat, descendants included
+    inactive_file: str  # keys in memory.stat, descendants included
+    active_file: str
     events: str
 
 
@@ -88,6 +91,7 @@ _V1 = _Layout(
     limit="memory.limit_in_bytes",
     current="memory.usage_in_bytes",
     inactive_file="total_inactive_file",
+    active_file="total_active_file",
     events="memory.oom_control",
 )
 _V2 = _Layout(
@@ -95,6 +99,7 @@ _V2 = _Layout(
     limit="memory.max",
     current="memory.current",
     inactive_file="inactive_file",
+    active_file="active_file",
     events="memory.events",
 )
 
@@ -115,13 +120,15 @@ def _with_cgroup(state: MemoryState, files: _Files) -> MemoryState:
             path, limit_bytes = level, value
     # Version 1 counts a kill in the victim's own group only, so ask there as well.
     kills = [files.numbers(f"{x}/{layout.events}").get("oom_kill") for x in {levels[0], path}]
+    pages = files.numbers(f"{path}/memory.stat")
     return replace(
         state,
         cgroup_version=layout.version,
         cgroup_path=path,
         cgroup_current_bytes=files.integer(f"{path}/{layout.current}"),
         cgroup_limit_bytes=limit_bytes,
-        cgroup_inactive_file_bytes=files.numbers(f"{path}/memory.stat").get(layout.inactive_file),
+        cgroup_inactive_file_bytes=pages.get(layout.inactive_file),
+        cgroup_active_file_bytes=pages.get(layout.active_file),
         cgroup_oom_kills=max((x for x in kills if x is not None), default=None),
     )
 

@@ -22,7 +22,9 @@ VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 _TITLE = "ray::"  # Ray titles its workers "ray::<actor or task>"
 _AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # Ray's own, run nothing of the user's
+_SUPERVISOR = "ray::JobSupervisor"  # Ray's own as well; below it are the drivers of jobs
 _OWN_ACTOR = "ray::RaydiagNodeActor"
+_OWN_DRIVER = "raydiag.cluster.coordinator"  # in the arguments of our job's shell and Python
 _COMM_LENGTH = 15
 _COMMAND_LENGTH = 200
 _ENVIRON_LIMIT_BYTES = 1 << 20
@@ -53,7 +55,7 @@ class RayProcess:
 
 @probe(RayProcess, timeout_s=4, reader=PROCESSES)
 def processes(host: Host) -> Iterator[Union[RayProcess, Unread]]:
-    """One record per process, by pid; raydiag's own actor and what it started are left out.
+    """One record per process, by pid; those of raydiag are left out.
 
     Of a process in state D only stat is read: the rest could block on its memory map. `environment`
     is that of its start; what the process set later does not show.
@@ -158,7 +160,9 @@ class _Table:
         if self.stats[pid].comm == "raylet":
             return "raylet"
         worker = self.worker_of(pid)
-        return "" if worker is None else "worker" if worker == pid else "child"
+        if worker is None or _is_title_of((_SUPERVISOR,), self._title(pid)):
+            return ""
+        return "worker" if worker == pid else "child"
 
     def worker_of(self, pid: int) -> Optional[int]:
         """The Ray worker that the process is or descends from.
@@ -188,7 +192,7 @@ class _Table:
 
     def _is_own(self, pid: int) -> bool:
         title = self._title(pid)
-        return _OWN_ACTOR in title or _is_title_of((_OWN_ACTOR,), title)
+        return _OWN_DRIVER in title or _OWN_ACTOR in title or _is_title_of((_OWN_ACTOR,), title)
 
     def _title(self, pid: int) -> str:
         """Command of what may be a worker, the name where that is no title; empty for the rest.

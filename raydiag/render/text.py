@@ -51,12 +51,14 @@ def summary(snapshot: Snapshot, diagnosis: Diagnosis) -> str:
     problems = [item for item in diagnosis.findings if severity_of(item) is not Severity.INFO]
     remarks = len(diagnosis.findings) - len(problems)
     aside = f" {count(remarks, 'remark')} below." if remarks else ""
-    sick = {finding.host for finding in problems}
+    sick = {(finding.host, finding.address) for finding in problems}
     blind = {item.host for item in coverage.blind}
     partly = _partly_seen(snapshot, coverage) - blind
     if problems:
-        clean = sum(report.node.host not in sick | blind | partly for report in snapshot.nodes)
-        places = len(sick - {None})
+        whole = [r.node for r in snapshot.nodes if r.status is NodeStatus.OK]
+        whole = [node for node in whole if node.host not in blind | partly]
+        clean = sum(not sick & {(node.host, None), node.machine} for node in whole)
+        places = len(sick - {(None, None)})
         where = f" on {places} of {count(coverage.asked, 'node')}" if places else ""
         parts = [f"{count(len(problems), 'problem')}{where}", f"{count(clean, 'node')} clean"]
         parts += _gaps(coverage, len(partly))
@@ -73,8 +75,9 @@ def summary(snapshot: Snapshot, diagnosis: Diagnosis) -> str:
 
 
 def _partly_seen(snapshot: Snapshot, coverage: Coverage) -> set[str]:
+    """A node without any answer is either blind, or gone and not missed."""
     unread = {item.host for item in coverage.unread}
-    return unread | {r.node.host for r in snapshot.nodes if r.status is not NodeStatus.OK}
+    return unread | {r.node.host for r in snapshot.nodes if r.status is NodeStatus.PARTIAL}
 
 
 def _gaps(coverage: Coverage, partly: int) -> list[str]:
@@ -107,6 +110,7 @@ def _likeness(finding: Finding) -> tuple[object, ...]:
     """Findings that agree in this are one block."""
     return (
         finding.failure_class,
+        finding.address,
         severity_of(finding),
         finding.confidence,
         finding.host is None,

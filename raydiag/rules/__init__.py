@@ -10,12 +10,20 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from raydiag import catalog
-from raydiag.model import Confidence, Finding, Severity, Snapshot
+from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.rules.blocked import d_state_accumulation, driver_faults
 from raydiag.rules.gpu import thermal_throttling, uncorrectable_errors
 from raydiag.rules.kernel import kernel_findings
 from raydiag.rules.memory import cgroup_memory_pressure
-from raydiag.rules.nodes import by_host, dead_nodes, distinct, hung_reads, unreachable_nodes
+from raydiag.rules.nodes import (
+    NODE_TABLE,
+    by_host,
+    dead_nodes,
+    distinct,
+    hung_reads,
+    machine_names,
+    unreachable_nodes,
+)
 from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew
 from raydiag.rules.storage import exhausted_inodes, full_disks
 
@@ -50,6 +58,7 @@ _CERTAINTY = (Confidence.POSSIBLE, Confidence.LIKELY, Confidence.CONFIRMED)
 
 def judge(snapshot: Snapshot) -> list[Finding]:
     """Every finding that the records of a snapshot support, each fault once."""
+    machines = {name: machine for machine, name in machine_names(snapshot).items()}
     gpus = _GpuIndex.of(snapshot)
     faults: dict[Hashable, list[Finding]] = {}
     signs: dict[Hashable, set[Rule]] = {}
@@ -60,11 +69,26 @@ def judge(snapshot: Snapshot) -> list[Finding]:
             faults.setdefault(identity, []).append(named)
             if finding.confidence is not Confidence.POSSIBLE:  # a hint is no sign
                 signs.setdefault(identity, set()).add(rule)
-    return [_weighed(_folded(same), len(signs.get(fault, ()))) for fault, same in faults.items()]
+    return [
+        _placed(_weighed(_folded(same), len(signs.get(fault, ()))), machines)
+        for fault, same in faults.items()
+    ]
+
+
+def _placed(finding: Finding, machines: Mapping[str, tuple[str, str]]) -> Finding:
+    """The finding with its short host name; where machines share that, with the address as well."""
+    if finding.host is None or finding.host not in machines:
+        return finding
+    host, address = machines[finding.host]
+    if finding.host == host:
+        return finding
+    text = f"this is {host} at {address}; another machine has the same name"
+    evidence = (Evidence(NODE_TABLE, text), *finding.evidence)
+    return replace(finding, host=host, address=address, evidence=evidence)
 
 
 def _identity(finding: Finding) -> Hashable:
-    """Host, class, and what the fault sits on: a GPU, else a device, else a process."""
+    """Machine, class, and what the fault sits on: a GPU, else a device, else a process."""
     place = (finding.failure_class, finding.host)
     if finding.failure_class in _WHOLE_HOST:
         return place
@@ -121,8 +145,8 @@ def _weighed(finding: Finding, signs: int) -> Finding:
 class _GpuIndex:
     """Index and PCI address of each GPU: the kernel log knows one, other sources the other."""
 
-    indexes: Mapping[tuple[str, str], int]  # (host, address) -> index
-    addresses: Mapping[tuple[str, int], str]  # (host, index) -> address
+    indexes: Mapping[tuple[str, str], int]  # (machine, address) -> index
+    addresses: Mapping[tuple[str, int], str]  # (machine, index) -> address
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> _GpuIndex:

@@ -14,17 +14,19 @@ _PRESSURE_FRACTION = 0.95
 def cgroup_memory_pressure(snapshot: Snapshot) -> Iterator[Finding]:
     """A control group that has filled its limit with memory the kernel cannot just drop.
 
-    Inactive page cache is given back before anything is killed, so it does not count as used;
-    where its size is unknown nothing is judged. OOM counters run since boot and decide nothing.
+    Page cache, active or not, is given back before anything is killed, so it does not count as
+    used; where its size is unknown nothing is judged. OOM counters run since boot and decide
+    nothing.
     """
     for host, reports in by_host(snapshot).items():
         groups: list[MemoryState] = distinct(reports, "memory", "cgroup_path", "cgroup_limit_bytes")
         for group in groups:
             current, limit = group.cgroup_current_bytes, group.cgroup_limit_bytes
-            inactive = group.cgroup_inactive_file_bytes
-            if current is None or not limit or inactive is None:
+            inactive, active = group.cgroup_inactive_file_bytes, group.cgroup_active_file_bytes
+            if current is None or not limit or inactive is None or active is None:
                 continue
-            fraction = (current - inactive) / limit
+            used = current - inactive - active
+            fraction = used / limit
             if fraction < _PRESSURE_FRACTION:
                 continue
             yield Finding(
@@ -34,8 +36,7 @@ def cgroup_memory_pressure(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(
                     Evidence(
                         group.cgroup_path,
-                        f"{current - inactive} of {limit} bytes in use ({fraction:.1%}), "
-                        "inactive page cache not counted",
+                        f"{used} of {limit} bytes in use ({fraction:.1%}), page cache not counted",
                         value=fraction,
                         time=reports[0].collected_at or None,
                     ),

@@ -19,19 +19,51 @@ from raydiag.rules.nodes import by_host, distinct
 _Value = TypeVar("_Value", bound=Hashable)
 
 _DRIVER_DIRECTORY = "/sys/bus/pci/drivers/amdgpu"
+_GIB = 1 << 30
 _NOT_COMPARED = frozenset({"os", "python", "glibc"})
 _GPU_DRIVERS = frozenset({"amdgpu", "nvidia"})
 
 
 def missing_gpus(snapshot: Snapshot) -> Iterator[Finding]:
-    """Hosts with fewer GPUs than most of those that have any, or have the driver for them."""
+    """Hosts with fewer GPUs than most of those that have any, or have the driver for them.
+
+    Only hosts with the same model of GPU are compared.
+    """
+    hosts = by_host(snapshot)
     gpus = {
         host: addresses
-        for host, reports in by_host(snapshot).items()
+        for host, reports in hosts.items()
         if (addresses := _gpu_addresses(reports)) is not None
     }
+    for alike in _by_model({host: hosts[host] for host in gpus}):
+        yield from _fewer({host: gpus[host] for host in alike}, snapshot.time)
+
+
+def _by_model(hosts: Mapping[str, Sequence[NodeReport]]) -> Iterable[list[str]]:
+    """Hosts grouped by their GPUs' memory; those that do not say it go with the most."""
+    sizes = {host: _gpu_memory_gib(reports) for host, reports in hosts.items()}
+    usual = _most_common(size for size in sizes.values() if size is not None)
+    groups: dict[Optional[int], list[str]] = {}
+    for host, size in sizes.items():
+        groups.setdefault(usual if size is None else size, []).append(host)
+    return groups.values()
+
+
+def _gpu_memory_gib(reports: Sequence[NodeReport]) -> Optional[int]:
+    """Memory of most GPUs of a host, which tells models apart; None where it is unknown."""
+    sensors: list[GpuSensors] = distinct(reports, "gpu_sensors", "address")
+    totals = (sensor.vram_total_bytes for sensor in sensors)
+    return _most_common(round(total / _GIB) for total in totals if total)
+
+
+def _fewer(gpus: Mapping[str, frozenset[str]], time: float) -> Iterator[Finding]:
+    """Findings for hosts with the same model of GPU; `gpus` are PCI addresses by host."""
     usual = _majority(len(addresses) for addresses in gpus.values())
     if usual is None:
+        counts = {host: str(len(addresses)) for host, addresses in gpus.items()}
+        if len(set(counts.values())) > 1:
+            pieces = (_groups("GPUs:", counts, _DRIVER_DIRECTORY),)
+            yield Finding("gpu-missing", severity=Severity.WARNING, evidence=pieces)
         return
     like_most = {addresses for addresses in gpus.values() if len(addresses) == usual}
     shared = next(iter(like_most)) if len(like_most) == 1 else frozenset()
@@ -51,7 +83,7 @@ def missing_gpus(snapshot: Snapshot) -> Iterator[Finding]:
                     _DRIVER_DIRECTORY,
                     f"{len(addresses)} GPUs here, {usual} on {peers} of {len(gpus)} hosts",
                     value=float(len(addresses)),
-                    time=snapshot.time,
+                    time=time,
                 ),
             ),
         )
@@ -82,23 +114,26 @@ def version_skew(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def environment_mismatch(snapshot: Snapshot) -> Iterator[Finding]:
-    """Network variables that training processes on some hosts have and on others do not."""
+    """Network variables that a program has on some hosts and not, or otherwise, on others.
+
+    Different programs may well be meant for different networks.
+    """
     hosts = by_host(snapshot)
-    processes = {host: _workers(reports) for host, reports in hosts.items()}
-    # Also a process without any variable counts, when its like has one elsewhere. Helpers that
-    # Ray or raydiag run on every node never have one, and must not look like a mismatch.
-    training = {_program(p) for some in processes.values() for p in some if p.environment}
-    training.discard("")  # commands that could not be read are not alike
-    names = sorted({name for some in processes.values() for p in some for name in p.environment})
-    compared: dict[str, dict[str, str]] = {name: {} for name in names}
-    for host, some in processes.items():
-        trainers = [p for p in some if p.environment or _program(p) in training]
-        for name in names:
-            values = {p.environment[name] for p in trainers if name in p.environment}
-            if values or (trainers and _environment_was_read(hosts[host])):
-                compared[name][host] = ", ".join(sorted(values)) or "unset"
-    files = dict.fromkeys(names, "/proc/<pid>/environ")
-    yield from _differences("env-mismatch", compared, files, frozenset())
+    programs: dict[str, dict[str, list[RayProcess]]] = {}
+    for host, reports in hosts.items():
+        for process in _workers(reports):
+            programs.setdefault(_program(process), {}).setdefault(host, []).append(process)
+    programs.pop("", None)  # commands that could not be read are not alike
+    for program, runs in programs.items():
+        names = sorted({name for some in runs.values() for p in some for name in p.environment})
+        compared: dict[str, dict[str, str]] = {name: {} for name in names}
+        for host, some in runs.items():
+            for name in names:
+                values = {p.environment[name] for p in some if name in p.environment}
+                if values or _environment_was_read(hosts[host]):
+                    compared[name][host] = ", ".join(sorted(values)) or "unset"
+        files = dict.fromkeys(names, f"/proc/<pid>/environ of {program}")
+        yield from _differences("env-mismatch", compared, files, frozenset())
 
 
 def _differences(
@@ -109,9 +144,9 @@ def _differences(
 ) -> Iterator[Finding]:
     """One finding for each odd host, and one without a host for what has no majority.
 
-    `compared` is {what: {host: value}}, `files` says where each was read. Between hosts with GPUs
-    a difference is a warning; it is info where only a host without GPUs, such as a head node, is
-    another one.
+    `compared` is {what: {host: value}}, `files` says where each was read. Where there are hosts
+    with GPUs, their majority counts, and a host without, such as a head node, that is another one
+    is worth no more than info.
     """
     with_gpus = frozenset(with_gpus)
     found: dict[Optional[str], list[tuple[Severity, Evidence]]] = {}
@@ -119,7 +154,8 @@ def _differences(
         if len(set(values.values())) < 2:
             continue
         gpu_hosts_differ = len({values[host] for host in values if host in with_gpus}) > 1
-        usual = _majority(values.values())
+        judging = [values[host] for host in values if host in with_gpus] or values.values()
+        usual = _majority(judging)
         if usual is None:
             severity = Severity.WARNING if gpu_hosts_differ or not with_gpus else Severity.INFO
             found.setdefault(None, []).append((severity, _groups(what, values, files[what])))
@@ -160,6 +196,12 @@ def _majority(values: Iterable[_Value]) -> Optional[_Value]:
         return None
     value, count = counts.most_common(1)[0]
     return value if count * 2 > total else None
+
+
+def _most_common(values: Iterable[_Value]) -> Optional[_Value]:
+    """None when there is no value at all."""
+    counts = Counter(values).most_common(1)
+    return counts[0][0] if counts else None
 
 
 def _gpu_addresses(reports: Sequence[NodeReport]) -> Optional[frozenset[str]]:

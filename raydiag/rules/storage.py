@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from raydiag.model import Evidence, Finding, Severity, Snapshot
 from raydiag.probes.storage import MountUsage
@@ -12,6 +12,7 @@ _GIB = 1 << 30
 _JUDGED_FROM_BYTES = 64 << 10  # smaller ones hold control files, not data
 _LOW_FRACTION, _LOW_BYTES = 0.05, 20 * _GIB
 _FULL_FRACTION = 0.01
+_SHARED_MEMORY, _SHARED_MEMORY_LOW_BYTES = "/dev/shm", 64 << 20
 
 
 def full_disks(snapshot: Snapshot) -> Iterator[Finding]:
@@ -41,9 +42,22 @@ def _mounts(snapshot: Snapshot) -> Iterator[tuple[str, MountUsage, float | None]
     """(host, file system, when it was measured)."""
     for host, reports in by_host(snapshot).items():
         mounts: list[MountUsage] = distinct(reports, "storage", "mount_point")
-        for mount in mounts:
+        for mount in _without_copies(mounts):
             if mount.total_bytes >= _JUDGED_FROM_BYTES:
                 yield host, mount, reports[0].collected_at or None
+
+
+def _without_copies(mounts: Sequence[MountUsage]) -> Iterator[MountUsage]:
+    """The file systems without the overlays of containers on one of them, which show its numbers.
+
+    Not compared to the byte: others write while the mounts are read one after another.
+    """
+    seen = set()
+    for mount in sorted(mounts, key=lambda mount: mount.fs_type == "overlay"):
+        numbers = (mount.total_bytes, _disk_severity(mount), _inode_severity(mount))
+        if mount.fs_type != "overlay" or numbers not in seen:
+            yield mount
+        seen.add(numbers)
 
 
 def _finding(
@@ -66,12 +80,14 @@ def _finding(
 
 
 def _disk_severity(mount: MountUsage) -> Severity | None:
+    """Little of a large file system may be plenty, so both the share and the size must be low."""
     available = mount.available_bytes
-    if available < mount.total_bytes * _FULL_FRACTION:
-        return Severity.CRITICAL
-    if available < mount.total_bytes * _LOW_FRACTION and available < _LOW_BYTES:
-        return Severity.WARNING
-    return None
+    full = available < mount.total_bytes * _FULL_FRACTION
+    if mount.mount_point == _SHARED_MEMORY:  # Ray's object store fills it by design
+        return Severity.CRITICAL if full and available < _SHARED_MEMORY_LOW_BYTES else None
+    if available >= _LOW_BYTES or available >= mount.total_bytes * _LOW_FRACTION:
+        return None
+    return Severity.CRITICAL if full else Severity.WARNING
 
 
 def _inode_severity(mount: MountUsage) -> Severity | None:

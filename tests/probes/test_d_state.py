@@ -187,8 +187,26 @@ def test_denied_wait_channel_and_stack_are_unknown(
     for name in ("wchan", "stack", "status"):
         (proc / "42" / name).unlink()
         (proc / "42" / name).symlink_to(EACCES_FILE)
-    ((task,), unread) = read(proc)
-    assert (task.wchan, task.stack, task.persistent, unread) == ("", (), True, [])
+    add_task(proc / "43", "D", wchan="0")
+    (proc / "43/stack").unlink()
+    (proc / "43/stack").symlink_to(EACCES_FILE)
+    tasks, unread = read(proc)
+    assert [(task.wchan, task.stack, task.persistent) for task in tasks] == [("", (), True)] * 2
+    reason = "where 2 tasks wait is hidden, the first: /proc/42/stack: Permission denied"
+    assert unread == [Unread("/proc/<pid>/wchan", Status.DENIED, reason)]
+
+
+def test_a_refused_stack_hides_nothing_where_the_wait_channel_is_known(
+    proc: Path, between: list[Callable[[], object]]
+) -> None:
+    add_task(proc / "42", "D", wchan="io_schedule")
+    add_task(proc / "43", "D", wchan="0")  # runs again: where it waited does not matter
+    between.append(lambda: add_task(proc / "43", "S", wchan="0"))
+    add_task(proc / "44", "D", wchan="0")  # not refused: this kernel has no stack file
+    (proc / "44/stack").unlink()
+    (proc / "42/stack").unlink()
+    (proc / "42/stack").symlink_to(EACCES_FILE)
+    assert read(proc)[1] == []
 
 
 def test_threads_of_training_processes_are_looked_at(

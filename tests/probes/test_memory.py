@@ -45,7 +45,8 @@ def v1_group(directory: str, limit: str, usage: int, cache: int, kills: int) -> 
     return {
         f"{directory}/memory.limit_in_bytes": limit,
         f"{directory}/memory.usage_in_bytes": f"{usage}\n",
-        f"{directory}/memory.stat": f"inactive_file 1\ntotal_inactive_file {cache}\n",
+        f"{directory}/memory.stat": "active_file 2\ninactive_file 1\n"
+        f"total_inactive_file {cache}\ntotal_active_file {cache + 7}\n",
         f"{directory}/memory.oom_control": f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n",
     }
 
@@ -54,12 +55,14 @@ def v2_group(directory: str, limit: str, usage: int, cache: int, kills: int) -> 
     return {
         f"{directory}/memory.max": limit,
         f"{directory}/memory.current": f"{usage}\n",
-        f"{directory}/memory.stat": f"anon 5\ninactive_file {cache}\n",
+        f"{directory}/memory.stat": f"anon 5\ninactive_file {cache}\nactive_file {cache + 7}\n",
         f"{directory}/memory.events": f"low 0\nmax 9\noom 8\noom_kill {kills}\n",
     }
 
 
 def cgroup_of(state: MemoryState) -> tuple[object, ...]:
+    inactive, active = state.cgroup_inactive_file_bytes, state.cgroup_active_file_bytes
+    assert active == (None if inactive is None else inactive + 7)
     return (
         state.cgroup_version,
         state.cgroup_path,

@@ -151,6 +151,23 @@ def test_raydiag_itself_is_left_out(ray_node: Node) -> None:
     assert roles(ray_node.read()[0]) == [(10, "raylet", None)]
 
 
+def test_jobs_are_told_without_their_supervisors_and_raydiags_own_not_at_all(
+    ray_node: Node,
+) -> None:
+    ray_node.add(20, 10, "ray::JobSupervi", "ray::JobSupervisor\0")
+    ray_node.add(21, 20, "sh", "sh\0-c\0python train.py\0")
+    ray_node.add(22, 21, "python", "python\0train.py\0")
+    own = "from raydiag.cluster.coordinator import main\n"
+    ray_node.add(30, 10, "ray::JobSupervi", None)
+    ray_node.add(31, 30, "sh", f"sh\0-c\0exec python -B -c '{own}' <<'RAYDIAG'\0")
+    ray_node.add(32, 31, "python", f"python\0-B\0-c\0{own}\0")
+    assert roles(ray_node.read()[0]) == [
+        (10, "raylet", None),
+        (21, "child", 20),
+        (22, "child", 20),
+    ]
+
+
 def test_of_a_blocked_process_only_stat_is_read(ray_node: Node) -> None:
     ray_node.add(20, 10, "ray::Trainer", None, state="D")
     (ray_node.root / "proc/20/environ").unlink()

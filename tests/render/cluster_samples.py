@@ -213,6 +213,7 @@ def _memory(used: float) -> MemoryState:
         cgroup_current_bytes=GIB,
         cgroup_limit_bytes=None,
         cgroup_inactive_file_bytes=0,
+        cgroup_active_file_bytes=0,
         cgroup_oom_kills=0,
     )
 

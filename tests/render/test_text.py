@@ -120,6 +120,35 @@ def test_a_node_that_is_partial_is_not_everything_seen() -> None:
     assert "1 node seen only in part" in text
 
 
+def test_nodes_that_are_gone_and_not_missed_are_neither_clean_nor_seen_in_part() -> None:
+    nodes = [samples.healthy_node(number) for number in range(1, 6)]
+    nodes += [samples.lost_node(number, NodeStatus.DEAD, "drained") for number in (6, 7, 8)]
+    told = [Finding("ray-node-dead", f"node00{n}", severity=Severity.INFO) for n in (6, 7, 8)]
+    covered = Coverage(5, 5)
+    assert summary(samples.snapshot(nodes), Diagnosis(told, [], covered)) == (
+        "No problem found on 5 of 5 nodes, everything was seen. 3 remarks below."
+    )
+    told.append(Finding("disk-full", "node001", severity=Severity.CRITICAL))
+    assert summary(samples.snapshot(nodes), Diagnosis(told, [], covered)) == (
+        "1 problem on 1 of 5 nodes; 4 nodes clean. 3 remarks below."
+    )
+
+
+def test_findings_of_machines_with_one_host_name_stay_apart() -> None:
+    found = [
+        Finding("disk-full", "node001", address=f"10.0.0.{n}", evidence=[Evidence("/", f"at {n}")])
+        for n in (1, 2)
+    ]
+    text = report(*with_findings(found))
+    assert "at 1" in text
+    assert "at 2" in text
+    nodes = [samples.rename(samples.healthy_node(number), "twin") for number in (1, 2)]
+    one = Finding("disk-full", "twin", address=nodes[0].node.address)
+    assert summary(samples.snapshot(nodes), Diagnosis([one], [], Coverage(2, 2))) == (
+        "1 problem on 1 of 2 nodes; 1 node clean."
+    )
+
+
 def test_summary_of_nothing() -> None:
     assert summary(*samples.all_well(0)) == "No node was asked, so nothing is known."
 

@@ -14,6 +14,7 @@ def report(
     host: str,
     *,
     node_id: str = "",
+    address: str = "",
     status: NodeStatus = NodeStatus.OK,
     stuck: Sequence[StuckReader] = (),
     results: Sequence[ProbeResult] = (),
@@ -24,7 +25,7 @@ def report(
     probes = {name: ProbeResult(name, Status.OK, records=found) for name, found in records.items()}
     probes.update({result.probe: result for result in results})
     return NodeReport(
-        Node(node_id or f"id-{host}", f"{host}.example.net", f"addr-{host}"),
+        Node(node_id or f"id-{host}", f"{host}.example.net", address or f"addr-{host}"),
         status,
         probes=probes,
         stuck=stuck,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -147,6 +148,37 @@ def test_two_ray_nodes_of_one_machine_do_not_double_findings() -> None:
         "gpu-memory-error",
         "hung-read",
     ]
+
+
+def test_machines_that_share_a_host_name_keep_their_own_faults() -> None:
+    full = MountUsage("/", "/dev/sda", "ext4", 1 << 40, 0, 0, 0, 0)
+    lost = "UNEXPECTED_TERMINATION: gone"
+    seen = snapshot(
+        report("a", node_id="1", address="10.0.0.1", ras=[UNCORRECTABLE], storage=[full]),
+        report("a", node_id="2", address="10.0.0.2", ras=[UNCORRECTABLE], storage=[full]),
+        dead("a", lost, node_id="3", address="10.0.0.3"),
+        dead("a", lost, node_id="4", address="10.0.0.4"),
+    )
+    found = judge(seen)
+    assert {one.host for one in found} == {"a"}
+    assert sorted((one.failure_class, one.address) for one in found) == [
+        ("disk-full", "10.0.0.1"),
+        ("disk-full", "10.0.0.2"),
+        ("gpu-memory-error", "10.0.0.1"),
+        ("gpu-memory-error", "10.0.0.2"),
+        ("ray-node-dead", "10.0.0.3"),
+        ("ray-node-dead", "10.0.0.4"),
+    ]
+    assert all(one.address in one.evidence[0].text for one in found if one.address)
+    gpus = [(one.gpu, one.device) for one in found if one.failure_class == "gpu-memory-error"]
+    assert gpus == [(3, ADDRESS)] * 2
+
+
+def test_the_second_of_two_namesakes_is_judged() -> None:
+    sick = report("a", node_id="2", address="10.0.0.2", ras=[UNCORRECTABLE])
+    well = report("a", node_id="1", address="10.0.0.1", ras=[replace(UNCORRECTABLE, ue=0)])
+    (finding,) = judge(snapshot(well, sick))
+    assert (finding.host, finding.address) == ("a", "10.0.0.2")
 
 
 def test_a_well_cluster_has_no_findings() -> None:

@@ -11,7 +11,11 @@ GIB = 1 << 30
 
 
 def state(
-    current: int | None, limit: int | None, inactive: int | None = 0, kills: int = 0
+    current: int | None,
+    limit: int | None,
+    inactive: int | None = 0,
+    kills: int = 0,
+    active: int | None = 0,
 ) -> MemoryState:
     return MemoryState(
         total_bytes=512 * GIB,
@@ -27,6 +31,7 @@ def state(
         cgroup_current_bytes=current,
         cgroup_limit_bytes=limit,
         cgroup_inactive_file_bytes=inactive,
+        cgroup_active_file_bytes=active,
         cgroup_oom_kills=kills,
     )
 
@@ -45,6 +50,8 @@ def test_a_group_at_its_limit_is_a_warning() -> None:
     "quiet",
     [
         state(97 * GIB, 100 * GIB, 40 * GIB),  # mostly page cache
+        state(97 * GIB, 100 * GIB, GIB, active=2 * GIB),  # cache that was read twice
+        state(97 * GIB, 100 * GIB, active=None),
         state(94 * GIB, 100 * GIB),
         state(97 * GIB, None),
         state(None, 100 * GIB),

@@ -2,7 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from raydiag.model import NodeStatus, ProbeResult, Severity, Status, StuckReader
+from raydiag.cluster.collect import reports
+from raydiag.diagnosis import coverage
+from raydiag.model import (
+    Confidence,
+    NodeStatus,
+    ProbeResult,
+    Severity,
+    Status,
+    StuckReader,
+    Unread,
+)
 from raydiag.rules.nodes import (
     by_host,
     dead_nodes,
@@ -42,12 +52,19 @@ def test_an_unexpected_end_that_speaks_of_draining_stays_critical() -> None:
     assert finding.severity is Severity.CRITICAL
 
 
-@pytest.mark.parametrize(("host", "address"), [("b", "elsewhere"), ("renamed", "addr-b")])
-def test_a_machine_that_is_back_is_only_told(host: str, address: str) -> None:
-    seen = snapshot(report("b"), dead(host, "UNEXPECTED_TERMINATION: gone", address=address))
+@pytest.mark.parametrize("host", ["b", "renamed"])
+def test_a_machine_that_is_back_is_only_told(host: str) -> None:
+    seen = snapshot(report("b"), dead(host, "UNEXPECTED_TERMINATION: gone", address="addr-b"))
     (finding,) = dead_nodes(seen)
     assert finding.severity is Severity.INFO
     assert "rejoined" in finding.explanation
+
+
+def test_a_namesake_at_another_address_has_not_rejoined() -> None:
+    seen = snapshot(report("b"), dead("b", "UNEXPECTED_TERMINATION: gone", address="elsewhere"))
+    (finding,) = dead_nodes(seen)
+    assert (finding.host, finding.severity) == ("b (elsewhere)", Severity.CRITICAL)
+    assert not departed(seen)
 
 
 def test_a_machine_whose_every_node_is_dead_has_not_rejoined() -> None:
@@ -65,6 +82,32 @@ def test_a_node_without_an_answer(status: NodeStatus) -> None:
     assert not list(dead_nodes(seen))
 
 
+def test_an_answer_that_was_lost_on_the_way_is_no_fault_of_the_node() -> None:
+    row = {"node_id": "1", "hostname": "a", "address": "b", "alive": True, "death_reason": ""}
+    senseless = {"status": "answered", "answer": "", "duration_s": 1.0}
+    for message in ({}, {1: senseless}):
+        (finding,) = unreachable_nodes(snapshot(*reports([row], message, ["ras"])))
+        assert finding.severity is Severity.WARNING
+        assert "its answer" in finding.explanation
+        assert not any("ssh" in step for step in finding.next_steps)
+        assert finding.next_steps
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "RayTaskError(RuntimeError): RuntimeError: Python 3.9.18 here, another one on the head",
+        "RayTaskError(RuntimeError): RuntimeError: node runner: ended before it answered: exit",
+    ],
+)
+def test_a_node_that_answered_wrongly_is_not_called_unreachable(reason: str) -> None:
+    seen = snapshot(report("a", status=NodeStatus.UNREACHABLE, reason=reason))
+    (finding,) = unreachable_nodes(seen)
+    assert finding.severity is Severity.WARNING
+    assert finding.evidence[0].text == reason
+    assert len(coverage(seen).blind) == 1
+
+
 def test_nodes_that_answered_give_no_finding() -> None:
     late = ProbeResult("ras", Status.TIMEOUT, reason="deadline")
     seen = snapshot(report("a"), report("b", status=NodeStatus.PARTIAL, results=[late]))
@@ -80,6 +123,59 @@ def test_a_stuck_reader_names_source_place_and_age() -> None:
     text = finding.evidence[0].text
     assert all(word in text for word in ("4711", "rpc_wait_bit_killable", "12 s"))
     assert "not read the source again" in finding.explanation
+
+
+def storage(*unread: Unread) -> ProbeResult:
+    return ProbeResult("storage", Status.TIMEOUT, unread=unread)
+
+
+LATE = Unread("/data", Status.TIMEOUT, "/data: no answer within 2 s")
+
+
+def test_a_mount_whose_reader_could_be_ended_hangs_all_the_same() -> None:
+    seen = snapshot(report("a", status=NodeStatus.PARTIAL, results=[storage(LATE)]))
+    (finding,) = hung_reads(seen)
+    assert (finding.failure_class, finding.host, finding.device) == ("hung-read", "a", "/data")
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert (finding.pid, finding.evidence[0].text) == (None, LATE.reason)
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        storage(Unread("/data", Status.TIMEOUT, "not reached before the node's deadline")),
+        storage(Unread("/data", Status.TIMEOUT, "/data: no answer before the node's deadline")),
+        storage(Unread("/data", Status.TIMEOUT, "not read: 8 readers are stuck on this node")),
+        storage(Unread("/data", Status.ERROR, "/data: Stale file handle")),
+        storage(Unread("storage", Status.TIMEOUT, "storage: no answer within 2 s")),
+        ProbeResult("versions", Status.TIMEOUT, unread=[LATE]),
+    ],
+)
+def test_what_was_only_not_reached_does_not_hang(quiet: ProbeResult) -> None:
+    assert not list(hung_reads(snapshot(report("a", results=[quiet]))))
+
+
+def test_a_mount_with_a_stuck_reader_is_told_once() -> None:
+    reader = StuckReader("/data", "storage", 4711, 2.0)
+    told = Unread("/data", Status.TIMEOUT, f"{LATE.reason}; its reader (pid 4711) is stuck")
+    (finding,) = hung_reads(
+        snapshot(
+            report("a", node_id="1", results=[storage(LATE)]),
+            report("a", node_id="2", results=[storage(told)], stuck=[reader]),
+        )
+    )
+    assert finding.pid == 4711
+
+
+def test_machines_that_share_a_host_name_are_told_apart_by_address() -> None:
+    seen = snapshot(
+        report("a", node_id="1", address="10.0.0.1"),
+        report("a", node_id="2", address="10.0.0.1"),
+        report("a", node_id="3", address="10.0.0.2"),
+        report("b"),
+    )
+    groups = {name: [one.node.node_id for one in some] for name, some in by_host(seen).items()}
+    assert groups == {"a (10.0.0.1)": ["1", "2"], "a (10.0.0.2)": ["3"], "b": ["id-b"]}
 
 
 def test_hosts_are_grouped_and_records_told_apart() -> None:

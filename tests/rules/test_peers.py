@@ -15,9 +15,9 @@ from tests.rules.snapshots import report, snapshot
 ADDRESSES = [f"0000:{bus:02x}:00.0" for bus in range(8)]
 
 
-def sensors(addresses: Sequence[str]) -> list[GpuSensors]:
+def sensors(addresses: Sequence[str], vram: int | None = None) -> list[GpuSensors]:
     return [
-        GpuSensors(i, one, None, None, None, False, None, None, None, None, None, "")
+        GpuSensors(i, one, None, None, None, False, None, None, None, None, vram, "")
         for i, one in enumerate(addresses)
     ]
 
@@ -26,10 +26,11 @@ def versions(**components: str) -> list[Version]:
     return [Version(name, value, f"/sys/{name}") for name, value in components.items()]
 
 
-def gpu_node(host: str, addresses: Sequence[str] = ADDRESSES, **probes: Any) -> NodeReport:
-    return report(
-        host, gpu_sensors=sensors(addresses), **{"versions": versions(amdgpu="6.8"), **probes}
-    )
+def gpu_node(
+    host: str, addresses: Sequence[str] = ADDRESSES, vram: int | None = None, **probes: Any
+) -> NodeReport:
+    found = sensors(addresses, vram)
+    return report(host, gpu_sensors=found, **{"versions": versions(amdgpu="6.8"), **probes})
 
 
 class TestMissingGpus:
@@ -64,15 +65,51 @@ class TestMissingGpus:
         )
         assert not list(missing_gpus(seen))
 
-    @pytest.mark.parametrize("counts", [(8,), (8, 7), (8, 8, 7, 7), (0, 0)])
-    def test_without_a_majority_of_more_nothing_is_missing(self, counts: tuple[int, ...]) -> None:
+    @pytest.mark.parametrize("counts", [(8,), (8, 7, 7), (0, 0)])
+    def test_as_many_as_most_have_is_enough(self, counts: tuple[int, ...]) -> None:
         nodes = [gpu_node(f"n{i}", ADDRESSES[:count]) for i, count in enumerate(counts)]
         assert not list(missing_gpus(snapshot(*nodes)))
+
+    @pytest.mark.parametrize(
+        ("counts", "text"),
+        [
+            ((8, 7), "GPUs: 7 on n1; 8 on n0"),
+            ((8, 7, 8, 7), "GPUs: 7 on n1, n3; 8 on n0, n2"),
+            ((8, 7, 8, 7, 6), "GPUs: 7 on n1, n3; 8 on n0, n2; 6 on n4"),
+        ],
+    )
+    def test_without_a_majority_nobody_is_blamed(self, counts: Sequence[int], text: str) -> None:
+        nodes = [gpu_node(f"n{i}", ADDRESSES[:count]) for i, count in enumerate(counts)]
+        (finding,) = missing_gpus(snapshot(*nodes))
+        assert (finding.failure_class, finding.host) == ("gpu-missing", None)
+        assert finding.severity is Severity.WARNING
+        assert [piece.text for piece in finding.evidence] == [text]
+
+    def test_other_models_are_not_compared(self) -> None:
+        head = gpu_node("head", ADDRESSES[:1], vram=512 << 20)
+        workers = [gpu_node(host, vram=(192 << 30) - 4096) for host in "abc"]
+        assert not list(missing_gpus(snapshot(head, *workers)))
+        unknown = gpu_node("d", ADDRESSES[:7])
+        same = gpu_node("e", ADDRESSES[:6], vram=192 << 30)
+        found = list(missing_gpus(snapshot(head, *workers, unknown, same)))
+        assert [(one.host, one.severity) for one in found] == [
+            ("d", Severity.CRITICAL),
+            ("e", Severity.CRITICAL),
+        ]
 
     def test_two_ray_nodes_of_one_machine_are_one_host(self) -> None:
         few = ADDRESSES[:7]
         nodes = [report("a", node_id=str(i), gpu_sensors=sensors(few)) for i in range(3)]
-        assert not list(missing_gpus(snapshot(*nodes, gpu_node("b"))))
+        (finding,) = missing_gpus(snapshot(*nodes, gpu_node("b")))
+        assert finding.evidence[0].text == "GPUs: 7 on a; 8 on b"
+
+    def test_machines_that_share_a_host_name_are_two_hosts(self) -> None:
+        nodes = [
+            report("a", node_id=str(n), address=f"10.0.0.{n}", gpu_sensors=sensors(ADDRESSES[:n]))
+            for n in (7, 8)
+        ]
+        (finding,) = missing_gpus(snapshot(*nodes, gpu_node("b")))
+        assert finding.host == "a (10.0.0.7)"
 
 
 class TestVersionSkew:
@@ -106,6 +143,20 @@ class TestVersionSkew:
         for workers, host in ((one, None), (two, "head")):
             (finding,) = version_skew(snapshot(head, *workers))
             assert (finding.host, finding.severity) == (host, Severity.INFO)
+
+    def test_hosts_with_gpus_are_compared_with_their_like(self) -> None:
+        new = versions(kernel="6.8", amdgpu="6.8")
+        heads = [report(f"cpu{i}", versions=versions(kernel="6.1")) for i in range(5)]
+        seen = snapshot(*heads, *(gpu_node(f"gpu{i}", versions=new) for i in range(4)))
+        found = list(version_skew(seen))
+        assert [(one.host, one.severity) for one in found] == [
+            (f"cpu{i}", Severity.INFO) for i in range(5)
+        ]
+        odd = gpu_node("odd", versions=versions(kernel="6.1", amdgpu="6.8"))
+        sick = [one for one in version_skew(snapshot(*seen.nodes, odd)) if one.host == "odd"]
+        assert [(one.severity, one.evidence[0].text) for one in sick] == [
+            (Severity.WARNING, "kernel 6.1 here, 6.8 on 4 others")
+        ]
 
     def test_equal_unjudged_or_single_versions_are_silent(self) -> None:
         seen = snapshot(
@@ -181,6 +232,27 @@ class TestEnvironmentMismatch:
             worker_node("empty"),
         )
         assert not list(environment_mismatch(seen))
+
+    def test_two_programs_may_use_different_networks(self) -> None:
+        settings = {"ray::Trainer.fit": "bond0", "ray::Server": "eth0", "python3 serve.py": "eth1"}
+        seen = snapshot(
+            *(
+                worker_node(f"{host}{number}", process(1, command, NCCL_SOCKET_IFNAME=interface))
+                for number, (command, interface) in enumerate(settings.items())
+                for host in "ab"
+            )
+        )
+        assert not list(environment_mismatch(seen))
+
+    def test_the_program_that_disagrees_is_named(self) -> None:
+        seen = snapshot(
+            worker_node("a", process(1, NCCL_SOCKET_IFNAME="bond0"), process(2, "ray::Server.get")),
+            worker_node("b", process(1, NCCL_SOCKET_IFNAME="eth0"), process(2, "ray::Server.get")),
+        )
+        (finding,) = environment_mismatch(seen)
+        assert [piece.source for piece in finding.evidence] == [
+            "/proc/<pid>/environ of ray::Trainer"
+        ]
 
     def test_a_refused_environment_is_not_an_unset_variable(self) -> None:
         refused = Unread("/proc/<pid>/environ", Status.DENIED, "1 processes")

@@ -11,11 +11,21 @@ GIB = 1 << 30
 
 
 def mount(
-    available: int, total: int = 1000 * GIB, free_inodes: int = 500, fs_type: str = "ext4"
+    available: int,
+    total: int = 1000 * GIB,
+    free_inodes: int = 500,
+    fs_type: str = "ext4",
+    point: str = "/scratch",
 ) -> MountUsage:
     return MountUsage(
-        "/scratch", "/dev/nvme0n1p2", fs_type, total, available, available, 1000, free_inodes
+        point, "/dev/nvme0n1p2", fs_type, total, available, available, 1000, free_inodes
     )
+
+
+def overlays(available: int, free_inodes: int = 500) -> list[MountUsage]:
+    """File systems of containers, which show the numbers of the disk that they lie on."""
+    points = [f"/containers/{number}/merged" for number in range(30)]
+    return [mount(available, 1000 * GIB, free_inodes, "overlay", point) for point in points]
 
 
 @pytest.mark.parametrize(
@@ -45,12 +55,39 @@ def test_sizes_are_told_in_human_units() -> None:
     [
         mount(30 * GIB),  # 3 %, but plenty
         mount(6 * GIB, 100 * GIB),  # little, but 6 %
+        mount(9 << 40, 1 << 50, fs_type="lustre"),  # less than 1 %, but plenty
+        mount(9 * GIB, 225 * GIB, fs_type="tmpfs", point="/dev/shm"),  # Ray's object store
+        mount(64 << 20, 225 * GIB, fs_type="tmpfs", point="/dev/shm"),
         mount(0, 32 * 1024),  # too small to hold data
         mount(0, 0),
     ],
 )
 def test_room_enough_is_silent(quiet: MountUsage) -> None:
     assert not list(full_disks(snapshot(report("a", storage=[quiet]))))
+
+
+@pytest.mark.parametrize("available", [0, 63 << 20])
+def test_shared_memory_is_full_when_next_to_nothing_is_left(available: int) -> None:
+    shm = mount(available, 225 * GIB, fs_type="tmpfs", point="/dev/shm")
+    (finding,) = full_disks(snapshot(report("a", storage=[shm])))
+    assert (finding.device, finding.severity) == ("/dev/shm", Severity.CRITICAL)
+
+
+def test_containers_on_a_full_disk_are_that_one_disk() -> None:
+    disk = mount(0, free_inodes=0, point="/")
+    seen = snapshot(report("a", storage=[*overlays(0, 0), disk]))
+    assert [one.device for one in full_disks(seen)] == ["/"]
+    assert [one.device for one in exhausted_inodes(seen)] == ["/"]
+    inside = snapshot(report("a", storage=overlays(0)))
+    assert [one.device for one in full_disks(inside)] == ["/containers/0/merged"]
+
+
+def test_an_overlay_on_another_disk_is_its_own() -> None:
+    other = mount(0, 500 * GIB, fs_type="overlay", point="/elsewhere")
+    roomy = mount(500 * GIB, point="/")
+    full = mount(0, fs_type="overlay", point="/containers/full")
+    seen = snapshot(report("a", storage=[roomy, full, other]))
+    assert [one.device for one in full_disks(seen)] == ["/containers/full", "/elsewhere"]
 
 
 @pytest.mark.parametrize(
