@@ -153,7 +153,7 @@ class Coordinator:
             data = base64.b64encode(answer).decode()
             self._say_node(node_id, {"status": "answered", "answer": data})
         except Exception as error:
-            self.silent[node_id] = ("unreachable", _first_line(error))
+            self.silent[node_id] = ("unreachable", _in_one_line(error))
         self._end_actor(node_id)
 
     def _say_node(self, node_id: str, message: dict[str, Any]) -> None:
@@ -239,9 +239,17 @@ def _death_reason(node: Mapping[str, Any]) -> str:
     return ": ".join(parts) or "no reason given"
 
 
-def _first_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:400]}"
+def _in_one_line(error: Exception) -> str:
+    """Ray puts the traceback of a task before its error, and remarks after all others."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    told = lines[-1:] if isinstance(error, ray.exceptions.RayTaskError) else lines
+    return f"{type(error).__name__}: {' '.join(told)[:400]}"
+
+
+def _host_names(node: Mapping[str, Any]) -> tuple[str, ...]:
+    """The full host name, and the short one unless the name is an address."""
+    name = node["NodeManagerHostname"]
+    return (name,) if name == node["NodeManagerAddress"] else (name, name.split(".")[0])
 
 
 def _select(nodes: list[dict[str, Any]], names: Any) -> list[dict[str, Any]]:
@@ -253,18 +261,12 @@ def _select(nodes: list[dict[str, Any]], names: Any) -> list[dict[str, Any]]:
             raise Selection("the cluster has no node that is alive")
         return nodes
     chosen = []
-    known = sorted({node["NodeManagerHostname"].split(".")[0] for node in nodes if node["Alive"]})
+    known = sorted({_host_names(node)[-1] for node in nodes if node["Alive"]})
     for name in names:
         matching = [
             node
             for node in nodes
-            if name
-            in (
-                node["NodeID"],
-                node["NodeManagerAddress"],
-                node["NodeManagerHostname"],
-                node["NodeManagerHostname"].split(".")[0],
-            )
+            if name in (node["NodeID"], node["NodeManagerAddress"], *_host_names(node))
         ]
         if not matching:
             shown = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if known[20:] else "")
