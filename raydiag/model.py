@@ -59,6 +59,7 @@ class Node:
     address: str  # NodeManagerAddress
     alive: bool = True
     death_reason: str = ""  # Ray's DeathReason and its message; empty while alive
+    ended_at: Optional[float] = None  # Unix s; None while alive, or where Ray does not tell
 
     @property
     def host(self) -> str:

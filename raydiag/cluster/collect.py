@@ -9,7 +9,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Optional, Protocol
 
 import raydiag
@@ -77,6 +77,7 @@ class Cluster(Protocol):
     def stop(self, submission_id: str) -> None: ...
     def jobs(self) -> list[dict[str, Any]]: ...
     def delete(self, submission_id: str) -> None: ...
+    def node_ends(self) -> dict[str, float]: ...
     def actors(self) -> list[Actor]: ...
 
 
@@ -153,7 +154,7 @@ def collect(
         _check_cluster(address, version, start)
         patience_s = 1.5 if end else 0.0
         yield Collected(
-            nodes=reports(start["nodes"], messages, request.probes),
+            nodes=_with_ends(api, reports(start["nodes"], messages, request.probes)),
             asked_at=start["time"],
             job_start=training_start(jobs),
             cluster={
@@ -282,6 +283,19 @@ def reports(
         else:
             found.append(NodeReport(node, NodeStatus.DEAD, reason=node.death_reason))
     return sorted(found, key=lambda report: (report.node.host, report.node.node_id))
+
+
+def _with_ends(api: Cluster, found: Sequence[NodeReport]) -> Sequence[NodeReport]:
+    """Dead nodes with the time of their end: one that was lost weeks ago is no news."""
+    if all(report.node.alive for report in found):
+        return found
+    ends = api.node_ends()
+    return [
+        report
+        if report.node.alive
+        else replace(report, node=replace(report.node, ended_at=ends.get(report.node.node_id)))
+        for report in found
+    ]
 
 
 @dataclass(frozen=True)

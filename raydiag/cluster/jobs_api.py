@@ -93,6 +93,19 @@ class JobsApi:
             raise CannotRun(f"{submission_id} is not raydiag's job: it is not deleted")
         self._send("DELETE", f"/api/jobs/{submission_id}")
 
+    def node_ends(self) -> dict[str, float]:
+        """When nodes ended, Unix s by node id; those that live, or are not told of, are absent."""
+        try:
+            reply = self._call("GET", "/api/v0/nodes?detail=1&limit=10000")
+            rows = reply["data"]["result"]["result"]
+            return {
+                str(row["node_id"]): float(row["end_time_ms"]) / 1000
+                for row in rows
+                if row.get("end_time_ms")
+            }
+        except (CannotRun, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
     def actors(self) -> list[Actor]:
         """Actors of all jobs, dead ones too (as far as Ray remembers); empty when not to be had."""
         try:

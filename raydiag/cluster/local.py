@@ -92,6 +92,10 @@ class LocalRay:
     def delete(self, submission_id: str) -> None:
         """Nothing remembers a job here."""
 
+    def node_ends(self) -> dict[str, float]:
+        """The only node lives."""
+        return {}
+
     def actors(self) -> list[Actor]:
         """No actor but ours lives here."""
         return []

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from operator import attrgetter
 from typing import Any
 
@@ -36,6 +37,7 @@ _ANSWER_UNUSABLE = (
     "node runner: ended before it answered",
 )
 
+_NEWS_S = 86_400.0
 NODE_TABLE = "Ray node table (GCS)"
 
 
@@ -79,9 +81,11 @@ def distinct(reports: Sequence[NodeReport], probe: str, *identity: str) -> list[
 def departed(snapshot: Snapshot) -> Mapping[str, str]:
     """Ids of dead nodes whose absence is no fault, with the reason why.
 
-    Either Ray ended the node on purpose, or its machine is in the cluster again under another id:
-    that is told by the address, since another machine may have the same host name.
+    Ray ended the node on purpose; or its machine is in the cluster again under another id, which
+    the address tells, since another machine may have the same host name; or it was lost before
+    the job that runs now began (without a job: more than a day ago).
     """
+    began = snapshot.time - _NEWS_S if snapshot.job_start is None else snapshot.job_start
     addresses = {report.node.address for report in snapshot.nodes if not _is_dead(report)} - {""}
     absent: dict[str, str] = {}
     for report in snapshot.nodes:
@@ -92,11 +96,13 @@ def departed(snapshot: Snapshot) -> Mapping[str, str]:
             absent[node.node_id] = "the machine has rejoined the cluster under another node id"
         elif _was_planned(node):
             absent[node.node_id] = "Ray ended this node on purpose"
+        elif node.ended_at is not None and node.ended_at < began:
+            absent[node.node_id] = f"it ended {_when(node.ended_at)}, before what runs now"
     return absent
 
 
 def dead_nodes(snapshot: Snapshot) -> Iterator[Finding]:
-    """Nodes that Ray's global control store lists as dead; it gives no time, so no onset."""
+    """Nodes that Ray's global control store lists as dead."""
     absent, names = departed(snapshot), machine_names(snapshot)
     for report in snapshot.nodes:
         node = report.node
@@ -108,11 +114,20 @@ def dead_nodes(snapshot: Snapshot) -> Iterator[Finding]:
             "ray-node-dead",
             host=names[node.machine],
             severity=Severity.INFO if why else Severity.CRITICAL,
+            onset=node.ended_at,
             evidence=(
-                Evidence(NODE_TABLE, f"node {node.node_id} at {node.address} is dead: {reason}"),
+                Evidence(
+                    NODE_TABLE,
+                    f"node {node.node_id} at {node.address} is dead: {reason}",
+                    time=node.ended_at,
+                ),
             ),
             explanation=f"No fault of now: {why}." if why else "",
         )
+
+
+def _when(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:

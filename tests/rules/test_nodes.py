@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from raydiag.cluster.collect import reports
@@ -71,6 +73,28 @@ def test_a_machine_whose_every_node_is_dead_has_not_rejoined() -> None:
     lost = "UNEXPECTED_TERMINATION: gone"
     seen = snapshot(dead("b", lost, node_id="1"), dead("b", lost, node_id="2"))
     assert [finding.severity for finding in dead_nodes(seen)] == [Severity.CRITICAL] * 2
+
+
+@pytest.mark.parametrize(
+    ("job_start", "ended_at", "severity"),
+    [
+        (NOW - 3600, NOW - 7200, Severity.INFO),
+        (NOW - 3600, NOW - 1800, Severity.CRITICAL),
+        (None, NOW - 7200, Severity.CRITICAL),
+        (None, NOW - 30 * 86_400, Severity.INFO),
+        (NOW - 3600, None, Severity.CRITICAL),
+    ],
+)
+def test_a_node_lost_before_the_job_is_no_news(
+    job_start: float | None, ended_at: float | None, severity: Severity
+) -> None:
+    gone = dead("b", "UNEXPECTED_TERMINATION")
+    gone = replace(gone, node=replace(gone.node, ended_at=ended_at))
+    seen = replace(snapshot(report("a"), gone), job_start=job_start)
+    (finding,) = dead_nodes(seen)
+    assert (finding.severity, finding.onset) == (severity, ended_at)
+    blind = [] if severity is Severity.INFO else ["b"]
+    assert [item.host for item in coverage(seen).blind] == blind
 
 
 @pytest.mark.parametrize("status", [NodeStatus.TIMEOUT, NodeStatus.UNREACHABLE])
