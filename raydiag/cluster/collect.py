@@ -134,6 +134,7 @@ def collect(
             asked_at=start["time"],
             cluster={
                 "address": api.url,
+                **({"ssh": address.login} if address.login else {}),
                 "gcs_address": start["gcs_address"],
                 "asked_at": start["time"],
                 "deadline_s": request.deadline_s,

@@ -16,7 +16,6 @@ import contextlib
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,7 @@ from typing import Any, Optional
 import psutil
 
 from raydiag import confinement
+from raydiag.cluster.interrupts import undisturbed
 from raydiag.errors import CannotRun
 from raydiag.model import Actor
 
@@ -113,7 +113,7 @@ def throwaway_ray() -> Iterator[LocalRay]:
         _start(ray, directory)
         yield LocalRay(ray, directory)
     finally:
-        with _undisturbed():
+        with undisturbed():
             with contextlib.suppress(NameError):
                 ray.shutdown()
             _end_children(before)
@@ -138,18 +138,6 @@ def _start(ray: Any, directory: Path) -> None:
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise CannotRun(f"could not start a local Ray: {type(error).__name__}: {text}") from None
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Clean up to the end: a second Ctrl-C would leave a Ray behind."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, handlers, strict=True):
-            signal.signal(number, handler)
 
 
 def _end_children(before: set[psutil.Process]) -> None:

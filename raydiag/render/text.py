@@ -190,7 +190,9 @@ def _evidence(item: Evidence) -> str:
 
 
 def _footer(snapshot: Snapshot, cluster: Mapping[str, Any]) -> str:
-    known = [cluster.get(key) for key in ("address", "session_name")]
+    address, login = cluster.get("address"), cluster.get("ssh")
+    place = f"{address} through ssh {login}" if login else address
+    known = (place, cluster.get("session_name"))
     parts = [f"raydiag {__version__}", *(str(value) for value in known if value)]
     if cluster.get("ray_version"):
         parts.append(f"Ray {cluster['ray_version']}")
