@@ -209,6 +209,10 @@ def _rendered(
         from raydiag.render import document
 
         return document.lines(document.probe_document(snapshot, explained, cluster, time.time()))
+    if arguments.format == "markdown":
+        from raydiag.render.markdown import probe_markdown
+
+        return [probe_markdown(snapshot, explained, cluster, arguments.verbose)]
     import shutil
 
     from raydiag.render.text import probe_report
