@@ -205,6 +205,10 @@ def _snapshot(collected: Collected, api: Cluster, job_start: float | None) -> Sn
 def _rendered(
     arguments: argparse.Namespace, snapshot: Snapshot, explained: Any, cluster: Mapping[str, Any]
 ) -> Iterable[str]:
+    if arguments.redact:
+        from raydiag.render.redact import redacted
+
+        snapshot, explained, cluster = redacted(snapshot, explained, cluster)
     if arguments.format == "json":
         from raydiag.render import document
 

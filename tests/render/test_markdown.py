@@ -30,7 +30,10 @@ from raydiag.render.text import probe_report
 from tests.render import cluster_samples as samples
 
 Golden = Callable[[str, str], None]
-ATTACK = "x`` ```\n```\n# head\n| a | b |\n[l](http://e) ![i](http://e) <script>x</script> *b* _i_ $m$ ~s~"
+ATTACK = (
+    "x`` ```\n```\n# head\n| a | b |\n[l](http://e) ![i](http://e) <script>x</script> "
+    "*b* _i_ $m$ ~s~"
+)
 
 
 def sick(verbose: bool = False) -> str:
@@ -131,7 +134,12 @@ def test_nothing_of_a_node_acts() -> None:
         ("- a", r"\- a"),
         ("12. a", r"12\. a"),
         ("12) a", r"12\) a"),
-        ("3.25 s", r"3\.25 s"),
+        ("3.25 s", "3.25 s"),
+        ("45-52C", "45-52C"),
+        ("---", r"\---"),
+        ("-", r"\-"),
+        ("-5", "-5"),
+        ("===", r"\==="),
         ("&lt;", "&amp;lt;"),
         ("a\\|b", r"a\\&#124;b"),
         ("  a \t b", r"a \\x09 b"),
