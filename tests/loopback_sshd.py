@@ -8,9 +8,11 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,16 +49,27 @@ def write_key(path: Path) -> str:
 
 
 class LoopbackSshd:
-    """Context manager. `config` is for `ssh -F`: it calls the server `head` and `jump`."""
+    """Context manager. `config` is for `ssh -F`: it calls the server `head`, `jump`, `localhost`.
 
-    def __init__(self, directory: Path, *settings: str, launch: tuple[str, ...] = ()) -> None:
+    `settings` are lines for sshd_config. `launch` are the words before the command, as to enter a
+    simulated host, where the server then listens on `address`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *settings: str,
+        launch: Sequence[str] = (),
+        address: str = "127.0.0.1",
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(0o700)
         self.directory = directory
         self.config = directory / "ssh_config"
         self.log = directory / "sshd.log"
         self._settings = settings
-        self._launch = launch  # words before the command, as to enter a host
+        self._launch = launch
+        self._address = address
         self.port = free_port()
 
     def __enter__(self) -> LoopbackSshd:
@@ -66,7 +79,7 @@ class LoopbackSshd:
         self.write_config()
         server = {
             "Port": self.port,
-            "ListenAddress": "127.0.0.1",
+            "ListenAddress": self._address,
             "HostKey": self.directory / "host_key",
             "AuthorizedKeysFile": self.directory / "authorized",
             "PidFile": "none",
@@ -86,13 +99,14 @@ class LoopbackSshd:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()  # its sessions end with their clients
+        for pid in (*self.sessions(), self.process.pid):
+            os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
     def write_config(self, *lines: str) -> None:
         """The configuration file of the client, with more lines in front, which win."""
         common = {
-            "HostName": "127.0.0.1",
+            "HostName": self._address,
             "HostKeyAlias": "the-server",
             "User": getpass.getuser(),
             "IdentityFile": self.directory / "user_key",
@@ -101,9 +115,18 @@ class LoopbackSshd:
             "UserKnownHostsFile": self.directory / "known_hosts",
             "GlobalKnownHostsFile": "/dev/null",
         }
-        hosts = ["Host head jump", f"Port {self.port}"]
-        text = [*lines, *hosts, "Host head jump gone", *(f"{k} {v}" for k, v in common.items())]
+        hosts = ["Host head jump localhost", f"Port {self.port}"]
+        text = [
+            *lines,
+            *hosts,
+            "Host head jump localhost gone",
+            *(f"{k} {v}" for k, v in common.items()),
+        ]
         self.config.write_text("\n".join(text) + "\n")
+
+    def sessions(self) -> list[int]:
+        """Process ids below the server's own, the deepest first."""
+        return _descendants(self.process.pid)
 
     def clients(self, patience_s: float = 3.0) -> list[str]:
         """Command lines of the ssh processes with our configuration that do not end in time."""
@@ -127,3 +150,11 @@ class LoopbackSshd:
             if self.process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"sshd does not come up: {said}")
             time.sleep(0.02)
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            found += [*_descendants(int(child)), int(child)]
+    return found

@@ -280,7 +280,7 @@ class TestFails:
         with LoopbackSshd(tmp_path / "other") as other:
 
             def log(request: Mapping[str, Any]) -> str:
-                for pid in _descendants(other.process.pid):
+                for pid in other.sessions():
                     os.kill(pid, signal.SIGKILL)
                 return ""
 
@@ -288,13 +288,6 @@ class TestFails:
             dashboard.status = "RUNNING"
             refused(run, probing(other, "--address", dashboard.url), "the connection was lost")
             assert other.clients() == []
-
-
-def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        found += [*_descendants(int(child)), int(child)]
-    return found
 
 
 class TestEnds:

@@ -250,9 +250,18 @@ class _Ssh:
                     os.killpg(self._process.pid, number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(_END_PATIENCE_S)
+            self._wait_for_group()
             assert self._process.stdout is not None
             self._process.stdout.close()
             self._said.close()
+
+    def _wait_for_group(self) -> None:
+        """Until the ssh to a jump host is gone too: it was told to end, and so it does."""
+        limit = time.monotonic() + _END_PATIENCE_S
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < limit:
+                os.killpg(self._process.pid, 0)  # no signal: is anybody left?
+                time.sleep(0.01)
 
 
 def _becoming(parent: int) -> list[str]:
