@@ -312,6 +312,7 @@ class TestEnds:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         assert reading.wait(30)
         assert len(sshd.clients(0.0)) == 2
@@ -327,7 +328,7 @@ class TestEnds:
         sshd: LoopbackSshd,
         dashboard: FakeDashboard,
     ) -> None:
-        running.send_signal(number)
+        os.killpg(running.pid, number)  # as a terminal does: whoever is in the group gets it
         _, err = running.communicate(timeout=20)
         assert running.returncode == 130
         assert err == "raydiag: interrupted; nothing of raydiag's is left running\n"
