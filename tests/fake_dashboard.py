@@ -7,6 +7,7 @@ the tests write frames with the very nonce that the caller waits for.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import threading
 import zlib
@@ -96,8 +97,9 @@ class FakeDashboard:
             http.send_header(name, value)
         content = reply.body.encode()
         http.send_header("Content-Length", str(len(content)))
-        http.end_headers()
-        http.wfile.write(content)
+        with contextlib.suppress(ConnectionError):  # the caller may be gone
+            http.end_headers()
+            http.wfile.write(content)
 
     def _reply(self, method: str, path: str, authorization: Optional[str], body: bytes) -> Reply:
         if self.token and authorization != f"Bearer {self.token}":

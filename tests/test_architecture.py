@@ -57,13 +57,15 @@ SIGNALS = {
     ("cluster/actor.py", "process.kill"),  # the node runner, our own child
     ("cluster/local.py", "process.kill"),  # what the embedded Ray started
     ("cluster/local.py", "self._job.terminate"),  # the coordinator on it, our own child
+    ("cluster/ssh.py", "os.killpg"),  # the ssh of --ssh, our own child, with its ssh to a jump host
     ("cluster/coordinator.py", "ray.kill"),  # our own actors
 }
 _SIGNAL_NAMES = {"kill", "killpg", "terminate", "send_signal", "tgkill", "pthread_kill"}
 _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue", "abort"}
 
-# The report that the user asked for with -o, and the directory of the embedded Ray.
-WRITES_FILES = {"cli/options.py", "cluster/local.py"}
+# The report that the user asked for with -o, the directory of the embedded Ray, and a file without
+# a name for what ssh says.
+WRITES_FILES = {"cli/options.py", "cluster/local.py", "cluster/ssh.py"}
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
 _WRITING_NAMES |= {"TemporaryDirectory", "TemporaryFile", "rmtree", "copytree", "copyfile", "move"}
@@ -77,6 +79,7 @@ PRINTS = ("cli/", "render/", "cluster/coordinator.py")
 STARTS_PROCESSES = {
     "cluster/actor.py",  # the node runner
     "cluster/local.py",  # the coordinator, where no Jobs API starts it
+    "cluster/ssh.py",  # the system's ssh, for --ssh
 }
 FORKS = {"sandbox.py"}  # never in a Ray worker, which has threads
 

@@ -196,6 +196,26 @@ def test_json(invoke: Invoke, dashboard: FakeDashboard) -> None:
     assert document["nodes"][0]["probes"]["versions"]["records"] == RESULT["records"]
 
 
+def test_markdown(invoke: Invoke, dashboard: FakeDashboard, tmp_path: Path) -> None:
+    target = tmp_path / "report.md"
+    code, out, _ = invoke(*probing(dashboard, "--format", "markdown", "-o", str(target)))
+    assert (code, out) == (0, "")
+    assert target.read_text().startswith("**No problem found on 1 of 1 node")
+    assert "| node001 | ok |" in target.read_text()
+
+
+@pytest.mark.parametrize("form", ["text", "json", "markdown"])
+def test_redacted(form: str, invoke: Invoke, dashboard: FakeDashboard) -> None:
+    _, plain, _ = invoke(*probing(dashboard, "--format", form))
+    code, out, err = invoke(*probing(dashboard, "--format", form, "--redact"))
+    assert (code, err) == (0, "")
+    for name in ("node001", "session_2026"):
+        assert name in plain
+        assert name not in out
+    assert "host-1" in out
+    assert "5.15.0" in out
+
+
 def test_not_everything_was_seen(invoke: Invoke, dashboard: FakeDashboard) -> None:
     denied = answer(status="denied", reason="permission", records=[])
     nodes_say(dashboard, {0: start_message(node(1)), 1: denied, END: {"duration_s": 0.5}})

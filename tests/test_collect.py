@@ -440,7 +440,7 @@ class TestRun:
         warnings: list[str] = []
         assert "gave no answer: status RUNNING" in failure(dashboard, warn=warnings.append)
         (warning,) = warnings
-        assert warning.startswith(f"job {job_id(dashboard)} does not stop; ")
+        assert warning.endswith(f"job {job_id(dashboard)} does not stop")
 
     def test_trouble_at_the_end_changes_no_report(self, dashboard: FakeDashboard) -> None:
         job_that_prints(dashboard, {0: start_message(node(1)), 1: packed(ANSWER), END: END_MESSAGE})

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn, Optional
 
 from raydiag import __version__
-from raydiag.cli import probe
+from raydiag.cli import options, probe
 from raydiag.errors import RaydiagError
 
 _COMMANDS = (probe,)
@@ -22,7 +22,11 @@ _COMMANDS = (probe,)
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    given = any(getattr(arguments, name) is not None for name in options.WAY_IN)
+    if given and not arguments.reaches_cluster:
+        parser.error("this command asks no cluster: leave out --address, --ssh and the like")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminated)  # clean up as on Ctrl-C
     try:
@@ -67,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Find out, from inside a Ray cluster, why a training job hangs or dies.",
     )
     parser.add_argument("--version", action="version", version=f"raydiag {__version__}")
+    options.add_way_in(parser)
+    parser.set_defaults(**dict.fromkeys(options.WAY_IN), reaches_cluster=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in _COMMANDS:
         command = commands.add_parser(

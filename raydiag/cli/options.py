@@ -17,7 +17,7 @@ from raydiag.errors import CannotRun
 def add_output(parser: argparse.ArgumentParser) -> None:
     """--format, -o, -q, -v."""
     group = parser.add_argument_group("output")
-    group.add_argument("--format", choices=("text", "json"), default="text")
+    group.add_argument("--format", choices=("text", "json", "markdown"), default="text")
     group.add_argument(
         "-o",
         dest="output",
@@ -25,20 +25,46 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the report there, not to stdout",
     )
+    group.add_argument(
+        "--redact",
+        action="store_true",
+        help="replace names of hosts, users and jobs, addresses and arguments of commands",
+    )
     group.add_argument("-q", dest="quiet", action="store_true", help="no progress on stderr")
     group.add_argument(
         "-v", dest="verbose", action="store_true", help="show all evidence, every node on its row"
     )
 
 
-def add_address(parser: argparse.ArgumentParser) -> None:
-    """--address."""
-    parser.add_argument(
+def add_way_in(parser: argparse.ArgumentParser) -> None:
+    """--address, --ssh, -J, --ssh-config: for a command, and before the command's name."""
+    group = parser.add_argument_group("which cluster")
+
+    def add(*names: str, **settings: str) -> None:
+        # Without a default of its own, a command keeps what was said before its name.
+        group.add_argument(*names, default=argparse.SUPPRESS, **settings)  # type: ignore[arg-type]
+
+    add(
         "--address",
         metavar="URL|local",
         help="dashboard of the cluster, or 'local' for a throw-away Ray on this machine (default: "
         "RAY_API_SERVER_ADDRESS, RAY_ADDRESS, http://127.0.0.1:8265)",
     )
+    add(
+        "--ssh",
+        metavar="[USER@]HEAD",
+        help="reach the dashboard on that machine's loopback through ssh, for this call only; "
+        "--address then means what HEAD sees",
+    )
+    add("-J", dest="jump", metavar="[USER@]JUMP", help="go through this machine (--ssh only)")
+    add(
+        "--ssh-config",
+        metavar="FILE",
+        help="configuration for ssh instead of ~/.ssh/config (--ssh only)",
+    )
+
+
+WAY_IN = ("address", "ssh", "jump", "ssh_config")
 
 
 def _file_name(text: str) -> str:

@@ -25,6 +25,7 @@ EPILOG = """\
 examples:
   raydiag probe --all-nodes                        on the head node of the cluster
   raydiag probe --all-nodes --address local        this machine, with a throw-away Ray
+  raydiag probe --all-nodes --ssh me@head -J me@login     from a laptop
   raydiag probe --node 'node[001-016]' --only kernel_log,d_state
   raydiag probe --all-nodes --format json -o report.json
 
@@ -61,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read the RAS counters even where a GPU driver fault shows (may leave one more "
         "process stuck)",
     )
-    options.add_address(parser)
+    options.add_way_in(parser)
+    parser.set_defaults(reaches_cluster=True)
     options.add_output(parser)
 
 
@@ -119,6 +121,12 @@ def _cluster(
 ) -> Iterator[tuple[Cluster, Address]]:
     from raydiag.cluster import address, jobs_api
 
+    if arguments.ssh is not None:
+        with _through_ssh(arguments, progress) as reached:
+            yield reached
+        return
+    if arguments.jump is not None or arguments.ssh_config is not None:
+        raise UsageError("-J and --ssh-config say how --ssh connects: give --ssh [USER@]HEAD too")
     found = address.resolve(arguments.address)
     if not found.is_local:
         yield jobs_api.JobsApi(found.url, jobs_api.token()), found
@@ -128,6 +136,21 @@ def _cluster(
     progress.say("starting a throw-away Ray on this machine ...")
     with throwaway_ray() as api:
         yield api, found
+
+
+@contextlib.contextmanager
+def _through_ssh(
+    arguments: argparse.Namespace, progress: options.Progress
+) -> Iterator[tuple[Cluster, Address]]:
+    from raydiag.cluster import address, jobs_api, ssh
+
+    way = ssh.Way.parse(arguments.ssh, arguments.jump, arguments.ssh_config)
+    login = way.head.destination
+    found = address.seen_from(login, way.head.host, arguments.address)
+    token = jobs_api.token()
+    progress.say(f"connecting to {login} ...")
+    with ssh.forward(way, found.url) as forward:
+        yield jobs_api.JobsApi(found.url, token, forward), found
 
 
 def _request(arguments: argparse.Namespace) -> Request:
@@ -194,10 +217,18 @@ def _snapshot(collected: Collected, api: Cluster) -> Snapshot:
 def _rendered(
     arguments: argparse.Namespace, snapshot: Snapshot, explained: Any, cluster: Mapping[str, Any]
 ) -> Iterable[str]:
+    if arguments.redact:
+        from raydiag.render.redact import redacted
+
+        snapshot, explained, cluster = redacted(snapshot, explained, cluster)
     if arguments.format == "json":
         from raydiag.render import document
 
         return document.lines(document.probe_document(snapshot, explained, cluster, time.time()))
+    if arguments.format == "markdown":
+        from raydiag.render.markdown import probe_markdown
+
+        return [probe_markdown(snapshot, explained, cluster, arguments.verbose)]
     import shutil
 
     from raydiag.render.text import probe_report

@@ -19,10 +19,19 @@ class Address:
     url: str  # of the dashboard; "" for a throw-away local Ray
     origin: str  # where it was said, for messages
     gcs_address: Optional[str] = None  # the cluster must have this one, when it is known
+    login: Optional[str] = None  # [USER@]HEAD: the URL is meant as seen from there, through ssh
 
     @property
     def is_local(self) -> bool:
         return not self.url
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A port of this machine behind which the dashboard that another machine sees is."""
+
+    url: str
+    login: str  # [USER@]HEAD of the ssh that carries it
 
 
 def resolve(given: Optional[str]) -> Address:
@@ -39,6 +48,25 @@ def resolve(given: Optional[str]) -> Address:
         if value:
             return _parse(value.strip(), origin)
     return Address(DEFAULT_URL, "the default")
+
+
+def seen_from(login: str, host: str, given: Optional[str]) -> Address:
+    """`--address` beside `--ssh`: the dashboard as the machine `host`, reached by `login`, sees it.
+
+    The environment variables are not asked: they speak of this machine's clusters. The dashboard of
+    a head listens on its loopback, so a URL with the head's own name means that. Raises UsageError.
+    """
+    found = _parse((given or "auto").strip(), "--address")
+    if found.is_local:
+        raise UsageError("--address local is this machine and --ssh another one: give one of them")
+    parts = urlsplit(found.url)
+    if parts.scheme == "https":
+        raise UsageError("--ssh carries http only: give --address http://HOST:PORT as HEAD sees it")
+    name = parts.hostname or ""
+    own = name in ("localhost", "127.0.0.1", host.lower())
+    shown = "127.0.0.1" if own else f"[{name}]" if ":" in name else name
+    url = f"http://{shown}:{parts.port or 80}{parts.path}"
+    return Address(url, "--ssh", login=login)
 
 
 def _parse(value: str, origin: str) -> Address:

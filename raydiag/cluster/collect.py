@@ -35,6 +35,7 @@ _AFTER_DEADLINE_S = 0.8  # of the second that the command may take longer than i
 _STOP_LIMIT_S = 6.0
 _CALL_LIMIT_S = 2.0  # for one call, when nothing but cleaning up is left
 _JOBS_KEPT = 5
+_MOST_FAILURES = 3  # looks at the job in a row, a second apart: the dashboard is gone
 _END = 999_999  # number of the coordinator's last message
 _NODE_ANSWER_LIMIT_BYTES = 256 << 20
 
@@ -159,6 +160,7 @@ def collect(
             job_start=training_start(jobs),
             cluster={
                 "address": api.url,
+                **({"ssh": address.login} if address.login else {}),
                 "gcs_address": start["gcs_address"],
                 "asked_at": start["time"],
                 "deadline_s": request.deadline_s,
@@ -171,7 +173,8 @@ def collect(
             job.end(patience_s)
             job.tidy(jobs)
         except CannotRun as error:
-            warn(f"{error}; raydiag's job {job.id} may still run, until its own deadline at most")
+            why = str(error).partition(". ")[0]
+            warn(f"raydiag's job {job.id} may still run, until its own deadline at most: {why}")
 
 
 def _coordinator_request(request: Request, nonce: str) -> dict[str, Any]:
@@ -200,14 +203,16 @@ def _follow(
     messages: dict[int, dict[str, Any]] = {}
     job.api.limit = time.monotonic() + _STARTUP_LIMIT_S
     next_look = time.monotonic() + 1.0
-    status = "PENDING"
+    status, failures = "PENDING", 0
     while time.monotonic() < job.api.limit:
         began = time.monotonic()
         # Looked at before the log is read: what an ended job has printed is then all there.
         if began > next_look:
             next_look = began + 1.0
-            with contextlib.suppress(CannotRun):
-                status = str(job.api.job(job.id).get("status"))
+            try:
+                status, failures = str(job.api.job(job.id).get("status")), 0
+            except CannotRun:
+                failures += 1
         decoder.feed(job.api.logs(job.id))
         for number in [n for n in decoder.messages if n not in messages]:
             messages[number] = _unpacked(decoder.messages[number])
@@ -215,7 +220,7 @@ def _follow(
                 job.api.limit = time.monotonic() + deadline_s + _AFTER_DEADLINE_S
             elif number > _END:
                 progress(messages[number]["answered"], messages[number]["asked"])
-        if _END in messages or status in TERMINAL:
+        if _END in messages or status in TERMINAL or failures == _MOST_FAILURES:
             break
         # A long log takes the dashboard a while: leave it most of its time, and leave us enough
         # for one more reading before the limit.

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import requests
 
+from raydiag.cluster.address import Forward
 from raydiag.errors import AuthenticationFailed, CannotRun
 from raydiag.model import Actor
 
@@ -29,13 +30,18 @@ _TIMEOUT_S = (5.0, 30.0)  # connect, read
 class JobsApi:
     """One dashboard. Every method raises CannotRun, with what to do next, when it does not work."""
 
-    def __init__(self, url: str, token: Optional[str] = None) -> None:
+    def __init__(
+        self, url: str, token: Optional[str] = None, through: Optional[Forward] = None
+    ) -> None:
+        """`url` is for people; with `through`, the connections go to the forward's own port."""
         self.url = url.rstrip("/")
         self.limit = math.inf  # time.monotonic() at which calls have to be over
+        self._place = self.url if through is None else f"{self.url} through ssh {through.login}"
+        self._base = self.url if through is None else through.url.rstrip("/")
         self._token = token
         self._session = requests.Session()
         # A proxy of the environment cannot reach them.
-        self._session.trust_env = not _is_private(self.url)
+        self._session.trust_env = not _is_private(self._base)
 
     def version(self) -> dict[str, Any]:
         """{"ray_version", "session_name", ...}; proves that the URL is a Ray dashboard."""
@@ -130,11 +136,11 @@ class JobsApi:
         if reply.status_code in (401, 403):
             what = "refuses the token" if self._token else "wants a token"
             raise AuthenticationFailed(
-                f"{self.url} {what}: give this cluster's own in RAY_AUTH_TOKEN, in the file that "
-                "RAY_AUTH_TOKEN_PATH names, or in ~/.ray/auth_token"
+                f"{self._place} {what}: give this cluster's own in RAY_AUTH_TOKEN, in the file "
+                "that RAY_AUTH_TOKEN_PATH names, or in ~/.ray/auth_token"
             )
         if reply.status_code >= 400:
-            raise CannotRun(f"{self.url}{path}: {_http_error(reply)}")
+            raise CannotRun(f"{self._place}{path}: {_http_error(reply)}")
         try:
             content = reply.json()
         except ValueError:
@@ -148,26 +154,26 @@ class JobsApi:
         options["timeout"] = tuple(min(left_s, usual_s) for usual_s in _TIMEOUT_S)
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            return self._session.request(method, self.url + path, headers=headers, **options)
+            return self._session.request(method, self._base + path, headers=headers, **options)
         except requests.exceptions.ConnectionError as error:
             raise CannotRun(
-                f"no Ray dashboard at {self.url}: {_cause(error)}. Is the cluster up (a job "
+                f"no Ray dashboard at {self._place}: {_cause(error)}. Is the cluster up (a job "
                 "that has ended takes its dashboard along), and is this its head node? Give "
                 "--address http://HEAD:PORT, or --address local to look at this machine"
             ) from None
         except requests.exceptions.Timeout:
             raise CannotRun(
-                f"{self.url} takes connections and does not answer: is the head node overloaded, "
-                "or is this another port than the dashboard's? Give --address http://HEAD:PORT"
+                f"{self._place} takes connections and does not answer: is the head node "
+                "overloaded, or is this another port than the dashboard's? Give --address http://HEAD:PORT"
             ) from None
         except (requests.exceptions.RequestException, ValueError) as error:
             raise CannotRun(
-                f"{self.url}: {error}: give the dashboard's URL with --address"
+                f"{self._place}: {error}: give the dashboard's URL with --address"
             ) from None
 
     def _not_ray(self, path: str) -> str:
         return (
-            f"{self.url} answers, but {path} is not that of a Ray dashboard: "
+            f"{self._place} answers, but {path} is not that of a Ray dashboard: "
             "give the dashboard's URL with --address"
         )
 

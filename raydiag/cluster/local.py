@@ -26,6 +26,7 @@ from typing import Any, Optional
 import psutil
 
 from raydiag import confinement
+from raydiag.cluster.interrupts import undisturbed
 from raydiag.errors import CannotRun
 from raydiag.model import Actor
 
@@ -125,7 +126,7 @@ def throwaway_ray() -> Iterator[LocalRay]:
         _start(ray, directory)
         yield LocalRay(ray, directory)
     finally:
-        with _undisturbed():
+        with undisturbed():
             with contextlib.suppress(NameError):
                 ray.shutdown()
             _end_children(before)
@@ -153,18 +154,6 @@ def _start(ray: Any, directory: Path) -> None:
         raise CannotRun(f"could not start a local Ray: {type(error).__name__}: {text}") from None
     finally:
         signal.signal(signal.SIGTERM, handler)  # ray.init installs its own
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Clean up to the end: a second Ctrl-C would leave a Ray behind."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    handlers = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, handlers, strict=True):
-            signal.signal(number, handler)
 
 
 def _end_children(before: set[psutil.Process]) -> None:

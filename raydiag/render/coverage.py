@@ -17,15 +17,25 @@ def coverage_section(
     snapshot: Snapshot, coverage: Coverage, page: Page, verbose: bool
 ) -> list[str]:
     """Lines of the section; equal reasons share a line with the set of nodes."""
-    lines = [f"COVERAGE  {coverage.answered} of {count(coverage.asked, 'node')} answered"]
-    for text in [
+    lines = [f"COVERAGE  {answered(coverage)}"]
+    for text in coverage_lines(snapshot, coverage, verbose):
+        lines += page.wrap(terminal(text), "  ", "    ")
+    return lines
+
+
+def answered(coverage: Coverage) -> str:
+    """`6 of 8 nodes answered`."""
+    return f"{coverage.answered} of {count(coverage.asked, 'node')} answered"
+
+
+def coverage_lines(snapshot: Snapshot, coverage: Coverage, verbose: bool) -> list[str]:
+    """What the section says, one text per line. Not escaped."""
+    return [
         *_blind(coverage),
         *_unread(coverage.unread, verbose),
         *_kernel_log(snapshot),
         *_sandbox(snapshot),
-    ]:
-        lines += page.wrap(terminal(text), "  ", "    ")
-    return lines
+    ]
 
 
 def _blind(coverage: Coverage) -> Iterator[str]:

@@ -1,6 +1,16 @@
-"""Make text that came from a node harmless for a terminal."""
+"""Make text that came from a node harmless for a terminal, and for Markdown."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+# What means something in CommonMark, GitHub's tables and formulas, or HTML, anywhere in a line. An
+# underscore inside a word means nothing, and names of probes would be hard to read with it.
+_SPECIAL = re.compile(r"[\\`*\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
+# At the start of a line: headings, rules, lists.
+_OPENING = re.compile(r"^()([#=]|[-+](?=[ -]|$))|^(\d{1,9})([.)])(?= |$)")
 
 
 def terminal(text: str) -> str:
@@ -15,6 +25,26 @@ def terminal(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def markdown(text: str) -> str:
+    """`text` on one line as Markdown that shows it as it is, in a paragraph, list or table cell.
+
+    A pipe becomes an entity, because a backslash does not protect it in every table.
+    """
+    plain = " ".join(terminal(text).split())
+    plain = _SPECIAL.sub(lambda match: f"\\{match[0]}", plain)
+    for char, entity in _ENTITIES.items():
+        plain = plain.replace(char, entity)
+    return _OPENING.sub(r"\1\3\\\2\4", plain)
+
+
+def fenced(lines: Iterable[str]) -> str:
+    """The lines as a code block of Markdown, verbatim but for what `terminal` shows differently."""
+    shown = [terminal(line) for line in lines]
+    longest = max((len(run) for line in shown for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([f"{fence}text", *shown, fence])
 
 
 def _escaped(char: str) -> str:

@@ -71,28 +71,69 @@ class _Row:
         ]
 
     def mount_point(self) -> str:
-        """The fullest file system, when it is the same one on all nodes of the row."""
-        return min(self.fullest) if len(self.fullest) == 1 else ""
+        """The fullest file system, when it is full and the same one on all nodes of the row."""
+        full = max(self.fullest_percent, default=0.0) >= _WORTH_NAMING_PERCENT
+        return min(self.fullest) if full and len(self.fullest) == 1 else ""
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """What a row shows. Not escaped, except for the cells."""
+
+    status: NodeStatus
+    cells: Sequence[str]  # as many as the table's header
+    mount_point: (
+        str  # of the fullest file system, where it is worth naming; belongs to the last cell
+    )
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The nodes in rows, the worst first; columns that no node fills are left out."""
+
+    header: Sequence[str]
+    rows: Sequence[TableRow]
+    versions: Sequence[str]  # that all nodes share; where they differ, each row notes its own
+
+
+def tabulate(reports: Sequence[NodeReport]) -> Table:
+    """The table of these nodes, to be set by `node_table` or by another format."""
+    rows = _rows(reports)
+    cells = [row.cells() for row in rows]
+    kept = [i for i in range(len(_HEADER)) if i < 2 or any(line[i] != "-" for line in cells)]
+    versions = {row.versions for row in rows if row.versions}
+    shared = versions.pop() if len(versions) == 1 else ()
+    return Table(
+        [_HEADER[i] for i in kept],
+        [
+            TableRow(
+                row.status,
+                [line[i] for i in kept],
+                row.mount_point(),
+                [*(() if shared else row.versions), *row.notes],
+            )
+            for row, line in zip(rows, cells, strict=True)
+        ],
+        shared,
+    )
 
 
 def node_table(reports: Sequence[NodeReport], page: Page) -> list[str]:
-    """Lines of the table, the worst nodes first; columns that no node fills are left out."""
-    rows = _rows(reports)
-    if not rows:
+    """Lines of the table."""
+    table = tabulate(reports)
+    if not table.rows:
         return []
-    cells = [row.cells() for row in rows]
-    kept = [i for i in range(len(_HEADER)) if i < 2 or any(line[i] != "-" for line in cells)]
-    widths = [max(len(_HEADER[i]), *(len(line[i]) for line in cells)) for i in kept]
+    columns = list(zip(table.header, *(row.cells for row in table.rows), strict=True))
+    widths = [max(map(len, column)) for column in columns]
     # Node names wrap inside their column, what is left goes to them; the last column is open.
-    others = sum(widths[1:-1]) + len(_GAP) * (len(kept) - 1) + len(_HEADER[kept[-1]])
+    others = sum(widths[1:-1]) + len(_GAP) * (len(widths) - 1) + len(table.header[-1])
     widths[0] = min(widths[0], max(page.width - others, 16))
-    same_versions = len({row.versions for row in rows if row.versions}) == 1
-    lines = [_line([_HEADER[i] for i in kept], widths)]
-    for row, line in zip(rows, cells, strict=True):
-        lines += _row_lines(row, [line[i] for i in kept], widths, page, not same_versions)
-    if same_versions:
-        versions = next(row.versions for row in rows if row.versions)
-        lines += page.wrap(terminal(f"All: {', '.join(versions)}"), rest=_GAP)
+    lines = [_line(table.header, widths)]
+    for row in table.rows:
+        lines += _row_lines(row, widths, page)
+    if table.versions:
+        lines += page.wrap(terminal(f"All: {', '.join(table.versions)}"), rest=_GAP)
     return lines
 
 
@@ -141,18 +182,14 @@ def _fullness(mount: Any) -> tuple[float, str] | None:
     return 100 * used / usable, mount.mount_point
 
 
-def _row_lines(
-    row: _Row, cells: list[str], widths: list[int], page: Page, versions: bool
-) -> list[str]:
-    notes = [*(row.versions if versions else ()), *row.notes]
+def _row_lines(row: TableRow, widths: Sequence[int], page: Page) -> list[str]:
+    cells, notes = list(row.cells), list(row.notes)
     names = wrap(cells[0], widths[0])
-    mount_point = terminal(row.mount_point())
-    if max(row.fullest_percent, default=0.0) < _WORTH_NAMING_PERCENT:
-        mount_point = ""
+    mount_point = terminal(row.mount_point)
     if sum(widths[:-1]) + len(_GAP) * len(cells) + len(cells[-1] + mount_point) <= page.width:
         cells[-1] = f"{cells[-1]} {mount_point}"
     elif mount_point:
-        notes.insert(0, f"fullest file system {mount_point}")
+        notes.insert(0, f"fullest file system {row.mount_point}")
     status = page.paint(cells[1].ljust(widths[1]), _COLOURS[row.status])
     lines = [_line([names[0], status, *cells[2:]], [widths[0], len(status), *widths[2:]])]
     lines += names[1:]
@@ -161,6 +198,6 @@ def _row_lines(
     return lines
 
 
-def _line(cells: list[str], widths: list[int]) -> str:
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
     return _GAP.join(padded).rstrip()
