@@ -1,7 +1,8 @@
 """KNOW: what can go wrong and how it shows, as YAML tables, and the strict loader that checks them.
 
 `failures.yaml` is the only vocabulary of failure classes; `kernel_events.yaml` maps lines of the
-kernel log to them. A table with a mistake is refused as a whole: CatalogError names file and row.
+kernel log to them, with what NVIDIA's error numbers mean from `nvidia_codes.yaml`. A table with a
+mistake is refused as a whole: CatalogError names file and row.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Optional
 
 import yaml
 
@@ -20,6 +21,9 @@ from raydiag.errors import CatalogError
 from raydiag.model import Severity
 
 _FAILURES, _KERNEL_EVENTS = "failures.yaml", "kernel_events.yaml"
+_NVIDIA_CODES = "nvidia_codes.yaml"
+_FAMILIES = {"xid": "Xid", "sxid": "SXid"}
+_MESSAGES = 4096  # different messages whose row is remembered; logs repeat themselves
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,12 @@ class KernelEvent:
     part_of: tuple[str, ...]  # events that it belongs to where one is near
     trace: bool  # a stack trace may follow that belongs to it
     lasting: bool  # what it tells of outlives the message, until a reset or a reboot
+    clears: bool  # a recovery that leaves nothing behind
+    boot_grace: bool  # normal while the node comes up
+    expires_s: Optional[int]  # s after which it is history if it does not come back; None: never
+    many: Optional[int]  # so many make a remark a warning
+    also: tuple[str, ...]  # other events that the line is as much about
+    codes: str  # family of error numbers that the group `code` is of; empty: none
     examples: tuple[str, ...]
     near_misses: tuple[str, ...]
     source: str
@@ -58,8 +68,20 @@ class KernelEvent:
         return self.finding_by_block.get((block or "").lower(), self.finding)
 
 
+@dataclass(frozen=True)
+class NvidiaCode:
+    """What one of NVIDIA's error numbers means."""
+
+    name: str  # e.g. "Xid 79"
+    title: str
+    severity: Optional[Severity]  # None: the line itself says how grave it is
+    finding: str  # failure class; empty: that of the event
+    also: tuple[str, ...]
+    next_step: str
+
+
 # Named groups that the judges understand; a pattern with another one is refused.
-GROUPS = frozenset({"device", "pid", "process", "ring", "block", "count"})
+GROUPS = frozenset({"device", "pid", "process", "ring", "block", "count", "code"})
 
 
 def failures() -> Mapping[str, FailureClass]:
@@ -82,17 +104,28 @@ def driver_fault_symbols() -> tuple[str, ...]:
     return _kernel_table().driver_fault_symbols
 
 
+def nvidia_code(family: str, code: int) -> NvidiaCode | None:
+    """What is known of an error number; None for an unknown one."""
+    return _nvidia_codes().get((family, code))
+
+
+@lru_cache(maxsize=_MESSAGES)
 def kernel_event(message: str) -> tuple[KernelEvent, re.Match[str]] | None:
     """The first row that matches a kernel message, with its match; None for a line of no event."""
     lower = message.lower()
-    if not any(word in lower for word in kernel_words()):
-        return None
-    for row in kernel_events():
-        if any(word in lower for word in row.words):
-            match = row.pattern.search(message)
-            if match:
-                return row, match
+    table = _kernel_table()
+    # Words are few against rows times words, and mostly one or two of them are there.
+    places = {place for word, rows in table.rows_of.items() if word in lower for place in rows}
+    for place in sorted(places):
+        match = table.events[place].pattern.search(message)
+        if match:
+            return table.events[place], match
     return None
+
+
+def related_events(event: str) -> frozenset[str]:
+    """The event itself and those whose report it may share."""
+    return _kernel_table().related.get(event, frozenset((event,)))
 
 
 def parse_failures(text: str, file: str = _FAILURES) -> Mapping[str, FailureClass]:
@@ -126,6 +159,8 @@ class KernelTable:
     events: tuple[KernelEvent, ...]
     words: tuple[str, ...]
     driver_fault_symbols: tuple[str, ...]
+    rows_of: Mapping[str, tuple[int, ...]]  # word -> positions in `events`
+    related: Mapping[str, frozenset[str]]  # event -> itself and what shares reports with it
 
 
 def parse_kernel_events(
@@ -145,11 +180,50 @@ def parse_kernel_events(
         if (first.finding, first.finding_by_block) != (row.finding, row.finding_by_block):
             raise CatalogError(f"{file}: {row.event}: rows of one event must agree on the finding")
     for row in events:
-        for other in (*row.recovers, *row.part_of):
+        for other in (*row.recovers, *row.part_of, *row.also):
             if other not in known:
                 raise CatalogError(f"{file}: {row.event}: no row has the event {other!r}")
-    words = dict.fromkeys(word for row in events for word in row.words)
-    return KernelTable(events, tuple(sorted({*words, *trace_words})), symbols)
+    rows_of: dict[str, tuple[int, ...]] = {}
+    related: dict[str, frozenset[str]] = {}
+    for place, row in enumerate(events):
+        for word in row.words:
+            rows_of[word] = (*rows_of.get(word, ()), place)
+        for one, other in ((row.event, part) for part in (row.event, *row.part_of)):
+            related[one] = related.get(one, frozenset()) | {other}
+            related[other] = related.get(other, frozenset()) | {one}
+    words = tuple(sorted({*rows_of, *trace_words}))
+    return KernelTable(events, words, symbols, MappingProxyType(rows_of), MappingProxyType(related))
+
+
+def parse_nvidia_codes(
+    text: str,
+    classes: Mapping[str, FailureClass],
+    events: Iterable[str],
+    file: str = _NVIDIA_CODES,
+) -> Mapping[tuple[str, int], NvidiaCode]:
+    """Error numbers by family and number. Raises CatalogError."""
+    data, known = _loaded(text, file), set(events)
+    if not isinstance(data, list) or not data:
+        raise CatalogError(f"{file}: not a list of rows")
+    table: dict[tuple[str, int], NvidiaCode] = {}
+    for number, item in enumerate(data, 1):
+        row = _Row(item, file, f"row {number}")
+        numbers = row.numbers("codes")
+        title, next_step = row.text("title"), row.text("next_step")
+        severity = row.severity() if "severity" in row.data else None
+        finding = row.text("finding") if "finding" in row.data else ""
+        also = row.texts("also", least=0)
+        row.end()
+        if finding:
+            _require_class(finding, classes, f"{file}: row {number}")
+        if not known.issuperset(also):
+            raise row.error(f"no row has the event {also[0]!r}")
+        for family, code in numbers:
+            if (family, code) in table:
+                raise row.error(f"{family} {code} is there twice")
+            name = f"{_FAMILIES[family]} {code}"
+            table[family, code] = NvidiaCode(name, title, severity, finding, also, next_step)
+    return MappingProxyType(table)
 
 
 def _kernel_event(row: _Row, classes: Mapping[str, FailureClass], file: str) -> KernelEvent:
@@ -168,6 +242,12 @@ def _kernel_event(row: _Row, classes: Mapping[str, FailureClass], file: str) -> 
         part_of=row.texts("part_of", least=0),
         trace=row.flag("trace"),
         lasting=row.flag("lasting"),
+        clears=row.flag("clears"),
+        boot_grace=row.flag("boot_grace"),
+        expires_s=row.number("expires_s"),
+        many=row.number("many"),
+        also=row.texts("also", least=0),
+        codes=row.family("codes"),
         examples=row.texts("examples"),
         near_misses=row.texts("near_misses"),
         source=row.text("source"),
@@ -225,6 +305,27 @@ class _Row:
         if not isinstance(value, bool):
             raise self.error(f"{key} must be true or false")
         return value
+
+    def number(self, key: str) -> int | None:
+        value = self.data.pop(key, None)
+        if value is not None and (type(value) is not int or value < 1):
+            raise self.error(f"{key} must be a whole number above zero")
+        return value
+
+    def family(self, key: str) -> str:
+        value = self.data.pop(key, "")
+        if value and value not in _FAMILIES:
+            raise self.error(f"no family of numbers {value!r}")
+        return str(value)
+
+    def numbers(self, key: str) -> list[tuple[str, int]]:
+        value = self.take(key)
+        if not isinstance(value, dict) or not value or not value.keys() <= _FAMILIES.keys():
+            raise self.error(f"{key} must map {' or '.join(_FAMILIES)} to numbers")
+        pairs = [(family, code) for family, codes in value.items() for code in codes or ()]
+        if not pairs or any(type(code) is not int for _, code in pairs):
+            raise self.error(f"{key} must map {' or '.join(_FAMILIES)} to numbers")
+        return pairs
 
     def severity(self) -> Severity:
         value = self.text("severity")
@@ -318,3 +419,9 @@ def _failures() -> Mapping[str, FailureClass]:
 @cache
 def _kernel_table() -> KernelTable:
     return parse_kernel_events(_read(_KERNEL_EVENTS), failures())
+
+
+@cache
+def _nvidia_codes() -> Mapping[tuple[str, int], NvidiaCode]:
+    known = {row.event for row in kernel_events()}
+    return parse_nvidia_codes(_read(_NVIDIA_CODES), failures(), known)
