@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
+from itertools import product
 from types import MappingProxyType
 from typing import Any, Optional
 
@@ -45,7 +46,7 @@ class KernelEvent:
 
     event: str  # class id of the kernel-log family, e.g. "amdgpu-ras-ue"
     pattern: re.Pattern[str]  # searched in the message; groups as in `GROUPS`
-    words: tuple[str, ...]  # lower case; a line without any of them cannot match
+    words: tuple[str, ...]  # lower case; a line without any cannot match; "a&b": both in the line
     severity: Severity
     finding: str  # failure class that the event is evidence of
     finding_by_block: Mapping[str, str]  # the same, for some values of the group `block`
@@ -116,6 +117,9 @@ def kernel_event(message: str) -> tuple[KernelEvent, re.Match[str]] | None:
     table = _kernel_table()
     # Words are few against rows times words, and mostly one or two of them are there.
     places = {place for word, rows in table.rows_of.items() if word in lower for place in rows}
+    for parts, rows in table.rows_of_all.items():
+        if all(part in lower for part in parts):
+            places.update(rows)
     for place in sorted(places):
         match = table.events[place].pattern.search(message)
         if match:
@@ -160,6 +164,7 @@ class KernelTable:
     words: tuple[str, ...]
     driver_fault_symbols: tuple[str, ...]
     rows_of: Mapping[str, tuple[int, ...]]  # word -> positions in `events`
+    rows_of_all: Mapping[tuple[str, ...], tuple[int, ...]]  # the same for words with "&"
     related: Mapping[str, frozenset[str]]  # event -> itself and what shares reports with it
 
 
@@ -184,15 +189,20 @@ def parse_kernel_events(
             if other not in known:
                 raise CatalogError(f"{file}: {row.event}: no row has the event {other!r}")
     rows_of: dict[str, tuple[int, ...]] = {}
+    rows_of_all: dict[tuple[str, ...], tuple[int, ...]] = {}
     related: dict[str, frozenset[str]] = {}
     for place, row in enumerate(events):
         for word in row.words:
-            rows_of[word] = (*rows_of.get(word, ()), place)
+            if "&" in word:
+                parts = tuple(word.split("&"))
+                rows_of_all[parts] = (*rows_of_all.get(parts, ()), place)
+            else:
+                rows_of[word] = (*rows_of.get(word, ()), place)
         for one, other in ((row.event, part) for part in (row.event, *row.part_of)):
             related[one] = related.get(one, frozenset()) | {other}
             related[other] = related.get(other, frozenset()) | {one}
-    words = tuple(sorted({*rows_of, *trace_words}))
-    return KernelTable(events, words, symbols, MappingProxyType(rows_of), MappingProxyType(related))
+    words = tuple(sorted({*trace_words, *(word for row in events for word in row.words)}))
+    return KernelTable(events, words, symbols, rows_of, rows_of_all, related)
 
 
 def parse_nvidia_codes(
@@ -234,7 +244,7 @@ def _kernel_event(row: _Row, classes: Mapping[str, FailureClass], file: str) -> 
     entry = KernelEvent(
         event=row.name,
         pattern=row.pattern("pattern"),
-        words=row.texts("words"),
+        words=_expanded(row.texts("words")),
         severity=row.severity(),
         finding=finding,
         finding_by_block=by_block,
@@ -256,6 +266,12 @@ def _kernel_event(row: _Row, classes: Mapping[str, FailureClass], file: str) -> 
     if any(word != word.lower() for word in entry.words):
         raise row.error("words must be lower case")
     return entry
+
+
+def _expanded(words: Iterable[str]) -> tuple[str, ...]:
+    """`a|b&c|d` as a&c, a&d, b&c, b&d; other words as they are."""
+    choices = (product(*(part.split("|") for part in word.split("&"))) for word in words)
+    return tuple(dict.fromkeys("&".join(chosen) for choice in choices for chosen in choice))
 
 
 class _Row:
