@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import NoReturn, Optional
 
 from raydiag import __version__
-from raydiag.cli import probe
+from raydiag.cli import kmsg, probe
 from raydiag.errors import RaydiagError
 
-_COMMANDS = (probe,)
+_COMMANDS = (probe, kmsg)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -55,6 +55,13 @@ def wants_colour() -> bool:
     )
 
 
+def width() -> int:
+    """Columns of the terminal; 100 where there is none."""
+    import shutil
+
+    return shutil.get_terminal_size((100, 24)).columns
+
+
 def write_report(chunks: Iterable[str], output: str | None) -> None:
     """Print the report, or put it into a file, whole or not at all. Raises CannotRun."""
     if output is None:

@@ -186,10 +186,8 @@ def _rendered(
         from raydiag.render import document
 
         return document.lines(document.probe_document(snapshot, explained, cluster, time.time()))
-    import shutil
-
     from raydiag.render.text import probe_report
 
     colour = options.wants_colour() and arguments.output is None
-    width = shutil.get_terminal_size((100, 24)).columns
+    width = options.width()
     return [probe_report(snapshot, explained, cluster, colour, width, arguments.verbose)]

@@ -156,8 +156,6 @@ class WordFilter:
         return hits
 
 
-
-
 def _by_first_part(words: Iterable[bytes]) -> dict[bytes, list[list[bytes]]]:
     """For the first part of each word, the other parts that must be there as well."""
     found: dict[bytes, list[list[bytes]]] = {}

@@ -11,13 +11,12 @@ from raydiag.model import Coverage, Diagnosis, Evidence, Finding, NodeStatus, Se
 from raydiag.render.coverage import coverage_section
 from raydiag.render.document import chain_indices, severity_of
 from raydiag.render.escape import terminal
-from raydiag.render.layout import RED, YELLOW, Page, count, hosts, number, shape, utc
+from raydiag.render.layout import COLOURS, Page, count, hosts, number, shape, utc
 from raydiag.render.node_table import node_table
 from raydiag.render.nodeset import fold
 
 EVIDENCE_LINES = 5
 _SCOPE_NAMES = 3  # so many different devices are named, more are counted
-_COLOURS = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.INFO: ""}
 _INDENT = "  "
 
 
@@ -125,7 +124,7 @@ def _block(
     parts = [first.failure_class, scope(findings), _since(findings), first.confidence.value]
     heading = "  ".join([f"{word} {parts[0]}", *(part for part in parts[1:] if part)])
     lines = page.wrap(heading, "", _INDENT * 2)
-    lines[0] = page.paint(word, _COLOURS[severity]) + lines[0][len(word) :]
+    lines[0] = page.paint(word, COLOURS[severity]) + lines[0][len(word) :]
 
     def add(text: str, first_indent: str = _INDENT, rest: str = _INDENT) -> None:
         if text:

@@ -113,7 +113,7 @@ class _Fault:
         """What the kernel itself wrote; where there is none, what programs wrote into its log."""
         return [event for event in self.members if not event.userspace] or self.members
 
-    def finding(self, host: str) -> Finding:
+    def finding(self, host: str | None) -> Finding:
         victims = [(event, self._victim(event)) for event in self._trusted]
         known = [(event, victim) for event, victim in victims if victim]
         event, victim = (known or victims)[0]
