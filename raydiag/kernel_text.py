@@ -17,7 +17,7 @@ import sys
 import time
 from calendar import timegm
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional, Union
 
 from raydiag.model import Status, Unread
@@ -29,6 +29,7 @@ _UNFINISHED_LIMIT = 1 << 16  # of a line whose end has not been read yet
 _DAY_S = 86400.0
 
 _STDIN = "-"
+_USER = 1  # facility of programs
 _MAGIC = {
     b"\x1f\x8b": "gzip data: zcat it",
     b"\xfd7zXZ": "xz data: xzcat it",
@@ -168,34 +169,36 @@ class Parser:
         """`reference_s`: Unix seconds not before the newest line, for times without a year."""
         self._reference_s = reference_s
         self._year = time.gmtime(reference_s).tm_year
-        self._last_s = math.nan
+        self._last = (math.nan, False, "")  # time, whether it is dated, host
 
     def parse(self, text: str, number: int) -> LogLine:
         """One line; what is in no known form is a message without a time."""
-        record = _RECORD.match(text)
+        record = _RECORD.match(text) if text[:1].isdigit() else None
         if record:
             priority, sequence, usec = (int(field) for field in record.groups())
             return self._line(text[record.end() :], number, sequence, priority, usec / 1e6)
         priority, wall_s, boot_s, host, kernel, at = -1, None, None, "", False, 0
-        marked = _PRIORITY.match(text)
+        marked = _PRIORITY.match(text) if text[:1] == "<" else None
         if marked:
             priority, at = int(marked[1]), marked.end()
-        decoded = _DECODED.match(text, at)
+        decoded = _DECODED.match(text, at) if text[at : at + 1].islower() else None
         if decoded:
             priority = (0 if decoded[1] == "kern" else 8) + _LEVELS.index(decoded[2])
             at = decoded.end()
         while True:
-            stamp = _SECONDS.match(text, at)
-            if stamp:
-                boot_s = int(stamp[1]) + int(stamp[2]) / 1e6
-            else:
-                stamp = _ASIDE.match(text, at)
-            if not stamp and wall_s is None:
+            stamp, begins = None, text[at : at + 1]
+            if begins == "[" or begins.isdigit():  # what else could be a stamp needs no regex
+                stamp = _SECONDS.match(text, at)
+                if stamp:
+                    boot_s = int(stamp[1]) + int(stamp[2]) / 1e6
+                else:
+                    stamp = _ASIDE.match(text, at)
+            if not stamp and wall_s is None and (begins == "[" or begins.isalnum()):
                 stamp, wall_s = self._wall(text, at)
             if stamp:
                 at = stamp.end()
                 continue
-            said = _KERNEL.match(text, at)
+            said = _KERNEL.match(text, at) if "kernel:" in text else None
             if not said:
                 break
             host, kernel, at = said[1] or host, True, said.end()
@@ -204,7 +207,8 @@ class Parser:
             form = _PROGRAM if _SYSLOG.match(text) else _NUMBERED_PROGRAM
             program = form.match(text, at)
             if program and not text.startswith("["):
-                host, at, priority = program[1], program.end(), max(priority, 0) | 8
+                said = self._line(text[program.end() :], number, -1, -1, boot_s, wall_s, program[1])
+                return replace(said, facility=_USER)
         return self._line(text[at:], number, -1, priority, boot_s, wall_s, host)
 
     def _line(
@@ -218,10 +222,12 @@ class Parser:
         host: str = "",
     ) -> LogLine:
         time_s = wall_s if wall_s is not None else boot_s
-        if time_s is None:
-            time_s = self._last_s  # a line without a time follows the one before it
+        if time_s is None:  # it belongs to the line before it
+            time_s, dated, last_host = self._last
+            host = host or last_host
         else:
-            self._last_s = time_s
+            dated = wall_s is not None
+            self._last = (time_s, dated, host)
         return LogLine(
             seq=sequence,
             time_s=time_s,
@@ -232,7 +238,7 @@ class Parser:
             matched=True,
             lost_before=0,
             number=number,
-            dated=wall_s is not None,
+            dated=dated,
             since_boot_s=boot_s,
             host=host,
         )

@@ -61,7 +61,7 @@ class Examined:
 
     events: Sequence[LoggedEvent]
     diagnosis: Diagnosis
-    files: int
+    files: int  # 0: this machine's own log
     unread: Sequence[Unread]
     nothing_read: bool  # no file could be read at all
 
@@ -80,7 +80,7 @@ def examine(paths: Sequence[str], now_s: float) -> Examined:
     items = tuple(HostUnread("", item.source, item.status, item.reason) for item in unread)
     diagnosis = Diagnosis(found, chains(found), Coverage(0, 0, (), items, window))
     blind = all(log.unread and not log.lines for log in logs)
-    return Examined(events, diagnosis, len(logs), unread, blind)
+    return Examined(events, diagnosis, len(logs) if paths else 0, unread, blind)
 
 
 class _File:

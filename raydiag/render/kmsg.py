@@ -56,7 +56,7 @@ def text_report(examined: Examined, colour: bool, width: int, verbose: bool) -> 
 
 def _summary(examined: Examined) -> str:
     by_severity = Counter(event.severity for event in examined.events)
-    where = f"in {count(examined.files, 'file')}"
+    where = f"in {count(examined.files, 'file')}" if examined.files else "in this machine's log"
     if not examined.events:
         return f"No event {where}."
     parts = [
