@@ -159,7 +159,7 @@ def _no_text(block: bytes) -> str:
     head = block[:_LINE_LIMIT]
     # A log that was being written when the node died ends in zeros, it does not begin with them.
     odd = sum(byte < 9 or 13 < byte < 27 for byte in head)
-    return "binary data, not a log" if odd > len(head) // 8 else ""
+    return "binary data, not a log" if odd > len(head) // 16 else ""
 
 
 class Parser:

@@ -7,7 +7,12 @@ import textwrap
 import pytest
 
 from raydiag import catalog
-from raydiag.catalog import KernelEvent, parse_failures, parse_kernel_events
+from raydiag.catalog import (
+    KernelEvent,
+    parse_failures,
+    parse_kernel_events,
+    parse_nvidia_codes,
+)
 from raydiag.errors import CatalogError
 from raydiag.model import Severity
 from raydiag.probes.kernel_log import WordFilter
@@ -118,6 +123,57 @@ def test_tables_are_read_once() -> None:
     assert catalog.kernel_events() is catalog.kernel_events()
 
 
+def test_number_is_known_by_its_family() -> None:
+    lost = catalog.nvidia_code("xid", 79)
+    assert lost is not None
+    assert (lost.name, lost.severity, lost.finding) == ("Xid 79", Severity.CRITICAL, "")
+    assert catalog.nvidia_code("sxid", 79) is None
+    assert catalog.nvidia_code("xid", 9999) is None
+
+
+CODES = """
+    - codes: {xid: [1, 2], sxid: [3]}
+      title: something
+      severity: warning
+      finding: a
+      also: [b]
+      next_step: look
+    """
+
+
+def test_small_table_of_numbers_loads() -> None:
+    classes = parse_failures(textwrap.dedent(FAILURES))
+    table = parse_nvidia_codes(textwrap.dedent(CODES), classes, {"b"})
+    assert list(table) == [("xid", 1), ("xid", 2), ("sxid", 3)]
+    assert table["sxid", 3].name == "SXid 3"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("xid: [1, 2]", "xid: [1, 1]", "xid 1 is there twice"),
+        ("xid: [1, 2]", "yid: [1, 2]", "codes must map"),
+        ("xid: [1, 2]", "xid: [one]", "codes must map"),
+        ("finding: a", "finding: z", "no failure class 'z'"),
+        ("also: [b]", "also: [z]", "no row has the event 'z'"),
+        ("title: something", "heading: x", "title is missing"),
+        ("next_step: look", "next_step: look\n      more: x", "unknown key 'more'"),
+        ("severity: warning", "severity: fatal", "no severity 'fatal'"),
+    ],
+)
+def test_wrong_number_is_refused(old: str, new: str, problem: str) -> None:
+    classes = parse_failures(textwrap.dedent(FAILURES))
+    with pytest.raises(CatalogError, match=r"nvidia_codes\.yaml") as caught:
+        parse_nvidia_codes(textwrap.dedent(CODES.replace(old, new, 1)), classes, {"b"})
+    assert problem in str(caught.value)
+
+
+def test_words_of_two_parts_are_spelt_out() -> None:
+    classes = parse_failures(textwrap.dedent(FAILURES))
+    text = textwrap.dedent(EVENTS).replace("words: [gpu]", 'words: ["gp|xx&3|4"]')
+    assert parse_kernel_events(text, classes).words == ("gp&3", "gp&4", "rip:", "xx&3", "xx&4")
+
+
 FAILURES = """
     - id: a
       title: A
@@ -195,6 +251,9 @@ def test_wrong_failure_is_refused(old: str, new: str, problem: str) -> None:
         ("severity: warning", "severity: warning\n        recovers: [z]", "no row has the event"),
         ("severity: warning", "severity: warning\n        part_of: [z]", "no row has the event"),
         ("severity: warning", "severity: warning\n        level: 3", "unknown key 'level'"),
+        ("severity: warning", "severity: warning\n        also: [z]", "no row has the event"),
+        ("severity: warning", "severity: warning\n        many: 0", "many must be a whole number"),
+        ("severity: warning", "severity: warning\n        codes: yid", "no family of numbers"),
         ("(?P<pid>", "(?P<pid", "pattern: "),
         ("(?P<pid>", "(?P<colour>", "no meaning for group 'colour'"),
         (r"'gpu (?P<pid>\d+)'", "'x*'", "matches the empty line"),

@@ -124,7 +124,7 @@ class _Fault:
             device=self.device,
             pid=event.pid,
             task=victim.task if victim else None,
-            severity=self._severity(),
+            severity=self._severity(bool(known)),
             onset=onset if self.dated else None,
             confidence=self._confidence(victim),
             evidence=tuple(self._evidence()),
@@ -137,7 +137,7 @@ class _Fault:
         killed = event.event in _KILLS
         return self.ray.victim(event.pid, event.process, event.first_s, killed)
 
-    def _severity(self) -> Severity:
+    def _severity(self, hit_ray: bool) -> Severity:
         """By what came after the job's start; of what came before, what still holds: a warning."""
         fresh = [event for event in self._trusted if not self._is_old(event)]
         worst = Severity.INFO
@@ -148,6 +148,8 @@ class _Fault:
             worst = _milder(worst, Severity.WARNING if holds else Severity.INFO)
         if self.job_start is None and (self._is_over() or self._is_history()):
             worst = Severity.INFO
+        if self.failure_class == "segfault" and self.ray.processes and not hit_ray:
+            worst = Severity.INFO  # some other program of the node
         if all(event.userspace for event in self.members):
             worst = _milder(worst, Severity.WARNING)
         return worst
