@@ -24,6 +24,7 @@ from raydiag.model import Severity
 _FAILURES, _KERNEL_EVENTS = "failures.yaml", "kernel_events.yaml"
 _NVIDIA_CODES = "nvidia_codes.yaml"
 _FAMILIES = {"xid": "Xid", "sxid": "SXid"}
+_ANCHOR_LENGTH = 4  # of what many words share; shorter is in every line
 _MESSAGES = 4096  # different messages whose row is remembered; logs repeat themselves
 
 
@@ -201,7 +202,7 @@ def parse_kernel_events(
         for one, other in ((row.event, part) for part in (row.event, *row.part_of)):
             related[one] = related.get(one, frozenset()) | {other}
             related[other] = related.get(other, frozenset()) | {one}
-    words = tuple(sorted({*trace_words, *(word for row in events for word in row.words)}))
+    words = _anchored({*trace_words, *(word for row in events for word in row.words)})
     return KernelTable(events, words, symbols, rows_of, rows_of_all, related)
 
 
@@ -266,6 +267,22 @@ def _kernel_event(row: _Row, classes: Mapping[str, FailureClass], file: str) -> 
     if any(word != word.lower() for word in entry.words):
         raise row.error("words must be lower case")
     return entry
+
+
+def _anchored(words: Iterable[str]) -> tuple[str, ...]:
+    """The same words, each as `a&b` with an `a` that many share: few searches find all of them."""
+    parts = {word: word.split("&") for word in words}
+    held_by = {
+        part: [word for word, own in parts.items() if any(part in other for other in own)]
+        for part in {part for own in parts.values() for part in own}
+    }
+    anchored: dict[str, str] = {}
+    for part in sorted(held_by, key=lambda part: (-len(held_by[part]), part)):
+        for word in held_by[part] if len(part) >= _ANCHOR_LENGTH else [part]:
+            others = [other for other in parts.get(word, ()) if other != part]
+            if word in parts:
+                anchored.setdefault(word, "&".join((part, *others)))
+    return tuple(sorted(anchored.values()))
 
 
 def _expanded(words: Iterable[str]) -> tuple[str, ...]:
