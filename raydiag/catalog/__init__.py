@@ -278,11 +278,10 @@ def _anchored(words: Iterable[str]) -> tuple[str, ...]:
     }
     anchored: dict[str, str] = {}
     for part in sorted(held_by, key=lambda part: (-len(held_by[part]), part)):
-        for word in held_by[part] if len(part) >= _ANCHOR_LENGTH else [part]:
-            others = [other for other in parts.get(word, ()) if other != part]
-            if word in parts:
-                anchored.setdefault(word, "&".join((part, *others)))
-    return tuple(sorted(anchored.values()))
+        for word in held_by[part] if len(part) >= _ANCHOR_LENGTH else ():
+            others = [other for other in parts[word] if other != part]
+            anchored.setdefault(word, "&".join((part, *others)))
+    return tuple(sorted(anchored.get(word, word) for word in parts))
 
 
 def _expanded(words: Iterable[str]) -> tuple[str, ...]:
