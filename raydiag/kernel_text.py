@@ -207,8 +207,8 @@ class Parser:
             form = _PROGRAM if _SYSLOG.match(text) else _NUMBERED_PROGRAM
             program = form.match(text, at)
             if program and not text.startswith("["):
-                said = self._line(text[program.end() :], number, -1, -1, boot_s, wall_s, program[1])
-                return replace(said, facility=_USER)
+                line = self._line(text[program.end() :], number, -1, -1, boot_s, wall_s, program[1])
+                return replace(line, facility=_USER)
         return self._line(text[at:], number, -1, priority, boot_s, wall_s, host)
 
     def _line(
