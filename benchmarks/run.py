@@ -1,6 +1,6 @@
 """What raydiag costs, as ratios against a floor measured in the same run.
 
-    make bench            or one by one:  python benchmarks/run.py startup judge node cluster hung
+    make bench            or one by one:  python benchmarks/run.py startup judge node ...
 
 `cluster` and `hung` need root: they run on simulated hosts. Times are medians; other load on the
 machine shows in the spread, which is printed as well. Nothing here is a test.
@@ -76,6 +76,35 @@ def judge() -> None:
         peak = max(run["peak_mib"] for run in runs)
         _show(f"decode, judge, render as {shape}", _spread(times, "s"), "< 2 s")
         _show("peak memory", f"{peak:.0f} MiB", "< 300 MiB")
+
+
+def kmsg() -> None:
+    """`raydiag kmsg` on 100 MB of kernel log, against `grep -c` for one word."""
+    print("kmsg: 100 MB of kernel log")
+    script = Path(__file__).with_name("kernel_log_text.py")
+    with tempfile.TemporaryDirectory() as directory:
+        for share, target in ((0.01, "< 2 s CPU"), (0.5, "-")):
+            log = str(Path(directory) / "log")
+            subprocess.run([sys.executable, script, log, str(100_000_000), str(share)], check=True)
+            # Into a pipe: with /dev/null as its output grep ends at the first match.
+            floor = [_child_cpu_s(["sh", "-c", f"grep -c NVRM {log} | cat"]) for _ in range(3)]
+            ours = [_kmsg_cost(log) for _ in range(3)]
+            what = f"{share:.0%} of the lines faults"
+            _show(f"grep -c, {what}", _spread(floor, "s CPU"), "-")
+            _show(f"raydiag kmsg, {what}", _spread([cpu for cpu, _ in ours], "s CPU"), target)
+            _show("peak memory", f"{max(peak for _, peak in ours):.0f} MiB", "< 150 MiB")
+
+
+def _kmsg_cost(log: str) -> tuple[float, float]:
+    """CPU seconds and peak MiB of one run."""
+    script = (
+        "import resource, sys; from raydiag.cli import main; "
+        "main(['kmsg', '--format', 'json', '-o', '/dev/null', sys.argv[1]]); "
+        "usage = resource.getrusage(resource.RUSAGE_SELF); "
+        "print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)"
+    )
+    cpu, peak = subprocess.check_output([sys.executable, "-c", script, log], text=True).split()
+    return float(cpu), float(peak)
 
 
 def node() -> None:
@@ -233,6 +262,7 @@ def hung() -> None:
 _BENCHMARKS: dict[str, Callable[[], None]] = {
     "startup": startup,
     "judge": judge,
+    "kmsg": kmsg,
     "node": node,
     "cluster": cluster,
     "hung": hung,

@@ -39,11 +39,13 @@ ARROWS = {
     "records": FOUNDATION,
     "runner": NODE | {"confinement", "sandbox", "probes"},
     "catalog": FOUNDATION,
+    "kernel_text": FOUNDATION | {"probes"},
+    "kmsg": NODE | {"catalog", "diagnosis", "kernel_text", "probes", "rules"},
     "rules": FOUNDATION | {"catalog", "probes"},
     "diagnosis": FOUNDATION | {"catalog", "rules"},
-    "render": FOUNDATION,
+    "render": FOUNDATION | {"kmsg"},
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
-    "cli": FOUNDATION | {"probes", "catalog", "diagnosis", "render", "cluster"},
+    "cli": FOUNDATION | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg"},
 }
 
 IMPORTS_RAY = {"cluster/coordinator.py", "cluster/actor.py", "cluster/local.py"}

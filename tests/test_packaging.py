@@ -69,7 +69,13 @@ def test_wheel_holds_the_package_and_the_entrypoints(unpacked: Path) -> None:
     entrypoints = {f"entrypoints/{name}" for name in files_below(_CHECKOUT / "entrypoints")}
     inside = files_below(unpacked / "raydiag")
     assert inside == files_below(_CHECKOUT / "raydiag") | entrypoints
-    for name in ("catalog/failures.yaml", "schemas/probe.json", "entrypoints/node_runner.py"):
+    for name in (
+        "catalog/failures.yaml",
+        "catalog/nvidia_codes.yaml",
+        "schemas/probe.json",
+        "schemas/kmsg.json",
+        "entrypoints/node_runner.py",
+    ):
         assert name in inside
     metadata = {name.partition("/")[0] for name in files_below(unpacked)} - {"raydiag"}
     assert [name.partition("-")[2].rpartition(".")[2] for name in metadata] == ["dist-info"]

@@ -1,7 +1,8 @@
 """KNOW: what can go wrong and how it shows, as YAML tables, and the strict loader that checks them.
 
 `failures.yaml` is the only vocabulary of failure classes; `kernel_events.yaml` maps lines of the
-kernel log to them. A table with a mistake is refused as a whole: CatalogError names file and row.
+kernel log to them, with what NVIDIA's error numbers mean from `nvidia_codes.yaml`. A table with a
+mistake is refused as a whole: CatalogError names file and row.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
+from itertools import product
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Optional
 
 import yaml
 
@@ -20,6 +22,10 @@ from raydiag.errors import CatalogError
 from raydiag.model import Severity
 
 _FAILURES, _KERNEL_EVENTS = "failures.yaml", "kernel_events.yaml"
+_NVIDIA_CODES = "nvidia_codes.yaml"
+_FAMILIES = {"xid": "Xid", "sxid": "SXid"}
+_ANCHOR_LENGTH = 4  # of what many words share; shorter is in every line
+_MESSAGES = 4096  # different messages whose row is remembered; logs repeat themselves
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class KernelEvent:
 
     event: str  # class id of the kernel-log family, e.g. "amdgpu-ras-ue"
     pattern: re.Pattern[str]  # searched in the message; groups as in `GROUPS`
-    words: tuple[str, ...]  # lower case; a line without any of them cannot match
+    words: tuple[str, ...]  # lower case; a line without any cannot match; "a&b": both in the line
     severity: Severity
     finding: str  # failure class that the event is evidence of
     finding_by_block: Mapping[str, str]  # the same, for some values of the group `block`
@@ -49,6 +55,12 @@ class KernelEvent:
     part_of: tuple[str, ...]  # events that it belongs to where one is near
     trace: bool  # a stack trace may follow that belongs to it
     lasting: bool  # what it tells of outlives the message, until a reset or a reboot
+    clears: bool  # a recovery that leaves nothing behind
+    boot_grace: bool  # normal while the node comes up
+    expires_s: Optional[int]  # s after which it is history if it does not come back; None: never
+    many: Optional[int]  # so many make a remark a warning
+    also: tuple[str, ...]  # other events that the line is as much about
+    codes: str  # family of error numbers that the group `code` is of; empty: none
     examples: tuple[str, ...]
     near_misses: tuple[str, ...]
     source: str
@@ -58,8 +70,20 @@ class KernelEvent:
         return self.finding_by_block.get((block or "").lower(), self.finding)
 
 
+@dataclass(frozen=True)
+class NvidiaCode:
+    """What one of NVIDIA's error numbers means."""
+
+    name: str  # e.g. "Xid 79"
+    title: str
+    severity: Optional[Severity]  # None: the line itself says how grave it is
+    finding: str  # failure class; empty: that of the event
+    also: tuple[str, ...]
+    next_step: str
+
+
 # Named groups that the judges understand; a pattern with another one is refused.
-GROUPS = frozenset({"device", "pid", "process", "ring", "block", "count"})
+GROUPS = frozenset({"device", "pid", "process", "ring", "block", "count", "code"})
 
 
 def failures() -> Mapping[str, FailureClass]:
@@ -82,17 +106,31 @@ def driver_fault_symbols() -> tuple[str, ...]:
     return _kernel_table().driver_fault_symbols
 
 
+def nvidia_code(family: str, code: int) -> NvidiaCode | None:
+    """What is known of an error number; None for an unknown one."""
+    return _nvidia_codes().get((family, code))
+
+
+@lru_cache(maxsize=_MESSAGES)
 def kernel_event(message: str) -> tuple[KernelEvent, re.Match[str]] | None:
     """The first row that matches a kernel message, with its match; None for a line of no event."""
     lower = message.lower()
-    if not any(word in lower for word in kernel_words()):
-        return None
-    for row in kernel_events():
-        if any(word in lower for word in row.words):
-            match = row.pattern.search(message)
-            if match:
-                return row, match
+    table = _kernel_table()
+    # Words are few against rows times words, and mostly one or two of them are there.
+    places = {place for word, rows in table.rows_of.items() if word in lower for place in rows}
+    for parts, rows in table.rows_of_all.items():
+        if all(part in lower for part in parts):
+            places.update(rows)
+    for place in sorted(places):
+        match = table.events[place].pattern.search(message)
+        if match:
+            return table.events[place], match
     return None
+
+
+def related_events(event: str) -> frozenset[str]:
+    """The event itself and those whose report it may share."""
+    return _kernel_table().related.get(event, frozenset((event,)))
 
 
 def parse_failures(text: str, file: str = _FAILURES) -> Mapping[str, FailureClass]:
@@ -126,6 +164,9 @@ class KernelTable:
     events: tuple[KernelEvent, ...]
     words: tuple[str, ...]
     driver_fault_symbols: tuple[str, ...]
+    rows_of: Mapping[str, tuple[int, ...]]  # word -> positions in `events`
+    rows_of_all: Mapping[tuple[str, ...], tuple[int, ...]]  # the same for words with "&"
+    related: Mapping[str, frozenset[str]]  # event -> itself and what shares reports with it
 
 
 def parse_kernel_events(
@@ -145,11 +186,55 @@ def parse_kernel_events(
         if (first.finding, first.finding_by_block) != (row.finding, row.finding_by_block):
             raise CatalogError(f"{file}: {row.event}: rows of one event must agree on the finding")
     for row in events:
-        for other in (*row.recovers, *row.part_of):
+        for other in (*row.recovers, *row.part_of, *row.also):
             if other not in known:
                 raise CatalogError(f"{file}: {row.event}: no row has the event {other!r}")
-    words = dict.fromkeys(word for row in events for word in row.words)
-    return KernelTable(events, tuple(sorted({*words, *trace_words})), symbols)
+    rows_of: dict[str, tuple[int, ...]] = {}
+    rows_of_all: dict[tuple[str, ...], tuple[int, ...]] = {}
+    related: dict[str, frozenset[str]] = {}
+    for place, row in enumerate(events):
+        for word in row.words:
+            if "&" in word:
+                parts = tuple(word.split("&"))
+                rows_of_all[parts] = (*rows_of_all.get(parts, ()), place)
+            else:
+                rows_of[word] = (*rows_of.get(word, ()), place)
+        for one, other in ((row.event, part) for part in (row.event, *row.part_of)):
+            related[one] = related.get(one, frozenset()) | {other}
+            related[other] = related.get(other, frozenset()) | {one}
+    words = _anchored({*trace_words, *(word for row in events for word in row.words)})
+    return KernelTable(events, words, symbols, rows_of, rows_of_all, related)
+
+
+def parse_nvidia_codes(
+    text: str,
+    classes: Mapping[str, FailureClass],
+    events: Iterable[str],
+    file: str = _NVIDIA_CODES,
+) -> Mapping[tuple[str, int], NvidiaCode]:
+    """Error numbers by family and number. Raises CatalogError."""
+    data, known = _loaded(text, file), set(events)
+    if not isinstance(data, list) or not data:
+        raise CatalogError(f"{file}: not a list of rows")
+    table: dict[tuple[str, int], NvidiaCode] = {}
+    for number, item in enumerate(data, 1):
+        row = _Row(item, file, f"row {number}")
+        numbers = row.numbers("codes")
+        title, next_step = row.text("title"), row.text("next_step")
+        severity = row.severity() if "severity" in row.data else None
+        finding = row.text("finding") if "finding" in row.data else ""
+        also = row.texts("also", least=0)
+        row.end()
+        if finding:
+            _require_class(finding, classes, f"{file}: row {number}")
+        if not known.issuperset(also):
+            raise row.error(f"no row has the event {also[0]!r}")
+        for family, code in numbers:
+            if (family, code) in table:
+                raise row.error(f"{family} {code} is there twice")
+            name = f"{_FAMILIES[family]} {code}"
+            table[family, code] = NvidiaCode(name, title, severity, finding, also, next_step)
+    return MappingProxyType(table)
 
 
 def _kernel_event(row: _Row, classes: Mapping[str, FailureClass], file: str) -> KernelEvent:
@@ -160,7 +245,7 @@ def _kernel_event(row: _Row, classes: Mapping[str, FailureClass], file: str) -> 
     entry = KernelEvent(
         event=row.name,
         pattern=row.pattern("pattern"),
-        words=row.texts("words"),
+        words=_expanded(row.texts("words")),
         severity=row.severity(),
         finding=finding,
         finding_by_block=by_block,
@@ -168,6 +253,12 @@ def _kernel_event(row: _Row, classes: Mapping[str, FailureClass], file: str) -> 
         part_of=row.texts("part_of", least=0),
         trace=row.flag("trace"),
         lasting=row.flag("lasting"),
+        clears=row.flag("clears"),
+        boot_grace=row.flag("boot_grace"),
+        expires_s=row.number("expires_s"),
+        many=row.number("many"),
+        also=row.texts("also", least=0),
+        codes=row.family("codes"),
         examples=row.texts("examples"),
         near_misses=row.texts("near_misses"),
         source=row.text("source"),
@@ -176,6 +267,27 @@ def _kernel_event(row: _Row, classes: Mapping[str, FailureClass], file: str) -> 
     if any(word != word.lower() for word in entry.words):
         raise row.error("words must be lower case")
     return entry
+
+
+def _anchored(words: Iterable[str]) -> tuple[str, ...]:
+    """The same words, each as `a&b` with an `a` that many share: few searches find all of them."""
+    parts = {word: word.split("&") for word in words}
+    held_by = {
+        part: [word for word, own in parts.items() if any(part in other for other in own)]
+        for part in {part for own in parts.values() for part in own}
+    }
+    anchored: dict[str, str] = {}
+    for part in sorted(held_by, key=lambda part: (-len(held_by[part]), part)):
+        for word in held_by[part] if len(part) >= _ANCHOR_LENGTH else ():
+            others = [other for other in parts[word] if other != part]
+            anchored.setdefault(word, "&".join((part, *others)))
+    return tuple(sorted(anchored.get(word, word) for word in parts))
+
+
+def _expanded(words: Iterable[str]) -> tuple[str, ...]:
+    """`a|b&c|d` as a&c, a&d, b&c, b&d; other words as they are."""
+    choices = (product(*(part.split("|") for part in word.split("&"))) for word in words)
+    return tuple(dict.fromkeys("&".join(chosen) for choice in choices for chosen in choice))
 
 
 class _Row:
@@ -225,6 +337,27 @@ class _Row:
         if not isinstance(value, bool):
             raise self.error(f"{key} must be true or false")
         return value
+
+    def number(self, key: str) -> int | None:
+        value = self.data.pop(key, None)
+        if value is not None and (type(value) is not int or value < 1):
+            raise self.error(f"{key} must be a whole number above zero")
+        return value
+
+    def family(self, key: str) -> str:
+        value = self.data.pop(key, "")
+        if value and value not in _FAMILIES:
+            raise self.error(f"no family of numbers {value!r}")
+        return str(value)
+
+    def numbers(self, key: str) -> list[tuple[str, int]]:
+        value = self.take(key)
+        if not isinstance(value, dict) or not value or not value.keys() <= _FAMILIES.keys():
+            raise self.error(f"{key} must map {' or '.join(_FAMILIES)} to numbers")
+        pairs = [(family, code) for family, codes in value.items() for code in codes or ()]
+        if not pairs or any(type(code) is not int for _, code in pairs):
+            raise self.error(f"{key} must map {' or '.join(_FAMILIES)} to numbers")
+        return pairs
 
     def severity(self) -> Severity:
         value = self.text("severity")
@@ -318,3 +451,9 @@ def _failures() -> Mapping[str, FailureClass]:
 @cache
 def _kernel_table() -> KernelTable:
     return parse_kernel_events(_read(_KERNEL_EVENTS), failures())
+
+
+@cache
+def _nvidia_codes() -> Mapping[tuple[str, int], NvidiaCode]:
+    known = {row.event for row in kernel_events()}
+    return parse_nvidia_codes(_read(_NVIDIA_CODES), failures(), known)

@@ -8,16 +8,18 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from raydiag.errors import CannotRun
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """--format, -o, -q, -v."""
+def add_output(
+    parser: argparse.ArgumentParser, formats: Sequence[str] = ("text", "json")
+) -> argparse._ArgumentGroup:
+    """--format, -o, -q, -v; returns the group, for options that one command alone has."""
     group = parser.add_argument_group("output")
-    group.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+    group.add_argument("--format", choices=formats, default="text")
     group.add_argument(
         "-o",
         dest="output",
@@ -25,15 +27,11 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the report there, not to stdout",
     )
-    group.add_argument(
-        "--redact",
-        action="store_true",
-        help="replace names of hosts, users and jobs, addresses and arguments of commands",
-    )
     group.add_argument("-q", dest="quiet", action="store_true", help="no progress on stderr")
     group.add_argument(
         "-v", dest="verbose", action="store_true", help="show all evidence, every node on its row"
     )
+    return group
 
 
 def add_way_in(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +77,13 @@ def wants_colour() -> bool:
     return (
         sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     )
+
+
+def width() -> int:
+    """Columns of the terminal; 100 where there is none."""
+    import shutil
+
+    return shutil.get_terminal_size((100, 24)).columns
 
 
 def write_report(chunks: Iterable[str], output: str | None) -> None:

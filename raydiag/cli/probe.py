@@ -64,7 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_way_in(parser)
     parser.set_defaults(reaches_cluster=True)
-    options.add_output(parser)
+    output = options.add_output(parser, ("text", "json", "markdown"))
+    output.add_argument(
+        "--redact",
+        action="store_true",
+        help="replace names of hosts, users and jobs, addresses and arguments of commands",
+    )
 
 
 def _seconds(text: str) -> float:
@@ -229,10 +234,8 @@ def _rendered(
         from raydiag.render.markdown import probe_markdown
 
         return [probe_markdown(snapshot, explained, cluster, arguments.verbose)]
-    import shutil
-
     from raydiag.render.text import probe_report
 
     colour = options.wants_colour() and arguments.output is None
-    width = shutil.get_terminal_size((100, 24)).columns
+    width = options.width()
     return [probe_report(snapshot, explained, cluster, colour, width, arguments.verbose)]

@@ -11,7 +11,7 @@ import os
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import NamedTuple, Optional, Union
@@ -43,6 +43,10 @@ _DEFAULT_PRIORITY = 4  # the level the kernel gives to a message without one
 
 _SYSLOG_READ_ALL, _SYSLOG_SIZE_BUFFER = 3, 10
 
+_DIGITS = b"0123456789"
+_FOLDED = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"abcdefghijklmnopqrstuvwxyz")
+_SHAPES = 32768  # remembered; a log with more different ones is searched again
+
 _GAP = b""  # stands in a stream of lines where records were overwritten
 
 
@@ -60,7 +64,7 @@ class KernelLine:
 
 @probe(KernelLine, timeout_s=4, stage=FIRST)
 def kernel_log(host: Host, *, words: Sequence[str] = ()) -> Iterator[Union[KernelLine, Unread]]:
-    """Records whose lower-cased text contains one of `words`, oldest first.
+    """Records whose lower-cased text contains one of `words`, oldest first; "a&b" wants both.
 
     With each come the 2 records before it and up to 40 after it within 1 s, because a call trace
     follows its headline. The first record of the ring always comes, and the first after a gap, so
@@ -105,13 +109,72 @@ class _Record(NamedTuple):
     lost: int = 0
 
 
+class WordFilter:
+    """Finds the lines that hold one of some words, cheap enough for a whole log.
+
+    Lines of a log differ in their numbers and little else. Each is looked up by its shape, lower
+    case and without digits, and only a shape that is new is searched for the words.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = _by_first_part(word.encode().translate(_FOLDED, _DIGITS) for word in words)
+        self._dull: set[bytes] = set()  # shapes without any of the words
+
+    def lines_with(self, block: bytes) -> list[int]:
+        """Indices of lines, parted by newlines, that may hold a word; no line that does is missed.
+
+        A word that is broken up by digits is found as well: look again at what comes.
+        """
+        shapes = block.translate(_FOLDED, _DIGITS).split(b"\n")
+        if self._dull.issuperset(shapes):
+            return []
+        fresh = list(set(shapes) - self._dull)
+        if len(self._dull) > _SHAPES:
+            self._dull.clear()
+            fresh = list(set(shapes))
+        hits = self._search(fresh)
+        self._dull.update(shape for index, shape in enumerate(fresh) if index not in hits)
+        return [index for index, shape in enumerate(shapes) if shape not in self._dull]
+
+    def _search(self, shapes: Sequence[bytes]) -> set[int]:
+        """Indices of shapes that hold a word.
+
+        One search per word through all at once is several times faster than one per line.
+        """
+        joined = b"\n".join(shapes)
+        ends = list(accumulate(len(shape) + 1 for shape in shapes))
+        hits: set[int] = set()
+        for first, others in self._words.items():
+            at = joined.find(first)
+            while at >= 0:
+                index = bisect_right(ends, at)
+                if index >= len(shapes):
+                    break
+                if _holds(shapes[index], others):
+                    hits.add(index)
+                at = joined.find(first, ends[index])
+        return hits
+
+
+def _by_first_part(words: Iterable[bytes]) -> dict[bytes, list[list[bytes]]]:
+    """For the first part of each word, the other parts that must be there as well."""
+    found: dict[bytes, list[list[bytes]]] = {}
+    for word in words:
+        first, *others = word.split(b"&")
+        found.setdefault(first, []).append(others)
+    return found
+
+
+def _holds(text: bytes, others: list[list[bytes]]) -> bool:
+    return any(all(part in text for part in parts) for parts in others)
+
+
 class _Selection:
     """Picks records out of a stream of lines, in bounded memory."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        encoded = {word.lower().encode() for word in words}
-        # What contains another word is found by that one.
-        self._words = [w for w in encoded if not any(o != w and o in w for o in encoded)]
+        self._words = _by_first_part(word.lower().encode() for word in words)
+        self._filter = WordFilter(words)
         self.first: Optional[_Record] = None
         self.kept: deque[_Record] = deque()
         self.dropped_bytes = 0
@@ -124,25 +187,25 @@ class _Selection:
 
     def offer(self, lines: Sequence[bytes]) -> None:
         """Take the next lines; most are only looked at as bytes."""
-        hits = _lines_with(self._words, lines)
+        hits = set(self._filter.lines_with(b"\n".join(lines)))
         for index, line in enumerate(lines):
             if line == _GAP:
                 self._gap = True
                 continue
             if index in hits or self._following or self._gap or self.first is None:
-                self._consider(line)
+                self._consider(line, index in hits)
             else:
                 self._before.append(line)
             self._previous = line
 
-    def _consider(self, line: bytes) -> None:
+    def _consider(self, line: bytes, hit: bool) -> None:
         record = parse_line(line)
         if self._gap:
             lost = record.seq - parse_line(self._previous).seq - 1 if self._previous else 0
             record = record._replace(lost=max(0, lost))
-        text = record.text.lower()
+        text = record.text.lower() if hit else b""
         in_time = record.usec is None or record.usec <= self._until_usec
-        if any(word in text for word in self._words):
+        if hit and any(first in text and _holds(text, o) for first, o in self._words.items()):
             for earlier in self._before:
                 self._keep(parse_line(earlier))
             self._before.clear()
@@ -171,25 +234,6 @@ class _Selection:
             oldest = len(self.kept.popleft().text)
             self._kept_bytes -= oldest
             self.dropped_bytes += oldest
-
-
-def _lines_with(words: Sequence[bytes], lines: Sequence[bytes]) -> set[int]:
-    """Indices of the lines that contain a word, headers included.
-
-    One search per word through all lines at once is several times faster than one per line.
-    """
-    joined = b"\n".join(lines).lower()
-    ends = list(accumulate(len(line) + 1 for line in lines))
-    hits = set()
-    for word in words:
-        at = joined.find(word)
-        while at >= 0:
-            index = bisect_right(ends, at)
-            if index == len(ends):
-                break
-            hits.add(index)
-            at = joined.find(word, ends[index])
-    return hits
 
 
 def _dated(records: Sequence[_Record], boot_s: float) -> Iterator[KernelLine]:

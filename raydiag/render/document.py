@@ -47,10 +47,17 @@ def probe_document(
         "raydiag_version": __version__,
         "generated_at": rfc3339(generated_at),
         "cluster": _plain({**dict.fromkeys(_CLUSTER), **cluster}),
+        **findings_and_coverage(diagnosis),
+        "nodes": [_node(report) for report in snapshot.nodes],
+    }
+
+
+def findings_and_coverage(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The parts that every document has."""
+    return {
         "findings": [_finding(finding) for finding in diagnosis.findings],
         "chains": chain_indices(diagnosis),
         "coverage": _coverage(diagnosis.coverage),
-        "nodes": [_node(report) for report in snapshot.nodes],
     }
 
 

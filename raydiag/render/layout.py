@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from raydiag.model import Severity
 from raydiag.render.document import rfc3339
 from raydiag.render.escape import terminal
 from raydiag.render.nodeset import fold
 
 RED, GREEN, YELLOW = "31", "32", "33"
+COLOURS = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.INFO: ""}
 
 # What differs between findings of one kind: PCI addresses, hexadecimal and decimal numbers.
 _VARYING = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9]|0x[0-9a-f]+|\d+(?:\.\d+)*")

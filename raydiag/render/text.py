@@ -11,10 +11,9 @@ from raydiag.render.coverage import coverage_section
 from raydiag.render.document import severity_of
 from raydiag.render.escape import terminal
 from raydiag.render.groups import Group, groups
-from raydiag.render.layout import RED, YELLOW, Page, count, number, utc
+from raydiag.render.layout import COLOURS, Page, count, number, utc
 from raydiag.render.node_table import node_table
 
-_COLOURS = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.INFO: ""}
 _INDENT = "  "
 
 
@@ -90,7 +89,7 @@ def _block(group: Group, page: Page, verbose: bool) -> list[str]:
     word = group.severity.value.upper()
     name, *others = map(terminal, group.heading())
     lines = page.wrap("  ".join([f"{word} {name}", *others]), "", _INDENT * 2)
-    lines[0] = page.paint(word, _COLOURS[group.severity]) + lines[0][len(word) :]
+    lines[0] = page.paint(word, COLOURS[group.severity]) + lines[0][len(word) :]
 
     def add(text: str, first_indent: str = _INDENT, rest: str = _INDENT) -> None:
         if text:

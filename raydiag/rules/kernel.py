@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from raydiag import catalog
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
+from raydiag.probes.kernel_log import KernelLine
 from raydiag.rules.kernel_events import TRACE_LINES, KernelEventSeen, events, graver
 from raydiag.rules.nodes import by_host
 from raydiag.rules.victims import RayProcesses, Victim
@@ -22,7 +23,9 @@ _DETAILS = 6  # of a kind, in one explanation
 
 _OWN_READER = re.compile(r"rd-[0-9a-f]{12}")  # the name that `sandbox` gives to readers at work
 _KILLS = frozenset({"oom-kill", "oom-kill-cgroup"})
-_UNSPECIFIC = "amdgpu-other-error"
+_GPU_EVENTS = ("amdgpu-", "kfd-", "nvidia-")
+# Events that say little -> what the events begin with that say more of the same.
+_UNSPECIFIC = {"amdgpu-other-error": ("amdgpu-", "kfd-"), "nvidia-nvrm-other": ("nvidia-xid",)}
 
 
 def kernel_findings(snapshot: Snapshot) -> Iterator[Finding]:
@@ -32,9 +35,26 @@ def kernel_findings(snapshot: Snapshot) -> Iterator[Finding]:
         log = next((r.records("kernel_log") for r in reports if r.records("kernel_log")), ())
         seen = [event for event in events(log) if not _is_own_reader(event)]
         ray = RayProcesses.of(snapshot, reports)
-        for (failure_class, device), members in _by_fault(seen).items():
-            fault = _Fault(failure_class, device, members, seen, snapshot.job_start, ray)
-            yield fault.finding(host)
+        yield from findings_of(seen, host, snapshot.time, snapshot.job_start, ray)
+
+
+def findings_of(
+    seen: Sequence[KernelEventSeen],
+    host: str | None,
+    now_s: float | None,
+    job_start: float | None,
+    ray: RayProcesses,
+    source: Callable[[KernelLine], str] = lambda line: _SOURCE,
+    dated: bool = True,
+) -> Iterator[Finding]:
+    """One finding per failure class and device that the events of one log give evidence of.
+
+    `now_s`: None when the log may be of any time, so that nothing in it is too old. `source` names
+    where a line stands. `dated`: False when times are seconds since an unknown boot.
+    """
+    for (failure_class, device), members in _by_fault(seen).items():
+        fault = _Fault(failure_class, device, members, seen, job_start, ray, now_s, source, dated)
+        yield fault.finding(host)
 
 
 def _is_own_reader(event: KernelEventSeen) -> bool:
@@ -52,7 +72,7 @@ def _by_fault(
     """Events by failure class and device; an unspecific driver error goes with a specific one."""
     faults: dict[tuple[str, str | None], list[KernelEventSeen]] = {}
     for event in seen:
-        place = event if event.event != _UNSPECIFIC else _specific(event, seen) or event
+        place = event if event.event not in _UNSPECIFIC else _specific(event, seen) or event
         faults.setdefault((place.finding, place.device), []).append(event)
     return faults
 
@@ -62,8 +82,8 @@ def _specific(event: KernelEventSeen, seen: Sequence[KernelEventSeen]) -> Kernel
         (
             other
             for other in seen
-            if other.event.startswith(("amdgpu-", "kfd-"))
-            and other.event != _UNSPECIFIC
+            if other.event.startswith(_UNSPECIFIC[event.event])
+            and other.event not in _UNSPECIFIC
             and not other.recovers
             and other.userspace is event.userspace
             and event.device in (None, other.device)
@@ -84,13 +104,16 @@ class _Fault:
     host_events: Sequence[KernelEventSeen]
     job_start: float | None
     ray: RayProcesses
+    now_s: float | None
+    source: Callable[[KernelLine], str]
+    dated: bool
 
     @property
     def _trusted(self) -> Sequence[KernelEventSeen]:
         """What the kernel itself wrote; where there is none, what programs wrote into its log."""
         return [event for event in self.members if not event.userspace] or self.members
 
-    def finding(self, host: str) -> Finding:
+    def finding(self, host: str | None) -> Finding:
         victims = [(event, self._victim(event)) for event in self._trusted]
         known = [(event, victim) for event, victim in victims if victim]
         event, victim = (known or victims)[0]
@@ -101,10 +124,10 @@ class _Fault:
             device=self.device,
             pid=event.pid,
             task=victim.task if victim else None,
-            severity=self._severity(),
-            onset=onset,
+            severity=self._severity(bool(known)),
+            onset=onset if self.dated else None,
             confidence=self._confidence(victim),
-            evidence=tuple(_evidence(self.members)),
+            evidence=tuple(self._evidence()),
             explanation=" ".join(self._sentences(onset, known)),
         )
 
@@ -114,7 +137,7 @@ class _Fault:
         killed = event.event in _KILLS
         return self.ray.victim(event.pid, event.process, event.first_s, killed)
 
-    def _severity(self) -> Severity:
+    def _severity(self, hit_ray: bool) -> Severity:
         """By what came after the job's start; of what came before, what still holds: a warning."""
         fresh = [event for event in self._trusted if not self._is_old(event)]
         worst = Severity.INFO
@@ -123,6 +146,10 @@ class _Fault:
         if not fresh:
             holds = any(e.lasting for e in self._trusted) and self._recovery() is None
             worst = _milder(worst, Severity.WARNING if holds else Severity.INFO)
+        if self.job_start is None and (self._is_over() or self._is_history()):
+            worst = Severity.INFO
+        if self.failure_class == "segfault" and self.ray.processes and not hit_ray:
+            worst = Severity.INFO  # some other program of the node
         if all(event.userspace for event in self.members):
             worst = _milder(worst, Severity.WARNING)
         return worst
@@ -136,6 +163,17 @@ class _Fault:
         """Whether it surely ended before the job began."""
         latest_s = event.last_s + event.lines[0].uncertainty_s
         return self.job_start is not None and latest_s < self.job_start
+
+    def _is_over(self) -> bool:
+        """Whether the log says that it is over and nothing is left of it."""
+        return any(event.clears for event in self.members) and self._recovery() is not None
+
+    def _is_history(self) -> bool:
+        """Whether it happened so long ago that its not coming back means that it is over."""
+        return self.now_s is not None and all(
+            event.expires_s is not None and self.now_s - event.last_s > event.expires_s
+            for event in self._trusted
+        )
 
     def _recovery(self) -> float | None:
         """When the log last says that what happened here is over; None while it is not."""
@@ -159,6 +197,8 @@ class _Fault:
     ) -> Iterator[str]:
         yield catalog.failures()[self.failure_class].explanation
         yield self._when(onset)
+        for meaning in dict.fromkeys(e.meaning for e in self.members if e.meaning):
+            yield f"{meaning.name}: {meaning.title}. {meaning.next_step}"
         details = list(dict.fromkeys(text for e in self.members for text in _details(e)))
         if details:
             yield f"Stated: {'; '.join(details[:_DETAILS])}."
@@ -166,14 +206,28 @@ class _Fault:
             yield _victim_sentence(event, victim)
         recovery = self._recovery()
         if recovery is not None:
-            yield (
-                f"The log tells of a recovery ({_clock(recovery)}): the GPU can be used again, "
-                "but the work that was on it is lost."
+            is_gpu = any(event.event.startswith(_GPU_EVENTS) for event in self.members)
+            left = (
+                "the GPU can be used again, but the work that was on it is lost" if is_gpu else ""
             )
+            yield f"The log tells of a recovery ({self._clock(recovery)}){left and ': '}{left}."
         if all(self._is_old(event) for event in self._trusted):
             yield "All of this was before the present job started."
         if any(event.userspace for event in self.members):
             yield "What a program wrote into the kernel log proves nothing by itself."
+
+    def _evidence(self) -> Iterator[Evidence]:
+        room = _EVIDENCE
+        for event in self.members:
+            limit = TRACE_LINES if event.trace else _REPORT_LINES
+            aside = " (written by user space)" if event.userspace else ""
+            for line in event.lines[: min(limit, room)]:
+                time_s = line.time_s if self.dated and math.isfinite(line.time_s) else None
+                yield Evidence(f"{self.source(line)}{aside}", line.text, time=time_s)
+            room -= min(limit, room, len(event.lines))
+
+    def _clock(self, time_s: float) -> str:
+        return _clock(time_s) if self.dated else f"{time_s:.3f} s after boot"
 
     def _when(self, onset: float | None) -> str:
         count = sum(event.count for event in self.members)
@@ -182,12 +236,12 @@ class _Fault:
             return f"{times}, without a time."
         first = min(self._trusted, key=lambda event: event.first_s != onset)
         bound = "not later than " if first.not_later_than else ""
-        error = f" (± {first.lines[0].uncertainty_s:.0f} s)"
+        error = f" (± {first.lines[0].uncertainty_s:.0f} s)" if self.dated else ""
         ends = [time_s for event in self._trusted for time_s in (event.first_s, event.last_s)]
         last = max(time_s for time_s in ends if math.isfinite(time_s))
-        until = f", last {_clock(last)}" if count > 1 else ""
+        until = f", last {self._clock(last)}" if count > 1 else ""
         lost = "; earlier records are lost" if bound else ""
-        return f"{times}, first {bound}{_clock(onset)}{error}{until}{lost}."
+        return f"{times}, first {bound}{self._clock(onset)}{error}{until}{lost}."
 
 
 def _details(event: KernelEventSeen) -> Iterator[str]:
@@ -199,6 +253,8 @@ def _details(event: KernelEventSeen) -> Iterator[str]:
         yield f"ring {event.ring}"
     if event.block:
         yield f"block {event.block}"
+    if event.code is not None and not event.meaning:
+        yield f"{event.event} number {event.code}, which no table knows"
     if event.errors is not None:
         yield f"up to {event.errors} in one line"
     if event.pid is not None:
@@ -213,17 +269,6 @@ def _victim_sentence(event: KernelEventSeen, victim: Victim) -> str:
         return f"{subject} {'was' if killed else 'is'} {victim.what}."
     why = "only its name fits, not its pid" if event.process else "the log does not name it"
     return f"{subject} {'was' if killed else 'is'} possibly {victim.what}: {why}."
-
-
-def _evidence(members: Sequence[KernelEventSeen]) -> Iterator[Evidence]:
-    room = _EVIDENCE
-    for event in members:
-        limit = TRACE_LINES if event.trace else _REPORT_LINES
-        source = f"{_SOURCE} (written by user space)" if event.userspace else _SOURCE
-        for line in event.lines[: min(limit, room)]:
-            time_s = line.time_s if math.isfinite(line.time_s) else None
-            yield Evidence(source, line.text, time=time_s)
-        room -= min(limit, room, len(event.lines))
 
 
 def _milder(one: Severity, other: Severity) -> Severity:

@@ -1,18 +1,20 @@
 """Kernel log: lines -> events.
 
 An event is what happened once to one device or process, however many lines report it. What a line
-means stands in `catalog/kernel_events.yaml`; here the lines of one report are put together.
+means stands in `catalog/kernel_events.yaml`; here the lines of one report are put together, one
+after the other and in bounded memory, because a log may be of any size.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from raydiag import catalog
-from raydiag.catalog import KernelEvent
+from raydiag.catalog import KernelEvent, NvidiaCode
 from raydiag.model import Severity
 from raydiag.probes.kernel_log import KernelLine
 
@@ -21,6 +23,10 @@ _TRACE_GAP_S = 1.0  # a stack trace is printed in one go
 _LOSS_S = 60.0  # an event this soon after lost records may have begun among them
 _BESIDE, _BESIDE_S = 16, 10.0  # events, and seconds, that count as beside an event
 _OPEN = 64  # reports that a line may still belong to
+_BATCH = 1024  # finished reports that are looked at side by side
+_KINDS = 8192  # different events that are told apart by process; beyond, by device only
+_KEPT_LINES = 32768  # of all events together; beyond, one of each
+_BOOT_S = 300.0  # after the start of the node, for what is normal then
 TRACE_LINES = 64  # at most kept of an event
 
 _PCI_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b", re.IGNORECASE)
@@ -29,6 +35,8 @@ _TRACE_LINE = re.compile(
     r"Workqueue|Modules linked in|Call [Tt]race|PKRU|EFLAGS|pc|lr|sp|task) ?:|^\s*</?[A-Z]+>|"
     r"---\[ end trace|#PF: |^\s*(?:PGD|Oops:) |\b(?:Not t|T)ainted|hung_task_timeout_secs"
 )
+_SHORT_ADDRESS = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?")
+_FIRMWARE_SEVERITY = re.compile(r"event severity: (\w+)")
 _CALLED = re.compile(r"(?<!\? )\b([A-Za-z_]\w*)(?:\.\w+)*\+0x[0-9a-f]+/0x[0-9a-f]+")
 
 # With a driver-fault symbol in their trace, these are that fault, and those are a sign of it.
@@ -60,6 +68,12 @@ class KernelEventSeen:
     lasting: bool
     trace: bool
     not_later_than: bool  # it may have begun in records that are lost
+    code: int | None = None  # NVIDIA's number of the error
+    meaning: NvidiaCode | None = None
+    also: tuple[str, ...] = ()  # other events that the lines are as much about
+    clears: bool = False
+    expires_s: int | None = None
+    many: int | None = None
 
 
 @dataclass
@@ -80,6 +94,7 @@ class _Report:
     errors: int | None = None
     symbol: str | None = None
     trace: bool = False
+    code: int | None = None
 
     def add(self, line: KernelLine) -> None:
         if len(self.lines) < TRACE_LINES:
@@ -97,6 +112,13 @@ class _Report:
             fault = next(entry for entry in catalog.kernel_events() if entry.event == "amdgpu-cper")
             row = fault if row.event in _ARE_THE_FAULT else replace(row, lasting=True)
             finding, severity = fault.finding, fault.severity
+        meaning = catalog.nvidia_code(row.codes, self.code) if self.code is not None else None
+        also = row.also
+        if meaning:
+            finding = meaning.finding or finding
+            also += meaning.also
+        if finding == "xgmi-error" and row.event != "amdgpu-xgmi":
+            also += ("amdgpu-xgmi",)
         return KernelEventSeen(
             event=row.event,
             finding=finding,
@@ -118,6 +140,12 @@ class _Report:
             lasting=row.lasting,
             trace=self.trace,
             not_later_than=self.not_later_than,
+            code=self.code,
+            meaning=meaning,
+            also=also,
+            clears=row.clears,
+            expires_s=row.expires_s,
+            many=row.many,
         )
 
 
@@ -126,59 +154,151 @@ def events(lines: Iterable[KernelLine]) -> list[KernelEventSeen]:
 
     Lines are in the order of the log. A repeated event comes once, with its count.
     """
-    reports: list[_Report] = []
-    trace: _Report | None = None
-    loss_s = -math.inf
-    for number, line in enumerate(lines):
-        if line.lost_before or (number == 0 and line.seq > 0):
-            loss_s, trace = line.time_s, None
+    grouping = Grouping()
+    for line in lines:
+        grouping.offer(line)
+    return grouping.events()
+
+
+class Grouping:
+    """Puts the lines of one kernel log together, in bounded memory.
+
+    `offer` each line in the order of the log, then ask for the `events`.
+    """
+
+    def __init__(self) -> None:
+        self._open: deque[_Report] = deque()
+        self._closed: list[KernelEventSeen] = []
+        self._found: dict[object, KernelEventSeen] = {}
+        self._kept_lines = 0
+        self._trace: _Report | None = None
+        self._loss_s = -math.inf
+        self._boot_s: float | None = None
+        self._firmware = ""  # how grave the firmware says that the error is which it describes
+        self._begun = False
+
+    def offer(self, line: KernelLine, since_boot_s: float | None = None) -> None:
+        """The next line. `since_boot_s`: where the caller knows; else by the log's first record."""
+        trace = self._trace
+        if line.lost_before or (not self._begun and line.seq > 0):
+            self._loss_s, trace = line.time_s, None
+        if not self._begun and line.seq == 0:
+            self._boot_s = line.time_s
+        self._begun = True
+        if since_boot_s is None and self._boot_s is not None:
+            since_boot_s = line.time_s - self._boot_s
         if trace and (line.time_s - trace.recent_s > _TRACE_GAP_S or "cut here" in line.text):
             trace = None
+        self._trace = trace
         if trace and not line.facility and _TRACE_LINE.search(line.text):
             trace.add(line)
             trace.note_symbol(line)
             if "end trace" in line.text:
-                trace = None
-            continue
-        hit = catalog.kernel_event(line.text)
+                self._trace = None
+            return
+        hit = catalog.kernel_event(self._in_context(line.text))
         if hit is None:
-            continue
-        report = _report_for(reports, line, *hit, line.time_s - loss_s <= _LOSS_S)
+            return
+        report = self._report_for(line, *hit, since_boot_s)
         if hit[0].trace and not line.facility:
-            trace, report.trace = report, True
+            self._trace, report.trace = report, True
             report.note_symbol(line)
-    return _collapsed(_placed([report.seen() for report in reports]))
+
+    def events(self) -> list[KernelEventSeen]:
+        """What was found, in the order of first lines; the end of the log is reached."""
+        while self._open:
+            self._closed.append(self._open.popleft().seen())
+        self._collapse()
+        return [_weighed(event) for event in self._found.values()]
+
+    def _in_context(self, text: str) -> str:
+        """The message; of a firmware report, its kind together with its severity stated before."""
+        if "ardware E" not in text:
+            return text
+        stated = _FIRMWARE_SEVERITY.search(text)
+        if stated:
+            self._firmware = stated[1]
+        if "section_type" in text and self._firmware:
+            return f"{text} (event severity: {self._firmware})"
+        return text
+
+    def _report_for(
+        self,
+        line: KernelLine,
+        row: KernelEvent,
+        match: re.Match[str],
+        since_boot_s: float | None,
+    ) -> _Report:
+        """The report that the line belongs to, with the line in it; a new one if there is none."""
+        fresh = _report(line, row, match, line.time_s - self._loss_s <= _LOSS_S)
+        if row.boot_grace and since_boot_s is not None and since_boot_s < _BOOT_S:
+            fresh.severity = Severity.INFO
+        related = catalog.related_events(row.event)
+        for known in reversed(self._open):
+            if known.row.event in related and _is_same(known, fresh):
+                _merge(known, fresh)
+                known.add(line)
+                return known
+        fresh.add(line)
+        self._open.append(fresh)
+        if len(self._open) > _OPEN:
+            self._closed.append(self._open.popleft().seen())
+            if len(self._closed) >= _BATCH:
+                self._collapse()
+        return fresh
+
+    def _collapse(self) -> None:
+        """Events that differ in time only become one."""
+        for event in _placed(self._closed):
+            what = (event.event, event.finding, event.device, event.code, bool(event.recovers))
+            key: object = (what, event.block, event.pid, event.process, event.userspace)
+            if key not in self._found and len(self._found) >= _KINDS:
+                key = (what, event.userspace)
+            first = self._found.get(key)
+            if self._kept_lines > _KEPT_LINES:
+                event = replace(event, lines=event.lines[:1])
+            merged = event if first is None else _together(first, event)
+            self._kept_lines += len(merged.lines) - (len(first.lines) if first else 0)
+            self._found[key] = merged
+        self._closed.clear()
 
 
-def _report_for(
-    reports: list[_Report],
-    line: KernelLine,
-    row: KernelEvent,
-    match: re.Match[str],
-    not_later_than: bool,
+def _report(
+    line: KernelLine, row: KernelEvent, match: re.Match[str], not_later_than: bool
 ) -> _Report:
-    """The report that the line belongs to, with the line in it; a new one where there is none."""
+    """What the line alone says."""
     stated = {name: value.strip() for name, value in match.groupdict().items() if value}
-    address = _PCI_ADDRESS.search(line.text)
     fresh = _Report(row, row.severity, bool(line.facility), not_later_than)
-    fresh.device = (stated.get("device") or (address[0] if address else "")).lower() or None
+    fresh.device = _device(stated.get("device"), line.text)
     fresh.pid = int(stated.get("pid", 0)) or None  # pid 0: the driver does not know
     fresh.process = (stated.get("process") if fresh.pid else None) or None
     fresh.ring = stated.get("ring")
     fresh.block = stated.get("block", "").lower() or None
     fresh.errors = int(stated["count"]) if "count" in stated else None
     fresh.recent_s = line.time_s
-    for known in reversed(reports[-_OPEN:]):
-        if _is_same(known, fresh):
-            _merge(known, fresh)
-            known.add(line)
-            return known
-    fresh.add(line)
-    reports.append(fresh)
+    if "code" in stated and row.codes:
+        fresh.code = int(stated["code"])
+        meaning = catalog.nvidia_code(row.codes, fresh.code)
+        if meaning and meaning.severity and not row.recovers:
+            fresh.severity = meaning.severity
     return fresh
 
 
+def _device(stated: str | None, text: str) -> str | None:
+    """The device that the line is about; PCI addresses in lower case and with all four parts."""
+    if stated is None:
+        address = _PCI_ADDRESS.search(text)
+        return address[0].lower() if address else None
+    lower = stated.lower()
+    if not _SHORT_ADDRESS.fullmatch(lower):
+        return stated
+    if lower.count(":") == 1:
+        lower = f"0000:{lower}"
+    return lower if "." in lower else f"{lower}.0"
+
+
 def _is_same(known: _Report, fresh: _Report) -> bool:
+    """Whether two lines of related events are of one report."""
     if fresh.recent_s - known.recent_s > _REPORT_GAP_S or known.userspace is not fresh.userspace:
         return False
     if bool(known.row.recovers) is not bool(fresh.row.recovers):
@@ -192,6 +312,7 @@ def _is_same(known: _Report, fresh: _Report) -> bool:
             (known.device, fresh.device),
             (known.pid, fresh.pid),
             (known.block, fresh.block),
+            (known.code, fresh.code),
         )
     )
 
@@ -207,6 +328,7 @@ def _merge(known: _Report, fresh: _Report) -> None:
     known.pid = known.pid or fresh.pid
     known.ring = known.ring or fresh.ring
     known.block = known.block or fresh.block
+    known.code = known.code if known.code is not None else fresh.code
     known.errors = _larger(known.errors, fresh.errors)
 
 
@@ -229,17 +351,6 @@ def _is_of_gpu(event: KernelEventSeen) -> bool:
     return event.event.startswith(("amdgpu-", "kfd-")) and event.event != "amdgpu-cper"
 
 
-def _collapsed(seen: Iterable[KernelEventSeen]) -> list[KernelEventSeen]:
-    """One event for each set of those that differ in time only."""
-    found: dict[object, KernelEventSeen] = {}
-    for event in seen:
-        what = (event.event, event.finding, event.device, event.block, bool(event.recovers))
-        key = (what, event.pid, event.process, event.userspace)
-        first = found.get(key)
-        found[key] = event if first is None else _together(first, event)
-    return list(found.values())
-
-
 def _together(first: KernelEventSeen, again: KernelEventSeen) -> KernelEventSeen:
     return replace(
         first,
@@ -248,9 +359,18 @@ def _together(first: KernelEventSeen, again: KernelEventSeen) -> KernelEventSeen
         lines=first.lines + again.lines[: max(0, TRACE_LINES - len(first.lines))],
         severity=graver(first.severity, again.severity),
         errors=_larger(first.errors, again.errors),
+        also=tuple(dict.fromkeys((*first.also, *again.also))),
         symbol=first.symbol or again.symbol,
         lasting=first.lasting or again.lasting,
     )
+
+
+def _weighed(event: KernelEventSeen) -> KernelEventSeen:
+    """A few corrected errors are a remark, many are a warning."""
+    seen = max(event.count, event.errors or 0)
+    if event.many is None or seen < event.many:
+        return event
+    return replace(event, severity=graver(event.severity, Severity.WARNING))
 
 
 def graver(one: Severity, other: Severity) -> Severity:

@@ -515,3 +515,48 @@ def test_any_log_is_judged(lines: list[KernelLine]) -> None:
     assert len({(f.failure_class, f.device) for f in found}) == len(found)
     assert all(finding.evidence for finding in found)
     assert bool(found) == bool(seen)
+
+
+SEGFAULT = "python3[4242]: segfault at 10 ip 00007f10b1c2d3e4 sp 00007ffd10a0b0c0 error 4 in x.so"
+
+
+@pytest.mark.parametrize(("age_s", "severity"), [(60, Severity.WARNING), (7200, Severity.INFO)])
+def test_what_has_not_come_back_is_history(age_s: float, severity: Severity) -> None:
+    lines = log("nfs: server storage7 not responding, still trying", start_s=NOW - age_s)
+    (finding,) = judged(lines)
+    assert finding.severity is severity
+
+
+def test_what_hit_the_job_is_no_history() -> None:
+    lines = log("nfs: server storage7 not responding, still trying", start_s=NOW - 7200)
+    (finding,) = judged(lines, job_start=NOW - 9000)
+    assert finding.severity is Severity.WARNING
+
+
+def test_link_that_came_up_again_after_the_start_of_the_job_stays_a_warning() -> None:
+    lines = log(
+        "ionic 0000:1b:00.0 eth2: Link down",
+        "ionic 0000:1b:00.0 eth2: Link up - 400 Gbps",
+        start_s=NOW - 600,
+    )
+    lines = [replace(line, seq=line.seq + 9000) for line in lines]  # long after the boot
+    assert [f.severity for f in judged(lines)] == [Severity.INFO]
+    assert [f.severity for f in judged(lines, job_start=NOW - 900)] == [Severity.WARNING]
+
+
+def test_crash_of_a_program_that_is_not_rays_is_a_remark() -> None:
+    process = RayProcess(
+        pid=77, ppid=1, start_time_s=NOW - 900, comm="ray::Trainer", command="ray::Trainer",
+        role="worker", worker_pid=77, state="S", threads=9, rss_bytes=1, environment={},
+    )  # fmt: skip
+    assert [f.severity for f in judged(log(SEGFAULT))] == [Severity.WARNING]
+    assert [f.severity for f in judged(log(SEGFAULT), processes=[process])] == [Severity.INFO]
+    ours = replace(process, pid=4242, worker_pid=4242, comm="python3")
+    assert [f.severity for f in judged(log(SEGFAULT), processes=[ours])] == [Severity.WARNING]
+
+
+def test_number_of_nvidia_explains_itself() -> None:
+    text = "NVRM: Xid (PCI:0000:1b:00): 48, pid=4242, name=python3, DBE"
+    (finding,) = judged(log(text))
+    assert (finding.failure_class, finding.device) == ("gpu-memory-error", "0000:1b:00.0")
+    assert "Xid 48: uncorrectable memory error" in finding.explanation

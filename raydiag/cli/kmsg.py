@@ -1,0 +1,55 @@
+"""`raydiag kmsg`: classify kernel log text."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from raydiag.cli import options
+from raydiag.errors import CannotRun
+
+NAME = "kmsg"
+HELP = "say what a kernel log means: faults of GPUs, links, memory, disks, networks, the kernel"
+DESCRIPTION = f"S{HELP[1:]}."
+EPILOG = """\
+examples:
+  raydiag kmsg                                  this machine's /dev/kmsg
+  raydiag kmsg dmesg.txt /var/log/kern.log      any form of dmesg, journalctl and syslog
+  journalctl -k -b -1 | raydiag kmsg -
+  zcat kern.log.2.gz | raydiag kmsg --format json -
+
+Times without a zone are taken as UTC.
+
+exit codes:
+  0 nothing wrong and everything was read    1 a problem was found    2 usage
+  3 nothing wrong found, but not everything could be read             4 nothing could be read
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="kernel log text; - is stdin (default: this machine's /dev/kmsg)",
+    )
+    options.add_output(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, judge, show; returns the exit code."""
+    from raydiag.diagnosis import exit_code
+    from raydiag.kmsg import examine
+    from raydiag.render import kmsg as render
+
+    now_s = time.time()
+    examined = examine(arguments.files, now_s)
+    if examined.nothing_read:
+        raise CannotRun("; ".join(f"{item.source}: {item.reason}" for item in examined.unread))
+    if arguments.format == "json":
+        report = render.json_report(examined, now_s)
+    else:
+        colour = options.wants_colour() and arguments.output is None
+        report = render.text_report(examined, colour, options.width(), arguments.verbose)
+    options.write_report(report, arguments.output)
+    return exit_code(examined.diagnosis)
