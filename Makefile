@@ -10,11 +10,11 @@ probe: $(READY)
 	@$(BIN)/raydiag probe --all-nodes --address local || [ $$? -eq 1 ] || [ $$? -eq 3 ]
 
 # Everything: lint, types, unit tests, and the tests on a real Ray and on simulated hosts.
-test: lint
-	$(BIN)/pytest
+test: lint unit
+	$(BIN)/pytest -m cluster
 
 unit: $(READY)
-	$(BIN)/pytest -m 'not cluster'
+	$(BIN)/pytest -q -n 2 -m 'not cluster'
 
 lint: $(READY)
 	$(BIN)/ruff check .
