@@ -1,6 +1,6 @@
 """One thousand synthetic node answers: decoded, judged and rendered. Prints one JSON line.
 
-Each node has 8 GPUs, 40 kernel lines and 40 processes; every hundredth is sick. The answers are
+Each node has 8 GPUs, 97 kernel lines and 40 processes; every hundredth is sick. The answers are
 made first, in the form in which they come out of a job's log; only what follows is timed.
 """
 
@@ -21,6 +21,7 @@ from raydiag.render import document, text
 
 _NODES = 1000
 _NOW = 1_790_000_000.0
+HOLDS = {"no_new_privs": True, "seccomp": True, "landlock_abi": 4}
 
 
 def _record(**values: Any) -> dict[str, Any]:
@@ -28,9 +29,14 @@ def _record(**values: Any) -> dict[str, Any]:
 
 
 def _kernel_lines(sick: bool) -> list[dict[str, Any]]:
-    lines = [f"eth0: link status message number {n}" for n in range(39)]
+    # Of what a node prints while it boots, some hundred lines name a driver and are carried home.
+    lines = [
+        f"amdgpu 0000:{5 + 16 * gpu:02x}:00.0: amdgpu: start-up message {number} of this driver"
+        for gpu in range(8)
+        for number in range(12)
+    ]
     wrong = "amdgpu 0000:05:00.0: amdgpu: {3}2 uncorrectable hardware errors detected in umc block"
-    lines.append(wrong if sick else "eth0: one more")
+    lines.append(wrong if sick else "amdgpu: one more")
     return [
         _record(
             seq=n,
@@ -39,7 +45,7 @@ def _kernel_lines(sick: bool) -> list[dict[str, Any]]:
             level=6,
             facility=0,
             text=line,
-            matched=n == 39,
+            matched=True,
             lost_before=0,
         )
         for n, line in enumerate(lines)
@@ -142,7 +148,7 @@ def _message(number: int) -> dict[str, Any]:
         "time": _NOW,
         "cpu_s": 0.08,
         "pid": 4242,
-        "sandbox": {"files": {"seccomp": True}, "processes": {"seccomp": True}},
+        "sandbox": dict.fromkeys(("files", "processes"), HOLDS),
         "stuck": [],
         "probes": {
             name: {"status": "ok", "duration_s": 0.01, "reason": "", "records": r, "unread": []}
@@ -178,6 +184,7 @@ def main(shape: str) -> None:
     seconds = time.monotonic() - started
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found = len(explained.findings)
+    assert all(report.status.value == "ok" for report in reports), reports[0].reason
     print(json.dumps({"seconds": seconds, "peak_mib": peak_mib, "found": found, "size": size}))
 
 

@@ -204,6 +204,7 @@ FAILURES = """
 EVENTS = r"""
     driver_fault_symbols: [f]
     trace_words: ["rip:"]
+    quiet: ["nothing at all"]
     events:
       - event: a
         pattern: 'gpu (?P<pid>\d+)'
@@ -276,6 +277,8 @@ def test_wrong_failure_is_refused(old: str, new: str, problem: str) -> None:
         ("trace_words", "other_words", "trace_words is missing"),
         ("trace_words:", "more: [x]\n    trace_words:", "unknown key 'more'"),
         ("- event: a", "- 7", "kernel_events.yaml"),
+        ('quiet: ["nothing at all"]', 'quiet: ["No 1"]', "must be in lower case"),
+        ('quiet: ["nothing at all"]', 'quiet: ["gpu"]', "would hide a"),
     ],
 )
 def test_wrong_kernel_event_is_refused(old: str, new: str, problem: str) -> None:

@@ -101,6 +101,11 @@ def kernel_words() -> tuple[str, ...]:
     return _kernel_table().words
 
 
+def kernel_quiet() -> tuple[str, ...]:
+    """Phrases of lines that hold a word and mean nothing; nodes keep them back."""
+    return _kernel_table().quiet
+
+
 def driver_fault_symbols() -> tuple[str, ...]:
     """Kernel functions whose sight in a log, stack or wait channel means: leave RAS files alone."""
     return _kernel_table().driver_fault_symbols
@@ -164,6 +169,7 @@ class KernelTable:
     events: tuple[KernelEvent, ...]
     words: tuple[str, ...]
     driver_fault_symbols: tuple[str, ...]
+    quiet: tuple[str, ...]
     rows_of: Mapping[str, tuple[int, ...]]  # word -> positions in `events`
     rows_of_all: Mapping[tuple[str, ...], tuple[int, ...]]  # the same for words with "&"
     related: Mapping[str, frozenset[str]]  # event -> itself and what shares reports with it
@@ -176,6 +182,7 @@ def parse_kernel_events(
     top = _Row(_loaded(text, file), file, file)
     symbols = top.texts("driver_fault_symbols")
     trace_words = top.texts("trace_words")
+    quiet = top.texts("quiet")
     events = tuple(
         _kernel_event(row, classes, file) for row in _rows(top.take("events"), file, "event")
     )
@@ -203,7 +210,13 @@ def parse_kernel_events(
             related[one] = related.get(one, frozenset()) | {other}
             related[other] = related.get(other, frozenset()) | {one}
     words = _anchored({*trace_words, *(word for row in events for word in row.words)})
-    return KernelTable(events, words, symbols, rows_of, rows_of_all, related)
+    for phrase in quiet:
+        if phrase != phrase.lower() or any(character.isdigit() for character in phrase):
+            raise CatalogError(f"{file}: quiet: {phrase!r} must be in lower case, without digits")
+        for row in events:
+            if any(phrase in example.lower() for example in row.examples):
+                raise CatalogError(f"{file}: quiet: {phrase!r} would hide {row.event}")
+    return KernelTable(events, words, symbols, quiet, rows_of, rows_of_all, related)
 
 
 def parse_nvidia_codes(

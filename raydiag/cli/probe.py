@@ -172,7 +172,12 @@ def _request(arguments: argparse.Namespace) -> Request:
         probes=_chosen(arguments.only, arguments.skip),
         select=select,
         deadline_s=arguments.deadline,
-        options={"kernel_log": {"words": list(catalog.kernel_words())}},
+        options={
+            "kernel_log": {
+                "words": list(catalog.kernel_words()),
+                "quiet": list(catalog.kernel_quiet()),
+            }
+        },
         driver_fault_symbols=catalog.driver_fault_symbols(),
         force_ras=arguments.force_ras,
     )

@@ -63,8 +63,12 @@ class KernelLine:
 
 
 @probe(KernelLine, timeout_s=4, stage=FIRST)
-def kernel_log(host: Host, *, words: Sequence[str] = ()) -> Iterator[Union[KernelLine, Unread]]:
+def kernel_log(
+    host: Host, *, words: Sequence[str] = (), quiet: Sequence[str] = ()
+) -> Iterator[Union[KernelLine, Unread]]:
     """Records whose lower-cased text contains one of `words`, oldest first; "a&b" wants both.
+
+    Not those that hold a phrase of `quiet`: what a driver prints by the hundred while it starts.
 
     With each come the 2 records before it and up to 40 after it within 1 s, because a call trace
     follows its headline. The first record of the ring always comes, and the first after a gap, so
@@ -80,7 +84,7 @@ def kernel_log(host: Host, *, words: Sequence[str] = ()) -> Iterator[Union[Kerne
     container that means "not checked", never "clean". ParseError without btime.
     """
     boot_s = boot_time_s(host)
-    selection = _Selection(words)
+    selection = _Selection(words, quiet)
     deadline = time.monotonic() + _READING_S
     lines = _lines(host)
     while batch := list(islice(lines, _BATCH_LINES)):
@@ -116,8 +120,10 @@ class WordFilter:
     case and without digits, and only a shape that is new is searched for the words.
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], quiet: Sequence[str] = ()) -> None:
+        """`quiet`: phrases (lower case, no digits) of lines that mean nothing at all."""
         self._words = _by_first_part(word.encode().translate(_FOLDED, _DIGITS) for word in words)
+        self._quiet = [phrase.encode() for phrase in quiet]
         self._dull: set[bytes] = set()  # shapes without any of the words
 
     def lines_with(self, block: bytes) -> list[int]:
@@ -132,7 +138,11 @@ class WordFilter:
         if len(self._dull) > _SHAPES:
             self._dull.clear()
             fresh = list(set(shapes))
-        hits = self._search(fresh)
+        hits = {
+            index
+            for index in self._search(fresh)
+            if not any(phrase in fresh[index] for phrase in self._quiet)
+        }
         self._dull.update(shape for index, shape in enumerate(fresh) if index not in hits)
         return [index for index, shape in enumerate(shapes) if shape not in self._dull]
 
@@ -172,9 +182,9 @@ def _holds(text: bytes, others: list[list[bytes]]) -> bool:
 class _Selection:
     """Picks records out of a stream of lines, in bounded memory."""
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], quiet: Sequence[str]) -> None:
         self._words = _by_first_part(word.lower().encode() for word in words)
-        self._filter = WordFilter(words)
+        self._filter = WordFilter(words, quiet)
         self.first: Optional[_Record] = None
         self.kept: deque[_Record] = deque()
         self.dropped_bytes = 0

@@ -202,7 +202,8 @@ def _plain(value: Any) -> Any:
         # memory of a new dict, and there are hundreds of thousands.
         data = vars(value).copy()
         for name, item in data.items():
-            if type(item) not in _ATOMS:
+            kind = type(item)
+            if kind not in _ATOMS and not (kind is float and math.isfinite(item)):
                 data[name] = _plain(item)
         return data
     return [_plain(item) for item in value]

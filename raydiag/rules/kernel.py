@@ -17,6 +17,7 @@ from raydiag.rules.victims import RayProcesses, Victim
 
 _SOURCE = "/dev/kmsg"
 _FOLD_S = 60.0  # an unspecific driver error this near to a specific one belongs to it
+_NEWS_S = 86_400.0  # without a job: what is older decides nothing beside what is newer
 _REPORT_LINES = 8  # evidence from an event without stack trace
 _EVIDENCE = 96  # in one finding
 _DETAILS = 6  # of a kind, in one explanation
@@ -33,9 +34,11 @@ def kernel_findings(snapshot: Snapshot) -> Iterator[Finding]:
     for host, reports in by_host(snapshot).items():
         # Several Ray nodes on one machine read the same log.
         log = next((r.records("kernel_log") for r in reports if r.records("kernel_log")), ())
-        seen = [event for event in events(log) if not _is_own_reader(event)]
+        began = snapshot.job_start
+        border_s = snapshot.time - _NEWS_S if began is None else began
+        seen = [event for event in events(log, border_s) if not _is_own_reader(event)]
         ray = RayProcesses.of(snapshot, reports)
-        yield from findings_of(seen, host, snapshot.time, snapshot.job_start, ray)
+        yield from findings_of(seen, host, snapshot.time, began, ray, border_s=border_s)
 
 
 def findings_of(
@@ -46,15 +49,19 @@ def findings_of(
     ray: RayProcesses,
     source: Callable[[KernelLine], str] = lambda line: _SOURCE,
     dated: bool = True,
+    border_s: float = -math.inf,
 ) -> Iterator[Finding]:
     """One finding per failure class and device that the events of one log give evidence of.
 
+    Where something happened after `border_s`, that alone decides how grave it is and since when.
     `now_s`: None when the log may be of any time, so that nothing in it is too old. `source` names
     where a line stands. `dated`: False when times are seconds since an unknown boot.
     """
     for (failure_class, device), members in _by_fault(seen).items():
-        fault = _Fault(failure_class, device, members, seen, job_start, ray, now_s, source, dated)
-        yield fault.finding(host)
+        members.sort(key=lambda event: event.last_s < border_s)  # stable: what is new comes first
+        yield _Fault(
+            failure_class, device, members, seen, job_start, ray, now_s, source, dated, border_s
+        ).finding(host)
 
 
 def _is_own_reader(event: KernelEventSeen) -> bool:
@@ -107,17 +114,23 @@ class _Fault:
     now_s: float | None
     source: Callable[[KernelLine], str]
     dated: bool
+    border_s: float
 
     @property
     def _trusted(self) -> Sequence[KernelEventSeen]:
         """What the kernel itself wrote; where there is none, what programs wrote into its log."""
         return [event for event in self.members if not event.userspace] or self.members
 
+    @property
+    def _telling(self) -> Sequence[KernelEventSeen]:
+        """Of those, what happened after the border; where nothing did, all."""
+        return [event for event in self._trusted if not self._is_old(event)] or self._trusted
+
     def finding(self, host: str | None) -> Finding:
-        victims = [(event, self._victim(event)) for event in self._trusted]
+        victims = [(event, self._victim(event)) for event in self._telling]
         known = [(event, victim) for event, victim in victims if victim]
         event, victim = (known or victims)[0]
-        onset = min((e.first_s for e in self._trusted if math.isfinite(e.first_s)), default=None)
+        onset = min((e.first_s for e in self._telling if math.isfinite(e.first_s)), default=None)
         return Finding(
             self.failure_class,
             host=host,
@@ -138,12 +151,11 @@ class _Fault:
         return self.ray.victim(event.pid, event.process, event.first_s, killed)
 
     def _severity(self, hit_ray: bool) -> Severity:
-        """By what came after the job's start; of what came before, what still holds: a warning."""
-        fresh = [event for event in self._trusted if not self._is_old(event)]
+        """By what came after the border; of what came before, what still holds: a warning."""
         worst = Severity.INFO
-        for event in fresh or self._trusted:
+        for event in self._telling:
             worst = graver(worst, event.severity)
-        if not fresh:
+        if self._all_old:
             holds = any(e.lasting for e in self._trusted) and self._recovery() is None
             worst = _milder(worst, Severity.WARNING if holds else Severity.INFO)
         if self.job_start is None and (self._is_over() or self._is_history()):
@@ -160,9 +172,12 @@ class _Fault:
         return Confidence.LIKELY if victim and not victim.certain else Confidence.CONFIRMED
 
     def _is_old(self, event: KernelEventSeen) -> bool:
-        """Whether it surely ended before the job began."""
-        latest_s = event.last_s + event.lines[0].uncertainty_s
-        return self.job_start is not None and latest_s < self.job_start
+        """Whether it surely ended before the border."""
+        return event.last_s + event.lines[0].uncertainty_s < self.border_s
+
+    @property
+    def _all_old(self) -> bool:
+        return all(self._is_old(event) for event in self._trusted)
 
     def _is_over(self) -> bool:
         """Whether the log says that it is over and nothing is left of it."""
@@ -211,7 +226,7 @@ class _Fault:
                 "the GPU can be used again, but the work that was on it is lost" if is_gpu else ""
             )
             yield f"The log tells of a recovery ({self._clock(recovery)}){left and ': '}{left}."
-        if all(self._is_old(event) for event in self._trusted):
+        if self.job_start is not None and self._all_old:
             yield "All of this was before the present job started."
         if any(event.userspace for event in self.members):
             yield "What a program wrote into the kernel log proves nothing by itself."
@@ -230,18 +245,21 @@ class _Fault:
         return _clock(time_s) if self.dated else f"{time_s:.3f} s after boot"
 
     def _when(self, onset: float | None) -> str:
-        count = sum(event.count for event in self.members)
+        telling = self._telling
+        count = sum(event.count for event in telling)
         times = f"{count} event{'s' if count > 1 else ''} in the kernel log"
         if onset is None:
             return f"{times}, without a time."
-        first = min(self._trusted, key=lambda event: event.first_s != onset)
+        first = min(telling, key=lambda event: event.first_s != onset)
         bound = "not later than " if first.not_later_than else ""
         error = f" (± {first.lines[0].uncertainty_s:.0f} s)" if self.dated else ""
-        ends = [time_s for event in self._trusted for time_s in (event.first_s, event.last_s)]
+        ends = [time_s for event in telling for time_s in (event.first_s, event.last_s)]
         last = max(time_s for time_s in ends if math.isfinite(time_s))
         until = f", last {self._clock(last)}" if count > 1 else ""
         lost = "; earlier records are lost" if bound else ""
-        return f"{times}, first {bound}{self._clock(onset)}{error}{until}{lost}."
+        earlier = sum(event.count for event in self._trusted) - count
+        before = f"; {earlier} more before that" if earlier else ""
+        return f"{times}, first {bound}{self._clock(onset)}{error}{until}{before}{lost}."
 
 
 def _details(event: KernelEventSeen) -> Iterator[str]:

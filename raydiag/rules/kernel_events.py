@@ -149,12 +149,13 @@ class _Report:
         )
 
 
-def events(lines: Iterable[KernelLine]) -> list[KernelEventSeen]:
+def events(lines: Iterable[KernelLine], border_s: float = -math.inf) -> list[KernelEventSeen]:
     """The events that the lines of one kernel log report, in the order of their first lines.
 
-    Lines are in the order of the log. A repeated event comes once, with its count.
+    Lines are in the order of the log. A repeated event comes once, with its count; what began
+    before `border_s` (Unix s) and what began after it are not the same.
     """
-    grouping = Grouping()
+    grouping = Grouping(border_s)
     for line in lines:
         grouping.offer(line)
     return grouping.events()
@@ -166,7 +167,8 @@ class Grouping:
     `offer` each line in the order of the log, then ask for the `events`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, border_s: float = -math.inf) -> None:
+        self._border_s = border_s
         self._open: deque[_Report] = deque()
         self._closed: list[KernelEventSeen] = []
         self._found: dict[object, KernelEventSeen] = {}
@@ -250,7 +252,8 @@ class Grouping:
     def _collapse(self) -> None:
         """Events that differ in time only become one."""
         for event in _placed(self._closed):
-            what = (event.event, event.finding, event.device, event.code, bool(event.recovers))
+            new = event.first_s >= self._border_s
+            what = (event.event, event.finding, event.device, event.code, bool(event.recovers), new)
             key: object = (what, event.block, event.pid, event.process, event.userspace)
             if key not in self._found and len(self._found) >= _KINDS:
                 key = (what, event.userspace)

@@ -334,6 +334,42 @@ def test_what_was_before_the_job_is_no_alarm_unless_it_lasts() -> None:
     assert "before the present job" not in within.explanation
 
 
+DAY_S = 86_400.0
+TRIFLE = "amdgpu 0000:1b:00.0: amdgpu: [drm] *ERROR* odd but harmless"
+BROKEN = "amdgpu 0000:1b:00.0: amdgpu: Fatal error during GPU init"
+
+
+@pytest.mark.parametrize("job_start", [NOW - 3600, None])
+def test_what_is_new_decides_how_grave_it_is(job_start: float | None) -> None:
+    lines = [*log(BROKEN, start_s=NOW - 20 * DAY_S), *log(TRIFLE, start_s=NOW - 600)]
+    (found,) = judged(lines, job_start=job_start)
+    assert found.severity is Severity.WARNING
+    assert found.onset == pytest.approx(NOW - 600)
+    assert found.evidence[0].text == TRIFLE
+    assert "1 event in the kernel log" in found.explanation
+    assert "; 1 more before that" in found.explanation
+
+
+def test_the_line_that_made_it_grave_is_shown_however_many_are_older() -> None:
+    text = "amdgpu 0000:1b:00.0: amdgpu: ring sdma0.0 timeout"
+    old = [line for day in range(30, 10, -1) for line in log(text, start_s=NOW - day * DAY_S)]
+    (found,) = judged([*old, *log(text, start_s=NOW - 60)], job_start=NOW - 3600)
+    assert found.severity is Severity.CRITICAL
+    assert found.evidence[0].time == pytest.approx(NOW - 60)
+    assert found.onset == pytest.approx(NOW - 60)
+
+
+def test_an_old_trifle_does_not_date_a_new_fault() -> None:
+    error = "amdgpu 0000:1b:00.0: amdgpu: 1 uncorrectable hardware errors detected in umc block"
+    lines = [
+        *log(TRIFLE, start_s=NOW - 29 * DAY_S),
+        *log(TRIFLE, error, start_s=NOW - 600),
+    ]
+    found = {finding.failure_class: finding for finding in judged(lines)}
+    assert found["gpu-memory-error"].onset == pytest.approx(NOW - 600)
+    assert found["amdgpu-other-error"].severity is Severity.INFO
+
+
 def test_event_at_the_edge_of_the_job_start_counts_as_of_the_job() -> None:
     (finding,) = judged(log(f"{UMC} in umc block", start_s=NOW - 100.5), job_start=NOW - 100)
     assert finding.severity is Severity.CRITICAL
