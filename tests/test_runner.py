@@ -102,7 +102,7 @@ def is_gone(pid: int) -> bool:
 
 
 READ_EACH = planted(
-    "yield Seen(content(source))", ", timeout_s=0.4, sources=sources", "host, source"
+    "yield Seen(content(source))", ", timeout_s=1.0, sources=sources", "host, source"
 )
 READ_EACH_LAST = READ_EACH.replace("timeout_s", "stage=LAST, timeout_s")
 GOOD = planted("yield Seen('fine')")
@@ -381,7 +381,7 @@ def test_an_answer_comes_before_the_nodes_deadline_whatever_hangs(tree: HangingF
     for name in "abcd":
         tree.hang(name)
     loops = planted("yield Seen('before')\nwhile True: pass", ", timeout_s=60")
-    each = READ_EACH.replace("timeout_s=0.4", "timeout_s=60")
+    each = READ_EACH.replace("timeout_s=1.0", "timeout_s=60")
     late = planted("yield Seen('late')", ", stage=LAST")
     asked = {"good": GOOD, "loops": loops, "each": each, "late": late}
     # The actor raises when no answer is there in time: that there is one is the point.

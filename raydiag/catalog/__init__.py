@@ -8,22 +8,20 @@ mistake is refused as a whole: CatalogError names file and row.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 from itertools import product
 from types import MappingProxyType
-from typing import Any, Optional
+from typing import Optional
 
-import yaml
-
+from raydiag.catalog.rows import FAMILIES, Row, loaded, rows
 from raydiag.errors import CatalogError
 from raydiag.model import Severity
 
 _FAILURES, _KERNEL_EVENTS = "failures.yaml", "kernel_events.yaml"
 _NVIDIA_CODES = "nvidia_codes.yaml"
-_FAMILIES = {"xid": "Xid", "sxid": "SXid"}
 _ANCHOR_LENGTH = 4  # of what many words share; shorter is in every line
 _MESSAGES = 4096  # different messages whose row is remembered; logs repeat themselves
 
@@ -83,9 +81,6 @@ class NvidiaCode:
 
 
 # Named groups that the judges understand; a pattern with another one is refused.
-GROUPS = frozenset({"device", "pid", "process", "ring", "block", "count", "code"})
-
-
 def failures() -> Mapping[str, FailureClass]:
     """Every failure class by id."""
     return _failures()
@@ -122,10 +117,10 @@ def kernel_event(message: str) -> tuple[KernelEvent, re.Match[str]] | None:
     lower = message.lower()
     table = _kernel_table()
     # Words are few against rows times words, and mostly one or two of them are there.
-    places = {place for word, rows in table.rows_of.items() if word in lower for place in rows}
-    for parts, rows in table.rows_of_all.items():
+    places = {place for word, held in table.rows_of.items() if word in lower for place in held}
+    for parts, held in table.rows_of_all.items():
         if all(part in lower for part in parts):
-            places.update(rows)
+            places.update(held)
     for place in sorted(places):
         match = table.events[place].pattern.search(message)
         if match:
@@ -141,7 +136,7 @@ def related_events(event: str) -> frozenset[str]:
 def parse_failures(text: str, file: str = _FAILURES) -> Mapping[str, FailureClass]:
     """The classes in a YAML list. Raises CatalogError."""
     classes: dict[str, FailureClass] = {}
-    for row in _rows(_loaded(text, file), file, "id"):
+    for row in rows(loaded(text, file), file, "id"):
         entry = FailureClass(
             id=row.name,
             title=row.text("title"),
@@ -179,12 +174,12 @@ def parse_kernel_events(
     text: str, classes: Mapping[str, FailureClass], file: str = _KERNEL_EVENTS
 ) -> KernelTable:
     """The table in a YAML object. Raises CatalogError, also for a finding not in `classes`."""
-    top = _Row(_loaded(text, file), file, file)
+    top = Row(loaded(text, file), file, file)
     symbols = top.texts("driver_fault_symbols")
     trace_words = top.texts("trace_words")
     quiet = top.texts("quiet")
     events = tuple(
-        _kernel_event(row, classes, file) for row in _rows(top.take("events"), file, "event")
+        _kernel_event(row, classes, file) for row in rows(top.take("events"), file, "event")
     )
     top.end()
     known: dict[str, KernelEvent] = {}
@@ -226,12 +221,12 @@ def parse_nvidia_codes(
     file: str = _NVIDIA_CODES,
 ) -> Mapping[tuple[str, int], NvidiaCode]:
     """Error numbers by family and number. Raises CatalogError."""
-    data, known = _loaded(text, file), set(events)
+    data, known = loaded(text, file), set(events)
     if not isinstance(data, list) or not data:
         raise CatalogError(f"{file}: not a list of rows")
     table: dict[tuple[str, int], NvidiaCode] = {}
     for number, item in enumerate(data, 1):
-        row = _Row(item, file, f"row {number}")
+        row = Row(item, file, f"row {number}")
         numbers = row.numbers("codes")
         title, next_step = row.text("title"), row.text("next_step")
         severity = row.severity() if "severity" in row.data else None
@@ -245,12 +240,12 @@ def parse_nvidia_codes(
         for family, code in numbers:
             if (family, code) in table:
                 raise row.error(f"{family} {code} is there twice")
-            name = f"{_FAMILIES[family]} {code}"
+            name = f"{FAMILIES[family]} {code}"
             table[family, code] = NvidiaCode(name, title, severity, finding, also, next_step)
     return MappingProxyType(table)
 
 
-def _kernel_event(row: _Row, classes: Mapping[str, FailureClass], file: str) -> KernelEvent:
+def _kernel_event(row: Row, classes: Mapping[str, FailureClass], file: str) -> KernelEvent:
     finding = row.text("finding") if "finding" in row.data else row.name
     by_block = row.mapping("finding_by_block")
     for target in (finding, *by_block.values()):
@@ -303,109 +298,6 @@ def _expanded(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys("&".join(chosen) for choice in choices for chosen in choice))
 
 
-class _Row:
-    """One mapping of a table; every key must be taken by the time `end` is called."""
-
-    def __init__(self, data: object, file: str, name: str) -> None:
-        self.file, self.name = file, name
-        if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-            raise self.error("not a mapping of names")
-        self.data: dict[str, Any] = dict(data)
-
-    def error(self, problem: str) -> CatalogError:
-        place = self.file if self.name == self.file else f"{self.file}: {self.name}"
-        return CatalogError(f"{place}: {problem}")
-
-    def take(self, key: str) -> Any:
-        if key not in self.data:
-            raise self.error(f"{key} is missing")
-        return self.data.pop(key)
-
-    def text(self, key: str) -> str:
-        value = self.take(key)
-        if not isinstance(value, str) or not value.strip():
-            raise self.error(f"{key} must be a text")
-        return value.strip()
-
-    def texts(self, key: str, least: int = 1) -> tuple[str, ...]:
-        value = self.take(key) if least else self.data.pop(key, [])
-        if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
-            raise self.error(f"{key} must be a list of texts")
-        if len(value) < least:
-            raise self.error(f"{key} is empty")
-        if len(set(value)) < len(value):
-            raise self.error(f"{key} names something twice")
-        return tuple(value)
-
-    def mapping(self, key: str) -> Mapping[str, str]:
-        value = self.data.pop(key, {})
-        if not isinstance(value, dict) or not all(
-            isinstance(text, str) for pair in value.items() for text in pair
-        ):
-            raise self.error(f"{key} must map texts to texts")
-        return MappingProxyType(dict(value))
-
-    def flag(self, key: str) -> bool:
-        value = self.data.pop(key, False)
-        if not isinstance(value, bool):
-            raise self.error(f"{key} must be true or false")
-        return value
-
-    def number(self, key: str) -> int | None:
-        value = self.data.pop(key, None)
-        if value is not None and (type(value) is not int or value < 1):
-            raise self.error(f"{key} must be a whole number above zero")
-        return value
-
-    def family(self, key: str) -> str:
-        value = self.data.pop(key, "")
-        if value and value not in _FAMILIES:
-            raise self.error(f"no family of numbers {value!r}")
-        return str(value)
-
-    def numbers(self, key: str) -> list[tuple[str, int]]:
-        value = self.take(key)
-        if not isinstance(value, dict) or not value or not value.keys() <= _FAMILIES.keys():
-            raise self.error(f"{key} must map {' or '.join(_FAMILIES)} to numbers")
-        pairs = [(family, code) for family, codes in value.items() for code in codes or ()]
-        if not pairs or any(type(code) is not int for _, code in pairs):
-            raise self.error(f"{key} must map {' or '.join(_FAMILIES)} to numbers")
-        return pairs
-
-    def severity(self) -> Severity:
-        value = self.text("severity")
-        try:
-            return Severity(value)
-        except ValueError:
-            raise self.error(f"no severity {value!r}") from None
-
-    def pattern(self, key: str) -> re.Pattern[str]:
-        text = self.text(key)
-        try:
-            compiled = re.compile(text)
-        except re.error as error:
-            raise self.error(f"{key}: {error}") from None
-        unknown = compiled.groupindex.keys() - GROUPS
-        if unknown:
-            raise self.error(f"{key}: no meaning for group {min(unknown)!r}")
-        if compiled.search(""):
-            raise self.error(f"{key} matches the empty line")
-        return compiled
-
-    def end(self) -> None:
-        if self.data:
-            raise self.error(f"unknown key {min(self.data)!r}")
-
-
-def _rows(data: object, file: str, key: str) -> Iterator[_Row]:
-    if not isinstance(data, list) or not data:
-        raise CatalogError(f"{file}: not a list of rows")
-    for number, item in enumerate(data, 1):
-        row = _Row(item, file, f"row {number}")
-        row.name = row.text(key)
-        yield row
-
-
 def _require_class(name: str, classes: Iterable[str], place: str) -> None:
     if name not in classes:
         raise CatalogError(f"{place}: no failure class {name!r}")
@@ -426,30 +318,6 @@ def _refuse_cycles(classes: Mapping[str, FailureClass], file: str) -> None:
 
     for name in classes:
         visit(name, ())
-
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _StrictLoader(_Loader):  # type: ignore[misc]
-    """YAML keeps the last of two equal keys in silence; a table must not lose a row that way."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} is there twice", node.start_mark
-                )
-        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        return mapping
-
-
-def _loaded(text: str, file: str) -> object:
-    try:
-        return yaml.load(text, Loader=_StrictLoader)
-    except yaml.YAMLError as error:
-        raise CatalogError(f"{file}: {' '.join(str(error).split())}") from None
 
 
 def _read(name: str) -> str:

@@ -1,0 +1,145 @@
+"""Strict reading of the catalog's YAML: what is not understood is refused, with file and row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from raydiag.errors import CatalogError
+from raydiag.model import Severity
+
+FAMILIES = {"xid": "Xid", "sxid": "SXid"}
+GROUPS = frozenset({"device", "pid", "process", "ring", "block", "count", "code"})
+
+
+class Row:
+    """One mapping of a table; every key must be taken by the time `end` is called."""
+
+    def __init__(self, data: object, file: str, name: str) -> None:
+        self.file, self.name = file, name
+        if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+            raise self.error("not a mapping of names")
+        self.data: dict[str, Any] = dict(data)
+
+    def error(self, problem: str) -> CatalogError:
+        place = self.file if self.name == self.file else f"{self.file}: {self.name}"
+        return CatalogError(f"{place}: {problem}")
+
+    def take(self, key: str) -> Any:
+        if key not in self.data:
+            raise self.error(f"{key} is missing")
+        return self.data.pop(key)
+
+    def text(self, key: str) -> str:
+        value = self.take(key)
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(f"{key} must be a text")
+        return value.strip()
+
+    def texts(self, key: str, least: int = 1) -> tuple[str, ...]:
+        value = self.take(key) if least else self.data.pop(key, [])
+        if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
+            raise self.error(f"{key} must be a list of texts")
+        if len(value) < least:
+            raise self.error(f"{key} is empty")
+        if len(set(value)) < len(value):
+            raise self.error(f"{key} names something twice")
+        return tuple(value)
+
+    def mapping(self, key: str) -> Mapping[str, str]:
+        value = self.data.pop(key, {})
+        if not isinstance(value, dict) or not all(
+            isinstance(text, str) for pair in value.items() for text in pair
+        ):
+            raise self.error(f"{key} must map texts to texts")
+        return MappingProxyType(dict(value))
+
+    def flag(self, key: str) -> bool:
+        value = self.data.pop(key, False)
+        if not isinstance(value, bool):
+            raise self.error(f"{key} must be true or false")
+        return value
+
+    def number(self, key: str) -> int | None:
+        value = self.data.pop(key, None)
+        if value is not None and (type(value) is not int or value < 1):
+            raise self.error(f"{key} must be a whole number above zero")
+        return value
+
+    def family(self, key: str) -> str:
+        value = self.data.pop(key, "")
+        if value and value not in FAMILIES:
+            raise self.error(f"no family of numbers {value!r}")
+        return str(value)
+
+    def numbers(self, key: str) -> list[tuple[str, int]]:
+        value = self.take(key)
+        if not isinstance(value, dict) or not value or not value.keys() <= FAMILIES.keys():
+            raise self.error(f"{key} must map {' or '.join(FAMILIES)} to numbers")
+        pairs = [(family, code) for family, codes in value.items() for code in codes or ()]
+        if not pairs or any(type(code) is not int for _, code in pairs):
+            raise self.error(f"{key} must map {' or '.join(FAMILIES)} to numbers")
+        return pairs
+
+    def severity(self) -> Severity:
+        value = self.text("severity")
+        try:
+            return Severity(value)
+        except ValueError:
+            raise self.error(f"no severity {value!r}") from None
+
+    def pattern(self, key: str) -> re.Pattern[str]:
+        text = self.text(key)
+        try:
+            compiled = re.compile(text)
+        except re.error as error:
+            raise self.error(f"{key}: {error}") from None
+        unknown = compiled.groupindex.keys() - GROUPS
+        if unknown:
+            raise self.error(f"{key}: no meaning for group {min(unknown)!r}")
+        if compiled.search(""):
+            raise self.error(f"{key} matches the empty line")
+        return compiled
+
+    def end(self) -> None:
+        if self.data:
+            raise self.error(f"unknown key {min(self.data)!r}")
+
+
+def rows(data: object, file: str, key: str) -> Iterator[Row]:
+    """The rows of a list, each named by its value of `key`. Raises CatalogError."""
+    if not isinstance(data, list) or not data:
+        raise CatalogError(f"{file}: not a list of rows")
+    for number, item in enumerate(data, 1):
+        row = Row(item, file, f"row {number}")
+        row.name = row.text(key)
+        yield row
+
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _StrictLoader(_Loader):  # type: ignore[misc]
+    """YAML keeps the last of two equal keys in silence; a table must not lose a row that way."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is there twice", node.start_mark
+                )
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def loaded(text: str, file: str) -> object:
+    """What a YAML text holds. Raises CatalogError."""
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        raise CatalogError(f"{file}: {' '.join(str(error).split())}") from None
