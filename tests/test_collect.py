@@ -382,6 +382,11 @@ class TestRun:
         with pytest.raises(UsageError, match="no node 'x'"), run(dashboard, asking(select=["x"])):
             raise AssertionError("it collected something")
 
+    def test_cluster_without_a_living_node_cannot_be_probed(self, dashboard: FakeDashboard) -> None:
+        job_that_prints(dashboard, {END: {"failed": "the cluster has no node that is alive"}})
+        ends(dashboard, "SUCCEEDED")
+        assert failure(dashboard) == "the cluster has no node that is alive"
+
     def test_lost_start_message(self, dashboard: FakeDashboard) -> None:
         job_that_prints(dashboard, {1: packed(ANSWER), END: END_MESSAGE})
         ends(dashboard, "SUCCEEDED")

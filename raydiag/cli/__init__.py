@@ -28,7 +28,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if given and not arguments.reaches_cluster:
         parser.error("this command asks no cluster: leave out --address, --ssh and the like")
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _terminated)  # clean up as on Ctrl-C
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _terminated)  # clean up as on Ctrl-C
     try:
         return int(arguments.run(arguments))
     except RaydiagError as error:

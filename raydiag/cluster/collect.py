@@ -150,6 +150,8 @@ def collect(
         start, end = messages.get(0), messages.get(_END, {})
         if "usage" in end:
             raise UsageError(end["usage"])
+        if "failed" in end:
+            raise CannotRun(end["failed"])
         if start is None:
             raise CannotRun(f"the log of raydiag's job {job.id} is damaged: try again")
         _check_cluster(address, version, start)

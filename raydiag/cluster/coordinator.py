@@ -49,6 +49,10 @@ _DEATH_REASONS = (
 )
 
 
+class NoNodes(Exception):
+    """There is nothing to ask; the message is for the user."""
+
+
 class Selection(Exception):
     """The nodes asked for do not exist; the message is for the user."""
 
@@ -254,11 +258,9 @@ def _host_names(node: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _select(nodes: list[dict[str, Any]], names: Any) -> list[dict[str, Any]]:
     """Nodes by short host name, full host name, address or node id; None means all."""
-    if not nodes:
-        raise Selection("the cluster has no nodes")
+    if not any(node["Alive"] for node in nodes):
+        raise NoNodes("the cluster has no node that is alive")
     if names is None:
-        if not any(node["Alive"] for node in nodes):
-            raise Selection("the cluster has no node that is alive")
         return nodes
     chosen = []
     known = sorted({_host_names(node)[-1] for node in nodes if node["Alive"]})
@@ -292,6 +294,8 @@ def main(modules: Mapping[str, str], request: Mapping[str, Any]) -> None:
         coordinator.run()
     except Selection as error:
         coordinator.say(END, {"usage": str(error)})
+    except NoNodes as error:
+        coordinator.say(END, {"failed": str(error)})
     finally:
         sys.stdout.flush()
         finish = threading.Timer(3, os._exit, args=(0,))
