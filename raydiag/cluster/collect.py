@@ -139,12 +139,13 @@ def collect(
     Raises CannotRun without a working cluster, UsageError for nodes that do not exist.
     """
     version = api.version()
-    jobs = api.jobs()
     nonce = secrets.token_hex(8)
     command = bundle.job_command(request.probes, _coordinator_request(request, nonce))
     job = _Job(api, command)
     patience_s = 0.0
+    jobs: Sequence[Mapping[str, Any]] = ()
     try:
+        jobs = api.jobs()  # ours is among them, which counts neither way
         meanwhile()
         messages = _follow(job, nonce, request.deadline_s, progress)
         start, end = messages.get(0), messages.get(_END, {})

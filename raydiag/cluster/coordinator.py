@@ -37,6 +37,7 @@ END = 999_999
 PROGRESS = 1_000_000
 _MOST_ACTORS_AT_ONCE = 500
 _ANSWER_MARGIN_S = 0.25  # from the last answer to the frames being readable
+_PAUSE_S, _FEW = 0.02, 64  # between looks at what has come, while few are out
 _LOOK_S = 0.2  # for the control store to say which nodes are dead
 _NAMESPACE = "raydiag"
 # NodeDeathInfo.Reason of Ray's common.proto, by number.
@@ -116,8 +117,10 @@ class Coordinator:
             while waiting and len(self.calls) < _MOST_ACTORS_AT_ONCE:
                 self._ask(waiting.pop())
             self.bundle = self.bundle or self._packed()  # while the actors start
+            # In one batch where they come close together: ray.wait looks at all that it is given.
+            pause_s = _PAUSE_S if len(self.calls) <= _FEW else 5 * _PAUSE_S
             ready, _ = ray.wait(
-                list(self.calls), num_returns=len(self.calls), timeout=min(0.1, left_s)
+                list(self.calls), num_returns=len(self.calls), timeout=min(pause_s, left_s)
             )
             for ref in ready:
                 node_id, method = self.calls.pop(ref)
