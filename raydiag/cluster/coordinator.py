@@ -68,6 +68,7 @@ class Coordinator:
         self.deadline = self.started + float(request["deadline_s"]) - _ANSWER_MARGIN_S
         self.modules = modules
         self.bundle = b""
+        self.actor_class = ray.remote(RaydiagNodeActor)  # once: each would be exported by itself
         self.actors: dict[str, Any] = {}  # node id -> actor handle
         self.calls: dict[Any, tuple[str, str]] = {}  # object ref -> (node id, method)
         self.numbers: dict[str, int] = {}  # node id -> number of its message
@@ -143,7 +144,7 @@ class Coordinator:
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
         }
         self.asked_at[node_id] = time.monotonic()
-        handle = ray.remote(RaydiagNodeActor).options(**options).remote()
+        handle = self.actor_class.options(**options).remote()
         self.actors[node_id] = handle
         self.calls[handle.identify.remote()] = (node_id, "identify")
 
