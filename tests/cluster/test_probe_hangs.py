@@ -140,7 +140,9 @@ def test_crashed_driver_leaves_nothing_and_loses_only_what_had_not_come(hung: Fo
     code, out, err = _finish(process)
     if out:
         found = answer(subprocess.CompletedProcess([], code, out, err))
-        assert found.node("node004")["reason"].startswith("its answer was lost")
+        hanging = found.node("node004")
+        lost = hanging["reason"].startswith("its answer was lost")
+        assert lost or hanging["status"] == "partial"  # it may have answered just before
         assert "ok" in [node["status"] for node in found.document["nodes"]]
     else:  # it crashed before the first answer
         assert (code, err.startswith("raydiag: "), err.count("\n")) == (4, True, 1)
