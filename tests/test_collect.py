@@ -466,12 +466,13 @@ class TestRun:
             assert collected.nodes[1].reason.startswith("its answer was lost")
         assert dashboard.stopped == [job_id(dashboard)]
 
+    @pytest.mark.parametrize(("count", "forgotten"), [(10, 0), (11, 6)])
     def test_old_jobs_of_ours_are_forgotten_but_for_the_last_few(
-        self, dashboard: FakeDashboard
+        self, count: int, forgotten: int, dashboard: FakeDashboard
     ) -> None:
         ours: list[dict[str, Any]] = [
             {"submission_id": f"raydiag-probe-{n}", "status": "SUCCEEDED", "end_time": n}
-            for n in range(8)
+            for n in range(count)
         ]
         others: list[dict[str, Any]] = [
             {"submission_id": "raydiag-probe-new", "status": "RUNNING"},
@@ -484,7 +485,7 @@ class TestRun:
         with run(dashboard):
             pass
         deleted = [asked.path for asked in dashboard.asked if asked.method == "DELETE"]
-        assert deleted == [f"/api/jobs/raydiag-probe-{n}" for n in range(3)]
+        assert deleted == [f"/api/jobs/raydiag-probe-{n}" for n in range(forgotten)]
 
     def test_dashboard_that_goes_away(self, dashboard: FakeDashboard) -> None:
         dashboard.overrides["GET JOB/"] = Reply(500, "GCS is gone", "text/plain")

@@ -118,6 +118,8 @@ class _Job:
     def tidy(self, jobs: Sequence[Mapping[str, Any]]) -> None:
         """Let Ray forget our jobs of earlier times, all but the last few: each is a long text."""
         ended = [job for job in jobs if is_ours(job) and job.get("status") in TERMINAL]
+        if len(ended) <= 2 * _JOBS_KEPT:  # not one in every run: each costs a request
+            return
         ended.sort(key=lambda job: job.get("end_time") or 0)
         for job in ended[:-_JOBS_KEPT]:
             self.api.delete(str(job["submission_id"]))
