@@ -10,6 +10,7 @@ from raydiag.model import Coverage, HostUnread, Snapshot
 from raydiag.render.escape import terminal
 from raydiag.render.layout import Page, count, hosts, shape, utc
 
+_WITHOUT_LANDLOCK = "processes"  # it would hide from these readers what they are there to read
 _SAME_START_S = 60.0  # nodes that booted together
 
 
@@ -89,15 +90,17 @@ def _sandbox(snapshot: Snapshot) -> Iterator[str]:
     answered = [report for report in snapshot.nodes if report.sandbox]
     for report in answered:
         for kind, holds in sorted(report.sandbox.items()):
-            groups[str(kind), _holds(holds)].append(report.node.host)
+            groups[str(kind), _holds(str(kind), holds)].append(report.node.host)
     for (kind, holds), names in groups.items():
         where = "" if len(names) == len(answered) else f" on {hosts(names)}"
         yield f"sandbox of {kind} readers{where}: {holds}"
 
 
-def _holds(holds: Any) -> str:
+def _holds(kind: str, holds: Any) -> str:
     if not isinstance(holds, Mapping):
         return str(holds)
+    if kind == _WITHOUT_LANDLOCK:
+        holds = {name: value for name, value in holds.items() if value or name != "landlock_abi"}
     return ", ".join(_held(str(name), value) for name, value in sorted(holds.items())) or "nothing"
 
 

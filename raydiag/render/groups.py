@@ -42,7 +42,7 @@ class Group:
         shown = self.first.evidence if verbose else self.first.evidence[:EVIDENCE_LINES]
         lines = [_evidence(item) for item in shown]
         if len(self.first.evidence) > len(shown):
-            lines.append(f"(+{len(self.first.evidence) - len(shown)} more, all in --format json)")
+            lines.append(f"(+{len(self.first.evidence) - len(shown)} more: -v shows all)")
         return lines
 
     def whose_evidence(self) -> str:

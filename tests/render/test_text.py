@@ -218,7 +218,7 @@ def test_verbose_keeps_findings_and_evidence_apart() -> None:
     many = replace(hot("node001", 0, 91), evidence=[Evidence("f", f"line-{i}") for i in range(9)])
     findings = [many, replace(many, host="node002", explanation="node002 GPU 0 is at 91 C.")]
     short, long = (report(*with_findings(findings), verbose=v) for v in (False, True))
-    assert "(+4 more, all in --format json)" in short
+    assert "(+4 more: -v shows all)" in short
     assert (short.count("line-4"), short.count("line-5")) == (1, 0)
     assert long.count("line-8") == 2
 
