@@ -1,9 +1,12 @@
 """What a guarded child may do, enforced by the kernel and not by good intentions.
 
-Two kinds of child. `files` readers get no-new-privileges, Landlock (every write right, device
-ioctl, signals and abstract sockets, as far as the kernel's Landlock goes) and seccomp. `processes`
-readers get no-new-privileges and seccomp only, because Landlock blinds them: under it another
-process's wchan reads `0`, its stack gives EPERM, its fd and io EACCES, also for root.
+`files` readers get no-new-privileges, Landlock (every write right, device ioctl, signals and
+abstract sockets, as far as the kernel's Landlock goes) and seccomp. `processes` readers get
+no-new-privileges and seccomp only, because Landlock blinds them: under it another process's wchan
+reads `0`, its stack gives EPERM, its fd and io EACCES, also for root. `sockets` readers are the
+same, but may open TCP connections. `commands` readers start programs that neither would let work
+(nvidia-smi opens its devices for writing, py-spy reads other processes' memory), so they have
+no-new-privileges alone.
 
 Everything that the filter refuses fails with EPERM; reading files and writing to descriptors that
 were handed over before stay allowed. Works through ctypes alone, on x86-64 and aarch64.
@@ -60,6 +63,12 @@ adjtimex:159:171 clock_adjtime:305:266 iopl:172:- ioperm:173:- add_key:248:217
 request_key:249:218 keyctl:250:219 vhangup:153:58
 """
 
+# What `sockets` readers are not refused, or with the right arguments only.
+_TCP_CALLS = ("socket", "connect", "sendto", "ioctl")
+_IOCTL, _FIONBIO = (16, 29), 0x5421  # FIONBIO is how Python gives a socket a timeout
+_STREAM_SOCKETS = (2, 10)  # AF_INET, AF_INET6
+_SOCKET, _SOCK_TYPE_MASK, _SOCK_STREAM = (41, 198), 0xF, 1
+
 # Calls that are refused only with certain arguments: (x86-64, aarch64) numbers.
 _OPEN, _OPENAT, _FCNTL, _SYSLOG, _PRLIMIT = (2, -1), (257, 56), (72, 25), (103, 116), (302, 261)
 _O_TMPFILE = 0o20000000
@@ -95,25 +104,25 @@ def adopt_orphans(yes: bool) -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
 
 
-def confine(landlock: bool) -> dict[str, Any]:
-    """Confine the calling process, for good; `landlock` is True for `files` readers.
+def confine(kind: str) -> dict[str, Any]:
+    """Confine the calling process, for good, as a reader of this kind: see above.
 
     Returns what really holds: {"no_new_privs": bool, "seccomp": bool, "landlock_abi": int}, where
     landlock_abi 0 means that the kernel has none, or that it was not asked for.
     """
-    for limit, value in (
-        (resource.RLIMIT_CORE, 0),  # a core dump would be a write
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_AS, _ADDRESS_SPACE_BYTES),
-    ):
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}  # a core dump would be a write
+    if kind != "commands":
+        limits[resource.RLIMIT_AS] = _ADDRESS_SPACE_BYTES
+    for limit, value in limits.items():
         _, most = resource.getrlimit(limit)
         value = value if most == resource.RLIM_INFINITY else min(value, most)
         resource.setrlimit(limit, (value, value))
     no_new_privs = _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-    abi = _restrict_with_landlock() if landlock and no_new_privs else 0
+    abi = _restrict_with_landlock() if kind == "files" and no_new_privs else 0
+    filtered = no_new_privs and kind != "commands"
     return {
         "no_new_privs": no_new_privs,
-        "seccomp": no_new_privs and _install_seccomp(),
+        "seccomp": filtered and _install_seccomp(tcp=kind == "sockets"),
         "landlock_abi": abi,
     }
 
@@ -146,6 +155,7 @@ class _Filter:
     """A classic BPF program over struct seccomp_data, assembled instruction by instruction."""
 
     LOAD, JUMP_EQUAL, JUMP_SET, JUMP_GREATER_OR_EQUAL, RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
+    AND = 0x54
     ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | 1  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO | EPERM
     NUMBER, ARCHITECTURE = 0, 4  # offsets in struct seccomp_data
 
@@ -169,7 +179,7 @@ class _Filter:
         self.code += body.code
 
 
-def _program(audit_arch: int, column: int) -> _Filter:
+def _program(audit_arch: int, column: int, tcp: bool) -> _Filter:
     program = _Filter()
     program.add(program.LOAD, program.ARCHITECTURE)
     program.add(program.JUMP_EQUAL, audit_arch, 1, 0)
@@ -179,6 +189,8 @@ def _program(audit_arch: int, column: int) -> _Filter:
         program.refuse_if(program.JUMP_GREATER_OR_EQUAL, _X32_BIT)
     for item in _REFUSED.split():
         parts = item.split(":")
+        if tcp and parts[0] in _TCP_CALLS:
+            continue
         if len(parts) == 3 and parts[1 + column] != "-":
             program.refuse_if(program.JUMP_EQUAL, int(parts[1 + column]))
     for call, argument in ((_OPEN, 1), (_OPENAT, 2)):
@@ -204,16 +216,38 @@ def _program(audit_arch: int, column: int) -> _Filter:
     prlimit.add(prlimit.JUMP_EQUAL, 0, 1, 0)  # pid 0: ourselves
     prlimit.add(prlimit.RETURN, prlimit.REFUSE)
     program.section(_PRLIMIT[column], prlimit)
+    if tcp:
+        program.section(_SOCKET[column], _tcp_sockets())
+        ioctl = _Filter()
+        ioctl.load_argument(1)
+        ioctl.add(ioctl.JUMP_EQUAL, _FIONBIO, 1, 0)
+        ioctl.add(ioctl.RETURN, ioctl.REFUSE)
+        program.section(_IOCTL[column], ioctl)
     program.add(program.RETURN, program.ALLOW)
     return program
 
 
-def _install_seccomp() -> bool:
+def _tcp_sockets() -> _Filter:
+    """socket(): stream sockets of the internet families only, no UDP, no Unix sockets."""
+    body = _Filter()
+    body.load_argument(0)
+    ipv4, ipv6 = _STREAM_SOCKETS
+    body.add(body.JUMP_EQUAL, ipv4, 2, 0)
+    body.add(body.JUMP_EQUAL, ipv6, 1, 0)
+    body.add(body.RETURN, body.REFUSE)
+    body.load_argument(1)
+    body.add(body.AND, _SOCK_TYPE_MASK)
+    body.add(body.JUMP_EQUAL, _SOCK_STREAM, 1, 0)
+    body.add(body.RETURN, body.REFUSE)
+    return body
+
+
+def _install_seccomp(tcp: bool) -> bool:
     """Install the filter; False where the kernel has no seccomp or the architecture is unknown."""
     architecture = _AUDIT_ARCH.get(os.uname().machine)
     if architecture is None:
         return False
-    program = _program(*architecture)
+    program = _program(*architecture, tcp)
     code = ctypes.create_string_buffer(b"".join(program.code))
     length = len(program.code)
     header = struct.pack("@HxxxxxxP", length, ctypes.addressof(code))  # struct sock_fprog

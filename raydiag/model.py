@@ -100,6 +100,8 @@ class ProbeResult:
     reason: str = ""
     records: Sequence[Any] = ()
     unread: Sequence[Unread] = ()
+    later: Sequence[Any] = ()  # records of the second sample, for probes that take two
+    interval_s: float = 0.0  # from the first sample to the second
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ class NodeReport:
     collected_at: float = 0.0
     cpu_s: float = 0.0  # what the node runner and its readers used
     pid: Optional[int] = None  # of the node runner, in its own PID namespace
+    # The node's clock minus the head's: the bounds between which it lies. None: not measured.
+    clock_offset_s: Optional[tuple[float, float]] = None
 
     def records(self, probe: str) -> Sequence[Any]:
         """Records of one probe; empty when it did not run, found nothing or failed."""
@@ -154,6 +158,7 @@ class Snapshot:
     time: float  # of the coordinator, when it asked
     job_start: Optional[float] = None  # earliest start of the jobs that run now; None: no job known
     actors: Sequence[Actor] = ()
+    whole_cluster: bool = False  # every node of the cluster was asked
 
 
 @dataclass(frozen=True)

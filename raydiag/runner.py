@@ -7,7 +7,8 @@ hands each (probe, source) to a guarded reader and watches the clock:
   goes to another reader, so that a hung mount costs the others nothing;
 - the last stage (files that a GPU driver fault hangs) is strictly sequential, is skipped when the
   first stage saw the fault, and ends at its first hang;
-- a source whose reader of an earlier run is still stuck is not read again.
+- a source whose reader of an earlier run is still stuck is not read again;
+- probes of counters are read once more at the end: only what moves in between says anything of now.
 """
 
 from __future__ import annotations
@@ -34,15 +35,20 @@ _MOST_STUCK = 8  # stuck readers on a node; with that many, only the first stage
 _MOST_TIMEOUTS = 4  # of its own timeout, for a source whose reader runs or still sends
 _LOCK_RETRY_S = 0.05
 _LAST_LOOK_S = 0.2  # at the node's deadline, at readers that were killed then
+_INTERVAL_S = 0.5  # between the two samples of counters, at least
+_RESERVE_S = 1.0  # before the node's deadline there is no time for a second sample
 
 
 class _Task:
     """One source of one probe, from queue to outcome."""
 
-    def __init__(self, probe: probes.Probe, source: Optional[str], listing: bool) -> None:
+    def __init__(
+        self, probe: probes.Probe, source: Optional[str], listing: bool, second: bool = False
+    ) -> None:
         self.probe = probe
         self.source = source
         self.listing = listing  # ask for the probe's sources first
+        self.second = second  # this is the second sample
         self.started = 0.0
         self.due = 0.0  # when it is abandoned
         self.not_before = 0.0
@@ -63,6 +69,9 @@ class _Outcome:
 
     def __init__(self) -> None:
         self.records: list[Any] = []
+        self.later: list[Any] = []  # of the second sample
+        self.interval_s = 0.0
+        self.good: list[Optional[str]] = []  # sources that the first sample could read
         self.unread: list[Unread] = []
         self.ends: list[tuple[Status, str, str]] = []  # status, reason, source
         self.first: Optional[float] = None
@@ -83,6 +92,8 @@ class _Outcome:
             "duration_s": round(self.last - self.first, 4) if self.first else 0.0,
             "reason": "" if status == Status.OK else reason,
             "records": self.records,
+            "later": self.later,
+            "interval_s": round(self.interval_s, 4),
             "unread": [[item.source, item.status.value, item.reason] for item in self.unread],
         }
 
@@ -90,8 +101,9 @@ class _Outcome:
 class Runner:
     """One run over one node.
 
-    `request`: "probes" (names), "options" (per probe), "driver_fault_symbols", "force_ras", and
-    "root" for tests. Every node of a run gets the same.
+    `request`: "probes" (names), "options" (per probe), "driver_fault_symbols", "force_ras",
+    "interval_s" (between the samples of counters), and "root" for tests. Every node of a run gets
+    the same.
     """
 
     def __init__(self, request: Mapping[str, Any], budget_s: float) -> None:
@@ -99,6 +111,7 @@ class Runner:
         self.options: Mapping[str, Any] = request.get("options", {})
         self.symbols: list[str] = request.get("driver_fault_symbols", [])
         self.force_ras = bool(request.get("force_ras"))
+        self.interval_s = float(request.get("interval_s", _INTERVAL_S))
         self.started = time.monotonic()
         self.deadline = self.started + budget_s
         self.probes = [probes.load(name) for name in request["probes"]]
@@ -121,6 +134,7 @@ class Runner:
                 self._end(probe, Status.DENIED, reason, probe.name)
         else:
             self._run_stage(last, sequential=True)
+        self._sample_again()
         return {
             "hostname": os.uname().nodename,
             "pid": os.getpid(),
@@ -142,11 +156,31 @@ class Runner:
         )
         return next((symbol for symbol in self.symbols if symbol in seen), "")
 
+    def _sample_again(self) -> None:
+        """Read the counters a second time, of sources that the first sample could read."""
+        tasks, started = [], 0.0
+        for probe in self.probes:
+            outcome = self.outcomes[probe.name]
+            if probe.samples > 1 and outcome.good:
+                tasks += [_Task(probe, source, False, second=True) for source in outcome.good]
+                started = max(started, outcome.first or 0.0)
+        if not tasks:
+            return
+        wait_s = max(0.0, started + self.interval_s - time.monotonic())
+        if time.monotonic() + wait_s + _RESERVE_S > self.deadline:
+            for probe in {task.probe.name: task.probe for task in tasks}.values():
+                reason = "no time was left for a second sample: what grows is not known"
+                self._end(probe, Status.TIMEOUT, reason, probe.name)
+            return
+        time.sleep(wait_s)
+        self._work_off(deque(tasks), sequential=False)
+
     def _run_stage(self, stage: list[probes.Probe], sequential: bool) -> None:
-        queue = deque(
-            _Task(probe, None, probe.sources is not None)
-            for probe in sorted(stage, key=lambda probe: probe.stage)
-        )
+        stage = sorted(stage, key=lambda probe: probe.stage)
+        tasks = (_Task(probe, None, probe.sources is not None) for probe in stage)
+        self._work_off(deque(tasks), sequential)
+
+    def _work_off(self, queue: deque[_Task], sequential: bool) -> None:
         while queue or self.at_work:
             now = time.monotonic()
             if now >= self.deadline:
@@ -180,6 +214,8 @@ class Runner:
         task.due = now + probe.timeout_s
         outcome = self.outcomes[probe.name]
         outcome.first = outcome.first or now
+        if task.second:
+            outcome.interval_s = outcome.interval_s or now - outcome.first
         request = {
             "probe": probe.name,
             "source": task.source,
@@ -194,9 +230,7 @@ class Runner:
             if lock is None:
                 self._locked(task, queue, now)
                 return
-            task.reader = (
-                readers.pop() if readers else sandbox.Reader(_serve, probe.reader == probes.FILES)
-            )
+            task.reader = readers.pop() if readers else sandbox.Reader(_serve, probe.reader)
             task.reader.ask(request, task.tag, lock)
             self.at_work.append(task)
         except OSError as error:
@@ -250,8 +284,10 @@ class Runner:
             return
         for message in messages:
             if "record" in message:
-                outcome.records.append(message["record"])
+                (outcome.later if task.second else outcome.records).append(message["record"])
             elif "unread" in message:
+                if task.second:
+                    continue  # the first sample has told
                 source, status, reason = message["unread"]
                 outcome.unread.append(Unread(source, Status(status), reason))
             elif "failed" in message:
@@ -261,6 +297,7 @@ class Runner:
                 sources = message["sources"]
                 queue.extendleft(_Task(task.probe, s, False) for s in reversed(sources))
             elif "done" in message:
+                outcome.good.append(task.source)
                 self._end(task.probe, Status.OK, "", task.path)
             elif "sandbox" in message:
                 self.holds[task.probe.reader] = message["sandbox"]

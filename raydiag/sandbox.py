@@ -19,14 +19,16 @@ import errno
 import json
 import math
 import os
+import select
 import signal
 import socket
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
 from raydiag import confinement
+from raydiag.errors import NoData, ReadError
 
 TAG_PREFIX = "rd-"
 _IDLE_NAME = "rd-idle"
@@ -35,6 +37,8 @@ _MESSAGE_BYTES = 1 << 16
 _SIGKILL_BIT, _PF_EXITING = 1 << 8, 4  # include/linux/sched.h
 
 Serve = Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
+
+_locks: list[int] = []  # in a reader: descriptors of the lock of the source that it is on
 
 
 def tag(source: str) -> str:
@@ -118,11 +122,11 @@ class Reader:
     request with `ask`, watches `fileno()` and takes what came with `receive`.
     """
 
-    def __init__(self, serve: Serve, landlock: bool) -> None:
+    def __init__(self, serve: Serve, kind: str) -> None:
         ours, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
-            _child(theirs, serve, landlock)  # never returns
+            _child(theirs, serve, kind)  # never returns
         theirs.close()
         ours.setblocking(False)
         self._socket = ours
@@ -208,36 +212,98 @@ class Reader:
             return stat.read(1024).rsplit(b")", 1)[-1].decode().split()
 
 
-def _child(connection: socket.socket, serve: Serve, landlock: bool) -> None:
+def _child(connection: socket.socket, serve: Serve, kind: str) -> None:
     """Body of a reader: confine, then serve until the parent closes its end."""
     try:
         confinement.set_name(_IDLE_NAME)
         confinement.die_with_parent()
         _keep_only(connection)
-        holds = confinement.confine(landlock)
+        holds = confinement.confine(kind)
         _send(connection.fileno(), {"sandbox": holds})
         buffer = b""
         while True:
-            held: list[int] = []
             while b"\n" not in buffer:
                 data, descriptors = _receive(connection)
                 if not data:
                     return
                 buffer += data
-                held += descriptors
+                _locks.extend(descriptors)
             line, buffer = buffer.split(b"\n", 1)
             name, request = json.loads(line)
             confinement.set_name(name)
             for message in serve(request):
                 _send(connection.fileno(), message)
-            for fd in held:
-                os.close(fd)
+            while _locks:
+                os.close(_locks.pop())
             confinement.set_name(_IDLE_NAME)
             _send(connection.fileno(), {"end": True})
     except OSError:
         pass  # the parent is gone
     finally:
         os._exit(0)
+
+
+def run_command(
+    argv: Sequence[str], timeout_s: float, limit_bytes: int = 1 << 20
+) -> tuple[int, bytes, bytes]:
+    """Run a program; only in a reader of kind `commands`. Returns (exit status, stdout, stderr).
+
+    It ends with the reader, and is abandoned, never awaited, when it does not end in time. It holds
+    the lock of the reader's source as long as it lives, so that a program that hangs in the kernel
+    is not started again beside itself. Raises NoData where there is no such program, ReadError when
+    it takes longer than `timeout_s` or says more than `limit_bytes`.
+    """
+    import subprocess  # what few readers need
+
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            pass_fds=tuple(_locks),
+            preexec_fn=confinement.die_with_parent,  # a reader has one thread
+        )
+    except FileNotFoundError:
+        raise NoData(f"{argv[0]}: not installed here") from None
+    except OSError as error:
+        raise ReadError(f"{argv[0]}: {error.strerror}") from None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    deadline = time.monotonic() + timeout_s
+    try:
+        _listen(said, deadline, limit_bytes, argv[0])
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                raise ReadError(f"{argv[0]}: no answer within {timeout_s:g} s")
+            time.sleep(0.005)
+    finally:
+        process.kill()  # no wait: were it stuck in the kernel, so would we be
+    stdout, stderr = said.values()
+    return process.returncode, bytes(stdout), bytes(stderr)
+
+
+def _listen(said: dict[int, bytearray], deadline: float, limit_bytes: int, name: str) -> None:
+    """Read descriptors to their ends. Raises ReadError past the deadline, or for too much."""
+    poller = select.poll()
+    for fd in said:
+        poller.register(fd, select.POLLIN)
+    still_open = set(said)
+    while still_open:
+        left_s = deadline - time.monotonic()
+        ready = poller.poll(left_s * 1000) if left_s > 0 else []
+        if not ready:
+            raise ReadError(f"{name}: no answer in time")
+        for fd, _ in ready:
+            chunk = os.read(fd, 1 << 16)
+            said[fd] += chunk
+            if len(said[fd]) > limit_bytes:
+                raise ReadError(f"{name}: says more than {limit_bytes} bytes")
+            if not chunk:
+                still_open.discard(fd)
+                poller.unregister(fd)
 
 
 def _keep_only(connection: socket.socket) -> None:

@@ -28,7 +28,11 @@ def packed(*names: str) -> bytes:
 
 
 def test_answer_of_a_real_runner(node_actor: actor.RaydiagNodeActor) -> None:
-    answer = json.loads(zlib.decompress(node_actor.probe(ENTRYPOINT, packed("memory"), 20)))
+    before = time.time()
+    times, _, packed_answer = node_actor.probe(ENTRYPOINT, packed("memory"), 20).partition(b"\n")
+    came_at, left_at = map(float, times.split())
+    assert before - 0.001 <= came_at <= left_at <= time.time() + 0.001
+    answer = json.loads(zlib.decompress(packed_answer))
     assert answer["hostname"] == os.uname().nodename
     assert answer["probes"]["memory"]["status"] == "ok"
 
@@ -76,5 +80,5 @@ def test_environment_of_the_job_stays_out(
         "answer = zlib.compress(' '.join(sorted(os.environ)).encode());"
         "sys.stdout.buffer.write(b'%d\\n' % len(answer) + answer)"
     )
-    answer = zlib.decompress(node_actor.probe(script, packed("memory"), 20)).decode().split()
-    assert set(answer) <= {"PATH", "LD_LIBRARY_PATH", "LC_CTYPE"}
+    _, _, answer = node_actor.probe(script, packed("memory"), 20).partition(b"\n")
+    assert set(zlib.decompress(answer).decode().split()) <= {"PATH", "LD_LIBRARY_PATH", "LC_CTYPE"}

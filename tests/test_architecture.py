@@ -34,7 +34,7 @@ ARROWS = {
     "amdgpu": NODE,
     "confinement": set[str](),
     "carried": set[str](),
-    "sandbox": {"confinement"},
+    "sandbox": FOUNDATION | {"confinement"},
     "probes": NODE | {"amdgpu", "sandbox"},
     "records": FOUNDATION,
     "runner": NODE | {"confinement", "sandbox", "probes"},
@@ -54,6 +54,7 @@ IMPORTS_RAY = {"cluster/coordinator.py", "cluster/actor.py", "cluster/local.py"}
 SIGNALS = {
     ("sandbox.py", "os.kill"),  # a reader, our own child, not yet reaped
     ("sandbox.py", "self.kill"),  # the same
+    ("sandbox.py", "process.kill"),  # the program of run_command, our own child
     ("runner.py", "reader.kill"),  # the same
     ("runner.py", "task.reader.kill"),  # the same
     ("cluster/actor.py", "process.kill"),  # the node runner, our own child
@@ -82,6 +83,7 @@ STARTS_PROCESSES = {
     "cluster/actor.py",  # the node runner
     "cluster/local.py",  # the coordinator, where no Jobs API starts it
     "cluster/ssh.py",  # the system's ssh, for --ssh
+    "sandbox.py",  # run_command, in a reader of its kind
 }
 FORKS = {"sandbox.py"}  # never in a Ray worker, which has threads
 

@@ -72,7 +72,7 @@ class TestAnswerOfANode:
         assert report.node.host == "node001"
         assert (report.status, report.reason, report.duration_s) == (NodeStatus.OK, "", 0.5)
         assert report.probes == {
-            "versions": ProbeResult("versions", Status.OK, 0.1, "", [VERSION], [])
+            "versions": ProbeResult("versions", Status.OK, 0.1, "", [VERSION], [], [], 0.0)
         }
         assert report.sandbox == ANSWER["sandbox"]
         assert report.pid == 4242
@@ -342,6 +342,7 @@ class TestRun:
             "options": {"kernel_log": {"words": ["ecc"]}},
             "driver_fault_symbols": ["amdgpu_x"],
             "force_ras": False,
+            "interval_s": 0.5,
         }
 
     def test_progress_and_a_job_that_takes_its_time(self, dashboard: FakeDashboard) -> None:

@@ -24,7 +24,7 @@ import pytest
 
 from raydiag import confinement
 
-KINDS = {"files": True, "processes": False}  # kind of reader: with Landlock
+KINDS = ("files", "processes", "sockets")  # those that may not act at all
 LEGACY_MACHINE = 0xC0000016  # AUDIT_ARCH of a machine that raydiag does not know
 X86_64, AARCH64 = 0, 1  # columns of the table
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -52,7 +52,7 @@ def in_child(act: Callable[[], Any]) -> Any:
 
 def under(kind: str, act: Callable[[], Any]) -> Any:
     def confined() -> Any:
-        confinement.confine(KINDS[kind])
+        confinement.confine(kind)
         return act()
 
     return in_child(confined)
@@ -234,7 +234,7 @@ def test_memory_is_limited(kind: str) -> None:
 
 @every_kind
 def test_says_what_holds(kind: str) -> None:
-    holds = in_child(lambda: confinement.confine(KINDS[kind]))
+    holds = in_child(lambda: confinement.confine(kind))
     status = under(kind, lambda: Path("/proc/self/status").read_text())
     assert holds["no_new_privs"] is ("NoNewPrivs:\t1" in status) is True
     assert holds["seccomp"] is ("Seccomp:\t2" in status) is True
@@ -246,7 +246,7 @@ def test_a_lower_limit_that_is_there_already_stays() -> None:
     def confined() -> list[object]:
         resource.setrlimit(resource.RLIMIT_AS, (900 << 20, 900 << 20))
         os.setuid(65534)  # root could raise it
-        return [confinement.confine(True)["seccomp"], resource.getrlimit(resource.RLIMIT_AS)[1]]
+        return [confinement.confine("files")["seccomp"], resource.getrlimit(resource.RLIMIT_AS)[1]]
 
     assert in_child(confined) == [True, 900 << 20]
 
@@ -273,7 +273,7 @@ def test_a_reader_of_processes_sees_where_another_is_blocked(sleeper: int) -> No
 
 @needs_root
 def test_a_reader_of_files_does_not_and_that_is_why_there_are_two(sleeper: int) -> None:
-    if in_child(lambda: confinement.confine(True))["landlock_abi"] == 0:
+    if in_child(lambda: confinement.confine("files"))["landlock_abi"] == 0:
         pytest.skip("this kernel has no Landlock: a reader of files sees as much as the other")
     wchan, stack = under("files", lambda: _looked_at(sleeper))
     assert wchan == "0"
@@ -334,10 +334,12 @@ def test_numbers_agree_with_the_kernel_headers(column: int, header: str) -> None
 # ---- the filter, instruction by instruction, also for the machine that this is not
 
 
-def verdict(column: int, number: int, *arguments: int, machine: int | None = None) -> str:
+def verdict(
+    column: int, number: int, *arguments: int, machine: int | None = None, tcp: bool = False
+) -> str:
     """Run the classic BPF program over one call, as the kernel would (bpf in net/core/filter.c)."""
     arch = list(confinement._AUDIT_ARCH.values())[column][0]
-    program = [struct.unpack("=HBBI", c) for c in confinement._program(arch, column).code]
+    program = [struct.unpack("=HBBI", c) for c in confinement._program(arch, column, tcp).code]
     padded = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
     data = struct.pack("=iIQ6Q", number, machine or arch, 0, *padded)
     at, loaded = 0, 0
@@ -346,6 +348,8 @@ def verdict(column: int, number: int, *arguments: int, machine: int | None = Non
         at += 1
         if op == 0x20:  # load a word
             (loaded,) = struct.unpack_from("=I", data, value)
+        elif op == 0x54:  # and
+            loaded &= value
         elif op == 0x06:  # return
             return {0x7FFF0000: "allowed", 0x00050001: "EPERM"}[value]
         else:
@@ -381,6 +385,48 @@ def test_filter_refuses_the_table_and_the_wrong_arguments(column: int) -> None:
     read, write = {X86_64: (0, 1), AARCH64: (63, 64)}[column]
     assert verdict(column, read) == verdict(column, write) == "allowed"
     assert verdict(column, read, machine=LEGACY_MACHINE) == "EPERM"
+
+
+@pytest.mark.parametrize("column", [X86_64, AARCH64])
+def test_filter_for_sockets_lets_tcp_through_and_nothing_else(column: int) -> None:
+    rows = {name: int(row[column]) for name, row in table().items() if row[column] != "-"}
+    stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
+    for family in (socket.AF_INET, socket.AF_INET6):
+        flags = stream | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        assert verdict(column, rows["socket"], family, flags, tcp=True) == "allowed"
+        assert verdict(column, rows["socket"], family, datagram, tcp=True) == "EPERM"
+        assert verdict(column, rows["socket"], family, flags) == "EPERM"
+    for family in (socket.AF_UNIX, socket.AF_NETLINK, socket.AF_PACKET):
+        assert verdict(column, rows["socket"], family, stream, tcp=True) == "EPERM"
+    assert verdict(column, rows["ioctl"], 3, 0x5421, tcp=True) == "allowed"  # FIONBIO
+    assert verdict(column, rows["ioctl"], 3, 0x5401, tcp=True) == "EPERM"  # TCGETS
+    for name, number in rows.items():
+        conditional = {"open", "openat", "fcntl", "syslog", "prlimit64", "socket", "ioctl"}
+        if name not in conditional:
+            expected = "allowed" if name in ("connect", "sendto") else "EPERM"
+            assert verdict(column, number, tcp=True) == expected, name
+
+
+def test_a_reader_of_sockets_talks_tcp() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def talk() -> str:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
+                client.settimeout(5)
+                client.connect(("127.0.0.1", port))
+                client.send(b"hello")
+            return "sent"
+
+        assert under("sockets", talk) == "sent"
+        connection, _ = server.accept()
+        assert connection.recv(5) == b"hello"
+        connection.close()
+
+
+def test_a_reader_of_commands_keeps_its_privileges_as_they_are() -> None:
+    holds = in_child(lambda: confinement.confine("commands"))
+    assert holds == {"no_new_privs": True, "seccomp": False, "landlock_abi": 0}
 
 
 def test_filter_refuses_the_x32_numbers() -> None:

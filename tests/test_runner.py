@@ -53,7 +53,7 @@ from raydiag.cluster.actor import RaydiagNodeActor
 asked = json.load(sys.stdin)
 packed = carried.packed(asked["modules"], asked["request"])
 answer = RaydiagNodeActor.probe(None, asked["entrypoint"], packed, asked["budget_s"])
-sys.stdout.buffer.write(answer)
+sys.stdout.buffer.write(answer.partition(b"\\n")[2])
 """
 
 
@@ -76,7 +76,7 @@ def run(sources: Mapping[str, str], budget_s: float = BUDGET_S, **request: Any) 
     packed = carried.packed(modules(sources), {"probes": list(sources), **request})
     entrypoint = bundle.entrypoint("node_runner")
     answer = RaydiagNodeActor.probe(None, entrypoint, packed, budget_s)  # type: ignore[arg-type]
-    decoded: dict[str, Any] = json.loads(zlib.decompress(answer))
+    decoded: dict[str, Any] = json.loads(zlib.decompress(answer.partition(b"\n")[2]))
     return decoded
 
 
@@ -462,3 +462,62 @@ def test_every_probe_runs_on_the_oldest_python() -> None:
     assert set(answer["probes"]) == set(names)
     broken = {n: r["reason"] for n, r in answer["probes"].items() if r["status"] == "error"}
     assert broken == {}
+
+
+# ---- two samples of counters
+
+
+COUNTS = planted(
+    """
+    yield Seen(content(source))
+    """,
+    ", samples=2, sources=sources",
+    "host, source",
+)
+
+
+def test_counters_are_read_again_after_the_interval(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("1")
+    stop = threading.Event()
+
+    def count() -> None:
+        for number in range(2, 10_000):
+            (tmp_path / "b.new").write_text(str(number))
+            (tmp_path / "b.new").rename(tmp_path / "b")
+            if stop.wait(0.05):
+                return
+
+    # The counter must not be a source of its own while it is replaced.
+    body = COUNTS.replace("sources=sources", "sources=lambda h: [h.path('/a'), h.path('/b')]")
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        answer = run({"counts": body, "good": GOOD}, root=str(tmp_path), interval_s=0.4)
+    finally:
+        stop.set()
+        thread.join()
+    counts = answer["probes"]["counts"]
+    first, later = texts(counts), [record["text"] for record in counts["later"]]
+    assert first[0] == later[0] == "1"
+    assert int(later[1]) > int(first[1])
+    assert counts["interval_s"] >= 0.4
+    assert answer["probes"]["good"]["later"] == []
+
+
+def test_a_source_that_failed_is_not_read_again(tmp_path: Path) -> None:
+    (tmp_path / "good").write_text("1")
+    (tmp_path / "bad").mkdir()
+    answer = run({"counts": COUNTS}, root=str(tmp_path), interval_s=0.1)["probes"]["counts"]
+    assert answer["status"] == "error"
+    assert len(answer["records"]) == len(answer["later"]) == 1
+    assert len(answer["unread"]) == 1
+
+
+def test_without_time_for_a_second_sample_growth_is_not_known(tmp_path: Path) -> None:
+    (tmp_path / "good").write_text("1")
+    answer = run({"counts": COUNTS}, budget_s=5, root=str(tmp_path), interval_s=9.0)
+    counts = answer["probes"]["counts"]
+    assert (counts["status"], counts["later"]) == ("timeout", [])
+    assert "no time was left for a second sample" in counts["reason"]
+    assert answer["duration_s"] < 4

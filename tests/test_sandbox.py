@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raydiag import sandbox
+from raydiag.errors import ReadError
 from raydiag.sandbox import Reader
 from tests.cluster import fuse_hang
 from tests.cluster.fuse_hang import HangingFile
@@ -44,7 +45,13 @@ def counter(file_system: HangingFile) -> Iterator[Path]:
 
 
 def serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """In the reader: say it back, or read a file, or talk without end."""
+    """In the reader: say it back, or read a file, or run a program, or talk without end."""
+    if "run" in request:
+        try:
+            status, stdout, stderr = sandbox.run_command(request["run"], request["timeout_s"], 1000)
+            yield {"status": status, "stdout": stdout.decode(), "stderr": stderr.decode()}
+        except ReadError as error:
+            yield {"failed": f"{type(error).__name__}: {error}"}
     if "read" in request:
         yield {"text": Path(request["read"]).read_text()}
     while "endless" in request:
@@ -83,7 +90,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-@pytest.fixture(params=[True, False], ids=["files", "processes"])
+@pytest.fixture(params=["files", "processes", "sockets", "commands"])
 def reader(request: pytest.FixtureRequest) -> Iterator[Reader]:
     reader = Reader(serve, request.param)
     yield reader
@@ -112,7 +119,6 @@ def test_a_request_larger_than_a_message_keeps_its_lock_until_it_is_served(reade
 
 def test_first_it_says_how_it_is_confined(reader: Reader) -> None:
     (first, *_) = messages(reader, "sandbox")
-    assert first["sandbox"]["seccomp"] is True
     assert first["sandbox"]["no_new_privs"] is True
 
 
@@ -129,7 +135,7 @@ def test_it_keeps_no_descriptor_of_its_parent(reader: Reader) -> None:
 
 def test_a_pipe_of_the_parent_closes_with_the_parent() -> None:
     reading, writing = os.pipe()
-    reader = Reader(serve, True)
+    reader = Reader(serve, "files")
     messages(reader, "sandbox")
     os.close(writing)
     assert select.select([reading], [], [], PATIENCE_S)[0]
@@ -159,7 +165,7 @@ def test_a_reader_ends_when_its_parent_does() -> None:
     reading, writing = os.pipe()
     parent = os.fork()
     if parent == 0:
-        child = Reader(serve, True)
+        child = Reader(serve, "files")
         messages(child, "sandbox")
         os.write(writing, json.dumps(child.pid).encode())
         signal.pause()
@@ -169,6 +175,60 @@ def test_a_reader_ends_when_its_parent_does() -> None:
     until(lambda: is_gone(pid))
     os.close(reading)
     os.close(writing)
+
+
+# ---- programs
+
+
+def ran(argv: list[str], kind: str = "commands", timeout_s: float = PATIENCE_S) -> dict[str, Any]:
+    reader = Reader(serve, kind)
+    reader.ask({"run": argv, "timeout_s": timeout_s}, sandbox.tag(f"run {os.getpid()}"), None)
+    (answer,) = [m for m in messages(reader) if not m.keys() & {"sandbox", "said", "end"}]
+    assert reader.abandon() is False
+    return answer
+
+
+def test_a_program_is_run_with_nothing_to_read_and_in_plain_english() -> None:
+    answer = ran(["sh", "-c", "cat; echo out; echo $LC_ALL >&2; exit 3"])
+    assert answer == {"status": 3, "stdout": "out\n", "stderr": "C\n"}
+
+
+def test_a_program_that_is_not_there_is_no_data() -> None:
+    assert ran(["raydiag-no-such-program"])["failed"].startswith("NoData: raydiag-no-such-program")
+
+
+def test_a_program_that_does_not_end_is_left() -> None:
+    began = time.monotonic()
+    assert ran(["sleep", "600"], timeout_s=0.2)["failed"].startswith("ReadError: sleep: no answer")
+    assert time.monotonic() - began < PATIENCE_S
+
+
+def test_a_program_that_closes_its_output_and_stays_is_left() -> None:
+    answer = ran(["sh", "-c", "exec >&- 2>&-; exec sleep 600"], timeout_s=0.2)
+    assert answer["failed"] == "ReadError: sh: no answer within 0.2 s"
+
+
+def test_a_program_that_says_too_much_is_left() -> None:
+    assert ran(["yes"])["failed"] == "ReadError: yes: says more than 1000 bytes"
+
+
+@pytest.mark.parametrize("kind", ["files", "processes", "sockets"])
+def test_no_other_reader_may_run_a_program(kind: str) -> None:
+    assert "Operation not permitted" in ran(["true"], kind)["failed"]
+
+
+def test_a_program_ends_with_its_reader_and_holds_the_lock_until_then() -> None:
+    name = sandbox.tag(f"program {os.getpid()}")
+    reader = Reader(serve, "commands")
+    script = "echo $$ >&2; exec sleep 600"
+    held = sandbox.lock(name)
+    reader.ask({"run": ["sh", "-c", script], "timeout_s": PATIENCE_S}, name, held)
+    children = Path(f"/proc/{reader.pid}/task/{reader.pid}/children")
+    pid = int(until(lambda: children.read_text().split() or None)[0])
+    assert sandbox.lock(name) is None
+    assert reader.abandon() is False
+    until(lambda: is_gone(pid))
+    until(lambda: sandbox.lock(name))
 
 
 # ---- stuck
@@ -237,7 +297,7 @@ def test_a_process_that_is_blocked_and_was_not_killed_is_not_stuck(tmp_path: Pat
 def test_several_stuck_readers_are_abandoned_together(
     counter: Path, file_system: HangingFile
 ) -> None:
-    readers = [Reader(serve, True) for _ in range(4)]
+    readers = [Reader(serve, "files") for _ in range(4)]
     for number, reader in enumerate(readers):
         reader.ask({"read": str(counter)}, sandbox.tag(f"{counter} {number}"), None)
     file_system.wait_for_readers(4)

@@ -62,6 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read the RAS counters even where a GPU driver fault shows (may leave one more "
         "process stuck)",
     )
+    parser.add_argument(
+        "--interval",
+        type=_interval,
+        default=0.5,
+        metavar="S",
+        help="seconds between the two samples of counters, at least (default %(default)g)",
+    )
     options.add_way_in(parser)
     parser.set_defaults(reaches_cluster=True)
     output = options.add_output(parser, ("text", "json", "markdown"))
@@ -72,16 +79,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str, least: float = 1.0, most: float = _LONGEST_DEADLINE_S) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 1.0 <= value <= _LONGEST_DEADLINE_S:
+    if not least <= value <= most:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds from 1 to {_LONGEST_DEADLINE_S:g}"
+            f"{text!r} is not a number of seconds from {least:g} to {most:g}"
         )
     return value
+
+
+def _interval(text: str) -> float:
+    return _seconds(text, least=0.1, most=60.0)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -106,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         from raydiag import diagnosis
 
-        snapshot = _snapshot(collected, api)
+        snapshot = _snapshot(collected, api, whole_cluster=request.select is None)
         progress.clear()
         explained = diagnosis.explain(snapshot)
         report = _rendered(arguments, snapshot, explained, collected.cluster)
@@ -180,6 +191,7 @@ def _request(arguments: argparse.Namespace) -> Request:
         },
         driver_fault_symbols=catalog.driver_fault_symbols(),
         force_ras=arguments.force_ras,
+        interval_s=arguments.interval,
     )
 
 
@@ -187,7 +199,7 @@ def _chosen(only: str | None, skip: str | None) -> list[str]:
     """Names of the probes to run. Raises UsageError for unknown ones, or when none is left."""
     from raydiag import probes
 
-    known = probes.names()
+    known, usual = probes.names(), probes.defaults()
     named = {
         option: [name for name in (text or "").split(",") if name]
         for option, text in (("--only", only), ("--skip", skip))
@@ -199,14 +211,15 @@ def _chosen(only: str | None, skip: str | None) -> list[str]:
     chosen = [
         name
         for name in known
-        if (only is None or name in named["--only"]) and name not in named["--skip"]
+        if (name in usual if only is None else name in named["--only"])
+        and name not in named["--skip"]
     ]
     if not chosen:
         raise UsageError("no probe is left to run: look at --only and --skip")
     return chosen
 
 
-def _snapshot(collected: Collected, api: Cluster) -> Snapshot:
+def _snapshot(collected: Collected, api: Cluster, whole_cluster: bool) -> Snapshot:
     from raydiag.model import Snapshot
 
     # Actors join a kernel log's victim to a training rank. A log that names none costs no look-up,
@@ -221,6 +234,7 @@ def _snapshot(collected: Collected, api: Cluster) -> Snapshot:
         time=collected.asked_at,
         job_start=collected.job_start,
         actors=api.actors() if victims and time.monotonic() < api.limit else (),
+        whole_cluster=whole_cluster,
     )
 
 

@@ -44,9 +44,12 @@ class RaydiagNodeActor:
     def probe(self, entrypoint: str, bundle: bytes, budget_s: float) -> bytes:
         """Run the node runner; its answer is zlib-compressed JSON.
 
+        Before it stand two times of this node's clock, in Unix seconds, and a newline: when the
+        call came, and when the answer left. They bound how far the clock is off the head's.
+
         Raises RuntimeError, with the runner's last words, when it does not answer in time.
         """
-        deadline = time.monotonic() + budget_s
+        deadline, came_at = time.monotonic() + budget_s, time.time()
         if not bundle.startswith(MAGIC_NUMBER):
             raise RuntimeError(f"Python {sys.version.split()[0]} here, another one on the head")
         # What is left after the interpreter has started and before the answer must be out.
@@ -71,7 +74,8 @@ class RaydiagNodeActor:
             )
             assert process.stdout is not None
             try:
-                return _read_answer(process.stdout.fileno(), deadline)
+                answer = _read_answer(process.stdout.fileno(), deadline)
+                return b"%.6f %.6f\n" % (came_at, time.time()) + answer
             except EOFError as error:
                 words = os.pread(stderr, _STDERR_BYTES, 0).decode("utf-8", "replace").strip()
                 last = words.splitlines()[-1] if words else f"exit status {process.poll()}"

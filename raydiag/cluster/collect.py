@@ -52,6 +52,7 @@ class Request:
     options: Mapping[str, Mapping[str, Any]]  # per probe
     driver_fault_symbols: Sequence[str] = ()
     force_ras: bool = False
+    interval_s: float = 0.5  # between the two samples of counters, at least
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,8 @@ def collect(
     """
     version = api.version()
     nonce = secrets.token_hex(8)
-    command = bundle.job_command(request.probes, _coordinator_request(request, nonce))
+    session = str(version.get("session_name") or "")
+    command = bundle.job_command(request.probes, _coordinator_request(request, nonce, session))
     job = _Job(api, command)
     patience_s = 0.0
     jobs: Sequence[Mapping[str, Any]] = ()
@@ -182,7 +184,11 @@ def collect(
             warn(f"raydiag's job {job.id} may still run, until its own deadline at most: {why}")
 
 
-def _coordinator_request(request: Request, nonce: str) -> dict[str, Any]:
+def _coordinator_request(request: Request, nonce: str, session: str) -> dict[str, Any]:
+    options = dict(request.options)
+    if "ray_logs" in request.probes:
+        # A machine may run several clusters: the logs are those of the one that was asked.
+        options["ray_logs"] = {**options.get("ray_logs", {}), "session_name": session}
     return {
         "nonce": nonce,
         "deadline_s": request.deadline_s,
@@ -190,9 +196,10 @@ def _coordinator_request(request: Request, nonce: str) -> dict[str, Any]:
         "entrypoint": bundle.entrypoint("node_runner"),
         "node": {
             "probes": list(request.probes),
-            "options": request.options,
+            "options": options,
             "driver_fault_symbols": list(request.driver_fault_symbols),
             "force_ras": request.force_ras,
+            "interval_s": request.interval_s,
         },
     }
 
@@ -327,6 +334,13 @@ class _Head:
     sandbox: dict[str, _Holds]  # by kind of reader
 
 
+@dataclass(frozen=True)
+class _Clock:
+    """What the coordinator adds; see `NodeReport.clock_offset_s`."""
+
+    clock_offset_s: Optional[tuple[float, float]] = None
+
+
 def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[str]) -> NodeReport:
     if message is None:
         reason = "its answer was lost: nothing of it came through the job's log in time"
@@ -340,6 +354,7 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         results = {name: _result(name, answer["probes"][name]) for name in names}
         stuck = [records.decode(StuckReader, item) for item in answer["stuck"]]
         head = records.decode(_Head, answer)
+        clock = records.decode(_Clock, message).clock_offset_s
     except Exception as error:
         # Whatever a node sends costs its own report and no other's.
         reason = f"its answer does not make sense: {type(error).__name__}: {error}"[:300]
@@ -360,6 +375,7 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         collected_at=head.time,
         cpu_s=head.cpu_s,
         pid=head.pid,
+        clock_offset_s=clock,
     )
 
 
@@ -375,9 +391,12 @@ def _result(name: str, data: Mapping[str, Any]) -> ProbeResult:
     record = probes.load(name).record
     status, reason = Status(data["status"]), str(data["reason"])
     found: list[Any] = []
+    later: list[Any] = []
     try:
         found = [records.decode(record, item) for item in data["records"]]
+        later = [records.decode(record, item) for item in data.get("later", [])]
     except ParseError as error:
         status, reason = Status.ERROR, f"records from the node are wrong: {error}"
     unread = [Unread(str(source), Status(s), str(why)) for source, s, why in data["unread"]]
-    return ProbeResult(name, status, float(data["duration_s"]), reason, found, unread)
+    duration_s, interval_s = float(data["duration_s"]), float(data.get("interval_s", 0.0))
+    return ProbeResult(name, status, duration_s, reason, found, unread, later, interval_s)

@@ -75,6 +75,7 @@ class Coordinator:
         self.answered: set[str] = set()
         self.silent: dict[str, tuple[str, str]] = {}  # node id -> status and reason
         self.asked_at: dict[str, float] = {}
+        self.probed_at: dict[str, float] = {}  # node id -> Unix s of the call to its runner
 
     def say(self, number: int, message: Mapping[str, Any]) -> None:
         """Write one message to the log."""
@@ -157,9 +158,16 @@ class Coordinator:
             if method == "identify":
                 self._identified(node_id, json.loads(answer))
                 return
+            times, _, answer = answer.partition(b"\n")
+            came_at, left_at = map(float, times.split())
+            message = {
+                "status": "answered",
+                "answer": base64.b64encode(answer).decode(),
+                # The call came after we made it, and the answer left before we had it.
+                "clock_offset_s": [left_at - time.time(), came_at - self.probed_at[node_id]],
+            }
             self.answered.add(node_id)
-            data = base64.b64encode(answer).decode()
-            self._say_node(node_id, {"status": "answered", "answer": data})
+            self._say_node(node_id, message)
         except Exception as error:
             self.silent[node_id] = ("unreachable", _in_one_line(error))
         self._end_actor(node_id)
@@ -176,6 +184,7 @@ class Coordinator:
             )
         budget_s = self.deadline - time.monotonic() - 0.1
         handle = self.actors[node_id]
+        self.probed_at[node_id] = time.time()
         ref = handle.probe.remote(self.request["entrypoint"], self.bundle, budget_s)
         self.calls[ref] = (node_id, "probe")
 

@@ -19,10 +19,13 @@ from typing import Any, Optional
 
 from raydiag.host import Host
 
-# The two kinds of guarded child, see `confinement`: `files` is the tighter one, `processes` can
-# see other processes' wchan, stack, fd and environ.
+# The kinds of guarded child, see `confinement`: `files` is the tightest, `processes` can see other
+# processes' wchan, stack, fd and environ, `sockets` may open TCP connections besides, `commands`
+# may run a program.
 FILES = "files"
 PROCESSES = "processes"
+SOCKETS = "sockets"
+COMMANDS = "commands"
 
 # When a probe runs. FIRST looks for a GPU driver fault without touching the driver. LAST touches
 # what such a fault hangs: it is skipped when FIRST saw one, and stops after its first hang.
@@ -37,9 +40,11 @@ class Probe:
     function: Callable[..., Iterator[Any]]
     record: type
     timeout_s: float  # for one source
-    reader: str  # FILES or PROCESSES
+    reader: str  # FILES, PROCESSES, SOCKETS or COMMANDS
     stage: int  # FIRST, NORMAL or LAST
     sources: Optional[Callable[[Host], Sequence[str]]]  # None: the probe is its own only source
+    samples: int  # 2: read once more at the end of the run, so that counters show what moves
+    opt_in: bool  # runs only when it is asked for by name
 
 
 _registered: dict[str, Probe] = {}
@@ -51,6 +56,8 @@ def probe(
     reader: str = FILES,
     stage: int = NORMAL,
     sources: Optional[Callable[[Host], Sequence[str]]] = None,
+    samples: int = 1,
+    opt_in: bool = False,
 ) -> Callable[[Callable[..., Iterator[Any]]], Callable[..., Iterator[Any]]]:
     """Register the decorated generator under its own name, which is also its module's name.
 
@@ -60,7 +67,9 @@ def probe(
 
     def register(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         name = function.__name__
-        _registered[name] = Probe(name, function, record, timeout_s, reader, stage, sources)
+        _registered[name] = Probe(
+            name, function, record, timeout_s, reader, stage, sources, samples, opt_in
+        )
         return function
 
     return register
@@ -69,6 +78,11 @@ def probe(
 def names() -> list[str]:
     """Names of all probes that the package carries, in alphabetical order."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def defaults() -> list[str]:
+    """Names of the probes that run unless others are asked for."""
+    return [name for name in names() if not load(name).opt_in]
 
 
 def load(name: str) -> Probe:

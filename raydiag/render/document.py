@@ -170,6 +170,7 @@ def _node(report: NodeReport) -> dict[str, Any]:
         "collected_at": _number(report.collected_at),
         "cpu_s": _number(report.cpu_s),
         "pid": report.pid,
+        "clock_offset_s": _plain(report.clock_offset_s),
         "sandbox": _plain(report.sandbox),
         "stuck": [_plain(reader) for reader in report.stuck],
         "probes": {name: _result(result) for name, result in report.probes.items()},
@@ -183,6 +184,8 @@ def _result(result: ProbeResult) -> dict[str, Any]:
         "reason": result.reason,
         "unread": [_unread(item) for item in result.unread],
         "records": [_plain(record) for record in result.records],
+        "later": [_plain(record) for record in result.later],
+        "interval_s": _number(result.interval_s),
     }
 
 
