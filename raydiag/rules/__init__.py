@@ -24,6 +24,7 @@ from raydiag.rules.nodes import (
     machine_names,
     unreachable_nodes,
 )
+from raydiag.rules.one_clock import on_one_clock
 from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew
 from raydiag.rules.storage import exhausted_inodes, full_disks
 
@@ -58,6 +59,7 @@ _CERTAINTY = (Confidence.POSSIBLE, Confidence.LIKELY, Confidence.CONFIRMED)
 
 def judge(snapshot: Snapshot) -> list[Finding]:
     """Every finding that the records of a snapshot support, each fault once."""
+    snapshot = on_one_clock(snapshot)
     machines = {name: machine for machine, name in machine_names(snapshot).items()}
     gpus = _GpuIndex.of(snapshot)
     faults: dict[Hashable, list[Finding]] = {}

@@ -67,6 +67,7 @@ class HostSpec:
     num_cpus: int = 1
     ray: bool = True  # False: a machine in the same network that is no node of the cluster
     ray_args: Sequence[str] = ()  # further arguments for `ray start`
+    ray_env: Mapping[str, str] = field(default_factory=dict)  # its environment, besides
 
 
 @dataclass
@@ -358,7 +359,12 @@ class Cluster:
             argv += ["--address", self.gcs_address]
         with (host.scratch / "ray-start.log").open("w") as log:
             host.ray = self.popen_on(
-                host.spec.name, [*argv, *host.spec.ray_args], stdout=log, stderr=log, cwd="/"
+                host.spec.name,
+                [*argv, *host.spec.ray_args],
+                env=host.spec.ray_env,
+                stdout=log,
+                stderr=log,
+                cwd="/",
             )
 
     def _wait(self, what: str, end: float, condition: Any) -> None:
