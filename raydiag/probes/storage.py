@@ -7,6 +7,7 @@ Source: /proc/self/mountinfo (proc(5)) for what is mounted, statvfs(3) for the n
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from raydiag.probes import probe
 _MOUNTINFO = "/proc/self/mountinfo"
 # A container host has an overlay per container, each with a line of up to a page.
 _MOUNTINFO_LIMIT_BYTES = 8 << 20
-_MAX_SOURCES = 200
+_MAX_SOURCES = 2000
 # fmt: off
 _SKIPPED_TYPES = frozenset((
     # Interfaces of the kernel: without a size, or never full.
@@ -67,7 +68,7 @@ class Mount:
 def mount_points(host: Host) -> Sequence[str]:
     """One mount point per writable file system, local ones first, remote ones (may hang) last.
 
-    A file system mounted several times counts once, at its shortest mount point. At most 200: the
+    A file system mounted several times counts once, at its shortest mount point. At most 2,000: the
     ones with the longest mount points are left out (thousands of container and volume mounts).
     Raises NoData without mountinfo or without such a file system.
     """
@@ -87,7 +88,7 @@ def storage(host: Host, source: str) -> Iterator[MountUsage]:
 
     Raises NoData when it is not mounted any more, Denied, or ReadError (a stale NFS handle).
     """
-    mount = _visible(host).get(source)
+    mount = _visible(host, _FRESH_S).get(source)
     if not mount:
         raise NoData(f"{source}: not mounted")
     numbers = host.statvfs(source)
@@ -105,6 +106,12 @@ def storage(host: Host, source: str) -> Iterator[MountUsage]:
     )
 
 
+# A reader asks for one mount after another: with thousands of them, each look at the table takes
+# the kernel milliseconds.
+_FRESH_S = 0.5
+_last: tuple[float, str, dict[str, Mount]] = (-_FRESH_S, "", {})
+
+
 def _has_usage(mount: Mount) -> bool:
     if mount.read_only or mount.fs_type in _SKIPPED_TYPES:
         return False
@@ -112,13 +119,22 @@ def _has_usage(mount: Mount) -> bool:
     return path.startswith("/dev/shm/") or not path.startswith(("/proc/", "/sys/", "/dev/"))
 
 
-def _visible(host: Host) -> dict[str, Mount]:
-    """Mounts by mount point; of several on one point the last lies on top."""
+def _visible(host: Host, fresh_s: float = 0.0) -> dict[str, Mount]:
+    """Mounts by mount point; of several on one point the last lies on top.
+
+    The table may have been read `fresh_s` ago.
+    """
+    global _last
+    read_at, root, visible = _last
+    if root == host.root and time.monotonic() - read_at < fresh_s:
+        return visible
     text = host.read_bytes(_MOUNTINFO, _MOUNTINFO_LIMIT_BYTES).decode("utf-8", "replace")
     mounts = parse_mountinfo(text)
     if not mounts:
         raise ParseError(f"{_MOUNTINFO}: no mount in {text[:80]!r}")
-    return {mount.point: mount for mount in mounts}
+    visible = {mount.point: mount for mount in mounts}
+    _last = time.monotonic(), host.root, visible
+    return visible
 
 
 def parse_mountinfo(text: str) -> list[Mount]:

@@ -110,10 +110,10 @@ def test_ok_last_mount_on_a_point_wins(tmp_path: Path) -> None:
 
 
 def test_ok_too_many_mounts_lose_the_longest(tmp_path: Path) -> None:
-    lines = [line(f"0:{100 + i}", f"/containers/{i:03}/merged", "overlay") for i in range(300)]
+    lines = [line(f"0:{100 + i}", f"/containers/{i:04}/merged", "overlay") for i in range(2100)]
     host = mount(tmp_path, *lines, line("0:44", "/home", "nfs"), line("8:1", "/", "ext4"))
     points = mount_points(host)
-    assert len(points) == 200
+    assert len(points) == 2000
     assert (points[0], points[-1]) == ("/", "/home")
 
 
