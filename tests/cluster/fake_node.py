@@ -190,6 +190,14 @@ def _write(path: Path, value: object, mode: int = 0o444) -> None:
     path.chmod(mode)
 
 
+def rewrite(path: Path, text: str) -> None:
+    """Replace a file whole: no reader ever sees half of it, as with the kernel's own files."""
+    new = path.with_name(f".{path.name}")
+    new.write_text(text)
+    new.chmod(0o444)
+    new.replace(path)
+
+
 def _link(link: Path, target: Path) -> None:
     """Relative, as in sysfs, so that the tree may be bound elsewhere."""
     link.parent.mkdir(parents=True, exist_ok=True)

@@ -246,6 +246,10 @@ class Cluster:
         """Put a file or directory of the machine over one of the host, while it runs."""
         self._inside(host, "-m", "mount", "--rbind", source, target)
 
+    def unmount(self, host: str, target: str | os.PathLike[str]) -> None:
+        """Take a mount away that the host has copied from the machine."""
+        self._inside(host, "-m", "umount", "-l", target)
+
     def ray_output(self, host: str) -> str:
         """What `ray start` printed on that host."""
         path = self.directory / host / "ray-start.log"
