@@ -11,16 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Optional, Union
 
-from raydiag.errors import NoData, ParseError, ReadError
+from raydiag.cgroup import ROOT, ControlFiles, parse_numbers
+from raydiag.errors import ParseError
 from raydiag.host import Host
-from raydiag.model import Status, Unread
+from raydiag.model import Unread
 from raydiag.probes import probe
 
-_CGROUP_ROOT = "/sys/fs/cgroup"
 _KIB = 1024  # the "kB" of /proc/meminfo
 # Version 1 has no word for "no limit": it is the largest number of bytes in whole pages, which
 # depends on the page size. No machine has an exbibyte.
 _NO_LIMIT_BYTES = 1 << 60
+_RESOURCES = ("memory", "io", "cpu")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def memory(host: Host) -> Iterator[Union[MemoryState, Unread]]:
     for key in ("MemTotal", "MemAvailable"):
         if key not in meminfo:
             raise ParseError(f"/proc/meminfo: no {key}")
-    files = _Files(host)
+    files = ControlFiles(host)
     state = MemoryState(
         total_bytes=meminfo["MemTotal"] * _KIB,
         available_bytes=meminfo["MemAvailable"] * _KIB,
@@ -60,7 +61,7 @@ def memory(host: Host) -> Iterator[Union[MemoryState, Unread]]:
         writeback_bytes=meminfo["Writeback"] * _KIB if "Writeback" in meminfo else None,
         swap_total_bytes=meminfo.get("SwapTotal", 0) * _KIB,
         swap_free_bytes=meminfo.get("SwapFree", 0) * _KIB,
-        pressure=files.pressure(),
+        pressure=files.pressure({one: f"/proc/pressure/{one}" for one in _RESOURCES}),
         oom_kills_since_boot=files.numbers("/proc/vmstat").get("oom_kill"),
         cgroup_version=0,
         cgroup_path="",
@@ -104,17 +105,17 @@ _V2 = _Layout(
 )
 
 
-def _with_cgroup(state: MemoryState, files: _Files) -> MemoryState:
+def _with_cgroup(state: MemoryState, files: ControlFiles) -> MemoryState:
     found = _controller(files)
     if not found:
         return state
     layout, mount = found
-    levels = _levels(files.host, mount, _own_path(files, layout))
+    levels = files.levels(mount, "memory" if layout is _V1 else "")
     # Not every group has the memory controller switched on; then the next one above counts us.
     levels = [x for x in levels if files.host.exists(f"{x}/{layout.current}")] or levels[:1]
     path, limit_bytes = levels[0], None
     for level in levels:
-        value = files.limit(f"{level}/{layout.limit}")
+        value = _limit(files, f"{level}/{layout.limit}")
         # Of equal limits the outer one is nearer to being reached: it counts the siblings too.
         if value is not None and (limit_bytes is None or value <= limit_bytes):
             path, limit_bytes = level, value
@@ -133,110 +134,15 @@ def _with_cgroup(state: MemoryState, files: _Files) -> MemoryState:
     )
 
 
-def _controller(files: _Files) -> Optional[tuple[_Layout, str]]:
+def _controller(files: ControlFiles) -> Optional[tuple[_Layout, str]]:
     """Where the memory controller really is: on hybrid hosts version 2 is mounted without it."""
-    mount = f"{_CGROUP_ROOT}/memory"
+    mount = f"{ROOT}/memory"
     if files.host.exists(f"{mount}/{_V1.limit}"):
         return _V1, mount
-    for mount in (_CGROUP_ROOT, f"{_CGROUP_ROOT}/unified"):
-        if "memory" in files.text(f"{mount}/cgroup.controllers").split():
-            return _V2, mount
-    return None
+    mount = files.unified("memory")
+    return (_V2, mount) if mount else None
 
 
-def _own_path(files: _Files, layout: _Layout) -> str:
-    """Our group as /proc/self/cgroup names it: `4:memory:/path` in version 1, `0::/path` in 2."""
-    for line in files.text("/proc/self/cgroup").split("\n"):
-        hierarchy, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if layout is _V1 and "memory" in controllers.split(","):
-            return path
-        if layout is _V2 and hierarchy == "0":
-            return path
-    return "/"
-
-
-def _levels(host: Host, mount: str, own_path: str) -> list[str]:
-    """Directories of our group and of its visible ancestors, innermost first.
-
-    In a container the mount root usually is our group, while the path is the host's (or starts
-    with `..`, outside of our cgroup namespace): a path that does not exist means the mount root.
-    """
-    parts = [part for part in own_path.split("/") if part]
-    if ".." in parts or not host.exists("/".join([mount, *parts])):
-        parts = []
-    return ["/".join([mount, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
-
-
-class _Files:
-    """Reads values and keeps in `unread` what exists but gave none."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.unread: list[Unread] = []
-
-    def text(self, path: str) -> str:
-        try:
-            return self.host.read_text(path)
-        except NoData:
-            return ""
-        except ReadError as error:
-            self.unread.append(Unread(path, error.status, str(error)))
-            return ""
-
-    def integer(self, path: str, unlimited: str = "") -> Optional[int]:
-        text = self.text(path)
-        if _is_number(text):
-            return int(text)
-        if text not in ("", unlimited):
-            self.unread.append(Unread(path, Status.ERROR, f"{path}: not a number: {text[:80]!r}"))
-        return None
-
-    def limit(self, path: str) -> Optional[int]:
-        value = self.integer(path, unlimited="max")
-        return value if value is not None and value < _NO_LIMIT_BYTES else None
-
-    def numbers(self, path: str) -> dict[str, int]:
-        return parse_numbers(self.text(path))
-
-    def pressure(self) -> dict[str, float]:
-        """All averages there are; none where the kernel has PSI switched off."""
-        averages: dict[str, float] = {}
-        for resource in ("memory", "io", "cpu"):
-            path = f"/proc/pressure/{resource}"
-            try:
-                averages.update(parse_pressure(resource, self.text(path)))
-            except ParseError as error:
-                self.unread.append(Unread(path, error.status, f"{path}: {error}"))
-        return averages
-
-
-def parse_numbers(text: str) -> dict[str, int]:
-    """`key number` and `key: number unit` lines; other lines are left out."""
-    numbers = {}
-    for line in text.split("\n"):
-        words = line.split()
-        if len(words) > 1 and _is_number(words[1]):
-            numbers[words[0].rstrip(":")] = int(words[1])
-    return numbers
-
-
-def parse_pressure(resource: str, text: str) -> dict[str, float]:
-    """Percentages of `some avg10=0.89 avg60=...` lines, keyed "<resource>_some_avg10".
-
-    Raises ParseError when an average is not a number.
-    """
-    averages = {}
-    for line in text.split("\n"):
-        words = line.split()
-        for word in words[1:]:
-            key, _, value = word.partition("=")
-            if key.startswith("avg"):
-                if not _is_number(value.replace(".", "", 1)):
-                    raise ParseError(f"not a percentage: {line[:80]!r}")
-                averages[f"{resource}_{words[0]}_{key}"] = float(value)
-    return averages
-
-
-def _is_number(text: str) -> bool:
-    return len(text) <= 20 and text.isascii() and text.isdigit()
+def _limit(files: ControlFiles, path: str) -> Optional[int]:
+    value = files.integer(path, unlimited="max")
+    return value if value is not None and value < _NO_LIMIT_BYTES else None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydiag.model import Diagnosis, Evidence, Finding, Severity
+from raydiag.nodeset import fold
 from raydiag.render.document import chain_indices, severity_of
 from raydiag.render.layout import number, shape, utc
-from raydiag.render.nodeset import fold
 
 EVIDENCE_LINES = 5
 _SCOPE_NAMES = 3  # so many different devices are named, more are counted

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raydiag.model import Severity
+from raydiag.nodeset import fold
 from raydiag.render.document import rfc3339
 from raydiag.render.escape import terminal
-from raydiag.render.nodeset import fold
 
 RED, GREEN, YELLOW = "31", "32", "33"
 COLOURS = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.INFO: ""}

@@ -105,8 +105,10 @@ def _write_gpu(root: Path, gpu: int, address: str) -> Path:
     domain, bus, _ = address.split(":")
     root_port = root / f"devices/pci{domain}:{int(bus, 16) & 0xF0:02x}/{domain}:{bus[0]}0:01.1"
     directory = root_port / f"{domain}:{bus[0]}1:00.0" / address
-    for device in (root_port, directory):
-        _write_link_state(device)
+    for device in (root_port, directory.parent, directory):
+        write_link_state(device)
+    for kind in ("cor", "nonfatal", "fatal"):
+        _write(root_port / f"aer_rootport_total_err_{kind}", 0)
     files = {
         "vendor": "0x1002",
         "device": "0x75a0",
@@ -129,17 +131,36 @@ def _write_gpu(root: Path, gpu: int, address: str) -> Path:
     return directory
 
 
-def _write_link_state(device: Path) -> None:
+def write_link_state(device: Path) -> None:
+    """A PCI function, device or bridge, whose link runs at its best and never had an error."""
     for name in ("current_link_speed", "max_link_speed"):
         _write(device / name, "32.0 GT/s PCIe")
     for name in ("current_link_width", "max_link_width"):
         _write(device / name, 16)
-    for kind, names, total in (
-        ("correctable", _CORRECTABLE, "TOTAL_ERR_COR"),
-        ("nonfatal", _UNCORRECTABLE, "TOTAL_ERR_NONFATAL"),
-        ("fatal", _UNCORRECTABLE, "TOTAL_ERR_FATAL"),
-    ):
-        _write(device / f"aer_dev_{kind}", "\n".join(f"{name} 0" for name in [*names, total]))
+    for kind in ("correctable", "nonfatal", "fatal"):
+        set_aer(device, kind, 0)
+
+
+def set_link(device: Path, width: int | None = None, speed_gts: float | None = None) -> None:
+    """What the link of that function runs at now."""
+    if width is not None:
+        _write(device / "current_link_width", width)
+    if speed_gts is not None:
+        _write(device / "current_link_speed", f"{speed_gts:.1f} GT/s PCIe")
+
+
+def set_aer(device: Path, kind: str, count: int) -> None:
+    """Set one counter of that function: "correctable", "nonfatal" or "fatal"."""
+    names = _CORRECTABLE if kind == "correctable" else _UNCORRECTABLE
+    total = "TOTAL_ERR_COR" if kind == "correctable" else f"TOTAL_ERR_{kind.upper()}"
+    lines = [f"{name} {count if name in ('BadTLP', 'TLP') else 0}" for name in names]
+    _write(device / f"aer_dev_{kind}", "\n".join([*lines, f"{total} {count}"]))
+
+
+def set_bad_pages(gpu_directory: Path, flags: str) -> None:
+    """One bad page for each letter: R is retired, P waits to be, F could not be retired."""
+    lines = [f"0x{0x27F5D43 + n:08x} : 0x00001000 : {flag}" for n, flag in enumerate(flags)]
+    _write(gpu_directory / "ras/gpu_vram_bad_pages", "\n".join(lines))
 
 
 def _sensors(temperature_c: float, power_w: float) -> dict[str, object]:

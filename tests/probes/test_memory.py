@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raydiag.cgroup import parse_numbers, parse_pressure
 from raydiag.errors import Denied, NoData, ParseError
 from raydiag.host import Host
 from raydiag.model import Status, Unread
-from raydiag.probes.memory import MemoryState, memory, parse_numbers, parse_pressure
+from raydiag.probes.memory import MemoryState, memory
 
 EACCES_FILE = "/proc/sys/vm/compact_memory"  # write-only, also for root
 

@@ -1,4 +1,4 @@
-"""Host names folded for the eye (`node[001-063]`) and expanded again.
+"""Host names folded for the eye (`node[001-063]`) and expanded again, as schedulers write them.
 
 The last run of ASCII digits in a name is its number; zero padding is part of the name, so node1
 and node01 stay two hosts. Names may be anything without `[`, `]`, `,` and blanks; names with one

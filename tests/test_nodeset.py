@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from raydiag import nodeset
 from raydiag.errors import UsageError
-from raydiag.render import nodeset
 
 # Few letters and digits, so that runs, paddings and duplicates are frequent.
 HOSTNAMES = st.from_regex(r"[ab.\-]{0,3}[0-9]{0,4}[ab\-]{0,2}[0129]{0,20}[ab]{0,1}", fullmatch=True)

@@ -1,0 +1,118 @@
+"""Control groups: where our own one is, and the files in which the kernel tells numbers of it.
+
+Source: cgroups(7); kernel documentation, cgroup-v1, cgroup-v2, accounting/psi
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from raydiag.errors import NoData, ParseError, ReadError
+from raydiag.host import Host
+from raydiag.model import Status, Unread
+
+ROOT = "/sys/fs/cgroup"
+
+
+class ControlFiles:
+    """Reads values and keeps in `unread` what exists but gave none."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.unread: list[Unread] = []
+
+    def text(self, path: str) -> str:
+        try:
+            return self.host.read_text(path)
+        except NoData:
+            return ""
+        except ReadError as error:
+            self.unread.append(Unread(path, error.status, str(error)))
+            return ""
+
+    def integer(self, path: str, unlimited: str = "") -> Optional[int]:
+        """The number in a file; None where there is none, or where it says `unlimited`."""
+        text = self.text(path)
+        if is_number(text):
+            return int(text)
+        if text not in ("", unlimited):
+            self.malformed(path, f"not a number: {text[:80]!r}")
+        return None
+
+    def numbers(self, path: str) -> dict[str, int]:
+        return parse_numbers(self.text(path))
+
+    def pressure(self, paths: dict[str, str]) -> dict[str, float]:
+        """All averages of files by resource; none where the kernel has PSI switched off."""
+        averages: dict[str, float] = {}
+        for resource, path in paths.items():
+            try:
+                averages.update(parse_pressure(resource, self.text(path)))
+            except ParseError as error:
+                self.malformed(path, str(error))
+        return averages
+
+    def malformed(self, path: str, what: str) -> None:
+        self.unread.append(Unread(path, Status.ERROR, f"{path}: {what}"))
+
+    def unified(self, controller: str) -> str:
+        """Where version 2 is mounted with a controller; on hybrid hosts it is there without any."""
+        for mount in (ROOT, f"{ROOT}/unified"):
+            if controller in self.text(f"{mount}/cgroup.controllers").split():
+                return mount
+        return ""
+
+    def levels(self, mount: str, controller: str) -> list[str]:
+        """Directories of our group and of its visible ancestors, innermost first.
+
+        `controller` is "" for version 2. In a container the mount root usually is our group, while
+        the path is the host's (or starts with `..`, outside of our cgroup namespace): a path that
+        does not exist means the mount root.
+        """
+        own = own_path(self.text("/proc/self/cgroup"), controller)
+        parts = [part for part in own.split("/") if part]
+        if ".." in parts or not self.host.exists("/".join([mount, *parts])):
+            parts = []
+        return ["/".join([mount, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
+
+
+def own_path(text: str, controller: str) -> str:
+    """Our group as /proc/self/cgroup names it: `4:memory:/path` in version 1, `0::/path` in 2."""
+    for line in text.split("\n"):
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(",") if controller else hierarchy == "0":
+            return path
+    return "/"
+
+
+def parse_numbers(text: str) -> dict[str, int]:
+    """`key number` and `key: number unit` lines; other lines are left out."""
+    numbers = {}
+    for line in text.split("\n"):
+        words = line.split()
+        if len(words) > 1 and is_number(words[1]):
+            numbers[words[0].rstrip(":")] = int(words[1])
+    return numbers
+
+
+def parse_pressure(resource: str, text: str) -> dict[str, float]:
+    """Percentages of `some avg10=0.89 avg60=...` lines, keyed "<resource>_some_avg10".
+
+    Raises ParseError when an average is not a number.
+    """
+    averages = {}
+    for line in text.split("\n"):
+        words = line.split()
+        for word in words[1:]:
+            key, _, value = word.partition("=")
+            if key.startswith("avg"):
+                if not is_number(value.replace(".", "", 1)):
+                    raise ParseError(f"not a percentage: {line[:80]!r}")
+                averages[f"{resource}_{words[0]}_{key}"] = float(value)
+    return averages
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a plain number of at most 20 digits."""
+    return len(text) <= 20 and text.isascii() and text.isdigit()

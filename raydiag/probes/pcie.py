@@ -1,0 +1,237 @@
+"""PCIe links of GPUs and RDMA devices, and of the bridges above them up to the root port.
+
+Either end of a link may count its errors, and only the smaller of the two maxima can be reached, so
+a device alone tells half of the story. A bridge that several devices share is read once.
+
+Source: /sys/bus/pci/drivers/{amdgpu,nvidia}/<address>, /sys/class/infiniband/<name>/device, there
+{current,max}_link_{speed,width} and aer_dev_{correctable,nonfatal,fatal}; of a root port also
+aer_rootport_total_err_{cor,nonfatal,fatal} (kernel ABI, sysfs-bus-pci and
+sysfs-bus-pci-devices-aer_stats). Sample of aer_dev_correctable, cut:
+
+    RxErr 0
+    BadTLP 3
+    TOTAL_ERR_COR 3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Optional, TypeVar, Union
+
+from raydiag.amdgpu import DRIVER, amdgpu_addresses, hwmon_directories, is_pci_address
+from raydiag.errors import Denied, NoData, ParseError, ReadError
+from raydiag.host import Host
+from raydiag.model import Unread
+from raydiag.probes import probe
+
+_T = TypeVar("_T")
+
+_NVIDIA_DRIVER = "/sys/bus/pci/drivers/nvidia"
+_INFINIBAND = "/sys/class/infiniband"
+# The kernel shows 0, 63 or 255 lanes for virtual functions and for devices that do not answer.
+_WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
+
+
+@dataclass(frozen=True)
+class PcieFunction:
+    address: str  # PCI address, e.g. "0000:c5:00.0"
+    kind: str  # "gpu", "rdma" or "bridge" (what lies above those)
+    name: str  # "amdgpu" or "nvidia"; names of its RDMA devices, joined by commas; "" of a bridge
+    gpu: Optional[int]  # index: position of the address among the node's GPUs of that driver
+    model: str  # vendor and device, e.g. "1002:75a0"; "" unknown, and of a bridge
+    above: str  # PCI address of the bridge above; "" directly below the host bridge
+    speed_gts: Optional[float]  # gigatransfers per second, current_link_speed
+    max_speed_gts: Optional[float]  # the same, max_link_speed: what this end of the link can do
+    width: Optional[int]  # lanes, current_link_width
+    max_width: Optional[int]  # lanes, max_link_width: what this end of the link can do
+    correctable: Optional[int]  # AER errors seen at this end since boot; None: no AER
+    nonfatal: Optional[int]  # the same, uncorrectable that were survived
+    fatal: Optional[int]  # the same, uncorrectable that broke the link
+    received_correctable: Optional[int]  # messages from below since boot; None: no root port
+    received_nonfatal: Optional[int]  # the same, uncorrectable that were survived
+    received_fatal: Optional[int]  # the same, uncorrectable that broke the link
+
+
+@probe(PcieFunction, timeout_s=4, samples=2)
+def pcie(host: Host) -> Iterator[Union[PcieFunction, Unread]]:
+    """One record per function: GPUs, RDMA devices, then the bridges above them as they are met.
+
+    A file that does not exist leaves its field None; an Unread for each that gave no value. Raises
+    NoData without any such device, Denied when they may not be listed.
+    """
+    found = _Devices(host)
+    for item in found.unread:
+        if not found.devices:
+            raise Denied(f"{item.source}: {item.reason}")
+        yield item
+    if not found.devices:
+        raise NoData("no GPU and no RDMA device on the PCI bus")
+    files = _Files(host)
+    bridges: dict[str, str] = {}  # address -> the one above it
+    directories: dict[str, str] = {}
+    for address, device in found.devices.items():
+        path = _addresses(device.path)[:-1]
+        for above, below in zip(["", *path], path):
+            bridges[below] = above
+            directories[below] = device.path[: device.path.index(f"/{below}/") + len(below) + 1]
+        yield _function(files, address, device, path[-1] if path else "")
+    for address, above in bridges.items():
+        yield _function(files, address, _Device("bridge", "", None, directories[address]), above)
+    yield from files.unread
+
+
+def link_speed_gts(text: str) -> Optional[float]:
+    """`32.0 GT/s PCIe` or `8 GT/s` -> 32.0, 8.0; None for "Unknown", which virtual functions say.
+
+    Raises ParseError.
+    """
+    number, _, unit = text.partition(" ")
+    if text.startswith("Unknown"):
+        return None
+    if not unit.startswith("GT/s") or not _is_decimal(number):
+        raise ParseError(f"not a link speed: {text[:80]!r}")
+    return float(number)
+
+
+def aer_total(text: str) -> int:
+    """The total in the last line of an aer_dev file; it can differ from the sum of the others.
+
+    Raises ParseError.
+    """
+    for line in text.split("\n"):
+        name, _, count = line.strip().rpartition(" ")
+        if name.startswith("TOTAL_ERR_") and _is_count(count):
+            return int(count)
+    raise ParseError(f"no TOTAL_ERR_ line: {text[-80:]!r}")
+
+
+@dataclass(frozen=True)
+class _Device:
+    kind: str
+    name: str
+    gpu: Optional[int]
+    path: str  # its directory, links resolved
+
+
+class _Devices:
+    """GPUs and RDMA devices by PCI address, and what was refused on the way."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.devices: dict[str, _Device] = {}
+        self.unread: list[Unread] = []
+        for add in (self._amd, self._nvidia, self._rdma):
+            try:
+                add()
+            except NoData:
+                continue
+            except ReadError as error:
+                self.unread.append(Unread("PCI devices", error.status, str(error)))
+
+    def _amd(self) -> None:
+        addresses = amdgpu_addresses(self.host)
+        hwmon = {} if self.host.exists(DRIVER) else hwmon_directories(self.host)
+        for gpu, address in enumerate(addresses):
+            link = f"{hwmon[address]}/device" if address in hwmon else f"{DRIVER}/{address}"
+            self.devices[address] = _Device("gpu", "amdgpu", gpu, self.host.realpath(link))
+
+    def _nvidia(self) -> None:
+        names = filter(is_pci_address, self.host.listdir(_NVIDIA_DRIVER))
+        for gpu, address in enumerate(names):
+            path = self.host.realpath(f"{_NVIDIA_DRIVER}/{address}")
+            self.devices[address] = _Device("gpu", "nvidia", gpu, path)
+
+    def _rdma(self) -> None:
+        for name in self.host.listdir(_INFINIBAND):
+            path = self.host.realpath(f"{_INFINIBAND}/{name}/device")
+            addresses = _addresses(path)
+            if not addresses:
+                continue  # made by software, or not on PCI
+            address = addresses[-1]
+            path = path[: path.rindex(address) + len(address)]
+            known = self.devices.get(address)
+            names = f"{known.name},{name}" if known else name  # one function may be several devices
+            self.devices[address] = _Device("rdma", names, None, path)
+
+
+def _addresses(path: str) -> list[str]:
+    """PCI addresses in a path below /sys/devices, the root port first, the device last."""
+    return [part for part in path.split("/") if is_pci_address(part)]
+
+
+def _function(files: _Files, address: str, device: _Device, above: str) -> PcieFunction:
+    path, is_bridge = device.path, device.kind == "bridge"
+    is_top = is_bridge and not above
+    received = [
+        files.count(f"{path}/aer_rootport_total_err_{kind}") if is_top else None
+        for kind in ("cor", "nonfatal", "fatal")
+    ]
+    return PcieFunction(
+        address=address,
+        kind=device.kind,
+        name=device.name,
+        gpu=device.gpu,
+        model="" if is_bridge else files.model(path),
+        above=above,
+        speed_gts=files.speed(f"{path}/current_link_speed"),
+        max_speed_gts=files.speed(f"{path}/max_link_speed"),
+        width=files.width(f"{path}/current_link_width"),
+        max_width=files.width(f"{path}/max_link_width"),
+        correctable=files.total(f"{path}/aer_dev_correctable"),
+        nonfatal=files.total(f"{path}/aer_dev_nonfatal"),
+        fatal=files.total(f"{path}/aer_dev_fatal"),
+        received_correctable=received[0],
+        received_nonfatal=received[1],
+        received_fatal=received[2],
+    )
+
+
+class _Files:
+    """Reads single values and keeps what could not be read in `unread`."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.unread: list[Unread] = []
+
+    def model(self, path: str) -> str:
+        vendor, device = self._read(f"{path}/vendor", str), self._read(f"{path}/device", str)
+        return f"{vendor[2:]}:{device[2:]}" if vendor and device else ""
+
+    def speed(self, path: str) -> Optional[float]:
+        return self._read(path, link_speed_gts)
+
+    def width(self, path: str) -> Optional[int]:
+        width = self._read(path, _count)
+        return width if width in _WIDTHS else None
+
+    def count(self, path: str) -> Optional[int]:
+        return self._read(path, _count)
+
+    def total(self, path: str) -> Optional[int]:
+        return self._read(path, aer_total)
+
+    def _read(self, path: str, parse: Callable[[str], _T]) -> Optional[_T]:
+        try:
+            return parse(self.host.read_text(path, 4096))
+        except NoData:
+            return None
+        except ParseError as error:
+            self.unread.append(Unread(path, error.status, f"{path}: {error}"))
+        except ReadError as error:
+            self.unread.append(Unread(path, error.status, str(error)))
+        return None
+
+
+def _count(text: str) -> int:
+    if not _is_count(text):
+        raise ParseError(f"not a count: {text[:80]!r}")
+    return int(text)
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _is_decimal(text: str) -> bool:
+    return text[:1].isdigit() and _is_count(text.replace(".", "", 1))
