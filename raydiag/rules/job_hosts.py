@@ -46,7 +46,7 @@ def missing_hosts(snapshot: Snapshot) -> Iterator[Finding]:
         yield from _too_few(snapshot, together)
 
 
-def _variables(snapshot: Snapshot) -> dict[str, _Variables]:
+def _variables(snapshot: Snapshot) -> Mapping[str, _Variables]:
     """What the processes on each host that answered say of the job."""
     hosts: dict[str, dict[str, set[str]]] = {}
     for host, reports in by_host(snapshot).items():
