@@ -38,7 +38,7 @@ class PcieFunction:
     address: str  # PCI address, e.g. "0000:c5:00.0"
     kind: str  # "gpu", "rdma" or "bridge" (what lies above those)
     name: str  # "amdgpu" or "nvidia"; names of its RDMA devices, joined by commas; "" of a bridge
-    gpu: Optional[int]  # index: position of the address among the node's GPUs of that driver
+    gpu: Optional[int]  # index of an AMD GPU, as in gpu_sensors; NVIDIA's are numbered elsewhere
     model: str  # vendor and device, e.g. "1002:75a0"; "" unknown, and of a bridge
     above: str  # PCI address of the bridge above; "" directly below the host bridge
     speed_gts: Optional[float]  # gigatransfers per second, current_link_speed
@@ -138,9 +138,9 @@ class _Devices:
 
     def _nvidia(self) -> None:
         names = filter(is_pci_address, self.host.listdir(_NVIDIA_DRIVER))
-        for gpu, address in enumerate(names):
+        for address in names:
             path = self.host.realpath(f"{_NVIDIA_DRIVER}/{address}")
-            self.devices[address] = _Device("gpu", "nvidia", gpu, path)
+            self.devices[address] = _Device("gpu", "nvidia", None, path)
 
     def _rdma(self) -> None:
         for name in self.host.listdir(_INFINIBAND):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Optional, Union
 
 from raydiag.errors import Denied, NoData, ParseError, ReadError
@@ -19,6 +19,11 @@ from raydiag.procfs import boot_time_s, split_stat
 
 # All nodes of a job must agree on these, or its ranks look for each other on different networks.
 VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+# What a scheduler, or the script that it started, says of the job.
+JOB_VARIABLES = (
+    *("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NUM_NODES"),
+    *("JOB_NODELIST", "NNODES", "JAX_COORDINATOR_PORT"),
+)
 
 _TITLE = "ray::"  # Ray titles its workers "ray::<actor or task>"
 _AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # Ray's own, run nothing of the user's
@@ -28,6 +33,7 @@ _OWN_DRIVER = "raydiag.cluster.coordinator"  # in the arguments of our job's she
 _COMM_LENGTH = 15
 _COMMAND_LENGTH = 200
 _ENVIRON_LIMIT_BYTES = 1 << 20
+_JOB_VALUE_LENGTH = 1 << 14  # a node list in brackets; one that is cut would name other hosts
 
 # To the end of the argument: too much is hidden rather than too little.
 _SECRET = re.compile(
@@ -35,6 +41,7 @@ _SECRET = re.compile(
     r"(?:\s*[=:]\s*|[\s\0]))[^\0]+",
     re.IGNORECASE,
 )
+_WANTED = tuple(f"{name}=".encode() for name in (*VARIABLES, *JOB_VARIABLES))
 _URL_USER = re.compile(r"(://)[^/@\s\0]+@")
 
 
@@ -51,6 +58,8 @@ class RayProcess:
     threads: int  # num_threads of stat
     rss_bytes: int  # resident memory, shared pages included
     environment: dict[str, str]  # those of VARIABLES that it was started with
+    job: dict[str, str] = field(default_factory=dict)  # those of JOB_VARIABLES that are not its
+    # parent's, when that one has a record too; without values of more than 16 KiB
 
 
 @probe(RayProcess, timeout_s=4, reader=PROCESSES)
@@ -64,7 +73,7 @@ def processes(host: Host) -> Iterator[Union[RayProcess, Unread]]:
     """
     table = _Table(host)
     roles = {pid: table.role(pid) for pid in table.stats}
-    chosen = [pid for pid, role in sorted(roles.items()) if role]
+    chosen = dict.fromkeys(pid for pid, role in sorted(roles.items()) if role)
     if not chosen:
         for item in table.unread():
             raise Denied(f"no Ray process is visible; {item.source}: {item.reason}")
@@ -72,6 +81,8 @@ def processes(host: Host) -> Iterator[Union[RayProcess, Unread]]:
     boot_s = boot_time_s(host)
     for pid in chosen:
         role, stat = roles[pid], table.stats[pid]
+        variables = table.environment(pid)
+        inherited = table.environment(stat.ppid) if stat.ppid in chosen else {}
         yield RayProcess(
             pid=pid,
             ppid=stat.ppid,
@@ -83,7 +94,8 @@ def processes(host: Host) -> Iterator[Union[RayProcess, Unread]]:
             state=stat.state,
             threads=stat.threads,
             rss_bytes=stat.rss_pages * os.sysconf("SC_PAGE_SIZE"),
-            environment=table.environment(pid) if role != "raylet" else {},
+            environment=_chosen(variables, VARIABLES) if role != "raylet" else {},
+            job=_chosen(dict(variables.items() - inherited.items()), JOB_VARIABLES),
         )
     yield from table.unread()
 
@@ -99,11 +111,14 @@ def masked(command: str) -> str:
 
 
 def selected_variables(environ: bytes) -> dict[str, str]:
-    """Those of VARIABLES that are set in NUL-separated `NAME=value` items; nothing else is kept."""
-    wanted = tuple(f"{name}=".encode() for name in VARIABLES)
-    items = (item for item in environ.split(b"\0") if item.startswith(wanted))
+    """What is set in NUL-separated `NAME=value` items of VARIABLES and JOB_VARIABLES, no others."""
+    items = (item for item in environ.split(b"\0") if item.startswith(_WANTED))
     pairs = (item.decode("utf-8", "replace").partition("=") for item in items)
-    return {name: value for name, _, value in pairs}
+    return {name: value for name, _, value in pairs if len(value) <= _JOB_VALUE_LENGTH}
+
+
+def _chosen(variables: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    return {name: variables[name] for name in names if name in variables}
 
 
 @dataclass(frozen=True)
@@ -123,6 +138,7 @@ class _Table:
         self.host = host
         self.failures: dict[tuple[str, Status], tuple[int, str]] = {}
         self._commands: dict[int, str] = {}
+        self._environments: dict[int, dict[str, str]] = {}
         names = (name for name in host.listdir("/proc") if name.isascii() and name.isdigit())
         read = ((int(name), self._stat(name)) for name in names)
         self.stats = {pid: stat for pid, stat in read if stat}
@@ -145,12 +161,15 @@ class _Table:
         return self._commands[pid]
 
     def environment(self, pid: int) -> dict[str, str]:
+        if pid in self._environments:
+            return self._environments[pid]
         environ = self._read(pid, "environ", _ENVIRON_LIMIT_BYTES)
         if environ and b"=" not in environ:
             # Setting a long title overwrites the variables: that they are unset is not known.
             path = f"/proc/{pid}/environ"
             self._failed("environ", ParseError(f"{path}: overwritten by the process's title"))
-        return selected_variables(environ)
+        self._environments[pid] = selected_variables(environ)
+        return self._environments[pid]
 
     def role(self, pid: int) -> str:
         """Empty for what is not Ray's, and for raydiag's own."""

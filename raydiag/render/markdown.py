@@ -10,6 +10,7 @@ from raydiag.render.coverage import answered, coverage_lines
 from raydiag.render.escape import fenced, markdown
 from raydiag.render.groups import Group, groups
 from raydiag.render.node_table import tabulate
+from raydiag.render.stacks import stacks_markdown
 from raydiag.render.text import footer, summary
 
 
@@ -25,6 +26,7 @@ def probe_markdown(
         f"**{markdown(summary(snapshot, diagnosis))}**",
         *(block for group in groups(diagnosis, verbose) for block in _section(group, verbose)),
         *_nodes(snapshot.nodes),
+        *stacks_markdown(snapshot, verbose),
         "## Coverage",
         f"{answered(diagnosis.coverage)}.",
         "\n".join(f"- {markdown(line)}" for line in seen),

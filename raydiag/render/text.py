@@ -13,6 +13,7 @@ from raydiag.render.escape import terminal
 from raydiag.render.groups import Group, groups
 from raydiag.render.layout import COLOURS, Page, count, number, utc
 from raydiag.render.node_table import node_table
+from raydiag.render.stacks import stacks_section
 
 _INDENT = "  "
 
@@ -35,6 +36,7 @@ def probe_report(
         page.wrap(summary(snapshot, diagnosis)),
         *(_block(group, page, verbose) for group in groups(diagnosis, verbose)),
         node_table(snapshot.nodes, page),
+        stacks_section(snapshot, page, verbose),
         coverage_section(snapshot, diagnosis.coverage, page, verbose),
         page.wrap(terminal(footer(snapshot, cluster))),
     ]

@@ -15,6 +15,13 @@ from raydiag.rules.blocked import d_state_accumulation, driver_faults
 from raydiag.rules.gpu import thermal_throttling, uncorrectable_errors
 from raydiag.rules.kernel import kernel_findings
 from raydiag.rules.memory import cgroup_memory_pressure
+from raydiag.rules.network import (
+    full_accept_queues,
+    interface_errors,
+    job_interfaces_down,
+    tcp_aborts,
+    tcp_retransmits,
+)
 from raydiag.rules.nodes import (
     NODE_TABLE,
     by_host,
@@ -26,6 +33,8 @@ from raydiag.rules.nodes import (
 )
 from raydiag.rules.one_clock import on_one_clock
 from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew
+from raydiag.rules.rdma import ports_down, slow_ports
+from raydiag.rules.rdma_counters import congestion, losses
 from raydiag.rules.storage import exhausted_inodes, full_disks
 
 _Scope = TypeVar("_Scope")
@@ -45,6 +54,15 @@ RULES: tuple[Rule, ...] = (
     cgroup_memory_pressure,
     full_disks,
     exhausted_inodes,
+    job_interfaces_down,
+    ports_down,
+    slow_ports,
+    losses,
+    congestion,
+    interface_errors,
+    tcp_retransmits,
+    tcp_aborts,
+    full_accept_queues,
     missing_gpus,
     version_skew,
     environment_mismatch,

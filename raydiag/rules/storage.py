@@ -1,11 +1,12 @@
-"""File systems that are full, or nearly so, in bytes or in inodes."""
+"""File systems that are full, or nearly so, in bytes or in inodes; storage that all wait for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from raydiag.model import Evidence, Finding, Severity, Snapshot
+from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.storage import MountUsage
+from raydiag.rules.cpu import settled
 from raydiag.rules.nodes import by_host, distinct
 
 _GIB = 1 << 30
@@ -13,6 +14,7 @@ _JUDGED_FROM_BYTES = 64 << 10  # smaller ones hold control files, not data
 _LOW_FRACTION, _LOW_BYTES = 0.05, 20 * _GIB
 _FULL_FRACTION = 0.01
 _SHARED_MEMORY, _SHARED_MEMORY_LOW_BYTES = "/dev/shm", 64 << 20
+_STALLED_MINUTE, _STALLED_5_MINUTES = 20, 10  # percent of the time in which nothing else ran
 
 
 def full_disks(snapshot: Snapshot) -> Iterator[Finding]:
@@ -36,6 +38,30 @@ def exhausted_inodes(snapshot: Snapshot) -> Iterator[Finding]:
                 f"({_size(mount.available_bytes)} of {_size(mount.total_bytes)} available)"
             )
             yield _finding("inode-exhausted", severity, host, mount, text, mount.free_inodes, time)
+
+
+def stalled_storage(snapshot: Snapshot) -> Iterator[Finding]:
+    """Nodes on which, for minutes, work stood still because all that could run waited for I/O.
+
+    A warning when threads wait for I/O in both samples, else a remark: a save has ended, perhaps.
+    """
+    for load in settled(snapshot):
+        minute = load.now.pressure.get("io_full_avg60", 0)
+        minutes = load.now.pressure.get("io_full_avg300", 0)
+        if minute <= _STALLED_MINUTE or minutes <= _STALLED_5_MINUTES:
+            continue
+        blocked = min(load.first.blocked, load.now.blocked)
+        text = (
+            f"everything waited for I/O {minute:g} % of the last minute, {minutes:g} % of the last "
+            f"5; {load.now.blocked} threads wait for it now"
+        )
+        yield Finding(
+            "storage-stall",
+            host=load.host,
+            severity=Severity.WARNING if blocked else Severity.INFO,
+            confidence=Confidence.LIKELY,
+            evidence=(Evidence("/proc/pressure/io", text, minutes, load.time),),
+        )
 
 
 def _mounts(snapshot: Snapshot) -> Iterator[tuple[str, MountUsage, float | None]]:

@@ -107,8 +107,8 @@ def test_ok_nvidia_gpus_by_their_driver(tmp_path: Path) -> None:
         add_link(tmp_path, f"sys/bus/pci/drivers/nvidia/{address}", directory)
     functions, _ = run(tmp_path)
     assert [(x.gpu, x.address, x.name, x.above) for x in functions.values()] == [
-        (0, "0000:0a:00.0", "nvidia", ""),
-        (1, "0000:1b:00.0", "nvidia", ""),
+        (None, "0000:0a:00.0", "nvidia", ""),
+        (None, "0000:1b:00.0", "nvidia", ""),
     ]
 
 

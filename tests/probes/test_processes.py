@@ -14,6 +14,7 @@ from raydiag.errors import Denied, NoData, ParseError
 from raydiag.host import Host
 from raydiag.model import Status, Unread
 from raydiag.probes.processes import (
+    JOB_VARIABLES,
     VARIABLES,
     RayProcess,
     masked,
@@ -80,6 +81,7 @@ def roles(records: list[RayProcess]) -> list[tuple[int, str, int | None]]:
 def test_ok_raylet_workers_and_what_they_started(ray_node: Node) -> None:
     environ = (
         "A=1\0NCCL_SOCKET_IFNAME=eth0\0API_KEY=hush\0TP_SOCKET_IFNAME=\0XNCCL_SOCKET_IFNAME=x\0"
+        "SLURM_JOB_ID=4711\0SLURM_JOB_ID_OTHER=1\0"
     )
     ray_node.add(9, 22, "python3", "python3\0-u\0train.py\0", environ)
     ray_node.add(20, 10, "ray::IDLE", "ray::IDLE\0\0\0\0")
@@ -107,6 +109,7 @@ def test_ok_raylet_workers_and_what_they_started(ray_node: Node) -> None:
         threads=12,
         rss_bytes=25 * os.sysconf("SC_PAGE_SIZE"),
         environment={"NCCL_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": ""},
+        job={"SLURM_JOB_ID": "4711"},
     )
     assert records[0].command == "python3 -u train.py"
     assert records[0].environment == records[3].environment
@@ -133,6 +136,28 @@ def test_ok_a_cluster_that_a_worker_started(ray_node: Node) -> None:
         (21, "raylet", None),
         (22, "worker", 22),
     ]
+
+
+def test_ok_what_the_raylet_knows_of_the_job(node: Node) -> None:
+    environ = "NNODES=4\0GLOO_SOCKET_IFNAME=ib0\0SLURM_JOB_NODELIST=n[1-4]\0API_KEY=hush\0"
+    node.add(10, 1, "raylet", "raylet\0", environ + f"JOB_NODELIST={'n1,' * 9999}\0")
+    (raylet,) = node.read()[0]
+    assert raylet.job == {"NNODES": "4", "SLURM_JOB_NODELIST": "n[1-4]"}
+    assert raylet.environment == {}
+
+
+def test_ok_what_is_known_of_the_job_is_told_once(node: Node) -> None:
+    node.add(10, 1, "raylet", "raylet\0", "NNODES=4\0")
+    node.add(20, 10, "ray::A", "ray::A\0", "NNODES=4\0")
+    node.add(21, 20, "python", "python\0", "NNODES=4\0JAX_COORDINATOR_PORT=7000\0")
+    node.add(9, 21, "python", "python\0", "NNODES=2\0JAX_COORDINATOR_PORT=7000\0")
+    jobs = {x.pid: x.job for x in node.read()[0]}
+    assert jobs == {
+        9: {"NNODES": "2"},
+        10: {"NNODES": "4"},
+        20: {},
+        21: {"JAX_COORDINATOR_PORT": "7000"},
+    }
 
 
 def test_rays_agents_are_no_workers(ray_node: Node) -> None:
@@ -288,11 +313,11 @@ def test_no_secret_survives(name: str, separator: str, secret: str) -> None:
     assert secret not in masked(f"run\0--{name}{separator}{secret}\0--more")
 
 
-@given(st.lists(st.binary(max_size=30)), st.sampled_from(VARIABLES))
+@given(st.lists(st.binary(max_size=30)), st.sampled_from(VARIABLES + JOB_VARIABLES))
 def test_only_the_named_variables_are_kept(items: list[bytes], name: str) -> None:
     environ = b"\0".join([*items, name.encode() + b"=ib0"])
     found = selected_variables(environ)
-    assert set(found) <= set(VARIABLES)
+    assert set(found) <= {*VARIABLES, *JOB_VARIABLES}
     assert found[name] == "ib0"
 
 

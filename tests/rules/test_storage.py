@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from raydiag.model import Severity
+from raydiag.model import NodeReport, Severity
 from raydiag.probes.storage import MountUsage
-from raydiag.rules.storage import exhausted_inodes, full_disks
+from raydiag.rules.storage import exhausted_inodes, full_disks, stalled_storage
+from tests.rules import test_cpu
 from tests.rules.snapshots import report, snapshot
 
 GIB = 1 << 30
@@ -111,3 +112,30 @@ def test_a_full_xfs_is_one_fault() -> None:
     seen = snapshot(report("a", storage=[mount(0, free_inodes=0, fs_type="xfs")]))
     assert len(list(full_disks(seen))) == 1
     assert not list(exhausted_inodes(seen))
+
+
+def stalled(minute: float, minutes: float, blocked: int, blocked_later: int) -> NodeReport:
+    pressure = {"io_full_avg60": minute, "io_full_avg300": minutes}
+    first = test_cpu.state(pressure=pressure, blocked=blocked)
+    return test_cpu.node(first, test_cpu.after(first, blocked=blocked_later))
+
+
+def test_work_that_stands_still_for_storage() -> None:
+    (finding,) = test_cpu.judged(stalled_storage, stalled(35.0, 22.0, 4, 6))
+    assert (finding.failure_class, finding.severity) == ("storage-stall", Severity.WARNING)
+    assert finding.evidence[0].value == 22.0
+    assert "6 threads wait for it now" in finding.evidence[0].text
+
+
+def test_storage_that_nobody_waits_for_any_more_is_a_remark() -> None:
+    (finding,) = test_cpu.judged(stalled_storage, stalled(35.0, 22.0, 4, 0))
+    assert finding.severity is Severity.INFO
+
+
+@pytest.mark.parametrize(("minute", "minutes"), [(95.0, 6.0), (15.0, 22.0), (0.0, 0.0)])
+def test_a_short_wait_for_storage_is_nothing(minute: float, minutes: float) -> None:
+    assert test_cpu.judged(stalled_storage, stalled(minute, minutes, 4, 6)) == []
+
+
+def test_storage_is_not_judged_while_a_job_starts() -> None:
+    assert test_cpu.judged(stalled_storage, stalled(35.0, 22.0, 4, 6), job_age_s=300) == []

@@ -1,0 +1,154 @@
+"""The network as the kernel counts it: interfaces, TCP, and how long the node has been up.
+
+Everything but `uptime_s` is that of our network namespace: the node's own where Ray runs in it,
+a container's otherwise. Left out are interfaces that end in a container of this node, and the files
+`speed` and `carrier`: they take the lock of all network settings, which a card in trouble may hold
+for long.
+
+Source: /proc/net/{dev,snmp,netstat}, /proc/uptime, /proc/self/ns/net (proc(5)),
+/sys/class/net/<interface>/operstate. Sample of /proc/net/snmp (a header, then its values):
+
+    Tcp: RtoAlgorithm EstabResets OutSegs RetransSegs
+    Tcp: 1 21 25741 2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Optional, Union
+
+from raydiag.errors import NoData, ParseError, ReadError
+from raydiag.host import Host
+from raydiag.model import Unread
+from raydiag.probes import probe
+
+_DEV, _SNMP, _NETSTAT = "/proc/net/dev", "/proc/net/snmp", "/proc/net/netstat"
+# EstabResets and its like stand in snmp, not among the extensions of netstat.
+_TCP = ("RetransSegs", "OutSegs", "EstabResets")
+_TCP_EXTENSIONS = ("ListenOverflows", "ListenDrops", "TCPAbortOnTimeout")
+# Numbers of a line of /proc/net/dev, by position.
+_COLUMNS = {
+    "rx_bytes": 0,
+    "rx_packets": 1,
+    "rx_errors": 2,
+    "rx_dropped": 3,
+    "tx_bytes": 8,
+    "tx_packets": 9,
+    "tx_errors": 10,
+    "tx_dropped": 11,
+}
+_INSIDE = ("veth", "docker", "br-", "virbr", "vnet", "tap", "cni", "cali", "lxc", "cilium", "ifb")
+
+
+@dataclass(frozen=True)
+class NetworkState:
+    namespace: str  # of the network, e.g. "net:[4026531840]"; "" unknown
+    uptime_s: Optional[float]  # since the machine booted; /proc/uptime
+    # Segments and events since boot by the kernel's names; what it does not count is not there.
+    tcp: dict[str, int]  # RetransSegs, OutSegs, EstabResets, ListenOverflows, ListenDrops, ...
+    interfaces: dict[str, dict[str, int]]  # by name: rx_ and tx_ bytes, packets, errors, dropped
+    operstates: dict[str, str]  # by name: "up", "down", "lowerlayerdown", "unknown", ...
+
+
+@probe(NetworkState, timeout_s=2, samples=2)
+def network(host: Host) -> Iterator[Union[NetworkState, Unread]]:
+    """One record; an Unread for each file that could not be read or understood.
+
+    Raises NoData when there is neither an interface nor a counter.
+    """
+    unread: list[Unread] = []
+    tcp = _counters(host, _SNMP, "Tcp", _TCP, unread)
+    tcp.update(_counters(host, _NETSTAT, "TcpExt", _TCP_EXTENSIONS, unread))
+    interfaces = {}
+    try:
+        interfaces = parse_interfaces(host.read_text(_DEV))
+    except NoData:
+        pass
+    except ReadError as error:
+        unread.append(Unread(_DEV, error.status, str(error)))
+    if not tcp and not interfaces and not unread:
+        raise NoData("no network statistics")
+    yield NetworkState(
+        namespace=_namespace(host),
+        uptime_s=_uptime_s(host),
+        tcp=tcp,
+        interfaces=interfaces,
+        operstates=_operstates(host, interfaces),
+    )
+    yield from unread
+
+
+def parse_interfaces(text: str) -> dict[str, dict[str, int]]:
+    """Counters by interface out of /proc/net/dev, without loopback and those of containers.
+
+    The name may touch the first number. Raises ParseError.
+    """
+    found = {}
+    for line in text.split("\n")[2:]:
+        name, colon, rest = line.strip().rpartition(":")
+        values = rest.split()
+        if not colon or len(values) < 12 or not all(_is_count(value) for value in values[:12]):
+            raise ParseError(f"{_DEV}: not an interface: {line[:80]!r}")
+        if name != "lo" and not name.startswith(_INSIDE):
+            found[name] = {column: int(values[at]) for column, at in _COLUMNS.items()}
+    return found
+
+
+def parse_pairs(text: str, protocol: str) -> dict[str, int]:
+    """Numbers by name of one protocol: its header and its values are two lines. May be negative.
+
+    Raises NoData when the protocol is not in the text, ParseError when the two lines do not match.
+    """
+    lines = [line.split()[1:] for line in text.split("\n") if line.startswith(f"{protocol}:")]
+    if not lines:
+        raise NoData(f"no {protocol}")
+    if len(lines) != 2 or len(lines[0]) != len(lines[1]):
+        raise ParseError(f"{protocol}: header and values do not match")
+    for value in lines[1]:
+        if not _is_count(value[1:] if value[0] == "-" else value):
+            raise ParseError(f"{protocol}: not a number: {value[:80]!r}")
+    return dict(zip(lines[0], map(int, lines[1])))
+
+
+def _counters(
+    host: Host, path: str, protocol: str, names: tuple[str, ...], unread: list[Unread]
+) -> dict[str, int]:
+    try:
+        numbers = parse_pairs(host.read_text(path), protocol)
+    except NoData:
+        return {}
+    except ReadError as error:
+        unread.append(Unread(path, error.status, str(error)))
+        return {}
+    return {name: numbers[name] for name in names if numbers.get(name, -1) >= 0}
+
+
+def _is_count(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) <= 20 and int(value) < 1 << 64
+
+
+def _namespace(host: Host) -> str:
+    try:
+        return host.readlink("/proc/self/ns/net")
+    except ReadError:
+        return ""
+
+
+def _uptime_s(host: Host) -> Optional[float]:
+    try:
+        up_s = float(host.read_text("/proc/uptime", 256).split(" ")[0])
+    except (ReadError, ValueError):
+        return None
+    return up_s if 0 <= up_s < 1e10 else None  # also not for nan
+
+
+def _operstates(host: Host, interfaces: dict[str, dict[str, int]]) -> dict[str, str]:
+    """Of the interfaces that /sys shows: it may be that of another network namespace."""
+    states = {}
+    for name in interfaces:
+        try:
+            states[name] = host.read_text(f"/sys/class/net/{name}/operstate", 256)
+        except ReadError:
+            continue
+    return states

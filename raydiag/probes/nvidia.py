@@ -1,0 +1,230 @@
+"""NVIDIA GPUs as the driver lists them, and what nvidia-smi says of each.
+
+nvidia-smi is asked once, for all GPUs; a second time only where this version knows a field by its
+other name or not at all. It is not started where no driver is loaded.
+
+Source: /proc/driver/nvidia/version, /proc/driver/nvidia/gpus/<address>/information,
+nvidia-smi --query-gpu=... --format=csv,noheader,nounits. Sample of `information`, cut:
+
+    Model:           NVIDIA H100 80GB HBM3
+    GPU UUID:        GPU-1c0ffee5-0000-4000-8000-0123456789ab
+    Device Minor:    0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional, Union
+
+from raydiag import sandbox
+from raydiag.amdgpu import is_pci_address
+from raydiag.errors import NoData, ReadError
+from raydiag.host import Host
+from raydiag.model import Status, Unread
+from raydiag.probes import COMMANDS, probe
+
+_PROC = "/proc/driver/nvidia"
+_DEVICE = "/dev/nvidiactl"
+_PROGRAM = "nvidia-smi"
+_TIMEOUT_S = 8.0  # without persistence mode every GPU is initialised first, a second each
+_MIB = 1 << 20
+
+# The name comes last, so that a comma in it does no harm. What stands behind a stroke is what other
+# versions call the same.
+_FIELDS = (
+    *("index", "pci.bus_id", "uuid", "temperature.gpu", "power.draw", "power.limit"),
+    *("clocks.sm", "clocks.max.sm", "memory.used", "memory.total", "utilization.gpu"),
+    *("ecc.errors.uncorrected.volatile.total", "ecc.errors.corrected.volatile.total"),
+    *(
+        "clocks_event_reasons.active|clocks_throttle_reasons.active",
+        "pcie.link.gen.current",
+        "pcie.link.gen.max",
+    ),
+    *("pcie.link.width.current", "pcie.link.width.max", "name"),
+)
+_MOST_TRIES = 4
+
+
+@dataclass(frozen=True)
+class NvidiaGpu:
+    gpu: int  # index: nvidia-smi's, else the position among the addresses; both in PCI order
+    address: str  # PCI address, e.g. "0000:1b:00.0"
+    name: str  # model, e.g. "NVIDIA H100 80GB HBM3"; "" unknown
+    uuid: str  # "GPU-..."; "" unknown
+    driver_version: str  # e.g. "550.54.15"; "" unknown
+    temperature_c: Optional[float]  # degrees Celsius, temperature.gpu
+    power_w: Optional[float]  # watts, power.draw, of most models an average over a second
+    power_cap_w: Optional[float]  # watts, power.limit
+    sm_clock_mhz: Optional[float]  # MHz, clocks.sm
+    max_sm_clock_mhz: Optional[float]  # MHz, clocks.max.sm
+    vram_used_bytes: Optional[int]  # bytes, memory.used (in MiB)
+    vram_total_bytes: Optional[int]  # bytes, memory.total (in MiB)
+    utilisation_percent: Optional[float]  # percent of the last second in which a kernel ran
+    ecc_uncorrected: Optional[int]  # memory errors since the driver was loaded
+    ecc_corrected: Optional[int]  # the same, corrected
+    clock_reasons: Optional[int]  # bits of clocks_event_reasons.active: why clocks are lowered
+    pcie_generation: Optional[int]  # pcie.link.gen.current, lower while the GPU is idle
+    max_pcie_generation: Optional[int]  # pcie.link.gen.max of GPU and slot together
+    pcie_width: Optional[int]  # lanes, pcie.link.width.current
+    max_pcie_width: Optional[int]  # lanes, pcie.link.width.max
+
+
+@probe(NvidiaGpu, timeout_s=10, reader=COMMANDS)
+def nvidia(host: Host) -> Iterator[Union[NvidiaGpu, Unread]]:
+    """One record per GPU in index order, as nvidia-smi lists them; an Unread for what it refuses.
+
+    Without its answer, the driver's own list stands in, and all readings are None. Raises NoData
+    without driver or GPU, ReadError when nothing says which GPUs there are.
+    """
+    if not host.exists(_PROC) and not host.exists(_DEVICE):
+        raise NoData("no NVIDIA driver is loaded")
+    version = driver_version(_text(host, f"{_PROC}/version"))
+    listed = _listed(host)
+    try:
+        rows, refused = _ask()
+    except NoData as error:
+        rows, refused = [], ReadError(f"{error}; temperatures, clocks and errors are unknown")
+    except ReadError as error:
+        rows, refused = [], error
+    if not rows and not listed:
+        raise refused or NoData("the NVIDIA driver has no GPU")
+    if refused:
+        yield Unread(_PROGRAM, refused.status, str(refused))
+    missing = {gpu["pci.bus_id"] for gpu in listed} - {row["pci.bus_id"] for row in rows}
+    for address in sorted(missing if rows else ()):
+        text = f"{_PROGRAM} does not list this GPU, though the driver has it"
+        yield Unread(f"{_PROC}/gpus/{address}", Status.ERROR, text)
+    yield from (_gpu(row, version) for row in rows or listed)
+
+
+def driver_version(text: str) -> str:
+    """The number in /proc/driver/nvidia/version; "" where there is none.
+
+    It is the first word of digits and dots: `... Kernel Module  550.54.15  Tue ...`.
+    """
+    words = (word for word in text.split() if "." in word)
+    return next((word for word in words if _is_count(word.replace(".", ""))), "")
+
+
+def pci_address(text: str) -> str:
+    """`00000000:1B:00.0` -> "0000:1b:00.0", as the kernel writes it; "" for anything else."""
+    domain, _, rest = text.strip().lower().partition(":")
+    address = f"{domain.lstrip('0'):0>4}:{rest}"
+    return address if is_pci_address(address) else ""
+
+
+def unknown_field(said: str) -> str:
+    """The field that nvidia-smi does not know, "" when it complains of none."""
+    if "is not a valid field" not in said:
+        return ""
+    return said.partition('"')[2].partition('"')[0]
+
+
+def rows_of(text: str, fields: Sequence[str]) -> tuple[list[dict[str, str]], str]:
+    """Values by field of each GPU, and what else was said."""
+    rows, rest = [], []
+    for line in text.split("\n"):
+        values = [value.strip() for value in line.split(",", len(fields) - 1)]
+        row = dict(zip(fields, values))
+        row["pci.bus_id"] = pci_address(row.get("pci.bus_id", ""))
+        if len(values) == len(fields) and row["pci.bus_id"] and _is_count(row.get("index", "")):
+            rows.append(row)
+        elif line.strip():
+            rest.append(line.strip())
+    return rows, " ".join(rest)
+
+
+def number(text: str) -> Optional[float]:
+    """None for "[N/A]", "[Not Supported]", "ERR!" and whatever else is no plain number."""
+    plain = text[:1] != "." and _is_count(text.replace(".", "", 1)) and len(text) < 19
+    return float(text) if plain else None
+
+
+def _ask() -> tuple[list[dict[str, str]], Optional[ReadError]]:
+    """Rows, and what kept some or all of them away. Raises NoData without nvidia-smi, ReadError."""
+    fields = [field.split("|") for field in _FIELDS]
+    for _ in range(_MOST_TRIES):
+        query = ",".join(names[0] for names in fields)
+        argv = [_PROGRAM, f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+        status, stdout, stderr = sandbox.run_command(argv, _TIMEOUT_S)
+        said = stdout.decode("utf-8", "replace")
+        complaint = stderr.decode("utf-8", "replace").strip()
+        refused = unknown_field(said + complaint)
+        if not refused:
+            break
+        fields = [[name for name in names if name != refused] for names in fields]
+        fields = [names for names in fields if names]
+    known = {name: names.split("|")[0] for names in _FIELDS for name in names.split("|")}
+    rows, rest = rows_of(said, [known[names[0]] for names in fields])
+    if status == 0 and not rest:
+        return rows, None
+    return rows, ReadError(f"{_PROGRAM} ended with {status}: {(rest or complaint)[:300]}")
+
+
+def _listed(host: Host) -> list[dict[str, str]]:
+    """GPUs of the driver's own list whose device file is here, as rows with what it tells."""
+    try:
+        names = host.listdir(f"{_PROC}/gpus")
+    except ReadError:
+        return []
+    rows = []
+    for gpu, address in enumerate(filter(is_pci_address, names)):
+        lines = _text(host, f"{_PROC}/gpus/{address}/information").split("\n")
+        told = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
+        minor = told.get("Device Minor", "")
+        if minor and not host.exists(f"/dev/nvidia{minor}"):
+            continue  # the container has not been given this one
+        row = {"index": str(gpu), "pci.bus_id": address}
+        rows.append({**row, "uuid": told.get("GPU UUID", ""), "name": told.get("Model", "")})
+    return rows
+
+
+def _text(host: Host, path: str) -> str:
+    try:
+        return host.read_text(path, 4096)
+    except ReadError:
+        return ""
+
+
+def _gpu(row: Mapping[str, str], version: str) -> NvidiaGpu:
+    def value(field: str) -> Optional[float]:
+        return number(row.get(field, ""))
+
+    def count(field: str, unit: int = 1) -> Optional[int]:
+        found = value(field)
+        return None if found is None else int(found) * unit
+
+    return NvidiaGpu(
+        gpu=int(row["index"]),
+        address=row["pci.bus_id"],
+        name=row.get("name", ""),
+        uuid=row.get("uuid", ""),
+        driver_version=version,
+        temperature_c=value("temperature.gpu"),
+        power_w=value("power.draw"),
+        power_cap_w=value("power.limit"),
+        sm_clock_mhz=value("clocks.sm"),
+        max_sm_clock_mhz=value("clocks.max.sm"),
+        vram_used_bytes=count("memory.used", _MIB),
+        vram_total_bytes=count("memory.total", _MIB),
+        utilisation_percent=value("utilization.gpu"),
+        ecc_uncorrected=count("ecc.errors.uncorrected.volatile.total"),
+        ecc_corrected=count("ecc.errors.corrected.volatile.total"),
+        clock_reasons=_bits(row.get("clocks_event_reasons.active", "")),
+        pcie_generation=count("pcie.link.gen.current"),
+        max_pcie_generation=count("pcie.link.gen.max"),
+        pcie_width=count("pcie.link.width.current"),
+        max_pcie_width=count("pcie.link.width.max"),
+    )
+
+
+def _bits(text: str) -> Optional[int]:
+    """A mask such as 0x0000000000000044; None for anything else."""
+    digits = text[2:].lower()
+    hexadecimal = text.startswith("0x") and 0 < len(digits) <= 16
+    return int(digits, 16) if hexadecimal and not digits.strip("0123456789abcdef") else None
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit()

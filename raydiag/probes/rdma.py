@@ -1,0 +1,248 @@
+"""Ports of RDMA network cards: link state, rate, and counters of ionic, mlx5 and bnxt_re.
+
+A read may be a question to the card's firmware, so only counters that say something are read, and
+those of one port in a row: the kernel answers hw_counters from one question for some milliseconds.
+After the first file that fails nothing more of a device is read. Some cards, such as those that a
+fabric manager has taken over, refuse every question, and their driver logs each refusal.
+
+Source: /sys/class/infiniband/<device>/ports/<port>/{state,phys_state,rate,link_layer},
+{counters,hw_counters}/*, gid_attrs/ndevs/0; <device>/device/{driver,physfn,net} (kernel
+documentation, ABI sysfs-class-infiniband). Samples:
+
+    4: ACTIVE
+    5: LinkUp
+    400 Gb/sec (4X NDR)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Optional, Union
+
+from raydiag.amdgpu import is_pci_address
+from raydiag.errors import NoData, ParseError, ReadError
+from raydiag.host import Host
+from raydiag.model import Status, Unread
+from raydiag.probes import probe
+
+DIRECTORY = "/sys/class/infiniband"
+
+_STATES = frozenset(("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"))
+_UNITS_OF_4_BYTES = ("port_rcv_data", "port_xmit_data")
+_UNSUPPORTED = 1 << 63  # and above: the firmware's -1, printed without its sign
+
+# fmt: off
+STANDARD_COUNTERS = frozenset((
+    "port_rcv_packets", "port_xmit_packets", *_UNITS_OF_4_BYTES,
+    "link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors",
+    "local_link_integrity_errors",
+))
+HARDWARE_COUNTERS = frozenset((
+    # ionic
+    "rx_rdma_ucast_bytes", "tx_rdma_ucast_bytes", "rx_rdma_ucast_pkts", "tx_rdma_ucast_pkts",
+    "tx_rdma_retx_bytes", "tx_rdma_retx_pkts", "tx_rdma_ack_timeout",
+    "rx_rdma_ecn_pkts", "rx_rdma_cnp_pkts", "tx_rdma_cnp_pkts",
+    "req_rx_cqe_err", "req_tx_retry_excd_err", "req_rx_pkt_seq_err", "req_rx_impl_nak_seq_err",
+    "req_rx_rnr_retry_err", "req_rx_dup_response", "resp_rx_dup_request", "resp_rx_outouf_seq",
+    "tx_rdma_ccl_cts_pkts", "tx_rdma_ccl_cts_bytes", "rx_rdma_ccl_cts_pkts",
+    "rx_rdma_ccl_cts_bytes", "tx_rdma_ccl_cts_retx_pkts", "tx_rdma_ccl_cts_retx_bytes",
+    "tx_rdma_ccl_cts_ack_timeout",
+    # mlx5; the newer bnxt_re has taken over most of its names
+    "out_of_sequence", "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err",
+    "rnr_nak_retry_err", "roce_adp_retrans", "roce_adp_retrans_to",
+    "req_transport_retries_exceeded", "req_rnr_retries_exceeded",
+    "np_cnp_sent", "np_ecn_marked_roce_packets", "rp_cnp_handled",
+    # bnxt_re
+    "rx_bytes", "tx_bytes", "rx_pkts", "tx_pkts", "to_retransmits", "seq_err_naks_rcvd",
+    "rnr_naks_rcvd", "missing_resp", "oos_drop_count", "max_retry_exceeded",
+    "rx_cnp_pkts", "tx_cnp_pkts", "rx_ecn_marked_pkts",
+))
+# fmt: on
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    device: str  # "ionic_0", "mlx5_0", "bnxt_re0"
+    port: int  # from 1
+    driver: str  # of the PCI device: "ionic", "mlx5_core", "bnxt_en"; "" software, or hidden
+    address: str  # PCI address, e.g. "0000:06:00.0"; "" without one
+    virtual_function: bool  # one of the cards that SR-IOV makes of one
+    netdev: str  # its network interface; "" none, or in another network namespace
+    link_layer: str  # "Ethernet" (RoCE), "InfiniBand"; "" unknown
+    state: str  # "ACTIVE", "DOWN", "INIT", ... (logical); "" unknown
+    phys_state: str  # "LinkUp", "Disabled", "Polling", ...; "" unknown
+    rate_gbits_per_s: Optional[float]  # 10^9 bits a second; of a port that is down it means nothing
+    width: str  # lanes and speed of a lane, "4X NDR"; "" unknown
+    counters: dict[str, int]  # since the driver was loaded; port_*_data_bytes are 4 x port_*_data
+
+
+def rdma_devices(host: Host) -> Sequence[str]:
+    """The directory of each RDMA device, by name. Raises NoData without any."""
+    devices = [f"{DIRECTORY}/{name}" for name in host.listdir(DIRECTORY)]
+    if not devices:
+        raise NoData("no RDMA device")
+    return devices
+
+
+@probe(RdmaPort, timeout_s=3, sources=rdma_devices, samples=2)
+def rdma(host: Host, source: str) -> Iterator[Union[RdmaPort, Unread]]:
+    """One record per port of one device, by number; a counter that is not there is not in it.
+
+    One Unread for a device that refuses, another one for what does not hold what it should. Raises
+    NoData for a device without ports.
+    """
+    files = _Files(host)
+    names = host.listdir(f"{source}/ports")
+    ports = sorted(int(name) for name in names if name.isascii() and name.isdigit())
+    if not ports:
+        raise NoData(f"{source}: no ports")
+    address = _pci_address(host, source)
+    driver = _driver(host, source)
+    virtual = host.exists(f"{source}/device/physfn")
+    for port in ports:
+        directory = f"{source}/ports/{port}"
+        state = files.state(f"{directory}/state")
+        if files.failure is not None:
+            break
+        rate, width = files.rate(f"{directory}/rate")
+        yield RdmaPort(
+            device=source.rsplit("/", 1)[-1],
+            port=port,
+            driver=driver,
+            address=address,
+            virtual_function=virtual,
+            netdev=_netdev(host, source, port, len(ports)),
+            link_layer=files.text(f"{directory}/link_layer"),
+            state=state if state in _STATES else "",
+            phys_state=files.state(f"{directory}/phys_state"),
+            rate_gbits_per_s=rate,
+            width=width,
+            counters=files.counters(directory),
+        )
+    if files.malformed:
+        yield Unread(source, Status.ERROR, "; ".join(files.malformed[:3]))
+    if files.failure is not None:
+        reason = f"{files.failure}; nothing more of this device was read"
+        yield Unread(source, files.failure.status, reason)
+        # Only a source that ends well is read again for the second sample.
+        raise NoData(reason)
+
+
+class _Files:
+    """Reads files of one device until one fails."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.failure: Optional[ReadError] = None
+        self.malformed: list[str] = []
+
+    def text(self, path: str) -> str:
+        """Empty for a file that is not there, and after a failure."""
+        if self.failure is not None:
+            return ""
+        try:
+            return self.host.read_text(path, 4096)
+        except NoData:
+            return ""
+        except ReadError as error:
+            self.failure = error
+            return ""
+
+    def state(self, path: str) -> str:
+        """The word in `4: ACTIVE`."""
+        text = self.text(path)
+        number, _, word = text.partition(":")
+        if text and not (number.isdigit() and word.strip()):
+            self.malformed.append(f"{path}: not a state: {text[:80]!r}")
+            return ""
+        return word.strip()
+
+    def rate(self, path: str) -> tuple[Optional[float], str]:
+        """Gbit/s and width of `400 Gb/sec (4X NDR)`."""
+        text = self.text(path)
+        try:
+            return parse_rate(text) if text else (None, "")
+        except ParseError as error:
+            self.malformed.append(f"{path}: {error}")
+            return None, ""
+
+    def counters(self, directory: str) -> dict[str, int]:
+        """What the port counts, of the names above."""
+        found: dict[str, int] = {}
+        kinds = (("hw_counters", HARDWARE_COUNTERS), ("counters", STANDARD_COUNTERS))
+        for kind, wanted in kinds:
+            for name in self._names(f"{directory}/{kind}"):
+                if name not in wanted:
+                    continue
+                try:
+                    count = parse_count(self.text(f"{directory}/{kind}/{name}"))
+                except ParseError as error:
+                    self.malformed.append(f"{directory}/{kind}/{name}: {error}")
+                    continue
+                if count is not None and name in _UNITS_OF_4_BYTES:
+                    found[f"{name}_bytes"] = 4 * count
+                elif count is not None:
+                    found[name] = count
+        return found
+
+    def _names(self, directory: str) -> Sequence[str]:
+        try:
+            return [] if self.failure else self.host.listdir(directory)
+        except NoData:
+            return []
+        except ReadError as error:
+            self.failure = error
+            return []
+
+
+def parse_count(text: str) -> Optional[int]:
+    """A counter; None for the ways to say that it does not count: -1 and `N/A (no PMA)`.
+
+    Raises ParseError for anything else that is no number.
+    """
+    if text.isascii() and text.isdigit() and len(text) <= 20:
+        return int(text) if int(text) < _UNSUPPORTED else None
+    if not text or text.startswith("N/A") or (text[0] == "-" and text[1:].isdigit()):
+        return None
+    raise ParseError(f"not a count: {text[:80]!r}")
+
+
+def parse_rate(text: str) -> tuple[float, str]:
+    """Gbit/s and width of `400 Gb/sec (4X NDR)`. Raises ParseError."""
+    number, _, rest = text.partition(" ")
+    unit, _, width = rest.partition(" (")
+    digits = number.replace(".", "", 1)
+    if unit != "Gb/sec" or not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
+        raise ParseError(f"not a rate: {text[:80]!r}")
+    return float(number), width.rstrip(")")
+
+
+def _driver(host: Host, source: str) -> str:
+    try:
+        return host.readlink(f"{source}/device/driver").rsplit("/", 1)[-1]
+    except ReadError:
+        return ""
+
+
+def _pci_address(host: Host, source: str) -> str:
+    """Of the device itself, which is the last one in its path; those of bridges stand before it."""
+    try:
+        parts = host.realpath(f"{source}/device").split("/")
+    except ReadError:
+        return ""
+    return next((part for part in reversed(parts) if is_pci_address(part)), "")
+
+
+def _netdev(host: Host, source: str, port: int, ports: int) -> str:
+    """The interface of a port; an empty table of addresses is EINVAL, and no failure."""
+    try:
+        names = host.listdir(f"{source}/device/net")
+        if len(names) == ports == 1:
+            return names[0]
+    except ReadError:
+        pass
+    try:
+        return host.read_text(f"{source}/ports/{port}/gid_attrs/ndevs/0", 256)
+    except ReadError:
+        return ""

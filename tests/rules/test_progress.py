@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raydiag.model import Confidence, Finding, NodeReport, ProbeResult, Status
+from raydiag.probes.ray_logs import RayLog
+from raydiag.rules.progress import stragglers
+from tests.rules.snapshots import NOW, report, snapshot
+
+
+def log(step: int | None, pid: int = 700, age_s: float | None = 0.1, **values: Any) -> RayLog:
+    known: dict[str, Any] = {
+        "component": "worker",
+        "path": f"/tmp/ray/s/logs/worker-1-01000000-{pid}.out",
+        "session": "s",
+        "session_from": "raylet",
+        "size_bytes": 1000,
+        "log_changed_s": 0.1,
+        "pid": pid,
+        "process_age_s": 900.0,
+        "job_id": "02000000",
+        "actor": "Trainer",
+        "title": f"Trainer(pid={pid})",
+        "step": step,
+        "step_format": "MaxText",
+        "step_duration_s": 0.5,
+        "step_age_s": age_s,
+        "step_line": f"completed step: {step}, seconds: 0.500,",
+    }
+    return RayLog(**{**known, **values})
+
+
+def node(
+    host: str, *logs: RayLog, later: tuple[RayLog, ...] = (), gap_s: float = 2.0
+) -> NodeReport:
+    result = ProbeResult("ray_logs", Status.OK, records=logs, later=later, interval_s=gap_s)
+    return report(host, results=[result])
+
+
+def found(*reports: NodeReport) -> list[Finding]:
+    return list(stragglers(snapshot(*reports)))
+
+
+def steps(*numbers: int, **values: Any) -> list[NodeReport]:
+    """A worker on each of the hosts a, b, ...; the last one with `values`."""
+    hosts = [node(chr(97 + n), log(number)) for n, number in enumerate(numbers[:-1])]
+    return [*hosts, node(chr(96 + len(numbers)), log(numbers[-1], **values))]
+
+
+def test_the_one_that_stopped_while_the_others_went_on() -> None:
+    (finding,) = found(*steps(120, 121, 119, 57, age_s=31.5, pid=812))
+    assert (finding.failure_class, finding.host, finding.pid) == ("straggler", "d", 812)
+    assert finding.task == "Trainer(pid=812)"
+    assert finding.onset == NOW - 31.5
+    assert finding.confidence is Confidence.LIKELY
+    assert finding.evidence[0].text == "completed step: 57, seconds: 0.500,"
+    assert "3 other workers on 3 hosts are at step 119 to 121" in finding.evidence[1].text
+
+
+def test_workers_of_one_host_are_one_finding() -> None:
+    well = [node(host, log(90, 1), log(90, 2)) for host in "abc"]
+    (finding,) = found(*well, node("d", log(40, 1, age_s=60), log(40, 2, age_s=60)))
+    assert (finding.host, finding.pid, finding.task) == ("d", None, "Trainer")
+    assert [piece.value for piece in finding.evidence] == [40, 40, 90]
+
+
+def test_two_samples_show_who_stands_still() -> None:
+    well = [node(host, log(90), later=(log(94),)) for host in "abc"]
+    chatting = log(57, age_s=None)  # writes other lines all the time
+    (finding,) = found(*well, node("d", chatting, later=(chatting,)))
+    assert (finding.host, finding.confidence) == ("d", Confidence.CONFIRMED)
+    assert not found(*well, node("d", chatting, later=(log(61, age_s=None),)))
+    assert not found(*well, node("d", chatting, later=(chatting,), gap_s=1.0))
+
+
+def test_far_behind_though_it_moves() -> None:
+    assert len(found(*steps(500, 500, 501, 200))) == 1
+    assert not found(*steps(500, 500, 501, 400))  # 50 s: may be the moment of reading
+
+
+def test_of_two_workers_only_a_long_silence_tells() -> None:
+    assert not found(*steps(120, 57, age_s=200))
+    assert [finding.host for finding in found(*steps(120, 57, age_s=400))] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        steps(120, 120, 121, 119),
+        steps(120, 120, 120, 120, age_s=4000),  # all stand at one step, this log is the oldest
+        [node(host, log(120, age_s=4000)) for host in "abcd"],
+        steps(120, 120, 120, 118, age_s=30),
+        steps(100, 70, 120, 57, age_s=30),  # each at its own step: trials, and one takes its time
+        steps(120, 120, 120, 57, age_s=2),  # a pause
+        steps(120, 120, 120, 57, age_s=30, job_id="01000000"),
+        steps(120, 120, 120, 57, age_s=30, actor="Evaluator"),
+        steps(120, 120, 120, 57, age_s=30, step_format="progress bar"),
+        steps(120, 120, 120, 57, age_s=30, total_steps=60),
+        steps(120, 120, 120, 57, age_s=30, process_age_s=200.0),  # began later
+        steps(120, 120, 120, 57, age_s=30, buffered=True),
+        [node("a"), node("b", log(None)), report("c")],
+        [],
+    ],
+)
+def test_silent(reports: list[NodeReport]) -> None:
+    assert not found(*reports)
+
+
+def test_fast_steps_that_are_read_at_different_moments_are_silent() -> None:
+    """One node is read 8 s before the others, in which these make 400 steps."""
+    fast: dict[str, Any] = {"step_duration_s": 0.02, "age_s": 0.02}
+    early = log(1000, **fast)
+    others = [node(host, replace(log(1400, **fast), pid=n)) for n, host in enumerate("abc")]
+    assert not found(*others, node("d", early))
+
+
+@given(st.integers(0, 10**6), st.integers(1, 12), st.floats(0, 1e6), st.floats(0.001, 1e4))
+def test_equal_steps_accuse_nobody(step: int, hosts: int, age_s: float, duration_s: float) -> None:
+    workers = [log(step, age_s=age_s, step_duration_s=duration_s) for _ in range(hosts)]
+    assert not found(*(node(f"n{n}", worker) for n, worker in enumerate(workers)))
+
+
+@given(st.lists(st.integers(0, 2000), min_size=1, max_size=12), st.floats(0, 1e5))
+def test_never_most_of_them(numbers: list[int], age_s: float) -> None:
+    accused = found(*(node(f"n{n}", log(s, age_s=age_s)) for n, s in enumerate(numbers)))
+    assert 2 * len(accused) <= len(numbers)
