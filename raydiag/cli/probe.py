@@ -172,7 +172,7 @@ def _through_ssh(
 def _request(arguments: argparse.Namespace) -> Request:
     from raydiag import catalog
     from raydiag.cluster.collect import Request
-    from raydiag.render import nodeset
+    from raydiag import nodeset
 
     select = None
     if arguments.node is not None:

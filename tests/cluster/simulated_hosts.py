@@ -248,7 +248,9 @@ class Cluster:
 
     def unmount(self, host: str, target: str | os.PathLike[str]) -> None:
         """Take a mount away that the host has copied from the machine."""
-        self._inside(host, "-m", "umount", "-l", target)
+        done = self.run_on(host, ["umount", "-l", target])
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip())
 
     def ray_output(self, host: str) -> str:
         """What `ray start` printed on that host."""

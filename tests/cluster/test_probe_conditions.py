@@ -119,9 +119,9 @@ def growing_aer(lab: Lab) -> AbstractContextManager[None]:
 
 @contextmanager
 def port_down(lab: Lab) -> Iterator[None]:
-    fake_rdma.set_state(lab.trees["node003"], "bnxt_re1", "1: DOWN", phys_state="3: Disabled")
+    fake_rdma.set_state(lab.trees["node003"], "bnxt_re1", "DOWN", phys_state="Disabled")
     yield
-    fake_rdma.set_state(lab.trees["node003"], "bnxt_re1", "4: ACTIVE", phys_state="5: LinkUp")
+    fake_rdma.set_state(lab.trees["node003"], "bnxt_re1", "ACTIVE", phys_state="LinkUp")
 
 
 def growing_retransmits(lab: Lab) -> AbstractContextManager[None]:
