@@ -12,7 +12,8 @@ from typing import TypeVar
 from raydiag import catalog
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.rules.blocked import d_state_accumulation, driver_faults
-from raydiag.rules.gpu import thermal_throttling, uncorrectable_errors
+from raydiag.rules.gpu import bad_pages, thermal_throttling, uncorrectable_errors
+from raydiag.rules.gpu_outliers import full_gpu_memory, hot_gpus, slow_gpus
 from raydiag.rules.kernel import kernel_findings
 from raydiag.rules.memory import cgroup_memory_pressure
 from raydiag.rules.network import (
@@ -31,6 +32,8 @@ from raydiag.rules.nodes import (
     machine_names,
     unreachable_nodes,
 )
+from raydiag.rules.pcie import degraded_links, growing_link_errors
+from raydiag.rules.pcie_paths import PciePaths
 from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew
 from raydiag.rules.rdma import ports_down, slow_ports
 from raydiag.rules.rdma_counters import congestion, losses
@@ -45,7 +48,13 @@ RULES: tuple[Rule, ...] = (
     kernel_findings,
     driver_faults,
     uncorrectable_errors,
+    bad_pages,
     thermal_throttling,
+    hot_gpus,
+    slow_gpus,
+    full_gpu_memory,
+    growing_link_errors,
+    degraded_links,
     d_state_accumulation,
     hung_reads,
     dead_nodes,
@@ -88,7 +97,7 @@ def judge(snapshot: Snapshot) -> list[Finding]:
             if finding.confidence is not Confidence.POSSIBLE:  # a hint is no sign
                 signs.setdefault(identity, set()).add(rule)
     return [
-        _placed(_weighed(_folded(same), len(signs.get(fault, ()))), machines)
+        _placed(_weighed(gpus.name(_folded(same)), len(signs.get(fault, ()))), machines)
         for fault, same in faults.items()
     ]
 
@@ -171,10 +180,16 @@ class _GpuIndex:
         indexes: dict[tuple[str, str], int] = {}
         addresses: dict[tuple[str, int], str] = {}
         for host, reports in by_host(snapshot).items():
-            for probe in ("gpu_sensors", "ras"):
+            for probe in ("gpu_sensors", "ras", "nvidia"):
                 for record in distinct(reports, probe, "address"):
                     indexes.setdefault((host, record.address), record.gpu)
                     addresses.setdefault((host, record.gpu), record.address)
+            paths = PciePaths(distinct(reports, "pcie", "address"))
+            for address, function in paths.functions.items():
+                # The kernel blames the bridge above a GPU for what happens on the link to it.
+                gpu = indexes.get((host, paths.bearer(function).address))
+                if gpu is not None:
+                    indexes.setdefault((host, address), gpu)
         return cls(indexes, addresses)
 
     def name(self, finding: Finding) -> Finding:
