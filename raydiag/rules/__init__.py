@@ -12,6 +12,13 @@ from typing import TypeVar
 from raydiag import catalog
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.rules.blocked import d_state_accumulation, driver_faults
+from raydiag.rules.exporter import (
+    exporter_down,
+    exporter_plugin_timeouts,
+    exporter_plugins_skipped,
+    exporter_restarts,
+    ghost_data,
+)
 from raydiag.rules.gpu import bad_pages, thermal_throttling, uncorrectable_errors
 from raydiag.rules.gpu_outliers import full_gpu_memory, hot_gpus, slow_gpus
 from raydiag.rules.kernel import kernel_findings
@@ -35,6 +42,7 @@ from raydiag.rules.nodes import (
 from raydiag.rules.pcie import degraded_links, growing_link_errors
 from raydiag.rules.pcie_paths import PciePaths
 from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew
+from raydiag.rules.progress import stragglers
 from raydiag.rules.rdma import ports_down, slow_ports
 from raydiag.rules.rdma_counters import congestion, losses
 from raydiag.rules.storage import exhausted_inodes, full_disks
@@ -74,6 +82,12 @@ RULES: tuple[Rule, ...] = (
     missing_gpus,
     version_skew,
     environment_mismatch,
+    stragglers,
+    exporter_down,
+    ghost_data,
+    exporter_plugin_timeouts,
+    exporter_plugins_skipped,
+    exporter_restarts,
 )
 
 # A fault of the whole host, however many GPUs and tasks show it.
