@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raydiag.model import NodeReport, ProbeResult, Severity, Status
+from raydiag.probes.kernel_log import KernelLine
 from raydiag.probes.pcie import PcieFunction
 from raydiag.rules import judge
 from raydiag.rules.pcie import degraded_links, growing_link_errors
 from raydiag.rules.pcie_paths import PciePaths
 from tests.rules.gpu_records import ADDRESSES, amd_gpus
-from tests.rules.snapshots import report, snapshot
+from tests.rules.snapshots import NOW, report, snapshot
 
 GPU, NIC = ADDRESSES[0], "0000:c1:00.0"
 
@@ -240,6 +241,20 @@ class TestGrowth:
         (finding,) = judge(snapshot(grown(first, later)))
         assert (finding.severity, finding.gpu, finding.device) == (Severity.WARNING, 0, GPU)
         assert len(finding.evidence) == 3
+
+    def test_the_kernels_word_about_the_port_above_is_evidence_of_the_same(self) -> None:
+        text = "pcieport 0000:00:01.1: AER: Uncorrected (Non-Fatal) error received: 0000:00:01.1"
+        line = KernelLine(1, NOW - 5, 1.0, 3, 0, text, True, 0)
+        logged = ProbeResult("kernel_log", Status.OK, records=[line])
+        sensors = ProbeResult("gpu_sensors", Status.OK, records=amd_gpus())
+        first, later = gpus(), changed(gpus(), GPU, nonfatal=2)
+        counted = ProbeResult("pcie", Status.OK, records=first, later=later, interval_s=1.0)
+        (finding,) = judge(snapshot(report("node0", results=[logged, sensors, counted])))
+        assert (finding.failure_class, finding.gpu, finding.device) == ("pcie-degraded", 0, GPU)
+        assert {piece.text for piece in finding.evidence} >= {
+            text,
+            "2 nonfatal errors within 1.0 s",
+        }
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), unique_by=lambda pair: pair[0]))
