@@ -121,7 +121,9 @@ def fetch(port: int, limit_s: float) -> tuple[str, str, bytes]:
     deadline = time.monotonic() + limit_s
     data = bytearray()
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=limit_s) as connection:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
+            connection.settimeout(limit_s)
+            connection.connect(("127.0.0.1", port))
             connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
             while len(data) < _BODY_LIMIT_BYTES:
                 connection.settimeout(max(0.001, deadline - time.monotonic()))
