@@ -12,6 +12,8 @@ from typing import TypeVar
 from raydiag import catalog
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.rules.blocked import d_state_accumulation, driver_faults
+from raydiag.rules.clock import skewed_clocks
+from raydiag.rules.cpu import cpu_contention, noisy_neighbours, thread_oversubscription
 from raydiag.rules.exporter import (
     exporter_down,
     exporter_plugin_timeouts,
@@ -19,8 +21,10 @@ from raydiag.rules.exporter import (
     exporter_restarts,
     ghost_data,
 )
+from raydiag.rules.exposure import exposed_endpoints
 from raydiag.rules.gpu import bad_pages, thermal_throttling, uncorrectable_errors
 from raydiag.rules.gpu_outliers import full_gpu_memory, hot_gpus, slow_gpus
+from raydiag.rules.job_hosts import missing_hosts
 from raydiag.rules.kernel import kernel_findings
 from raydiag.rules.memory import cgroup_memory_pressure
 from raydiag.rules.network import (
@@ -42,10 +46,11 @@ from raydiag.rules.nodes import (
 from raydiag.rules.pcie import degraded_links, growing_link_errors
 from raydiag.rules.pcie_paths import PciePaths
 from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew
+from raydiag.rules.previous_boot import crashes
 from raydiag.rules.progress import stragglers
 from raydiag.rules.rdma import ports_down, slow_ports
 from raydiag.rules.rdma_counters import congestion, losses
-from raydiag.rules.storage import exhausted_inodes, full_disks
+from raydiag.rules.storage import exhausted_inodes, full_disks, stalled_storage
 
 _Scope = TypeVar("_Scope")
 
@@ -54,6 +59,7 @@ Rule = Callable[[Snapshot], Iterable[Finding]]
 # The kernel log comes first: what it dates and names leads the evidence of a folded finding.
 RULES: tuple[Rule, ...] = (
     kernel_findings,
+    crashes,
     driver_faults,
     uncorrectable_errors,
     bad_pages,
@@ -67,9 +73,14 @@ RULES: tuple[Rule, ...] = (
     hung_reads,
     dead_nodes,
     unreachable_nodes,
+    missing_hosts,
     cgroup_memory_pressure,
     full_disks,
     exhausted_inodes,
+    stalled_storage,
+    noisy_neighbours,
+    thread_oversubscription,
+    cpu_contention,
     job_interfaces_down,
     ports_down,
     slow_ports,
@@ -82,6 +93,8 @@ RULES: tuple[Rule, ...] = (
     missing_gpus,
     version_skew,
     environment_mismatch,
+    skewed_clocks,
+    exposed_endpoints,
     stragglers,
     exporter_down,
     ghost_data,
