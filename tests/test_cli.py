@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from raydiag import __version__
-from raydiag.cli import main, options
+from raydiag.cli import main, options, probe
 from raydiag.errors import CannotRun
 from tests.fake_dashboard import END, FakeDashboard, Reply, framed, node, packed, start_message
 
@@ -40,6 +40,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
             monkeypatch.delenv(name)
     # Users have a buffered stdout, which can fail once more at exit.
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    monkeypatch.delenv("RAYDIAG_CONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     before = signal.getsignal(signal.SIGTERM)
     yield
@@ -120,10 +121,11 @@ def raydiag(*arguments: str, **options_: Any) -> subprocess.Popen[str]:
         (["probe", "--node", ""], "--node: no node is named"),
         (["probe", "--node", "a[3-1]"], "'3-1' runs backwards"),
         (["probe", "--node", "a[1-999999999]"], "more than"),
-        (["probe", "--all-nodes", "--only", "gpu"], "--only: no probe 'gpu'; there are: d_state, "),
+        (["probe", "--all-nodes", "--only", "gpu"], "--only: no probe 'gpu'; there are: "),
         (["probe", "--all-nodes", "--skip", "memory,gpu"], "--skip: no probe 'gpu'; there are: "),
         (["probe", "--all-nodes", "--only", ","], "no probe is left to run"),
         (["probe", "--all-nodes", "--only", "memory", "--skip", "memory"], "no probe is left"),
+        (["probe", "--all-nodes", "--only", ",", "--stacks", "--skip", "stacks"], "no probe is"),
         *(
             (["probe", "--all-nodes", f"--deadline={text}"], f"{text!r} is not a number of seconds")
             for text in ("0", "0.9", "-5", "601", "nan", "inf", "ten", "", "1e9")
@@ -251,6 +253,14 @@ def test_sets_of_nodes_are_expanded(invoke: Invoke, dashboard: FakeDashboard) ->
     dashboard.log = log
     invoke("probe", "--node", "a[1-2]", "b", "--node", "c", "--address", dashboard.url)
     assert asked[0] == ["a1", "a2", "b", "c"]
+
+
+def test_stacks_are_read_only_when_asked_for() -> None:
+    usual = probe._chosen(None, None, stacks=False)
+    assert "stacks" not in usual
+    assert probe._chosen(None, None, stacks=True) == sorted([*usual, "stacks"])
+    assert probe._chosen("memory", None, stacks=True) == ["memory", "stacks"]
+    assert probe._chosen("stacks", None, stacks=False) == ["stacks"]
 
 
 def test_help_loads_nothing_heavy() -> None:

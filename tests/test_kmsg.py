@@ -246,6 +246,66 @@ def test_text_says_what_where_and_what_next(
     assert "INFO nfs-ok" in command(capsys, "-v", str(log))[1]
 
 
+SYSLOG = (
+    f"Sep 14 10:20:30 gpu17 kernel: [   13.000000] {XID.format(79)}\n"
+    "Sep 14 10:20:31 gpu17 kernel: nfs: server storage7.corp.example.com not responding, "
+    "still trying\n"
+    "Sep 14 10:20:32 gpu18 kernel: nfs: server 10.3.4.5 OK\n"
+    "Sep 14 10:20:33 gpu18 kernel: python3[77]: segfault at 0 ip 1 sp 2 error 4 in "
+    "gpu17-lib.so[1+2]\n"
+)
+
+
+def test_markdown_says_what_text_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log"
+    log.write_text(SYSLOG + f"Sep 14 10:20:34 a kernel: {XID.format(48)}``` <b> |\x1b[31m\n")
+    code, out, _ = command(capsys, "--format", "markdown", str(log), str(tmp_path / "none"))
+    assert code == 1
+    assert out.startswith("**5 events in 2 files: 2 critical, ")
+    assert "\n## CRITICAL nvidia-xid\n\ngpu17 · " in out
+    assert f"\n```text\n{log}:1: " in out
+    assert "\nXid 79: GPU has fallen off the PCIe bus\n" in out
+    assert "\n````text\n" in out
+    assert "\x1b" not in out
+    assert "INFO" not in out
+    assert "To note (-v shows them): 1 nfs-ok\n" in out
+    assert "\n## Not read\n\n- " in out
+    verbose = command(capsys, "-v", "--format", "markdown", str(log))[1]
+    assert "## INFO nfs-ok" in verbose
+    assert "To note" not in verbose
+    text = command(capsys, str(log))[1]
+    assert out.count("Next: ") == text.count("Next: ")
+
+
+@pytest.mark.parametrize("form", ["text", "json", "markdown"])
+def test_redacted(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "home/alice"
+    home.mkdir(parents=True)
+    (home / "gpu17.log").write_text(SYSLOG)
+    arguments = ("-v", "--format", form, str(home / "gpu17.log"))
+    plain = command(capsys, *arguments)[1]
+    code, told, _ = command(capsys, "--redact", *arguments)
+    assert code == 1
+    for name in ("gpu17", "gpu18", "storage7", "corp.example", "10.3.4.5", "alice"):
+        assert name in plain
+        assert name not in told
+    assert "home/user-1/host-1.log" in told
+    for word in ("host-1", "host-2", "host-3", "addr-1", "nvidia-xid", "0000:1b:00.0", "4242"):
+        assert word in told
+    if form == "json":
+        parsed = json.loads(told)
+        jsonschema.validate(parsed, SCHEMA)
+        assert [event["host"] for event in parsed["events"]] == [
+            *("host-1", "host-1", "host-2", "host-2"),
+        ]
+
+
+def test_quiet_changes_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log"
+    log.write_text(SYSLOG)
+    assert command(capsys, "-q", str(log)) == command(capsys, str(log))
+
+
 def test_stdin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     reading, writing = os.pipe()
     os.write(writing, f"[   13.000000] {XID.format(79)}\n".encode())

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn, Optional
 
 from raydiag import __version__
-from raydiag.cli import kmsg, options, probe
+from raydiag.cli import config, kmsg, options, probe
 from raydiag.errors import RaydiagError
 
 _COMMANDS = (probe, kmsg)
@@ -22,7 +22,11 @@ _COMMANDS = (probe, kmsg)
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command; returns the exit code."""
-    parser = _parser()
+    parser, commands = _parser()
+    try:
+        _configure(parser, commands, argv)
+    except RaydiagError as error:
+        return _failed(error)
     arguments = parser.parse_args(argv)
     given = any(getattr(arguments, name) is not None for name in options.WAY_IN)
     if given and not arguments.reaches_cluster:
@@ -33,8 +37,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         return int(arguments.run(arguments))
     except RaydiagError as error:
-        print(f"raydiag: {_one_line(error)}", file=sys.stderr)
-        return error.exit_code
+        return _failed(error)
     except KeyboardInterrupt:
         print("raydiag: interrupted", file=sys.stderr)
         return 130
@@ -47,6 +50,21 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         hint = "please report it with the traceback that RAYDIAG_TRACEBACK=1 shows"
         print(f"raydiag: a bug of raydiag's own: {words}; {hint}", file=sys.stderr)
         return RaydiagError.exit_code
+
+
+def _configure(
+    parser: argparse.ArgumentParser, commands: config.Commands, argv: Optional[Sequence[str]]
+) -> None:
+    """Take defaults from the file of --config, else of RAYDIAG_CONFIG. Raises UsageError."""
+    said = config.given(parser, commands, argv)
+    path = said.get("config", os.environ.get("RAYDIAG_CONFIG"))
+    if path:
+        config.apply(path, parser, commands, said)
+
+
+def _failed(error: RaydiagError) -> int:
+    print(f"raydiag: {_one_line(error)}", file=sys.stderr)
+    return error.exit_code
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,23 +84,27 @@ def _one_line(error: object) -> str:
     return terminal(" ".join(str(error).split()))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, config.Commands]:
     parser = _Parser(
         prog="raydiag",
         description="Find out, from inside a Ray cluster, why a training job hangs or dies.",
     )
     parser.add_argument("--version", action="version", version=f"raydiag {__version__}")
+    options.add_config(parser)
     options.add_way_in(parser)
     parser.set_defaults(**dict.fromkeys(options.WAY_IN), reaches_cluster=False)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = {}
     for module in _COMMANDS:
-        command = commands.add_parser(
+        command = subparsers.add_parser(
             module.NAME,
             help=module.HELP,
             description=module.DESCRIPTION,
             epilog=module.EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        options.add_config(command)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
-    return parser
+        commands[module.NAME] = command
+    return parser, commands

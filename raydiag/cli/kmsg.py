@@ -17,6 +17,7 @@ examples:
   raydiag kmsg dmesg.txt /var/log/kern.log      any form of dmesg, journalctl and syslog
   journalctl -k -b -1 | raydiag kmsg -
   zcat kern.log.2.gz | raydiag kmsg --format json -
+  raydiag kmsg --format markdown --redact dmesg.txt     for a ticket
 
 Times without a zone are taken as UTC.
 
@@ -46,8 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
     examined = examine(arguments.files, now_s)
     if examined.nothing_read:
         raise CannotRun("; ".join(f"{item.source}: {item.reason}" for item in examined.unread))
+    if arguments.redact:
+        from raydiag.render.redact import redacted_log
+
+        examined = redacted_log(examined)
     if arguments.format == "json":
         report = render.json_report(examined, now_s)
+    elif arguments.format == "markdown":
+        report = render.markdown_report(examined, arguments.verbose)
     else:
         colour = options.wants_colour() and arguments.output is None
         report = render.text_report(examined, colour, options.width(), arguments.verbose)

@@ -8,30 +8,44 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from raydiag.errors import CannotRun
 
 
-def add_output(
-    parser: argparse.ArgumentParser, formats: Sequence[str] = ("text", "json")
-) -> argparse._ArgumentGroup:
-    """--format, -o, -q, -v; returns the group, for options that one command alone has."""
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """--format, -o, -q, -v, --redact."""
     group = parser.add_argument_group("output")
-    group.add_argument("--format", choices=formats, default="text")
+    group.add_argument("--format", choices=("text", "json", "markdown"), default="text")
     group.add_argument(
-        "-o",
-        dest="output",
+        *("-o", "--output"),
         type=_file_name,
         metavar="FILE",
         help="write the report there, not to stdout",
     )
-    group.add_argument("-q", dest="quiet", action="store_true", help="no progress on stderr")
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     group.add_argument(
-        "-v", dest="verbose", action="store_true", help="show all evidence, every node on its row"
+        *("-v", "--verbose"),
+        action="store_true",
+        help="show all evidence, every node on its row",
     )
-    return group
+    group.add_argument(
+        "--redact",
+        action="store_true",
+        help="replace names of hosts, users and jobs, addresses and arguments of commands",
+    )
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """--config: for a command, and before the command's name."""
+    parser.add_argument(
+        "--config",
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="defaults of options, in YAML; what the command line says wins (default: "
+        "RAYDIAG_CONFIG)",
+    )
 
 
 def add_way_in(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +68,7 @@ def add_way_in(parser: argparse.ArgumentParser) -> None:
         help="reach the dashboard on that machine's loopback through ssh, for this call only; "
         "--address then means what HEAD sees",
     )
-    add("-J", dest="jump", metavar="[USER@]JUMP", help="go through this machine (--ssh only)")
+    add("-J", "--jump", metavar="[USER@]JUMP", help="go through this machine (--ssh only)")
     add(
         "--ssh-config",
         metavar="FILE",

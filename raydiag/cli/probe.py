@@ -69,14 +69,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds between the two samples of counters, at least (default %(default)g)",
     )
+    parser.add_argument(
+        "--stacks",
+        action="store_true",
+        help="also read the Python stacks of workers and what they started, without pausing them "
+        "(needs py-spy on the nodes)",
+    )
     options.add_way_in(parser)
     parser.set_defaults(reaches_cluster=True)
-    output = options.add_output(parser, ("text", "json", "markdown"))
-    output.add_argument(
-        "--redact",
-        action="store_true",
-        help="replace names of hosts, users and jobs, addresses and arguments of commands",
-    )
+    options.add_output(parser)
 
 
 def _seconds(text: str, least: float = 1.0, most: float = _LONGEST_DEADLINE_S) -> float:
@@ -170,9 +171,8 @@ def _through_ssh(
 
 
 def _request(arguments: argparse.Namespace) -> Request:
-    from raydiag import catalog
+    from raydiag import catalog, nodeset
     from raydiag.cluster.collect import Request
-    from raydiag import nodeset
 
     select = None
     if arguments.node is not None:
@@ -180,7 +180,7 @@ def _request(arguments: argparse.Namespace) -> Request:
         if not select:
             raise UsageError("--node: no node is named")
     return Request(
-        probes=_chosen(arguments.only, arguments.skip),
+        probes=_chosen(arguments.only, arguments.skip, arguments.stacks),
         select=select,
         deadline_s=arguments.deadline,
         options={
@@ -195,7 +195,7 @@ def _request(arguments: argparse.Namespace) -> Request:
     )
 
 
-def _chosen(only: str | None, skip: str | None) -> list[str]:
+def _chosen(only: str | None, skip: str | None, stacks: bool) -> list[str]:
     """Names of the probes to run. Raises UsageError for unknown ones, or when none is left."""
     from raydiag import probes
 
@@ -208,12 +208,8 @@ def _chosen(only: str | None, skip: str | None) -> list[str]:
         for name in given:
             if name not in known:
                 raise UsageError(f"{option}: no probe {name!r}; there are: {', '.join(known)}")
-    chosen = [
-        name
-        for name in known
-        if (name in usual if only is None else name in named["--only"])
-        and name not in named["--skip"]
-    ]
+    wanted = set(usual if only is None else named["--only"]) | ({"stacks"} if stacks else set())
+    chosen = [name for name in known if name in wanted - set(named["--skip"])]
     if not chosen:
         raise UsageError("no probe is left to run: look at --only and --skip")
     return chosen

@@ -1,7 +1,7 @@
 """NVIDIA GPUs as the driver lists them, and what nvidia-smi says of each.
 
 nvidia-smi is asked once, for all GPUs; a second time only where this version knows a field by its
-other name or not at all. It is not started where no driver is loaded.
+other name or not at all. It is not started where no GPU can be used.
 
 Source: /proc/driver/nvidia/version, /proc/driver/nvidia/gpus/<address>/information,
 nvidia-smi --query-gpu=... --format=csv,noheader,nounits. Sample of `information`, cut:
@@ -75,10 +75,12 @@ def nvidia(host: Host) -> Iterator[Union[NvidiaGpu, Unread]]:
     """One record per GPU in index order, as nvidia-smi lists them; an Unread for what it refuses.
 
     Without its answer, the driver's own list stands in, and all readings are None. Raises NoData
-    without driver or GPU, ReadError when nothing says which GPUs there are.
+    without the driver, or a GPU that is ours to use; ReadError when nothing says which there are.
     """
-    if not host.exists(_PROC) and not host.exists(_DEVICE):
-        raise NoData("no NVIDIA driver is loaded")
+    # The driver's files show in every container of the machine; and without its device, nvidia-smi
+    # would make it.
+    if not host.exists(_DEVICE):
+        raise NoData("no NVIDIA GPU can be used here")
     version = driver_version(_text(host, f"{_PROC}/version"))
     listed = _listed(host)
     try:

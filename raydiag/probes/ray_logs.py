@@ -1,7 +1,7 @@
 """Logs of this cluster's Ray session on the node: what its workers printed last.
 
 Only ends of files are read, and only of workers that live and are not idle: what a dead process
-left says nothing of now. Costs about 1 ms of CPU for a worker.
+left says nothing of now. Costs 0.5 to 2 ms of CPU for a worker.
 
 Source: <session>/logs/{worker-<worker id>-<job id>-<pid>.{out,err},raylet.out,gcs_server.out}; the
 session is that of the raylet which we descend from (--session_dir, --log_dir in its command line).
@@ -30,8 +30,9 @@ from raydiag.worker_log import MOST_LINES, LogEnd, joined, markers, parse_end, s
 
 DEFAULT_TEMP = "/tmp/ray"
 
-_HEAD_BYTES, _TAIL_BYTES, _LEAST_TAIL_BYTES = 1024, 256 << 10, 16 << 10
-_BUDGET_BYTES = 8 << 20  # of all workers' tails; with many workers each tail is shorter
+_HEAD_BYTES, _SHORT_BYTES = 1024, 64 << 10
+_LONG_BYTES = 256 << 10  # where the short end has no step
+_BUDGET_BYTES, _LEAST_BYTES = 8 << 20, 16 << 10  # of all ends together, and of each
 _MOST_WORKERS = 256
 # Workers, as far as the kernel keeps their name, that do not train: idle, of Ray itself, and ours.
 _OTHERS = ("ray::IDLE", "ray::JobSupervi", "ray::RaydiagNod", "ray::DashboardA", "ray::RuntimeEnv")
@@ -54,7 +55,7 @@ class RayLog:
     actor: str = ""  # class of the actor or name of the task, from the first lines
     title: str = ""  # what the worker called itself last; mostly equal to `actor`
     whole: bool = False  # nothing of the files was left out
-    step: Optional[int] = None  # last one in the last 256 KiB of a file
+    step: Optional[int] = None  # last one in the end of a file, up to 256 KiB
     step_format: str = ""  # by its program or form, "MaxText"; "" when no step was seen
     total_steps: Optional[int] = None  # as the step's line has it
     step_duration_s: Optional[float] = None  # as the step's line has it
@@ -63,7 +64,7 @@ class RayLog:
     buffered: bool = False  # the end of `path` is half a line: output arrives late, in blocks
     errors: int = 0  # lines with words such as error or killed, last 64 KiB of each file
     error_lines: tuple[str, ...] = ()  # the last five of them
-    comm_warnings: int = 0  # of NCCL or RCCL, last 256 KiB of each file
+    comm_warnings: int = 0  # of NCCL or RCCL, in the end of each file: 64 to 256 KiB
     comm_lines: tuple[str, ...] = ()  # the last five lines of NCCL or RCCL there
     comm_inits_started: int = 0  # "Init START" and MSCCL++ lines there
     comm_inits_completed: int = 0  # "Init COMPLETE" lines there
@@ -79,10 +80,10 @@ def ray_logs(host: Host, session_name: str = "") -> Iterator[Union[RayLog, Unrea
     """
     session = find_session(host, session_name)
     workers = _live_workers(host, session)
-    tail = max(_LEAST_TAIL_BYTES, min(_TAIL_BYTES, _BUDGET_BYTES // (2 * len(workers) or 1)))
+    most = max(_LEAST_BYTES, _BUDGET_BYTES // (2 * len(workers) or 1))
     for worker in workers[:_MOST_WORKERS]:
         try:
-            record = _read_worker(host, session, worker, tail)
+            record = _read_worker(host, session, worker, most)
         except NoData:
             continue
         except ReadError as error:
@@ -259,9 +260,13 @@ def _read_ends(host: Host, path: str, tail_bytes: int) -> _File:
     return _File(head, tail, status.st_size, status.st_mtime)
 
 
-def _read_worker(host: Host, session: Session, worker: _Worker, tail_bytes: int) -> RayLog:
-    read = [(path, _read_ends(host, path, tail_bytes)) for path in worker.files]
-    ends = [_parsed(host, path, file, tail_bytes) for path, file in read]
+def _read_worker(host: Host, session: Session, worker: _Worker, most_bytes: int) -> RayLog:
+    for tail_bytes in (min(_SHORT_BYTES, most_bytes), min(_LONG_BYTES, most_bytes)):
+        read = [(path, _read_ends(host, path, tail_bytes)) for path in worker.files]
+        ends = [_parsed(host, path, file, tail_bytes) for path, file in read]
+        whole = max(file.size for _, file in read) <= tail_bytes
+        if whole or any(end.step is not None for end in ends):
+            break
     names = _names([text for _, file in read for text in (file.head, file.tail)])
     if names.get("actor_name", "").startswith(_OWN_ACTOR):
         raise NoData(f"worker {worker.pid} is raydiag's own")
@@ -285,7 +290,7 @@ def _read_worker(host: Host, session: Session, worker: _Worker, tail_bytes: int)
         job_id=names.get("job_id") or worker.job_id.replace("ffffffff", ""),
         actor=names.get("first actor_name") or title,
         title=title,
-        whole=max(file.size for _, file in read) <= tail_bytes,
+        whole=whole,
         step_age_s=changed_s if is_last else _age_s(stamp, now, changed_s),
         **values,
     )
@@ -321,7 +326,7 @@ def _age_s(stamp: Optional[float], now: float, changed_s: float) -> Optional[flo
 def _read_component(host: Host, session: Session, component: str) -> RayLog:
     """Errors that the raylet or the global control store logged last."""
     path = f"{session.logs}/{component}.out"
-    file = _read_ends(host, path, _LEAST_TAIL_BYTES)
+    file = _read_ends(host, path, _LEAST_BYTES)
     bad = [
         line
         for line in file.tail.split(b"\n")
@@ -334,7 +339,7 @@ def _read_component(host: Host, session: Session, component: str) -> RayLog:
         session_from=session.found,
         size_bytes=file.size,
         log_changed_s=max(0.0, time.time() - file.changed),
-        whole=file.size <= _LEAST_TAIL_BYTES,
+        whole=file.size <= _LEAST_BYTES,
         errors=len(bad),
         error_lines=tuple(shown(line) for line in bad[-MOST_LINES:]),
     )

@@ -1,16 +1,16 @@
-"""A kernel log's events as text and as a JSON document."""
+"""A kernel log's events as text, as Markdown and as a JSON document."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from raydiag import __version__
 from raydiag.kmsg import Examined, LoggedEvent
 from raydiag.model import Severity
 from raydiag.render import document
-from raydiag.render.escape import terminal
+from raydiag.render.escape import fenced, markdown, terminal
 from raydiag.render.layout import COLOURS, Page, count, utc
 
 SCHEMA = "raydiag.kmsg/1"
@@ -41,17 +41,42 @@ def _event(event: LoggedEvent) -> dict[str, Any]:
 def text_report(examined: Examined, colour: bool, width: int, verbose: bool) -> Iterator[str]:
     """The report for people: the gravest events first, remarks folded unless `verbose`."""
     page = Page(max(width, 40), colour)
-    events = sorted(examined.events, key=lambda event: -event.severity.rank)
-    shown = [event for event in events if verbose or event.severity is not Severity.INFO]
     blocks = [page.wrap(terminal(_summary(examined)))]
-    told: set[str] = set()
-    for event in shown:
-        blocks.append(_block(event, page, event.next_step not in told))
-        told.add(event.next_step)
-    blocks += [_remarks(events, page)] if len(shown) < len(events) else []
+    blocks += [_block(event, page, new) for event, new in _shown(examined, verbose)]
+    if remarks := _remarks(examined, verbose):
+        blocks.append(page.wrap(remarks))
     blocks += [_unread(examined, page)] if examined.unread else []
     for index, block in enumerate(blocks):
         yield ("\n" if index else "") + "\n".join(block) + "\n"
+
+
+def markdown_report(examined: Examined, verbose: bool) -> Iterator[str]:
+    """The same to paste into a ticket; what the log says stands in code blocks, or is escaped."""
+    yield f"**{markdown(_summary(examined))}**\n"
+    for event, new in _shown(examined, verbose):
+        facts = [markdown(fact) for fact in _facts(event) if fact]
+        blocks = [
+            f"## {event.severity.value.upper()} {markdown(event.event_class)}",
+            " · ".join(facts),
+            fenced([f"{event.file}:{event.line}: {event.text}"]),
+            markdown(event.meaning),
+            markdown(f"Next: {event.next_step}") if new else "",
+        ]
+        yield "".join(f"\n{block}\n" for block in blocks if block)
+    if remarks := _remarks(examined, verbose):
+        yield f"\n{markdown(remarks)}\n"
+    if examined.unread:
+        yield "\n## Not read\n\n"
+        yield from (f"- {markdown(f'{item.source}: {item.reason}')}\n" for item in examined.unread)
+
+
+def _shown(examined: Examined, verbose: bool) -> Iterator[tuple[LoggedEvent, bool]]:
+    """Events, the gravest first, without remarks; and whether the next step is a new one."""
+    told: set[str] = set()
+    for event in sorted(examined.events, key=lambda event: -event.severity.rank):
+        if verbose or event.severity is not Severity.INFO:
+            yield event, event.next_step not in told
+            told.add(event.next_step)
 
 
 def _summary(examined: Examined) -> str:
@@ -98,10 +123,12 @@ def _facts(event: LoggedEvent) -> Iterator[str]:
     yield "written by a program" if event.userspace else ""
 
 
-def _remarks(events: Iterable[LoggedEvent], page: Page) -> list[str]:
-    kinds = Counter(event.event_class for event in events if event.severity is Severity.INFO)
+def _remarks(examined: Examined, verbose: bool) -> str:
+    """The remarks that are not shown, by number."""
+    infos = [one for one in examined.events if one.severity is Severity.INFO and not verbose]
+    kinds = Counter(event.event_class for event in infos)
     told = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
-    return page.wrap(f"To note (-v shows them): {told}")
+    return f"To note (-v shows them): {told}" if told else ""
 
 
 def _unread(examined: Examined, page: Page) -> list[str]:

@@ -4,10 +4,11 @@ Replaced, each by the same stand-in throughout a report: names of the cluster's 
 logins and of file servers (host-1), other names in the hosts' domains, IPv4, IPv6 and hardware
 addresses (addr-1), users in /home/USER, /Users/USER and USER@ (user-1), Ray's session, submission
 and node, worker and actor ids (session-1, job-1, id-1), and what follows the first word of a
-command. Loopback addresses, PCI addresses, paths below /sys, /proc and /dev, versions, times,
-numbers and classes stay.
+command. Hosts of a kernel log are those that syslog and the NFS client name. Loopback addresses,
+PCI addresses, paths below /sys, /proc and /dev, versions, times, numbers and classes stay.
 
-Not promised: names that nothing tells apart from words (of actors, of projects in paths, of hosts
+Not promised: names that nothing tells apart from words (of actors, processes and functions, of
+projects in paths, of hosts
 that are in no list and no domain of the cluster), a host whose name is only digits where it stands
 inside a sentence, serial numbers of hardware, and who the reader can tell from what was wrong.
 """
@@ -17,13 +18,16 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from raydiag.model import Diagnosis, Finding, Snapshot
+
+if TYPE_CHECKING:
+    from raydiag.kmsg import Examined
 
 T = TypeVar("T")
 
@@ -48,9 +52,12 @@ _WORD = re.compile(r"[A-Za-z0-9]+")
 
 _NOBODY = ("root", "ray", "ubuntu", "localhost")  # these say nothing about anybody
 _SHORTEST_WORD = 3  # a shorter user name is replaced in /home and before @ only
-_VERBATIM = frozenset(("failure_class", "probe", "component", "fs_type", "wchan"))  # fields
+_VERBATIM = frozenset(  # fields
+    ("failure_class", "event_class", "finding", "probe", "component", "fs_type", "wchan")
+)
 _HOST_FIELDS = frozenset(("host", "hostname"))
 _NUMBERS = frozenset((int, float, bool, type(None)))
+_NFS_EVENTS = ("nfs-timeout", "nfs-ok")  # their device is a host
 _FILE_SERVERS = re.compile(r"(?P<host>[A-Za-z][\w.-]*):/")  # HOST:/EXPORT
 
 
@@ -58,8 +65,26 @@ def redacted(
     snapshot: Snapshot, diagnosis: Diagnosis, cluster: Mapping[str, Any]
 ) -> tuple[Snapshot, Diagnosis, Mapping[str, Any]]:
     """The same report about hosts, users and addresses that have no names."""
-    names = _Names(snapshot, diagnosis, cluster)
+    everything = (snapshot, diagnosis, cluster)
+    names = _Names(_host_names(snapshot, cluster), _commands(snapshot), everything)
     told = names.value(snapshot)
+    return told, _redacted_diagnosis(diagnosis, names), names.value(dict(cluster))
+
+
+def redacted_log(examined: Examined) -> Examined:
+    """The same for a kernel log. Names of processes stay, as in a probe's report."""
+    hosts = [event.host or "" for event in examined.events]
+    hosts += [event.device or "" for event in examined.events if event.event_class in _NFS_EVENTS]
+    names = _Names(hosts, (), examined)
+    return replace(
+        examined,
+        events=names.value(examined.events),
+        diagnosis=_redacted_diagnosis(examined.diagnosis, names),
+        unread=names.value(examined.unread),
+    )
+
+
+def _redacted_diagnosis(diagnosis: Diagnosis, names: _Names) -> Diagnosis:
     # A chain holds findings of the list, and is looked up in it by identity.
     findings = [names.value(finding) for finding in diagnosis.findings]
     place = {id(finding): index for index, finding in enumerate(diagnosis.findings)}
@@ -69,22 +94,19 @@ def redacted(
         return findings[diagnosis.findings.index(finding) if index is None else index]
 
     chains = [replace(one, findings=[same(f) for f in one.findings]) for one in diagnosis.chains]
-    coverage = names.value(diagnosis.coverage)
-    return told, Diagnosis(findings, chains, coverage), names.value(dict(cluster))
+    return Diagnosis(findings, chains, names.value(diagnosis.coverage))
 
 
 class _Names:
     """What is known to be a name, and what stands for it."""
 
-    def __init__(
-        self, snapshot: Snapshot, diagnosis: Diagnosis, cluster: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, hosts: Iterable[str], commands: Iterable[str], everything: Any) -> None:
         self._stand_ins: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = defaultdict(int)
         self._texts: dict[str, str] = {}
         self._hosts: dict[str, str] = {}  # lower-case name: stand-in
         self._domains: set[str] = set()
-        for name in _host_names(snapshot, cluster):
+        for name in hosts:
             self._learn_host(name)
         self._domain = None
         if self._domains:
@@ -94,10 +116,10 @@ class _Names:
             )
 
         self._commands: dict[str, list[str]] = defaultdict(list)  # by first word and a blank
-        for command in sorted(_commands(snapshot), key=len, reverse=True):
+        for command in sorted(commands, key=len, reverse=True):
             self._commands[command.partition(" ")[0] + " "].append(command)
         self._words = dict(self._hosts)
-        for name in self._user_names((snapshot, diagnosis, cluster)):
+        for name in self._user_names(everything):
             if len(name) >= _SHORTEST_WORD and _WORD.match(name):
                 self._words.setdefault(name.lower(), self._stand_in("user", name))
         # First alphanumeric run of a name: the names, longest first. One scan finds all of them.

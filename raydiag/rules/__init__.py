@@ -12,7 +12,19 @@ from typing import TypeVar
 from raydiag import catalog
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.rules.blocked import d_state_accumulation, driver_faults
-from raydiag.rules.gpu import thermal_throttling, uncorrectable_errors
+from raydiag.rules.clock import skewed_clocks
+from raydiag.rules.cpu import cpu_contention, noisy_neighbours, thread_oversubscription
+from raydiag.rules.exporter import (
+    exporter_down,
+    exporter_plugin_timeouts,
+    exporter_plugins_skipped,
+    exporter_restarts,
+    ghost_data,
+)
+from raydiag.rules.exposure import exposed_endpoints
+from raydiag.rules.gpu import bad_pages, thermal_throttling, uncorrectable_errors
+from raydiag.rules.gpu_outliers import full_gpu_memory, hot_gpus, slow_gpus
+from raydiag.rules.job_hosts import missing_hosts
 from raydiag.rules.kernel import kernel_findings
 from raydiag.rules.memory import cgroup_memory_pressure
 from raydiag.rules.network import (
@@ -32,10 +44,14 @@ from raydiag.rules.nodes import (
     unreachable_nodes,
 )
 from raydiag.rules.one_clock import on_one_clock
+from raydiag.rules.pcie import degraded_links, growing_link_errors
+from raydiag.rules.pcie_paths import PciePaths
 from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew
+from raydiag.rules.previous_boot import crashes
+from raydiag.rules.progress import stragglers
 from raydiag.rules.rdma import ports_down, slow_ports
 from raydiag.rules.rdma_counters import congestion, losses
-from raydiag.rules.storage import exhausted_inodes, full_disks
+from raydiag.rules.storage import exhausted_inodes, full_disks, stalled_storage
 
 _Scope = TypeVar("_Scope")
 
@@ -44,16 +60,28 @@ Rule = Callable[[Snapshot], Iterable[Finding]]
 # The kernel log comes first: what it dates and names leads the evidence of a folded finding.
 RULES: tuple[Rule, ...] = (
     kernel_findings,
+    crashes,
     driver_faults,
     uncorrectable_errors,
+    bad_pages,
     thermal_throttling,
+    hot_gpus,
+    slow_gpus,
+    full_gpu_memory,
+    growing_link_errors,
+    degraded_links,
     d_state_accumulation,
     hung_reads,
     dead_nodes,
     unreachable_nodes,
+    missing_hosts,
     cgroup_memory_pressure,
     full_disks,
     exhausted_inodes,
+    stalled_storage,
+    noisy_neighbours,
+    thread_oversubscription,
+    cpu_contention,
     job_interfaces_down,
     ports_down,
     slow_ports,
@@ -66,6 +94,14 @@ RULES: tuple[Rule, ...] = (
     missing_gpus,
     version_skew,
     environment_mismatch,
+    skewed_clocks,
+    exposed_endpoints,
+    stragglers,
+    exporter_down,
+    ghost_data,
+    exporter_plugin_timeouts,
+    exporter_plugins_skipped,
+    exporter_restarts,
 )
 
 # A fault of the whole host, however many GPUs and tasks show it.
@@ -90,7 +126,7 @@ def judge(snapshot: Snapshot) -> list[Finding]:
             if finding.confidence is not Confidence.POSSIBLE:  # a hint is no sign
                 signs.setdefault(identity, set()).add(rule)
     return [
-        _placed(_weighed(_folded(same), len(signs.get(fault, ()))), machines)
+        _placed(_weighed(gpus.name(_folded(same)), len(signs.get(fault, ()))), machines)
         for fault, same in faults.items()
     ]
 
@@ -173,10 +209,16 @@ class _GpuIndex:
         indexes: dict[tuple[str, str], int] = {}
         addresses: dict[tuple[str, int], str] = {}
         for host, reports in by_host(snapshot).items():
-            for probe in ("gpu_sensors", "ras"):
+            for probe in ("gpu_sensors", "ras", "nvidia"):
                 for record in distinct(reports, probe, "address"):
                     indexes.setdefault((host, record.address), record.gpu)
                     addresses.setdefault((host, record.gpu), record.address)
+            paths = PciePaths(distinct(reports, "pcie", "address"))
+            for address, function in paths.functions.items():
+                # The kernel blames the bridge above a GPU for what happens on the link to it.
+                gpu = indexes.get((host, paths.bearer(function).address))
+                if gpu is not None:
+                    indexes.setdefault((host, address), gpu)
         return cls(indexes, addresses)
 
     def name(self, finding: Finding) -> Finding:

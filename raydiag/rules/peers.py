@@ -12,13 +12,14 @@ from typing import Optional, TypeVar
 
 from raydiag.model import Evidence, Finding, NodeReport, Severity, Snapshot, Status
 from raydiag.probes.gpu_sensors import GpuSensors
+from raydiag.probes.pcie import PcieFunction
 from raydiag.probes.processes import RayProcess
 from raydiag.probes.versions import Version
 from raydiag.rules.nodes import by_host, distinct
 
 _Value = TypeVar("_Value", bound=Hashable)
 
-_DRIVER_DIRECTORY = "/sys/bus/pci/drivers/amdgpu"
+_DRIVER_DIRECTORY = "/sys/bus/pci/drivers"
 _GIB = 1 << 30
 _NOT_COMPARED = frozenset({"os", "python", "glibc"})
 _GPU_DRIVERS = frozenset({"amdgpu", "nvidia"})
@@ -40,20 +41,23 @@ def missing_gpus(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _by_model(hosts: Mapping[str, Sequence[NodeReport]]) -> Iterable[list[str]]:
-    """Hosts grouped by their GPUs' memory; those that do not say it go with the most."""
-    sizes = {host: _gpu_memory_gib(reports) for host, reports in hosts.items()}
-    usual = _most_common(size for size in sizes.values() if size is not None)
-    groups: dict[Optional[int], list[str]] = {}
-    for host, size in sizes.items():
-        groups.setdefault(usual if size is None else size, []).append(host)
+    """Hosts grouped by the model of their GPUs; those that do not say it go with the most."""
+    models = {host: _gpu_model(reports) for host, reports in hosts.items()}
+    usual = _most_common(model for model in models.values() if model is not None)
+    groups: dict[Optional[str], list[str]] = {}
+    for host, model in models.items():
+        groups.setdefault(usual if model is None else model, []).append(host)
     return groups.values()
 
 
-def _gpu_memory_gib(reports: Sequence[NodeReport]) -> Optional[int]:
-    """Memory of most GPUs of a host, which tells models apart; None where it is unknown."""
+def _gpu_model(reports: Sequence[NodeReport]) -> Optional[str]:
+    """What most GPUs of a host are: by their memory, of NVIDIA's the PCI id; None when unknown."""
     sensors: list[GpuSensors] = distinct(reports, "gpu_sensors", "address")
     totals = (sensor.vram_total_bytes for sensor in sensors)
-    return _most_common(round(total / _GIB) for total in totals if total)
+    size = _most_common(round(total / _GIB) for total in totals if total)
+    if size is not None:
+        return f"{size} GiB"
+    return _most_common(function.model for function in _nvidia_gpus(reports) if function.model)
 
 
 def _fewer(gpus: Mapping[str, frozenset[str]], time: float) -> Iterator[Finding]:
@@ -205,7 +209,12 @@ def _most_common(values: Iterable[_Value]) -> Optional[_Value]:
 
 
 def _gpu_addresses(reports: Sequence[NodeReport]) -> Optional[frozenset[str]]:
-    """PCI addresses of a host's GPUs; None where there is nothing to compare, or it is unknown."""
+    """PCI addresses of a host's GPUs; None where there is nothing to compare, or it is unknown.
+
+    NVIDIA's are those that its driver has on the PCI bus: nvidia-smi shows a container its own.
+    """
+    if nvidia := _nvidia_gpus(reports):
+        return frozenset(function.address for function in nvidia)
     statuses = [
         report.probes["gpu_sensors"].status for report in reports if "gpu_sensors" in report.probes
     ]
@@ -215,6 +224,11 @@ def _gpu_addresses(reports: Sequence[NodeReport]) -> Optional[frozenset[str]]:
     if not sensors and "amdgpu" not in _versions(reports):
         return None
     return frozenset(sensor.address for sensor in sensors)
+
+
+def _nvidia_gpus(reports: Sequence[NodeReport]) -> list[PcieFunction]:
+    functions: list[PcieFunction] = distinct(reports, "pcie", "address")
+    return [function for function in functions if function.name == "nvidia"]
 
 
 def _versions(reports: Sequence[NodeReport]) -> dict[str, str]:

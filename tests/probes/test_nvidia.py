@@ -84,6 +84,7 @@ def root(tmp_path: Path) -> Path:
     """A node with the driver and two GPUs, the second one in another PCI domain."""
     add_gpu(tmp_path, "0000:1b:00.0", 0)
     add_gpu(tmp_path, "0001:2c:00.0", 1)
+    (tmp_path / "dev/nvidiactl").touch()
     (tmp_path / "proc/driver/nvidia/version").write_text(f"{VERSION}\nGCC version: 12.2.0\n")
     return tmp_path
 
@@ -171,8 +172,19 @@ def test_no_data_without_a_driver(tmp_path: Path, smi: Answer) -> None:
     assert stand_in.queries == []  # where there is no driver nothing is started
 
 
+def test_no_data_in_a_container_without_gpus_on_a_node_with_some(root: Path, smi: Answer) -> None:
+    stand_in = Smi(WELL)
+    smi(stand_in)
+    for device in (root / "dev").iterdir():
+        device.unlink()
+    with pytest.raises(NoData):
+        run(root)
+    assert stand_in.queries == []
+
+
 def test_no_data_for_a_driver_without_gpus(tmp_path: Path, smi: Answer) -> None:
-    (tmp_path / "proc/driver/nvidia/gpus").mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
     smi(Smi())
     with pytest.raises(NoData):
         run(tmp_path)

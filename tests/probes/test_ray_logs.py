@@ -139,6 +139,12 @@ def test_ok_only_the_ends_of_long_files_are_read(node: Node) -> None:
     assert record.size_bytes > 3 << 30
 
 
+def test_ok_a_step_far_from_the_end_is_looked_for(node: Node) -> None:
+    node.worker(700, MARKERS * 900 + STEP.format(118) + "warning\n" * 20_000)
+    node.worker(701, MARKERS * 9000 + STEP.format(118) + "warning\n" * 60_000)
+    assert {record.pid: record.step for record in node.records()} == {700: 118, 701: None}
+
+
 def test_ok_steps_before_a_rotation(node: Node) -> None:
     path = node.worker(700, "later\n")
     name = path.rpartition("/")[2]

@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 
 from raydiag.model import Severity
+from raydiag.probes.bad_pages import BadPages
 from raydiag.probes.gpu_sensors import GpuSensors
 from raydiag.probes.ras import RasCount
-from raydiag.rules.gpu import thermal_throttling, uncorrectable_errors
+from raydiag.rules import judge
+from raydiag.rules.gpu import bad_pages, thermal_throttling, uncorrectable_errors
+from tests.rules.gpu_records import ADDRESSES, nvidia_gpus
 from tests.rules.snapshots import NOW, report, snapshot
 
 ADDRESS = "0000:c5:00.0"
@@ -81,3 +84,75 @@ def test_heat_at_the_critical_limit() -> None:
 )
 def test_cool_or_unknown_is_silent(values: dict[str, float | None]) -> None:
     assert not list(thermal_throttling(snapshot(report("a", gpu_sensors=[sensors(**values)]))))
+
+
+@pytest.mark.parametrize(("job_start", "severity"), [(None, "critical"), (NOW - 60, "warning")])
+def test_uncorrected_ecc_of_nvidia_is_judged_alike(job_start: float | None, severity: str) -> None:
+    sick = report("a", nvidia=nvidia_gpus(ecc_uncorrected=2))
+    (finding,) = uncorrectable_errors(snapshot(sick, job_start=job_start))
+    assert (finding.failure_class, finding.severity) == ("gpu-memory-error", Severity(severity))
+    assert (finding.gpu, finding.device) == (7, ADDRESSES[7])
+    assert finding.evidence[0].value == 2.0
+
+
+@pytest.mark.parametrize("count", [0, None])
+def test_corrected_ecc_of_nvidia_decides_nothing(count: int | None) -> None:
+    well = report("a", nvidia=nvidia_gpus(ecc_uncorrected=count, ecc_corrected=900))
+    assert not list(uncorrectable_errors(snapshot(well)))
+
+
+@pytest.mark.parametrize(
+    ("reasons", "severity", "text"),
+    [
+        (0x40, Severity.WARNING, "thermal slowdown by the hardware"),
+        (0x48, Severity.WARNING, "thermal slowdown by the hardware"),
+        (0x80, Severity.WARNING, "power brake from outside"),
+        (0x24, Severity.INFO, "thermal slowdown by the driver"),
+    ],
+)
+def test_nvidia_says_why_it_slows_down(reasons: int, severity: Severity, text: str) -> None:
+    slow = report("a", nvidia=nvidia_gpus(clock_reasons=reasons))
+    (finding,) = thermal_throttling(snapshot(slow))
+    assert (finding.failure_class, finding.severity) == ("thermal-throttling", severity)
+    assert (finding.gpu, finding.device) == (7, ADDRESSES[7])
+    assert text in finding.evidence[0].text
+    assert bool(finding.title) == (reasons == 0x80)  # that is not heat
+
+
+@pytest.mark.parametrize("reasons", [None, 0, 0x1, 0x2, 0x4, 0x10, 0x100])
+def test_idle_and_limits_that_were_set_are_no_slowdown(reasons: int | None) -> None:
+    seen = snapshot(report("a", nvidia=nvidia_gpus(clock_reasons=reasons)))
+    assert not list(thermal_throttling(seen))
+
+
+def pages(retired: int, pending: int, failed: int) -> BadPages:
+    return BadPages(3, ADDRESS, "/sys/ras/gpu_vram_bad_pages", retired, pending, failed)
+
+
+@pytest.mark.parametrize(
+    ("record", "severity", "value"),
+    [
+        (pages(5, 0, 0), Severity.INFO, 5.0),
+        (pages(5, 2, 0), Severity.WARNING, 2.0),
+        (pages(0, 0, 1), Severity.WARNING, 1.0),
+    ],
+)
+def test_bad_pages_in_use_are_a_warning(record: BadPages, severity: Severity, value: float) -> None:
+    (finding,) = bad_pages(snapshot(report("a", bad_pages=[record], ras=[count(ue=0)])))
+    assert (finding.failure_class, finding.severity) == ("gpu-memory-degrading", severity)
+    assert (finding.gpu, finding.device) == (3, ADDRESS)
+    assert finding.evidence[0].value == value
+
+
+def test_no_bad_page_is_silent() -> None:
+    assert not list(bad_pages(snapshot(report("a", bad_pages=[pages(0, 0, 0)]))))
+
+
+def test_bad_pages_are_evidence_of_the_error_that_made_them() -> None:
+    sick = report("a", bad_pages=[pages(5, 1, 0)], ras=[count(ue=1), count("gfx")])
+    (finding,) = judge(snapshot(sick))
+    assert (finding.failure_class, finding.severity) == ("gpu-memory-error", Severity.CRITICAL)
+    assert [piece.source for piece in finding.evidence] == [
+        "/sys/ras/umc_err_count",
+        "/sys/ras/gpu_vram_bad_pages",
+    ]

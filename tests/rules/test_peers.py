@@ -7,6 +7,7 @@ import pytest
 
 from raydiag.model import NodeReport, ProbeResult, Severity, Status, Unread
 from raydiag.probes.gpu_sensors import GpuSensors
+from raydiag.probes.pcie import PcieFunction
 from raydiag.probes.processes import RayProcess
 from raydiag.probes.versions import Version
 from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew
@@ -31,6 +32,11 @@ def gpu_node(
 ) -> NodeReport:
     found = sensors(addresses, vram)
     return report(host, gpu_sensors=found, **{"versions": versions(amdgpu="6.8"), **probes})
+
+
+def pcie_function(address: str, name: str, model: str) -> PcieFunction:
+    kind = "gpu" if name == "nvidia" else "rdma"
+    return PcieFunction(address, kind, name, None, model, "", *([None] * 10))
 
 
 class TestMissingGpus:
@@ -96,6 +102,17 @@ class TestMissingGpus:
             ("d", Severity.CRITICAL),
             ("e", Severity.CRITICAL),
         ]
+
+    def test_gpus_of_nvidia_are_those_on_the_bus(self) -> None:
+        def node(host: str, count: int, model: str = "10de:2330") -> NodeReport:
+            none = ProbeResult("gpu_sensors", Status.NO_DATA, reason="no amdgpu device")
+            found = [pcie_function(one, "nvidia", model) for one in ADDRESSES[:count]]
+            card = pcie_function("0000:c1:00.0", "mlx5_0", "15b3:1021")
+            return report(host, results=[none], pcie=[*found, card])
+
+        seen = snapshot(node("a", 8), node("b", 8), node("c", 7), node("d", 4, "10de:20b0"))
+        (finding,) = missing_gpus(seen)
+        assert (finding.host, finding.device) == ("c", ADDRESSES[7])
 
     def test_two_ray_nodes_of_one_machine_are_one_host(self) -> None:
         few = ADDRESSES[:7]
