@@ -13,6 +13,7 @@ from raydiag.render.escape import fenced, markdown, terminal
 from raydiag.render.layout import Page, count
 
 PROBE = "stacks"
+_RUNS_TASKS = "ray/_private/function_manager.py"  # below every task, in whatever thread it runs
 _NAMED = 4  # of so many processes each is named, of more the nodes and how many there are
 
 
@@ -25,6 +26,11 @@ class StackGroup:
     @property
     def first(self) -> Any:
         return self.threads[0][1]
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is a main thread or runs a task: the others serve these."""
+        return self.first.main or any(_RUNS_TASKS in frame for frame in self.first.frames)
 
     def heading(self, verbose: bool) -> str:
         """`2 main threads on node[1-2], idle: node1 pid 7 (train); ...`. Not escaped."""
@@ -60,7 +66,7 @@ class StackGroup:
 
 
 def stack_groups(snapshot: Snapshot) -> list[StackGroup]:
-    """Main threads first, then the others; the largest group first in each, the odd ones last."""
+    """Main threads and tasks of Ray, then the others; in each the largest group first."""
     alike: dict[object, list[tuple[str, Any]]] = defaultdict(list)
     for name, result in _results(snapshot):
         for stack in result.records:
@@ -69,7 +75,7 @@ def stack_groups(snapshot: Snapshot) -> list[StackGroup]:
     # By size, and then by place: the same cluster gives the same report.
     return sorted(
         found,
-        key=lambda group: (not group.first.main, -len(group.threads), group.first.frames),
+        key=lambda group: (not group.leads, -len(group.threads), group.first.frames),
     )
 
 
@@ -117,10 +123,10 @@ def _results(snapshot: Snapshot) -> list[tuple[str, ProbeResult]]:
 def _summary(results: Iterable[tuple[str, ProbeResult]], groups: Iterable[StackGroup]) -> str:
     processes = {(name, stack.pid) for name, result in results for stack in result.records}
     number, nodes = len(processes), len({name for name, _ in processes})
-    places = sum(group.first.main for group in groups)
+    places = sum(group.leads for group in groups)
     several = "process" if number == 1 else "processes"
     seen = f"{number} {several} on {count(nodes, 'node')}"
-    return f"{seen}, main threads at {count(places, 'place')}"
+    return f"{seen}, main threads and tasks at {count(places, 'place')}"
 
 
 def _not_looked_at(results: Iterable[tuple[str, ProbeResult]]) -> Iterator[str]:

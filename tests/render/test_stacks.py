@@ -71,7 +71,7 @@ def text(snapshot: Snapshot, verbose: bool = False, width: int = 100) -> str:
 
 def test_equal_stacks_are_one_group_and_the_odd_one_is_last_of_the_main_threads() -> None:
     assert text(cluster()).split("\n") == [
-        "STACKS  16 processes on 2 nodes, main threads at 2 places",
+        "STACKS  16 processes on 2 nodes, main threads and tasks at 2 places",
         "  15 main threads on node[01-02], idle",
         "    all_reduce (dist.py:12)",
         "    step (train.py:40)",
@@ -83,6 +83,21 @@ def test_equal_stacks_are_one_group_and_the_odd_one_is_last_of_the_main_threads(
         "  8 threads 'loader' on node01, idle",
         "    run (threading.py:9)",
     ]
+
+
+def test_a_task_in_a_thread_of_its_own_leads_as_main_threads_do() -> None:
+    """A threaded actor's main thread only waits for work."""
+    task = ["train (train.py:5)", "actor_method_executor (ray/_private/function_manager.py:740)"]
+    waits = ["main_loop (ray/_private/worker.py:1069)"]
+    serves = ["run (ray/_private/gc_collect_manager.py:29)"]
+    of_one = [
+        [stack(pid, waits), stack(pid, serves, main=False), stack(pid, task, main=False)]
+        for pid in (101, 201, 301)
+    ]
+    snapshot = Snapshot([node(1, *(one for found in of_one for one in found))], 1.0)
+    frames = [group.first.frames[0].split(" ")[0] for group in stack_groups(snapshot)]
+    assert frames == ["main_loop", "train", "run"]
+    assert "3 processes on 1 node, main threads and tasks at 2 places" in text(snapshot)
 
 
 def test_no_stack_is_dropped() -> None:
@@ -139,7 +154,7 @@ def test_every_format_has_them() -> None:
     report = probe_report(cluster(), WELL, {}, False, 100, False)
     assert report.index("STACKS") < report.index("COVERAGE")
     shown = probe_markdown(cluster(), WELL, {}, False)
-    assert "## Stacks\n\n16 processes on 2 nodes, main threads at 2 places." in shown
+    assert "## Stacks\n\n16 processes on 2 nodes, main threads and tasks at 2 places." in shown
     assert "```text\nread (loader.py:7)\n" in shown
     assert shown.index("15 main threads") < shown.index("1 main thread ")
     document = json.loads("".join(lines(probe_document(cluster(), WELL, {}, 0.0))))
