@@ -232,7 +232,10 @@ def _child(connection: socket.socket, serve: Serve, kind: str) -> None:
             name, request = json.loads(line)
             confinement.set_name(name)
             for message in serve(request):
-                _send(connection.fileno(), message)
+                try:
+                    _send(connection.fileno(), message)
+                except (TypeError, ValueError) as error:  # a value that JSON does not know
+                    _send(connection.fileno(), {"failed": ["error", f"cannot be sent: {error}"]})
             while _locks:
                 os.close(_locks.pop())
             confinement.set_name(_IDLE_NAME)
@@ -320,7 +323,8 @@ def _keep_only(connection: socket.socket) -> None:
 
 def _send(fd: int, message: dict[str, Any]) -> None:
     # os.write and not send(): the filter refuses sendto(), which is what send() is.
-    data = memoryview(json.dumps(message).encode() + b"\n")
+    # A record within a record is sent as its fields.
+    data = memoryview(json.dumps(message, default=vars).encode() + b"\n")
     while data:
         data = data[os.write(fd, data) :]
 

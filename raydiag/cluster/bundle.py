@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -19,6 +21,8 @@ _MODULES = [
     *("confinement", "sandbox", "runner", "carried", "probes.__init__"),
     *("cluster.__init__", "cluster.actor", "cluster.coordinator", "cluster.frames"),
 ]
+
+_BUILDS_ON = re.compile(r"^from raydiag\.probes\.(\w+) import", re.MULTILINE)
 
 # The driver must run on the Python that has Ray, which need not be the one on PATH. The shell's
 # parent is Ray's own job supervisor: take its interpreter, and the place where its ray lies. The
@@ -46,13 +50,52 @@ exec "$python" -B -c '%s'
 
 def modules(probes: Iterable[str]) -> dict[str, str]:
     """Source of every module that runs on the cluster, by module name."""
+    found: dict[str, str] = {}
     names = [*_MODULES, *(f"probes.{probe}" for probe in probes)]
-    return {f"raydiag.{name}".removesuffix(".__init__"): _source(name) for name in names}
+    while names:
+        name = names.pop(0)
+        full = f"raydiag.{name}".removesuffix(".__init__")
+        if full not in found:
+            found[full] = _source(name)
+            # A probe may build on another one, which then travels with it.
+            names += [f"probes.{probe}" for probe in _BUILDS_ON.findall(found[full])]
+    return found
 
 
 def _source(name: str) -> str:
     path = f"{name.replace('.', '/')}.py"
-    return files("raydiag").joinpath(path).read_text(encoding="utf-8")
+    return without_words(files("raydiag").joinpath(path).read_text(encoding="utf-8"))
+
+
+def without_words(text: str) -> str:
+    """Python source without its docstrings and whole-line comments, a quarter of what would travel.
+
+    Lines keep their numbers, so that a traceback still points to the source.
+    """
+    lines, tree = text.split("\n"), ast.parse(text)
+    docstrings = {id(found): found for node in ast.walk(tree) if (found := _docstring(node))}
+    inside: set[int] = set()  # numbers of lines that belong to other texts, where a # is no comment
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Constant, ast.JoinedStr)) and id(node) not in docstrings:
+            assert node.end_lineno is not None
+            inside.update(range(node.lineno + 1, node.end_lineno + 1))
+    for node in docstrings.values():
+        assert node.end_lineno is not None
+        lines[node.lineno - 1] = lines[node.lineno - 1][: node.col_offset] + '""'
+        lines[node.lineno : node.end_lineno] = [""] * (node.end_lineno - node.lineno)
+    return "\n".join(
+        "" if line.lstrip().startswith("#") and number not in inside else line
+        for number, line in enumerate(lines, start=1)
+    )
+
+
+def _docstring(node: ast.AST) -> ast.Constant | None:
+    if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    first = node.body[0] if node.body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        return first.value if isinstance(first.value.value, str) else None
+    return None
 
 
 def entrypoint(name: str) -> str:

@@ -168,13 +168,23 @@ class Cluster:
         The process returned is nsenter, which waits for the command and ends as it does. To signal
         the command, use `signal`.
         """
-        enter = ["nsenter", "-t", str(self.hosts[host].pid), "-n", "-m", "-u", "-i", "-p"]
-        # Entering a mount namespace changes to /: env -C goes back.
         return subprocess.Popen(
-            [*enter, "env", "-C", cwd or os.getcwd(), *argv],
+            self.command_on(host, argv, cwd),
             env={**self.environment(host), **(env or {})},
             **{"text": True, "start_new_session": True, "stdin": subprocess.DEVNULL, **options},
         )
+
+    def command_on(
+        self,
+        host: str,
+        argv: Sequence[str | os.PathLike[str]],
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> list[str]:
+        """The command line, for this machine, of a command on a host."""
+        enter = ["nsenter", "-t", str(self.hosts[host].pid), "-n", "-m", "-u", "-i", "-p"]
+        # Entering a mount namespace changes to /: env -C goes back.
+        words = [os.fspath(word) for word in (cwd or os.getcwd(), *argv)]
+        return [*enter, "env", "-C", *words]
 
     def signal(self, process: subprocess.Popen[str], number: int) -> None:
         """Send a signal to the command that `popen_on` started."""

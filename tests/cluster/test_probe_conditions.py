@@ -5,6 +5,8 @@ All of them can be switched on and off while the cluster runs, so one cluster se
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import fake_cgroup, fake_node, fake_rdma, fuse_hang, namespaces, shell_exporter
+from tests.cluster import fake_cgroup, fake_node, fake_rdma, fuse_hang, namespaces
 from tests.cluster.conftest import probe, wanted_or_skip
 from tests.cluster.fuse_hang import HangingFile
+from tests.cluster.shell_exporter import metrics, shell_exporter
 from tests.cluster.simulated_hosts import Cluster, HostSpec
 from tests.cluster.training import STEP_S, Plan, training
 
@@ -25,6 +28,7 @@ pytestmark = pytest.mark.cluster
 
 HOSTS = ("node001", "node002", "node003", "node004")
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+SERVED_FILE = Path("/tmp/node_hw_metrics.prom")  # where the shell exporter has it
 GIB = 1 << 30
 
 Fault = tuple[str, str | None, Any]
@@ -138,8 +142,25 @@ def clock_off(lab: Lab) -> Iterator[None]:
 
 @contextmanager
 def frozen_exporter(lab: Lab) -> Iterator[None]:
-    with shell_exporter.running(lab.cluster, "node003", mode="frozen"):
-        yield
+    """The one on node003 serves a file of ten minutes ago, those on the other hosts are well.
+
+    All hosts share the machine's /tmp, and so the file; the well ones write another one.
+    """
+    wanted_or_skip(f"{SERVED_FILE} is somebody's" if SERVED_FILE.exists() else "")
+    SERVED_FILE.write_text(metrics(cycle=1))
+    then = time.time() - 600
+    os.utime(SERVED_FILE, (then, then))
+    try:
+        with ExitStack() as stack:
+            for host in HOSTS:
+                command = lab.cluster.command_on(host, [sys.executable])
+                mode, file = "healthy", lab.clock.with_name(f"{host}.prom")
+                if host == "node003":
+                    mode, file = "frozen", SERVED_FILE
+                stack.enter_context(shell_exporter(mode, 9400, file, command))
+            yield
+    finally:
+        SERVED_FILE.unlink()
 
 
 @contextmanager
