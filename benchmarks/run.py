@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from raydiag import carried, probes
 from raydiag.cluster import bundle
 from raydiag.cluster.local import throwaway_ray
-from tests.cluster import fake_node, namespaces
+from tests.cluster import fake_node, fake_rdma, namespaces
 from tests.cluster.simulated_hosts import Cluster, HostSpec
 
 _RAYDIAG = [sys.executable, "-m", "raydiag"]
@@ -108,13 +108,14 @@ def _kmsg_cost(log: str) -> tuple[float, float]:
 
 
 def node() -> None:
-    """What one node pays over an empty actor: the runner and its readers, 8 GPUs."""
-    print("node: all probes, 8 GPUs, no Ray")
+    """What one node pays over an empty actor: the runner and its readers, 8 GPUs and 8 NICs."""
+    print("node: all probes, 8 GPUs, 8 NICs, no Ray")
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         (root / "proc").symlink_to("/proc")
         (root / "dev").symlink_to("/dev")
         fake_node.write_amdgpu(root / "sys")
+        fake_rdma.write_rdma(root / "sys", driver="ionic", devices=8)
         cpu, wall = [], []
         for _ in range(10):
             started = time.monotonic()
@@ -129,7 +130,7 @@ def node() -> None:
 
 
 def _node_bundle(root: str, extra: dict[str, str] | None = None) -> bytes:
-    names = probes.names()
+    names = probes.defaults()
     modules = bundle.modules(names)
     modules |= {f"raydiag.probes.{name}": text for name, text in (extra or {}).items()}
     request = {
@@ -201,6 +202,8 @@ def _hosts(directory: Path, count: int) -> list[HostSpec]:
     for number in range(1, count + 1):
         tree = directory / f"sys-{number}"
         fake_node.write_amdgpu(tree)
+        # Nothing has counted yet: else the node is watched for a second, which is no overhead.
+        fake_rdma.write_rdma(tree, driver="ionic", devices=8, since_boot=0)
         specs.append(HostSpec(f"node{number:03}", sys=tree))
     return specs
 

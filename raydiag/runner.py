@@ -35,7 +35,9 @@ _MOST_STUCK = 8  # stuck readers on a node; with that many, only the first stage
 _MOST_TIMEOUTS = 4  # of its own timeout, for a source whose reader runs or still sends
 _LOCK_RETRY_S = 0.05
 _LAST_LOOK_S = 0.2  # at the node's deadline, at readers that were killed then
-_INTERVAL_S = 0.5  # between the two samples of counters, at least
+# Between the two samples of counters, at least: where nothing has counted yet, and where a record
+# asks for a longer look.
+_GLANCE_S, _WATCH_S = 0.2, 1.0
 _RESERVE_S = 1.0  # before the node's deadline there is no time for a second sample
 
 
@@ -102,8 +104,8 @@ class Runner:
     """One run over one node.
 
     `request`: "probes" (names), "options" (per probe), "driver_fault_symbols", "force_ras",
-    "interval_s" (between the samples of counters), and "root" for tests. Every node of a run gets
-    the same.
+    "interval_s" (between the samples of counters; None: as long as it takes), and "root" for tests.
+    Every node of a run gets the same.
     """
 
     def __init__(self, request: Mapping[str, Any], budget_s: float) -> None:
@@ -111,7 +113,9 @@ class Runner:
         self.options: Mapping[str, Any] = request.get("options", {})
         self.symbols: list[str] = request.get("driver_fault_symbols", [])
         self.force_ras = bool(request.get("force_ras"))
-        self.interval_s = float(request.get("interval_s", _INTERVAL_S))
+        interval_s = request.get("interval_s")
+        self.interval_s = _GLANCE_S if interval_s is None else float(interval_s)
+        self.watch_s = _WATCH_S if interval_s is None else self.interval_s
         self.started = time.monotonic()
         self.deadline = self.started + budget_s
         self.probes = [probes.load(name) for name in request["probes"]]
@@ -285,6 +289,8 @@ class Runner:
         for message in messages:
             if "record" in message:
                 (outcome.later if task.second else outcome.records).append(message["record"])
+            elif "watch" in message:
+                self.interval_s = max(self.interval_s, self.watch_s)
             elif "unread" in message:
                 if task.second:
                     continue  # the first sample has told
@@ -387,6 +393,8 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {"unread": [item.source, item.status.value, item.reason]}
             else:
                 yield {"record": vars(item)}
+                if probe.watch is not None and probe.watch(item):
+                    yield {"watch": True}
         yield {"done": True}
     except ReadError as error:
         yield {"failed": [error.status.value, str(error)]}

@@ -342,7 +342,7 @@ class TestRun:
             "options": {"kernel_log": {"words": ["ecc"]}},
             "driver_fault_symbols": ["amdgpu_x"],
             "force_ras": False,
-            "interval_s": 0.5,
+            "interval_s": None,
         }
 
     def test_progress_and_a_job_that_takes_its_time(self, dashboard: FakeDashboard) -> None:

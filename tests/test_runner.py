@@ -521,3 +521,13 @@ def test_without_time_for_a_second_sample_growth_is_not_known(tmp_path: Path) ->
     assert (counts["status"], counts["later"]) == ("timeout", [])
     assert "no time was left for a second sample" in counts["reason"]
     assert answer["duration_s"] < 4
+
+
+@pytest.mark.parametrize(("text", "least_s", "most_s"), [("0", 0.2, 0.9), ("7", 1.0, 5.0)])
+def test_what_has_counted_before_is_watched_for_longer(
+    text: str, least_s: float, most_s: float, tmp_path: Path
+) -> None:
+    (tmp_path / "errors").write_text(text)
+    body = COUNTS.replace("samples=2", "samples=2, watch=lambda seen: seen.text != '0'")
+    counts = run({"counts": body}, root=str(tmp_path))["probes"]["counts"]
+    assert least_s <= counts["interval_s"] <= most_s

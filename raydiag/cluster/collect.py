@@ -52,7 +52,7 @@ class Request:
     options: Mapping[str, Mapping[str, Any]]  # per probe
     driver_fault_symbols: Sequence[str] = ()
     force_ras: bool = False
-    interval_s: float = 0.5  # between the two samples of counters, at least
+    interval_s: Optional[float] = None  # between the two samples of counters; None: as needed
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class Probe:
     stage: int  # FIRST, NORMAL or LAST
     sources: Optional[Callable[[Host], Sequence[str]]]  # None: the probe is its own only source
     samples: int  # 2: read once more at the end of the run, so that counters show what moves
+    watch: Optional[Callable[[Any], bool]]  # a record that makes the second sample worth a wait
     opt_in: bool  # runs only when it is asked for by name
 
 
@@ -57,18 +58,22 @@ def probe(
     stage: int = NORMAL,
     sources: Optional[Callable[[Host], Sequence[str]]] = None,
     samples: int = 1,
+    watch: Optional[Callable[[Any], bool]] = None,
     opt_in: bool = False,
 ) -> Callable[[Callable[..., Iterator[Any]]], Callable[..., Iterator[Any]]]:
     """Register the decorated generator under its own name, which is also its module's name.
 
     With `sources`, the function is called once per source, each under its own deadline: a source
     that hangs costs its own value and no other.
+
+    With two `samples`, the second comes soon, unless a record of the first is one to `watch`: a
+    counter that has never counted hardly begins now, one that has may go on.
     """
 
     def register(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         name = function.__name__
         _registered[name] = Probe(
-            name, function, record, timeout_s, reader, stage, sources, samples, opt_in
+            name, function, record, timeout_s, reader, stage, sources, samples, watch, opt_in
         )
         return function
 

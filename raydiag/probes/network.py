@@ -51,7 +51,13 @@ class NetworkState:
     operstates: dict[str, str]  # by name: "up", "down", "lowerlayerdown", "unknown", ...
 
 
-@probe(NetworkState, timeout_s=2, samples=2)
+def has_counted(state: NetworkState) -> bool:
+    """Whether an interface or the accept queues have failed since boot."""
+    errors = (c.get("rx_errors") or c.get("tx_errors") for c in state.interfaces.values())
+    return any(errors) or any(state.tcp.get(name) for name in ("ListenOverflows", "ListenDrops"))
+
+
+@probe(NetworkState, timeout_s=2, samples=2, watch=has_counted)
 def network(host: Host) -> Iterator[Union[NetworkState, Unread]]:
     """One record; an Unread for each file that could not be read or understood.
 

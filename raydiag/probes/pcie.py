@@ -53,7 +53,14 @@ class PcieFunction:
     received_fatal: Optional[int]  # the same, uncorrectable that broke the link
 
 
-@probe(PcieFunction, timeout_s=4, samples=2)
+def has_counted(function: PcieFunction) -> bool:
+    """Whether it has seen AER errors since boot: then they are watched for longer."""
+    own = function.correctable, function.nonfatal, function.fatal
+    received = (function.received_correctable, function.received_nonfatal, function.received_fatal)
+    return any(own) or any(received)
+
+
+@probe(PcieFunction, timeout_s=4, samples=2, watch=has_counted)
 def pcie(host: Host) -> Iterator[Union[PcieFunction, Unread]]:
     """One record per function: GPUs, RDMA devices, then the bridges above them as they are met.
 

@@ -71,7 +71,12 @@ class RayLog:
     comm_init_waves: int = 0  # groups of those, apart by 20 other lines; all only if `whole`
 
 
-@probe(RayLog, timeout_s=4, samples=2)
+def steps(log: RayLog) -> bool:
+    """Whether it is one of training: in a second, one that moves may show it."""
+    return log.step is not None
+
+
+@probe(RayLog, timeout_s=4, samples=2, watch=steps)
 def ray_logs(host: Host, session_name: str = "") -> Iterator[Union[RayLog, Unread]]:
     """One record per worker at work (newest log first), then the raylet's and the GCS's own logs.
 

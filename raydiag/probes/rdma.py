@@ -85,7 +85,17 @@ def rdma_devices(host: Host) -> Sequence[str]:
     return devices
 
 
-@probe(RdmaPort, timeout_s=3, sources=rdma_devices, samples=2)
+def has_counted(port: RdmaPort) -> bool:
+    """Whether it has lost or refused anything since the driver was loaded; traffic aside."""
+    return any(count and not _is_traffic(name) for name, count in port.counters.items())
+
+
+def _is_traffic(name: str) -> bool:
+    notice = "cnp" in name or "ecn" in name  # how congestion control works
+    return notice or (name.endswith(("_bytes", "_pkts", "_packets")) and "retx" not in name)
+
+
+@probe(RdmaPort, timeout_s=3, sources=rdma_devices, samples=2, watch=has_counted)
 def rdma(host: Host, source: str) -> Iterator[Union[RdmaPort, Unread]]:
     """One record per port of one device, by number; a counter that is not there is not in it.
 

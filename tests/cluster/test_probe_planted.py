@@ -61,8 +61,10 @@ def test_each_fault_is_found_where_it_is(planted: Cluster) -> None:
 def test_driver_fault_keeps_the_ras_files_closed(planted: Cluster) -> None:
     answer = probe(planted, "--all-nodes")
     assert answer.node("node002")["probes"]["ras"]["status"] == "denied"
-    assert [(item["host"], item["source"]) for item in answer.document["coverage"]["unread"]] == [
-        ("node002", "ras")
+    unread = answer.document["coverage"]["unread"]
+    assert [(item["host"], item["source"]) for item in unread] == [
+        ("node002", "bad_pages"),
+        ("node002", "ras"),
     ]
     assert answer.node("node001")["probes"]["ras"]["status"] == "ok"
 
