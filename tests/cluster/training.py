@@ -1,7 +1,7 @@
 """A training-like job: one actor per host that prints a step line and takes its time.
 
-Run as a program on the head: `training.py <plans as JSON>`, {host: plan}. It says "ready" when
-every actor is at work, and ends with its stdin. See `Plan` for what each host's actor does.
+Run as a program on the head: `training.py <plans as JSON> <address>`. It says "ready" when every
+actor is at work, and ends with its stdin. See `Plan` for what each host's actor does.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ class Plan:
 
 
 @contextmanager
-def training(cluster: Cluster, plans: Mapping[str, Plan] | None = None) -> Iterator[None]:
+def training(
+    cluster: Cluster, plans: Mapping[str, Plan] | None = None, address: str = "auto"
+) -> Iterator[None]:
     """Train on every host of the cluster; the job is over when the block is left."""
     wanted = {host: asdict((plans or {}).get(host, Plan())) for host in cluster.hosts}
     process = cluster.popen_on(
         cluster.head,
-        [sys.executable, __file__, json.dumps(wanted)],
+        [sys.executable, __file__, json.dumps(wanted), address],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -59,7 +61,7 @@ def training(cluster: Cluster, plans: Mapping[str, Plan] | None = None) -> Itera
         process.wait(30)
 
 
-def _train(plans: Mapping[str, Mapping[str, object]]) -> None:
+def _train(plans: Mapping[str, Mapping[str, object]], address: str) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -80,7 +82,7 @@ def _train(plans: Mapping[str, Mapping[str, object]]) -> None:
         def here(self) -> str:
             return os.uname().nodename
 
-    ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     trainers = []
     for node in ray.nodes():
         plan = plans.get(node["NodeManagerHostname"])
@@ -102,4 +104,4 @@ def _train(plans: Mapping[str, Mapping[str, object]]) -> None:
 
 
 if __name__ == "__main__":
-    _train(json.loads(sys.argv[1]))
+    _train(json.loads(sys.argv[1]), sys.argv[2])
