@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from raydiag.host import Host
@@ -39,7 +37,6 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Host:
         (directory / "fd").mkdir(parents=True)
         (directory / "stat").write_text(_stat(pid, comm, state, ppid))
         (directory / "cmdline").write_text("ray::Trainer\0" if pid == WORKER else "loader\0")
-        (directory / "environ").write_text("PATH=/bin\0")
     (root / "proc" / str(STUCK) / "wchan").write_text("rpc_wait_bit_killable")
     (root / "proc" / str(STUCK) / "status").write_text("SigPnd:\t0000000000000000\n")
     (root / "proc" / "20" / "fd" / "7").symlink_to("/dev/kfd")
