@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from raydiag.host import Host
@@ -18,9 +22,14 @@ def _stat(pid: int, comm: str, state: str, ppid: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory) -> Host:
+def crowded() -> Iterator[Host]:
     """A raylet with one worker, which has started a program with thousands of children."""
-    root = tmp_path_factory.mktemp("crowded")
+    memory = Path("/dev/shm")  # tens of thousands of files are slow on a disk
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
+        yield _crowded(Path(directory))
+
+
+def _crowded(root: Path) -> Host:
     (root / "proc").mkdir()
     (root / "proc/stat").write_text("btime 1700000000\n")
     for pid in range(1, MOST + 1):
