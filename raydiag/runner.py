@@ -129,8 +129,8 @@ class Runner:
 
     def run(self) -> dict[str, Any]:
         """Run everything and return the answer as plain JSON values."""
-        self._run_stage([p for p in self.probes if p.stage != probes.LAST], sequential=False)
-        last = [p for p in self.probes if p.stage == probes.LAST]
+        self._run_stage([p for p in self.probes if p.stage < probes.LAST], sequential=False)
+        last = [p for p in self.probes if p.stage >= probes.LAST]
         symbol = "" if self.force_ras else self._driver_fault()
         if symbol:
             for probe in last:

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
+from raydiag.masking import masked_line
+
 LINE_LIMIT = 300
 MOST_LINES = 5
 _ERROR_BYTES = 64 << 10  # looked through for errors, from the end
@@ -27,10 +29,7 @@ _ERROR_WORDS = (b"error", b"exception", b"traceback", b"killed", b"oom")
 _ERROR = rb"(?i)\b(?:\w*error|\w*exception|traceback|killed|oom)\b"
 _COMM = rb"\b[NR]CCL (?:WARN|INFO|ERROR)\b|\bncclCommInit|\bMSCCL\+\+"
 _STAMP = rb"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)"
-# To the end of the line: too much is hidden rather than too little.
-_SECRET = (
-    r"(?i)((?:token|secret|password|passwd|api_?key|credentials?|authorization)[\"']?\s*[=:]\s*).+"
-)
+_LONGEST_STEP_S = 1e6  # what says more means something else
 
 
 @dataclass(frozen=True)
@@ -89,6 +88,7 @@ class LogEnd:
     step: Optional[int] = None  # the last one
     total_steps: Optional[int] = None  # as that line has it
     step_duration_s: Optional[float] = None  # as that line has it
+    step_stride: Optional[int] = None  # steps from one such line to the next; None: seen once
     step_line: str = ""
     step_stamp: Optional[float] = None  # that line's own time, Unix seconds
     step_is_last: bool = False  # nothing was written after that line
@@ -136,7 +136,7 @@ def joined(ends: Sequence[LogEnd], best: LogEnd) -> LogEnd:
 
 def shown(line: bytes) -> str:
     """A line as evidence: its beginning, without what looks like a secret."""
-    return re.sub(_SECRET, r"\1***", line[: 2 * LINE_LIMIT].decode("utf-8", "replace"))[:LINE_LIMIT]
+    return masked_line(line[: 2 * LINE_LIMIT].decode("utf-8", "replace"))[:LINE_LIMIT]
 
 
 def _last_step(text: bytes, end: LogEnd) -> LogEnd:
@@ -147,29 +147,36 @@ def _last_step(text: bytes, end: LogEnd) -> LogEnd:
     for line in reversed(text.replace(b"\r", b"\n").split(b"\n")):
         for form in formats:
             match = re.search(form.pattern, line[:2000]) if form.word in line else None
-            if match:
-                found = match.groupdict()
-                return replace(
-                    end,
-                    step_format=form.name,
-                    step=int(found["step"]),
-                    total_steps=int(found["total"]) if found.get("total") else None,
-                    step_duration_s=_duration_s(found),
-                    step_line=shown(line),
-                    step_stamp=_stamp_s(line),
-                    step_is_last=not later,
-                )
+            if not match:
+                continue
+            found = match.groupdict()
+            if end.step is not None:  # the one before the last
+                return replace(end, step_stride=max(1, abs(end.step - int(found["step"]))))
+            end = replace(
+                end,
+                step_format=form.name,
+                step=int(found["step"]),
+                total_steps=int(found["total"]) if found.get("total") else None,
+                step_duration_s=_duration_s(found),
+                step_line=shown(line),
+                step_stamp=_stamp_s(line),
+                step_is_last=not later,
+            )
+            formats = [form]
+            break
         later = later or bool(line)
     return end
 
 
 def _duration_s(found: dict[str, bytes]) -> Optional[float]:
     if found.get("seconds"):
-        return float(found["seconds"])
-    if found.get("ms"):
-        return float(found["ms"]) / 1000
-    rate = float(found.get("rate") or 0)
-    return 1 / rate if rate else None
+        duration_s = float(found["seconds"])
+    elif found.get("ms"):
+        duration_s = float(found["ms"]) / 1000
+    else:
+        rate = float(found.get("rate") or 0)
+        duration_s = 1 / rate if rate else 0.0
+    return duration_s if 0 < duration_s <= _LONGEST_STEP_S else None
 
 
 def _stamp_s(line: bytes) -> Optional[float]:

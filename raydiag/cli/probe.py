@@ -34,6 +34,7 @@ exit codes:
   3 nothing wrong found, but not everything could be seen             4 could not run
 """
 _LONGEST_DEADLINE_S = 600.0
+_READING_S = 3.0  # what the two samples of counters take besides the interval, at most
 _VICTIM_WORDS = ("process", "task", "pid")  # in every kernel message that names one
 
 
@@ -179,6 +180,11 @@ def _request(arguments: argparse.Namespace) -> Request:
         select = [name for text in arguments.node for name in nodeset.expand(text)]
         if not select:
             raise UsageError("--node: no node is named")
+    if arguments.interval is not None and arguments.interval + _READING_S > arguments.deadline:
+        raise UsageError(
+            f"--interval {arguments.interval:g} leaves no time to read a second time before the "
+            f"deadline of {arguments.deadline:g} s: give a longer --deadline"
+        )
     return Request(
         probes=_chosen(arguments.only, arguments.skip, arguments.stacks),
         select=select,

@@ -17,8 +17,8 @@ from raydiag.errors import CannotRun
 _ENTRYPOINT_LIMIT_BYTES = 120_000
 
 _MODULES = [
-    *("__init__", "model", "errors", "host", "procfs", "amdgpu", "cgroup", "worker_log"),
-    *("confinement", "sandbox", "runner", "carried", "probes.__init__"),
+    *("__init__", "model", "errors", "host", "procfs", "amdgpu", "cgroup", "masking"),
+    *("worker_log", "confinement", "sandbox", "runner", "carried", "probes.__init__"),
     *("cluster.__init__", "cluster.actor", "cluster.coordinator", "cluster.frames"),
 ]
 

@@ -387,16 +387,26 @@ def _inflated(packed: bytes) -> Any:
     return json.loads(text)
 
 
+def _decoded(record: type, items: Sequence[Any]) -> tuple[list[Any], list[ParseError]]:
+    """The records, and what was wrong with others: one odd value costs its own record."""
+    found: list[Any] = []
+    wrong: list[ParseError] = []
+    for item in items:
+        try:
+            found.append(records.decode(record, item))
+        except ParseError as error:
+            wrong.append(error)
+    return found, wrong
+
+
 def _result(name: str, data: Mapping[str, Any]) -> ProbeResult:
     record = probes.load(name).record
     status, reason = Status(data["status"]), str(data["reason"])
-    found: list[Any] = []
-    later: list[Any] = []
-    try:
-        found = [records.decode(record, item) for item in data["records"]]
-        later = [records.decode(record, item) for item in data.get("later", [])]
-    except ParseError as error:
-        status, reason = Status.ERROR, f"records from the node are wrong: {error}"
+    found, wrong = _decoded(record, data["records"])
+    later, wrong_later = _decoded(record, data.get("later", []))
+    if wrong + wrong_later:
+        first = (wrong + wrong_later)[0]
+        status, reason = Status.ERROR, f"records from the node are wrong: {first}"
     unread = [Unread(str(source), Status(s), str(why)) for source, s, why in data["unread"]]
     duration_s, interval_s = float(data["duration_s"]), float(data.get("interval_s", 0.0))
     return ProbeResult(name, status, duration_s, reason, found, unread, later, interval_s)

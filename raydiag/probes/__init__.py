@@ -28,7 +28,8 @@ SOCKETS = "sockets"
 COMMANDS = "commands"
 
 # When a probe runs. FIRST looks for a GPU driver fault without touching the driver. LAST touches
-# what such a fault hangs: it is skipped when FIRST saw one, and stops after its first hang.
+# what such a fault hangs: it is skipped when FIRST saw one, and stops after its first hang; what is
+# LAST + 1 comes after the better evidence.
 FIRST, NORMAL, LAST = 0, 1, 2
 
 

@@ -48,7 +48,7 @@ class Exporter:
     scrape_duration_s: Optional[float]  # hw_scrape_duration_seconds: the last cycle of all plugins
     data_time_s: Optional[float]  # Unix seconds, change of FILE; None: FILE is not what is served
     data_age_s: Optional[float]  # from then until the answer
-    switches_served: Optional[float]  # hw_context_switches_total as served
+    switches_served: Optional[int]  # hw_context_switches_total as served
     switches_now: Optional[int]  # ctxt of /proc/stat; None where data_age_s tells enough
     uptime_s: Optional[float]  # of the node; None likewise
     file_age_s: Optional[float]  # of FILE, since its last change; None: no such file
@@ -101,7 +101,7 @@ def exporter(host: Host, port: int = 9400) -> Iterator[Union[Exporter, Unread]]:
         scrape_duration_s=served.scrape_duration_s,
         data_time_s=None if data_age_s is None else now - data_age_s,
         data_age_s=data_age_s,
-        switches_served=served.context_switches,
+        switches_served=_whole(served.context_switches),
         switches_now=None if young else _context_switches(host),
         uptime_s=None if young else _uptime_s(host),
         file_age_s=file_age_s,
@@ -169,12 +169,16 @@ def parse_metrics(body: bytes) -> Served:
         hw_samples=len(own),
         groups=tuple(sorted(groups)[:40]),
         checksum=zlib.crc32(b"\n".join(own)),
-        scrape_duration_s=_value(own, b"hw_scrape_duration_seconds"),
+        scrape_duration_s=_value(own, b"hw_scrape_duration_seconds", most=1e9),
         context_switches=_value(own, b"hw_context_switches_total"),
     )
 
 
-def _value(lines: Sequence[bytes], name: bytes) -> Optional[float]:
+def _whole(value: Optional[float]) -> Optional[int]:
+    return None if value is None else int(value)
+
+
+def _value(lines: Sequence[bytes], name: bytes, most: float = 1e18) -> Optional[float]:
     """Value of the first sample of that name: `name{labels} value [time]`. None: no such number."""
     for line in lines:
         if line.startswith((name + b"{", name + b" ")):
@@ -183,7 +187,7 @@ def _value(lines: Sequence[bytes], name: bytes) -> Optional[float]:
                 value = float(rest.split()[0])
             except (IndexError, ValueError):
                 return None
-            return value if 0 <= value < 1e18 else None
+            return value if 0 <= value <= most else None
     return None
 
 

@@ -13,6 +13,7 @@ from typing import Optional, Union
 
 from raydiag.errors import Denied, NoData, ParseError, ReadError
 from raydiag.host import Host
+from raydiag.masking import masked_line
 from raydiag.model import Status, Unread
 from raydiag.probes import PROCESSES, probe
 from raydiag.procfs import boot_time_s, split_stat
@@ -42,7 +43,6 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _WANTED = tuple(f"{name}=".encode() for name in (*VARIABLES, *JOB_VARIABLES))
-_URL_USER = re.compile(r"(://)[^/@\s\0]+@")
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def masked(command: str) -> str:
     Hidden is what follows words such as token, password or key= in the same or the next argument,
     and the user part of URLs.
     """
-    command = _URL_USER.sub(r"\1***@", _SECRET.sub(r"\1***", command))
-    return " ".join(part for part in command.split("\0") if part).strip()
+    command = _SECRET.sub(r"\1***", command)
+    return " ".join(masked_line(part) for part in command.split("\0") if part).strip()
 
 
 def selected_variables(environ: bytes) -> dict[str, str]:

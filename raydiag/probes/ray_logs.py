@@ -33,6 +33,7 @@ DEFAULT_TEMP = "/tmp/ray"
 _HEAD_BYTES, _SHORT_BYTES = 1024, 64 << 10
 _LONG_BYTES = 256 << 10  # where the short end has no step
 _BUDGET_BYTES, _LEAST_BYTES = 8 << 20, 16 << 10  # of all ends together, and of each
+_MOST_WRAPPERS = 8  # between a worker and its raylet
 _MOST_WORKERS = 256
 # Workers, as far as the kernel keeps their name, that do not train: idle, of Ray itself, and ours.
 _OTHERS = ("ray::IDLE", "ray::JobSupervi", "ray::RaydiagNod", "ray::DashboardA", "ray::RuntimeEnv")
@@ -60,6 +61,7 @@ class RayLog:
     total_steps: Optional[int] = None  # as the step's line has it
     step_duration_s: Optional[float] = None  # as the step's line has it
     step_age_s: Optional[float] = None  # by the line's own time; of a last line as log_changed_s
+    step_stride: Optional[int] = None  # steps from one such line to the next; None: seen once
     step_line: str = ""  # at most 300 characters, secrets masked, as all lines here
     buffered: bool = False  # the end of `path` is half a line: output arrives late, in blocks
     errors: int = 0  # lines with words such as error or killed, last 64 KiB of each file
@@ -216,13 +218,27 @@ def _live_workers(host: Host, session: Session) -> list[_Worker]:
         stat = _stat(host, pid)
         if stat is None or stat.state == "Z" or stat.comm.startswith(_OTHERS):
             continue
-        ours = stat.ppid == session.raylet if session.raylet else stat.comm.startswith("ray::")
+        ours = _is_below(host, stat, session.raylet)
         changed = max(_changed(host, path) for path in paths)
         age_s = uptime_s - stat.start_s
         # A number that was given to another process since: the log is older than the process.
         if ours and time.time() - changed <= age_s + 2:
             workers.append(_Worker(pid, job_id, tuple(paths), age_s, changed))
     return sorted(workers, key=lambda worker: -worker.changed)
+
+
+def _is_below(host: Host, stat: _Stat, raylet: Optional[int]) -> bool:
+    """Whether the raylet started the process, through a wrapper that stays perhaps."""
+    if raylet is None:
+        return stat.comm.startswith("ray::")
+    for _ in range(_MOST_WRAPPERS):
+        if stat.ppid == raylet:
+            return True
+        above = _stat(host, stat.ppid)
+        if above is None:
+            return False
+        stat = above
+    return False
 
 
 def _uptime_s(host: Host) -> float:

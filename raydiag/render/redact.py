@@ -24,6 +24,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
+from raydiag import nodeset
+from raydiag.errors import UsageError
 from raydiag.model import Diagnosis, Finding, Snapshot
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ _VERBATIM = frozenset(  # fields
 )
 _HOST_FIELDS = frozenset(("host", "hostname"))
 _NUMBERS = frozenset((int, float, bool, type(None)))
+_NODE_LISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "JOB_NODELIST")
 _NFS_EVENTS = ("nfs-timeout", "nfs-ok")  # their device is a host
 _FILE_SERVERS = re.compile(r"(?P<host>[A-Za-z][\w.-]*):/")  # HOST:/EXPORT
 
@@ -67,6 +70,8 @@ def redacted(
     """The same report about hosts, users and addresses that have no names."""
     everything = (snapshot, diagnosis, cluster)
     names = _Names(_host_names(snapshot, cluster), _commands(snapshot), everything)
+    for expression in _node_lists(snapshot):
+        names.know(expression, f"{len(_listed(expression))} hosts")
     told = names.value(snapshot)
     return told, _redacted_diagnosis(diagnosis, names), names.value(dict(cluster))
 
@@ -153,6 +158,10 @@ class _Names:
             self._counts[kind] += 1
             self._stand_ins[key] = f"{kind}-{self._counts[kind]}"
         return self._stand_ins[key]
+
+    def know(self, text: str, told: str) -> None:
+        """What a whole string is to be replaced by."""
+        self._texts[text] = told
 
     # ---- values
 
@@ -255,11 +264,27 @@ def _host_names(snapshot: Snapshot, cluster: Mapping[str, Any]) -> Iterator[str]
             yield urlsplit(address if "://" in address else f"//{address}").hostname or ""
         except ValueError:
             continue
+    for expression in _node_lists(snapshot):
+        yield from _listed(expression)
     for report in snapshot.nodes:
         for mount in report.records("storage"):
             server = _FILE_SERVERS.match(mount.device)
             if server:
                 yield server["host"]
+
+
+def _node_lists(snapshot: Snapshot) -> set[str]:
+    """Node lists of the scheduler, such as gpu[001-064], as processes of the job carry them."""
+    processes = (one for report in snapshot.nodes for one in report.records("processes"))
+    return {one.job[name] for one in processes for name in _NODE_LISTS if name in one.job}
+
+
+def _listed(expression: str) -> tuple[str, ...]:
+    """The names in a scheduler's node list; none when it is no list."""
+    try:
+        return tuple(nodeset.expand(",".join(expression.split())))
+    except UsageError:
+        return ()
 
 
 def _commands(snapshot: Snapshot) -> set[str]:

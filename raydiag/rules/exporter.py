@@ -142,7 +142,7 @@ def _old_values(state: _State) -> tuple[Evidence, Confidence] | None:
     if process_s is not None and age_s > process_s + 120:
         return None  # older than the exporter: its counter is another one
     text = (
-        f"hw_context_switches_total is served as {now.switches_served:.0f}, the kernel is at "
+        f"hw_context_switches_total is served as {now.switches_served}, the kernel is at "
         f"{now.switches_now}: at the node's present rate some {age_s / 60:.0f} minutes ahead"
     )
     sure = Confidence.POSSIBLE if process_s is None else Confidence.LIKELY

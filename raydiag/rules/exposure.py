@@ -81,7 +81,10 @@ def _coordinator_ports(reports: Sequence[NodeReport]) -> set[str]:
 
 def _severity(service: _Service, one: Listener, record: Listeners) -> Severity | None:
     if _public(one, record):
-        return Severity.CRITICAL if service.runs_code else Severity.WARNING
+        # IPv6 gives every machine an address that looks public; a firewall is the rule there.
+        only_v6 = not any("." in address for address in _public(one, record))
+        grave = service.runs_code and not only_v6
+        return Severity.CRITICAL if grave else Severity.WARNING
     return Severity.INFO if service.program in _FOR_THE_NODE_ITSELF else None
 
 

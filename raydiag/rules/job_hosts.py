@@ -7,15 +7,17 @@ else: several jobs, lists that differ, or that lack a host on which they were fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from raydiag.errors import UsageError
-from raydiag.model import Confidence, Evidence, Finding, NodeStatus, Severity, Snapshot
+from raydiag.model import Confidence, Evidence, Finding, NodeReport, NodeStatus, Severity, Snapshot
 from raydiag.nodeset import expand
 from raydiag.probes.processes import RayProcess
 from raydiag.rules.nodes import by_host, distinct
 
 _LISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "JOB_NODELIST")
 _COUNTS = ("SLURM_JOB_NUM_NODES", "NNODES")
+_MOST_NAMED = 20  # hosts with a finding each; more of them share one
 _JOINED_S = 300.0  # after the start of the job; until then hosts may still be on their way
 
 _Variables = Mapping[str, set[str]]  # name -> all values of it
@@ -39,8 +41,13 @@ def missing_hosts(snapshot: Snapshot) -> Iterator[Finding]:
     if named:
         source, listed = named
         present = {report.node.host.lower() for report in snapshot.nodes}
-        for host in sorted(listed - present):
-            text = f"{len(listed)} hosts, {len(listed & present)} of which are in the cluster"
+        missing = sorted(listed - present)
+        text = f"{len(listed)} hosts, {len(listed & present)} of which are in the cluster"
+        if len(missing) > _MOST_NAMED:
+            text += f"; {missing[0]} is the first of {len(missing)} that are not"
+            yield _finding(snapshot, source, text, len(listed), None)
+            return
+        for host in missing:
             yield _finding(snapshot, source, text, len(listed), host)
     else:
         yield from _too_few(snapshot, together)
@@ -77,6 +84,7 @@ def _named(hosts: Mapping[str, _Variables]) -> tuple[str, frozenset[str]] | None
     return ", ".join(sorted(names)), listed
 
 
+@lru_cache(maxsize=64)  # a thousand hosts tell the same list
 def _short_names(expression: str) -> frozenset[str]:
     """Lower-case short names; none when the text is no list of hosts."""
     try:
@@ -97,13 +105,21 @@ def _too_few(snapshot: Snapshot, variables: _Variables) -> Iterator[Finding]:
     if not counts:
         return
     expected, source = min(counts)
-    alive = [one for one in snapshot.nodes if one.status is not NodeStatus.DEAD and one.node.alive]
+    nodes = [one for one in snapshot.nodes if not _is_mere_head(one)]
+    alive = [one for one in nodes if one.status is not NodeStatus.DEAD and one.node.alive]
     # A dead node is known, and told of, unless its machine is back under another id.
     addresses = {report.node.address for report in alive}
-    lost = {report.node.address for report in snapshot.nodes} - addresses
+    lost = {report.node.address for report in nodes} - addresses
     if expected > len(alive) + len(lost):
         text = f"{expected} nodes, {len(alive) + len(lost)} are known to Ray"
         yield _finding(snapshot, source, text, expected, None)
+
+
+def _is_mere_head(report: NodeReport) -> bool:
+    """A node that answered, without GPUs and without a process of the job: it is not one of its."""
+    answered = report.status in (NodeStatus.OK, NodeStatus.PARTIAL)
+    gpus = report.records("gpu_sensors") or report.records("nvidia")
+    return answered and not gpus and not any(one.job for one in report.records("processes"))
 
 
 def _finding(snapshot: Snapshot, source: str, text: str, value: int, host: str | None) -> Finding:

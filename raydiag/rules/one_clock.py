@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from raydiag.model import NodeReport, ProbeResult, Snapshot
 
@@ -10,7 +11,12 @@ from raydiag.model import NodeReport, ProbeResult, Snapshot
 _AGREES_WITHIN_S = 1.0
 
 # Probes whose records carry times of the node's clock, and the fields that do.
-_TIMES = {"kernel_log": "time_s", "processes": "start_time_s"}
+_TIMES = {
+    "kernel_log": ("time_s",),
+    "processes": ("start_time_s",),
+    "previous_boot": ("time_s",),
+    "exporter": ("data_time_s", "restarts"),
+}
 
 
 def clock_offset_s(report: NodeReport) -> float:
@@ -31,15 +37,26 @@ def _moved(report: NodeReport) -> NodeReport:
     if not offset_s:
         return report
     probes = {
-        name: _by(-offset_s, result, _TIMES[name]) if name in _TIMES else result
+        name: _by(-offset_s, result, *_TIMES[name]) if name in _TIMES else result
         for name, result in report.probes.items()
     }
     collected_at = report.collected_at and report.collected_at - offset_s
     return replace(report, probes=probes, collected_at=collected_at)
 
 
-def _by(seconds: float, result: ProbeResult, field: str) -> ProbeResult:
-    moved = [
-        replace(record, **{field: getattr(record, field) + seconds}) for record in result.records
-    ]
-    return replace(result, records=moved)
+def _by(seconds: float, result: ProbeResult, *fields: str) -> ProbeResult:
+    def moved(record: Any) -> Any:
+        return replace(record, **{name: _later(getattr(record, name), seconds) for name in fields})
+
+    return replace(
+        result,
+        records=[moved(record) for record in result.records],
+        later=[moved(record) for record in result.later],
+    )
+
+
+def _later(time_s: Any, seconds: float) -> Any:
+    """A time, several, or None."""
+    if isinstance(time_s, tuple):
+        return tuple(one + seconds for one in time_s)
+    return None if time_s is None else time_s + seconds

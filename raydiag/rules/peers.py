@@ -6,6 +6,7 @@ compared). Where there is none, a difference is reported without saying who is w
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Optional, TypeVar
@@ -257,4 +258,5 @@ def _program(process: RayProcess) -> str:
     """What makes two processes alike: the actor's class or task of a worker, or the command."""
     if process.command.startswith("ray::"):
         return process.command.split()[0].partition(".")[0]
-    return process.command
+    # Programs that differ in nothing but numbers, such as a rank, are alike.
+    return re.sub(r"\d+", "0", process.command)

@@ -18,6 +18,7 @@ from raydiag.rules.growth import pairs
 from raydiag.rules.nodes import by_host, distinct
 
 _LEAST_STEPS = 3  # fewer steps behind are the difference between two moments
+_LEAST_LINES = 2  # likewise fewer lines, of a log that prints every so many steps
 _PAUSE_S, _PAUSE_STEPS = 3.0, 10.0  # no step for so long, and for so many step times: it stopped
 _UNTIMED_PAUSE_S = 30.0  # where nothing tells how long a step takes
 _LONG_PAUSE_S = 300.0
@@ -72,14 +73,17 @@ def _behind(group: Sequence[_Worker]) -> list[_Worker]:
     """Those that stopped, or are slow, while the others, being more, went on."""
     durations = [w.log.step_duration_s for w in group if w.log.step_duration_s]
     step_s = median(durations) if durations else None
-    slow = _apart(group)
+    stride = max((w.log.step_stride for w in group if w.log.step_stride), default=None)
+    slow = _apart(group, stride)
     others = [worker for worker in group if worker not in slow]
     found = []
     # Half lines at the end show that output is held back, a few kilobytes at a time: then how far
     # a log has come says little about the worker.
-    if slow and not any(worker.log.buffered for worker in group):
-        found = [w for w in slow if not _is_newer(w, others) and _fell_back(w, others, step_s)]
-    pause_s = max(_LONG_PAUSE_S, _PAUSE_STEPS * (step_s or 0))
+    held_back = sum(worker.log.buffered for worker in group)
+    if slow and stride and 2 * held_back <= len(group):
+        line_s = step_s and step_s * stride
+        found = [w for w in slow if not _is_newer(w, others) and _fell_back(w, others, line_s)]
+    pause_s = max(_LONG_PAUSE_S, _PAUSE_STEPS * (step_s or 0) * (stride or 1))
     moving = [w for w in group if w.advanced or _age_s(w, pause_s) < pause_s / 2]
     if 2 * len(moving) > len(group) or (len(group) == 2 and len(moving) == 1):
         reached = median(worker.step for worker in moving)
@@ -90,14 +94,21 @@ def _behind(group: Sequence[_Worker]) -> list[_Worker]:
     return found
 
 
-def _apart(group: Sequence[_Worker]) -> list[_Worker]:
-    """The lower ones, fewer than half, below a gap that is wider than what the others span."""
+def _apart(group: Sequence[_Worker], stride: int | None) -> list[_Worker]:
+    """The lower ones, fewer than half, below a gap that is wider than what the others span.
+
+    Of two workers the lower one, where the other goes on and it does not.
+    """
     ordered = sorted(group, key=lambda worker: worker.step)
     steps = [worker.step for worker in ordered]
+    least = max(_LEAST_STEPS, _LEAST_LINES * (stride or 1))
+    if len(group) == 2:
+        only_one_moves = bool(ordered[1].advanced) and not ordered[0].advanced
+        return ordered[:1] if only_one_moves and steps[1] - steps[0] >= least else []
     gap, count = max(
         ((steps[n] - steps[n - 1], n) for n in range(1, (len(steps) + 1) // 2)), default=(0, 0)
     )
-    return ordered[:count] if count and gap >= max(_LEAST_STEPS, steps[-1] - steps[count]) else []
+    return ordered[:count] if count and gap >= max(least, steps[-1] - steps[count]) else []
 
 
 def _is_newer(worker: _Worker, others: Sequence[_Worker]) -> bool:
@@ -107,16 +118,20 @@ def _is_newer(worker: _Worker, others: Sequence[_Worker]) -> bool:
     return bool(ages) and own is not None and own < median(ages) - _NEWER_S
 
 
-def _fell_back(worker: _Worker, others: Sequence[_Worker], step_s: float | None) -> bool:
-    """Whether a worker that is behind has stopped, or is behind by too much time."""
-    pause_s = max(_PAUSE_S, _PAUSE_STEPS * step_s) if step_s else _UNTIMED_PAUSE_S
+def _fell_back(worker: _Worker, others: Sequence[_Worker], line_s: float | None) -> bool:
+    """Whether a worker that is behind has stopped, or is behind by too much time.
+
+    `line_s` is the time from one step line to the next; None: it is not known.
+    """
+    pause_s = max(_PAUSE_S, _PAUSE_STEPS * line_s) if line_s else _UNTIMED_PAUSE_S
     if _age_s(worker) >= pause_s:
         return True
-    if step_s is None:
+    if line_s is None:
         return False
-    if _stood_still(worker, others) and worker.interval_s >= 3 * step_s:
+    if _stood_still(worker, others) and worker.interval_s >= 3 * line_s:
         return True
-    return (min(w.step for w in others) - worker.step) * step_s >= max(_BEHIND_S, 10 * step_s)
+    lines = (min(w.step for w in others) - worker.step) / (worker.log.step_stride or 1)
+    return lines * line_s >= max(_BEHIND_S, 10 * line_s)
 
 
 def _stood_still(worker: _Worker, others: Sequence[_Worker]) -> bool:

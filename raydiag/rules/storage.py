@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
+from raydiag.model import Confidence, Evidence, Finding, NodeReport, Severity, Snapshot
+from raydiag.probes.processes import RayProcess
 from raydiag.probes.storage import MountUsage
 from raydiag.rules.cpu import settled
 from raydiag.rules.nodes import by_host, distinct
@@ -44,8 +45,12 @@ def stalled_storage(snapshot: Snapshot) -> Iterator[Finding]:
     """Nodes on which, for minutes, work stood still because all that could run waited for I/O.
 
     A warning when threads wait for I/O in both samples, else a remark: a save has ended, perhaps.
+    On a host without work of the job, one copy is all that could run.
     """
+    at_work = {host for host, reports in by_host(snapshot).items() if _runs_work(reports)}
     for load in settled(snapshot):
+        if load.host not in at_work:
+            continue
         minute = load.now.pressure.get("io_full_avg60", 0)
         minutes = load.now.pressure.get("io_full_avg300", 0)
         if minute <= _STALLED_MINUTE or minutes <= _STALLED_5_MINUTES:
@@ -62,6 +67,11 @@ def stalled_storage(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=Confidence.LIKELY,
             evidence=(Evidence("/proc/pressure/io", text, minutes, load.time),),
         )
+
+
+def _runs_work(reports: Sequence[NodeReport]) -> bool:
+    processes: list[RayProcess] = distinct(reports, "processes", "pid", "start_time_s")
+    return any(one.role in ("worker", "child") and one.command != "ray::IDLE" for one in processes)
 
 
 def _mounts(snapshot: Snapshot) -> Iterator[tuple[str, MountUsage, float | None]]:

@@ -18,6 +18,7 @@ from raydiag.model import (
     Finding,
     HostUnread,
     Node,
+    NodeReport,
     NodeStatus,
     ProbeResult,
     Severity,
@@ -211,3 +212,32 @@ def test_arguments_of_commands_are_left_out() -> None:
 def test_names_that_are_words_or_patterns_do_no_harm() -> None:
     assert shown("a.b|c (x", "a.b|c", "(x", "...", "") != ""
     assert shown("the head is up", "head") == "the host-1 is up"
+
+
+def test_hosts_of_a_node_list_have_no_names_either() -> None:
+    process = RayProcess(
+        pid=7,
+        ppid=1,
+        start_time_s=1.0,
+        comm="python3",
+        command="ray::Trainer",
+        role="worker",
+        worker_pid=7,
+        state="S",
+        threads=1,
+        rss_bytes=1,
+        environment={},
+        job={"SLURM_JOB_NODELIST": "gpu[001-003]", "NNODES": "3"},
+    )
+    result = ProbeResult("processes", Status.OK, records=[process])
+    node = Node("f" * 56, "gpu001", "10.9.8.7")
+    report = NodeReport(node, NodeStatus.OK, probes={"processes": result})
+    seen = Snapshot([report], 1.0, whole_cluster=True)
+    missing = Finding("host-missing", host="gpu003", evidence=(Evidence("list", "gpu002 too"),))
+    diagnosis = Diagnosis([missing], [], Coverage(1, 1))
+    told, explained, _ = redacted(seen, diagnosis, {})
+    text = repr((told, explained))
+    assert "gpu0" not in text
+    assert "gpu[" not in text
+    assert told.nodes[0].records("processes")[0].job["SLURM_JOB_NODELIST"] == "3 hosts"
+    assert str(explained.findings[0].host).startswith("host-")

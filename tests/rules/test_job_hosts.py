@@ -101,3 +101,15 @@ def test_dead_nodes_are_counted_once() -> None:
 
 def test_the_missing_are_not_counted_as_well() -> None:
     assert [x.host for x in judged(*four(**SLURM, NNODES="4"))] == ["gpu004"]
+
+
+def test_many_missing_hosts_share_one_finding() -> None:
+    (finding,) = judged(node("gpu0001", SLURM_JOB_NODELIST="gpu[0001-0500]"))
+    assert finding.host is None
+    assert "gpu0002 is the first of 499 that are not" in finding.evidence[0].text
+
+
+def test_a_head_that_has_no_part_in_the_job_does_not_count() -> None:
+    (finding,) = judged(node("head"), *four(7, NNODES="8"))
+    assert finding.host is None
+    assert "8 nodes, 7 are known to Ray" in finding.evidence[0].text

@@ -8,6 +8,7 @@ import pytest
 
 from raydiag.model import NodeReport, Severity
 from raydiag.probes.kernel_log import KernelLine
+from raydiag.probes.previous_boot import CrashDump
 from raydiag.rules import judge
 from raydiag.rules.one_clock import clock_offset_s, on_one_clock
 from tests.rules.snapshots import NOW, report, snapshot
@@ -52,3 +53,15 @@ def test_an_event_from_before_the_job_is_old_whatever_the_clock_says() -> None:
     right = node(before + OFF_S - 1, None)
     found = judge(snapshot(right, job_start=NOW - 3600))
     assert [finding.severity for finding in found] == [Severity.CRITICAL]
+
+
+def test_dumps_and_exporters_are_told_by_the_clock_of_the_head_too() -> None:
+    dump = CrashDump(
+        file="/sys/fs/pstore/dmesg-efi-1",
+        time_s=NOW + OFF_S,
+        reason="Panic",
+        lines=("Kernel panic - not syncing: Fatal exception",),
+    )
+    off = replace(report("node1", previous_boot=[dump]), clock_offset_s=(OFF_S, OFF_S))
+    (moved,) = on_one_clock(snapshot(off)).nodes
+    assert moved.records("previous_boot")[0].time_s == NOW

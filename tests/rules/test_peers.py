@@ -280,3 +280,13 @@ class TestEnvironmentMismatch:
     def test_equal_values_are_silent(self) -> None:
         nodes = [worker_node(host, process(1, NCCL_SOCKET_IFNAME="bond0")) for host in "ab"]
         assert not list(environment_mismatch(snapshot(*nodes)))
+
+
+def test_programs_that_differ_in_their_rank_only_are_alike() -> None:
+    def ranked(rank: int, name: str) -> NodeReport:
+        command = f"python train.py --node-rank {rank}"
+        return worker_node(f"n{rank}", process(9, command, NCCL_SOCKET_IFNAME=name))
+
+    well = [ranked(rank, "eth0") for rank in range(3)]
+    (finding,) = environment_mismatch(snapshot(*well, ranked(3, "eth1")))
+    assert (finding.failure_class, finding.host) == ("env-mismatch", "n3")

@@ -29,6 +29,7 @@ def log(step: int | None, pid: int = 700, age_s: float | None = 0.1, **values: A
         "step": step,
         "step_format": "MaxText",
         "step_duration_s": 0.5,
+        "step_stride": 1,
         "step_age_s": age_s,
         "step_line": f"completed step: {step}, seconds: 0.500,",
     }
@@ -102,7 +103,10 @@ def test_of_two_workers_only_a_long_silence_tells() -> None:
         steps(120, 120, 120, 57, age_s=30, step_format="progress bar"),
         steps(120, 120, 120, 57, age_s=30, total_steps=60),
         steps(120, 120, 120, 57, age_s=30, process_age_s=200.0),  # began later
-        steps(120, 120, 120, 57, age_s=30, buffered=True),
+        [
+            node(h, log(n, age_s=a, buffered=True))
+            for h, n, a in zip("abcd", (120, 120, 120, 57), (0.1, 0.1, 0.1, 30.0), strict=True)
+        ],
         [node("a"), node("b", log(None)), report("c")],
         [],
     ],
@@ -129,3 +133,48 @@ def test_equal_steps_accuse_nobody(step: int, hosts: int, age_s: float, duration
 def test_never_most_of_them(numbers: list[int], age_s: float) -> None:
     accused = found(*(node(f"n{n}", log(s, age_s=age_s)) for n, s in enumerate(numbers)))
     assert 2 * len(accused) <= len(numbers)
+
+
+@pytest.mark.parametrize(("stride", "step_s"), [(100, 1.0), (20, 3.0), (10, None)])
+def test_logs_that_print_now_and_then_are_not_compared_by_their_last_line(
+    stride: int, step_s: float | None
+) -> None:
+    line_s = stride * (step_s or 5.0)
+    values: dict[str, Any] = {"step_stride": stride, "step_duration_s": step_s}
+    # The nodes are read while a new line is due: some have it already, some not yet.
+    early = [node(host, log(900 - stride, age_s=line_s - 0.5, **values)) for host in "ab"]
+    late = [node(host, log(900, age_s=0.3, **values)) for host in "cdefgh"]
+    assert found(*early, *late) == []
+
+
+def test_a_log_that_prints_now_and_then_stands_still_at_last() -> None:
+    values: dict[str, Any] = {"step_stride": 20, "step_duration_s": 1.0}
+    stopped = node("a", log(400, age_s=290.0, **values))
+    (finding,) = found(stopped, *(node(host, log(700, **values)) for host in "bcd"))
+    assert finding.host == "a"
+
+
+def test_a_line_seen_once_tells_no_distance() -> None:
+    once: dict[str, Any] = {"step_stride": None}
+    assert (
+        found(*(node(h, log(n, age_s=40.0, **once)) for h, n in zip("abc", (9, 9, 3), strict=True)))
+        == []
+    )
+
+
+@pytest.mark.parametrize("age_s", [20.0, 60.0, 299.0])
+def test_of_two_workers_the_one_that_stopped(age_s: float) -> None:
+    moving = node("a", log(200), later=(log(203),))
+    still = log(57, age_s=age_s)
+    (finding,) = found(moving, node("b", still, later=(still,)))
+    assert finding.host == "b"
+    slow = node("b", log(57, age_s=0.4), later=(log(58, age_s=0.4),))
+    assert found(moving, slow) == []
+
+
+def test_one_half_line_does_not_hide_the_worker_that_stopped() -> None:
+    well = [node(host, log(200)) for host in "abc"]
+    (finding,) = found(*well, node("d", log(57, age_s=60.0, buffered=True)))
+    assert finding.host == "d"
+    held_back = [node(host, log(200, buffered=True)) for host in "abc"]
+    assert found(*held_back, node("d", log(57, age_s=60.0, buffered=True))) == []

@@ -1,0 +1,29 @@
+"""Text without what looks like a secret. Too much is hidden rather than too little."""
+
+from __future__ import annotations
+
+import re
+
+# Names of values that open something: HF_TOKEN, aws_secret_access_key, api-key, password. Not the
+# tokens of a language model, nor Python's KeyError.
+_NAME = (
+    r"(?:[\w-]*(?:token|secret|password|passwd|passphrase|authorization|credentials?)"
+    r"|[\w-]*(?:api|access|private|secret|ssh|auth)[_-]?key(?:[_-]id)?|\b[A-Z][A-Z0-9_]*_KEY)"
+)
+# Compiled by `re` when first used: a node pays for that only where there is a line to show.
+_ASSIGNED = rf"(?i)({_NAME}[\"']?\s*[=:]\s*).+"
+_OPTION = rf"(?i)(--?{_NAME}\s+)\S+"
+_BEARER = r"(?i)(\bbearer\s+)\S+"
+_URL_USER = r"(://)[^/@\s\0]+@"
+
+
+def masked_line(line: str) -> str:
+    """One line of a log: values after such a name (to the line's end), users in URLs, headers."""
+    for pattern, replacement in (
+        (_ASSIGNED, r"\1***"),
+        (_OPTION, r"\1***"),
+        (_BEARER, r"\1***"),
+        (_URL_USER, r"\1***@"),
+    ):
+        line = re.sub(pattern, replacement, line)
+    return line
