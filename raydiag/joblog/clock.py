@@ -203,3 +203,8 @@ class Timeline:
         silence, self.pending = self.pending, None
         if silence and time is not None and time >= silence.end - _LEAP_BACK_S:
             self.gap = silence
+
+
+def has_time(line: bytes) -> bool:
+    """Whether a line may print a time, by the colons of a clock."""
+    return _ANY.search(line[:REACH]) is not None

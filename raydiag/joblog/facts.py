@@ -453,6 +453,10 @@ class WorkerLogs:
     steps: Optional[Steps] = None  # of `last_step_file`
     restores: tuple[Restore, ...] = ()
     per_host: Mapping[str, int] = field(default_factory=dict)  # host -> last step
+    matches: tuple[Match, ...] = ()  # by file and line; `host` is the directory's name
+    tracebacks: tuple[Traceback, ...] = ()
+    saves: tuple[Save, ...] = ()
+    phases: tuple[PhaseMark, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ class Window:
     end: int
     offset: int  # of data[0] in the uncompressed log
     line: int  # number of the line that starts (or goes on) at `begin`
+    last: bool = False  # the log ends with it
 
     def line_at(self, position: int) -> int:
         """Number of the line at a position in `data`."""
@@ -199,23 +200,26 @@ def _reason(error: Exception) -> str:
 
 
 def windows(
-    source: Source, start: int = 0, line: int = 1, chunk: int = CHUNK_BYTES
+    source: Source, start: int = 0, line: int = 1, chunk: int = CHUNK_BYTES, behind: bytes = b""
 ) -> Iterator[Window]:
-    """The log in windows that end where a line does. `start` and `line`: where `source` stands."""
-    data = b""
-    begin = 0  # of what no window has had
-    offset = start
-    while True:
+    """The log in windows that end where a line does; the last may be empty.
+
+    `start` and `line` say where `source` stands, at a line's start; `behind` is what lies before.
+    """
+    data = behind
+    begin = len(behind)  # of what no window has had
+    offset = start - len(behind)
+    more = b"\n"
+    while more:
         more = source.read(chunk)
         data += more
-        end = _cut(data, begin, len(data) - AHEAD_BYTES) if more else len(data)
+        end = _cut(data, begin, len(data) - AHEAD_BYTES)
         if end > begin:
             yield Window(data, begin, end, offset, line)
             line += data.count(b"\n", begin, end)
             drop = max(0, end - BEHIND_BYTES)
             data, begin, offset = data[drop:], end - drop, offset + drop
-        if not more:
-            return
+    yield Window(data, begin, len(data), offset, line, last=True)
 
 
 def _cut(data: bytes, begin: int, limit: int) -> int:

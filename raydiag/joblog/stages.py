@@ -21,7 +21,8 @@ from raydiag.joblog.view import View
 ANCHORS = (b"== ", b"JOB SUMMARY")
 EVENTS = 256
 _STAGE = re.compile(
-    r"^== (?P<name>[A-Za-z][\w /-]{0,40}?) (?P<event>BEGIN|END|TIMEOUT|FAILED)\b(?: \((?P<inside>[^)]*)\))?"
+    r"^== (?P<name>[A-Za-z][\w /-]{0,40}?) (?P<event>BEGIN|END|TIMEOUT|FAILED)\b"
+    r"(?: \((?P<inside>[^)]*)\))?"
 )
 _OPENING = re.compile(
     r"^== (?P<name>[A-Za-z][\w /-]{0,40}?) \((?P<inside>timeout[ =]\d+s|no timeout)\)"
@@ -30,7 +31,7 @@ _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 _EXIT = re.compile(r"exit=(\d+)")
 _SUMMARY = re.compile(r"^=+ JOB SUMMARY =+")
 _FIELD = re.compile(r"^\s{1,8}(Job|Model|Nodes|Wall|Status):\s*(.*?)\s*$")
-_STATUS = re.compile(r"^([A-Z][A-Z_]+)?(?:\s*\(exit (\d+)\))?(?:\s*(?:—|–|--?)\s*(.*))?$")
+_STATUS = re.compile(r"^([A-Z][A-Z_]+)?(?:\s*\(exit (\d+)\))?(?:\s*(?:\u2014|\u2013|--?)\s*(.*))?$")
 _WALL = re.compile(r"(\d+)\s*([dhms])")
 _UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _BLOCK_LINES = 40

@@ -113,9 +113,10 @@ class Run:
     steady_max: float = 0.0
     nan_losses: int = 0
     first_nan_step: Optional[int] = None
+    file: str = ""
 
-    def told(self, file: str) -> StepRun:
-        return StepRun(**vars(self), file=file)
+    def told(self) -> StepRun:
+        return StepRun(**vars(self))
 
 
 @dataclass
@@ -148,6 +149,7 @@ class Progress:
     near_time: Optional[float] = None
     next_time: Optional[float] = None
     named: bool = False  # a bar that says that it is of training
+    file: str = ""  # of the newest step
 
     def take(self, step: int, found: re.Match[str], line: Line) -> None:
         form = _FORMATS[self.format]
@@ -245,6 +247,7 @@ class Progress:
         self.series.append(values, state)
         run.steps += 1
         run.last_step, run.last_line, run.last_time = step, line.number, line.time
+        run.file = self.file = line.file
         self.near_time, self.next_time = line.near_time, None
 
     @staticmethod
@@ -261,7 +264,7 @@ class Progress:
             run.steady_count += weight
             run.steady_max = max(run.steady_max, seconds)
 
-    def told(self, file: str, framework: str, regular: bool) -> Steps:
+    def told(self, framework: str, regular: bool) -> Steps:
         form = _FORMATS[self.format]
         run = self.runs[-1]
         writers = [
@@ -278,7 +281,7 @@ class Progress:
             counts_done=form.counts_done and not (self.format == "generic" and self._from_zero()),
             total=self.total,
             series=self.series.told(self.reference, form.unit),
-            runs=tuple(one.told(file) for one in self.runs),
+            runs=tuple(one.told() for one in self.runs),
             runs_total=self.runs_total,
             writers=tuple(sorted(writers, key=_writer_order)),
             writers_total=self.writers_total,
@@ -289,7 +292,7 @@ class Progress:
             last_time=run.last_time,
             last_near_time=self.near_time,
             last_next_time=self.next_time,
-            file=file,
+            file=self.file,
             regular=regular,
         )
 
@@ -385,7 +388,7 @@ class StepTally:
         bars = [p for p in self.progresses.values() if p.format == "bar" and p.runs]
         return max(bars, key=lambda p: (p.named, sum(r.steps for r in p.runs)), default=None)
 
-    def told(self, file: str) -> Optional[Steps]:
+    def told(self) -> Optional[Steps]:
         """Progress in the first form of the table that has any; a nameless bar comes last."""
         order = {form.id: place for place, form in enumerate(FORMATS)}
         found = [p for p in self.progresses.values() if p.runs and p.format != "bar"]
@@ -399,4 +402,4 @@ class StepTally:
         framework = _FORMATS[best.format].framework
         if best is bar and self.hf_losses:
             framework = "huggingface"
-        return best.told(file, framework, _FORMATS[best.format].regular or counts_training)
+        return best.told(framework, _FORMATS[best.format].regular or counts_training)
