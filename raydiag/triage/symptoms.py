@@ -30,8 +30,8 @@ PRIORITY: tuple[str, ...] = (
 
 # Classes that say how a process ended, not why.
 MECHANISMS = frozenset(
-    ("signal-kill", "subprocess-fail", "actor-fail", "node-fail", "stage-fail")
-    + ("cancelled", "ray-node-dead")
+    {"signal-kill", "subprocess-fail", "actor-fail", "node-fail", "stage-fail", "cancelled"}
+    | {"ray-node-dead"}
 )
 # Training goes on with these.
 NOT_FATAL = frozenset(("ray-start-fail", "tgs-degradation", "loss-divergence", "soft-success"))
