@@ -165,22 +165,28 @@ class Source:
             size = min(size, self._left)
         if not size or self.trouble:
             return b""
-        try:
-            data = self._opened.stream.read(size) or b""
-        except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
-            self.trouble = f"ends in the middle: {_reason(error)}"
-            return b""
-        except Exception as error:
-            if type(error).__name__ != "ZstdError":
-                raise
-            self.trouble = f"ends in the middle: {error}"
-            return b""
+        data = b"".join(self._parts(size))
         if self._left is not None:
             self._left -= len(data)
             if not data:
                 self.trouble = "became shorter while it was read"
         self.read_bytes += len(data)
         return data
+
+    def _parts(self, size: int) -> Iterator[bytes]:
+        """Part by part, so that what stands before damage in a compressed log is not lost."""
+        stream: Any = self._opened.stream
+        read = getattr(stream, "read1", stream.read)
+        try:
+            while size > 0 and (data := read(size)):
+                size -= len(data)
+                yield data
+        except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
+            self.trouble = f"ends in the middle: {_reason(error)}"
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":
+                raise
+            self.trouble = f"ends in the middle: {error}"
 
     def close(self) -> None:
         """Closes the log, and notices that another file has taken its name."""

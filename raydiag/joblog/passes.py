@@ -281,7 +281,7 @@ class Pass:
         if self.learnt.head:
             return
         lines = data[:AHEAD_BYTES].split(b"\n", HEAD_LINES)
-        if len(lines) > HEAD_LINES or not lines[-1]:
+        if len(lines) > HEAD_LINES or not lines[-1] or (len(lines) > 1 and len(data) > AHEAD_BYTES):
             lines.pop()
         self.learnt.head = [decode(line.rstrip(b"\r"))[:EDGE_CHARS] for line in lines]
 
