@@ -8,7 +8,7 @@ from typing import Optional
 
 from raydiag.errors import ReadError
 from raydiag.joblog import exits, header, matches, saves, stages, starts, step_formats
-from raydiag.joblog.clock import REACH, Clock, Timeline, has_time
+from raydiag.joblog.clock import REACH, Clock, Stamp, Timeline, has_time
 from raydiag.joblog.exits import ExitTally
 from raydiag.joblog.facts import Classify, Line, LogFile, Selector
 from raydiag.joblog.header import HeaderTally, expand
@@ -48,9 +48,8 @@ ANCHORS: tuple[bytes, ...] = tuple(
 HEAD_LINES, TAIL_LINES, EDGE_CHARS = 80, 200, 4096
 GRID_BYTES = 64 * 1024  # how often a time is looked for where no candidate line has one
 _PROBED_LINES = 8
+_STEP = b"completed step: "
 _HOSTS, _WRITERS = 16384, 16384
-# Forms that say all there is to say on their line; a bar may have an error glued to its end.
-_WHOLE_LINES = ("completed step:", "elapsed time per iteration (")
 
 
 def _strings(anchors: Sequence[bytes]) -> tuple[str, ...]:
@@ -59,6 +58,13 @@ def _strings(anchors: Sequence[bytes]) -> tuple[str, ...]:
 
 _HEADER, _STAGES, _EXITS = (_strings(part.ANCHORS) for part in (header, stages, exits))
 _STARTS = _strings(starts.ANCHORS)
+
+
+def _holds(text: str, anchors: tuple[str, ...]) -> bool:
+    for anchor in anchors:  # noqa: SIM110 (any() takes twice the time, for each candidate line)
+        if anchor in text:
+            return True
+    return False
 
 
 @dataclass
@@ -116,6 +122,7 @@ class Pass:
         self._clock.anchor = self.learnt.anchor_time
         self._path, self._nodelist = path, ""
         self._node_names: frozenset[str] = frozenset()
+        self._heads: dict[bytes, str] = {}  # what stands before a step without a time -> writer
         self._know_hosts()
         source = Source(opened, max(0, start - BEHIND_BYTES))
         behind = _exactly(source, min(start, BEHIND_BYTES))
@@ -186,9 +193,12 @@ class Pass:
         """One candidate line."""
         learnt = self.learnt
         raw = window.data[start:end]
+        at = raw.find(_STEP)
+        if at >= 0 and self._repeats(raw, at, number):
+            return
         stamp = self._clock.stamp(raw)
         if stamp and window.offset + start > learnt.seen_to:
-            self._see(window, start, number)
+            self._see(window, start, number, stamp)
         verbatim = decode(raw)
         prefix, text = split(plain(verbatim), self._node_names)
         if self.rank is not None and prefix.rank is None:
@@ -211,25 +221,35 @@ class Pass:
             learnt.writers[where] = number
         if prefix.host and prefix.task is not None and prefix.task not in learnt.hosts:
             self._know_host(prefix.task, prefix.host)
-        if learnt.steps.take(line) and any(words in text for words in _WHOLE_LINES):
+        if learnt.steps.take(line):
+            if at >= 0 and stamp is None and len(self._heads) < _WRITERS:
+                self._heads[raw[:at]] = where
             return
         self._others(line, View(window, start, end, number, self._node_names))
 
+    def _repeats(self, raw: bytes, at: int, number: int) -> bool:
+        """Whether this is a step line that adds no more than its writer's progress."""
+        where = self._heads.get(raw[:at])
+        if where is None:
+            return False
+        step = raw[at + len(_STEP) : at + len(_STEP) + 16].partition(b",")[0]
+        return step.isdigit() and self.learnt.steps.repeats("maxtext", where, int(step), number)
+
     def _others(self, line: Line, view: View) -> None:
         learnt, text = self.learnt, line.text
-        if any(anchor in text for anchor in _HEADER):
+        if _holds(text, _HEADER):
             learnt.header.take(line, view)
             self._know_hosts()
-        if any(anchor in text for anchor in _STAGES):
+        if _holds(text, _STAGES):
             learnt.stages.take(line, view)
-        if any(anchor in text for anchor in _EXITS):
+        if _holds(text, _EXITS):
             known = learnt.exits.total
             learnt.exits.take(line, view)
             for one in learnt.exits.exits[known - learnt.exits.total :]:
                 if learnt.exits.total > known and one.host and one.task is not None:
                     self._know_host(one.task, one.host)
         learnt.saves.take(line, self.patterns)
-        if any(anchor in text for anchor in _STARTS):
+        if _holds(text, _STARTS):
             learnt.starts.take(line)
         learnt.matches.take(line, view, self.classify, learnt.steps.newest, learnt.hosts)
 
@@ -257,14 +277,16 @@ class Pass:
                 return  # a candidate stands above it
             learnt.probe_at = (grid // GRID_BYTES + 1) * GRID_BYTES
             if found >= 0 and window.offset + found > learnt.seen_to:
-                self._see(window, found, window.line_at(found))
+                self._look(window, found)
 
-    def _see(self, window: Window, start: int, number: int) -> None:
+    def _look(self, window: Window, start: int) -> None:
+        stamp = self._clock.stamp(_head(window.data, start))
+        if stamp:
+            self._see(window, start, window.line_at(start), stamp)
+
+    def _see(self, window: Window, start: int, number: int, stamp: Stamp) -> None:
         """The time of one line, and of all above it where the longest silence may lie."""
         learnt, data = self.learnt, window.data
-        stamp = self._clock.stamp(_head(data, start))
-        if stamp is None:
-            return
         if learnt.timeline.may_hide(stamp):
             floor = max(learnt.seen_to + 1 - window.offset, start - BEHIND_BYTES)
             for position in _line_starts(data, max(floor, 1 if window.offset else 0), start):
@@ -306,7 +328,7 @@ class Pass:
         floor = max(self.learnt.seen_to + 1 - window.offset, len(data) - AHEAD_BYTES)
         for position in _line_starts(data, max(floor, 1 if window.offset else 0), len(data)):
             if has_time(_head(data, position)):
-                self._see(window, position, window.line_at(position))
+                self._look(window, position)
         self.learnt.timeline.finish()
 
 

@@ -322,16 +322,17 @@ class StepTally:
     newest: Optional[int] = None
 
     def take(self, line: Line) -> bool:
-        """Whether it is a step line."""
+        """Whether it is a step line and nothing else; a bar may have an error glued to it."""
         text = line.text
         for form, anchors in _STR_ANCHORS:
-            if not any(anchor in text for anchor in anchors):
-                continue
-            found = form.pattern.search(text)
-            if found and self._step(form, found, line):
-                return True
+            for anchor in anchors:
+                if anchor in text:
+                    found = form.pattern.search(text)
+                    if found and self._step(form, found, line):
+                        return form.whole
+                    break
         if "{'loss':" in text:
-            return self._hugging_face(text)
+            self._hugging_face(text)
         return False
 
     def _step(self, form: StepFormat, found: re.Match[str], line: Line) -> bool:
@@ -355,16 +356,35 @@ class StepTally:
             progress = self.progresses[key] = Progress(form.id, named=named)
             if form.id == "bar" and "epochs" not in key:
                 progress.total = total
+        progress.take(step, found, line)
         if form.regular or named:
             self.seen += 1
-            self.newest = step
-        progress.take(step, found, line)
+            self.newest = progress.runs[-1].last_step
         return True
 
-    def _hugging_face(self, text: str) -> bool:
+    def repeats(self, form: str, where: str, step: int, number: int) -> bool:
+        """Notes a step that another writer of the form has told already; False if it is not one.
+
+        The short way for jobs of a thousand tasks: nothing else of such a line is of interest.
+        """
+        progress = self.progresses.get(form)
+        writer = progress.writers.get(where) if progress else None
+        if progress is None or writer is None or writer.run != progress.runs_total - 1:
+            return False
+        if not writer.last_step < step <= progress.runs[-1].last_step:
+            return False
+        writer.last_step, writer.last_line = step, number
+        writer.last_time = None
+        writer.lines += 1
+        progress.lines += 1
+        progress.repeats += 1
+        self.seen += 1
+        return True
+
+    def _hugging_face(self, text: str) -> None:
         found = HF_LOSS.search(text)
         if not found:
-            return False
+            return
         self.hf_losses += 1
         loss = float(found["loss"].replace(",", ""))
         state = "a" if math.isnan(loss) else "i" if math.isinf(loss) else "f"
@@ -375,7 +395,6 @@ class StepTally:
                 run = best.runs[-1]
                 run.nan_losses += 1
                 run.first_nan_step = run.first_nan_step or run.last_step
-        return True
 
     def see_time(self, time: float) -> None:
         """A time that stands below the newest step line bounds it from above."""
