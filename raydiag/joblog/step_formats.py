@@ -179,7 +179,7 @@ FORMATS: tuple[StepFormat, ...] = (
         "",
         (b"loss", b"Loss", b"LOSS"),
         re.compile(
-            r"(?:^|[\s\[|,({])(?<!val )(?<!eval )(?<!validate )(?<!validation )(?<!test )"
+            r"(?:^|[\s\[|,({'\"])(?<!val )(?<!eval )(?<!validate )(?<!validation )(?<!test )"
             r"(?:global[_ ])?(?:step|iter|iteration)\b['\"]?\s*[=:#]?\s*\[?"
             r"(?P<step>\d{1,12})\b(?:\s*(?:/|of)\s*(?P<total>\d{1,12})\b)?\]?[\s,:|;)\]]"
             r".{0,200}?\b(?:train[_ ])?loss\b",

@@ -178,10 +178,7 @@ class Progress:
             return False  # others have told of this restart before
         if where:
             return True
-        run = self.runs[-1]
-        if step < run.last_step - _LAG:
-            return True
-        return step <= run.first_step and run.steps > 2 and not self.repeats
+        return step < self.runs[-1].last_step - _LAG
 
     def _open(self, step: int, line: Line) -> None:
         self.runs.append(Run(step, step, line.number, line.number, line.time, line.time))
@@ -219,7 +216,7 @@ class Progress:
     def _advance(
         self, run: Run, form: StepFormat, step: int, found: re.Match[str], line: Line
     ) -> None:
-        text, start = line.text, found.start()
+        text, start = line.text, 0 if form.whole else found.start()
         groups = found.groupdict()
         if groups.get("total") and form.id != "bar":
             self.total = int(groups["total"])
