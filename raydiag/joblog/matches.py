@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,8 @@ RAW_CHARS = 4096
 _WRITERS = 16384
 # A class: with its module, or with a capital; `return` and `else:` are lines of code.
 _EXCEPTION = re.compile(
-    r"^(?:[A-Za-z_]\w{0,100}\.[\w.]{1,200}|_?[A-Z]\w{0,100})(?:\[[\w., ]{0,64}\])?(?::.*|\s*$)"
+    r"^(?:[A-Za-z_]\w{0,100}\.[\w.]{1,200}|_?[A-Z]\w{0,100})"
+    r"(?:[\[(][\w., ]{0,64}[\])])?(?::.*|\s*$)"
 )
 _FRAME = re.compile(r'^\s*File "[^"]{1,1024}", line \d+')
 _CHAINED = re.compile(
@@ -142,18 +144,20 @@ def _with_context(match: Match, view: View) -> Match:
 def read_traceback(line: Line, view: View) -> Traceback:
     """The traceback that opens on this line, by the lines of the same writer below it."""
     header = line.text[: line.text.index(OPENING)]
+    lead: Optional[str] = None
     frame, exception, end = "", "", line.number
     for number, text in view.writers_below(TRACEBACK_LINES, line.prefix):
-        text = _without(header, text)
+        if lead is None:
+            lead = os.path.commonprefix([header, text])  # noqa: RUF071 (no paths)
+        text = _without(lead, text)
         end = number
         if _FRAME.match(text):
             frame = text.strip()[:512]
-        elif OPENING in text:
-            break
         elif frame and text[:1] not in (" ", "\t", "") and _EXCEPTION.match(text):
+            # Ranks without prefixes print theirs at once: it is the first of them that is complete.
             exception = text[:RAW_CHARS]
             break
-    above = [_without(header, text) for text in view.above(3)]
+    above = [_without(lead or header, text) for text in view.above(3)]
     return Traceback(
         line=line.number,
         end_line=end,

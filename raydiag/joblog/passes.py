@@ -300,6 +300,7 @@ class Pass:
         data = window.data
         if binary(data):
             self.learnt.binary = True
+        self._clock.know_year(data[:AHEAD_BYTES])
         if self.learnt.head:
             return
         lines = data[:AHEAD_BYTES].split(b"\n", HEAD_LINES)
