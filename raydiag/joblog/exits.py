@@ -17,6 +17,7 @@ from raydiag.joblog.view import View
 EXITS = 2048
 REPORTERS = 4096
 ACCUSED = 16384
+ERRORS = 4096  # every task may print the same one
 _UNHEALTHY = "The following tasks are unhealthy"
 _POLLED = "Polled error from coordination service"
 _FATAL = "Terminating process because the JAX distributed service detected fatal errors"
@@ -99,6 +100,7 @@ class ExitTally:
     near_time: Optional[float] = None
     reporters: dict[str, int] = field(default_factory=dict)  # where -> line
     file: str = ""
+    errors: int = 0
 
     def take(self, line: Line, view: View) -> None:
         text = line.text
@@ -201,8 +203,9 @@ class ExitTally:
         if (_POLLED in line.text or _FATAL in line.text) and len(self.reporters) < REPORTERS:
             self.reporters.setdefault(line.prefix.where, line.number)
         at = line.text.find(_UNHEALTHY)
-        if at < 0:
+        if at < 0 or self.errors >= ERRORS:
             return
+        self.errors += 1
         self._accuse(line.text[at:], line.number)
         for number, text in view.writers_below(_BLOCK_LINES, line.prefix):
             if not text.lstrip().startswith("/job:"):

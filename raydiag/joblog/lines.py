@@ -14,7 +14,7 @@ import os
 import stat
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
 from raydiag.errors import Denied, NoData, ParseError, ReadError
@@ -41,12 +41,16 @@ class Window:
     offset: int  # of data[0] in the uncompressed log
     line: int  # number of the line that starts (or goes on) at `begin`
     last: bool = False  # the log ends with it
+    _counted: list[tuple[int, int]] = field(default_factory=list)  # newest (position, its line)
 
     def line_at(self, position: int) -> int:
-        """Number of the line at a position in `data`."""
-        if position < self.begin:
-            return self.line - self.data.count(b"\n", position, self.begin)
-        return self.line + self.data.count(b"\n", self.begin, position)
+        """Number of the line at a position in `data`; cheap when positions ascend."""
+        at, line = self._counted[0] if self._counted else (self.begin, self.line)
+        if position < at:
+            return line - self.data.count(b"\n", position, at)
+        line += self.data.count(b"\n", at, position)
+        self._counted[:] = [(position, line)]
+        return line
 
     def segment(self, position: int, floor: int) -> tuple[int, int]:
         """Start and end of the segment around a position.
@@ -221,8 +225,9 @@ def windows(
         data += more
         end = _cut(data, begin, len(data) - AHEAD_BYTES)
         if end > begin:
-            yield Window(data, begin, end, offset, line)
-            line += data.count(b"\n", begin, end)
+            window = Window(data, begin, end, offset, line)
+            yield window
+            line = window.line_at(end)
             drop = max(0, end - BEHIND_BYTES)
             data, begin, offset = data[drop:], end - drop, offset + drop
     yield Window(data, begin, len(data), offset, line, last=True)

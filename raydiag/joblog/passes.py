@@ -130,10 +130,10 @@ class Pass:
         for window in windows(source, start, line, self.chunk, behind):
             if window.last:
                 self._remember(opened, window, state)
-                lines = self._finish(window)
             self._window(window)
             if window.last:
                 self._close(window)
+                lines = self._finish(window)
         source.close()
         self.files.append(
             LogFile(
@@ -180,13 +180,10 @@ class Pass:
     def _window(self, window: Window) -> None:
         if window.offset + window.begin == 0:
             self._start(window)
-        data, counted, number = window.data, window.begin, window.line
-        hits = self.select(data[window.begin : window.end])
+        hits = self.select(window.data[window.begin : window.end])
         for start, end in window.segments(window.begin + hit for hit in hits):
             self._probe(window, window.offset + start)
-            number += data.count(b"\n", counted, start)
-            counted = start
-            self._segment(window, start, end, number)
+            self._segment(window, start, end, window.line_at(start))
         self._probe(window, window.offset + window.end)
 
     def _segment(self, window: Window, start: int, end: int, number: int) -> None:

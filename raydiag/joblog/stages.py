@@ -19,7 +19,7 @@ from raydiag.joblog.facts import Line, StageEvent, Summary
 from raydiag.joblog.view import View
 
 ANCHORS = (b"== ", b"JOB SUMMARY")
-EVENTS = 256
+EVENTS, SUMMARIES = 256, 4096
 _STAGE = re.compile(
     r"^== (?P<name>[A-Za-z][\w /-]{0,40}?) (?P<event>BEGIN|END|TIMEOUT|FAILED)\b"
     r"(?: \((?P<inside>[^)]*)\))?"
@@ -49,7 +49,8 @@ class StageTally:
         text = line.text
         if _SUMMARY.match(text):
             self.summaries += 1
-            self.summary = _summary(line, view, self.summaries)
+            if self.summaries <= SUMMARIES:
+                self.summary = _summary(line, view, self.summaries)
         elif found := _STAGE.match(text) or _OPENING.match(text):
             if len(self.events) >= EVENTS:
                 del self.events[EVENTS // 2]
