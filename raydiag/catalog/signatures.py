@@ -1,4 +1,4 @@
-"""KNOW: what lines of a job's log mean, from `signatures.yaml`, with the strict loader of the table.
+"""What lines of a job's log mean: the strict loader of `signatures.yaml`.
 
 Source: signatures.yaml; its header says what each key means.
 """
