@@ -108,7 +108,7 @@ class Match:
     where: str  # `Prefix.where`
     task: Optional[int]
     rank: Optional[int]
-    host: Optional[str]  # from the prefix or the task-host mapping of the header
+    host: Optional[str]  # from the prefix, else the task's host, else the actor's address
     actor: Optional[str]
     pid: Optional[int]
     ip: Optional[str]

@@ -79,6 +79,7 @@ class MatchTally:
             host = prefix.host
             if host is None and prefix.task is not None:
                 host = hosts.get(prefix.task)
+            host = host or prefix.ip
             match = Match(
                 row=hit.row,
                 failure_class=hit.failure_class,

@@ -31,6 +31,7 @@ _STACKED = re.compile(
     r"|\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?"
     r"|(?P<kubectl>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z )(?:std(?:out|err) [FP] )?"
 )
+_ACTOR_RANK = re.compile(r"\brank=(\d{1,6})\b")
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,62}): ")
 _NCCL = re.compile(r"([A-Za-z][\w.-]{0,62}):\d+:\d+ \[\d+\] ")
 _NESTED = 6
@@ -113,6 +114,8 @@ def _writer(prefixes: str, host: str) -> Prefix:
             local = int(part["local"]) if part["local"] else local
             if part["pid"]:
                 actor, pid, ip = part["actor"].strip() or None, int(part["pid"]), part["ip"]
+                named = _ACTOR_RANK.search(actor or "")
+                rank = int(named[1]) if named else rank
             elif part["system"]:
                 actor, ip = part["system"], part["at"]
         position = found.end()

@@ -24,7 +24,8 @@ CASES = [
     ("(Engine pid=514, ip=10.0.0.2) text", Prefix(actor="Engine", pid=514, ip="10.0.0.2"), "text"),
     ("(Engine pid=514) text", Prefix(actor="Engine", pid=514), "text"),
     ("(pid=514) text", Prefix(pid=514), "text"),
-    ("(Worker(rank=3) pid=9) text", Prefix(actor="Worker(rank=3)", pid=9), "text"),
+    ("(Worker(rank=3) pid=9) text", Prefix(actor="Worker(rank=3)", pid=9, rank=3), "text"),
+    ("(W rank=1 pid=9) text", Prefix(actor="W rank=1", pid=9, rank=1), "text"),
     ("(raylet, ip=10.0.0.3) text", Prefix(actor="raylet", ip="10.0.0.3"), "text"),
     ("0: (Engine pid=514) text", Prefix(task=0, actor="Engine", pid=514), "text"),
     (
