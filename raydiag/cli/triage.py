@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Optional
 
+from raydiag import __version__
 from raydiag.cli import options
 from raydiag.errors import CannotRun, RaydiagError, UsageError
 
 if TYPE_CHECKING:
-    from raydiag.joblog.facts import JobFacts
+    from raydiag.joblog.facts import JobFacts, MakeSelector
     from raydiag.joblog.state import State
     from raydiag.triage.verdict import Moment, Verdict
 
@@ -87,14 +88,18 @@ def _verdicts(
     arguments: argparse.Namespace, state: Optional[State]
 ) -> tuple[list[Verdict], list[str]]:
     """One verdict for each job that could be read, and why the others could not."""
+    from functools import cache
+
     from raydiag.joblog import find
+    from raydiag.triage.signatures import make_selector
 
     outputs = arguments.outputs or "outputs"
+    selector = cache(make_selector)  # building one takes longer than reading a small log
     asked: Sequence[str] = arguments.jobs or find.jobs_below(outputs)[0]
     verdicts, failed = [], []
     for job in dict.fromkeys(asked):
         try:
-            verdicts.append(_verdict(job, outputs, arguments, state))
+            verdicts.append(_verdict(job, outputs, arguments, state, selector))
         except RaydiagError as error:
             if len(asked) == 1:
                 raise
@@ -103,13 +108,18 @@ def _verdicts(
 
 
 def _verdict(
-    job: str, outputs: str, arguments: argparse.Namespace, state: Optional[State]
+    job: str,
+    outputs: str,
+    arguments: argparse.Namespace,
+    state: Optional[State],
+    selector: MakeSelector,
 ) -> Verdict:
     from raydiag.joblog import find, read
-    from raydiag.triage import judge, signatures
+    from raydiag.triage import judge
+    from raydiag.triage.signatures import Classifier
 
     resolved = find.resolve(job, outputs)
-    facts = read.read(resolved, signatures.make_selector, signatures.classify, state=state)
+    facts = read.read(resolved, selector, Classifier(), state=state)
     return judge(facts, _when(facts, arguments))
 
 
@@ -151,7 +161,6 @@ def _state(path: Optional[str]) -> Optional[State]:
     if path is None:
         return None
     from raydiag.joblog.state import State
-    from raydiag.triage import signatures
 
     try:
         with open(path, encoding="utf-8") as file:
@@ -160,7 +169,20 @@ def _state(path: Optional[str]) -> Optional[State]:
         text = ""
     except (OSError, UnicodeDecodeError) as error:
         raise CannotRun(f"--state {path}: {getattr(error, 'strerror', 'not a text')}") from None
-    return State.loads(text, signatures.fingerprint())
+    return State.loads(text, _fingerprint())
+
+
+def _fingerprint() -> str:
+    """Changes with the signatures, with which what is remembered was read."""
+    from hashlib import sha256
+
+    from raydiag.catalog.signatures import table
+
+    rows = [
+        (row.id, row.pattern.pattern, row.failure_class, row.role, row.when, sorted(row.instead_of))
+        for row in table().rows
+    ]
+    return sha256(repr((__version__, rows)).encode()).hexdigest()
 
 
 def _moment(text: str) -> float | str:
