@@ -16,6 +16,7 @@ from raydiag.triage.throughput import POINTS_AT
 from raydiag.triage.verdict import JobStatus
 
 _EVIDENCE = 6  # lines quoted for one class
+_CONTEXT = 2  # lines before and after
 
 
 def findings(case: Case, outcome: Outcome, story: Sequence[str]) -> list[Finding]:
@@ -90,9 +91,13 @@ def _evidence(facts: JobFacts, first: Symptom, same: Sequence[Symptom]) -> Itera
     """The line where it began, its exception, then the first line of other tasks."""
     quoted = {first.text}
     yield first.evidence()
+    for place, text in _context(first):
+        quoted.add(text)
+        yield Evidence(f"{first.file}:{place}", text)
     number = 1
     for one in facts.tracebacks:
-        if one.file == first.file and one.line == first.line and one.exception:
+        same_place = one.file == first.file and one.line == first.line
+        if same_place and one.exception and one.exception not in quoted:
             quoted.add(one.exception)
             number += 1
             yield Evidence(f"{one.file}:{one.end_line}", one.exception, None, one.time)
@@ -102,6 +107,17 @@ def _evidence(facts: JobFacts, first: Symptom, same: Sequence[Symptom]) -> Itera
             quoted.add(other.text)
             number += 1
             yield other.evidence()
+
+
+def _context(first: Symptom) -> Iterator[tuple[int, str]]:
+    """The lines around the one with which it began."""
+    if first.match is None:
+        return
+    before = list(enumerate(first.match.before, first.line - len(first.match.before)))
+    after = list(enumerate(first.match.after, first.line + 1))
+    for place, text in (*before[-_CONTEXT:], *after[:_CONTEXT]):
+        if text.strip():
+            yield place, text
 
 
 def _without_line(case: Case, outcome: Outcome) -> Finding:
@@ -130,9 +146,15 @@ def _without_line(case: Case, outcome: Outcome) -> Finding:
 def _last_step(case: Case) -> Iterator[Evidence]:
     steps = case.facts.steps
     if steps is not None:
-        text = f"step {steps.last_step} is the last one"
+        text = _in_tail(case.facts, steps.last_line) or f"step {steps.last_step} is the last one"
         place = f"{steps.file}:{steps.last_line}"
         yield Evidence(place, text, float(steps.last_step), case.progress.last_step_time)
+
+
+def _in_tail(facts: JobFacts, line: int) -> str:
+    """A line verbatim, where it is one of the last that were kept."""
+    place = line - facts.tail_first_line
+    return facts.tail[place] if 0 <= place < len(facts.tail) else ""
 
 
 def _at_barrier(facts: JobFacts) -> Iterator[Evidence]:
