@@ -240,15 +240,11 @@ class Pass:
         if _holds(text, _STAGES):
             learnt.stages.take(line, view)
         if _holds(text, _EXITS):
-            known = learnt.exits.total
             learnt.exits.take(line, view)
-            for one in learnt.exits.exits[known - learnt.exits.total :]:
-                if learnt.exits.total > known and one.host and one.task is not None:
-                    self._know_host(one.task, one.host)
         learnt.saves.take(line, self.patterns)
         if _holds(text, _STARTS):
             learnt.starts.take(line)
-        learnt.matches.take(line, view, self.classify, learnt.steps.newest, learnt.hosts)
+        learnt.matches.take(line, view, self.classify, learnt.steps.newest)
 
     def _know_host(self, task: int, host: str) -> None:
         if len(self.learnt.hosts) < _HOSTS:

@@ -168,7 +168,8 @@ def _facts(
     header = learnt.header.told(bool(resolved.ray_log_hosts), framework)
     if header.steps is None and steps and steps.regular and steps.total:
         header = replace(header, steps=steps.total)
-    hosts, source = _hosts(learnt.hosts, header.nodelist, header.nnodes)
+    seen = {**learnt.exits.hosts, **learnt.hosts}
+    hosts, source = _hosts(seen, header.nodelist, header.nnodes)
     last = main.files[-1].path if main.files else ""
     timeline = learnt.timeline
     gap = timeline.gap
@@ -224,7 +225,7 @@ def _with_ranks(facts: JobFacts, ranks: Sequence[Pass]) -> JobFacts:
     for one in ranks:
         learnt = one.learnt
         files += one.files
-        matches += learnt.matches.told()
+        matches += _on_hosts(learnt.matches.told(), facts.hosts)
         for name, count in learnt.matches.counts().items():
             known = counts.get(name)
             more = count.writers + (known.writers if known else 0)
@@ -279,9 +280,10 @@ def _agrees(seen: Mapping[int, str], nodelist: tuple[str, ...]) -> bool:
 
 
 def _on_hosts(matches: Sequence[Match], hosts: Mapping[int, str]) -> list[Match]:
+    """With the host that their task runs on; an actor has at least its node's address."""
     return [
-        replace(m, host=hosts[m.task])
-        if m.host is None and m.task is not None and m.task in hosts
+        replace(m, host=(hosts.get(m.task) if m.task is not None else None) or m.ip)
+        if m.host is None
         else m
         for m in matches
     ]
