@@ -75,10 +75,15 @@ def cause(found: Sequence[Symptom]) -> Optional[Cause]:
     if not found:
         return None
     candidates = _candidates(found)
+    earliest = min(candidates, key=_rank)
     for known in CASCADES:
-        roots = [one for one in candidates if one.failure_class in known.roots]
         # Out of their order only what can be nothing but a root comes first.
-        roots = [one for one in roots if one.role == ROOT or one is min(candidates, key=_rank)]
+        roots = [
+            one
+            for one in candidates
+            if one.failure_class in known.roots
+            and (one.role == ROOT or (one.role == EITHER and one is earliest))
+        ]
         if roots and _holds(known, roots, candidates, found):
             first = first_of(roots, roots[0].failure_class)
             return Cause(first, known.rule, chain(first, found))

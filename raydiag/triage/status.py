@@ -31,8 +31,8 @@ from raydiag.triage.verdict import JobStatus, Moment, Phase, Progress
 
 _TERMINATED = (130, 143)
 _ABANDONED_S = 86400.0  # after a day of silence, a job of which nobody knows may be long gone
-# A hang can be what these ended; anything else says itself why the job failed.
-_ENDS_OF_A_HANG = MECHANISMS | {"heartbeat-timeout", "train-timeout"}
+# The ways in which a hang ends; anything else says itself why the job failed.
+_ENDS_OF_A_HANG = frozenset(("heartbeat-timeout", "train-timeout", "cancelled", "stage-fail"))
 # Of exceptions that a signal raises in a process that is told to end.
 _TOLD_TO_END = ("KeyboardInterrupt", "SignalException", "SystemExit", "SIGTERM", "SIGINT")
 
@@ -184,8 +184,6 @@ def _hang_behind(
     stall = ended_silence(facts, case.progress, end)
     if stall is None:
         return None
-    if first is not None and _is_node_failure(first.symptom) and stall.basis != "wall time":
-        return None  # a node that fails while all are stuck may be what they are stuck on
     if first is None:
         rule = "steps had stopped long before the job ended"
     elif first.symptom.failure_class == "heartbeat-timeout":
@@ -268,7 +266,7 @@ def chain_of(root: str, found: Sequence[Symptom], *more: str) -> tuple[str, ...]
 def _without_summary(case: Case) -> Outcome:
     if _is_done(case):
         return Outcome(JobStatus.COMPLETED, rule="training is done: its last step, or its own word")
-    if case.live and not _goes_on(case):
+    if case.live and _shows_an_end(case) and not _goes_on(case):
         return _ended_by_error(case)
     scheduler = case.moment.scheduler
     if scheduler is not None and scheduler.waiting:
@@ -289,6 +287,15 @@ def _is_done(case: Case) -> bool:
     return not any(
         one.order[1] < marker or (one.role == ROOT and one.is_specific) for one in case.live
     )
+
+
+def _shows_an_end(case: Case) -> bool:
+    """Weak signs are also seen on jobs that go on: they count at the very end of a log only."""
+    facts = case.facts
+    if case.moment.alive is False or any(not one.weak for one in case.live):
+        return True
+    main = {file.path for file in facts.files if file.role in ("main", "piece")}
+    return any(one.line >= facts.tail_first_line for one in case.live if one.file in main)
 
 
 def _goes_on(case: Case) -> bool:
@@ -347,6 +354,8 @@ def _still_there(case: Case) -> Outcome:
         return Outcome(JobStatus.RUNNING, rule=rule)
     if case.facts.steps is None and (told := _stuck_before_training(case)):
         return _hanging(case, told)
+    if not any(file.lines and not file.binary for file in case.facts.files) and not alive:
+        return Outcome(JobStatus.UNKNOWN, rule="there is no line of text to judge by")
     if alive or case.moment.log_end:
         rule = "nothing shows a stall"
         return Outcome(JobStatus.RUNNING, rule=rule)
