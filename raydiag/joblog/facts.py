@@ -212,6 +212,7 @@ class Header:
     max_requeue_times: Optional[int] = None
     keys: Mapping[str, int] = field(default_factory=dict)  # header key -> line that says so
     framework: Optional[str] = None  # of the step format in use: maxtext, megatron, ...
+    other_job_ids: tuple[str, ...] = ()  # of later headers: the log holds several jobs
 
 
 @dataclass(frozen=True)

@@ -251,8 +251,7 @@ class Pass:
             self.learnt.hosts.setdefault(task, host)
 
     def _know_hosts(self) -> None:
-        values = self.learnt.header.values
-        nodelist = values.get("expanded") or values.get("nodelist")
+        nodelist = self.learnt.header.nodes
         if nodelist and nodelist != self._nodelist:
             self._nodelist = nodelist
             self._node_names = frozenset(expand(nodelist))
