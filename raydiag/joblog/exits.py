@@ -106,7 +106,7 @@ class ExitTally:
     hosts: dict[int, str] = field(default_factory=dict)  # task -> host, of lines that name both
 
     def take(self, line: Line, view: View) -> None:
-        text = line.text
+        text = line.whole_words
         if _UNHEALTHY in text or _POLLED in text or _FATAL in text:
             self._heartbeat(line, view)
         if found := _NODE_EXIT.search(text):

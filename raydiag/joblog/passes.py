@@ -212,6 +212,7 @@ class Pass:
             time,
             learnt.timeline.newest,
             learnt.steps.seen > 0,
+            not window.last or end < len(window.data),
         )
         where = prefix.where
         if where and where not in learnt.writers and len(learnt.writers) < _WRITERS:
@@ -229,8 +230,10 @@ class Pass:
         where = self._heads.get(raw[:at])
         if where is None:
             return False
-        step = raw[at + len(_STEP) : at + len(_STEP) + 16].partition(b",")[0]
-        return step.isdigit() and self.learnt.steps.repeats("maxtext", where, int(step), number)
+        step, comma, _ = raw[at + len(_STEP) : at + len(_STEP) + 16].partition(b",")
+        if not comma or not step.isdigit():
+            return False
+        return self.learnt.steps.repeats("maxtext", where, int(step), number)
 
     def _others(self, line: Line, view: View) -> None:
         learnt, text = self.learnt, line.text

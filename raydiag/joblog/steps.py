@@ -144,7 +144,7 @@ class Progress:
     def _advance(
         self, run: Run, form: StepFormat, step: int, found: re.Match[str], line: Line
     ) -> None:
-        text, start = line.text, 0 if form.whole else found.start()
+        text, start = line.whole_words, 0 if form.whole else found.start()
         groups = found.groupdict()
         if groups.get("total") and form.id != "bar":
             self.total = int(groups["total"])
@@ -234,7 +234,7 @@ class StepTally:
 
     def take(self, line: Line) -> bool:
         """Whether it is a step line and nothing else; a bar may have an error glued to it."""
-        text = line.text
+        text = line.whole_words
         for form, anchors in _STR_ANCHORS:
             for anchor in anchors:
                 if anchor in text:
