@@ -33,7 +33,8 @@ def findings(case: Case, outcome: Outcome, story: Sequence[str]) -> list[Finding
         first = first_of(same, one)
         made = _of_symptom(case.facts, first, same, Confidence.LIKELY)
         # What the job got over is no problem any more.
-        severity = Severity.INFO if history or outcome.status is JobStatus.COMPLETED else None
+        calm = outcome.status is JobStatus.COMPLETED or primary == "cancelled"
+        severity = Severity.INFO if history or calm else None
         severity = Severity.INFO if one == "cancelled" else severity
         severity = Severity.WARNING if alive and severity is None else severity
         found.append(replace(made, severity=severity))

@@ -6,6 +6,7 @@ answer: a job is hanging or dead only where something shows it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
@@ -35,6 +36,7 @@ _ABANDONED_S = 86400.0  # after a day of silence, a job of which nobody knows ma
 _ENDS_OF_A_HANG = frozenset(("heartbeat-timeout", "train-timeout", "cancelled", "stage-fail"))
 # Of exceptions that a signal raises in a process that is told to end.
 _TOLD_TO_END = ("KeyboardInterrupt", "SignalException", "SystemExit", "SIGTERM", "SIGINT")
+_NO_NUMBER = re.compile(r"\b(?:nan|inf|infinite|(?:non-?|not )finite)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -162,8 +164,7 @@ def _first_cause(case: Case, found: Sequence[Symptom]) -> Optional[Cause]:
             rule = "an accused task had failed before the heartbeat timeout"
             return Cause(guilty, rule, chain(guilty, found))
     elif case.divergence is not None and case.divergence.lasting:
-        text = (first.symptom.exception or "").lower()
-        if case.divergence.text in text or "finite" in text:
+        if _NO_NUMBER.search(first.symptom.exception or first.symptom.text):
             own = replace(first.symptom, failure_class="loss-divergence", line=case.divergence.line)
             rule = "the loss diverged, and the exception says so"
             return Cause(own, rule, chain(own, found))
@@ -308,9 +309,10 @@ def _goes_on(case: Case) -> bool:
 
 
 def _ended_by_error(case: Case) -> Outcome:
-    found = case.live
-    hard = [one for one in found if one.role != CONSEQUENCE]
-    if hard and all(one.failure_class == "cancelled" for one in hard):
+    ends = [one.order for one in case.live if one.failure_class == "cancelled"]
+    hard = [one for one in case.live if _is_own(one)]
+    # A scheduler also says "cancelled" when it ends the tasks that a failed one leaves behind.
+    if ends and not any(one.order <= min(ends) for one in hard):
         return _cancelled(case, case.facts.last_time)
     outcome = _failed(case, case.facts.last_time, "no summary")
     if outcome.primary == "cancelled":
@@ -318,6 +320,11 @@ def _ended_by_error(case: Case) -> Outcome:
     if case.moment.alive and case.stall.pace is Pace.STALLED:
         return replace(outcome, status=JobStatus.HANGING)
     return outcome
+
+
+def _is_own(one: Symptom) -> bool:
+    """A failure of its own, neither noticed by others nor a cancellation."""
+    return one.failure_class != "cancelled" and one.role != CONSEQUENCE
 
 
 def _ended_in_silence(case: Case) -> Outcome:
