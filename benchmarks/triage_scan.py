@@ -1,6 +1,7 @@
 """What looking for the signatures costs, against bare hyperscan, ripgrep and plain `re`.
 
-    python benchmarks/triage_scan.py [MIB]       size of the log, 1024 unless said
+    python benchmarks/triage_scan.py MIB         measure with a log of that size
+    python benchmarks/triage_scan.py FILE MIB    only write it
 
 The log is that of a training job with sixteen tasks: one line in ten a step, the others what the
 libraries print, half of them with names in hexadecimal; one in ten thousand an example of the
@@ -12,7 +13,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import os
 import random
 import re
 import resource
@@ -20,7 +20,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from raydiag.joblog.select import selector
 from raydiag.triage.signatures import Classifier, make_selector
 
 _CHUNK = 1 << 20
-_PLAIN_BYTES = 8 << 20  # plain `re` is too slow for all of it
+_PLAIN_BYTES = 2 << 20  # plain `re` is too slow for all of it
 _DULL = (
     "mi2033:%d:%d [%d] NCCL INFO Channel %02d/0 : 1[1] -> 0[0] via P2P/IPC comm 0x%x nRanks 16",
     "I0212 19:58:%02d.%06d    %d cuda_executor.cc:%d] Compiled kernel fusion_%x in %d ms",
@@ -202,8 +201,8 @@ def measure(size_bytes: int) -> dict[str, float | None]:
                 lambda: selected(make_selector(ANCHORS), path),
             ),
             "raydiag without hyperscan": (
-                min(size_bytes, 32 * limit),
-                lambda: selected(selector(literals, fast=False), path, 32 * limit),
+                min(size_bytes, 128 * limit),
+                lambda: selected(selector(literals, fast=False), path, 128 * limit),
             ),
             "plain re": (limit, lambda: plain(path, limit)),
         }
@@ -223,7 +222,8 @@ def measure(size_bytes: int) -> dict[str, float | None]:
 
 
 if __name__ == "__main__":
-    mebibytes = int(sys.argv[1]) if len(sys.argv) > 1 else 1024
-    started = time.monotonic()
-    print(json.dumps(measure(mebibytes << 20), indent=1))
-    print(f"{time.monotonic() - started:.1f} s, pid {os.getpid()}", file=sys.stderr)
+    *where, mebibytes = sys.argv[1:]
+    if where:
+        write(where[0], int(mebibytes) << 20)
+    else:
+        print(json.dumps(measure(int(mebibytes) << 20), indent=1))

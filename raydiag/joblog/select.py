@@ -38,14 +38,16 @@ def selector(literals: Iterable[bytes], fast: bool = True) -> Selector:
     if b"" in wanted or any(end in literal for literal in wanted for end in (b"\n", b"\r")):
         raise ValueError("a literal is empty or holds a line end")
     needed = fewest(wanted)
-    if fast:
-        try:
-            import hyperscan
-        except ImportError:
-            pass
-        else:
-            return _Hyperscan(hyperscan, needed)
-    return _Shapes(needed)
+    if not fast:
+        return _Shapes(needed)
+    try:
+        import hyperscan
+    except ImportError:
+        return _Shapes(needed)
+    try:
+        return _Hyperscan(hyperscan, needed)
+    except hyperscan.error:  # a processor without the instructions that it wants
+        return _Shapes(needed)
 
 
 def fewest(literals: Iterable[bytes]) -> list[bytes]:
