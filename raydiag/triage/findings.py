@@ -11,7 +11,7 @@ from raydiag.joblog.facts import JobFacts
 from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.triage import hang, heartbeat
 from raydiag.triage.status import Case, Outcome
-from raydiag.triage.symptoms import NOT_FATAL, Symptom, failed_exits, first_of
+from raydiag.triage.symptoms import MECHANISMS, NOT_FATAL, Symptom, failed_exits, first_of
 from raydiag.triage.throughput import POINTS_AT
 from raydiag.triage.verdict import JobStatus
 
@@ -35,7 +35,6 @@ def findings(case: Case, outcome: Outcome, story: Sequence[str]) -> list[Finding
         # What the job got over is no problem any more.
         calm = outcome.status is JobStatus.COMPLETED or primary == "cancelled"
         severity = Severity.INFO if history or calm else None
-        severity = Severity.INFO if one == "cancelled" else severity
         severity = Severity.WARNING if alive and severity is None else severity
         found.append(replace(made, severity=severity))
     found += [one for one in _of_series(case) if one.failure_class != primary]
@@ -67,11 +66,8 @@ def _primary(case: Case, outcome: Outcome, explanation: str) -> Finding:
     if name == "heartbeat-timeout":
         made = _accusing(case, made)
     elif made.task is None and made.host is None and name != "hang":
-        made = _noticed(case.facts, made)
-    severity = None
-    if name == "cancelled":
-        severity = Severity.INFO  # somebody wanted it so, and nothing stands behind it
-    return replace(made, explanation=explanation, severity=severity)
+        made = _noticed(case, made)
+    return replace(made, explanation=explanation)
 
 
 def _of_symptom(
@@ -177,8 +173,12 @@ def _divergence_line(case: Case) -> Evidence:
     return Evidence(f"{steps.file}:{broken.line}", text, float(broken.step))
 
 
-def _noticed(facts: JobFacts, made: Finding) -> Finding:
+def _noticed(case: Case, made: Finding) -> Finding:
     """The process whose end the launcher noticed first, where the error's own line names none."""
+    facts = case.facts
+    for symptom in case.live:
+        if symptom.failure_class in MECHANISMS and symptom.task is not None:
+            return replace(made, task=symptom.task, host=symptom.host, pid=symptom.pid)
     for one in failed_exits(facts):
         host = one.host or (facts.hosts.get(one.task) if one.task is not None else None)
         number = one.rank if one.rank is not None else one.task

@@ -35,7 +35,7 @@ _ABANDONED_S = 86400.0  # after a day of silence, a job of which nobody knows ma
 # The ways in which a hang ends; anything else says itself why the job failed.
 _ENDS_OF_A_HANG = frozenset(("heartbeat-timeout", "train-timeout", "cancelled", "stage-fail"))
 # Of exceptions that a signal raises in a process that is told to end.
-_TOLD_TO_END = ("KeyboardInterrupt", "SignalException", "SystemExit", "SIGTERM", "SIGINT")
+_TOLD_TO_END = ("KeyboardInterrupt", "SignalException", "SIGTERM", "SIGINT", "signal: Terminated")
 _NO_NUMBER = re.compile(r"\b(?:nan|inf|infinite|(?:non-?|not )finite)\b", re.IGNORECASE)
 
 
@@ -163,11 +163,14 @@ def _first_cause(case: Case, found: Sequence[Symptom]) -> Optional[Cause]:
         if guilty is not None:
             rule = "an accused task had failed before the heartbeat timeout"
             return Cause(guilty, rule, chain(guilty, found))
-    elif case.divergence is not None and case.divergence.lasting:
-        if _NO_NUMBER.search(first.symptom.exception or first.symptom.text):
-            own = replace(first.symptom, failure_class="loss-divergence", line=case.divergence.line)
-            rule = "the loss diverged, and the exception says so"
-            return Cause(own, rule, chain(own, found))
+    elif (
+        case.divergence is not None
+        and case.divergence.lasting
+        and _NO_NUMBER.search(first.symptom.exception or first.symptom.text)
+    ):
+        own = replace(first.symptom, failure_class="loss-divergence", line=case.divergence.line)
+        rule = "the loss diverged, and the exception says so"
+        return Cause(own, rule, chain(own, found))
     return first
 
 

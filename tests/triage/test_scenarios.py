@@ -450,6 +450,7 @@ SERIES = [
 ]
 
 
+KILLED_LOADER = "RuntimeError: DataLoader worker (pid 99) is killed by signal: Terminated."
 NOISE = [f"0: batch {number} is ready" for number in range(300)]
 
 ENDS = [
@@ -479,9 +480,9 @@ ENDS = [
     ),
     Row(
         "an error before the closing word",
-        [*header(None), *steps(0, 60), "0: NCCL error: unhandled system error", "QUEUE DONE"],
+        [*header(None), *steps(0, 60), "0: Training subprocess exited with code 3", "QUEUE DONE"],
         "failed",
-        "nccl-error",
+        "subprocess-fail",
     ),
     Row(
         "a rough teardown after the closing word",
@@ -508,8 +509,8 @@ ENDS = [
         exit=0,
     ),
     Row(
-        "an exit that the signal asked for",
-        [*header(), *steps(0, 119), *traceback("SystemExit: 143"), *cancelled()],
+        "an exception that the signal made",
+        [*header(), *steps(0, 119), *traceback(KILLED_LOADER), *cancelled()],
         "cancelled",
         "cancelled",
     ),
