@@ -13,10 +13,11 @@ from typing import Optional
 from raydiag.joblog.facts import JobFacts, WriterProgress
 from raydiag.model import Chain, Coverage, Diagnosis, Finding, HostUnread, Severity, Window
 from raydiag.triage.attempts import attempts
+from raydiag.triage.case import Case, Outcome, examined
 from raydiag.triage.deaths import exit_codes
 from raydiag.triage.findings import findings
 from raydiag.triage.progress import project
-from raydiag.triage.status import Case, Outcome, decide, examined
+from raydiag.triage.status import decide
 from raydiag.triage.story import story
 from raydiag.triage.verdict import (
     Attempts,

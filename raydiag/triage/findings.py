@@ -10,7 +10,7 @@ from raydiag import catalog
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.triage import hang, heartbeat
-from raydiag.triage.status import Case, Outcome
+from raydiag.triage.case import Case, Outcome
 from raydiag.triage.symptoms import MECHANISMS, NOT_FATAL, Symptom, failed_exits, first_of
 from raydiag.triage.throughput import POINTS_AT
 from raydiag.triage.verdict import JobStatus

@@ -6,6 +6,7 @@ numbers, so what rows may match is remembered by the line without its digits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Optional
 
@@ -17,6 +18,17 @@ from raydiag.joblog.select import selector
 BESIDE_LINES = 3
 _SHAPES = 8192  # remembered; what a log repeats fits in
 _SHAPE_CHARS = 512  # longer lines are searched each time
+# What a logger puts before an error: time, module, level, place. Of a warning it is left on, so
+# that an exception that somebody caught and told of does not look like the one that ended it.
+_LOGGER = re.compile(
+    r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?"
+    r"(?: [A-Z]{2,3}\d{1,4})*\]?[ |:-]{0,4})?"
+    r"(?:[A-Za-z][\w.]{0,80} - )?"
+    r"(?:\[?(?:ERROR|CRITICAL|FATAL)\]?(?::[\w.]{1,80}:)?[ |:-]{0,8})?"
+    r"(?:\d\d-\d\d \d\d:\d\d:\d\d )?"
+    r"(?:\[[\w./-]{1,120}:\d{1,6}(?::\w{1,80})?\][ :-]{0,4})?"
+    r"(?:[\w.]{1,120}:\w{1,80}:\d{1,6} - )?"
+)
 _NO_DIGITS = {ord(digit): None for digit in "0123456789"}
 
 
@@ -33,7 +45,7 @@ class Classifier:
     def __call__(self, line: Line, /) -> Sequence[Hit]:
         """Hits in the order of the table; a harmless row stands alone."""
         possible = self._possible(line.text)
-        if not possible or self._table.quotes.match(line.text):
+        if not possible or self._is_quote(line.text):
             return ()
         hits = list(self._matches(line, possible))
         if not hits:
@@ -45,10 +57,14 @@ class Classifier:
         """Class of one line by itself, such as the last one of a traceback; None for no class."""
         for index in self._possible(text):
             row = self._table.rows[index]
-            found = row.pattern.search(text)
-            if found and not row.weak and not (row.unless and row.unless.search(text)):
+            if not row.weak and _found(row, text):
                 return row.failure_class or None
         return None
+
+    def _is_quote(self, text: str) -> bool:
+        """Code and settings, also where a logger prints them line by line."""
+        quotes = self._table.quotes
+        return bool(quotes.match(text) or quotes.match(_message(text)))
 
     def _matches(self, line: Line, possible: Iterable[int]) -> Iterator[Hit]:
         for index in possible:
@@ -57,8 +73,8 @@ class Classifier:
                 continue
             if row.when == "before-training" and line.training:
                 continue
-            found = row.pattern.search(line.text)
-            if not found or (row.unless and row.unless.search(line.text)):
+            found = _found(row, line.text)
+            if not found:
                 continue
             if row.id in self._beside:
                 self._seen[line.file, row.id] = line.number
@@ -102,6 +118,19 @@ class Classifier:
             if literal in shape:
                 places.update(rows)
         return tuple(sorted(places))
+
+
+def _found(row: Signature, text: str) -> Optional[re.Match[str]]:
+    found = row.pattern.search(text)
+    if not found and row.anchored:
+        found = row.pattern.search(_message(text))
+    return None if found and row.unless and row.unless.search(text) else found
+
+
+def _message(text: str) -> str:
+    """A text without what a logger puts before it."""
+    head = _LOGGER.match(text)
+    return text[head.end() :] if head else text
 
 
 def make_selector(anchors: Sequence[bytes], /) -> Selector:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from raydiag import catalog
 from raydiag.joblog.facts import JobFacts
 from raydiag.triage import deaths, hang, heartbeat
+from raydiag.triage.case import Case, Outcome
 from raydiag.triage.stall import Pace
-from raydiag.triage.status import Case, Outcome
 from raydiag.triage.symptoms import Symptom, failed_exits
 from raydiag.triage.verdict import JobStatus
 
