@@ -161,6 +161,7 @@ def test_cuda_error_alone_counts() -> None:
         "Config param checkpoint_error: RESOURCE_EXHAUSTED",
         "  recompute_granularity ........ RESOURCE_EXHAUSTED",
         "+ echo 'No space left on device'",
+        "ERROR 01-02 03:04:05 [core.py:398]     raise RuntimeError('NCCL error: x')",
         'MESSAGE="No space left on device"',
         "/opt/x.py:12: UserWarning: No space left on device",
     ],

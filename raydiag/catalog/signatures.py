@@ -49,6 +49,7 @@ class Signature:
     stage: str  # empty where it may be any
     when: When
     pattern: re.Pattern[str]  # searched in the text of a line; groups as in `GROUPS`
+    anchored: bool  # it looks at where a text begins
     literals: frozenset[str]  # each match holds one of them
     unless: re.Pattern[str] | None  # the row does not count where this is found
     instead_of: frozenset[str]  # rows that this one makes superfluous on the same line
@@ -111,6 +112,7 @@ def _signature(row: Row, classes: frozenset[str]) -> Signature:
         stage=_one_of(row, "stage", STAGES, ""),
         when=cast(When, _one_of(row, "when", WHEN, "")),
         pattern=pattern,
+        anchored="^" in re.sub(r"\[\^|\\\^", "", pattern.pattern),
         literals=literals,
         unless=_alternation(row, unless) if unless else None,
         instead_of=frozenset(row.texts("instead_of", least=0)),
