@@ -1,9 +1,9 @@
 """Which lines of a log are worth decoding: those that hold one of some hundred literals.
 
-It only selects; whether a line means anything is decided by `re` later, on the decoded line, so
-both ways below lead to the same matches. hyperscan (extra `fast`) reads some GB a second. Without
-it, lines are looked up by their shape: without digits most lines of a log repeat themselves, and
-only a new shape is searched.
+It only selects, and both ways below select the same lines; whether a line means anything is decided
+by `re` later, on the decoded line. hyperscan (extra `fast`) reads some GB a second. Without it,
+lines are looked up by their shape: without digits most lines of a log repeat themselves, and only a
+new shape is searched.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class _Shapes:
 
     def __init__(self, literals: Sequence[bytes]) -> None:
         shapes = fewest(literal.translate(None, _DIGITS) for literal in literals)
-        self._search = re.compile(_alternation(shapes), re.DOTALL).search
+        self._search_shape = re.compile(_alternation(shapes)).search
+        self._search = re.compile(_alternation(literals)).search
         self._known: dict[bytes, bool] = {}
 
     def __call__(self, chunk: bytes, /) -> Sequence[int]:
@@ -130,11 +131,11 @@ class _Shapes:
         ]
         if not hot:
             return ()
-        starts = _starts(chunk)
-        return [starts[number] for number in hot]
+        starts, lines = _starts(chunk), _lines(clean)
+        return [starts[number] for number in hot if self._search(lines[number])]
 
     def _is_hot(self, line: bytes) -> bool:
-        hot = self._search(line) is not None
+        hot = self._search_shape(line) is not None
         if len(line) <= _SHAPE_BYTES:
             if len(self._known) >= _SHAPES:
                 self._known.clear()
