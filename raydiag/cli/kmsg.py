@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="kernel log text; - is stdin (default: this machine's /dev/kmsg)",
     )
-    options.add_output(parser)
+    options.add_output(parser, redact=True)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,16 +8,20 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from raydiag.errors import CannotRun
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """--format, -o, -q, -v, --redact."""
+def add_output(
+    parser: argparse.ArgumentParser,
+    formats: Sequence[str] = ("text", "json", "markdown"),
+    redact: bool = False,
+) -> None:
+    """--format, -o, -q, -v, and --redact for a command that can take names out."""
     group = parser.add_argument_group("output")
-    group.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+    group.add_argument("--format", choices=formats, default="text")
     group.add_argument(
         *("-o", "--output"),
         type=_file_name,
@@ -30,11 +34,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show all evidence, every node on its row",
     )
-    group.add_argument(
-        "--redact",
-        action="store_true",
-        help="replace names of hosts, users and jobs, addresses and arguments of commands",
-    )
+    if redact:
+        group.add_argument(
+            "--redact",
+            action="store_true",
+            help="replace names of hosts, users and jobs, addresses and arguments of commands",
+        )
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_way_in(parser)
     parser.set_defaults(reaches_cluster=True)
-    options.add_output(parser)
+    options.add_output(parser, redact=True)
 
 
 def _seconds(text: str, least: float = 1.0, most: float = _LONGEST_DEADLINE_S) -> float:

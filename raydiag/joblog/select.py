@@ -1,0 +1,168 @@
+"""Which lines of a log are worth decoding: those that hold one of some hundred literals.
+
+It only selects, and both ways below select the same lines; whether a line means anything is decided
+by `re` later, on the decoded line. hyperscan (extra `fast`) reads some GB a second. Without it,
+lines are looked up by their shape: without digits most lines of a log repeat themselves, and only a
+new shape is searched.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from raydiag.joblog.facts import Selector
+
+_DIGITS = b"0123456789"
+# Taken off a line before it is matched (as in prefixes.plain), so it may stand inside of a literal.
+_CONTROL = bytes(code for code in (*range(32), 127) if code not in b"\t\n\r")
+_HIDING = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n\r]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_]"
+    rb"|\^\[\[[0-9;]{0,16}m|[" + re.escape(_CONTROL) + rb"]"
+)
+_CARET = b"^[["
+_SHAPES = 32768
+_SHAPE_BYTES = 512  # longer lines are searched each time
+
+
+def selector(literals: Iterable[bytes], fast: bool = True) -> Selector:
+    """Selects by `literals`.
+
+    `fast`: with hyperscan where it is installed; False: without it in any case. Raises ValueError
+    for a literal that is empty or holds a line end.
+    """
+    wanted = set(literals)
+    if b"" in wanted or any(end in literal for literal in wanted for end in (b"\n", b"\r")):
+        raise ValueError("a literal is empty or holds a line end")
+    needed = fewest(wanted)
+    if not fast:
+        return _Shapes(needed)
+    try:
+        import hyperscan
+    except ImportError:
+        return _Shapes(needed)
+    try:
+        return _Hyperscan(hyperscan, needed)
+    except hyperscan.error:  # a processor without the instructions that it wants
+        return _Shapes(needed)
+
+
+def fewest(literals: Iterable[bytes]) -> list[bytes]:
+    """Without those that hold another one: a line with them is found by the shorter."""
+    ordered = sorted(set(literals), key=lambda one: (len(one), one))
+    text = b"\n".join(ordered)  # none of them holds a line end
+    starts = _starts(text)
+    needed = [True] * len(ordered)
+    for index, literal in enumerate(ordered):
+        # Each is looked for in the longer ones behind it, all in one text.
+        at = text.find(literal, starts[index + 1]) if needed[index] else -1
+        while at >= 0:
+            longer = bisect_right(starts, at) - 1
+            needed[longer] = False
+            at = text.find(literal, starts[longer + 1])
+    return [literal for literal, wanted in zip(ordered, needed, strict=True) if wanted]
+
+
+class _Hyperscan:
+    """All literals at once; besides it tells whether anything hides text in a chunk."""
+
+    def __init__(self, hyperscan: Any, literals: Sequence[bytes]) -> None:
+        hiding = [b"[" + b"".join(b"\\x%02x" % code for code in _CONTROL) + b"]", re.escape(_CARET)]
+        count = len(literals)
+        self._first_hiding = count
+        self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+        self._database.compile(
+            expressions=[*(_escaped(literal) for literal in literals), *hiding],
+            ids=list(range(count + len(hiding))),
+            elements=count + len(hiding),
+            flags=[0] * count + [hyperscan.HS_FLAG_SINGLEMATCH] * len(hiding),
+        )
+        self._hidden = False  # in the chunk before: most logs have colours in all or in no lines
+
+    def __call__(self, chunk: bytes, /) -> Sequence[int]:
+        if not self._hidden:
+            offsets, self._hidden = self._scan(chunk)
+            if not self._hidden:
+                return offsets
+        clean = _HIDING.sub(b"", chunk)
+        self._hidden = len(clean) < len(chunk)
+        offsets, _ = self._scan(clean)
+        if not self._hidden or not offsets:
+            return offsets
+        clean_starts, starts = _starts(clean), _starts(chunk)
+        return [starts[bisect_right(clean_starts, offset) - 1] for offset in offsets]
+
+    def _scan(self, text: bytes) -> tuple[list[int], bool]:
+        ends: list[int] = []
+        first_hiding, hidden = self._first_hiding, []
+
+        def seen(identifier: int, _start: int, end: int, _flags: int, _context: object) -> None:
+            if identifier < first_hiding:
+                ends.append(end - 1)
+            else:
+                hidden.append(end)
+
+        self._database.scan(text, match_event_handler=seen)
+        ends.sort()
+        return ends, bool(hidden)
+
+
+class _Shapes:
+    """Line by line, each shape searched once."""
+
+    def __init__(self, literals: Sequence[bytes]) -> None:
+        shapes = fewest(literal.translate(None, _DIGITS) for literal in literals)
+        self._search_shape = re.compile(_alternation(shapes)).search
+        self._search = re.compile(_alternation(literals)).search
+        self._known: dict[bytes, bool] = {}
+
+    def __call__(self, chunk: bytes, /) -> Sequence[int]:
+        clean = chunk
+        if _CARET in chunk or len(chunk.translate(None, _CONTROL)) < len(chunk):
+            clean = _HIDING.sub(b"", chunk)
+        known = self._known
+        hot = [
+            number
+            for number, line in enumerate(_lines(clean.translate(None, _DIGITS)))
+            if line and known.get(line, True) and (line in known or self._is_hot(line))
+        ]
+        if not hot:
+            return ()
+        starts, lines = _starts(chunk), _lines(clean)
+        return [starts[number] for number in hot if self._search(lines[number])]
+
+    def _is_hot(self, line: bytes) -> bool:
+        hot = self._search_shape(line) is not None
+        if len(line) <= _SHAPE_BYTES:
+            if len(self._known) >= _SHAPES:
+                self._known.clear()
+            self._known[line] = hot
+        return hot
+
+
+def _lines(text: bytes) -> list[bytes]:
+    return (text.replace(b"\r", b"\n") if b"\r" in text else text).split(b"\n")
+
+
+def _starts(text: bytes) -> list[int]:
+    """Where each line begins; a lone carriage return ends one as well."""
+    return list(accumulate(map(len, _lines(text)), lambda at, length: at + length + 1, initial=0))
+
+
+def _escaped(literal: bytes) -> bytes:
+    return b"".join(b"\\x%02x" % byte for byte in literal)
+
+
+def _alternation(literals: Sequence[bytes]) -> bytes:
+    """A pattern of all literals in which common beginnings are shared: `re` tries few branches."""
+    by_first: dict[bytes, list[bytes]] = {}
+    for literal in literals:
+        by_first.setdefault(literal[:1], []).append(literal[1:])
+    branches = []
+    for first, rests in sorted(by_first.items()):
+        tail = b"" if b"" in rests else _alternation(rests)
+        branches.append(re.escape(first) + tail)
+    return branches[0] if len(branches) == 1 else b"(?:" + b"|".join(branches) + b")"
