@@ -22,15 +22,18 @@ from typing import Optional, TypeVar, Union
 from raydiag.amdgpu import DRIVER, amdgpu_addresses, hwmon_directories, is_pci_address
 from raydiag.errors import Denied, NoData, ParseError, ReadError
 from raydiag.host import Host
-from raydiag.model import Unread
+from raydiag.model import Status, Unread
 from raydiag.probes import probe
 
 _T = TypeVar("_T")
 
 _NVIDIA_DRIVER = "/sys/bus/pci/drivers/nvidia"
 _INFINIBAND = "/sys/class/infiniband"
-# The kernel shows 0, 63 or 255 lanes for virtual functions and for devices that do not answer.
+# The kernel shows 0, 63 or 255 lanes for virtual functions and for devices that do not answer: 63
+# is all ones, which is what a read gives that nobody answers.
+ALL_ONES = 63
 _WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
+_ODD_WIDTHS = frozenset({0, ALL_ONES, 255})
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class PcieFunction:
     received_correctable: Optional[int]  # messages from below since boot; None: no root port
     received_nonfatal: Optional[int]  # the same, uncorrectable that were survived
     received_fatal: Optional[int]  # the same, uncorrectable that broke the link
+    virtual_function: bool = False  # one that SR-IOV makes of another: it has no link of its own
+    odd_width: Optional[int] = None  # current_link_width where it is no width: 0, 63 or 255
 
 
 def has_counted(function: PcieFunction) -> bool:
@@ -77,15 +82,33 @@ def pcie(host: Host) -> Iterator[Union[PcieFunction, Unread]]:
     files = _Files(host)
     bridges: dict[str, str] = {}  # address -> the one above it
     directories: dict[str, str] = {}
+    functions = []
     for address, device in found.devices.items():
         path = _addresses(device.path)[:-1]
         for above, below in zip(["", *path], path):
             bridges[below] = above
             directories[below] = device.path[: device.path.index(f"/{below}/") + len(below) + 1]
-        yield _function(files, address, device, path[-1] if path else "")
+        functions.append(_function(files, address, device, path[-1] if path else ""))
+        yield functions[-1]
     for address, above in bridges.items():
         yield _function(files, address, _Device("bridge", "", None, directories[address]), above)
     yield from files.unread
+    yield from _unanswered(functions, {key: one.path for key, one in found.devices.items()})
+
+
+def _unanswered(functions: list[PcieFunction], directories: dict[str, str]) -> Iterator[Unread]:
+    """Devices that show no lanes because they do not answer.
+
+    In a virtual machine virtual functions are not marked; but there all of a model show none.
+    """
+    linked = {one.model for one in functions if one.width is not None}
+    for one in functions:
+        if one.odd_width is None or one.virtual_function:
+            continue
+        if one.odd_width == ALL_ONES or (one.model and one.model in linked):
+            path = f"{directories[one.address]}/current_link_width"
+            reason = f"{path}: {one.odd_width} lanes: the device does not answer"
+            yield Unread(path, Status.ERROR, reason)
 
 
 def link_speed_gts(text: str) -> Optional[float]:
@@ -183,14 +206,16 @@ def _function(files: _Files, address: str, device: _Device, above: str) -> PcieF
         above=above,
         speed_gts=files.speed(f"{path}/current_link_speed"),
         max_speed_gts=files.speed(f"{path}/max_link_speed"),
-        width=files.width(f"{path}/current_link_width"),
-        max_width=files.width(f"{path}/max_link_width"),
+        width=_width(lanes := files.count(f"{path}/current_link_width")),
+        max_width=_width(files.count(f"{path}/max_link_width")),
         correctable=files.total(f"{path}/aer_dev_correctable"),
         nonfatal=files.total(f"{path}/aer_dev_nonfatal"),
         fatal=files.total(f"{path}/aer_dev_fatal"),
         received_correctable=received[0],
         received_nonfatal=received[1],
         received_fatal=received[2],
+        virtual_function=not is_bridge and files.host.exists(f"{path}/physfn"),
+        odd_width=lanes if lanes in _ODD_WIDTHS else None,
     )
 
 
@@ -208,10 +233,6 @@ class _Files:
     def speed(self, path: str) -> Optional[float]:
         return self._read(path, link_speed_gts)
 
-    def width(self, path: str) -> Optional[int]:
-        width = self._read(path, _count)
-        return width if width in _WIDTHS else None
-
     def count(self, path: str) -> Optional[int]:
         return self._read(path, _count)
 
@@ -228,6 +249,10 @@ class _Files:
         except ReadError as error:
             self.unread.append(Unread(path, error.status, str(error)))
         return None
+
+
+def _width(lanes: Optional[int]) -> Optional[int]:
+    return lanes if lanes in _WIDTHS else None
 
 
 def _count(text: str) -> int:

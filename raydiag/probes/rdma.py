@@ -50,7 +50,7 @@ HARDWARE_COUNTERS = frozenset((
     "tx_rdma_ccl_cts_ack_timeout",
     # mlx5; the newer bnxt_re has taken over most of its names
     "out_of_sequence", "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err",
-    "rnr_nak_retry_err", "roce_adp_retrans", "roce_adp_retrans_to",
+    "rnr_nak_retry_err", "roce_adp_retrans", "roce_adp_retrans_to", "req_cqe_error",
     "req_transport_retries_exceeded", "req_rnr_retries_exceeded",
     "np_cnp_sent", "np_ecn_marked_roce_packets", "rp_cnp_handled",
     # bnxt_re

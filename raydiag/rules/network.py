@@ -15,8 +15,10 @@ from raydiag.rules.nodes import by_host, distinct
 
 _MANY_DROPS = 100  # fewer may be frames of protocols that nobody on the node speaks
 _DROPS_SHARE = 0.05
+_LOADED_PER_S = 2000.0  # packets; with fewer, what is dropped is hardly anybody's traffic
 _RETRANSMITS_PER_S, _RETRANSMITS_SHARE = 10.0, 0.01
 _MANY_ABORTS = 3  # one may be a call to an address that never answered
+_MANY_REFUSED = 3  # connections; a few together are how any short burst looks
 _NO_LINK = frozenset({"down", "lowerlayerdown"})
 _VARIABLE = "NCCL_SOCKET_IFNAME"
 
@@ -32,7 +34,7 @@ def interface_errors(snapshot: Snapshot) -> Iterator[Finding]:
             for name, columns in later.interfaces.items()
             if name in first.interfaces
         }
-        sick = {name: _trouble(columns) for name, columns in grown.items()}
+        sick = {name: _trouble(columns, seconds) for name, columns in grown.items()}
         for name, (severity, counted) in sick.items():
             # A bond shows the sum of the cards below it.
             if not counted or (name.startswith(("bond", "team")) and _others(sick, name)):
@@ -54,7 +56,7 @@ def interface_errors(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-def _trouble(grown: Mapping[str, int]) -> tuple[Severity, dict[str, int]]:
+def _trouble(grown: Mapping[str, int], seconds: float) -> tuple[Severity, dict[str, int]]:
     """What is wrong with an interface whose counters grew so far: empty for nothing."""
     severity, counted = Severity.INFO, {}
     for way in ("rx", "tx"):
@@ -64,7 +66,8 @@ def _trouble(grown: Mapping[str, int]) -> tuple[Severity, dict[str, int]]:
             counted[f"{way}_errors"] = errors
         if drops >= _MANY_DROPS:
             counted[f"{way}_dropped"] = drops
-            if drops > _DROPS_SHARE * (grown.get(f"{way}_packets", 0) + drops):
+            carried = grown.get(f"{way}_packets", 0) + drops
+            if drops > _DROPS_SHARE * carried and carried > _LOADED_PER_S * seconds:
                 severity = Severity.WARNING
     return severity, counted
 
@@ -127,7 +130,10 @@ def full_accept_queues(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 "coordinator-overload",
                 host=host,
-                severity=Severity.WARNING,
+                # Every overflow is a drop as well.
+                severity=(
+                    Severity.WARNING if max(counted.values()) >= _MANY_REFUSED else Severity.INFO
+                ),
                 # The counters do not say whose queue it was.
                 confidence=Confidence.LIKELY,
                 evidence=tuple(

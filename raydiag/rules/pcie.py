@@ -6,12 +6,13 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
-from raydiag.probes.pcie import PcieFunction
+from raydiag.model import Confidence, Evidence, Finding, NodeReport, Severity, Snapshot
+from raydiag.probes.pcie import ALL_ONES, PcieFunction
 from raydiag.rules.gpu_readings import gpu_readings
 from raydiag.rules.growth import growth, pairs
 from raydiag.rules.nodes import by_host, distinct
@@ -24,23 +25,26 @@ _ROOT_PORT_FILES = {"correctable": "cor", "nonfatal": "nonfatal", "fatal": "fata
 def growing_link_errors(snapshot: Snapshot) -> Iterator[Finding]:
     """AER counters that grew between the two samples of this run.
 
-    One corrected error is a remark: in a large cluster somewhere there is always one.
+    One corrected error is a remark: in a large cluster somewhere there is always one. Both ends of
+    a link, and all functions of a card, may count the same one.
     """
     for host, reports in by_host(snapshot).items():
         samples = pairs(reports, "pcie", "address")
         paths = PciePaths([first for first, _, _ in samples])
+        links = paths.link_names()
         for kind in _KINDS:
             found: dict[str, list[Evidence]] = {}
-            errors: dict[str, int] = {}
+            errors: dict[str, dict[str, int]] = {}  # by bearer and link
             for function, source, count, seconds in _growth(samples, paths, kind):
                 text = f"{count} {kind} errors within {seconds:.1f} s"
-                seen = Evidence(source, text, float(count), reports[0].collected_at or None)
+                seen = Evidence(source, text, float(count), _time(reports))
                 bearer = paths.bearer(function).address
                 found.setdefault(bearer, []).append(seen)
-                errors[bearer] = errors.get(bearer, 0) + count
+                counts, link = errors.setdefault(bearer, {}), links[function.address]
+                counts[link] = max(count, counts.get(link, 0))
             for address, evidence in found.items():
                 bearer_function = paths.functions[address]
-                few = kind == "correctable" and errors[address] == 1
+                few = kind == "correctable" and sum(errors[address].values()) == 1
                 yield Finding(
                     "pcie-fatal" if kind == "fatal" else "pcie-degraded",
                     host=host,
@@ -72,17 +76,21 @@ def _growth(
 
 
 def degraded_links(snapshot: Snapshot) -> Iterator[Finding]:
-    """Links that run with fewer lanes, or more slowly, than both of their ends can.
+    """Links that are dead, or run with fewer lanes, or more slowly, than both of their ends can.
 
     Not where every link like it does the same: then it is wired or set so. A GPU may lower the
     speed of its link while it idles, never the width: its speed counts under load alone.
     """
-    hosts = by_host(snapshot)
+    nodes = {
+        host: (PciePaths(distinct(reports, "pcie", "address")), _time(reports))
+        for host, reports in by_host(snapshot).items()
+    }
+    yield from _dead_links(nodes)
     places = [
-        _Place(host, link, paths, reports[0].collected_at or None)
-        for host, reports in hosts.items()
-        for paths in [PciePaths(distinct(reports, "pcie", "address"))]
+        _Place(host, link, paths, time)
+        for host, (paths, time) in nodes.items()
         for link in paths.links()
+        if link.is_shown
     ]
     readings = gpu_readings(snapshot).values()
     loaded = {(gpu.host, gpu.address) for gpus in readings for gpu in gpus if gpu.loaded}
@@ -102,6 +110,42 @@ def degraded_links(snapshot: Snapshot) -> Iterator[Finding]:
         if works or bearer.kind != "gpu":
             text = f"{speed:g} GT/s, {fastest:g} GT/s is possible"
             yield _finding(place, bearer, text, speed, alike, best)
+
+
+def _dead_links(nodes: Mapping[str, tuple[PciePaths, float | None]]) -> Iterator[Finding]:
+    """Devices that show no lanes, where their like do: of the model, or in the slot elsewhere.
+
+    0 and 255 lanes are also what all devices of a model show in a virtual machine.
+    """
+    linked: Counter[Hashable] = Counter()
+    for host, (paths, _) in nodes.items():
+        for one in paths.functions.values():
+            if one.width is not None and one.model:
+                linked.update((one.model, (one.model, host), (one.model, one.address)))
+    for host, (paths, time) in nodes.items():
+        for one in paths.functions.values():
+            if one.odd_width is None or one.virtual_function:
+                continue
+            alike = linked[one.model, host] + linked[one.model, one.address]
+            if not (alike or (one.odd_width == ALL_ONES and linked[one.model])):
+                continue
+            text = f"{one.odd_width}: no lanes; others of its model ({one.model}) have some"
+            seen = Evidence(f"current_link_width of {one.address}", text, time=time)
+            yield Finding(
+                "pcie-link-down",
+                host=host,
+                gpu=one.gpu,
+                device=one.address,
+                severity=Severity.CRITICAL,
+                confidence=Confidence.LIKELY,
+                title="A PCIe device does not answer",
+                evidence=(seen, *_named(one, paths)),
+                explanation="A device that is switched off to save power looks the same.",
+            )
+
+
+def _time(reports: Sequence[NodeReport]) -> float | None:
+    return reports[0].collected_at or None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional, TypeVar
 
@@ -41,6 +41,11 @@ class PcieLink:
     @property
     def ends(self) -> list[PcieFunction]:
         return [self.lower, self.upper] if self.upper else [self.lower]
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the lower end shows it: what its bridge shows alone need not be its own."""
+        return not _shows_no_link(self.lower)
 
     @property
     def upper_end_is_known(self) -> bool:
@@ -86,19 +91,41 @@ class PciePaths:
         """Every link once, those of devices first.
 
         Two bridges in a row are the two sides of one switch, with no link between them: so from
-        the device up, every other step is a link.
+        the device up, every other step is a link. Of the functions of one card one shows its
+        link: another than a virtual one, where there is another.
         """
         seen = set()
-        for device in self.functions.values():
+        for device in sorted(self.functions.values(), key=_shows_no_link):
             path = [] if device.kind == "bridge" else self.path(device)
             for level in range(0, len(path), 2):
                 lower, upper = path[level], path[level + 1] if level + 1 < len(path) else None
-                # Functions of one card share its link.
-                slot = lower.address if level else lower.address.rpartition(".")[0]
-                if slot not in seen:
-                    seen.add(slot)
+                if _end(lower) not in seen:
+                    seen.add(_end(lower))
                     models = tuple(sorted({one.model for one in self._of(lower)}))
                     yield PcieLink(lower, upper, level, models)
+
+    def link_names(self) -> Mapping[str, str]:
+        """By address of a function, what tells the link apart that it is an end of."""
+        links = {_end(end): _end(link.lower) for link in self.links() for end in link.ends}
+        return {
+            address: links.get(_end(function), address)
+            for address, function in self.functions.items()
+        }
+
+
+def _end(function: PcieFunction) -> str:
+    """What functions at the end of one link have in common: the slot of a card.
+
+    Each function of a bridge has a link of its own.
+    """
+    address = function.address
+    return address if function.kind == "bridge" else address.rpartition(".")[0]
+
+
+def _shows_no_link(function: PcieFunction) -> bool:
+    """Virtual functions, marked or (in a virtual machine) not, and devices that do not answer."""
+    unknown = function.width is None and function.max_width is None
+    return function.virtual_function or function.odd_width is not None or unknown
 
 
 def _least(values: Sequence[Optional[_Number]]) -> Optional[_Number]:

@@ -6,6 +6,7 @@ They run since the driver was loaded: only their growth between the two samples 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.rdma import RdmaPort
@@ -20,9 +21,14 @@ EXHAUSTED = (
     "req_transport_retries_exceeded",
     "req_rnr_retries_exceeded",
 )
+TIMEOUTS = frozenset(
+    {
+        *("tx_rdma_ack_timeout", "tx_rdma_ccl_cts_ack_timeout"),
+        *("local_ack_timeout_err", "to_retransmits"),
+    }
+)
 # Signs of loss, and the share of the port's packets up to which they are normal. A sender that runs
-# into a timeout stands still for long, and a link that is well has no errors at all. Packets out of
-# order are normal where a fabric spreads them over several paths.
+# into a timeout stands still for long, and a link that is well has no errors at all.
 _NEVER, _RARELY, _OFTEN = 0.0, 1e-6, 1e-3
 LOSSES: Mapping[str, float] = {
     "tx_rdma_ack_timeout": _NEVER,
@@ -30,6 +36,7 @@ LOSSES: Mapping[str, float] = {
     "local_ack_timeout_err": _NEVER,
     "to_retransmits": _NEVER,
     "req_rx_cqe_err": _NEVER,
+    "req_cqe_error": _NEVER,
     "link_downed": _NEVER,
     "link_error_recovery": _NEVER,
     "local_link_integrity_errors": _NEVER,
@@ -45,13 +52,15 @@ LOSSES: Mapping[str, float] = {
     "missing_resp": _RARELY,
     "roce_adp_retrans": _RARELY,
     "roce_adp_retrans_to": _RARELY,
-    "resp_rx_outouf_seq": _OFTEN,
-    "out_of_sequence": _OFTEN,
-    "oos_drop_count": _OFTEN,
     "req_rx_rnr_retry_err": _OFTEN,
     "rnr_nak_retry_err": _OFTEN,
     "rnr_naks_rcvd": _OFTEN,
 }
+# Packets that came out of order: how a fabric works that spreads them over several paths. They tell
+# of loss only beside other signs of it, and are a remark when they are very many.
+REORDERED = ("resp_rx_outouf_seq", "out_of_sequence", "oos_drop_count")
+_MOST_REORDERED = 0.1  # of the port's packets
+_SEVERAL_PORTS = 3  # of one host: then single timeouts are no accident
 # Notices of congestion: how congestion control works, and a remark only when there are many.
 CONGESTION = (
     "rx_rdma_cnp_pkts",
@@ -74,17 +83,23 @@ def losses(snapshot: Snapshot) -> Iterator[Finding]:
     """
     for host, reports in by_host(snapshot).items():
         ports = latest_ports(reports)
-        for first, later, seconds in pairs(reports, "rdma", "device", "port"):
+        troubles = [
+            (later, seconds, trouble)
+            for first, later, seconds in pairs(reports, "rdma", "device", "port")
+            if not is_down(ports[later.device, later.port])
+            and (trouble := _trouble(first, later)).grown
+        ]
+        timeouts = sum(not TIMEOUTS.isdisjoint(trouble.grown) for _, _, trouble in troubles)
+        for later, seconds, trouble in troubles:
             key = (later.device, later.port)
-            exhausted, lost = _lost(first, later)
-            if is_down(ports[key]) or not (exhausted or lost):
-                continue
+            timed_out = timeouts >= _SEVERAL_PORTS and not TIMEOUTS.isdisjoint(trouble.grown)
             why = "Partners of a process that has just ended give up in the same way."
             yield Finding(
-                "rdma-retry-exhausted" if exhausted else "rdma-degraded",
+                "rdma-retry-exhausted" if trouble.given_up else "rdma-degraded",
                 host=host,
                 device=port_name(key, ports),
-                severity=Severity.CRITICAL if exhausted else Severity.WARNING,
+                severity=_severity(trouble, timed_out),
+                confidence=Confidence.LIKELY if trouble.given_up == 1 else Confidence.CONFIRMED,
                 evidence=tuple(
                     Evidence(
                         f"{port_path(key)}: {name}",
@@ -92,23 +107,51 @@ def losses(snapshot: Snapshot) -> Iterator[Finding]:
                         value=float(grown),
                         time=snapshot.time,
                     )
-                    for name, grown in {**exhausted, **lost}.items()
+                    for name, grown in trouble.grown.items()
                 ),
-                explanation=why if exhausted else "",
+                explanation=why if trouble.given_up else "",
             )
 
 
-def _lost(first: RdmaPort, later: RdmaPort) -> tuple[dict[str, int], dict[str, int]]:
-    """Growth by counter: of connections given up, and of loss that is more than normal."""
+@dataclass(frozen=True)
+class _Trouble:
+    grown: Mapping[str, int]  # by counter: what is more than normal
+    given_up: int  # connections
+    events: int  # signs of loss: the most of one counter, as several may count the same
+
+
+def _trouble(first: RdmaPort, later: RdmaPort) -> _Trouble:
+    """What went wrong at a port between the samples.
+
+    A counter that the second sample is the first to show has not grown: where it began is unknown.
+    """
     sent = growth(packets(first.counters), packets(later.counters)) or 0
-    exhausted, lost = {}, {}
+    exhausted, lost, reordered = {}, {}, {}
     for name, count in later.counters.items():
         grown = growth(first.counters.get(name), count) or 0
         if name in EXHAUSTED and grown:
             exhausted[name] = grown
         elif name in LOSSES and grown > LOSSES[name] * sent:
             lost[name] = grown
-    return exhausted, lost
+        elif name in REORDERED and grown > _OFTEN * sent:
+            reordered[name] = grown
+    most = max(reordered.values(), default=0)
+    if not (exhausted or lost or most > _MOST_REORDERED * sent > 0):
+        reordered = {}
+    return _Trouble(
+        {**exhausted, **lost, **reordered},
+        sum(exhausted.values()),
+        max(lost.values(), default=0),
+    )
+
+
+def _severity(trouble: _Trouble, timed_out: bool) -> Severity:
+    """One event may be an accident; not so where several ports `timed_out`, or a link went down."""
+    if trouble.given_up > 1:
+        return Severity.CRITICAL
+    if trouble.given_up or trouble.events > 1 or timed_out or "link_downed" in trouble.grown:
+        return Severity.WARNING
+    return Severity.INFO
 
 
 def congestion(snapshot: Snapshot) -> Iterator[Finding]:

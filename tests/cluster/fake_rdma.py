@@ -16,6 +16,7 @@ from pathlib import Path
 _BUSES = ("06", "16", "66", "76", "86", "96", "e6", "f6")
 RATE = "400 Gb/sec (4X NDR)"
 PHYS_STATES = {"ACTIVE": "5: LinkUp", "DOWN": "3: Disabled", "INIT": "5: LinkUp"}
+_PHYS_NUMBERS = {"Sleep": 1, "Polling": 2, "Disabled": 3, "LinkUp": 5, "LinkErrorRecovery": 6}
 _STATE_NUMBERS = {"DOWN": 1, "INIT": 2, "ARMED": 3, "ACTIVE": 4, "ACTIVE_DEFER": 5}
 _PACKETS = 123_456_789
 
@@ -120,8 +121,10 @@ def write_rdma(
 def set_state(root: Path, device: str, state: str, phys_state: str = "", port: int = 1) -> None:
     """Set the state of a port, "ACTIVE" or "DOWN", also later; the link's state goes with it.
 
-    `phys_state` is another one, with its number: "2: Polling".
+    `phys_state` is another one, "2: Polling" or "Polling".
     """
+    if phys_state in _PHYS_NUMBERS:
+        phys_state = f"{_PHYS_NUMBERS[phys_state]}: {phys_state}"
     directory = _port(root, device, port)
     _write(directory / "state", f"{_STATE_NUMBERS[state]}: {state}")
     _write(directory / "phys_state", phys_state or PHYS_STATES.get(state, "5: LinkUp"))

@@ -136,6 +136,38 @@ def test_ok_missing_is_not_zero(tmp_path: Path) -> None:
     assert (gpu.correctable, gpu.nonfatal, gpu.fatal, gpu.model) == (None, None, None, "")
 
 
+@pytest.mark.parametrize("lanes", [0, 63, 255])
+def test_ok_device_that_does_not_answer_is_unread(tmp_path: Path, lanes: int) -> None:
+    gpus = fake_node.write_amdgpu(tmp_path / "sys", gpus=3)
+    fake_node.set_link(gpus[1], width=lanes)
+    functions, (unread,) = run(tmp_path)
+    gpu = functions["0000:15:00.0"]
+    assert (gpu.width, gpu.odd_width, gpu.virtual_function) == (None, lanes, False)
+    assert functions["0000:05:00.0"].odd_width is None
+    assert unread.source.endswith("0000:15:00.0/current_link_width")
+    assert unread.status is Status.ERROR
+    assert f"{lanes} lanes: the device does not answer" in unread.reason
+
+
+@pytest.mark.parametrize(("lanes", "unread"), [(0, 0), (255, 0), (63, 2)])
+def test_ok_no_lanes_without_one_that_has_some(tmp_path: Path, lanes: int, unread: int) -> None:
+    """Virtual functions in a virtual machine show 0 as well; 63 is an answer that never came."""
+    for gpu in fake_node.write_amdgpu(tmp_path / "sys", gpus=2):
+        fake_node.set_link(gpu, width=lanes)
+    functions, missed = run(tmp_path)
+    assert [one.odd_width for one in functions.values() if one.kind == "gpu"] == [lanes] * 2
+    assert len(missed) == unread
+
+
+def test_ok_virtual_functions_have_no_link(tmp_path: Path) -> None:
+    gpus = fake_node.write_amdgpu(tmp_path / "sys", gpus=2)
+    fake_node.set_link(gpus[1], width=0)
+    (gpus[1] / "physfn").symlink_to(gpus[0])
+    functions, unread = run(tmp_path)
+    assert unread == []
+    assert functions["0000:15:00.0"].virtual_function
+
+
 def test_counters_are_read_twice() -> None:
     assert probes.load("pcie").samples == 2
 

@@ -80,6 +80,7 @@ def test_ok_mlx5_has_data_in_units_of_4_bytes(tmp_path: Path) -> None:
     fake_rdma.write_rdma(tmp_path / "sys", "mlx5", devices=1)
     port = read(tmp_path, "mlx5_0")
     assert (port.driver, port.counters["local_ack_timeout_err"]) == ("mlx5_core", 7)
+    assert port.counters["req_cqe_error"] == 7
     assert port.counters["port_rcv_data_bytes"] == 4 * 123_456_789
     assert port.counters["port_rcv_packets"] == 123_456_789
     assert "port_rcv_data" not in port.counters

@@ -63,6 +63,8 @@ def test_one_error_of_an_interface_is_a_warning(column: str) -> None:
         (100, 10_000, Severity.INFO),
         (100, 1900, Severity.INFO),
         (101, 1900, Severity.WARNING),
+        (120, 20, Severity.INFO),  # on an interface that is almost idle
+        (5000, 0, Severity.WARNING),  # nothing gets through
     ],
 )
 def test_drops_are_a_remark_unless_they_are_many(
@@ -127,10 +129,13 @@ def test_resets_alone_are_how_programs_hang_up() -> None:
 
 
 def test_a_full_accept_queue() -> None:
-    full = host(tcp={"ListenOverflows": 2, "ListenDrops": 2})
+    full = host(tcp={"ListenOverflows": 3, "ListenDrops": 3})
     (finding,) = full_accept_queues(snapshot(full))
     assert (finding.failure_class, finding.severity) == ("coordinator-overload", Severity.WARNING)
+    assert finding.evidence[0].value == 3.0
     assert len(finding.evidence) == 2
+    few = host(tcp={"ListenOverflows": 2, "ListenDrops": 2})
+    assert [one.severity for one in full_accept_queues(snapshot(few))] == [Severity.INFO]
 
 
 def process(value: str) -> RayProcess:

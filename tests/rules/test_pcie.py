@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raydiag.model import NodeReport, ProbeResult, Severity, Status
+from raydiag.model import Confidence, NodeReport, ProbeResult, Severity, Status
 from raydiag.probes.kernel_log import KernelLine
 from raydiag.probes.pcie import PcieFunction
 from raydiag.rules import judge
@@ -125,6 +125,69 @@ class TestWidth:
         assert finding.device == NIC
 
 
+class TestVirtualFunctions:
+    """They have no link of their own; what the bridge above shows is that of the physical one."""
+
+    BRIDGE = bridge("0000:c0:01.0", width=8)
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {"max_width": None},
+            {"virtual_function": True},  # some repeat what the physical one can do
+            {"odd_width": 0},  # in a virtual machine, where nothing says that it is one
+        ],
+    )
+    def test_they_are_not_judged_by_the_bridge(self, values: dict[str, Any]) -> None:
+        lone = function(NIC, "rdma", **{"above": "0000:c0:01.0", "width": None, **values})
+        assert not list(degraded_links(seen([lone, self.BRIDGE])))
+
+    def test_they_do_not_stand_before_the_physical_one(self) -> None:
+        values: dict[str, Any] = {"above": "0000:c0:01.0", "name": "mlx5_1"}
+        virtual = function("0000:c1:00.2", "rdma", width=None, virtual_function=True, **values)
+        physical = function(NIC, "rdma", above="0000:c0:01.0", width=8)
+        (finding,) = degraded_links(seen([virtual, physical, self.BRIDGE]))
+        assert finding.evidence[0].source == f"link of {NIC} below 0000:c0:01.0"
+
+
+DEAD: Mapping[str, Any] = {
+    **dict.fromkeys(("width", "max_width", "speed_gts", "max_speed_gts")),
+    "odd_width": 63,
+}
+
+
+class TestDeadLinks:
+    def test_a_gpu_that_does_not_answer(self) -> None:
+        (finding,) = judge(seen(gpus(**DEAD)))
+        assert (finding.failure_class, finding.host) == ("pcie-link-down", "node0")
+        assert (finding.gpu, finding.device) == (0, GPU)
+        assert (finding.severity, finding.confidence) == (Severity.CRITICAL, Confidence.LIKELY)
+        assert finding.evidence[0].source == f"current_link_width of {GPU}"
+
+    def test_the_same_slot_of_another_host_tells_too(self) -> None:
+        found = list(degraded_links(seen(nic(**DEAD), nic())))
+        assert [(one.failure_class, one.host) for one in found] == [("pcie-link-down", "node0")]
+        assert "mlx5_0" in found[0].evidence[1].text
+
+    @pytest.mark.parametrize(
+        "node",
+        [
+            nic(**DEAD),  # nobody shows what is usual
+            gpus(**DEAD, virtual_function=True),
+            [replace(one, **DEAD) for one in gpus()],
+        ],
+    )
+    def test_no_lanes_that_say_nothing(self, node: list[PcieFunction]) -> None:
+        assert not list(degraded_links(seen(node)))
+
+    @pytest.mark.parametrize(("lanes", "found"), [(0, False), (255, False), (63, True)])
+    def test_a_virtual_machine_beside_other_hosts(self, lanes: int, found: bool) -> None:
+        dead = function("0000:07:00.0", **{**DEAD, "odd_width": lanes})
+        assert bool(list(degraded_links(seen([dead], gpus())))) is found
+        for well in ([function("0000:07:00.0")], [function("0000:08:00.0"), dead]):
+            assert next(degraded_links(seen([dead], well))).device == "0000:07:00.0"
+
+
 class TestSwitch:
     """A GPU and two cards below one switch: root port, upper side, three lower sides."""
 
@@ -222,9 +285,25 @@ class TestGrowth:
         later = changed(gpus(), GPU, correctable=6)
         (finding,) = growing_link_errors(snapshot(grown(gpus(), later)))
         assert finding.severity is Severity.INFO
-        later = changed(later, "0000:00:01.1", correctable=6)
-        (finding,) = growing_link_errors(snapshot(grown(gpus(), later)))
+        both = changed(later, "0000:00:01.1", correctable=6)  # the same one, at the other end
+        (finding,) = growing_link_errors(snapshot(grown(gpus(), both)))
+        assert finding.severity is Severity.INFO
+        assert len(finding.evidence) == 2
+        two = changed(later, "0000:00:01.1", correctable=7)
+        (finding,) = growing_link_errors(snapshot(grown(gpus(), two)))
         assert finding.severity is None
+
+    def test_errors_of_two_links_are_two(self) -> None:
+        node = list(TestSwitch.NODE)
+        later = changed(changed(node, GPU, correctable=6), "0000:02:00.0", correctable=6)
+        (finding,) = growing_link_errors(snapshot(grown(node, later)))
+        assert (finding.device, finding.severity) == (GPU, None)
+
+    def test_both_functions_of_a_card_note_the_same_error(self) -> None:
+        node = [*nic(), function("0000:c1:00.1", "rdma", above="0000:c0:01.0", name="mlx5_1")]
+        later = [replace(one, correctable=6) for one in node]
+        found = list(growing_link_errors(snapshot(grown(node, later))))
+        assert {one.severity for one in found} == {Severity.INFO}
 
     @pytest.mark.parametrize("count", [5, 4, None])
     def test_a_counter_that_stands_or_was_set_back_is_silent(self, count: int | None) -> None:

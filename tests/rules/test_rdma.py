@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from raydiag.model import Finding, NodeReport, ProbeResult, Severity, Snapshot, Status
+from raydiag.model import (
+    Confidence,
+    Finding,
+    NodeReport,
+    ProbeResult,
+    Severity,
+    Snapshot,
+    Status,
+    Unread,
+)
 from raydiag.probes.network import NetworkState
 from raydiag.probes.rdma import RdmaPort
 from raydiag.rules.rdma import ports_down, slow_ports
@@ -13,6 +22,8 @@ from tests.rules.snapshots import report, snapshot
 
 TRAFFIC = {"rx_rdma_ucast_pkts": 1000, "tx_rdma_ucast_pkts": 2000}
 DOWN: dict[str, Any] = {"state": "DOWN", "phys_state": "Disabled"}
+UNUSED: dict[str, Any] = {**DOWN, "counters": dict.fromkeys(TRAFFIC, 0)}
+TRIED: dict[str, Any] = {**DOWN, "counters": {**TRAFFIC, **dict.fromkeys(TRAFFIC, 2)}}
 
 
 def port(number: int, **values: Any) -> RdmaPort:
@@ -56,8 +67,7 @@ def test_a_port_that_is_up_elsewhere_is_critical() -> None:
     assert finding.onset is None
     assert finding.evidence[0].source == "/sys/class/infiniband/ionic_1/ports/1/state"
     assert finding.evidence[0].text == (
-        "state DOWN, link Disabled (ionic 0000:16:00.0, eth1); "
-        "up on 2 of 3 hosts with the same devices"
+        "state DOWN, link Disabled (ionic 0000:16:00.0, eth1); up on 2 of 3 hosts that have it"
     )
 
 
@@ -90,12 +100,23 @@ def test_up_or_unknown_is_silent(well: dict[str, Any]) -> None:
     assert down(host("a"), host("b", ionic_0=well)) == []
 
 
-def test_a_port_nobody_uses_is_a_remark() -> None:
-    unused = {**DOWN, "counters": dict.fromkeys(TRAFFIC, 0)}
-    for sick in (unused, {**DOWN, "counters": {}}):
-        hosts = [host(name, ionic_2=sick) for name in "abc"]
-        assert down(*hosts) == [(name, "ionic_2", Severity.INFO) for name in "abc"]
-    assert down(host("a", ionic_2=unused)) == [("a", "ionic_2", Severity.INFO)]
+@pytest.mark.parametrize("sick", [UNUSED, TRIED, {**DOWN, "counters": {}}])
+def test_a_port_nobody_uses_is_silent(sick: dict[str, Any]) -> None:
+    hosts = [host(name, ionic_2=sick) for name in "abcdefg"]
+    assert down(*hosts) == []
+    assert down(*hosts, host("head")) == []  # cabled on the head only
+    assert down(host("a", ionic_2=UNUSED)) == [("a", "ionic_2", Severity.INFO)]
+
+
+def test_a_port_that_few_use_is_a_remark_and_one_that_was_in_use_is_critical() -> None:
+    for sick, severity in ((UNUSED, Severity.INFO), (DOWN, Severity.CRITICAL)):
+        hosts = [host(name, ionic_2=sick) for name in "ab"]
+        assert down(*hosts, host("c")) == [(name, "ionic_2", severity) for name in "ab"]
+
+
+def test_hosts_without_any_port_that_is_up_stay_a_remark() -> None:
+    hosts = [host(name, ports=1, ionic_0=UNUSED) for name in "abc"]
+    assert down(*hosts) == [(name, "ionic_0", Severity.INFO) for name in "abc"]
 
 
 def test_a_port_that_was_used_and_is_down_everywhere_is_a_warning() -> None:
@@ -105,13 +126,89 @@ def test_a_port_that_was_used_and_is_down_everywhere_is_a_warning() -> None:
 
 
 def test_the_only_host_is_judged_by_what_its_port_carried() -> None:
-    assert down(host("a", ionic_2=DOWN)) == [("a", "ionic_2", Severity.CRITICAL)]
+    (finding,) = ports_down(snapshot(host("a", ionic_2=DOWN)))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
+    assert down(host("a", ionic_2=TRIED)) == [("a", "ionic_2", Severity.INFO)]
+    for sick in ({"state": "INIT"}, {"phys_state": "Polling"}):
+        assert down(host("a", ionic_2=sick)) == [("a", "ionic_2", Severity.CRITICAL)]
 
 
-def test_hosts_with_other_devices_are_no_measure() -> None:
-    unused = {**DOWN, "counters": dict.fromkeys(TRAFFIC, 0)}
-    head = host("head", ports=1, ionic_0=unused)
+@pytest.mark.parametrize("sick", [DOWN, UNUSED, {**DOWN, "counters": {}}])
+def test_a_port_beside_many_that_are_up_is_critical(sick: dict[str, Any]) -> None:
+    """The only host with such cards, whose other ports are all in use."""
+    well = [host("b", ports=1), host("c", ports=1)]
+    assert down(host("a", ports=8, ionic_3=sick), *well) == [("a", "ionic_3", Severity.CRITICAL)]
+
+
+def test_the_second_port_of_a_card_may_be_spare() -> None:
+    second = port(9, address="0000:36:00.1", **UNUSED)
+    ports = [*(port(number) for number in range(8)), second]
+    found = ports_down(snapshot(report("a", rdma=ports)))
+    assert [(one.device, one.severity) for one in found] == [("ionic_9", Severity.INFO)]
+
+
+@pytest.mark.parametrize("sick", [UNUSED, TRIED])
+def test_hosts_with_other_devices_are_no_measure(sick: dict[str, Any]) -> None:
+    head = host("head", ports=1, ionic_0=sick)
     assert down(head, host("a"), host("b")) == [("head", "ionic_0", Severity.INFO)]
+
+
+def without(one: NodeReport, device: str, unread: bool = False) -> NodeReport:
+    """The host without that device, or with one that could not be read."""
+    ports = [port for port in one.records("rdma") if port.device != device]
+    why = [Unread(f"/sys/class/infiniband/{device}", Status.DENIED, "refused")] if unread else []
+    lost = ProbeResult("rdma", Status.OK, records=ports, unread=why)
+    return replace(one, probes={**one.probes, "rdma": lost})
+
+
+def test_a_device_that_is_gone() -> None:
+    lost = without(host("b", ports=8), "ionic_5")
+    (finding,) = ports_down(snapshot(host("a", ports=8), lost, host("c", ports=8)))
+    assert (finding.failure_class, finding.host, finding.device) == (
+        "rdma-port-down",
+        "b",
+        "ionic_5",
+    )
+    assert (finding.severity, finding.confidence) == (Severity.CRITICAL, Confidence.LIKELY)
+    assert finding.evidence[0].source == "/sys/class/infiniband/ionic_5"
+    assert finding.evidence[0].text.startswith("not there; 2 of 3 hosts")
+
+
+def test_a_host_that_lost_a_device_still_has_its_peers() -> None:
+    lost = without(host("b", ionic_0=UNUSED), "ionic_2")
+    assert down(host("a"), lost, host("c")) == [
+        ("b", "ionic_0", Severity.CRITICAL),
+        ("b", "ionic_2", Severity.CRITICAL),
+    ]
+
+
+def test_a_device_that_several_hosts_lack_may_be_so_by_design() -> None:
+    lost = [without(host(name), "ionic_2") for name in "ab"]
+    found = list(ports_down(snapshot(*lost, *(host(name) for name in "cde"))))
+    assert [(one.host, one.severity, one.confidence) for one in found] == [
+        ("a", Severity.WARNING, Confidence.POSSIBLE),
+        ("b", Severity.WARNING, Confidence.POSSIBLE),
+    ]
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        [without(host("a"), "ionic_2"), host("b")],  # one of two: no majority
+        [without(host("a"), "ionic_2", unread=True), host("b"), host("c")],
+        [report("head"), host("b"), host("c")],
+        [host("head", ports=1), host("b"), host("c")],  # another kind of machine
+        [report("head", rdma=[port(9, device="mlx5_0")]), host("b"), host("c")],
+        [host("head", ports=4), host("b"), host("c")],  # one more than the others
+    ],
+)
+def test_devices_that_need_not_be_there(hosts: list[NodeReport]) -> None:
+    assert down(*hosts) == []
+
+
+def test_a_device_may_come_up_after_the_node() -> None:
+    young = without(host("b", uptime_s=120.0), "ionic_2")
+    assert down(host("a"), young, host("c")) == [("b", "ionic_2", Severity.INFO)]
 
 
 def test_a_node_that_has_just_started_is_given_time() -> None:
