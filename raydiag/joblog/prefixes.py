@@ -1,4 +1,4 @@
-"""What launchers put before a line: `srun -l`, Ray, torchrun, mpirun, pdsh, kubectl.
+"""What launchers put before a line: `srun -l`, Ray, torchrun, mpirun, pdsh, kubectl, docker.
 
 Several may stand one after the other, `  3: [default0]:[rank24]:`. Each is taken off the text and
 kept as the writer. Source: the launchers' own documentation and output.
@@ -29,6 +29,7 @@ _STACKED = re.compile(
     r"|[Rr]ank ?(?P<bare>\d{1,6}): ?"
     r"|\[(?:default|trainer|worker)(?P<local>\d{1,4})\]: ?"
     r"|\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?"
+    r"|(?P<compose>[a-z0-9][a-z0-9_.-]{0,63} {2,24}\| )"
     r"|(?P<kubectl>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z )(?:std(?:out|err) [FP] )?"
 )
 _ACTOR_RANK = re.compile(r"\brank=(\d{1,6})\b")

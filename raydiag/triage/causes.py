@@ -7,7 +7,7 @@ else the earliest hard error, the order of the class table deciding between erro
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -15,6 +15,7 @@ from raydiag.triage.symptoms import CONSEQUENCE, EITHER, MECHANISMS, ROOT, Sympt
 
 _NEAR_LINES = 400  # a root that near explains an error that may be either
 _NEAR_S = 120.0
+_AWAITED_S = 7200.0  # so long peers wait for one that is gone, before they say so
 _TRACEBACK_LINES = 60  # how far from its traceback what explains it may stand
 
 
@@ -39,6 +40,7 @@ class Cause:
 _COLLECTIVE = frozenset(("nccl-timeout", "nccl-error", "rendezvous-fail"))
 # Noticed by those who waited in vain, or how a process ended.
 _NOTICED = _COLLECTIVE | MECHANISMS | {"heartbeat-timeout", "train-timeout"}
+_BARE_KILLED = "oom-bare-killed"
 _ENDS = MECHANISMS | {"heartbeat-timeout", "train-timeout", "hang", "unknown-death"}
 
 CASCADES = (
@@ -110,15 +112,43 @@ def _candidates(found: Sequence[Symptom]) -> list[Symptom]:
     able = [one for one in found if one.role in (ROOT, EITHER) and not explained(one)]
     hard = [one for one in able if not one.weak]
     weak = [one for one in able if one.weak]
-    if hard and all(one.failure_class in _NOTICED and one.role == EITHER for one in hard):
+    if hard and all(_is_notice(one) for one in hard):
         first = min(hard, key=_rank)
-        hard += [
-            one for one in weak if _raised(one) and one.order < first.order and _near(one, first)
-        ]
+        hard += [one for one in weak if _raised(one) and _is_behind(one, first)]
     # A weak line that raises says more than one that only sounds like an error.
     places = {(one.file, one.line) for one in found if _raised(one)}
     raised = [one for one in weak if (one.file, one.line) in places]
-    return hard or raised or weak or list(found)
+    return hard or raised or weak or _consequences(found)
+
+
+def _consequences(found: Sequence[Symptom]) -> list[Symptom]:
+    """Where nothing else is there: what was noticed, before tracebacks that end in those words."""
+    explained = _Explained(found, (ROOT, EITHER, CONSEQUENCE))
+    told = [one for one in found if not explained(one)]
+    return [one for one in told if not one.weak] or told or list(found)
+
+
+def _is_notice(one: Symptom) -> bool:
+    """It tells that a process is gone, not why; so does a shell that says no more than Killed."""
+    return one.role == EITHER and (one.failure_class in _NOTICED or one.row == _BARE_KILLED)
+
+
+def _is_behind(one: Symptom, notice: Symptom) -> bool:
+    """An exception may be why: it came before, and no step was done since a process was killed."""
+    if one.order >= notice.order:
+        return False
+    if notice.row == _BARE_KILLED:
+        here = one.file == notice.file and notice.line - one.line <= _TRACEBACK_LINES
+        return here and one.last_step == notice.last_step
+    return _near(one, notice) or _awaited(one, notice)
+
+
+def _awaited(one: Symptom, notice: Symptom) -> bool:
+    """A timeout is told a timeout later, and little is printed while all wait."""
+    if one.near_time is None or notice.near_time is None:
+        return False
+    here = one.file == notice.file and notice.line - one.line <= _NEAR_LINES
+    return here and notice.near_time - one.near_time <= _AWAITED_S
 
 
 def _raised(one: Symptom) -> bool:
@@ -128,14 +158,14 @@ def _raised(one: Symptom) -> bool:
 class _Explained:
     """Which exceptions another symptom says more of: by the same words, or at the same place."""
 
-    def __init__(self, found: Sequence[Symptom]) -> None:
+    def __init__(self, found: Sequence[Symptom], roles: Collection[str] = (ROOT, EITHER)) -> None:
         self._words: set[str] = set()
         self._lines: dict[tuple[str, str], list[int]] = {}  # (file, writer) -> lines, ascending
         for one in found:
-            if _raised(one) or one.role not in (ROOT, EITHER):
+            if _raised(one) or one.role not in roles:
                 continue
             self._words |= {words for words in _words(one) if words}
-            if one.is_specific:
+            if one.is_specific and one.row != _BARE_KILLED:
                 self._lines.setdefault((one.file, one.where), []).append(one.line)
 
     def __call__(self, one: Symptom) -> bool:

@@ -13,7 +13,7 @@ from typing import Optional
 from raydiag.catalog.literals import without_digits
 from raydiag.catalog.signatures import Signature, SignatureTable, table
 from raydiag.joblog.facts import Hit, Line, Selector
-from raydiag.joblog.select import selector
+from raydiag.joblog.select import finder, selector
 
 BESIDE_LINES = 3
 _SHAPES = 8192  # remembered; what a log repeats fits in
@@ -26,7 +26,8 @@ _LOGGER = re.compile(
     r"(?:[A-Za-z][\w.]{0,80} - )?"
     r"(?:\[?(?:ERROR|CRITICAL|FATAL)\]?(?::[\w.]{1,80}:)?[ |:-]{0,8})?"
     r"(?:\d\d-\d\d \d\d:\d\d:\d\d )?"
-    r"(?:\[[\w./-]{1,120}:\d{1,6}(?::\w{1,80})?\][ :-]{0,4})?"
+    r"(?:std(?:err|out) \| )?"
+    r"(?:\[?[\w./-]{1,120}:\d{1,6}(?::\w{1,80})?\][ :-]{0,4})?"
     r"(?:[\w.]{1,120}:\w{1,80}:\d{1,6} - )?"
 )
 _NO_DIGITS = {ord(digit): None for digit in "0123456789"}
@@ -37,7 +38,9 @@ class Classifier:
 
     def __init__(self, signatures: Optional[SignatureTable] = None) -> None:
         self._table = signatures or table()
-        self._rows_of = _rows_of(self._table.rows)
+        by_literal = _by_literal(self._table.rows)
+        self._literals = finder([literal.encode() for literal in by_literal])
+        self._rows_of = tuple(by_literal.values())  # places of rows, literal by literal
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._seen: dict[tuple[str, str], int] = {}  # (file, row that others are beside) -> line
         self._beside = {row.beside for row in self._table.rows if row.beside}
@@ -113,11 +116,8 @@ class Classifier:
         return known
 
     def _searched(self, shape: str) -> tuple[int, ...]:
-        places: set[int] = set()
-        for literal, rows in self._rows_of.items():
-            if literal in shape:
-                places.update(rows)
-        return tuple(sorted(places))
+        found = self._literals(shape.encode("utf-8", "replace"))
+        return tuple(sorted({row for place in found for row in self._rows_of[place]}))
 
 
 def _found(row: Signature, text: str) -> Optional[re.Match[str]]:
@@ -139,10 +139,10 @@ def make_selector(anchors: Sequence[bytes], /) -> Selector:
     return selector([*ours, *anchors])
 
 
-def _rows_of(rows: Sequence[Signature]) -> dict[str, list[int]]:
+def _by_literal(rows: Sequence[Signature]) -> dict[str, tuple[int, ...]]:
     """Literals as they stand in lines without digits, and the rows that want them."""
-    places: dict[str, list[int]] = {}
+    places: dict[str, tuple[int, ...]] = {}
     for index, row in enumerate(rows):
-        for literal in sorted(row.literals):
-            places.setdefault(without_digits(literal), []).append(index)
+        for literal in sorted({without_digits(literal) for literal in row.literals}):
+            places[literal] = (*places.get(literal, ()), index)
     return places

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from raydiag.joblog.facts import Selector
 from raydiag.joblog.prefixes import plain
-from raydiag.joblog.select import fewest, selector
+from raydiag.joblog.select import fewest, finder, selector
 
 LITERALS = [b"NCCL WARN", b"[Errno 28]", b"completed step: ", b" Killed", b"(exit=", b"$|^.*"]
 WAYS = [
@@ -160,3 +160,12 @@ def test_what_is_remembered_is_bounded() -> None:
         names = range(start, start + 10_000)
         select(b"".join(b"%s\n" % b"".join(b"%c" % (97 + int(d)) for d in str(n)) for n in names))
     assert len(select._known) <= 32768
+
+
+@pytest.mark.parametrize("fast", WAYS)
+@settings(deadline=None, max_examples=100)
+@given(text=TEXT)
+def test_literals_of_a_text_are_found(fast: bool, text: bytes) -> None:
+    literals = [*LITERALS, b"NCCL", b"WARN", b"Errno"]
+    found = finder(literals, fast=fast)(text)
+    assert sorted(found) == [n for n, literal in enumerate(literals) if literal in text]

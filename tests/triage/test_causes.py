@@ -146,3 +146,34 @@ def test_ten_thousand_tasks_take_no_time() -> None:
     start = time.process_time()
     assert first(*found)[0] == "nccl-error"
     assert time.process_time() - start < 3
+
+
+def test_what_was_noticed_says_more_than_the_traceback_that_ends_in_it() -> None:
+    words = "torch.distributed.DistBackendError: remote process exited or there was a network error"
+    found = (
+        match("python-exception", 10, "consequence", row="traceback", exception=words),
+        match("nccl-error", 14, "consequence", text=words),
+    )
+    assert first(*found)[0] == "nccl-error"
+
+
+def test_a_timeout_is_told_a_timeout_after_the_exception() -> None:
+    raised = match(
+        "python-exception", 10, "either", row="python-error-line", near_time=1000.0, task=1
+    )
+    soon = match("rendezvous-fail", 60, "either", near_time=1600.0, task=0)
+    far = match("rendezvous-fail", 6000, "either", near_time=1600.0, task=0)
+    next_day = match("rendezvous-fail", 60, "either", near_time=90000.0, task=0)
+    assert first(raised, soon)[0] == "python-exception"
+    assert first(raised, far)[0] == "rendezvous-fail"
+    assert first(raised, next_day)[0] == "rendezvous-fail"
+
+
+def test_a_shell_that_says_killed_gives_way_to_an_exception_right_above() -> None:
+    raised = match("python-exception", 10, "either", row="python-error-line")
+    killed = match("oom-host", 30, "either", row="oom-bare-killed")
+    assert first(raised, killed)[0] == "python-exception"
+    assert first(raised, match("oom-host", 300, "either", row="oom-bare-killed"))[0] == "oom-host"
+    stepped = match("oom-host", 30, "either", row="oom-bare-killed", last_step=7)
+    assert first(raised, stepped)[0] == "oom-host"
+    assert first(raised, match("oom-host", 30, "root", row="oom-slurm"))[0] == "oom-host"
