@@ -36,7 +36,8 @@ def gpu_node(
 
 def pcie_function(address: str, name: str, model: str) -> PcieFunction:
     kind = "gpu" if name == "nvidia" else "rdma"
-    return PcieFunction(address, kind, name, None, model, "", *([None] * 10))
+    links: list[Any] = [None] * 10
+    return PcieFunction(address, kind, name, None, model, "", *links)
 
 
 class TestMissingGpus:
