@@ -1,0 +1,1 @@
+"""Measure a job's logs: find them, stream them once, say what they hold."""

@@ -1,0 +1,205 @@
+"""Times that log lines print, as Unix seconds.
+
+Source: the formats of Python's logging, absl and glog (no year), Ray, vLLM (no year), NeMo, date(1)
+and Slurm. A time without a zone is read as UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import date, datetime, timezone
+from functools import lru_cache
+from typing import Optional
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_CLOCK = rb"(\d\d):(\d\d):(\d\d)"
+_DAY = rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
+_MONTH = "|".join(_MONTHS).encode()
+
+# A line's own time stands in front, or after a logger's name; a path's stands behind.
+REACH = 160
+SILENCE_S = 60.0  # shorter ones are of no interest
+_ISO = re.compile(
+    rb"(?<![\d/])(\d{4})[-/](\d\d)[-/](\d\d)[T ]" + _CLOCK + rb"(?:[.,](\d{1,9}))?"
+    rb"(?: ?(Z\b|UTC\b|[+-]\d\d:?\d\d(?!\d)))?"
+)
+_GLOG = re.compile(rb"(?<![A-Za-z0-9])[IWEF](\d\d)(\d\d) " + _CLOCK + rb"\.(\d{6})")
+_SHORT = re.compile(rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d)-(\d\d) " + _CLOCK)
+_CTIME = re.compile(
+    _DAY + rb" (" + _MONTH + rb") +(\d{1,2}) " + _CLOCK + rb"(?: (AM|PM))?(?: [A-Z]{3,4})? (\d{4})"
+)
+# What any of them needs, searched for first: most lines have no time at all.
+_ANY = re.compile(rb"\d\d:\d\d:\d\d")
+_LEAP_BACK_S = 60.0
+_SKEW_S = 86400.0
+_DAY_S = 86400.0
+
+
+@dataclass(frozen=True)
+class Silence:
+    start: float
+    end: float
+    line: int
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """A time as printed: its form tells programs apart that may live in different zones."""
+
+    time: float
+    form: str
+    yearless: bool
+
+
+@lru_cache(maxsize=4096)
+def _midnight(year: int, month: int, day: int) -> Optional[float]:
+    try:
+        return (date(year, month, day).toordinal() - 719163) * _DAY_S
+    except ValueError:
+        return None
+
+
+def _of_day(hour: bytes, minute: bytes, second: bytes) -> Optional[float]:
+    h, m, s = int(hour), int(minute), int(second)
+    return h * 3600.0 + m * 60.0 + s if h < 24 and m < 60 and s < 61 else None
+
+
+def _zone_s(zone: Optional[bytes]) -> float:
+    if zone is None or zone[:1] not in b"+-":
+        return 0.0
+    digits = zone[1:].replace(b":", b"")
+    seconds = int(digits[:2]) * 3600.0 + int(digits[2:]) * 60.0
+    return seconds if zone[:1] == b"+" else -seconds
+
+
+def _fraction(digits: Optional[bytes]) -> float:
+    return int(digits) / 10.0 ** len(digits) if digits else 0.0
+
+
+class Clock:
+    """Reads the times of one log; years that are not printed come from what is near."""
+
+    def __init__(self, mtime: Optional[float]) -> None:
+        self.mtime = mtime
+        self.anchor: Optional[float] = None  # newest time that was printed with its year
+
+    def stamp(self, line: bytes) -> Optional[Stamp]:
+        """The first time within the first `REACH` bytes of a line; None without one."""
+        head = line[:REACH]
+        if _ANY.search(head) is None:
+            return None
+        if found := _ISO.search(head):
+            year, month, day, hour, minute, second, part, zone = found.groups()
+            stamp = self._dated(int(year), int(month), int(day), _of_day(hour, minute, second))
+            if stamp is None:
+                return None
+            form = "iso-t" if head[found.start() + 10 : found.start() + 11] == b"T" else "iso"
+            if zone is not None:
+                form = "zoned"
+            self.anchor = stamp + _fraction(part) - _zone_s(zone)
+            return Stamp(self.anchor, form, False)
+        return self._glog(head) or self._short(head) or self._ctime(head)
+
+    def time(self, line: bytes) -> Optional[float]:
+        stamp = self.stamp(line)
+        return stamp.time if stamp else None
+
+    def _glog(self, head: bytes) -> Optional[Stamp]:
+        found = _GLOG.search(head)
+        if not found:
+            return None
+        month, day, hour, minute, second, part = found.groups()
+        time = self._yearless(int(month), int(day), _of_day(hour, minute, second))
+        return None if time is None else Stamp(time + int(part) / 1e6, "glog", True)
+
+    def _short(self, head: bytes) -> Optional[Stamp]:
+        found = _SHORT.search(head)
+        if not found:
+            return None
+        month, day, hour, minute, second = found.groups()
+        time = self._yearless(int(month), int(day), _of_day(hour, minute, second))
+        return None if time is None else Stamp(time, "short", True)
+
+    def _ctime(self, head: bytes) -> Optional[Stamp]:
+        found = _CTIME.search(head)
+        if not found:
+            return None
+        name, day, hour, minute, second, half, year = found.groups()
+        if half is not None:
+            hour = b"%d" % (int(hour) % 12 + (12 if half == b"PM" else 0))
+        month = _MONTHS.index(name.decode()) + 1
+        time = self._dated(int(year), month, int(day), _of_day(hour, minute, second))
+        if time is None:
+            return None
+        self.anchor = time
+        return Stamp(time, "ctime", False)
+
+    def _dated(self, year: int, month: int, day: int, of_day: Optional[float]) -> Optional[float]:
+        midnight = _midnight(year, month, day) if 1970 <= year < 2200 else None
+        return None if midnight is None or of_day is None else midnight + of_day
+
+    def _yearless(self, month: int, day: int, of_day: Optional[float]) -> Optional[float]:
+        """Nearest to a time that was printed with its year, else the newest before the mtime."""
+        if of_day is None:
+            return None
+        near = self.anchor if self.anchor is not None else self.mtime
+        if near is None:
+            return None
+        year = datetime.fromtimestamp(near, timezone.utc).year
+        times = [self._dated(y, month, day, of_day) for y in (year - 1, year, year + 1)]
+        known = [time for time in times if time is not None]
+        if self.anchor is None:
+            known = [time for time in known if time <= near + _SKEW_S]
+        return min(known, key=lambda time: abs(time - near), default=None)
+
+
+@dataclass
+class Timeline:
+    """First and last time of a log, and its longest silence.
+
+    Only times of one form make a silence: Slurm prints local time among programs that print UTC.
+    """
+
+    first: Optional[float] = None
+    last: Optional[float] = None
+    last_line: int = 0
+    jumps: int = 0
+    newest: Optional[float] = None
+    newest_of: dict[str, float] = field(default_factory=dict)
+    gap: Optional[Silence] = None
+    pending: Optional[Silence] = None  # until a next time shows that the clock did not just jump
+
+    def see(self, stamp: Stamp, line: int) -> None:
+        """One more time, in file order."""
+        time = stamp.time
+        self._confirm(time)
+        if self.newest is not None and stamp.form in self.newest_of:
+            start = max(self.newest, self.newest_of[stamp.form])
+            if time - start > max(SILENCE_S, self.gap.seconds if self.gap else 0.0):
+                self.pending = Silence(start, time, line)
+        if self.newest is not None and time < self.newest - _LEAP_BACK_S:
+            self.jumps += 1
+        if self.newest is None or time > self.newest or time < self.newest - _DAY_S:
+            self.newest = time
+        if len(self.newest_of) < 16 or stamp.form in self.newest_of:
+            self.newest_of[stamp.form] = time
+        self.first = time if self.first is None else self.first
+        self.last, self.last_line = time, line
+
+    def may_hide(self, stamp: Stamp) -> bool:
+        """Whether a longer silence than the longest known could lie before this time."""
+        known = self.gap.seconds if self.gap else 0.0
+        return self.newest is not None and stamp.time - self.newest > max(SILENCE_S, known)
+
+    def finish(self) -> None:
+        self._confirm(self.last)
+
+    def _confirm(self, time: Optional[float]) -> None:
+        silence, self.pending = self.pending, None
+        if silence and time is not None and time >= silence.end - _LEAP_BACK_S:
+            self.gap = silence

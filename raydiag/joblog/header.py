@@ -1,0 +1,248 @@
+"""What a job says about itself before training: environment, arguments, configuration.
+
+    JOB_ID=4711
+    NNODES=2
+    JOB_NODELIST=node[07-08]
+    PASSTHROUGH_ARGS="steps=1000 enable_checkpointing=true"
+    Config param checkpoint_period: 100
+
+Source: the batch script's header, MaxText's configuration dump, Slurm's `--comment` for automatic
+restarts. The first value of a key counts, since later ones may be of something started by the job.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import Optional
+
+from raydiag.joblog.facts import Header, Line
+from raydiag.joblog.view import View
+
+_KEYS = {
+    "JOB_ID": "job_id",
+    "SLURM_JOB_ID": "job_id",
+    "SLURM_JOBID": "job_id",
+    "JOB_NAME": "job_name",
+    "SLURM_JOB_NAME": "job_name",
+    "NNODES": "nnodes",
+    "SLURM_JOB_NUM_NODES": "nnodes",
+    "SLURM_NNODES": "nnodes",
+    "JOB_NODELIST": "nodelist",
+    "SLURM_JOB_NODELIST": "nodelist",
+    "SLURM_NODELIST": "nodelist",
+    "NODELIST_EXPANDED": "expanded",
+    "JAX_COORDINATOR_PORT": "coordinator_port",
+    "RAY_PORT": "ray_port",
+    "PASSTHROUGH_ARGS": "passthrough",
+    "MODEL_NAME": "model_name",
+    "MODEL_NAME_ALIAS": "model_alias",
+    "EXP_TAG": "exp_tag",
+}
+_KEY = re.compile(r"^\s*(?:export |declare -x )?([A-Z][A-Z_]{2,24})=(.*)$")
+CONFIG_KEYS = (
+    "steps",
+    "checkpoint_period",
+    "enable_checkpointing",
+    "async_checkpointing",
+    "jax_distributed_heartbeat_timeout_seconds",
+    "model_name",
+    "run_name",
+    "per_device_batch_size",
+    "num_slices",
+)
+_CONFIG = re.compile(r"\bConfig param (\w+): (.*)$")
+_STAGES = re.compile(r"^==STAGE TIMEOUTS")
+_STAGE = re.compile(r"^\s+(\w[\w-]{0,31})\s+(?:(\d+)s|none)\s*$")
+_COMMENT = re.compile(r"#SBATCH\s+--comment[= ]\s*'?(\{.{0,2000}\})'?")
+_TITAN = re.compile(r"\btotal steps (\d{1,12})\b")
+_MEGATRON = re.compile(r"^\s*(train_iters|save_interval) \.{3,64} (\d{1,12})\s*$")
+_RAY = ("[Ray] ", "[Prometheus] ")
+
+ANCHORS = (
+    *(f"{key}=".encode() for key in _KEYS if not key.startswith("SLURM_") or key == "SLURM_JOBID"),
+    b"SLURM_NNODES=",
+    b"SLURM_JOB_NUM_NODES=",
+    b"SLURM_NODELIST=",
+    *(f"Config param {key}:".encode() for key in CONFIG_KEYS),
+    b"==STAGE TIMEOUTS",
+    b"#SBATCH",
+    b"[Ray] ",
+    b"[Prometheus] ",
+    b" total steps ",
+    b"train_iters ....",
+    b"save_interval ....",
+)
+_NODES = 16384
+
+
+def expand(nodelist: str) -> tuple[str, ...]:
+    """Host names of a Slurm node list, `node[01-04,7],login1`; at most 16384 of them.
+
+    >>> expand("mi[08-10],x1")
+    ('mi08', 'mi09', 'mi10', 'x1')
+    """
+    hosts: list[str] = []
+    for part in _split_outside(nodelist.strip()):
+        hosts += _expand_one(part, _NODES - len(hosts))
+    return tuple(hosts[:_NODES])
+
+
+def _split_outside(text: str) -> list[str]:
+    """At commas and blanks that stand outside of brackets."""
+    parts, depth, word = [], 0, ""
+    for char in text:
+        depth += (char == "[") - (char == "]")
+        if char in ", \t" and depth <= 0:
+            parts.append(word)
+            word = ""
+        else:
+            word += char
+    return [part for part in [*parts, word] if part]
+
+
+def _expand_one(part: str, limit: int) -> list[str]:
+    head, bracket, rest = part.partition("[")
+    if not bracket or "]" not in rest:
+        return [part][: max(limit, 0)]
+    inside, _, tail = rest.partition("]")
+    tails = _expand_one(tail, limit) if tail else [""]
+    hosts: list[str] = []
+    for item in inside.split(","):
+        low, dash, high = item.strip().partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()):
+            hosts.append(f"{head}{item}{tail}")
+            continue
+        for number in range(int(low), int(high or low) + 1):
+            hosts += [f"{head}{number:0{len(low)}d}{one}" for one in tails]
+            if len(hosts) >= limit:
+                return hosts[: max(limit, 0)]
+    return hosts
+
+
+def arguments(text: str) -> dict[str, str]:
+    """`key=value` words; a flag without a value is "true", `--` in front of a key is dropped."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = text.split()
+    pairs = (word.lstrip("-").partition("=") for word in words)
+    return {key: value if sign else "true" for key, sign, value in pairs if key}
+
+
+@dataclass
+class HeaderTally:
+    """What one file says, first come, first kept."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict)
+    stages: dict[str, Optional[float]] = field(default_factory=dict)
+    resume_mode: Optional[str] = None
+    max_requeue: Optional[int] = None
+    total_steps: Optional[int] = None
+    save_interval: Optional[int] = None
+    ray: bool = False
+
+    def take(self, line: Line, view: View) -> None:
+        text = line.text
+        if found := _KEY.match(text):
+            self._key(found[1], found[2].strip(), line.number)
+        elif found := _CONFIG.search(text):
+            if found[1] in CONFIG_KEYS:
+                self.config.setdefault(found[1], found[2].strip())
+        elif _STAGES.match(text):
+            self._stages(line, view)
+        elif found := _COMMENT.search(text):
+            self._comment(found[1])
+        elif found := _MEGATRON.match(text):
+            if found[1] == "train_iters":
+                self.total_steps = self.total_steps or int(found[2])
+            else:
+                self.save_interval = self.save_interval or int(found[2])
+        elif (found := _TITAN.search(text)) and self.total_steps is None:
+            self.total_steps = int(found[1])
+        elif text.lstrip().startswith(_RAY):
+            self.ray = True
+
+    def _key(self, key: str, value: str, line: int) -> None:
+        name = _KEYS.get(key)
+        if not name or not value:
+            return
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        if name not in self.values:
+            self.values[name] = value
+            self.lines[key] = line
+
+    def _stages(self, line: Line, view: View) -> None:
+        for _, text in view.writers_below(64, line.prefix):
+            found = _STAGE.match(text)
+            if not found:
+                return
+            self.stages[found[1]] = float(found[2]) if found[2] else None
+
+    def _comment(self, text: str) -> None:
+        try:
+            found = json.loads(text)["APS"]
+            mode, times = found.get("auto_resume_mode"), found.get("max_requeue_times")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return
+        self.resume_mode = mode if isinstance(mode, str) else None
+        self.max_requeue = times if isinstance(times, int) else None
+
+    def told(self, ray_logs: bool, framework: Optional[str]) -> Header:
+        values = self.values
+        given = arguments(values.get("passthrough", ""))
+        nodes = expand(values.get("expanded") or values.get("nodelist", ""))
+        return Header(
+            job_id=values.get("job_id"),
+            job_name=values.get("job_name"),
+            nnodes=_integer(values.get("nnodes")),
+            nodelist=nodes,
+            nodelist_raw=values.get("nodelist"),
+            coordinator_port=_integer(values.get("coordinator_port")),
+            ray_port=_integer(values.get("ray_port")),
+            ray=self.ray or ray_logs or "ray_port" in values,
+            model_name=values.get("model_name") or self.config.get("model_name"),
+            model_alias=values.get("model_alias"),
+            exp_tag=values.get("exp_tag"),
+            passthrough=given,
+            config=dict(self.config),
+            steps=_integer(self._setting(given, "steps")) or self.total_steps,
+            checkpoint_period=_integer(self._printed(given, "checkpoint_period"))
+            or self.save_interval,
+            enable_checkpointing=_truth(self._setting(given, "enable_checkpointing")),
+            async_checkpointing=_truth(self._setting(given, "async_checkpointing")),
+            heartbeat_timeout_s=_float(
+                self._setting(given, "jax_distributed_heartbeat_timeout_seconds")
+            ),
+            stage_timeouts_s=dict(self.stages),
+            auto_resume_mode=self.resume_mode,
+            max_requeue_times=self.max_requeue,
+            keys=dict(self.lines),
+            framework=framework,
+        )
+
+    def _setting(self, given: dict[str, str], key: str) -> Optional[str]:
+        return given.get(key, self.config.get(key))
+
+    def _printed(self, given: dict[str, str], key: str) -> Optional[str]:
+        return self.config.get(key, given.get(key))
+
+
+def _integer(text: Optional[str]) -> Optional[int]:
+    return int(text) if text and text.isdecimal() and len(text) < 16 else None
+
+
+def _float(text: Optional[str]) -> Optional[float]:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
+
+
+def _truth(text: Optional[str]) -> Optional[bool]:
+    return {"true": True, "1": True, "false": False, "0": False}.get((text or "").lower())

@@ -1,0 +1,234 @@
+"""A log as a stream of windows: bounded memory whatever the file holds.
+
+Plain files are read and not mapped: a log that shrinks while it is mapped kills its reader. Lines
+end at LF, CR LF or a lone CR (progress bars); only LF counts lines. A line that is longer than
+`LINE_BYTES` is looked at in pieces of that size.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import stat
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+
+from raydiag.errors import Denied, NoData, ParseError, ReadError
+
+LINE_BYTES = 64 * 1024
+BEHIND_BYTES = 128 * 1024  # what stays in sight above a line, for context and silences
+AHEAD_BYTES = 64 * 1024  # and below it
+CHUNK_BYTES = 1024 * 1024
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+}
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of a log: lines between `begin` and `end`, and what is in sight around them."""
+
+    data: bytes
+    begin: int  # in `data`; at a line start, or at a piece of an overlong line
+    end: int
+    offset: int  # of data[0] in the uncompressed log
+    line: int  # number of the line that starts (or goes on) at `begin`
+
+    def line_at(self, position: int) -> int:
+        """Number of the line at a position in `data`."""
+        if position < self.begin:
+            return self.line - self.data.count(b"\n", position, self.begin)
+        return self.line + self.data.count(b"\n", self.begin, position)
+
+    def segment(self, position: int, floor: int) -> tuple[int, int]:
+        """Start and end of the segment around a position.
+
+        `floor` is where the search for its start may stop: a segment's start or end.
+        """
+        data = self.data
+        start = max(data.rfind(b"\n", floor, position) + 1, floor)
+        end = data.find(b"\n", position, position + LINE_BYTES + 1)
+        if end < 0:
+            end = min(len(data), position + LINE_BYTES + 1)
+        start = max(data.rfind(b"\r", start, position) + 1, start)
+        cut = data.find(b"\r", position, end)
+        end = cut if cut >= 0 else end
+        if end - start > LINE_BYTES:
+            start += (position - start) // LINE_BYTES * LINE_BYTES
+            end = min(end, start + LINE_BYTES)
+        return start, end
+
+    def segments(self, positions: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Each segment that one of the ascending positions lies in, once."""
+        floor = self.begin
+        for position in positions:
+            if position < floor or position >= self.end:
+                continue
+            start, end = self.segment(position, floor)
+            floor = max(end, position + 1)
+            if end > start:
+                yield start, end
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A log that can be read."""
+
+    path: str
+    size_bytes: int
+    mtime: float
+    inode: int
+    kind: str  # plain, gzip, zstd, bzip2, xz
+    stream: BinaryIO
+
+
+def open_log(path: str) -> Opened:
+    """Raises NoData, Denied or ParseError, with one line that says why."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise ParseError("is not a regular file")
+        raw = open(path, "rb", buffering=0)  # noqa: SIM115 (Source closes it)
+    except FileNotFoundError:
+        raise NoData("does not exist") from None
+    except PermissionError:
+        raise Denied("permission denied") from None
+    except OSError as error:
+        raise ReadError(error.strerror or str(error)) from None
+    try:
+        magic = raw.read(6) or b""
+        raw.seek(0)
+    except OSError as error:
+        raw.close()
+        raise ReadError(error.strerror or str(error)) from None
+    kind = next((name for start, name in _MAGIC.items() if magic.startswith(start)), "plain")
+    stream = _decompressed(raw, kind)
+    return Opened(path, status.st_size, status.st_mtime, status.st_ino, kind, stream)
+
+
+def _decompressed(raw: Any, kind: str) -> BinaryIO:
+    if kind == "gzip":
+        return cast(BinaryIO, gzip.GzipFile(fileobj=raw, mode="rb"))
+    if kind == "bzip2":
+        return cast(BinaryIO, bz2.BZ2File(raw))
+    if kind == "xz":
+        return cast(BinaryIO, lzma.LZMAFile(raw))
+    if kind == "zstd":
+        return _zstd(raw)
+    return cast(BinaryIO, raw)
+
+
+def _zstd(raw: Any) -> BinaryIO:
+    """Python 3.14 reads it by itself; older ones with the package `zstandard`."""
+    try:
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
+
+        return cast(BinaryIO, zstd.ZstdFile(raw))
+    except ImportError:
+        pass
+    try:
+        import zstandard  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raw.close()
+        raise ReadError(
+            "is zstd: reading it needs Python 3.14 or `pip install zstandard`"
+        ) from None
+    reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+    return cast(BinaryIO, reader)
+
+
+class Source:
+    """Reads one opened log to the size that it had when it was opened.
+
+    `trouble` says afterwards why less came than there should be; empty otherwise.
+    """
+
+    def __init__(self, opened: Opened, start: int = 0) -> None:
+        self._opened = opened
+        self._left = opened.size_bytes - start if opened.kind == "plain" else None
+        self.trouble = ""
+        self.read_bytes = start
+        if start:
+            opened.stream.seek(start)
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; empty at the end."""
+        if self._left is not None:
+            size = min(size, self._left)
+        if not size or self.trouble:
+            return b""
+        try:
+            data = self._opened.stream.read(size) or b""
+        except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
+            self.trouble = f"ends in the middle: {_reason(error)}"
+            return b""
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":
+                raise
+            self.trouble = f"ends in the middle: {error}"
+            return b""
+        if self._left is not None:
+            self._left -= len(data)
+            if not data:
+                self.trouble = "became shorter while it was read"
+        self.read_bytes += len(data)
+        return data
+
+    def close(self) -> None:
+        """Closes the log, and notices that another file has taken its name."""
+        opened = self._opened
+        opened.stream.close()
+        if self.trouble:
+            return
+        try:
+            if os.stat(opened.path).st_ino != opened.inode:
+                self.trouble = "was replaced by another file while it was read"
+        except OSError:
+            self.trouble = "was removed while it was read"
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error).split("\n")[0] or type(error).__name__
+
+
+def windows(
+    source: Source, start: int = 0, line: int = 1, chunk: int = CHUNK_BYTES
+) -> Iterator[Window]:
+    """The log in windows that end where a line does. `start` and `line`: where `source` stands."""
+    data = b""
+    begin = 0  # of what no window has had
+    offset = start
+    while True:
+        more = source.read(chunk)
+        data += more
+        end = _cut(data, begin, len(data) - AHEAD_BYTES) if more else len(data)
+        if end > begin:
+            yield Window(data, begin, end, offset, line)
+            line += data.count(b"\n", begin, end)
+            drop = max(0, end - BEHIND_BYTES)
+            data, begin, offset = data[drop:], end - drop, offset + drop
+        if not more:
+            return
+
+
+def _cut(data: bytes, begin: int, limit: int) -> int:
+    """Last place before `limit` where a segment ends; `begin` when there is none."""
+    if limit <= begin:
+        return begin
+    end = max(data.rfind(b"\n", begin, limit), data.rfind(b"\r", begin, limit))
+    if end >= 0:
+        return end + 1
+    return begin + (limit - begin) // LINE_BYTES * LINE_BYTES
+
+
+def binary(data: bytes) -> bool:
+    """Whether the start of a file is no text: NUL bytes make up a twentieth of it."""
+    head = data[:8192]
+    return head.count(0) * 20 > len(head)

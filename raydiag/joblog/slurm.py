@@ -1,0 +1,148 @@
+"""What Slurm says about a job: squeue, scontrol and sacct, each only where it is installed.
+
+Source: squeue -h -j ID -o '%T|%r', scontrol show job ID, sacct -n -P -X -j ID -o State,...
+A controller that does not answer in time says nothing; it is never waited for.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+_TIMEOUT_S = 5.0
+_JOB_ID = re.compile(r"\d{1,10}(?:_\d{1,7})?")
+_FIELD = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S+)")
+_DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+
+# What Slurm calls a job that is on its nodes; CONFIGURING and SUSPENDED keep their allocation.
+_ALIVE = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT"}
+_ALIVE |= {"STOPPED", "SUSPENDED"}
+_WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+_ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "REVOKED"}
+_ENDED |= {"OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """One job as the scheduler sees it."""
+
+    state: str  # e.g. "RUNNING", "NODE_FAIL"
+    reason: str = ""  # e.g. "job requeued in held state", "RaisedSignal:53(Real-time_signal_19)"
+    exit_code: Optional[int] = None
+    signal: Optional[int] = None
+    run_time_s: Optional[float] = None
+    restarts: Optional[int] = None
+    source: str = "squeue"
+
+    @property
+    def alive(self) -> Optional[bool]:
+        """True on its nodes, False when over; None while it waits in the queue."""
+        if self.state in _ALIVE:
+            return True
+        return False if self.state in _ENDED else None
+
+    @property
+    def waiting(self) -> bool:
+        return self.state in _WAITING
+
+    @property
+    def held(self) -> bool:
+        return self.waiting and ("held" in self.reason.lower() or self.state == "REQUEUE_HOLD")
+
+
+Run = Callable[[Sequence[str]], str]
+
+
+def ask(job_id: Optional[str], run: Optional[Run] = None) -> Optional[SlurmJob]:
+    """The job's state; None without Slurm, for another kind of id, and when nothing answers."""
+    if not job_id or not _JOB_ID.fullmatch(job_id):
+        return None
+    run = run or _output
+    control = _from_scontrol(run(["scontrol", "show", "job", job_id]))
+    if control is not None:
+        return control
+    return _from_squeue(run(["squeue", "-h", "-j", job_id, "-o", "%T|%r"])) or _from_sacct(
+        run(["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State,ExitCode,ElapsedRaw,Reason"])
+    )
+
+
+def _output(command: Sequence[str]) -> str:
+    """What a command prints; empty when it is missing, fails or takes too long."""
+    program = shutil.which(command[0])
+    if program is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [program, *command[1:]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+
+
+def _from_squeue(text: str) -> Optional[SlurmJob]:
+    for line in text.splitlines():
+        state, _, reason = line.strip().partition("|")
+        if state.isupper():
+            return SlurmJob(state, "" if reason == "None" else reason, source="squeue")
+    return None
+
+
+def _from_scontrol(text: str) -> Optional[SlurmJob]:
+    fields = dict(_FIELD.findall(text))
+    if "JobState" not in fields:
+        return None
+    code, signal = _exit(fields.get("ExitCode", ""))
+    reason = re.search(r"\bReason=(.*?)(?:\s+Dependency=|\s*$)", text, re.MULTILINE)
+    told = reason[1].strip() if reason else ""
+    restarts = fields.get("Restarts", "")
+    return SlurmJob(
+        state=fields["JobState"],
+        reason="" if told == "None" else told.replace("_", " ") if "held" in told else told,
+        exit_code=code,
+        signal=signal,
+        run_time_s=_seconds(fields.get("RunTime", "")),
+        restarts=int(restarts) if restarts.isdigit() else None,
+        source="scontrol",
+    )
+
+
+def _from_sacct(text: str) -> Optional[SlurmJob]:
+    """The newest record: a requeued job has one for each attempt."""
+    records = [line.split("|") for line in text.splitlines() if line.count("|") >= 3]
+    if not records:
+        return None
+    state, exit_code, elapsed, reason = records[-1][:4]
+    words = state.split()  # "CANCELLED by 1001"
+    if not words:
+        return None
+    code, signal = _exit(exit_code)
+    run_time = float(elapsed) if elapsed.isdigit() else None
+    told = "" if reason == "None" else reason
+    return SlurmJob(words[0], told, code, signal, run_time, len(records) - 1, "sacct")
+
+
+def _exit(text: str) -> tuple[Optional[int], Optional[int]]:
+    """`137:0` as code and signal."""
+    code, _, signal = text.partition(":")
+    return (
+        int(code) if code.isdigit() else None,
+        int(signal) if signal.isdigit() and signal != "0" else None,
+    )
+
+
+def _seconds(text: str) -> Optional[float]:
+    """`2-03:04:05`, `03:04:05` or `04:05`."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

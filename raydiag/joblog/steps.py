@@ -1,0 +1,402 @@
+"""Training progress: every step line of a log, boiled down as it streams by.
+
+The series follows the leading edge: the first line of each new step, whoever prints it, so that a
+step that every task repeats counts once. A writer whose own steps jump back opens a new run.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Optional
+
+from raydiag.joblog.facts import Line, StepRun, Steps, StepSeries, WriterProgress
+from raydiag.joblog.step_formats import (
+    FORMATS,
+    HF_LOSS,
+    NUMBER,
+    TRAINING_BAR,
+    StepFormat,
+)
+
+SERIES = 16384
+HEAD, TAIL = 256, 4096
+RUNS = 64
+WRITERS = 16384
+PROGRESSES = 24
+WARM_UP = 5
+_LAG = 8  # ranks without prefixes share one `where`: a slow one is no restart
+_FORMATS = {form.id: form for form in FORMATS}
+_STR_ANCHORS = tuple((form, tuple(a.decode() for a in form.anchors)) for form in FORMATS)
+_EPOCH = re.compile(r"^epochs? (\d{1,9})", re.IGNORECASE)
+_COLUMNS = ("step", "seconds", "loss", "tflops", "tokens", "time", "line")
+
+
+@lru_cache(maxsize=256)
+def _field(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern + "(" + NUMBER + ")(?![A-Za-z0-9])")
+
+
+def _number(pattern: str, text: str, start: int) -> float:
+    """NaN where the field is not there, and where it is printed as nan."""
+    found = _field(pattern).search(text, start) if pattern else None
+    if not found:
+        return math.nan
+    try:
+        return float(found[1].replace(",", ""))
+    except ValueError:
+        return math.nan
+
+
+@dataclass
+class Series:
+    """Columns that grow with the run until they are thinned in the middle."""
+
+    columns: dict[str, array[float]] = field(
+        default_factory=lambda: {name: array("d") for name in _COLUMNS}
+    )
+    states: bytearray = field(default_factory=bytearray)
+    thinned: bool = False
+
+    def append(self, values: tuple[float, ...], state: str) -> None:
+        for name, value in zip(_COLUMNS, values, strict=True):
+            self.columns[name].append(value)
+        self.states += state.encode()
+        if len(self.states) > SERIES:
+            keep = [*range(HEAD), *range(HEAD, len(self.states) - TAIL, 2)]
+            keep += range(len(self.states) - TAIL, len(self.states))
+            for name, column in self.columns.items():
+                self.columns[name] = array("d", [column[i] for i in keep])
+            self.states = bytearray(self.states[i] for i in keep)
+            self.thinned = True
+
+    def last_loss(self, loss: float, state: str) -> None:
+        """Gives the newest step the loss that stands on a line of its own."""
+        if self.states and self.states[-1:] == b"n":
+            self.columns["loss"][-1] = loss
+            self.states[-1:] = state.encode()
+
+    def told(self, where: str, unit: str) -> StepSeries:
+        copies = [array("d", self.columns[name]) for name in _COLUMNS]
+        step, seconds, loss, tflops, tokens, time, line = copies
+        return StepSeries(
+            where=where,
+            step=step,
+            seconds=seconds,
+            loss=loss,
+            loss_state=bytes(self.states),
+            tflops=tflops,
+            tokens_per_s=tokens,
+            time=time,
+            line=line,
+            throughput_unit=unit if any(value == value for value in tokens) else "",
+            thinned=self.thinned,
+        )
+
+
+@dataclass
+class Run:
+    first_step: int
+    last_step: int
+    first_line: int
+    last_line: int
+    first_time: Optional[float]
+    last_time: Optional[float]
+    steps: int = 0
+    seconds_sum: float = 0.0
+    seconds_count: int = 0
+    steady_sum: float = 0.0
+    steady_count: int = 0
+    steady_max: float = 0.0
+    nan_losses: int = 0
+    first_nan_step: Optional[int] = None
+
+    def told(self, file: str) -> StepRun:
+        return StepRun(**vars(self), file=file)
+
+
+@dataclass
+class Writer:
+    task: Optional[int]
+    rank: Optional[int]
+    host: Optional[str]
+    first_step: int
+    last_step: int
+    last_line: int
+    last_time: Optional[float]
+    lines: int
+    run: int  # index of the run that it is in
+
+
+@dataclass
+class Progress:
+    """Step lines of one form (of bars: and one length) in one file."""
+
+    format: str
+    total: Optional[int] = None
+    reference: str = ""
+    series: Series = field(default_factory=Series)
+    runs: list[Run] = field(default_factory=list)
+    runs_total: int = 0
+    writers: dict[str, Writer] = field(default_factory=dict)
+    writers_total: int = 0
+    lines: int = 0
+    repeats: int = 0  # lines of a step that another line has told already
+    near_time: Optional[float] = None
+    next_time: Optional[float] = None
+    named: bool = False  # a bar that says that it is of training
+
+    def take(self, step: int, found: re.Match[str], line: Line) -> None:
+        form = _FORMATS[self.format]
+        self.lines += 1
+        opens = self._restarted(step, line)
+        if not self.runs or opens:
+            self._open(step, line)
+        run = self.runs[-1]
+        self._note_writer(step, line)
+        if step <= run.last_step and run.steps:
+            self.repeats += 1
+            return
+        self._advance(run, form, step, found, line)
+
+    def _restarted(self, step: int, line: Line) -> bool:
+        """Whether this line shows that the job went back and runs again."""
+        where = line.prefix.where
+        writer = self.writers.get(where)
+        if not self.runs:
+            return False
+        if writer is None:  # a restarted actor has a new process id
+            return line.prefix.pid is not None and step < self.runs[-1].last_step - _LAG
+        if step >= writer.last_step:
+            return False
+        if writer.run < self.runs_total - 1:
+            return False  # others have told of this restart before
+        if where:
+            return True
+        run = self.runs[-1]
+        if step < run.last_step - _LAG:
+            return True
+        return step <= run.first_step and run.steps > 2 and not self.repeats
+
+    def _open(self, step: int, line: Line) -> None:
+        self.runs.append(Run(step, step, line.number, line.number, line.time, line.time))
+        self.runs_total += 1
+        if len(self.runs) > RUNS:
+            del self.runs[0]
+        if not self.reference:
+            self.reference = line.prefix.where
+
+    def _note_writer(self, step: int, line: Line) -> None:
+        prefix = line.prefix
+        writer = self.writers.get(prefix.where)
+        run = self.runs_total - 1
+        if writer is None:
+            self.writers_total += 1
+            if len(self.writers) < WRITERS:
+                self.writers[prefix.where] = Writer(
+                    prefix.task,
+                    prefix.rank,
+                    prefix.host,
+                    step,
+                    step,
+                    line.number,
+                    line.time,
+                    1,
+                    run,
+                )
+            return
+        if run > writer.run and step < writer.last_step:
+            writer.first_step, writer.run = step, run
+        writer.last_step, writer.last_line = step, line.number
+        writer.last_time = line.time
+        writer.lines += 1
+
+    def _advance(
+        self, run: Run, form: StepFormat, step: int, found: re.Match[str], line: Line
+    ) -> None:
+        text, start = line.text, found.start()
+        groups = found.groupdict()
+        if groups.get("total") and form.id != "bar":
+            self.total = int(groups["total"])
+        seconds = _number(form.seconds, text, start) * form.scale
+        if groups.get("rate") and groups.get("unit"):
+            rate = float(groups["rate"]) if groups["rate"].count(".") < 2 else math.nan
+            seconds = rate if groups["unit"] == "s/it" else 1.0 / rate if rate else math.nan
+        behind = step - run.last_step if run.steps else 1
+        if seconds != seconds and run.steps and line.time is not None and run.last_time is not None:
+            apart = (line.time - run.last_time) / behind
+            seconds = apart if apart >= 0 else math.nan
+        weight = 1 if form.id == "maxtext" else behind
+        loss = _number(form.loss, text, start)
+        state = _state(form.loss, text, start, loss)
+        self._add_up(run, step, seconds, weight, state)
+        values = (
+            float(step),
+            seconds,
+            loss,
+            _number(form.tflops, text, start),
+            _number(form.tokens, text, start),
+            math.nan if line.time is None else line.time,
+            float(line.number),
+        )
+        self.series.append(values, state)
+        run.steps += 1
+        run.last_step, run.last_line, run.last_time = step, line.number, line.time
+        self.near_time, self.next_time = line.near_time, None
+
+    @staticmethod
+    def _add_up(run: Run, step: int, seconds: float, weight: int, state: str) -> None:
+        if state in "ai":
+            run.nan_losses += 1
+            run.first_nan_step = step if run.first_nan_step is None else run.first_nan_step
+        if not math.isfinite(seconds):
+            return
+        run.seconds_sum += seconds * weight
+        run.seconds_count += weight
+        if step >= run.first_step + WARM_UP:
+            run.steady_sum += seconds * weight
+            run.steady_count += weight
+            run.steady_max = max(run.steady_max, seconds)
+
+    def told(self, file: str, framework: str, regular: bool) -> Steps:
+        form = _FORMATS[self.format]
+        run = self.runs[-1]
+        writers = [
+            WriterProgress(
+                where, w.task, w.rank, w.host, w.first_step, w.last_step, w.last_line, w.last_time,
+                w.lines,
+            )
+            for where, w in self.writers.items()
+        ]  # fmt: skip
+        return Steps(
+            format=self.format,
+            framework=framework,
+            zero_based=form.zero_based or (self.format == "generic" and self._from_zero()),
+            counts_done=form.counts_done and not (self.format == "generic" and self._from_zero()),
+            total=self.total,
+            series=self.series.told(self.reference, form.unit),
+            runs=tuple(one.told(file) for one in self.runs),
+            runs_total=self.runs_total,
+            writers=tuple(sorted(writers, key=_writer_order)),
+            writers_total=self.writers_total,
+            lines=self.lines,
+            first_step=run.first_step,
+            last_step=run.last_step,
+            last_line=run.last_line,
+            last_time=run.last_time,
+            last_near_time=self.near_time,
+            last_next_time=self.next_time,
+            file=file,
+            regular=regular,
+        )
+
+    def _from_zero(self) -> bool:
+        return any(run.first_step == 0 for run in self.runs)
+
+
+def _state(pattern: str, text: str, start: int, loss: float) -> str:
+    """n: no loss on the line; f finite; a nan; i infinite."""
+    if loss == loss:
+        return "i" if math.isinf(loss) else "f"
+    return "a" if pattern and _field(pattern).search(text, start) else "n"
+
+
+def _writer_order(writer: WriterProgress) -> tuple[int, int, str]:
+    number = writer.rank if writer.rank is not None else writer.task
+    return (0, number, "") if number is not None else (1, 0, writer.where)
+
+
+@dataclass
+class StepTally:
+    """All step lines of one file."""
+
+    progresses: dict[str, Progress] = field(default_factory=dict)
+    hf_losses: int = 0
+    seen: int = 0
+    newest: Optional[int] = None
+
+    def take(self, line: Line) -> bool:
+        """Whether it is a step line."""
+        text = line.text
+        for form, anchors in _STR_ANCHORS:
+            if not any(anchor in text for anchor in anchors):
+                continue
+            found = form.pattern.search(text)
+            if found and self._step(form, found, line):
+                return True
+        if "{'loss':" in text:
+            return self._hugging_face(text)
+        return False
+
+    def _step(self, form: StepFormat, found: re.Match[str], line: Line) -> bool:
+        if len(found["step"]) > 15:
+            return False
+        step = int(found["step"])
+        key, named = form.id, False
+        if form.id == "bar":
+            name = (found["desc"] or "").strip()
+            if name and not TRAINING_BAR.match(name):
+                return False
+            named = bool(name)
+            total = int(found["total"]) if len(found["total"]) < 16 else 0
+            key = f"bar {total} {named}"
+            if epoch := _EPOCH.match(name):
+                step, key = int(epoch[1]) * total + step, f"bar epochs {total}"
+        progress = self.progresses.get(key)
+        if progress is None:
+            if len(self.progresses) >= PROGRESSES:
+                return True
+            progress = self.progresses[key] = Progress(form.id, named=named)
+            if form.id == "bar" and "epochs" not in key:
+                progress.total = total
+        if form.regular or named:
+            self.seen += 1
+            self.newest = step
+        progress.take(step, found, line)
+        return True
+
+    def _hugging_face(self, text: str) -> bool:
+        found = HF_LOSS.search(text)
+        if not found:
+            return False
+        self.hf_losses += 1
+        loss = float(found["loss"].replace(",", ""))
+        state = "a" if math.isnan(loss) else "i" if math.isinf(loss) else "f"
+        best = self._bar()
+        if best and best.runs:
+            best.series.last_loss(loss, state)
+            if state in "ai":
+                run = best.runs[-1]
+                run.nan_losses += 1
+                run.first_nan_step = run.first_nan_step or run.last_step
+        return True
+
+    def see_time(self, time: float) -> None:
+        """A time that stands below the newest step line bounds it from above."""
+        for progress in self.progresses.values():
+            if progress.next_time is None:
+                progress.next_time = time
+
+    def _bar(self) -> Optional[Progress]:
+        """The likeliest bar of training: one that says so, else the longest that moves."""
+        bars = [p for p in self.progresses.values() if p.format == "bar" and p.runs]
+        return max(bars, key=lambda p: (p.named, sum(r.steps for r in p.runs)), default=None)
+
+    def told(self, file: str) -> Optional[Steps]:
+        """Progress in the first form of the table that has any; a nameless bar comes last."""
+        order = {form.id: place for place, form in enumerate(FORMATS)}
+        found = [p for p in self.progresses.values() if p.runs and p.format != "bar"]
+        bar = self._bar()
+        counts_training = bar is not None and (bar.named or self.hf_losses > 0)
+        if bar is not None and (counts_training or not found):
+            found.append(bar)
+        if not found:
+            return None
+        best = min(found, key=lambda p: order[p.format])
+        framework = _FORMATS[best.format].framework
+        if best is bar and self.hf_losses:
+            framework = "huggingface"
+        return best.told(file, framework, _FORMATS[best.format].regular or counts_training)

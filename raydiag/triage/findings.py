@@ -1,0 +1,204 @@
+"""Symptoms and projections as findings: one per class, with its lines as evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Optional
+
+from raydiag import catalog
+from raydiag.joblog.facts import JobFacts
+from raydiag.model import Confidence, Evidence, Finding, Severity
+from raydiag.triage import hang, heartbeat
+from raydiag.triage.status import Case, Outcome
+from raydiag.triage.symptoms import NOT_FATAL, Symptom, first_of
+from raydiag.triage.throughput import POINTS_AT
+from raydiag.triage.verdict import JobStatus
+
+_EVIDENCE = 6  # lines quoted for one class
+
+
+def findings(case: Case, outcome: Outcome, story: Sequence[str]) -> list[Finding]:
+    """The primary's first, then what follows from it, then what else was seen."""
+    primary = outcome.primary
+    found: list[Finding] = []
+    if primary is not None:
+        found.append(_primary(case, outcome, " ".join(story)))
+    alive = outcome.status in (JobStatus.RUNNING, JobStatus.COMPLETED)
+    for one, same in _by_class(case):
+        if one == primary:
+            continue
+        history = all(symptom.survived or one in NOT_FATAL for symptom in same)
+        first = first_of(same, one)
+        made = _of_symptom(case.facts, first, same, Confidence.LIKELY)
+        # What the job got over is no problem any more.
+        severity = Severity.INFO if history or outcome.status is JobStatus.COMPLETED else None
+        severity = Severity.WARNING if alive and severity is None else severity
+        found.append(replace(made, severity=severity))
+    found += [one for one in _of_series(case) if one.failure_class != primary]
+    order = {name: place for place, name in enumerate(outcome.cascade)}
+    found[1 if primary else 0 :] = sorted(
+        found[1 if primary else 0 :],
+        key=lambda one: order.get(one.failure_class, len(order)),
+    )
+    return [_completed(one) for one in found]
+
+
+def _by_class(case: Case) -> Iterator[tuple[str, list[Symptom]]]:
+    """The live ones of a class, else those that were survived."""
+    for name in dict.fromkeys(one.failure_class for one in case.found):
+        same = [one for one in case.found if one.failure_class == name]
+        fresh = [one for one in same if not one.survived]
+        yield name, fresh or same
+
+
+def _primary(case: Case, outcome: Outcome, explanation: str) -> Finding:
+    name = outcome.primary or ""
+    same = [one for one in case.live if one.failure_class == name]
+    if outcome.origin is not None:
+        made = _of_symptom(case.facts, outcome.origin, same, outcome.confidence)
+    elif same and name != "hang":
+        made = _of_symptom(case.facts, first_of(same, name), same, outcome.confidence)
+    else:
+        made = _without_line(case, outcome)
+    if name == "heartbeat-timeout":
+        made = _accusing(case, made)
+    severity = None
+    if name == "cancelled":
+        severity = Severity.INFO  # somebody wanted it so, and nothing stands behind it
+    return replace(made, explanation=explanation, severity=severity)
+
+
+def _of_symptom(
+    facts: JobFacts, first: Symptom, same: Sequence[Symptom], confidence: Confidence
+) -> Finding:
+    return Finding(
+        failure_class=first.failure_class,
+        host=first.host,
+        pid=first.pid,
+        task=first.task,
+        onset=first.time,
+        confidence=confidence,
+        evidence=tuple(_evidence(facts, first, same)),
+    )
+
+
+def _evidence(facts: JobFacts, first: Symptom, same: Sequence[Symptom]) -> Iterator[Evidence]:
+    """The line where it began, its exception, then the first line of other tasks."""
+    quoted = {first.text}
+    yield first.evidence()
+    number = 1
+    for one in facts.tracebacks:
+        if one.file == first.file and one.line == first.line and one.exception:
+            quoted.add(one.exception)
+            number += 1
+            yield Evidence(f"{one.file}:{one.end_line}", one.exception, None, one.time)
+            break
+    for other in same:
+        if number < _EVIDENCE and other.text not in quoted:
+            quoted.add(other.text)
+            number += 1
+            yield other.evidence()
+
+
+def _without_line(case: Case, outcome: Outcome) -> Finding:
+    """A failure that no line tells of: a stall, an end in silence, a loss that is no number."""
+    facts, name = case.facts, outcome.primary or ""
+    host = task = onset = None
+    lines: list[Evidence] = []
+    if name == "hang":
+        behind = hang.straggler(facts)
+        if behind is not None:
+            task, host = behind.where or None, behind.host
+        onset = case.progress.last_step_time
+        lines = list(_last_step(case)) + list(_at_barrier(facts))
+    elif name == "loss-divergence" and case.divergence is not None:
+        lines = [_divergence_line(case)]
+    elif name in ("unknown-death", "signal-kill", "stage-fail") and facts.tail:
+        lines = [*_last_step(case), *_last_line(facts)]
+    if facts.summary is not None and facts.summary.status_text and name != "loss-divergence":
+        place = f"{facts.summary.file}:{facts.summary.status_line or facts.summary.line}"
+        lines.append(Evidence(place, f"Status: {facts.summary.status_text}"))
+    return Finding(
+        name, host, task=task, onset=onset, confidence=outcome.confidence, evidence=tuple(lines)
+    )
+
+
+def _last_step(case: Case) -> Iterator[Evidence]:
+    steps = case.facts.steps
+    if steps is not None:
+        text = f"step {steps.last_step} is the last one"
+        place = f"{steps.file}:{steps.last_line}"
+        yield Evidence(place, text, float(steps.last_step), case.progress.last_step_time)
+
+
+def _at_barrier(facts: JobFacts) -> Iterator[Evidence]:
+    if facts.steps is None and facts.barrier_line is not None and facts.files:
+        text = f"{len(facts.barrier_writers)} tasks reached the barrier before the training loop"
+        yield Evidence(f"{facts.files[0].path}:{facts.barrier_line}", text)
+
+
+def _last_line(facts: JobFacts) -> Iterator[Evidence]:
+    filled = [(n, line) for n, line in enumerate(facts.tail, facts.tail_first_line) if line.strip()]
+    if filled and facts.files:
+        yield Evidence(f"{facts.files[0].path}:{filled[-1][0]}", filled[-1][1])
+
+
+def _divergence_line(case: Case) -> Evidence:
+    broken, steps = case.divergence, case.facts.steps
+    assert broken is not None and steps is not None
+    text = f"loss: {broken.text} from step {broken.step} on"
+    return Evidence(f"{steps.file}:{broken.line}", text, float(broken.step))
+
+
+def _accusing(case: Case, made: Finding) -> Finding:
+    """Whom the alarm names, not who wrote it down."""
+    beats = case.facts.heartbeats
+    if beats is None or not beats.accused:
+        return made
+    task = beats.accused[0]
+    steps = heartbeat.advice(case.facts, case.progress)
+    entry = catalog.failures()[made.failure_class]
+    more = (steps, *entry.next_steps) if steps else ()
+    return replace(made, task=str(task), host=case.facts.hosts.get(task), next_steps=more)
+
+
+def _of_series(case: Case) -> Iterator[Finding]:
+    """What the step lines show besides: training that slows down, losses that are no numbers."""
+    speed, broken, steps = case.progress.throughput, case.divergence, case.facts.steps
+    if speed is not None and speed.degraded and steps is not None:
+        text = (
+            f"{speed.early:.4g} {speed.unit} in steps {speed.early_steps[0]}-{speed.early_steps[1]}"
+            f", {speed.late:.4g} in steps {speed.late_steps[0]}-{speed.late_steps[1]}: "
+            f"{speed.change_percent:.0f} %"
+        )
+        yield Finding(
+            "tgs-degradation",
+            evidence=(Evidence(f"{steps.file}:{steps.last_line}", text, speed.change_percent),),
+            explanation=f"Throughput fell ({speed.pattern}). {POINTS_AT[speed.pattern]}.",
+            confidence=Confidence.LIKELY,
+        )
+    if broken is not None:
+        line = _divergence_line(case)
+        severity = None if broken.lasting else Severity.INFO
+        yield Finding("loss-divergence", severity=severity, evidence=(line,))
+
+
+def _completed(finding: Finding) -> Finding:
+    """With what the catalog knows of its class."""
+    entry = catalog.failures()[finding.failure_class]
+    return replace(
+        finding,
+        title=finding.title or entry.title,
+        severity=finding.severity or entry.severity,
+        explanation=finding.explanation or entry.explanation,
+        next_steps=tuple(finding.next_steps or entry.next_steps),
+    )
+
+
+def first_host(finding: Optional[Finding]) -> str:
+    """Where it began, in words; empty when the log does not tell."""
+    if finding is None:
+        return ""
+    parts = [f"task {finding.task}" if finding.task else "", finding.host or ""]
+    return " on ".join(part for part in parts if part)

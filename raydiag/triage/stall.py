@@ -1,0 +1,138 @@
+"""Do steps advance? By the age of the last step alone: a hung job goes on writing other lines.
+
+The time of a step is known exactly where its line prints one, else between two bounds: the newest
+time printed above it, and the oldest printed below or the log's own mtime, after which nothing was
+written. An old mtime can show a stall that way; a fresh one shows nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Optional
+
+from raydiag.joblog.facts import JobFacts, Steps
+from raydiag.triage.progress import longest_save_s, reference_steps
+from raydiag.triage.verdict import Moment, Progress
+
+STALL_STEPS = 10  # so many step times of silence, and no less than
+STALL_LEAST_S = 300.0
+SAVE_FACTOR = 3  # times the longest save seen, and no less than
+SAVE_LEAST_S = 1800.0
+UNEXPLAINED_S = 1800.0  # of wall time: set-up and compilation take up to half an hour
+_BUFFERED_S = 60.0  # a checkpoint that is so much newer than the log
+
+
+class Pace(Enum):
+    ADVANCING = "advancing"
+    STALLED = "stalled"
+    UNKNOWN = "unknown"  # no time of the last step is known
+    BUFFERED = "buffered"  # the log stands still, checkpoints do not
+
+
+@dataclass(frozen=True)
+class Stall:
+    """What is known of the time since the last step."""
+
+    pace: Pace
+    since_s: Optional[float] = None  # at least so long without a step
+    limit_s: float = math.inf  # from which on it is a stall
+    at_save: bool = False  # the next step is a save
+    basis: str = ""  # what the time of the last step comes from
+
+
+def limit_s(facts: JobFacts, progress: Progress, steps: Optional[Steps]) -> tuple[float, bool]:
+    """Silence that is still normal after the last step, and whether a save explains it."""
+    seconds = progress.step_time_s
+    if seconds is None and steps is not None:
+        printed = [value for value in steps.series.seconds if math.isfinite(value)]
+        # Without a steady state even a slow compilation is normal.
+        seconds = max([SAVE_LEAST_S / STALL_STEPS, *printed])
+    limit = max(STALL_STEPS * (seconds or 0.0) * progress.step_interval, STALL_LEAST_S)
+    if not _save_is_next(facts, progress):
+        return limit, False
+    longest = longest_save_s(facts, steps, progress.checkpoint_period)
+    return max(limit, SAVE_FACTOR * longest, SAVE_LEAST_S), True
+
+
+def _save_is_next(facts: JobFacts, progress: Progress) -> bool:
+    """A period's end, or a save that began after the last step and has not finished."""
+    last, period = progress.last_step, progress.checkpoint_period
+    if last is None:
+        return False
+    if period and (last % period == 0 or (last + progress.step_interval) % period == 0):
+        return True
+    line = facts.steps.last_line if facts.steps else 0
+    newest = [save for save in facts.saves if save.line > line]
+    return bool(newest) and newest[-1].event == "started"
+
+
+def pace(facts: JobFacts, progress: Progress, moment: Moment) -> Stall:
+    """Whether steps advance at the moment that is asked about."""
+    steps, _ = reference_steps(facts)
+    if steps is None or moment.now is None:
+        return Stall(Pace.UNKNOWN)
+    limit, at_save = limit_s(facts, progress, steps)
+    earliest, latest, basis = _bounds(facts, steps, progress, moment)
+    if _is_buffered(facts, moment, max(limit, SAVE_LEAST_S)):
+        return Stall(Pace.BUFFERED, None, limit, at_save, "checkpoints")
+    if latest is not None and moment.now - latest > limit:
+        return Stall(Pace.STALLED, moment.now - latest, limit, at_save, basis)
+    if earliest is not None and moment.now - earliest <= limit:
+        return Stall(Pace.ADVANCING, None, limit, at_save, basis)
+    return Stall(Pace.UNKNOWN, None, limit, at_save, basis)
+
+
+def _is_buffered(facts: JobFacts, moment: Moment, normal_s: float) -> bool:
+    """The log has stood still since before the newest checkpoint, and that one is recent."""
+    if moment.artefact is None or moment.now is None or moment.log_end:
+        return False
+    written = max((one.mtime for one in facts.files if one.mtime), default=math.inf)
+    newest = moment.artefact.mtime
+    return newest > written + _BUFFERED_S and moment.now - newest <= normal_s
+
+
+def _bounds(
+    facts: JobFacts, steps: Steps, progress: Progress, moment: Moment
+) -> tuple[Optional[float], Optional[float], str]:
+    """Earliest and latest time at which the last step can have been done, and why."""
+    known = progress.last_step_time
+    if known is not None:
+        return known, known, "its own line"
+    latest, basis = steps.last_next_time, "the next line with a time"
+    written = max((one.mtime for one in facts.files if one.mtime), default=None)
+    if written is not None and not moment.log_end and (latest is None or written < latest):
+        latest, basis = written, "the log, which nothing has been written to since"
+    return steps.last_near_time, latest, basis
+
+
+def ended_silence(
+    facts: JobFacts, progress: Progress, end_time: Optional[float]
+) -> Optional[Stall]:
+    """The stall of a job that is over: silence up to its end, or wall time without an explanation.
+
+    None where steps went on to the end, were all done, or where nothing tells.
+    """
+    if progress.complete:
+        return None
+    steps, _ = reference_steps(facts)
+    limit, at_save = limit_s(facts, progress, steps)
+    if steps is not None and end_time is not None:
+        known = progress.last_step_time
+        latest = known if known is not None else steps.last_next_time
+        if latest is not None and end_time - latest > limit:
+            return Stall(Pace.STALLED, end_time - latest, limit, at_save, "times in the log")
+        earliest = known if known is not None else steps.last_near_time
+        if earliest is not None and end_time - earliest <= limit:
+            return None  # what the wall time holds besides, it was not spent at the end
+    threshold = max(UNEXPLAINED_S, limit) if at_save else UNEXPLAINED_S
+    unexplained = progress.unexplained_s
+    if unexplained is None or unexplained <= threshold or (steps is None and not _ready(facts)):
+        return None
+    return Stall(Pace.STALLED, unexplained, threshold, at_save, "wall time")
+
+
+def _ready(facts: JobFacts) -> bool:
+    """Without any step only a job that came as far as the first collective can hang in one."""
+    return bool(facts.barrier_writers)
