@@ -44,6 +44,7 @@ ARROWS = {
     "rules": FOUNDATION | {"catalog", "probes"},
     "diagnosis": FOUNDATION | {"catalog", "rules"},
     "render": FOUNDATION | {"kmsg"},
+    "tsdb": FOUNDATION,
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
     "cli": FOUNDATION | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg"},
 }
