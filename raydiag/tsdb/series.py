@@ -6,12 +6,12 @@ that became NaN is a fact, a scrape that failed is another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from raydiag.errors import UsageError
 from raydiag.model import Status, Window
@@ -32,9 +32,7 @@ class Series:
     nan_times: Floats = field(default_factory=lambda: np.empty(0))  # of the samples that are NaN
 
     @classmethod
-    def of(
-        cls, labels: Mapping[str, str], times: Sequence[float], values: Sequence[float]
-    ) -> Series:
+    def of(cls, labels: Mapping[str, str], times: ArrayLike, values: ArrayLike) -> Series:
         """From samples as Prometheus gives them, in any order, NaN among them."""
         when, what = np.asarray(times, dtype=np.float64), np.asarray(values, dtype=np.float64)
         if when.size > 1 and (np.diff(when) < 0).any():
