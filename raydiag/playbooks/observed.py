@@ -1,0 +1,83 @@
+"""What a playbook hands back: rows for a person to read, observations for the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from raydiag.model import Finding, Window
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of an interpretation table, with the values that it was decided from."""
+
+    playbook: str
+    row: str  # id of the row, e.g. "busy-wait"
+    holds: Optional[bool]  # None: it cannot be decided, and `interpretation` says why
+    interpretation: str
+    hosts: tuple[str, ...] = ()
+    gpu: Optional[int] = None
+    device: Optional[str] = None
+    value: Optional[float] = None
+    unit: str = ""
+    question: str = ""  # id of the query that the value comes from
+    window: Optional[Window] = None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A finding, and what ordering by cause needs besides."""
+
+    finding: Finding
+    playbook: str
+    row: str
+    # Power, clock, utilisation and throughput drops, and TCP retransmits, explain nothing.
+    symptom: bool = False
+    until: Optional[float] = None  # when it was last seen; None: a fact without an end
+    recovered: bool = False  # it ended well before the window did
+    uncertainty_s: float = 0.0  # of the onset
+    before_job: bool = False  # it was so from the first sample on
+
+
+@dataclass(frozen=True)
+class RuledOut:
+    """A cause that the series speak against."""
+
+    failure_class: str
+    why: str
+    playbook: str
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A node to leave out of the next job, the most urgent first."""
+
+    host: str
+    priority: int  # 1: lost packets for good, 2: retransmits and timeouts, 3: congestion, 4: TCP
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """One playbook's run: everything that it looked at, hits or not."""
+
+    playbook: str
+    title: str
+    analysis: str  # "Analysis type" of the report: hang, heartbeat, oom, hardware, ...
+    window: Window
+    questions: tuple[str, ...]  # ids of the queries that it read
+    rows: tuple[Row, ...]
+    verdict: str = ""  # one sentence
+    exclude: tuple[Exclusion, ...] = ()
+    block: tuple[str, ...] = ()  # lines of the health summary, where the playbook has one
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What all playbooks that ran found."""
+
+    observations: Sequence[Observation]
+    reports: Sequence[Report]
+    ruled_out: Sequence[RuledOut] = ()
