@@ -1,0 +1,259 @@
+"""Times that say nothing about a fault: saves, start-up, after the end, and repeated old samples.
+
+Pure functions over series. A mask is a set of spans, each with its reason; what falls into one is
+neither baseline nor anomaly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raydiag.tsdb.series import Floats, Series
+
+WARM_UP_STEPS = 5  # of a run: compilation and first use of everything
+ASYNC_STEPS = 2  # steps after an asynchronous save that still pay for it
+WRITEBACK_S = 480.0  # what an asynchronous save goes on writing in the background
+FLAT_S = 300.0  # a gauge that varies and did not for so long, is not measured any more
+FLAT_SAMPLES = 10
+_SLOW_STEP = 1.5  # times the usual step: that step paid for the save before it
+_SAVE_FACTOR = 3.0  # times the longest save seen: more is no save any more
+_SAVE_UNSEEN_S = 1800.0  # the same where none was seen
+_SPIKE = 2.0  # times the usual step
+_LEAST_SPIKES = 3
+
+
+@dataclass(frozen=True)
+class Span:
+    """From `start` to `end`, both included; infinite ends are allowed."""
+
+    start: float
+    end: float
+    why: str  # save, warm-up, before the job, after the last step, repeated samples
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Spans in order of time; they may overlap when their reasons differ."""
+
+    spans: tuple[Span, ...] = ()
+
+    @classmethod
+    def of(cls, spans: Iterable[Span]) -> Mask:
+        return cls(tuple(sorted(spans, key=lambda one: (one.start, one.end))))
+
+    def __or__(self, other: Mask) -> Mask:
+        return Mask.of((*self.spans, *other.spans))
+
+    def covers(self, times: Floats) -> NDArray[np.bool_]:
+        """One flag for each time."""
+        covered = np.zeros(times.shape, dtype=np.bool_)
+        for span in self.spans:
+            covered |= (times >= span.start) & (times <= span.end)
+        return covered
+
+    def why(self, time: float) -> Optional[str]:
+        """Reason of the first span that holds this moment; None when it counts."""
+        return next((one.why for one in self.spans if one.start <= time <= one.end), None)
+
+    def only(self, *whys: str) -> Mask:
+        return Mask(tuple(one for one in self.spans if one.why in whys))
+
+    def widened(self, before_s: float, after_s: float) -> Mask:
+        """For rates: one over five minutes still shows what ended five minutes ago."""
+        return Mask(tuple(Span(s.start - before_s, s.end + after_s, s.why) for s in self.spans))
+
+    def share_of(self, start: float, end: float) -> float:
+        """How much of a span of time is covered, 0 to 1."""
+        if end <= start:
+            return 0.0
+        covered, reached = 0.0, start
+        for one in self.spans:
+            low, high = max(one.start, reached), min(one.end, end)
+            if high > low:
+                covered, reached = covered + high - low, high
+        return covered / (end - start)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Completed training steps of the last run: numbers and the times at which they ended."""
+
+    numbers: Floats = field(default_factory=lambda: np.empty(0))
+    ended_at: Floats = field(default_factory=lambda: np.empty(0))
+
+    def __len__(self) -> int:
+        return int(self.numbers.size)
+
+    @property
+    def first(self) -> Optional[int]:
+        return int(self.numbers[0]) if self.numbers.size else None
+
+    @property
+    def last(self) -> Optional[int]:
+        return int(self.numbers[-1]) if self.numbers.size else None
+
+    @property
+    def last_at(self) -> Optional[float]:
+        return float(self.ended_at[-1]) if self.ended_at.size else None
+
+    @property
+    def step_time_s(self) -> Optional[float]:
+        """Usual time of one step; the bridge may leave steps out. None for fewer than three."""
+        if self.numbers.size < 3:
+            return None
+        each = np.diff(self.ended_at) / np.diff(self.numbers)
+        return float(np.median(each))
+
+    def at(self, number: int) -> Optional[float]:
+        """When that step ended, between its neighbours where it is missing; None outside."""
+        if not self.numbers.size or not self.numbers[0] <= number <= self.numbers[-1]:
+            return None
+        return float(np.interp(number, self.numbers, self.ended_at))
+
+
+def completed(step: Series, fill: Optional[Series] = None) -> Steps:
+    """Steps from `tb_step`: no fills, no repeats; a number that falls starts a new run."""
+    times, numbers = step.times, step.values
+    if fill is not None and fill.times.size:
+        filled = fill.times[fill.values != 0]
+        keep = ~np.isin(times, filled)
+        times, numbers = times[keep], numbers[keep]
+    if not times.size:
+        return Steps()
+    falls = np.flatnonzero(np.diff(numbers) < 0)
+    start = int(falls[-1]) + 1 if falls.size else 0
+    times, numbers = times[start:], numbers[start:]
+    fresh = np.concatenate([[True], np.diff(numbers) > 0])
+    return Steps(numbers[fresh], times[fresh])
+
+
+def save_steps(steps: Steps, period: Optional[int]) -> list[int]:
+    """Numbers of the steps that save: multiples of the period, one beyond the last step as well."""
+    if not period or steps.first is None or steps.last is None:
+        return []
+    first = math.ceil(steps.first / period) * period
+    return list(range(first, steps.last + 2, period))
+
+
+def inferred_period(steps: Steps) -> Optional[int]:
+    """Distance of slow steps that come again and again; None where they do not."""
+    usual = steps.step_time_s
+    if usual is None:
+        return None
+    each = np.diff(steps.ended_at) / np.diff(steps.numbers)
+    slow = steps.numbers[1:][each > _SPIKE * usual]
+    slow = slow[slow > (steps.first or 0) + WARM_UP_STEPS]
+    if slow.size < _LEAST_SPIKES:
+        return None
+    distances = np.diff(slow)
+    period = int(np.median(distances))
+    regular = period >= 2 * ASYNC_STEPS and bool((np.abs(distances - period) <= 1).all())
+    return period if regular else None
+
+
+def saves(steps: Steps, period: Optional[int], is_async: Optional[bool]) -> Mask:
+    """Windows in which a checkpoint is saved, from the end of the step before on.
+
+    A save that blocks ends with its step. Where it does not, or where nobody says, the writing in
+    the background and the steps that pay for it belong to it too.
+    """
+    usual = steps.step_time_s
+    if usual is None:
+        return Mask()
+    done: list[Span] = []
+    longest = 0.0
+    for number in save_steps(steps, period):
+        if number == steps.first:
+            continue  # part of the warm-up
+        start = _began(steps, number, usual)
+        end = _paid_for(steps, number, usual, is_async)
+        if end is None:
+            limit = _SAVE_FACTOR * longest if longest else _SAVE_UNSEEN_S
+            done.append(Span(start, start + max(limit, usual), "save"))
+            continue
+        if end - start > _SLOW_STEP * usual:
+            longest = max(longest, end - start)
+        if is_async is not False:
+            end = max(end, start + WRITEBACK_S)
+        done.append(Span(start, end, "save"))
+    return Mask.of(done)
+
+
+def _began(steps: Steps, number: int, usual: float) -> float:
+    """When the step before it ended, counted on from the last step that is known."""
+    before = int(np.searchsorted(steps.numbers, number)) - 1
+    known = max(before, 0)
+    missing = number - 1 - steps.numbers[known]
+    return float(steps.ended_at[known] + max(0.0, missing) * usual)
+
+
+def _paid_for(steps: Steps, number: int, usual: float, is_async: Optional[bool]) -> Optional[float]:
+    """When the last step that the save slowed down ended; None when no step followed."""
+    after = int(np.searchsorted(steps.numbers, number))
+    if after >= steps.numbers.size:
+        return None
+    end = float(steps.ended_at[after] - max(0.0, steps.numbers[after] - number) * usual)
+    most = 1 if is_async is False else ASYNC_STEPS
+    for index in range(after + 1, min(after + 1 + most, steps.numbers.size)):
+        gone = steps.numbers[index] - steps.numbers[index - 1]
+        took = (steps.ended_at[index] - steps.ended_at[index - 1]) / gone
+        if is_async is not False or took > _SLOW_STEP * usual:
+            end = float(steps.ended_at[index])
+    return end
+
+
+def training(steps: Steps, job_start: Optional[float], job_end: Optional[float]) -> Mask:
+    """What is not steady training: before the job, warm-up, and all after the last step."""
+    spans = []
+    if job_start is not None:
+        spans.append(Span(-math.inf, job_start, "before the job"))
+    if len(steps):
+        last = min(WARM_UP_STEPS, len(steps) - 1)
+        spans.append(Span(job_start or -math.inf, float(steps.ended_at[last]), "warm-up"))
+        after = float(steps.ended_at[-1]) + (steps.step_time_s or 0.0)
+        spans.append(Span(after, math.inf, "after the last step"))
+    elif job_end is not None:
+        spans.append(Span(job_end, math.inf, "after the last step"))
+    return Mask.of(spans)
+
+
+def flat_runs(series: Series, least_s: float = FLAT_S) -> list[tuple[float, float]]:
+    """(first sample, last sample) of each time in which a gauge kept exactly one value.
+
+    `series` must be raw samples: a range query repeats the last one up to the server's lookback.
+    A gap ends a run. Not for gauges that may stand still, such as a port's state.
+    """
+    if len(series) < FLAT_SAMPLES:
+        return []
+    usual = series.spacing_s or 0.0
+    broken = (np.diff(series.values) != 0) | (np.diff(series.times) > 2.5 * usual)
+    edges = np.flatnonzero(np.concatenate([[True], broken, [True]]))
+    found = []
+    for low, high in zip(edges[:-1], edges[1:] - 1, strict=True):
+        start, end = float(series.times[low]), float(series.times[high])
+        if high - low + 1 >= FLAT_SAMPLES and end - start >= least_s:
+            found.append((start, end))
+    return found
+
+
+def ghosts(scrape_duration: Series, confirming: Sequence[Series] = ()) -> Mask:
+    """Spans in which a host's exporter repeated an old answer, from its own scrape duration.
+
+    `confirming` are gauges of the same host that cannot stand still under load (power): where one
+    of them varied, the span is none.
+    """
+    spans = []
+    for start, end in flat_runs(scrape_duration):
+        inside = [one.between(start, end) for one in confirming]
+        if any(one.values.size > 1 and np.ptp(one.values[1:]) > 0 for one in inside):
+            continue
+        later = scrape_duration.times[scrape_duration.times > end]
+        until = float(np.nextafter(later[0], -math.inf)) if later.size else math.inf
+        spans.append(Span(start, until, "repeated samples"))
+    return Mask.of(spans)
