@@ -1,7 +1,6 @@
 """Times that say nothing about a fault: saves, start-up, after the end, and repeated old samples.
 
-Pure functions over series. A mask is a set of spans, each with its reason; what falls into one is
-neither baseline nor anomaly.
+Pure functions over series. What falls into a mask is neither baseline nor anomaly.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 import numpy as np
-from numpy.typing import NDArray
 
+from raydiag.playbooks.context import AFTER_HANG, BEFORE_JOB, GHOST, SAVE, WARM_UP, Mask
+from raydiag.playbooks.context import Save as Told
 from raydiag.tsdb.series import Floats, Series
 
 WARM_UP_STEPS = 5  # of a run: compilation and first use of everything
@@ -28,56 +28,21 @@ _SPIKE = 2.0  # times the usual step
 _LEAST_SPIKES = 3
 
 
-@dataclass(frozen=True)
-class Span:
-    """From `start` to `end`, both included; infinite ends are allowed."""
-
-    start: float
-    end: float
-    why: str  # save, warm-up, before the job, after the last step, repeated samples
+def span(kind: str, start: float, end: float, host: Optional[str] = None, prefix: str = "") -> Mask:
+    """A mask whose ends may be open (infinite)."""
+    return Mask(kind, start, end, host, prefix)
 
 
-@dataclass(frozen=True)
-class Mask:
-    """Spans in order of time; they may overlap when their reasons differ."""
-
-    spans: tuple[Span, ...] = ()
-
-    @classmethod
-    def of(cls, spans: Iterable[Span]) -> Mask:
-        return cls(tuple(sorted(spans, key=lambda one: (one.start, one.end))))
-
-    def __or__(self, other: Mask) -> Mask:
-        return Mask.of((*self.spans, *other.spans))
-
-    def covers(self, times: Floats) -> NDArray[np.bool_]:
-        """One flag for each time."""
-        covered = np.zeros(times.shape, dtype=np.bool_)
-        for span in self.spans:
-            covered |= (times >= span.start) & (times <= span.end)
-        return covered
-
-    def why(self, time: float) -> Optional[str]:
-        """Reason of the first span that holds this moment; None when it counts."""
-        return next((one.why for one in self.spans if one.start <= time <= one.end), None)
-
-    def only(self, *whys: str) -> Mask:
-        return Mask(tuple(one for one in self.spans if one.why in whys))
-
-    def widened(self, before_s: float, after_s: float) -> Mask:
-        """For rates: one over five minutes still shows what ended five minutes ago."""
-        return Mask(tuple(Span(s.start - before_s, s.end + after_s, s.why) for s in self.spans))
-
-    def share_of(self, start: float, end: float) -> float:
-        """How much of a span of time is covered, 0 to 1."""
-        if end <= start:
-            return 0.0
-        covered, reached = 0.0, start
-        for one in self.spans:
-            low, high = max(one.start, reached), min(one.end, end)
-            if high > low:
-                covered, reached = covered + high - low, high
-        return covered / (end - start)
+def share_of(masks: Iterable[Mask], start: float, end: float) -> float:
+    """How much of a stretch of time is covered by any of the masks, 0 to 1."""
+    if end <= start:
+        return 0.0
+    covered, reached = 0.0, start
+    for one in sorted(masks, key=lambda one: one.start):
+        low, high = max(one.start, reached), min(one.end, end)
+        if high > low:
+            covered, reached = covered + high - low, high
+    return covered / (end - start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,16 +122,18 @@ def inferred_period(steps: Steps) -> Optional[int]:
     return period if regular else None
 
 
-def saves(steps: Steps, period: Optional[int], is_async: Optional[bool]) -> Mask:
+def saves(
+    steps: Steps, period: Optional[int], is_async: Optional[bool], told: Iterable[Told] = ()
+) -> list[Mask]:
     """Windows in which a checkpoint is saved, from the end of the step before on.
 
     A save that blocks ends with its step. Where it does not, or where nobody says, the writing in
-    the background and the steps that pay for it belong to it too.
+    the background and the steps that pay for it belong to it too. `told` are those of the log.
     """
+    found = [span(SAVE, s.start, s.end) for s in told if s.start is not None and s.end is not None]
     usual = steps.step_time_s
     if usual is None:
-        return Mask()
-    done: list[Span] = []
+        return found
     longest = 0.0
     for number in save_steps(steps, period):
         if number == steps.first:
@@ -175,14 +142,14 @@ def saves(steps: Steps, period: Optional[int], is_async: Optional[bool]) -> Mask
         end = _paid_for(steps, number, usual, is_async)
         if end is None:
             limit = _SAVE_FACTOR * longest if longest else _SAVE_UNSEEN_S
-            done.append(Span(start, start + max(limit, usual), "save"))
+            found.append(span(SAVE, start, start + max(limit, usual)))
             continue
         if end - start > _SLOW_STEP * usual:
             longest = max(longest, end - start)
         if is_async is not False:
             end = max(end, start + WRITEBACK_S)
-        done.append(Span(start, end, "save"))
-    return Mask.of(done)
+        found.append(span(SAVE, start, end))
+    return found
 
 
 def _began(steps: Steps, number: int, usual: float) -> float:
@@ -208,19 +175,22 @@ def _paid_for(steps: Steps, number: int, usual: float, is_async: Optional[bool])
     return end
 
 
-def training(steps: Steps, job_start: Optional[float], job_end: Optional[float]) -> Mask:
+def outside_training(
+    steps: Steps, job_start: Optional[float], job_end: Optional[float]
+) -> list[Mask]:
     """What is not steady training: before the job, warm-up, and all after the last step."""
-    spans = []
+    found = []
     if job_start is not None:
-        spans.append(Span(-math.inf, job_start, "before the job"))
+        found.append(span(BEFORE_JOB, -math.inf, float(np.nextafter(job_start, -math.inf))))
     if len(steps):
-        last = min(WARM_UP_STEPS, len(steps) - 1)
-        spans.append(Span(job_start or -math.inf, float(steps.ended_at[last]), "warm-up"))
+        last = min(WARM_UP_STEPS, len(steps)) - 1
+        begun = -math.inf if job_start is None else job_start
+        found.append(span(WARM_UP, begun, float(steps.ended_at[last])))
         after = float(steps.ended_at[-1]) + (steps.step_time_s or 0.0)
-        spans.append(Span(after, math.inf, "after the last step"))
+        found.append(span(AFTER_HANG, after, math.inf))
     elif job_end is not None:
-        spans.append(Span(job_end, math.inf, "after the last step"))
-    return Mask.of(spans)
+        found.append(span(AFTER_HANG, job_end, math.inf))
+    return found
 
 
 def flat_runs(series: Series, least_s: float = FLAT_S) -> list[tuple[float, float]]:
@@ -242,18 +212,18 @@ def flat_runs(series: Series, least_s: float = FLAT_S) -> list[tuple[float, floa
     return found
 
 
-def ghosts(scrape_duration: Series, confirming: Sequence[Series] = ()) -> Mask:
-    """Spans in which a host's exporter repeated an old answer, from its own scrape duration.
+def ghosts(host: str, scrape_duration: Series, confirming: Sequence[Series] = ()) -> list[Mask]:
+    """When a host's exporter repeated an old answer, by the duration of its own cycles.
 
     `confirming` are gauges of the same host that cannot stand still under load (power): where one
-    of them varied, the span is none.
+    of them varied, it was none.
     """
-    spans = []
+    found = []
     for start, end in flat_runs(scrape_duration):
         inside = [one.between(start, end) for one in confirming]
         if any(one.values.size > 1 and np.ptp(one.values[1:]) > 0 for one in inside):
             continue
         later = scrape_duration.times[scrape_duration.times > end]
         until = float(np.nextafter(later[0], -math.inf)) if later.size else math.inf
-        spans.append(Span(start, until, "repeated samples"))
-    return Mask.of(spans)
+        found.append(span(GHOST, start, until, host, "hw_"))
+    return found

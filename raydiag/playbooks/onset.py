@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Optional
 
 import numpy as np
+from numpy.typing import NDArray
 
-from raydiag.playbooks.masks import Mask
-from raydiag.tsdb.series import Series
+from raydiag.tsdb.series import Floats, Series
+
+Flags = NDArray[np.bool_]
 
 FACTOR = 6.0  # robust standard deviations
 HOLD = 3  # samples in a row
@@ -55,28 +57,27 @@ class Deviation:
         return self.value - self.level.median
 
 
-def level(series: Series, exclude: Mask, until: float = math.inf) -> Optional[Level]:
-    """The usual level, from the early part of what is not masked and ends by `until`."""
-    keep = ~exclude.covers(series.times) & (series.times <= until)
-    keep &= np.isfinite(series.values)
-    values = series.values[keep]
-    if values.size < LEAST_SAMPLES:
+def level(values: Floats, keep: Flags) -> Optional[Level]:
+    """The usual level, from the early part of the samples to `keep`; None with too few of them."""
+    known = values[keep & np.isfinite(values)]
+    if known.size < LEAST_SAMPLES:
         return None
-    count = max(math.ceil(values.size * _EARLY), min(_EARLY_SAMPLES, values.size))
-    return _level(values[:count])
+    count = max(math.ceil(known.size * _EARLY), min(_EARLY_SAMPLES, known.size))
+    return _level(known[:count])
 
 
-def _level(values: np.ndarray) -> Level:
+def _level(values: Floats) -> Level:
     median = float(np.median(values))
     sigma = _TO_SIGMA * float(np.median(np.abs(values - median)))
     return Level(median, sigma, int(values.size))
 
 
 def deviations(
-    series: Series,
+    times: Floats,
+    values: Floats,
+    keep: Flags,
     usual: Level,
     least: float,
-    exclude: Mask,
     sign: int = 0,
     hold: int = HOLD,
     refresh_s: float = 0.0,
@@ -84,39 +85,37 @@ def deviations(
     """Every departure of at least `hold` samples in a row, in order of time.
 
     `least` is the smallest change that counts, `sign` +1 for rises, -1 for falls, 0 for both.
-    Masked samples neither begin nor end one. `refresh_s` is the family's own resolution where it
-    is coarser than its samples.
+    Samples that are not kept neither begin nor end one; one that still lasts at the end needs two
+    samples. `refresh_s` is the family's own resolution where it is coarser than its samples.
     """
-    keep = ~exclude.covers(series.times)
-    times, values = series.times[keep], series.values[keep]
-    if not times.size:
+    there = keep & ~np.isnan(values)
+    when, away = times[there], values[there] - usual.median
+    if not when.size:
         return []
     limit = max(FACTOR * usual.sigma, least)
-    away = values - usual.median
     off = np.abs(away) > limit if sign == 0 else sign * away > limit
-    spacing = series.spacing_s or 0.0
+    spacing = float(np.median(np.diff(times))) if times.size > 1 else 0.0
     found = []
     for low, high in _runs(off):
-        if high - low + 1 < hold and high != times.size - 1:
+        needed = hold if high + 1 < when.size else min(hold, 2)
+        if high - low + 1 < needed:
             continue
-        if high - low + 1 < min(hold, 2):
-            continue
-        before = times[low] - times[low - 1] if low else spacing
+        before = float(when[low] - when[low - 1]) if low else spacing
         worst = low + int(np.argmax(np.abs(away[low : high + 1])))
         found.append(
             Deviation(
-                time=float(times[low]),
-                uncertainty_s=float(max(before, spacing, refresh_s)),
-                value=float(values[worst]),
+                time=float(when[low]),
+                uncertainty_s=max(before, spacing, refresh_s),
+                value=float(away[worst]) + usual.median,
                 level=usual,
-                ended=float(times[high + 1]) if high + 1 < times.size else None,
+                ended=float(when[high + 1]) if high + 1 < when.size else None,
                 samples=high - low + 1,
             )
         )
     return found
 
 
-def _runs(flags: np.ndarray) -> Iterable[tuple[int, int]]:
+def _runs(flags: Flags) -> Iterable[tuple[int, int]]:
     """First and last position of each row of true flags."""
     edges = np.diff(np.concatenate([[0], flags.astype(np.int8), [0]]))
     starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1) - 1
@@ -124,13 +123,14 @@ def _runs(flags: np.ndarray) -> Iterable[tuple[int, int]]:
 
 
 def first_deviation(
-    series: Series, least: float, exclude: Mask, sign: int = 0, refresh_s: float = 0.0
+    series: Series, keep: Flags, least: float, sign: int = 0, refresh_s: float = 0.0
 ) -> Optional[Deviation]:
     """The first departure from the series' own early level; None without one or without a level."""
-    usual = level(series, exclude)
+    usual = level(series.values, keep)
     if usual is None:
         return None
-    return next(iter(deviations(series, usual, least, exclude, sign, refresh_s=refresh_s)), None)
+    found = deviations(series.times, series.values, keep, usual, least, sign, refresh_s=refresh_s)
+    return next(iter(found), None)
 
 
 def ramp_start(series: Series, deviation: Deviation) -> float:
