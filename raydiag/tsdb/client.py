@@ -127,7 +127,8 @@ class Client:
                 threading.Thread(target=work, daemon=True).start()
             while missing:
                 # Longer than any answer may take: only a thread that is lost takes longer.
-                answer = done.get(timeout=2 * self.deadline_s + _PATIENCE_S)
+                left = min(max(limit - time.monotonic(), 0.0), self.deadline_s)
+                answer = done.get(timeout=left + _PATIENCE_S)
                 del missing[answer.query.id]
                 yield answer
         except queue.Empty:
@@ -159,7 +160,8 @@ class Client:
             self._misses = 0
         except ReadError as error:
             self._misses += isinstance(error, (TooLate, Unreachable))
-            answer = Answer(query, error.status, str(error))
+            wrong = isinstance(error, reply.BadQuery)
+            answer = Answer(query, error.status, str(error), bad_query=wrong)
         return replace(answer, duration_s=time.monotonic() - started)
 
     def _call(

@@ -174,6 +174,7 @@ class Answer:
     series: tuple[Series, ...] = ()
     warnings: tuple[str, ...] = ()  # of the server
     duration_s: float = 0.0
+    bad_query: bool = False  # the server calls the PromQL itself wrong
 
     @property
     def ok(self) -> bool:
