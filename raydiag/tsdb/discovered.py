@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Optional
 
 from raydiag.model import Unread, Window
+from raydiag.tsdb import promql
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,6 @@ class HostSeries:
     labels: tuple[str, ...] = ()  # values of the label `host`, mostly the name itself
     instances: tuple[str, ...] = ()  # "mi2033:9400", "10.0.0.2:55080"
     ips: tuple[str, ...] = ()
-    node_ids: tuple[str, ...] = ()  # of Ray
     is_head: bool = False  # as Ray's series say
     sights: Mapping[str, Sight] = field(default_factory=dict)  # by family prefix
     gpus: int = 0  # most GPU series of one metric; 0 without GPU series
@@ -108,7 +108,6 @@ class Discovery:
             names |= {("host", one): host.name for one in host.labels}
             names |= {("instance", one): host.name for one in host.instances}
             names |= {("ip", one): host.name for one in host.ips}
-            names |= {("NodeId", one): host.name for one in host.node_ids}
         return names
 
     def host(self, name: str) -> Optional[HostSeries]:
@@ -116,11 +115,20 @@ class Discovery:
 
     def host_of(self, labels: Mapping[str, str]) -> Optional[str]:
         """Name of the host that a series belongs to; None when no label says."""
-        for label in ("host", "instance", "ip", "NodeId"):
+        for label in ("host", "instance", "ip"):
             found = self._names_of_hosts.get((label, labels.get(label, "")))
             if found is not None:
                 return found
         return short_name(labels.get("host") or labels.get("instance") or "") or labels.get("ip")
+
+    def select(self, metric: str, hosts: Iterable[str]) -> str:
+        """A selector for these hosts' series of a metric, by the label that the metric has."""
+        wanted = [one for one in self.hosts if one.name in set(hosts)]
+        labels = sorted({label for one in wanted for label in one.labels})
+        if labels and not metric.startswith(("ray_", "up")):
+            return promql.selector(metric, match={"host": promql.any_of(labels)})
+        instances = sorted({label for one in wanted for label in one.instances})
+        return promql.selector(metric, match={"instance": promql.any_of(instances)})
 
     def last_sample(self, prefix: str) -> Optional[float]:
         """Newest sample of the families whose prefix begins so."""

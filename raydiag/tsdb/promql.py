@@ -36,7 +36,7 @@ def selector(
     matchers = [f"{name}={quoted(value)}" for name, value in (equal or {}).items()]
     matchers += [f"{name}=~{quoted(value)}" for name, value in (match or {}).items()]
     if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", metric):
-        matchers.insert(0, f"__name__={quoted(metric)}")
+        matchers += [f"__name__={quoted(metric)}"] if metric else []
         metric = ""
     return f"{metric}{{{','.join(matchers)}}}" if matchers else metric
 
