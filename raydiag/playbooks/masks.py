@@ -12,8 +12,19 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag.playbooks.context import AFTER_HANG, BEFORE_JOB, GHOST, SAVE, WARM_UP, Mask
+from raydiag.playbooks.answers import ALIVE, Answers
+from raydiag.playbooks.context import (
+    AFTER_HANG,
+    BEFORE_JOB,
+    GHOST,
+    SAVE,
+    WARM_UP,
+    Context,
+    Mask,
+)
 from raydiag.playbooks.context import Save as Told
+from raydiag.playbooks.questions import SCRAPE
+from raydiag.playbooks.training import STEP, Training
 from raydiag.tsdb.series import Floats, Series
 
 WARM_UP_STEPS = 5  # of a run: compilation and first use of everything
@@ -227,3 +238,65 @@ def ghosts(host: str, scrape_duration: Series, confirming: Sequence[Series] = ()
         until = float(np.nextafter(later[0], -math.inf)) if later.size else math.inf
         found.append(span(GHOST, start, until, host, "hw_"))
     return found
+
+
+def of_job(context: Context, answers: Answers, steps: Steps) -> tuple[Mask, ...]:
+    """Everything that is known to say nothing, for a run of the playbooks."""
+    job = context.job
+    period = job.checkpoint_period or inferred_period(steps)
+    found = saves(steps, period, job.async_saves, job.saves)
+    found += outside_training(steps, job.start, job.end)
+    for host, duration in scrape_durations(context, answers).items():
+        power = _power(answers, host)
+        found += ghosts(host, duration, () if power is None else (power,))
+    return tuple(found)
+
+
+def steps_of(answers: Answers) -> Steps:
+    """Steps as the series tell them; without any, there are none."""
+    step = Training.of(answers).series(STEP)
+    return completed(step) if step is not None else Steps()
+
+
+def scrape_durations(context: Context, answers: Answers) -> dict[str, Series]:
+    """Duration of the exporter's cycles by host, at the times of the samples themselves.
+
+    The grid of a range query repeats a sample until it is five minutes old; the times of the real
+    samples tell which values were there.
+    """
+    table = answers.table("driver").pick(SCRAPE)
+    sampled = sampled_at(context, answers)
+    found = {}
+    for where, row in table:
+        times, values = table.times, row
+        if where.host in sampled:
+            grid, stamps = sampled[where.host]
+            _, mine, theirs = np.intersect1d(times, grid, return_indices=True)
+            times, values = stamps[theirs], values[mine]
+        there = np.isfinite(values) & np.isfinite(times)
+        times, first = np.unique(times[there], return_index=True)
+        found[where.host] = Series({"host": where.host}, times, values[there][first])
+    return found
+
+
+def sampled_at(
+    context: Context, answers: Answers, source: str = "hw"
+) -> dict[str, tuple[Floats, Floats]]:
+    """(times of the grid, time of the newest sample at each of them) by host.
+
+    `source`: "hw" for the node exporter, "ray" for Ray.
+    """
+    answer = answers.answer(ALIVE)
+    if answer is None or not answer.ok:
+        return {}
+    own = [one for one in answer.series if ("host" in one.labels) == (source == "hw")]
+    named = [(context.discovery.host_of(one.labels) or "", one) for one in own if len(one)]
+    return {host: (one.times, one.values) for host, one in named}
+
+
+def _power(answers: Answers, host: str) -> Optional[Series]:
+    table = answers.table("gpu-power").pick("avg", [host])
+    for where, values in table:
+        there = np.isfinite(values)
+        return Series({"host": where.host}, table.times[there], values[there])
+    return None
