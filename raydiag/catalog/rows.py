@@ -13,6 +13,7 @@ from raydiag.errors import CatalogError
 from raydiag.model import Severity
 
 FAMILIES = {"xid": "Xid", "sxid": "SXid"}
+_DIGITS = "0123456789"
 GROUPS = frozenset({"device", "pid", "process", "ring", "block", "count", "code"})
 
 
@@ -92,13 +93,17 @@ class Row:
         except ValueError:
             raise self.error(f"no severity {value!r}") from None
 
-    def pattern(self, key: str) -> re.Pattern[str]:
+    def pattern(
+        self, key: str, groups: frozenset[str] = GROUPS, numbered: bool = False
+    ) -> re.Pattern[str]:
+        """`numbered`: a digit at the end keeps alternatives apart, the group code2 is a code."""
         text = self.text(key)
         try:
             compiled = re.compile(text)
         except re.error as error:
             raise self.error(f"{key}: {error}") from None
-        unknown = compiled.groupindex.keys() - GROUPS
+        names = compiled.groupindex.keys()
+        unknown = {name.rstrip(_DIGITS) if numbered else name for name in names} - groups
         if unknown:
             raise self.error(f"{key}: no meaning for group {min(unknown)!r}")
         if compiled.search(""):

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import NoReturn, Optional
 
 from raydiag import __version__
-from raydiag.cli import kmsg, options, probe
+from raydiag.cli import kmsg, options, probe, triage
 from raydiag.errors import RaydiagError
 
-_COMMANDS = (probe, kmsg)
+_COMMANDS = (probe, kmsg, triage)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

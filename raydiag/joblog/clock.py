@@ -109,6 +109,13 @@ class Clock:
         stamp = self.stamp(line)
         return stamp.time if stamp else None
 
+    def know_year(self, text: bytes) -> None:
+        """Takes the first time with a year in the text as near, unless one is known."""
+        for found in _ISO.finditer(text):
+            if self.anchor is not None:
+                return
+            self.stamp(found[0])
+
     def _glog(self, head: bytes) -> Optional[Stamp]:
         found = _GLOG.search(head)
         if not found:
@@ -203,3 +210,8 @@ class Timeline:
         silence, self.pending = self.pending, None
         if silence and time is not None and time >= silence.end - _LEAP_BACK_S:
             self.gap = silence
+
+
+def has_time(line: bytes) -> bool:
+    """Whether a line may print a time, by the colons of a clock."""
+    return _ANY.search(line[:REACH]) is not None

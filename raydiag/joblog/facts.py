@@ -108,7 +108,7 @@ class Match:
     where: str  # `Prefix.where`
     task: Optional[int]
     rank: Optional[int]
-    host: Optional[str]  # from the prefix or the task-host mapping of the header
+    host: Optional[str]  # from the prefix, else the task's host, else the actor's address
     actor: Optional[str]
     pid: Optional[int]
     ip: Optional[str]
@@ -453,6 +453,10 @@ class WorkerLogs:
     steps: Optional[Steps] = None  # of `last_step_file`
     restores: tuple[Restore, ...] = ()
     per_host: Mapping[str, int] = field(default_factory=dict)  # host -> last step
+    matches: tuple[Match, ...] = ()  # by file and line; `host` is the directory's name
+    tracebacks: tuple[Traceback, ...] = ()
+    saves: tuple[Save, ...] = ()
+    phases: tuple[PhaseMark, ...] = ()
 
 
 @dataclass(frozen=True)

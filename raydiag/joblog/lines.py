@@ -14,7 +14,7 @@ import os
 import stat
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
 from raydiag.errors import Denied, NoData, ParseError, ReadError
@@ -40,12 +40,17 @@ class Window:
     end: int
     offset: int  # of data[0] in the uncompressed log
     line: int  # number of the line that starts (or goes on) at `begin`
+    last: bool = False  # the log ends with it
+    _counted: list[tuple[int, int]] = field(default_factory=list)  # newest (position, its line)
 
     def line_at(self, position: int) -> int:
-        """Number of the line at a position in `data`."""
-        if position < self.begin:
-            return self.line - self.data.count(b"\n", position, self.begin)
-        return self.line + self.data.count(b"\n", self.begin, position)
+        """Number of the line at a position in `data`; cheap when positions ascend."""
+        at, line = self._counted[0] if self._counted else (self.begin, self.line)
+        if position < at:
+            return line - self.data.count(b"\n", position, at)
+        line += self.data.count(b"\n", at, position)
+        self._counted[:] = [(position, line)]
+        return line
 
     def segment(self, position: int, floor: int) -> tuple[int, int]:
         """Start and end of the segment around a position.
@@ -164,22 +169,28 @@ class Source:
             size = min(size, self._left)
         if not size or self.trouble:
             return b""
-        try:
-            data = self._opened.stream.read(size) or b""
-        except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
-            self.trouble = f"ends in the middle: {_reason(error)}"
-            return b""
-        except Exception as error:
-            if type(error).__name__ != "ZstdError":
-                raise
-            self.trouble = f"ends in the middle: {error}"
-            return b""
+        data = b"".join(self._parts(size))
         if self._left is not None:
             self._left -= len(data)
             if not data:
                 self.trouble = "became shorter while it was read"
         self.read_bytes += len(data)
         return data
+
+    def _parts(self, size: int) -> Iterator[bytes]:
+        """Part by part, so that what stands before damage in a compressed log is not lost."""
+        stream: Any = self._opened.stream
+        read = getattr(stream, "read1", stream.read)
+        try:
+            while size > 0 and (data := read(size)):
+                size -= len(data)
+                yield data
+        except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
+            self.trouble = f"ends in the middle: {_reason(error)}"
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":
+                raise
+            self.trouble = f"ends in the middle: {error}"
 
     def close(self) -> None:
         """Closes the log, and notices that another file has taken its name."""
@@ -199,23 +210,27 @@ def _reason(error: Exception) -> str:
 
 
 def windows(
-    source: Source, start: int = 0, line: int = 1, chunk: int = CHUNK_BYTES
+    source: Source, start: int = 0, line: int = 1, chunk: int = CHUNK_BYTES, behind: bytes = b""
 ) -> Iterator[Window]:
-    """The log in windows that end where a line does. `start` and `line`: where `source` stands."""
-    data = b""
-    begin = 0  # of what no window has had
-    offset = start
-    while True:
+    """The log in windows that end where a line does; the last may be empty.
+
+    `start` and `line` say where `source` stands, at a line's start; `behind` is what lies before.
+    """
+    data = behind
+    begin = len(behind)  # of what no window has had
+    offset = start - len(behind)
+    more = b"\n"
+    while more:
         more = source.read(chunk)
         data += more
-        end = _cut(data, begin, len(data) - AHEAD_BYTES) if more else len(data)
+        end = _cut(data, begin, len(data) - AHEAD_BYTES)
         if end > begin:
-            yield Window(data, begin, end, offset, line)
-            line += data.count(b"\n", begin, end)
+            window = Window(data, begin, end, offset, line)
+            yield window
+            line = window.line_at(end)
             drop = max(0, end - BEHIND_BYTES)
             data, begin, offset = data[drop:], end - drop, offset + drop
-        if not more:
-            return
+    yield Window(data, begin, len(data), offset, line, last=True)
 
 
 def _cut(data: bytes, begin: int, limit: int) -> int:

@@ -15,7 +15,8 @@ from typing import Optional
 from raydiag.joblog.facts import Prefix
 
 _ANSI = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_]|\^\[\[[0-9;]{0,16}m"
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
+    r"|\x1b[()*+][0-9A-Za-z]|\x1b[@-Z\\^_]|\^\[\[[0-9;]{0,16}m"
 )
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _REPEATED = re.compile(r"\s*\[repeated (\d{1,9})x across cluster\](?:\s*\(Ray [^)]*\))?\s*$")
@@ -30,6 +31,7 @@ _STACKED = re.compile(
     r"|\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?"
     r"|(?P<kubectl>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z )(?:std(?:out|err) [FP] )?"
 )
+_ACTOR_RANK = re.compile(r"\brank=(\d{1,6})\b")
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,62}): ")
 _NCCL = re.compile(r"([A-Za-z][\w.-]{0,62}):\d+:\d+ \[\d+\] ")
 _NESTED = 6
@@ -112,6 +114,8 @@ def _writer(prefixes: str, host: str) -> Prefix:
             local = int(part["local"]) if part["local"] else local
             if part["pid"]:
                 actor, pid, ip = part["actor"].strip() or None, int(part["pid"]), part["ip"]
+                named = _ACTOR_RANK.search(actor or "")
+                rank = int(named[1]) if named else rank
             elif part["system"]:
                 actor, ip = part["system"], part["at"]
         position = found.end()

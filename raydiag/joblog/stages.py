@@ -19,9 +19,10 @@ from raydiag.joblog.facts import Line, StageEvent, Summary
 from raydiag.joblog.view import View
 
 ANCHORS = (b"== ", b"JOB SUMMARY")
-EVENTS = 256
+EVENTS, SUMMARIES = 256, 4096
 _STAGE = re.compile(
-    r"^== (?P<name>[A-Za-z][\w /-]{0,40}?) (?P<event>BEGIN|END|TIMEOUT|FAILED)\b(?: \((?P<inside>[^)]*)\))?"
+    r"^== (?P<name>[A-Za-z][\w /-]{0,40}?) (?P<event>BEGIN|END|TIMEOUT|FAILED)\b"
+    r"(?: \((?P<inside>[^)]*)\))?"
 )
 _OPENING = re.compile(
     r"^== (?P<name>[A-Za-z][\w /-]{0,40}?) \((?P<inside>timeout[ =]\d+s|no timeout)\)"
@@ -30,7 +31,7 @@ _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 _EXIT = re.compile(r"exit=(\d+)")
 _SUMMARY = re.compile(r"^=+ JOB SUMMARY =+")
 _FIELD = re.compile(r"^\s{1,8}(Job|Model|Nodes|Wall|Status):\s*(.*?)\s*$")
-_STATUS = re.compile(r"^([A-Z][A-Z_]+)?(?:\s*\(exit (\d+)\))?(?:\s*(?:—|–|--?)\s*(.*))?$")
+_STATUS = re.compile(r"^([A-Z][A-Z_]+)?(?:\s*\(exit (\d+)\))?(?:\s*(?:\u2014|\u2013|--?)\s*(.*))?$")
 _WALL = re.compile(r"(\d+)\s*([dhms])")
 _UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _BLOCK_LINES = 40
@@ -48,7 +49,8 @@ class StageTally:
         text = line.text
         if _SUMMARY.match(text):
             self.summaries += 1
-            self.summary = _summary(line, view, self.summaries)
+            if self.summaries <= SUMMARIES:
+                self.summary = _summary(line, view, self.summaries)
         elif found := _STAGE.match(text) or _OPENING.match(text):
             if len(self.events) >= EVENTS:
                 del self.events[EVENTS // 2]

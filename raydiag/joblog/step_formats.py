@@ -30,6 +30,7 @@ class StepFormat:
     tokens: str = ""
     unit: str = ""  # of `tokens`
     regular: bool = True  # False: a bar that may count anything
+    whole: bool = True  # False: the line may say something else as well
 
 
 _COUNT = (
@@ -105,6 +106,7 @@ FORMATS: tuple[StepFormat, ...] = (
         loss=r"\bloss=",
         tokens=r"\bthru=",
         unit="samples/s",
+        whole=False,
     ),
     StepFormat(  # nanoGPT, train.py
         "nanogpt",
@@ -170,20 +172,21 @@ FORMATS: tuple[StepFormat, ...] = (
         re.compile(r"(?:^|\s)(?:(?P<desc>[^|%\r]{0,80}?):?\s+)?" + _COUNT),
         loss=r"\bloss=",
         regular=False,
+        whole=False,
     ),
     StepFormat(  # home-made loops: "step 120/1000 loss 2.31", "Iteration: 7, Loss = 0.3"
         "generic",
         "",
         (b"loss", b"Loss", b"LOSS"),
         re.compile(
-            r"(?:^|[\s\[|,({])(?<!val )(?<!eval )(?<!validate )(?<!validation )(?<!test )"
+            r"(?:^|[\s\[|,({'\"])(?<!val )(?<!eval )(?<!validate )(?<!validation )(?<!test )"
             r"(?:global[_ ])?(?:step|iter|iteration)\b['\"]?\s*[=:#]?\s*\[?"
             r"(?P<step>\d{1,12})\b(?:\s*(?:/|of)\s*(?P<total>\d{1,12})\b)?\]?[\s,:|;)\]]"
             r".{0,200}?\b(?:train[_ ])?loss\b",
             re.IGNORECASE,
         ),
         loss=r"\b(?:[Tt]rain[_ ])?(?:loss|Loss|LOSS)\b['\"]?\s*[=:]?\s*",
-        tokens="",
+        whole=False,
     ),
 )
 

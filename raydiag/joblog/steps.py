@@ -113,9 +113,10 @@ class Run:
     steady_max: float = 0.0
     nan_losses: int = 0
     first_nan_step: Optional[int] = None
+    file: str = ""
 
-    def told(self, file: str) -> StepRun:
-        return StepRun(**vars(self), file=file)
+    def told(self) -> StepRun:
+        return StepRun(**vars(self))
 
 
 @dataclass
@@ -148,6 +149,7 @@ class Progress:
     near_time: Optional[float] = None
     next_time: Optional[float] = None
     named: bool = False  # a bar that says that it is of training
+    file: str = ""  # of the newest step
 
     def take(self, step: int, found: re.Match[str], line: Line) -> None:
         form = _FORMATS[self.format]
@@ -176,10 +178,7 @@ class Progress:
             return False  # others have told of this restart before
         if where:
             return True
-        run = self.runs[-1]
-        if step < run.last_step - _LAG:
-            return True
-        return step <= run.first_step and run.steps > 2 and not self.repeats
+        return step < self.runs[-1].last_step - _LAG
 
     def _open(self, step: int, line: Line) -> None:
         self.runs.append(Run(step, step, line.number, line.number, line.time, line.time))
@@ -217,7 +216,7 @@ class Progress:
     def _advance(
         self, run: Run, form: StepFormat, step: int, found: re.Match[str], line: Line
     ) -> None:
-        text, start = line.text, found.start()
+        text, start = line.text, 0 if form.whole else found.start()
         groups = found.groupdict()
         if groups.get("total") and form.id != "bar":
             self.total = int(groups["total"])
@@ -245,6 +244,7 @@ class Progress:
         self.series.append(values, state)
         run.steps += 1
         run.last_step, run.last_line, run.last_time = step, line.number, line.time
+        run.file = self.file = line.file
         self.near_time, self.next_time = line.near_time, None
 
     @staticmethod
@@ -261,7 +261,7 @@ class Progress:
             run.steady_count += weight
             run.steady_max = max(run.steady_max, seconds)
 
-    def told(self, file: str, framework: str, regular: bool) -> Steps:
+    def told(self, framework: str, regular: bool) -> Steps:
         form = _FORMATS[self.format]
         run = self.runs[-1]
         writers = [
@@ -278,7 +278,7 @@ class Progress:
             counts_done=form.counts_done and not (self.format == "generic" and self._from_zero()),
             total=self.total,
             series=self.series.told(self.reference, form.unit),
-            runs=tuple(one.told(file) for one in self.runs),
+            runs=tuple(one.told() for one in self.runs),
             runs_total=self.runs_total,
             writers=tuple(sorted(writers, key=_writer_order)),
             writers_total=self.writers_total,
@@ -289,7 +289,7 @@ class Progress:
             last_time=run.last_time,
             last_near_time=self.near_time,
             last_next_time=self.next_time,
-            file=file,
+            file=self.file,
             regular=regular,
         )
 
@@ -319,16 +319,17 @@ class StepTally:
     newest: Optional[int] = None
 
     def take(self, line: Line) -> bool:
-        """Whether it is a step line."""
+        """Whether it is a step line and nothing else; a bar may have an error glued to it."""
         text = line.text
         for form, anchors in _STR_ANCHORS:
-            if not any(anchor in text for anchor in anchors):
-                continue
-            found = form.pattern.search(text)
-            if found and self._step(form, found, line):
-                return True
+            for anchor in anchors:
+                if anchor in text:
+                    found = form.pattern.search(text)
+                    if found and self._step(form, found, line):
+                        return form.whole
+                    break
         if "{'loss':" in text:
-            return self._hugging_face(text)
+            self._hugging_face(text)
         return False
 
     def _step(self, form: StepFormat, found: re.Match[str], line: Line) -> bool:
@@ -352,16 +353,35 @@ class StepTally:
             progress = self.progresses[key] = Progress(form.id, named=named)
             if form.id == "bar" and "epochs" not in key:
                 progress.total = total
+        progress.take(step, found, line)
         if form.regular or named:
             self.seen += 1
-            self.newest = step
-        progress.take(step, found, line)
+            self.newest = progress.runs[-1].last_step
         return True
 
-    def _hugging_face(self, text: str) -> bool:
+    def repeats(self, form: str, where: str, step: int, number: int) -> bool:
+        """Notes a step that another writer of the form has told already; False if it is not one.
+
+        The short way for jobs of a thousand tasks: nothing else of such a line is of interest.
+        """
+        progress = self.progresses.get(form)
+        writer = progress.writers.get(where) if progress else None
+        if progress is None or writer is None or writer.run != progress.runs_total - 1:
+            return False
+        if not writer.last_step < step <= progress.runs[-1].last_step:
+            return False
+        writer.last_step, writer.last_line = step, number
+        writer.last_time = None
+        writer.lines += 1
+        progress.lines += 1
+        progress.repeats += 1
+        self.seen += 1
+        return True
+
+    def _hugging_face(self, text: str) -> None:
         found = HF_LOSS.search(text)
         if not found:
-            return False
+            return
         self.hf_losses += 1
         loss = float(found["loss"].replace(",", ""))
         state = "a" if math.isnan(loss) else "i" if math.isinf(loss) else "f"
@@ -372,7 +392,6 @@ class StepTally:
                 run = best.runs[-1]
                 run.nan_losses += 1
                 run.first_nan_step = run.first_nan_step or run.last_step
-        return True
 
     def see_time(self, time: float) -> None:
         """A time that stands below the newest step line bounds it from above."""
@@ -385,7 +404,7 @@ class StepTally:
         bars = [p for p in self.progresses.values() if p.format == "bar" and p.runs]
         return max(bars, key=lambda p: (p.named, sum(r.steps for r in p.runs)), default=None)
 
-    def told(self, file: str) -> Optional[Steps]:
+    def told(self) -> Optional[Steps]:
         """Progress in the first form of the table that has any; a nameless bar comes last."""
         order = {form.id: place for place, form in enumerate(FORMATS)}
         found = [p for p in self.progresses.values() if p.runs and p.format != "bar"]
@@ -399,4 +418,4 @@ class StepTally:
         framework = _FORMATS[best.format].framework
         if best is bar and self.hf_losses:
             framework = "huggingface"
-        return best.told(file, framework, _FORMATS[best.format].regular or counts_training)
+        return best.told(framework, _FORMATS[best.format].regular or counts_training)

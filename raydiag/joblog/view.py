@@ -67,7 +67,7 @@ class View:
         floor = max(0, self.start - BEHIND_BYTES // 2)
         lines: list[str] = []
         end = data.rfind(b"\n", floor, self.start)
-        while end > floor and len(lines) < limit:
+        while end >= 0 and len(lines) < limit:
             start = data.rfind(b"\n", floor, end)
             if start < 0 and floor + self.window.offset > 0:
                 break  # where that line starts is out of sight

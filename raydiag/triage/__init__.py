@@ -83,12 +83,13 @@ def _stage(facts: JobFacts, outcome: Outcome) -> Optional[str]:
         return None
     if outcome.origin is not None and outcome.origin.stage:
         return outcome.origin.stage
-    open_stage = None
+    last = None
     for event in facts.stages:
-        open_stage = event.name if event.event != "end" else None
-    if open_stage is None and facts.steps is not None:
+        last = event if event.event != "end" else None
+    steps = facts.steps
+    if steps is not None and (last is None or last.line < steps.last_line):
         return "training"
-    return open_stage
+    return last.name if last is not None else None
 
 
 def _chains(found: list[Finding], outcome: Outcome) -> list[Chain]:

@@ -36,6 +36,8 @@ class Cause:
 
 
 _COLLECTIVE = frozenset(("nccl-timeout", "nccl-error", "rendezvous-fail"))
+# Noticed by those who waited in vain, or how a process ended.
+_NOTICED = _COLLECTIVE | MECHANISMS | {"heartbeat-timeout", "train-timeout"}
 _ENDS = MECHANISMS | {"heartbeat-timeout", "train-timeout", "hang", "unknown-death"}
 
 CASCADES = (
@@ -74,6 +76,8 @@ def cause(found: Sequence[Symptom]) -> Optional[Cause]:
     candidates = _candidates(found)
     for known in CASCADES:
         roots = [one for one in candidates if one.failure_class in known.roots]
+        # Out of their order only what can be nothing but a root comes first.
+        roots = [one for one in roots if one.role == ROOT or one is min(candidates, key=_rank)]
         if roots and _holds(known, roots, candidates, found):
             first = first_of(roots, roots[0].failure_class)
             return Cause(first, known.rule, chain(first, found))
@@ -91,10 +95,27 @@ def chain(root: Symptom, found: Sequence[Symptom]) -> tuple[str, ...]:
 
 
 def _candidates(found: Sequence[Symptom]) -> list[Symptom]:
-    """What can be a root: errors first, then exceptions that nothing explains, then mechanisms."""
-    hard = [one for one in found if one.role in (ROOT, EITHER)]
-    hard = [one for one in hard if not is_explained(one, found)]
-    return hard or list(found)
+    """What can be a root: hard errors, else weak ones, else consequences.
+
+    An exception that nothing explains is a hard error too, where the others only noticed that a
+    peer was missing, or only say how the process ended: a task that raises is missed by all.
+    """
+    able = [one for one in found if one.role in (ROOT, EITHER) and not is_explained(one, found)]
+    hard = [one for one in able if not one.weak]
+    weak = [one for one in able if one.weak]
+    if hard and all(one.failure_class in _NOTICED and one.role == EITHER for one in hard):
+        first = min(hard, key=_rank)
+        hard += [
+            one for one in weak if _raised(one) and one.order < first.order and _near(one, first)
+        ]
+    # A weak line that raises says more than one that only sounds like an error.
+    places = {(one.file, one.line) for one in found if _raised(one)}
+    raised = [one for one in weak if (one.file, one.line) in places]
+    return hard or raised or weak or list(found)
+
+
+def _raised(one: Symptom) -> bool:
+    return one.failure_class == "python-exception"
 
 
 def is_explained(one: Symptom, found: Sequence[Symptom]) -> bool:

@@ -11,7 +11,7 @@ from raydiag.joblog.facts import JobFacts
 from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.triage import hang, heartbeat
 from raydiag.triage.status import Case, Outcome
-from raydiag.triage.symptoms import NOT_FATAL, Symptom, first_of
+from raydiag.triage.symptoms import NOT_FATAL, Symptom, failed_exits, first_of
 from raydiag.triage.throughput import POINTS_AT
 from raydiag.triage.verdict import JobStatus
 
@@ -33,6 +33,7 @@ def findings(case: Case, outcome: Outcome, story: Sequence[str]) -> list[Finding
         made = _of_symptom(case.facts, first, same, Confidence.LIKELY)
         # What the job got over is no problem any more.
         severity = Severity.INFO if history or outcome.status is JobStatus.COMPLETED else None
+        severity = Severity.INFO if one == "cancelled" else severity
         severity = Severity.WARNING if alive and severity is None else severity
         found.append(replace(made, severity=severity))
     found += [one for one in _of_series(case) if one.failure_class != primary]
@@ -63,6 +64,8 @@ def _primary(case: Case, outcome: Outcome, explanation: str) -> Finding:
         made = _without_line(case, outcome)
     if name == "heartbeat-timeout":
         made = _accusing(case, made)
+    elif made.task is None and made.host is None and name != "hang":
+        made = _noticed(case.facts, made)
     severity = None
     if name == "cancelled":
         severity = Severity.INFO  # somebody wanted it so, and nothing stands behind it
@@ -151,12 +154,22 @@ def _divergence_line(case: Case) -> Evidence:
     return Evidence(f"{steps.file}:{broken.line}", text, float(broken.step))
 
 
+def _noticed(facts: JobFacts, made: Finding) -> Finding:
+    """The process whose end the launcher noticed first, where the error's own line names none."""
+    for one in failed_exits(facts):
+        host = one.host or (facts.hosts.get(one.task) if one.task is not None else None)
+        number = one.rank if one.rank is not None else one.task
+        if number is not None or host is not None:
+            task = None if number is None else str(number)
+            return replace(made, task=task, host=host, pid=made.pid or one.pid)
+    return made
+
+
 def _accusing(case: Case, made: Finding) -> Finding:
     """Whom the alarm names, not who wrote it down."""
-    beats = case.facts.heartbeats
-    if beats is None or not beats.accused:
+    task = heartbeat.first_accused(case.facts)
+    if task is None:
         return made
-    task = beats.accused[0]
     steps = heartbeat.advice(case.facts, case.progress)
     entry = catalog.failures()[made.failure_class]
     more = (steps, *entry.next_steps) if steps else ()

@@ -18,6 +18,7 @@ from raydiag.triage.symptoms import CONSEQUENCE, Symptom
 from raydiag.triage.verdict import Progress
 
 _SAFETY = 2.0  # factor between what a run needs without a heartbeat and the timeout
+_LEADER = "leader task"  # in JAX's words for a coordination service that does not answer
 _NAMED = 6  # accused tasks in a sentence
 
 
@@ -45,6 +46,19 @@ def accused(facts: JobFacts, found: Sequence[Symptom]) -> Accused:
         if own in tasks and earlier and real:
             return Accused(beats.accused, alive, one)
     return Accused(beats.accused, alive, None)
+
+
+def first_accused(facts: JobFacts) -> Optional[int]:
+    """The task to look at first; task 0 leads, and is the one when nobody hears the service."""
+    if facts.heartbeats is not None and facts.heartbeats.accused:
+        return facts.heartbeats.accused[0]
+    lost = [
+        match
+        for match in facts.matches
+        if match.failure_class == "heartbeat-timeout"
+        and _LEADER in " ".join((match.text, *match.after))
+    ]
+    return 0 if lost else None
 
 
 def _as_task(text: Optional[str]) -> Optional[int]:

@@ -1,7 +1,7 @@
 """How far the start-up of a Ray training job has come, and whether it takes longer than normal.
 
-Phases overlap: trainers and inference engines start side by side. So each one counts as done by its
-own mark or by one that can only come later.
+Trainers and inference engines start side by side, so the phases that are over are a set; the one
+that is told is the furthest that is not.
 """
 
 from __future__ import annotations
@@ -14,96 +14,126 @@ from raydiag.triage.verdict import Moment, Phase
 
 
 @dataclass(frozen=True)
-class _Stage:
-    id: str  # as in PhaseMark.phase
+class _Step:
+    """One of the seven; `begun` and `done` are ids of marks."""
+
     name: str
+    begun: tuple[str, ...]
+    done: tuple[str, ...]
     normal_s: float  # longer is late
     advice: str  # for when it is
 
 
 _QUICK_S = 120.0
-_STAGES = (
-    _Stage("dataset", "config and dataset", _QUICK_S, "Check the dataset's path and its disk."),
-    _Stage(
-        "placement",
-        "placement groups",
+_STEPS = (
+    _Step(
+        "config and dataset",
+        ("ray-head",),
+        ("dataset done",),
         _QUICK_S,
-        "Workers may not have joined: compare the GPU count in `ray status` with the one needed.",
+        "Check the dataset's path, and the disk that it is on.",
     ),
-    _Stage("mooncake", "Mooncake master", _QUICK_S, "Read the Mooncake master's own worker log."),
-    _Stage(
-        "trainer-init",
-        "trainer start",
+    _Step(
+        "placement groups",
+        ("gpus progress", "gpus done"),
+        ("placement reached",),
         300.0,
-        "Compare NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME across nodes.",
+        "Workers may not have joined: compare the GPUs of `ray status` with those asked for, and "
+        "run `ray start` on the missing nodes.",
     ),
-    _Stage(
-        "engine-init",
+    _Step(
+        "Mooncake master",
+        (),
+        ("mooncake reached",),
+        _QUICK_S,
+        "Read the Mooncake master's own worker log.",
+    ),
+    _Step(
+        "trainer start",
+        ("trainer-init reached",),
+        ("trainer-init done",),
+        300.0,
+        "Compare NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME across the nodes.",
+    ),
+    _Step(
         "engine start",
+        ("engine-init progress", "engine-init done", "engine-graphs reached"),
+        ("engine-graphs done",),
         900.0,
         "Loading shards: look at disk and NFS throughput, and in the kernel log for oom kills.",
     ),
-    _Stage("queues", "queue wiring", _QUICK_S, "Read the newest worker-*.err."),
-    _Stage("training", "training", float("inf"), ""),
+    _Step(
+        "queue wiring",
+        ("engine-graphs done",),
+        ("queues reached", "init-done done"),
+        _QUICK_S,
+        "Read the newest worker-*.err.",
+    ),
+    _Step("training", ("training progress", "training done"), (), float("inf"), ""),
 )
+_TRAINER = 3  # its marks may stand in the workers' logs only; it ends when it ends
 _AFTER_SHARDS_S = 600.0  # KV cache and CUDA graphs take minutes, in silence
 _AFTER_SHARDS = (
     "All shards are loaded: a CUDA graph capture hangs, or the KV cache does not fit. Look at GPU "
-    "memory and for CUDA errors in worker-*.err."
+    "memory, and for CUDA errors in worker-*.err."
 )
-_ALL_SHARDS = 100.0
 
 
 def phase(facts: JobFacts, moment: Moment) -> Optional[Phase]:
     """The phase that the job is in; None for jobs that print no marks."""
-    marks = {one.phase: one for one in facts.phases if one.event != "error"}
-    reached = [index for index, stage in enumerate(_STAGES) if stage.id in marks]
-    if not reached:
+    marks = {f"{one.phase} {one.event}": one for one in facts.phases}
+    places = [n for n, one in enumerate(_STEPS) if _marks(marks, one.begun + one.done)]
+    places = [n for n in places if n or _marks(marks, _STEPS[0].done)]  # Ray alone is no sign
+    if not places:
         return None
-    done, current = _current(marks, max(reached))
-    stage, mark = _STAGES[current], marks[_STAGES[max(reached)].id]
-    own = marks.get(stage.id)
-    loaded = own is not None and own.value is not None and own.value >= _ALL_SHARDS
-    since = _since(own or mark, waits=loaded)
+    newest = max(places)
+    done = [n for n in range(newest + 1) if _is_over(n, newest, marks)]
+    current = newest + 1 if newest in done else newest
+    step = _STEPS[current]
+    seen = _marks(marks, step.begun) or _marks(marks, _STEPS[newest].begun + _STEPS[newest].done)
+    loaded = step is _STEPS[4] and "engine-init done" in marks
+    since = _last(marks["engine-init done"]) if loaded else _first(seen, current > newest)
     seconds = None if since is None or moment.now is None else max(0.0, moment.now - since)
-    normal, advice = stage.normal_s, stage.advice
-    if stage.id == "engine-init" and loaded:
-        normal, advice = _AFTER_SHARDS_S, _AFTER_SHARDS
-    shown = own or mark
+    normal = _AFTER_SHARDS_S if loaded else step.normal_s
+    shown = max(seen, key=lambda one: one.last_line)
     return Phase(
-        name=stage.name,
+        name=step.name,
         number=current + 1,
-        done=tuple(_STAGES[index].name for index in done),
+        done=tuple(_STEPS[n].name for n in done),
         seconds=seconds,
         normal_s=normal,
         late=seconds is not None and seconds > normal,
-        advice=advice,
+        advice=_AFTER_SHARDS if loaded else step.advice,
         line=shown.last_line,
         file=shown.file,
         raw=shown.raw,
     )
 
 
-def _current(marks: dict[str, PhaseMark], newest: int) -> tuple[list[int], int]:
-    """Phases that are over, and the one that is not.
-
-    A phase whose mark is its end is over; loading shards goes on until something later is seen.
-    """
-    if _STAGES[newest].id == "training":
-        return list(range(newest)), newest
-    over = [
-        index
-        for index, stage in enumerate(_STAGES[: newest + 1])
-        if stage.id in marks and (stage.id != "engine-init" or index < newest)
-    ]
-    ready = [index for index in range(newest) if index not in over and index < newest - 1]
-    over = sorted({*over, *ready})
-    waiting = [index for index in range(newest + 1) if index not in over]
-    return over, waiting[0] if waiting else newest + 1
+def _marks(marks: dict[str, PhaseMark], names: tuple[str, ...]) -> list[PhaseMark]:
+    return [marks[name] for name in names if name in marks]
 
 
-def _since(mark: PhaseMark, waits: bool) -> Optional[float]:
-    """When it began: at its first mark, or at its newest where silence after it counts."""
-    if waits:
-        return mark.last_time if mark.last_time is not None else mark.last_near_time
+def _is_over(place: int, newest: int, marks: dict[str, PhaseMark]) -> bool:
+    """By its own closing mark, or because something later has begun."""
+    if _marks(marks, _STEPS[place].done):
+        return True
+    side_by_side = place == _TRAINER and newest == _TRAINER + 1
+    return place < newest and not (side_by_side and _marks(marks, _STEPS[place].begun))
+
+
+def _first(seen: list[PhaseMark], after: bool) -> Optional[float]:
+    """When the phase began: at its own first mark, or where the one before it ended."""
+    times = [_last(one) if after else _begin(one) for one in seen]
+    known = [time for time in times if time is not None]
+    if not known:
+        return None
+    return max(known) if after else min(known)
+
+
+def _begin(mark: PhaseMark) -> Optional[float]:
     return mark.first_time if mark.first_time is not None else mark.first_near_time
+
+
+def _last(mark: PhaseMark) -> Optional[float]:
+    return mark.last_time if mark.last_time is not None else mark.last_near_time

@@ -135,6 +135,7 @@ def _failed(case: Case, end_time: Optional[float], rule: str) -> Outcome:
         hung = _hang_behind(case, first, end_time)
         if hung is not None:
             return replace(hung, status=JobStatus.FAILED)
+    first = first or cause(live(case.found))  # also what training mostly goes on with
     if first is not None:
         return _by(JobStatus.FAILED, first)
     if case.divergence is not None and case.divergence.lasting:

@@ -9,7 +9,7 @@ from raydiag.joblog.facts import JobFacts
 from raydiag.triage import deaths, hang, heartbeat
 from raydiag.triage.stall import Pace
 from raydiag.triage.status import Case, Outcome
-from raydiag.triage.symptoms import failed_exits
+from raydiag.triage.symptoms import Symptom, failed_exits
 from raydiag.triage.verdict import JobStatus
 
 _QUOTE = 160  # characters of an exception in a sentence
@@ -60,8 +60,9 @@ def _error(case: Case, outcome: Outcome) -> Iterator[str]:
         where = " on ".join(part for part in parts if part)
         where = f" (first seen: {where})" if where else ""
     yield f"{title}{where}."
-    if origin is not None and origin.exception:
-        yield f"The exception: {origin.exception[:_QUOTE]}"
+    said = _exception(origin) if origin is not None else ""
+    if said:
+        yield f"It said: {said[:_QUOTE]}{'...' if len(said) > _QUOTE else ''}"
     if outcome.primary == "checkpoint-fs-error":
         yield from _checkpoints(case.facts)
     exits = failed_exits(case.facts)
@@ -69,6 +70,14 @@ def _error(case: Case, outcome: Outcome) -> Iterator[str]:
         yield from deaths.node_sentences(exits, case.facts)
     if len(outcome.cascade) > 1:
         yield f"What followed from it: {', '.join(outcome.cascade[1:])}."
+
+
+def _exception(origin: Symptom) -> str:
+    """The exception's own words, where there is one."""
+    if origin.exception:
+        return origin.exception
+    raised = origin.failure_class == "python-exception" and origin.match is not None
+    return origin.match.text.strip() if raised and origin.match is not None else ""
 
 
 def _checkpoints(facts: JobFacts) -> Iterator[str]:

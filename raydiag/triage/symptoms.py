@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
+from raydiag.catalog.signatures import table
 from raydiag.joblog.facts import JobFacts, Match, StageEvent, StepRun, TaskExit
 from raydiag.model import Evidence
 
@@ -30,8 +31,8 @@ PRIORITY: tuple[str, ...] = (
 
 # Classes that say how a process ended, not why.
 MECHANISMS = frozenset(
-    ("signal-kill", "subprocess-fail", "actor-fail", "node-fail", "stage-fail")
-    + ("cancelled", "ray-node-dead")
+    {"signal-kill", "subprocess-fail", "actor-fail", "node-fail", "stage-fail", "cancelled"}
+    | {"ray-node-dead"}
 )
 # Training goes on with these.
 NOT_FATAL = frozenset(("ray-start-fail", "tgs-degradation", "loss-divergence", "soft-success"))
@@ -67,6 +68,7 @@ class Symptom:
     match: Optional[Match] = None
     code: Optional[int] = None  # exit code, where it is about an exit
     row: str = ""
+    weak: bool = False  # it counts only where nothing stronger explains the end
     survived: bool = False
 
     @property
@@ -131,7 +133,13 @@ def _of_matches(facts: JobFacts, places: dict[str, int]) -> Iterator[Symptom]:
             match=match,
             code=code,
             row=match.row,
+            weak=_is_weak(match.row),
         )
+
+
+def _is_weak(row: str) -> bool:
+    known = table().by_id.get(row)
+    return known is not None and known.weak
 
 
 def _task_name(match: Match) -> Optional[str]:
@@ -141,7 +149,9 @@ def _task_name(match: Match) -> Optional[str]:
             return match.groups[key]
     if match.rank is not None:
         return str(match.rank)
-    return str(match.task) if match.task is not None else None
+    if match.task is not None:
+        return str(match.task)
+    return f"{match.actor or 'process'} pid={match.pid}" if match.pid is not None else None
 
 
 def _host(facts: JobFacts, match: Match) -> Optional[str]:

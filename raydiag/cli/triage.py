@@ -1,0 +1,208 @@
+"""`raydiag triage`: what a job's logs say."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Optional
+
+from raydiag import __version__
+from raydiag.cli import options
+from raydiag.errors import CannotRun, RaydiagError, UsageError
+
+if TYPE_CHECKING:
+    from raydiag.joblog.facts import JobFacts, MakeSelector
+    from raydiag.joblog.state import State
+    from raydiag.triage.verdict import Moment, Verdict
+
+NAME = "triage"
+HELP = "say from a job's logs how it stands, what failed first, what is lost and what to do"
+DESCRIPTION = f"S{HELP[1:]}. It needs neither Ray nor a GPU."
+EPILOG = """\
+examples:
+  raydiag triage outputs/7877-llama           a job directory
+  raydiag triage outputs/7877-llama.log       a log
+  raydiag triage 7877 7879                    job ids, below outputs/
+  raydiag triage --outputs /data/outputs      every job there, one line each
+  raydiag triage job.log --now log-end        as it stood when the log ended
+  raydiag triage 7877 --job-state running     where no scheduler can be asked
+
+Slurm is asked about a job where it is installed, unless --now or --job-state says enough.
+Times without a zone are taken as UTC.
+
+exit codes:
+  0 completed, running, or cancelled for no other reason    1 a problem was found    2 usage
+  3 nothing wrong found, but not all could be read or told                           4 no such job
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "jobs", nargs="*", metavar="PATH|JOBID", help="job directory, log file or job id"
+    )
+    parser.add_argument(
+        "--outputs",
+        metavar="DIR",
+        help="where job ids are looked up (default: outputs); without a job, all jobs there",
+    )
+    parser.add_argument(
+        "--now",
+        type=_moment,
+        metavar="T|log-end",
+        help="judge as of this time: Unix seconds, ISO 8601, or the last time in the log",
+    )
+    parser.add_argument(
+        "--job-state",
+        choices=("running", "ended", "auto"),
+        default="auto",
+        help="whether the job still exists (default: ask Slurm, where it is installed)",
+    )
+    parser.add_argument(
+        "--state", metavar="FILE", help="remember there how far logs were read; reads only news"
+    )
+    options.add_output(parser, ("text", "json", "markdown"))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Find, read, judge, show; returns the exit code."""
+    from raydiag.triage import exit_code
+
+    if not arguments.jobs and arguments.outputs is None:
+        raise UsageError("name a job directory, a log or a job id, or --outputs DIR for all jobs")
+    state = _state(arguments.state)
+    verdicts, failed = _verdicts(arguments, state)
+    if not verdicts:
+        raise CannotRun("; ".join(failed) or f"{arguments.outputs}: there is no job")
+    progress = options.Progress(arguments.quiet)
+    for problem in failed:
+        progress.warn(problem)
+    options.write_report(_report(arguments, verdicts), arguments.output)
+    if arguments.state is not None and state is not None:
+        options.write_report([state.dumps()], arguments.state)
+    codes = {exit_code(verdict) for verdict in verdicts}
+    return 1 if 1 in codes else 3 if failed or 3 in codes else 0
+
+
+def _verdicts(
+    arguments: argparse.Namespace, state: Optional[State]
+) -> tuple[list[Verdict], list[str]]:
+    """One verdict for each job that could be read, and why the others could not."""
+    from functools import cache
+
+    from raydiag.joblog import find
+    from raydiag.triage.signatures import make_selector
+
+    outputs = arguments.outputs or "outputs"
+    selector = cache(make_selector)  # building one takes longer than reading a small log
+    asked: Sequence[str] = arguments.jobs or find.jobs_below(outputs)[0]
+    verdicts, failed = [], []
+    for job in dict.fromkeys(asked):
+        try:
+            verdicts.append(_verdict(job, outputs, arguments, state, selector))
+        except RaydiagError as error:
+            if len(asked) == 1:
+                raise
+            failed.append(str(error))
+    return verdicts, failed
+
+
+def _verdict(
+    job: str,
+    outputs: str,
+    arguments: argparse.Namespace,
+    state: Optional[State],
+    selector: MakeSelector,
+) -> Verdict:
+    from raydiag.joblog import find, read
+    from raydiag.triage import judge
+    from raydiag.triage.signatures import Classifier
+
+    resolved = find.resolve(job, outputs)
+    facts = read.read(resolved, selector, Classifier(), state=state)
+    return judge(facts, _when(facts, arguments))
+
+
+def _when(facts: JobFacts, arguments: argparse.Namespace) -> Moment:
+    """The moment that is asked about, and what is known of the job from outside its logs."""
+    from raydiag.joblog import artefacts, slurm
+    from raydiag.triage.verdict import Moment
+
+    if arguments.now == "log-end":
+        now, log_end = facts.last_time, True
+    else:
+        now, log_end = (time.time() if arguments.now is None else arguments.now), False
+    scheduler = None
+    if arguments.now is None and arguments.job_state == "auto":
+        scheduler = slurm.ask(facts.resolved.job_id or facts.header.job_id)
+    alive = {"running": True, "ended": False}.get(arguments.job_state)
+    source = "" if alive is None else "--job-state"
+    if scheduler is not None:
+        alive, source = scheduler.alive, scheduler.source
+    return Moment(now, log_end, alive, source, scheduler, artefacts.newest(facts))
+
+
+def _report(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> Iterable[str]:
+    from raydiag.render import triage as render
+    from raydiag.render import triage_document
+
+    if arguments.format == "json":
+        return triage_document.json_report(verdicts, time.time())
+    if arguments.format == "markdown":
+        return render.markdown_report(verdicts, arguments.verbose)
+    colour = options.wants_colour() and arguments.output is None
+    if not arguments.jobs:
+        return render.table(verdicts, colour, options.width())
+    return render.text_report(verdicts, colour, options.width(), arguments.verbose)
+
+
+def _state(path: Optional[str]) -> Optional[State]:
+    """What an earlier call has remembered; empty when the file is new or of another version."""
+    if path is None:
+        return None
+    from raydiag.joblog.state import State
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        text = ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotRun(f"--state {path}: {getattr(error, 'strerror', 'not a text')}") from None
+    return State.loads(text, _fingerprint())
+
+
+def _fingerprint() -> str:
+    """Changes with the signatures, with which what is remembered was read."""
+    from hashlib import sha256
+
+    from raydiag.catalog.signatures import table
+
+    rows = [
+        (row.id, row.pattern.pattern, row.failure_class, row.role, row.when, sorted(row.instead_of))
+        for row in table().rows
+    ]
+    return sha256(repr((__version__, rows)).encode()).hexdigest()
+
+
+def _moment(text: str) -> float | str:
+    """Unix seconds, `log-end`, or ISO 8601 (UTC where it has no zone)."""
+    from datetime import datetime, timezone
+    from math import isfinite
+
+    if text == "log-end":
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is no time: Unix seconds, ISO 8601 or log-end"
+            ) from None
+        zone = moment.tzinfo or timezone.utc
+        return moment.replace(tzinfo=zone).timestamp()
+    if not isfinite(value) or not 0 <= value < 1e11:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in Unix seconds")
+    return value

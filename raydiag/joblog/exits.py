@@ -1,0 +1,232 @@
+"""Processes that ended, and whom the coordination service accuses of it.
+
+Source: the batch script's NODE_EXIT lines, srun, torchrun's failure table, mpirun, DeepSpeed's
+launcher, MaxText's Ray actor; JAX's coordination service.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass, field
+from typing import Optional
+
+from raydiag.joblog.facts import Heartbeats, Line, TaskExit
+from raydiag.joblog.view import View
+
+EXITS = 2048
+REPORTERS = 4096
+ACCUSED = 16384
+ERRORS = 4096  # every task may print the same one
+_UNHEALTHY = "The following tasks are unhealthy"
+_POLLED = "Polled error from coordination service"
+_FATAL = "Terminating process because the JAX distributed service detected fatal errors"
+ANCHORS = (
+    b"NODE_EXIT ",
+    b"srun: error:",
+    b"Training subprocess ",
+    b"Actor failed:",
+    b"exitcode",
+    b"exited on signal ",
+    b"exits with return code",
+    _UNHEALTHY.encode(),
+    _POLLED.encode(),
+    _FATAL.encode(),
+)
+_NODE_EXIT = re.compile(r"\bNODE_EXIT host=(\S+) exit=(\d+)")
+_SRUN = re.compile(
+    r"\bsrun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): (?P<how>Exited with exit code "
+    r"(?P<code>\d+)|[A-Z][\w ]{2,40})"
+)
+_SUBPROCESS = re.compile(
+    r"Training subprocess (?:killed by (?P<name>SIG[A-Z0-9+]+)(?: \(signal (?P<signal>\d+)\))?"
+    r"|exited with code (?P<code>-?\d+))"
+)
+_ACTOR = re.compile(r"(?:\[Node (?P<node>\d+)\] )?Actor failed: ")
+_TORCHRUN = re.compile(
+    r"failed \(exitcode: (?P<code>-?\d+)\) (?:local_rank: (?P<local>\d+) )?\(pid: (?P<pid>\d+)\)"
+)
+_TABLE = re.compile(r"^\s*exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
+_TABLE_RANK = re.compile(r"^\s*rank\s*: (?P<rank>\d+) \(local_rank")
+_TABLE_HOST = re.compile(r"^\s*host\s*: (\S+)")
+_MPI = re.compile(
+    r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) "
+    r"exited on signal (?P<signal>\d+)"
+)
+_LAUNCHER = re.compile(r"exits with return code = (?P<code>-?\d+)")
+_TASK = re.compile(r"/job:\w{1,64}/(?:replica:\d+/)?task:(\d{1,7})")
+_SRUN_SIGNALS = {
+    "Killed": 9,
+    "Terminated": 15,
+    "Segmentation fault": 11,
+    "Aborted": 6,
+    "Bus error": 7,
+    "Floating point exception": 8,
+    "Illegal instruction": 4,
+    "Interrupt": 2,
+    "Out Of Memory": 9,
+}
+_BLOCK_LINES = 256
+
+
+def signal_of(code: Optional[int]) -> Optional[int]:
+    """The signal in an exit code: 137 and -9 are both SIGKILL."""
+    if code is None:
+        return None
+    number = -code if code < 0 else code - 128
+    return number if 0 < number < 65 else None
+
+
+def _tasks(text: str) -> list[int]:
+    """`0-3,5` as numbers; at most 1024 of them."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        if low.isdigit() and (not high or high.isdigit()):
+            numbers += range(int(low), min(int(high or low), int(low) + 1023) + 1)
+    return numbers[:1024]
+
+
+@dataclass
+class ExitTally:
+    """Exits in file order, the first and the last of them, and what heartbeat errors say."""
+
+    exits: list[TaskExit] = field(default_factory=list)
+    total: int = 0
+    accused: dict[int, int] = field(default_factory=dict)  # task -> line
+    first_line: int = 0
+    last_line: int = 0
+    time: Optional[float] = None
+    near_time: Optional[float] = None
+    reporters: dict[str, int] = field(default_factory=dict)  # where -> line
+    file: str = ""
+    errors: int = 0
+
+    def take(self, line: Line, view: View) -> None:
+        text = line.text
+        if _UNHEALTHY in text or _POLLED in text or _FATAL in text:
+            self._heartbeat(line, view)
+        if found := _NODE_EXIT.search(text):
+            self._add("node-exit", line, code=int(found[2]), host=found[1])
+        elif found := _SRUN.search(text):
+            self._srun(found, line)
+        elif found := _SUBPROCESS.search(text):
+            self._subprocess(found, line)
+        elif found := _ACTOR.search(text):
+            node = found["node"]
+            self._add("actor", line, task=int(node) if node else None)
+        elif found := _TORCHRUN.search(text):
+            self._add("torchrun", line, code=int(found["code"]), pid=int(found["pid"]))
+        elif found := _TABLE.match(text):
+            self._table(found, line, view)
+        elif found := _MPI.search(text):
+            number = int(found["signal"])
+            self._add(
+                "mpirun",
+                line,
+                signal_number=number,
+                host=found["host"],
+                rank=int(found["rank"]),
+                pid=int(found["pid"]),
+            )
+        elif found := _LAUNCHER.search(text):
+            self._add("launcher", line, code=int(found["code"]))
+
+    def _srun(self, found: re.Match[str], line: Line) -> None:
+        code = int(found["code"]) if found["code"] else None
+        how = found["how"].strip()
+        number = next((n for name, n in _SRUN_SIGNALS.items() if how.startswith(name)), None)
+        if code is None and number is None:
+            return
+        for task in _tasks(found["tasks"]):
+            self._add("srun", line, code=code, signal_number=number, host=found["host"], task=task)
+
+    def _subprocess(self, found: re.Match[str], line: Line) -> None:
+        number = int(found["signal"]) if found["signal"] else None
+        if number is None and found["name"]:
+            number = getattr(signal, found["name"], None)
+        code = int(found["code"]) if found["code"] else None
+        self._add("subprocess", line, code=code, signal_number=number)
+
+    def _table(self, found: re.Match[str], line: Line, view: View) -> None:
+        """One entry of torchrun's table: rank and host stand above the exit code."""
+        rank = host = None
+        for text in view.above(8)[::-1]:
+            if rank is None and (one := _TABLE_RANK.search(text)):
+                rank = int(one["rank"])
+                host = host or None
+            elif host is None and (one := _TABLE_HOST.search(text)):
+                host = one[1]
+            if rank is not None and host is not None:
+                break
+        code, pid = int(found["code"]), int(found["pid"])
+        self._add("torchrun", line, code=code, host=host, rank=rank, pid=pid)
+
+    def _add(
+        self,
+        kind: str,
+        line: Line,
+        code: Optional[int] = None,
+        signal_number: Optional[int] = None,
+        host: Optional[str] = None,
+        task: Optional[int] = None,
+        rank: Optional[int] = None,
+        pid: Optional[int] = None,
+    ) -> None:
+        prefix = line.prefix
+        self.total += 1
+        if len(self.exits) >= EXITS:
+            del self.exits[EXITS // 2]
+        self.exits.append(
+            TaskExit(
+                kind=kind,
+                code=code,
+                signal=int(signal_number) if signal_number else signal_of(code),
+                host=host or prefix.host,
+                task=task if task is not None else prefix.task,
+                rank=rank if rank is not None else prefix.rank,
+                where=prefix.where,
+                pid=pid if pid is not None else prefix.pid,
+                line=line.number,
+                time=line.time,
+                near_time=line.near_time,
+                raw=line.raw[:4096],
+                file=line.file,
+            )
+        )
+
+    def _heartbeat(self, line: Line, view: View) -> None:
+        if not self.first_line:
+            self.first_line, self.time, self.near_time = line.number, line.time, line.near_time
+            self.file = line.file
+        self.last_line = line.number
+        if (_POLLED in line.text or _FATAL in line.text) and len(self.reporters) < REPORTERS:
+            self.reporters.setdefault(line.prefix.where, line.number)
+        at = line.text.find(_UNHEALTHY)
+        if at < 0 or self.errors >= ERRORS:
+            return
+        self.errors += 1
+        self._accuse(line.text[at:], line.number)
+        for number, text in view.writers_below(_BLOCK_LINES, line.prefix):
+            if not text.lstrip().startswith("/job:"):
+                return
+            self._accuse(text, number)
+
+    def _accuse(self, text: str, number: int) -> None:
+        for task in _TASK.findall(text):
+            if len(self.accused) < ACCUSED:
+                self.accused.setdefault(int(task), number)
+
+    def heartbeats(self) -> Optional[Heartbeats]:
+        if not self.first_line:
+            return None
+        return Heartbeats(
+            accused=tuple(sorted(self.accused)),
+            first_line=self.first_line,
+            last_line=self.last_line,
+            time=self.time,
+            near_time=self.near_time,
+            reporters=tuple(self.reporters),
+            reporter_lines=dict(self.reporters),
+            file=self.file,
+        )

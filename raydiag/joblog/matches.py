@@ -1,0 +1,182 @@
+"""Signature matches and Python tracebacks with what stands around them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Optional
+
+from raydiag.joblog.facts import Classify, Line, Match, MatchCount, Traceback
+from raydiag.joblog.view import View
+
+ANCHORS = (b"Traceback (most recent call last)",)
+OPENING = "Traceback (most recent call last)"
+ROW_MATCHES, WRITER_MATCHES, MATCHES = 128, 3, 4096
+TRACEBACKS, EXAMINED = 256, 512
+TRACEBACK_LINES = 400
+CONTEXT_BEFORE, CONTEXT_AFTER, CONTEXT_CHARS = 2, 4, 512
+RAW_CHARS = 4096
+_WRITERS = 16384
+# A class: with its module, or with a capital; `return` and `else:` are lines of code.
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w{0,100}\.[\w.]{1,200}|_?[A-Z]\w{0,100})"
+    r"(?:[\[(][\w., ]{0,64}[\])])?(?::.*|\s*$)"
+)
+_FRAME = re.compile(r'^\s*File "[^"]{1,1024}", line \d+')
+_CHAINED = re.compile(
+    r"^(?:During handling of the above exception|The above exception was the dir)"
+)
+
+
+@dataclass
+class RowTally:
+    lines: int = 0
+    first_line: int = 0
+    last_line: int = 0
+    writers: dict[str, int] = field(default_factory=dict)  # where -> matches of it
+    kept: int = 0
+
+
+@dataclass
+class MatchTally:
+    """Matches of one file: of each row and writer the first ones and the newest."""
+
+    rows: dict[str, RowTally] = field(default_factory=dict)
+    matches: list[Match] = field(default_factory=list)
+    newest: dict[str, Match] = field(default_factory=dict)  # row and writer -> newest beyond those
+    tracebacks: list[Traceback] = field(default_factory=list)
+    tracebacks_total: int = 0
+    last_exception: dict[str, str] = field(default_factory=dict)  # where -> of its last traceback
+
+    def take(
+        self,
+        line: Line,
+        view: View,
+        classify: Classify,
+        last_step: Optional[int],
+        hosts: Mapping[int, str],
+    ) -> None:
+        told = self._traceback(line, view) if OPENING in line.text else None
+        hits = classify(line)
+        # A harmless line is harmless whatever else it reads like.
+        hits = [hit for hit in hits if hit.role == "harmless"] or hits
+        for hit in hits:
+            row = self.rows.setdefault(hit.row, RowTally(first_line=line.number))
+            row.lines += line.prefix.repeated
+            row.last_line = line.number
+            where = line.prefix.where
+            count = row.writers.get(where, 0)
+            if where in row.writers or len(row.writers) < _WRITERS:
+                row.writers[where] = count + 1
+            first = count < WRITER_MATCHES and row.kept < ROW_MATCHES
+            first = first and len(self.matches) < MATCHES
+            key = f"{hit.row} {where}"
+            if not first and key not in self.newest and len(self.newest) >= ROW_MATCHES:
+                key = hit.row
+            prefix = line.prefix
+            host = prefix.host
+            if host is None and prefix.task is not None:
+                host = hosts.get(prefix.task)
+            host = host or prefix.ip
+            match = Match(
+                row=hit.row,
+                failure_class=hit.failure_class,
+                role=hit.role,
+                stage=hit.stage,
+                groups=dict(hit.groups),
+                file=line.file,
+                line=line.number,
+                where=where,
+                task=prefix.task,
+                rank=prefix.rank,
+                host=host,
+                actor=prefix.actor,
+                pid=prefix.pid,
+                ip=prefix.ip,
+                time=line.time,
+                near_time=line.near_time,
+                training=line.training,
+                text=line.text[:RAW_CHARS],
+                raw=line.raw[:RAW_CHARS],
+                before=(),
+                after=(),
+                exception=told.exception if told else None,
+                last_step=last_step,
+                offset=view.offset,
+            )
+            if first:
+                row.kept += 1
+                self.matches.append(_with_context(match, view))
+            else:
+                self.newest[key] = match
+
+    def _traceback(self, line: Line, view: View) -> Optional[Traceback]:
+        self.tracebacks_total += 1
+        if self.tracebacks_total > EXAMINED:
+            return None
+        told = read_traceback(line, view)
+        for place, known in enumerate(self.tracebacks):
+            if (known.where, known.exception) == (told.where, told.exception):
+                self.tracebacks[place] = replace(known, count=known.count + 1)
+                return told
+        if len(self.tracebacks) < TRACEBACKS:
+            self.tracebacks.append(told)
+        return told
+
+    def told(self) -> list[Match]:
+        matches = [*self.matches, *self.newest.values()]
+        return sorted(matches, key=lambda match: (match.line, match.offset))
+
+    def counts(self) -> dict[str, MatchCount]:
+        return {
+            name: MatchCount(name, row.lines, row.first_line, row.last_line, len(row.writers))
+            for name, row in self.rows.items()
+        }
+
+
+def _with_context(match: Match, view: View) -> Match:
+    before = tuple(text[:CONTEXT_CHARS] for text in view.above(CONTEXT_BEFORE))
+    after = tuple(text[:CONTEXT_CHARS] for _, text in view.below(CONTEXT_AFTER))
+    return replace(match, before=before, after=after)
+
+
+def read_traceback(line: Line, view: View) -> Traceback:
+    """The traceback that opens on this line, by the lines of the same writer below it."""
+    header = line.text[: line.text.index(OPENING)]
+    lead: Optional[str] = None
+    frame, exception, end = "", "", line.number
+    for number, text in view.writers_below(TRACEBACK_LINES, line.prefix):
+        if lead is None:
+            lead = os.path.commonprefix([header, text])  # noqa: RUF071 (no paths)
+        text = _without(lead, text)
+        end = number
+        if _FRAME.match(text):
+            frame = text.strip()[:512]
+        elif frame and text[:1] not in (" ", "\t", "") and _EXCEPTION.match(text):
+            # Ranks without prefixes print theirs at once: it is the first of them that is complete.
+            exception = text[:RAW_CHARS]
+            break
+    above = [_without(lead or header, text) for text in view.above(3)]
+    return Traceback(
+        line=line.number,
+        end_line=end,
+        where=line.prefix.where,
+        host=line.prefix.host,
+        exception=exception,
+        frame=frame,
+        time=line.time,
+        near_time=line.near_time,
+        file=line.file,
+        chained=any(_CHAINED.search(text.lstrip()) for text in above),
+    )
+
+
+def _without(header: str, text: str) -> str:
+    """Loggers repeat their header before each line of a traceback."""
+    if header and text.startswith(header):
+        return text[len(header) :]
+    if header.rstrip() and text.startswith(header.rstrip()):
+        return text[len(header.rstrip()) :]
+    return text

@@ -1,0 +1,368 @@
+"""One pass over one log, which may lie in several pieces: candidate lines go to every tally."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Optional
+
+from raydiag.errors import ReadError
+from raydiag.joblog import exits, header, matches, saves, stages, starts, step_formats
+from raydiag.joblog.clock import REACH, Clock, Stamp, Timeline, has_time
+from raydiag.joblog.exits import ExitTally
+from raydiag.joblog.facts import Classify, Line, LogFile, Selector
+from raydiag.joblog.header import HeaderTally, expand
+from raydiag.joblog.lines import (
+    AHEAD_BYTES,
+    BEHIND_BYTES,
+    CHUNK_BYTES,
+    Opened,
+    Source,
+    Window,
+    binary,
+    open_log,
+    windows,
+)
+from raydiag.joblog.matches import MatchTally
+from raydiag.joblog.prefixes import plain, split
+from raydiag.joblog.saves import SavePattern, SaveTally
+from raydiag.joblog.stages import StageTally
+from raydiag.joblog.starts import StartTally
+from raydiag.joblog.state import Mark, State, digests, restored
+from raydiag.joblog.state import plain as as_json
+from raydiag.joblog.steps import StepTally
+from raydiag.joblog.view import View, decode
+from raydiag.model import Unread
+
+ANCHORS: tuple[bytes, ...] = tuple(
+    dict.fromkeys(
+        step_formats.ANCHORS
+        + header.ANCHORS
+        + stages.ANCHORS
+        + exits.ANCHORS
+        + saves.ANCHORS
+        + starts.ANCHORS
+        + matches.ANCHORS
+    )
+)
+HEAD_LINES, TAIL_LINES, EDGE_CHARS = 80, 200, 4096
+GRID_BYTES = 64 * 1024  # how often a time is looked for where no candidate line has one
+_PROBED_LINES = 8
+_STEP = b"completed step: "
+_HOSTS, _WRITERS = 16384, 16384
+
+
+def _strings(anchors: Sequence[bytes]) -> tuple[str, ...]:
+    return tuple(anchor.decode() for anchor in anchors)
+
+
+_HEADER, _STAGES, _EXITS = (_strings(part.ANCHORS) for part in (header, stages, exits))
+_STARTS = _strings(starts.ANCHORS)
+
+
+def _holds(text: str, anchors: tuple[str, ...]) -> bool:
+    for anchor in anchors:  # noqa: SIM110 (any() takes twice the time, for each candidate line)
+        if anchor in text:
+            return True
+    return False
+
+
+@dataclass
+class Learnt:
+    """All tallies of one log: what a state file keeps."""
+
+    header: HeaderTally = field(default_factory=HeaderTally)
+    stages: StageTally = field(default_factory=StageTally)
+    steps: StepTally = field(default_factory=StepTally)
+    saves: SaveTally = field(default_factory=SaveTally)
+    exits: ExitTally = field(default_factory=ExitTally)
+    starts: StartTally = field(default_factory=StartTally)
+    matches: MatchTally = field(default_factory=MatchTally)
+    timeline: Timeline = field(default_factory=Timeline)
+    head: list[str] = field(default_factory=list)
+    hosts: dict[int, str] = field(default_factory=dict)  # task -> host, from lines with both
+    writers: dict[str, int] = field(default_factory=dict)  # where -> first line
+    seen_to: int = -1  # offset of the newest line that the timeline has
+    probe_at: int = 0
+    anchor_time: Optional[float] = None
+    binary: bool = False
+
+
+@dataclass
+class Pass:
+    """Reads the pieces of one log in order; `learnt` grows."""
+
+    select: Selector
+    classify: Classify
+    patterns: Sequence[SavePattern] = ()
+    rank: Optional[int] = None  # of all lines: the file is of one rank
+    host: Optional[str] = None
+    chunk: int = CHUNK_BYTES
+    learnt: Learnt = field(default_factory=Learnt)
+    files: list[LogFile] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+    tail: list[str] = field(default_factory=list)
+    tail_first_line: int = 0
+    complete: bool = True
+    resumed_at: int = 0
+
+    def read(self, path: str, role: str, state: Optional[State] = None) -> bool:
+        """Reads one file. False, and a line in `unread`, where it cannot be opened."""
+        try:
+            opened = open_log(path)
+        except ReadError as error:
+            self.unread.append(Unread(path, error.status, str(error)))
+            return False
+        mark = self._resumed(opened, state)
+        if mark is None:
+            self.learnt.seen_to, self.learnt.probe_at = -1, 0
+        start, line = (mark.offset, mark.line) if mark else (0, 1)
+        self.resumed_at = start
+        self._clock = Clock(opened.mtime)
+        self._clock.anchor = self.learnt.anchor_time
+        self._path, self._nodelist = path, ""
+        self._node_names: frozenset[str] = frozenset()
+        self._heads: dict[bytes, str] = {}  # what stands before a step without a time -> writer
+        self._know_hosts()
+        source = Source(opened, max(0, start - BEHIND_BYTES))
+        behind = _exactly(source, min(start, BEHIND_BYTES))
+        lines = 0
+        for window in windows(source, start, line, self.chunk, behind):
+            if window.last:
+                self._remember(opened, window, state)
+            self._window(window)
+            if window.last:
+                self._close(window)
+                lines = self._finish(window)
+        source.close()
+        self.files.append(
+            LogFile(
+                path,
+                role,
+                opened.size_bytes,
+                source.read_bytes,
+                lines,
+                opened.mtime,
+                self.complete,
+                self.learnt.binary,
+            )
+        )
+        if source.trouble:
+            self.unread.append(Unread(path, ReadError.status, source.trouble))
+        return True
+
+    def _resumed(self, opened: Opened, state: Optional[State]) -> Optional[Mark]:
+        """The mark to go on from, its tallies loaded; None for reading from the start."""
+        if state is None or opened.kind != "plain":
+            return None
+        mark = state.mark_for(opened.path, opened.size_bytes, opened.inode)
+        if mark is None:
+            return None
+        try:
+            self.learnt = restored(Learnt, mark.learnt)
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+            return None
+        return mark
+
+    def _remember(self, opened: Opened, window: Window, state: Optional[State]) -> None:
+        """Before the last window: what is in it may still change as the log grows."""
+        if state is None or opened.kind != "plain":
+            return
+        state.marks.pop(opened.path, None)
+        offset = window.offset + window.begin
+        if offset == 0:
+            return
+        self.learnt.anchor_time = self._clock.anchor
+        first, edge = digests(opened.path, offset)
+        mark = Mark(offset, window.line, opened.inode, first, edge, as_json(self.learnt))
+        state.marks[opened.path] = mark
+
+    def _window(self, window: Window) -> None:
+        if window.offset + window.begin == 0:
+            self._start(window)
+        hits = self.select(window.data[window.begin : window.end])
+        for start, end in window.segments(window.begin + hit for hit in hits):
+            self._probe(window, window.offset + start)
+            self._segment(window, start, end, window.line_at(start))
+        self._probe(window, window.offset + window.end)
+
+    def _segment(self, window: Window, start: int, end: int, number: int) -> None:
+        """One candidate line."""
+        learnt = self.learnt
+        raw = window.data[start:end]
+        at = raw.find(_STEP)
+        if at >= 0 and self._repeats(raw, at, number):
+            return
+        stamp = self._clock.stamp(raw)
+        if stamp and window.offset + start > learnt.seen_to:
+            self._see(window, start, number, stamp)
+        verbatim = decode(raw)
+        prefix, text = split(plain(verbatim), self._node_names)
+        if self.rank is not None and prefix.rank is None:
+            prefix = replace(prefix, rank=self.rank)
+        if self.host is not None and prefix.host is None:
+            prefix = replace(prefix, host=self.host)
+        time = stamp.time if stamp else None
+        line = Line(
+            self._path,
+            number,
+            text,
+            verbatim,
+            prefix,
+            time,
+            learnt.timeline.newest,
+            learnt.steps.seen > 0,
+        )
+        where = prefix.where
+        if where and where not in learnt.writers and len(learnt.writers) < _WRITERS:
+            learnt.writers[where] = number
+        if prefix.host and prefix.task is not None and prefix.task not in learnt.hosts:
+            self._know_host(prefix.task, prefix.host)
+        if learnt.steps.take(line):
+            if at >= 0 and stamp is None and len(self._heads) < _WRITERS:
+                self._heads[raw[:at]] = where
+            return
+        self._others(line, View(window, start, end, number, self._node_names))
+
+    def _repeats(self, raw: bytes, at: int, number: int) -> bool:
+        """Whether this is a step line that adds no more than its writer's progress."""
+        where = self._heads.get(raw[:at])
+        if where is None:
+            return False
+        step = raw[at + len(_STEP) : at + len(_STEP) + 16].partition(b",")[0]
+        return step.isdigit() and self.learnt.steps.repeats("maxtext", where, int(step), number)
+
+    def _others(self, line: Line, view: View) -> None:
+        learnt, text = self.learnt, line.text
+        if _holds(text, _HEADER):
+            learnt.header.take(line, view)
+            self._know_hosts()
+        if _holds(text, _STAGES):
+            learnt.stages.take(line, view)
+        if _holds(text, _EXITS):
+            known = learnt.exits.total
+            learnt.exits.take(line, view)
+            for one in learnt.exits.exits[known - learnt.exits.total :]:
+                if learnt.exits.total > known and one.host and one.task is not None:
+                    self._know_host(one.task, one.host)
+        learnt.saves.take(line, self.patterns)
+        if _holds(text, _STARTS):
+            learnt.starts.take(line)
+        learnt.matches.take(line, view, self.classify, learnt.steps.newest, learnt.hosts)
+
+    def _know_host(self, task: int, host: str) -> None:
+        if len(self.learnt.hosts) < _HOSTS:
+            self.learnt.hosts.setdefault(task, host)
+
+    def _know_hosts(self) -> None:
+        values = self.learnt.header.values
+        nodelist = values.get("expanded") or values.get("nodelist")
+        if nodelist and nodelist != self._nodelist:
+            self._nodelist = nodelist
+            self._node_names = frozenset(expand(nodelist))
+
+    def _probe(self, window: Window, until: int) -> None:
+        """Sees a time every so often up to `until`, an offset in the log, by candidates or not."""
+        learnt, data = self.learnt, window.data
+        while learnt.probe_at < until:
+            grid = learnt.probe_at
+            position = grid - window.offset
+            start = position if grid == 0 else data.find(b"\n", position) + 1
+            limit = HEAD_LINES if grid == 0 else _PROBED_LINES
+            found = _first_timed(data, start, limit) if start or grid == 0 else -1
+            if found >= 0 and window.offset + found >= until:
+                return  # a candidate stands above it
+            learnt.probe_at = (grid // GRID_BYTES + 1) * GRID_BYTES
+            if found >= 0 and window.offset + found > learnt.seen_to:
+                self._look(window, found)
+
+    def _look(self, window: Window, start: int) -> None:
+        stamp = self._clock.stamp(_head(window.data, start))
+        if stamp:
+            self._see(window, start, window.line_at(start), stamp)
+
+    def _see(self, window: Window, start: int, number: int, stamp: Stamp) -> None:
+        """The time of one line, and of all above it where the longest silence may lie."""
+        learnt, data = self.learnt, window.data
+        if learnt.timeline.may_hide(stamp):
+            floor = max(learnt.seen_to + 1 - window.offset, start - BEHIND_BYTES)
+            for position in _line_starts(data, max(floor, 1 if window.offset else 0), start):
+                if between := self._clock.stamp(_head(data, position)):
+                    learnt.timeline.see(between, window.line_at(position))
+        learnt.timeline.see(stamp, number)
+        learnt.steps.see_time(stamp.time)
+        learnt.seen_to = window.offset + start
+
+    def _start(self, window: Window) -> None:
+        data = window.data
+        if binary(data):
+            self.learnt.binary = True
+        self._clock.know_year(data[:AHEAD_BYTES])
+        if self.learnt.head:
+            return
+        lines = data[:AHEAD_BYTES].split(b"\n", HEAD_LINES)
+        if len(lines) > HEAD_LINES or not lines[-1] or (len(lines) > 1 and len(data) > AHEAD_BYTES):
+            lines.pop()
+        self.learnt.head = [decode(line.rstrip(b"\r"))[:EDGE_CHARS] for line in lines]
+
+    def _finish(self, window: Window) -> int:
+        """Tail and number of lines; the last 128 KiB are always in sight here."""
+        data = window.data
+        self.complete = not data or data.endswith(b"\n")
+        total = window.line_at(len(data)) - (1 if self.complete else 0)
+        lines = data[-BEHIND_BYTES:].split(b"\n")
+        if len(data) > BEHIND_BYTES or window.offset:
+            lines = lines[1:] or lines
+        if not lines[-1]:
+            lines.pop()
+        lines = lines[-TAIL_LINES:]
+        self.tail = [decode(line.rstrip(b"\r")[-EDGE_CHARS:]) for line in lines]
+        self.tail_first_line = total - len(lines) + 1 if lines else 0
+        return total
+
+    def _close(self, window: Window) -> None:
+        """The times of the log's last lines."""
+        data = window.data
+        floor = max(self.learnt.seen_to + 1 - window.offset, len(data) - AHEAD_BYTES)
+        for position in _line_starts(data, max(floor, 1 if window.offset else 0), len(data)):
+            if has_time(_head(data, position)):
+                self._look(window, position)
+        self.learnt.timeline.finish()
+
+
+def _exactly(source: Source, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (more := source.read(size - len(data))):
+        data += more
+    return data
+
+
+def _head(data: bytes, start: int) -> bytes:
+    """As much of a line as may hold its time."""
+    return data[start : start + REACH].split(b"\n", 1)[0]
+
+
+def _first_timed(data: bytes, start: int, lines: int) -> int:
+    """Where the first of the next lines starts that prints a time; -1 without one."""
+    stop = min(len(data), start + AHEAD_BYTES // 2)
+    for _ in range(lines):
+        if start >= stop:
+            return -1
+        end = data.find(b"\n", start, stop)
+        end = stop if end < 0 else end
+        if has_time(data[start : min(end, start + REACH)]):
+            return start
+        start = end + 1
+    return -1
+
+
+def _line_starts(data: bytes, floor: int, stop: int) -> list[int]:
+    starts = []
+    position = floor if floor == 0 else data.find(b"\n", floor - 1, stop) + 1
+    while 0 <= position < stop and (position or floor == 0):
+        starts.append(position)
+        feed = data.find(b"\n", position, stop)
+        if feed < 0:
+            break
+        position = feed + 1
+    return starts

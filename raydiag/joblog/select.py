@@ -1,0 +1,173 @@
+"""Which lines of a log are worth decoding: those that hold one of some hundred literals.
+
+It only selects; whether a line means anything is decided by `re` later, on the decoded line, so
+both ways below lead to the same matches. hyperscan (extra `fast`) reads some GB a second. Without
+it, lines are looked up by their shape: without digits most lines of a log repeat themselves, and
+only a new shape is searched.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from raydiag.joblog.facts import Selector
+
+_DIGITS = b"0123456789"
+# Taken off a line before it is matched (as in prefixes.plain), so it may stand inside of a literal.
+_CONTROL = bytes(code for code in (*range(32), 127) if code not in b"\t\n\r")
+_HIDING = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n\r]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_]"
+    rb"|\^\[\[[0-9;]{0,16}m|[" + re.escape(_CONTROL) + rb"]"
+)
+_CARET = b"^[["
+_SHAPES = 32768
+_SHAPE_BYTES = 512  # longer lines are searched each time
+
+
+def selector(literals: Iterable[bytes], fast: bool = True) -> Selector:
+    """Selects by `literals`, of which none is empty or holds a line end.
+
+    `fast`: with hyperscan where it is installed; False: without it in any case.
+    """
+    needed = fewest(literals)
+    if fast:
+        try:
+            import hyperscan
+        except ImportError:
+            pass
+        else:
+            return _Hyperscan(hyperscan, needed)
+    return _Shapes(needed)
+
+
+def fewest(literals: Iterable[bytes]) -> list[bytes]:
+    """Without those that hold another one: a line with them is found by the shorter."""
+    kept: list[bytes] = []
+    for literal in sorted(set(literals), key=lambda one: (len(one), one)):
+        if not any(other in literal for other in kept):
+            kept.append(literal)
+    return kept
+
+
+class _Hyperscan:
+    """All literals at once; besides it tells whether anything hides text in a chunk."""
+
+    def __init__(self, hyperscan: Any, literals: Sequence[bytes]) -> None:
+        hiding = [b"[" + b"".join(b"\\x%02x" % code for code in _CONTROL) + b"]", re.escape(_CARET)]
+        count = len(literals)
+        self._first_hiding = count
+        self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+        self._database.compile(
+            expressions=[*(_escaped(literal) for literal in literals), *hiding],
+            ids=list(range(count + len(hiding))),
+            elements=count + len(hiding),
+            flags=[0] * count + [hyperscan.HS_FLAG_SINGLEMATCH] * len(hiding),
+        )
+        self._hidden = False  # in the chunk before: most logs have colours in all or in no lines
+
+    def __call__(self, chunk: bytes, /) -> Sequence[int]:
+        if not self._hidden:
+            offsets, self._hidden = self._scan(chunk)
+            if not self._hidden:
+                return offsets
+        clean, removed = _uncovered(chunk)
+        self._hidden = bool(removed)
+        return _moved(self._scan(clean)[0], removed)
+
+    def _scan(self, text: bytes) -> tuple[list[int], bool]:
+        ends: list[int] = []
+        first_hiding, hidden = self._first_hiding, []
+
+        def seen(identifier: int, _start: int, end: int, _flags: int, _context: object) -> None:
+            if identifier < first_hiding:
+                ends.append(end - 1)
+            else:
+                hidden.append(end)
+
+        self._database.scan(text, match_event_handler=seen)
+        ends.sort()
+        return ends, bool(hidden)
+
+
+class _Shapes:
+    """Line by line, each shape searched once."""
+
+    def __init__(self, literals: Sequence[bytes]) -> None:
+        shapes = fewest(literal.translate(None, _DIGITS) for literal in literals)
+        if b"" in shapes:
+            raise ValueError("a literal of nothing but digits selects every line")
+        self._search = re.compile(_alternation(shapes), re.DOTALL).search
+        self._known: dict[bytes, bool] = {}
+
+    def __call__(self, chunk: bytes, /) -> Sequence[int]:
+        clean, removed = chunk, []
+        if _CARET in chunk or len(chunk.translate(None, _CONTROL)) < len(chunk):
+            clean, removed = _uncovered(chunk)
+        if b"\r" in clean:
+            clean = clean.replace(b"\r", b"\n")
+        lines = clean.translate(None, _DIGITS).split(b"\n")
+        known = self._known
+        hot = [
+            number
+            for number, line in enumerate(lines)
+            if line and known.get(line, True) and (line in known or self._is_hot(line))
+        ]
+        if not hot:
+            return ()
+        lengths = map(len, clean.split(b"\n"))
+        starts = list(accumulate(lengths, lambda at, length: at + length + 1, initial=0))
+        return _moved([starts[number] for number in hot], removed)
+
+    def _is_hot(self, line: bytes) -> bool:
+        hot = self._search(line) is not None
+        if len(line) <= _SHAPE_BYTES:
+            if len(self._known) >= _SHAPES:
+                self._known.clear()
+            self._known[line] = hot
+        return hot
+
+
+def _uncovered(chunk: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+    """The chunk without what hides text; and (offset in it, bytes removed before), ascending."""
+    pieces: list[bytes] = []
+    removed: list[tuple[int, int]] = []
+    start = kept = 0
+    for found in _HIDING.finditer(chunk):
+        pieces.append(chunk[start : found.start()])
+        kept += found.start() - start
+        start = found.end()
+        removed.append((kept, start - kept))
+    pieces.append(chunk[start:])
+    return b"".join(pieces), removed
+
+
+def _moved(offsets: list[int], removed: list[tuple[int, int]]) -> list[int]:
+    """Offsets in the clean text as offsets in the chunk."""
+    if not removed:
+        return offsets
+    places = [place for place, _ in removed]
+    moved = []
+    for offset in offsets:
+        index = bisect_right(places, offset)
+        moved.append(offset + (removed[index - 1][1] if index else 0))
+    return moved
+
+
+def _escaped(literal: bytes) -> bytes:
+    return b"".join(b"\\x%02x" % byte for byte in literal)
+
+
+def _alternation(literals: Sequence[bytes]) -> bytes:
+    """A pattern of all literals in which common beginnings are shared: `re` tries few branches."""
+    by_first: dict[bytes, list[bytes]] = {}
+    for literal in literals:
+        by_first.setdefault(literal[:1], []).append(literal[1:])
+    branches = []
+    for first, rests in sorted(by_first.items()):
+        tail = b"" if b"" in rests else _alternation(rests)
+        branches.append(re.escape(first) + tail)
+    return branches[0] if len(branches) == 1 else b"(?:" + b"|".join(branches) + b")"

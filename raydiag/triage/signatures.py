@@ -1,0 +1,119 @@
+"""Line of a job log -> rows of the signature table that match it. `re` decides; words only select.
+
+A line that no row can match costs one look-up: lines of a log repeat themselves but for their
+numbers, so what rows may match is remembered by the line without its digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Optional
+
+from raydiag.catalog.literals import without_digits
+from raydiag.catalog.signatures import Signature, SignatureTable, table
+from raydiag.joblog.facts import Hit, Line, Selector
+from raydiag.joblog.select import selector
+
+BESIDE_LINES = 3
+_SHAPES = 8192  # remembered; what a log repeats fits in
+_SHAPE_CHARS = 512  # longer lines are searched each time
+_NO_DIGITS = {ord(digit): None for digit in "0123456789"}
+
+
+class Classifier:
+    """Decides for one log after the other; remembers a few lines of what it saw."""
+
+    def __init__(self, signatures: Optional[SignatureTable] = None) -> None:
+        self._table = signatures or table()
+        self._rows_of = _rows_of(self._table.rows)
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._seen: dict[tuple[str, str], int] = {}  # (file, row that others are beside) -> line
+        self._beside = {row.beside for row in self._table.rows if row.beside}
+
+    def __call__(self, line: Line, /) -> Sequence[Hit]:
+        """Hits in the order of the table; a harmless row stands alone."""
+        possible = self._possible(line.text)
+        if not possible or self._table.quotes.match(line.text):
+            return ()
+        hits = list(self._matches(line, possible))
+        if not hits:
+            return ()
+        harmless = [hit for hit in hits if hit.role == "harmless"]
+        return tuple(harmless[:1]) or self._strongest(hits)
+
+    def failure_class(self, text: str) -> Optional[str]:
+        """Class of one line by itself, such as the last one of a traceback; None for no class."""
+        for index in self._possible(text):
+            row = self._table.rows[index]
+            found = row.pattern.search(text)
+            if found and not row.weak and not (row.unless and row.unless.search(text)):
+                return row.failure_class or None
+        return None
+
+    def _matches(self, line: Line, possible: Iterable[int]) -> Iterator[Hit]:
+        for index in possible:
+            row = self._table.rows[index]
+            if row.when == "training" and not line.training:
+                continue
+            if row.when == "before-training" and line.training:
+                continue
+            found = row.pattern.search(line.text)
+            if not found or (row.unless and row.unless.search(line.text)):
+                continue
+            if row.id in self._beside:
+                self._seen[line.file, row.id] = line.number
+            if row.beside:
+                last = self._seen.get((line.file, row.beside), -BESIDE_LINES - 1)
+                if 0 <= line.number - last <= BESIDE_LINES:
+                    continue
+            groups = {
+                name.rstrip("0123456789"): value
+                for name, value in found.groupdict().items()
+                if value is not None
+            }
+            yield Hit(row.id, row.failure_class, row.role, row.stage, groups)
+
+    def _strongest(self, hits: Sequence[Hit]) -> Sequence[Hit]:
+        """Without weak rows beside strong ones, and without what another row says better."""
+        rows = [self._table.by_id[hit.row] for hit in hits]
+        strong = any(not row.weak for row in rows)
+        replaced = frozenset().union(*(row.instead_of for row in rows))
+        return tuple(
+            hit
+            for hit, row in zip(hits, rows, strict=True)
+            if hit.row not in replaced and not (row.weak and strong)
+        )
+
+    def _possible(self, text: str) -> tuple[int, ...]:
+        """Rows one of whose words the text holds, numbers apart."""
+        if len(text) > _SHAPE_CHARS:
+            return self._searched(text.translate(_NO_DIGITS))
+        shape = text.translate(_NO_DIGITS)
+        known = self._shapes.get(shape)
+        if known is None:
+            if len(self._shapes) >= _SHAPES:
+                self._shapes.clear()
+            known = self._shapes[shape] = self._searched(shape)
+        return known
+
+    def _searched(self, shape: str) -> tuple[int, ...]:
+        places: set[int] = set()
+        for literal, rows in self._rows_of.items():
+            if literal in shape:
+                places.update(rows)
+        return tuple(sorted(places))
+
+
+def make_selector(anchors: Sequence[bytes], /) -> Selector:
+    """Selects lines for the table's rows and for `anchors`, which are case-sensitive literals."""
+    ours = {literal.encode() for row in table().rows for literal in row.literals}
+    return selector([*ours, *anchors])
+
+
+def _rows_of(rows: Sequence[Signature]) -> dict[str, list[int]]:
+    """Literals as they stand in lines without digits, and the rows that want them."""
+    places: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        for literal in sorted(row.literals):
+            places.setdefault(without_digits(literal), []).append(index)
+    return places

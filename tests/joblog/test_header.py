@@ -1,0 +1,121 @@
+"""What a job says about itself before training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raydiag.joblog.header import arguments, expand
+from tests.joblog.joblogs import facts_of, maxtext
+
+HEADER = """JOB_ID=4711
+JOB_NAME=llama
+NNODES=3
+JOB_NODELIST=mi[08-10]
+JAX_COORDINATOR_PORT=34001
+RAY_PORT=34002
+PASSTHROUGH_ARGS="warmup_steps=7 steps=1000 enable_checkpointing=true run_name='a b'"
+MODEL_NAME=llama2-70b
+MODEL_NAME_ALIAS=l70
+EXP_TAG=night
+==STAGE TIMEOUTS (override: STAGE_TIMEOUTS="stage:seconds,...")==
+  preflight    900s
+  pull         none
+== Preflight BEGIN (timeout=900s) ==
+0: Config param checkpoint_period: 100
+0: Config param steps: 4000
+0: Config param async_checkpointing: False
+0: Config param jax_distributed_heartbeat_timeout_seconds: 600
+#SBATCH --comment='{"APS": {"auto_resume_mode": "requeue", "max_requeue_times": 1}}'
+"""
+
+
+def test_the_header_of_a_job(tmp_path: Path) -> None:
+    header = facts_of(HEADER, tmp_path).header
+    assert (header.job_id, header.job_name, header.nnodes) == ("4711", "llama", 3)
+    assert header.nodelist == ("mi08", "mi09", "mi10") and header.nodelist_raw == "mi[08-10]"
+    assert (header.coordinator_port, header.ray_port, header.ray) == (34001, 34002, True)
+    assert (header.model_name, header.model_alias, header.exp_tag) == ("llama2-70b", "l70", "night")
+    assert header.passthrough["run_name"] == "a b"
+    assert header.steps == 1000, (
+        "what was passed beats the configuration, warmup_steps is not steps"
+    )
+    assert (header.checkpoint_period, header.enable_checkpointing) == (100, True)
+    assert (header.async_checkpointing, header.heartbeat_timeout_s) == (False, 600.0)
+    assert header.stage_timeouts_s == {"preflight": 900.0, "pull": None}
+    assert (header.auto_resume_mode, header.max_requeue_times) == ("requeue", 1)
+    assert header.keys["RAY_PORT"] == 6
+
+
+def test_older_keys_and_no_ray(tmp_path: Path) -> None:
+    header = facts_of("SLURM_JOB_ID=1\nSLURM_JOB_NUM_NODES=2\nSLURM_JOB_NODELIST=a1,b2\n", tmp_path)
+    assert (header.header.job_id, header.header.nnodes) == ("1", 2)
+    assert header.header.nodelist == ("a1", "b2") and not header.header.ray
+
+
+@pytest.mark.parametrize(
+    "comment", ["'{\"APS\": 5}'", "'{not json}'", '\'{"APS": {"auto_resume_mode": 5}}\'', "'[]'"]
+)
+def test_a_comment_that_is_something_else(comment: str, tmp_path: Path) -> None:
+    header = facts_of(f"#SBATCH --comment={comment}\n", tmp_path).header
+    assert header.auto_resume_mode is None and header.max_requeue_times is None
+
+
+def test_totals_of_other_frameworks(tmp_path: Path) -> None:
+    titan = "[rank0]:[titan] Trainer is initialized with seq 8, total steps 1000 (warmup 2)\n"
+    assert facts_of(titan, tmp_path).header.steps == 1000
+    megatron = "  train_iters ......... 500\n  save_interval ......... 50\n"
+    header = facts_of(megatron, tmp_path).header
+    assert (header.steps, header.checkpoint_period) == (500, 50)
+
+
+def test_tasks_are_nodes_in_the_order_of_the_list(tmp_path: Path) -> None:
+    facts = facts_of(HEADER + maxtext(0, prefix="2: "), tmp_path)
+    assert facts.hosts == {0: "mi08", 1: "mi09", 2: "mi10"} and facts.hosts_source == "nodelist"
+    assert facts.steps and facts.steps.writers[0].host == "mi10"
+
+
+def test_lines_that_name_task_and_host_beat_the_list(tmp_path: Path) -> None:
+    lines = "0: NODE_EXIT host=mi09 exit=1\nsrun: error: mi08: task 1: Exited with exit code 1\n"
+    facts = facts_of(HEADER + lines, tmp_path)
+    assert facts.hosts == {0: "mi09", 1: "mi08"} and facts.hosts_source == "lines"
+
+
+def test_more_tasks_than_nodes_have_no_host_by_the_list(tmp_path: Path) -> None:
+    facts = facts_of(HEADER.replace("NNODES=3", "NNODES=4"), tmp_path)
+    assert facts.hosts == {}
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "hosts"),
+    [
+        ("node[1-4,7]", ("node1", "node2", "node3", "node4", "node7")),
+        ("n[008-010]", ("n008", "n009", "n010")),
+        ("a1,b[2-3],c", ("a1", "b2", "b3", "c")),
+        ("r[1-2]n[1-2]", ("r1n1", "r1n2", "r2n1", "r2n2")),
+        ("a b", ("a", "b")),
+        ("n[1-x]", ("n1-x",)),
+        ("n[1", ("n[1",)),
+        ("", ()),
+    ],
+)
+def test_node_lists(nodelist: str, hosts: tuple[str, ...]) -> None:
+    assert expand(nodelist) == hosts
+
+
+def test_a_node_list_cannot_fill_the_memory() -> None:
+    assert len(expand("n[1-999999999]")) == 16384
+    assert len(expand("n[1-9999]m[1-9999]")) == 16384
+
+
+@given(st.text(alphabet="n[]-,019 ", max_size=40))
+def test_no_node_list_breaks_it(text: str) -> None:
+    assert len(expand(text)) <= 16384
+
+
+def test_arguments_with_and_without_quotes() -> None:
+    assert arguments("--a=1 b='x y' flag") == {"a": "1", "b": "x y", "flag": "true"}
+    assert arguments("a=it's broken") == {"a": "it's", "broken": "true"}

@@ -1,0 +1,294 @@
+"""Jobs as they lie on a disk: worker logs, attempts, several jobs at once, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from raydiag.cli import main
+from tests.triage.logs import START, cancelled, header, steps, summary, traceback
+from tests.triage.test_scenarios import SCHEMA
+
+Invoke = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty `outputs` directory below the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    directory = tmp_path / "outputs"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def invoke(capsys: pytest.CaptureFixture[str]) -> Invoke:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        try:
+            code = main(["triage", *arguments])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def told(invoke: Invoke) -> Callable[..., dict[str, Any]]:
+    def run(*arguments: str) -> dict[str, Any]:
+        _, out, _ = invoke("--format", "json", *arguments)
+        document: dict[str, Any] = json.loads(out)
+        jsonschema.validate(document, SCHEMA)
+        return document
+
+    return run
+
+
+def write(path: Path, lines: Sequence[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def job(outputs: Path, lines: Sequence[str], name: str = "41-demo") -> Path:
+    """A log with its job directory."""
+    write(outputs / f"{name}.log", lines)
+    (outputs / name).mkdir()
+    (outputs / name / "log").symlink_to(f"../{name}.log")
+    return outputs / name
+
+
+def worker(directory: Path, lines: Sequence[str], host: str = "n1") -> None:
+    own = [line.partition(": ")[2] for line in lines]
+    write(directory / "ray_logs" / host / f"worker-{'0' * 56}-01000000-41.out", own)
+
+
+def test_a_truncated_driver_log_is_completed_by_its_workers(
+    outputs: Path, told: Callable[..., dict[str, Any]]
+) -> None:
+    directory = job(outputs, header(100, ray=True) + steps(0, 33))
+    assert told("41", "--job-state", "ended")["primary"] == "unknown-death"
+    worker(directory, steps(0, 99))
+    document = told("41", "--job-state", "ended")
+    assert (document["status"], document["primary"]) == ("completed", None)
+    assert document["progress"]["last_step"] == 99
+    assert "worker" in document["progress"]["source"]
+    assert any("33" in note and "99" in note for note in document["notes"])
+
+
+def test_an_empty_directory_died_in_the_prolog(
+    outputs: Path, told: Callable[..., dict[str, Any]]
+) -> None:
+    (outputs / "43-demo").mkdir()
+    document = told("43")
+    assert (document["status"], document["primary"]) == ("failed", "prolog-kill-no-log")
+
+
+def test_several_jobs_make_one_document(
+    outputs: Path, told: Callable[..., dict[str, Any]], invoke: Invoke
+) -> None:
+    job(outputs, header(50) + steps(0, 49) + summary("SUCCESS", 0))
+    job(outputs, header() + traceback("ValueError: no") + summary("FAILED", 1), "42-demo")
+    document = told("41", "42")
+    assert [one["status"] for one in document["jobs"]] == ["completed", "failed"]
+    assert {one["class"] for one in document["findings"]} == {"python-exception"}
+    assert "jobs" not in told("41")
+    assert invoke("41")[0] == 0 and invoke("41", "42")[0] == 1
+    code, out, err = invoke("41", "99")
+    assert code == 3 and "99" in err and "COMPLETED" in out
+
+
+def test_all_jobs_of_a_directory_as_a_table(outputs: Path, invoke: Invoke) -> None:
+    job(outputs, header(50) + steps(0, 49) + summary("SUCCESS", 0))
+    job(outputs, header() + steps(0, 9) + ["0: NCCL error: unhandled system error"], "42-big")
+    (outputs / "shared-checkpoints" / "400").mkdir(parents=True)
+    code, out, _ = invoke("--outputs", str(outputs))
+    lines = out.splitlines()
+    assert lines[0].split() == ["JOB", "STATUS", "PRIMARY", "STEP", "WHERE", "NAME"]
+    assert lines[1].split() == ["41", "completed", "-", "49", "-", "demo"]
+    assert lines[2].split() == ["42", "failed", "nccl-error", "9", "n1", "big"]
+    assert "shared-checkpoints" not in out
+    assert lines[-1] == "2 jobs: 1 completed, 1 failed."
+    assert code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "name a job directory"),
+        (["--now", "yesterday", "x.log"], 2, "'yesterday' is no time"),
+        (["--now", "nan", "x.log"], 2, "'nan' is no time"),
+        (["--job-state", "dead", "x.log"], 2, "invalid choice"),
+        (["77"], 4, "77"),
+        (["--outputs", "nowhere"], 4, "nowhere"),
+        (["--outputs", "outputs"], 4, "no job"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    arguments: list[str], code: int, words: str, outputs: Path, invoke: Invoke
+) -> None:
+    got, out, err = invoke(*arguments)
+    assert (got, out) == (code, "")
+    assert err.count("\n") == 1 and words in err
+
+
+def test_now_may_be_a_date(outputs: Path, told: Callable[..., dict[str, Any]]) -> None:
+    job(outputs, header() + steps(0, 60, clock=START))
+    assert told("41", "--now", "2026-03-01T12:10:30Z")["status"] == "running"
+    assert told("41", "--now", "2026-03-01T14:10:30")["status"] == "hanging"
+    assert told("41", "--now", "2026-03-01T14:10:30+02:00")["status"] == "running"
+
+
+def test_a_fresh_mtime_does_not_hide_a_hang(
+    outputs: Path, told: Callable[..., dict[str, Any]]
+) -> None:
+    job(outputs, header() + steps(0, 60, clock=START) + ["0: still writing about something"])
+    document = told("41", "--now", str(START + 9000), "--job-state", "running")
+    assert (document["status"], document["primary"]) == ("hanging", "hang")
+    progress = document["progress"]
+    # Steps 0 to 60 of 10 s end at 610 s; 8390 s later 839 more could be done, but the last is 499.
+    assert (progress["stalled_s"], progress["expected_step"]) == (8390, 499)
+
+
+def test_new_checkpoints_beside_a_frozen_log(
+    outputs: Path, told: Callable[..., dict[str, Any]]
+) -> None:
+    directory = job(outputs, header() + steps(0, 60, clock=START))
+    os.utime(outputs / "41-demo.log", (START + 610, START + 610))
+    now = ("--now", str(START + 9000), "--job-state", "running")
+    assert told("41", *now)["status"] == "hanging"
+    checkpoint = directory / "checkpoints" / "300"
+    checkpoint.mkdir(parents=True)
+    for one in (checkpoint, checkpoint.parent):
+        os.utime(one, (START + 8900, START + 8900))
+    document = told("41", *now)
+    assert document["status"] == "running" and "block-buffered" in document["rule"]
+
+
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
+    """Programs that print a text, in front of all others on the PATH."""
+    place = tmp_path / "bin"
+    place.mkdir(exist_ok=True)
+    for name, text in programs.items():
+        (place / name).write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
+        (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "primary"),
+    [
+        ("RUNNING", "hanging", "hang"),
+        ("NODE_FAIL", "failed", "node-fail"),
+        ("OUT_OF_MEMORY", "failed", "oom-host"),
+        ("PREEMPTED", "unknown", "unknown-death"),
+        ("COMPLETED", "completed", None),
+        ("CANCELLED", "cancelled", "cancelled"),
+        ("TIMEOUT", "failed", "train-timeout"),
+        ("PENDING", "unknown", None),
+    ],
+)
+def test_slurm_says_whether_a_silent_job_lives(
+    state: str,
+    status: str,
+    primary: str | None,
+    outputs: Path,
+    told: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job(outputs, header() + steps(0, 60, clock=START))
+    control = f"JobId=41 JobName=demo\n   JobState={state} Reason=None Dependency=(null)"
+    slurm(outputs.parent, monkeypatch, scontrol=control)
+    document = told("41")
+    assert (document["status"], document["primary"]) == (status, primary)
+    # What the user says counts, and Slurm is not asked.
+    assert told("41", "--job-state", "ended")["primary"] == "unknown-death"
+
+
+def test_a_requeued_job_that_is_held(
+    outputs: Path, told: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job(outputs, header() + steps(0, 60, clock=START))
+    slurm(outputs.parent, monkeypatch, squeue="PENDING|job requeued in held state")
+    document = told("41")
+    assert (document["status"], document["primary"]) == ("unknown", None)
+    assert document["attempts"]["held"] is True
+
+
+def test_attempts_of_a_requeued_job(outputs: Path, told: Callable[..., dict[str, Any]]) -> None:
+    # First: 200 steps of 10 s, saved at 100, then a crash. Second: from 101 to 250, cancelled.
+    crash = ["Rank0: (1) segmentation fault: artificial segfault"]
+    saved = ["2026-03-01 12:17:00,000 INFO Saved checkpoint to /ckpt/100"]
+    first = header() + steps(0, 100, clock=START) + saved + steps(101, 199, clock=START + 1010)
+    write(outputs / "demo_77_date_26-03-01_time_12-00-00.log", first + crash)
+    second = header() + steps(101, 150, clock=START + 4000) + cancelled()
+    write(outputs / "demo_77_date_26-03-01_time_13-06-00.log", second)
+    document = told("77")
+    runs = document["attempts"]["attempts"]
+    assert [one["index"] for one in runs] == [0, 1]
+    assert [(one["status"], one["primary"]) for one in runs] == [
+        ("failed", "signal-kill"),
+        ("cancelled", "cancelled"),
+    ]
+    assert [one["reached_save"] for one in runs] == [True, False]
+    # From the first step's line at 12:00:10 to the save at 12:17:00: 1010 s.
+    assert runs[0]["productive_s"] == 1010 and runs[1]["productive_s"] == 0
+    assert 0 < document["attempts"]["efficiency"] < 1
+    assert document["attempts"]["downtime_s"] > 0
+
+
+def test_start_up_that_takes_too_long(outputs: Path, told: Callable[..., dict[str, Any]]) -> None:
+    lines = [
+        "[2026-03-01 12:00:00] dataset.py:9 INFO Added 5000 samples to controller",
+        "[2026-03-01 12:00:05] pg.py:9 INFO bundle    0, actual_bundle_index:    0, node: 10.0.0.1",
+        "[2026-03-01 12:00:09] m.py:9 INFO Auto-resolved mooncake master_server_address 10.0.0.1:9",
+        "[2026-03-01 12:01:00] e.py:9 INFO Multi-thread loading shards: 40%",
+    ]
+    job(outputs, lines)
+    soon = told("41", "--now", "2026-03-01T12:06:00Z", "--job-state", "running")
+    assert soon["status"] == "running"
+    assert (soon["phase"]["number"], soon["phase"]["seconds"]) == (5, 300)
+    assert soon["phase"]["late"] is False
+    late = told("41", "--now", "2026-03-01T12:30:00Z", "--job-state", "running")
+    assert (late["status"], late["primary"], late["phase"]["late"]) == ("hanging", "hang", True)
+    full = [*lines, "[2026-03-01 12:09:00] e.py:9 INFO Multi-thread loading shards: 100%"]
+    write(outputs / "41-demo.log", full)
+    silent = told("41", "--now", "2026-03-01T12:18:00Z", "--job-state", "running")
+    assert (silent["phase"]["late"], silent["status"]) == (False, "running")
+    stuck = told("41", "--now", "2026-03-01T12:20:00Z", "--job-state", "running")
+    assert stuck["phase"]["late"] and "CUDA graph" in stuck["phase"]["advice"]
+
+
+def test_what_could_not_be_read_is_said(outputs: Path, invoke: Invoke) -> None:
+    directory = job(outputs, header(50) + steps(0, 49) + summary("SUCCESS", 0))
+    (directory / "ray_logs" / "n1").mkdir(parents=True)
+    os.mkfifo(directory / "ray_logs" / "n1" / "worker-1.out")
+    code, out, _ = invoke("41")
+    assert code in (0, 3) and "COMPLETED" in out
+
+
+def test_escapes_are_shown_and_not_obeyed(outputs: Path, invoke: Invoke) -> None:
+    line = "0: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 \x1b]0;title\x07 bytes"
+    job(outputs, header() + steps(0, 9) + [line] + summary("FAILED", 1))
+    for form in ("text", "markdown", "json"):
+        _, out, _ = invoke("41", "--format", form)
+        assert "\x1b" not in out and "\x07" not in out
+
+
+def test_state_remembers_how_far_it_read(outputs: Path, invoke: Invoke, tmp_path: Path) -> None:
+    job(outputs, header() + steps(0, 50, clock=START))
+    state = str(tmp_path / "state")
+    run = ("41", "--state", state, "--now", "log-end", "--format", "json")
+    assert json.loads(invoke(*run)[1])["progress"]["last_step"] == 50
+    with open(outputs / "41-demo.log", "a", encoding="utf-8") as log:
+        log.writelines(f"{line}\n" for line in steps(51, 60, clock=START + 510))
+    document = json.loads(invoke(*run)[1])
+    assert document["progress"]["last_step"] == 60
+    assert document["progress"]["first_step"] == 0

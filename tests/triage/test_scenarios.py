@@ -1,0 +1,545 @@
+"""Whole jobs, from the log's text to the verdict: each row fails without the rule it is for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from raydiag.cli import main
+from tests.triage.logs import (
+    HARMLESS,
+    START,
+    cancelled,
+    header,
+    steps,
+    summary,
+    traceback,
+    unhealthy,
+)
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[2] / "raydiag" / "schemas" / "triage.json").read_text("utf-8")
+)
+RUNNING, ENDED = ("--job-state", "running"), ("--job-state", "ended")
+LOG_END = ("--now", "log-end")
+HOUR = 3600.0
+
+Triage = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def triage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Triage:
+    """`triage(lines, *arguments)`: the JSON of a job with that log, which fits the schema."""
+
+    def run(lines: Sequence[str], *arguments: str) -> dict[str, Any]:
+        log = tmp_path / "outputs" / "41-demo.log"
+        log.parent.mkdir(exist_ok=True)
+        log.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        code = main(["triage", str(log), "--format", "json", *arguments])
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        jsonschema.validate(document, SCHEMA)
+        return {**document, "exit": code}
+
+    return run
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job and what has to be said of it."""
+
+    name: str
+    lines: Sequence[str] = field(repr=False)
+    status: str
+    primary: str | None
+    arguments: Sequence[str] = LOG_END
+    rule: str = ""  # part of it
+    cascade: Sequence[str] = ()  # these, in this order
+    task: str | None = None
+    exit: int | None = None
+    says: Sequence[str] = ()  # parts of "what happened"
+
+
+def at(seconds: float) -> tuple[str, str]:
+    """`--now` so long after the job's start."""
+    return "--now", str(START + seconds)
+
+
+CLOCKED = header() + steps(0, 120, clock=START)  # the last step ends 1210 s after the start
+
+STATUS = [
+    Row(
+        "completed",
+        header(50) + steps(0, 49) + summary("SUCCESS", 0),
+        "completed",
+        None,
+        exit=0,
+    ),
+    Row(
+        "failed",
+        header() + steps(0, 30) + traceback("ValueError: bad batch") + summary("FAILED", 1),
+        "failed",
+        "python-exception",
+        exit=1,
+        says=["ValueError: bad batch"],
+    ),
+    Row("cancelled", header() + steps(0, 119) + cancelled(), "cancelled", "cancelled", exit=0),
+    Row(
+        "cancelled by Ctrl-C",
+        header() + steps(0, 119) + summary("FAILED", 130),
+        "cancelled",
+        "cancelled",
+        exit=0,
+    ),
+    Row("running", CLOCKED, "running", None, at(1300), exit=0),
+    Row("running, no clock", header() + steps(0, 30), "running", None, RUNNING, exit=0),
+    Row("running at the end of its log", header() + steps(0, 30), "running", None, LOG_END),
+    Row("hanging", CLOCKED, "hanging", "hang", (*at(1210 + HOUR), *RUNNING), exit=1),
+    Row("hanging by the steps alone", CLOCKED, "hanging", "hang", at(1210 + HOUR)),
+    Row(
+        "unknown death",
+        CLOCKED,
+        "unknown",
+        "unknown-death",
+        ENDED,
+        exit=1,
+        says=["without a summary"],
+    ),
+    Row("nobody can tell", header() + steps(0, 30), "unknown", None, at(0), exit=3),
+    Row(
+        "summary without status",
+        header() + steps(0, 30) + summary("FAILED", 1)[:5],
+        "unknown",
+        None,
+        rule="summary without status",
+    ),
+    Row(
+        "summary without status after the last step",
+        header(31) + steps(0, 30) + summary("FAILED", 1)[:5],
+        "completed",
+        None,
+        rule="summary without status",
+    ),
+    Row(
+        "no summary, all steps done",
+        header(31) + steps(0, 30),
+        "completed",
+        None,
+        ENDED,
+    ),
+    Row(
+        "a summary of an earlier run in the same file",
+        header() + steps(0, 60) + cancelled() + steps(50, 90, clock=START),
+        "running",
+        None,
+        LOG_END,
+    ),
+]
+
+SOFT = [
+    Row(
+        "one rank fails in the shut-down",
+        header(31) + steps(0, 30) + ["NODE_EXIT host=n3 exit=1"] + summary("FAILED", 1),
+        "failed",
+        "soft-success",
+        says=["Nothing is lost"],
+    ),
+    Row(
+        "all ranks are told to end after the last step",
+        header(31) + steps(0, 30) + cancelled(),
+        "cancelled",
+        "soft-success",
+    ),
+    Row(
+        "one step is missing",
+        header(32) + steps(0, 30) + ["NODE_EXIT host=n3 exit=1"] + summary("FAILED", 1),
+        "failed",
+        "node-fail",
+    ),
+    Row(
+        "the last checkpoint failed",
+        header(31)
+        + steps(0, 30)
+        + ["0: Training stopped: Checkpointing failed for step 30"]
+        + summary("FAILED", 1),
+        "failed",
+        "checkpoint-fs-error",
+    ),
+]
+
+HANGS = [
+    Row(
+        "cancelled after a silence in the wall time",
+        header() + steps(0, 119, tasks=(0, 1, 2, 3)) + cancelled("1h 0m 0s"),
+        "cancelled",
+        "hang",
+        cascade=["hang", "cancelled"],
+        says=["All 4 tasks stopped at the same step"],
+    ),
+    Row(
+        "cancelled, and half an hour of set-up is no hang",
+        header() + steps(0, 119) + cancelled("50m 0s"),
+        "cancelled",
+        "cancelled",
+    ),
+    Row(
+        "one task stays behind",
+        header()
+        + steps(0, 110, tasks=(0, 1, 2, 3))
+        + steps(111, 119, tasks=(0, 1, 3))
+        + cancelled("1h 30m 0s"),
+        "cancelled",
+        "hang",
+        task="2",
+        says=["task 2 on n3 (step 110)"],
+    ),
+    Row(
+        "a training timeout ends a hang",
+        [
+            *header(),
+            "== Training BEGIN (timeout=7200s) ==",
+            *steps(0, 119),
+            "== Training TIMEOUT (7200s/7200s) ==",
+            *summary("FAILED", 124, "Training TIMEOUT (7200s/7200s)", "2h 0m 0s"),
+        ],
+        "failed",
+        "hang",
+        cascade=["hang", "train-timeout"],
+    ),
+    Row(
+        "before the first step",
+        header()
+        + [f"{task}: Synchronizing hosts before training loop" for task in range(4)]
+        + cancelled("2h 0m 0s"),
+        "cancelled",
+        "hang",
+        says=["first collective"],
+    ),
+    Row(
+        "not all tasks came to the barrier",
+        header()
+        + [f"{task}: Synchronizing hosts before training loop" for task in range(3)]
+        + ["2026-03-01 12:00:00,000 INFO waiting on n4"],
+        "unknown",
+        None,
+        at(2 * HOUR),
+    ),
+    Row(
+        "a slow save is no hang",
+        header() + steps(0, 100, clock=START),
+        "running",
+        None,
+        (*at(1010 + 1500), *RUNNING),
+    ),
+    Row(
+        "a save that takes too long",
+        header() + steps(0, 100, clock=START),
+        "hanging",
+        "hang",
+        (*at(1010 + 1900), *RUNNING),
+    ),
+    Row(
+        "an error before the stall is its cause",
+        [*CLOCKED, "2: RuntimeError: NCCL error: unhandled system error"],
+        "hanging",
+        "nccl-error",
+        (*at(1210 + HOUR), *RUNNING),
+    ),
+]
+
+HEARTBEATS = [
+    Row(
+        "a false alarm in the middle of training",
+        header() + steps(0, 120) + unhealthy([2, 3]) + summary("FAILED", 1, wall="22m 0s"),
+        "failed",
+        "heartbeat-timeout",
+        task="2",
+        says=["task 2 (n3), 3 (n4)", "false alarm"],
+    ),
+    Row(
+        "before the first step",
+        header() + unhealthy([1]) + summary("FAILED", 1, wall="22m 0s"),
+        "failed",
+        "heartbeat-timeout",
+        says=["No step was completed"],
+    ),
+    Row(
+        "an accused task that reports it was alive",
+        header()
+        + steps(0, 120)
+        + unhealthy([2])
+        + ["2: Terminating process because the JAX distributed service detected fatal errors."]
+        + summary("FAILED", 1, wall="22m 0s"),
+        "failed",
+        "heartbeat-timeout",
+        says=["Task 2 reported the error too"],
+    ),
+    Row(
+        "an accused task that had failed",
+        header()
+        + steps(0, 120)
+        + ["2: Fatal Python error: Segmentation fault"]
+        + unhealthy([2])
+        + summary("FAILED", 1, wall="22m 0s"),
+        "failed",
+        "signal-kill",
+        task="2",
+    ),
+    Row(
+        "a hang that blocks the heartbeats",
+        header()
+        + steps(0, 120, tasks=(0, 1, 2, 3))
+        + unhealthy([2])
+        + summary("FAILED", 1, wall="1h 40m 0s"),
+        "failed",
+        "hang",
+        cascade=["hang", "heartbeat-timeout"],
+        rule="hang blocks the heartbeats",
+    ),
+]
+
+CASCADES = [
+    Row(
+        "one node out of memory, the others miss it",
+        header()
+        + steps(0, 120)
+        + ["1: Memory cgroup out of memory: Killed process 812 (python3) total-vm:9000kB"]
+        + ["0: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType="]
+        + unhealthy([1])
+        + summary("FAILED", 1, wall="22m 0s"),
+        "failed",
+        "oom-host",
+        cascade=["oom-host", "nccl-timeout", "heartbeat-timeout"],
+        task="1",
+        rule="runs out of memory",
+    ),
+    Row(
+        "the consequences are printed first",
+        header()
+        + steps(0, 120)
+        + ["0: NCCL error: remote process exited or there was a network error"]
+        + traceback("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", 3)
+        + summary("FAILED", 1),
+        "failed",
+        "oom-gpu",
+        task="3",
+    ),
+    Row(
+        "the network fails and the training stage times out",
+        header()
+        + steps(0, 120)
+        + [
+            "1: n2:5:6 [0] net_ib.cc:1296 NCCL WARN NET/IB : Got completion from peer 10.1.2.3 with"
+            " error 12, opcode 0, len 0, vendor err 129"
+        ]
+        + ["== Training TIMEOUT (7200s/7200s) =="]
+        + summary("FAILED", 124, "Training TIMEOUT (7200s/7200s)"),
+        "failed",
+        "nccl-error",
+        cascade=["nccl-error", "train-timeout"],
+        task="1",
+    ),
+    Row(
+        "a node dies and the others wait for it",
+        header()
+        + steps(0, 120)
+        + ["NODE_EXIT host=n3 exit=137"]
+        + ["NODE_EXIT host=n1 exit=143", "NODE_EXIT host=n2 exit=143", "NODE_EXIT host=n4 exit=143"]
+        + summary("FAILED", 137),
+        "failed",
+        "node-fail",
+        says=["n3: exit 137", "SIGKILL"],
+    ),
+    Row(
+        "the compiler fails, then the exception, then the process",
+        [
+            *header(),
+            "0: INTERNAL: Failed to compile: the kernel needs too many registers",
+            *traceback("jaxlib.xla_extension.XlaRuntimeError: INTERNAL: Failed to compile"),
+            "0: Training subprocess exited with code 1",
+            *summary("FAILED", 1),
+        ],
+        "failed",
+        "xla-compile-fail",
+        cascade=["xla-compile-fail", "subprocess-fail"],
+    ),
+    Row(
+        "a task raises, its peers time out",
+        header()
+        + steps(0, 120)
+        + traceback("ValueError: shapes (3,) and (4,) differ", 2)
+        + ["0: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType="]
+        + summary("FAILED", 1),
+        "failed",
+        "python-exception",
+        task="2",
+    ),
+    Row(
+        "the earliest of several hard errors",
+        [
+            *header(),
+            "[ERROR] Pull failed for registry.example.com/a:1",
+            "WARNING: No GPU devices detected (no /dev/kfd, no nvidia-smi)",
+            *summary("FAILED", 1),
+        ],
+        "failed",
+        "container-pull-fail",
+        cascade=["container-pull-fail", "no-gpu"],
+        rule="the earliest hard error",
+    ),
+    Row(
+        "an error that training got over",
+        header()
+        + steps(0, 20)
+        + ["1: NCCL error: unhandled system error"]
+        + steps(21, 119)
+        + traceback("KeyError: 'mask'", 3)
+        + summary("FAILED", 1),
+        "failed",
+        "python-exception",
+        task="3",
+    ),
+    Row(
+        "cancelled because of an earlier error",
+        header()
+        + steps(0, 120)
+        + ["2: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9000000000 bytes."]
+        + cancelled(),
+        "cancelled",
+        "oom-gpu",
+        cascade=["oom-gpu", "cancelled"],
+    ),
+    Row(
+        "all nodes end by SIGTERM: a clean cancellation",
+        header()
+        + steps(0, 119)
+        + [f"NODE_EXIT host=n{n} exit=143" for n in range(1, 5)]
+        + cancelled(),
+        "cancelled",
+        "cancelled",
+        exit=0,
+    ),
+    Row(
+        "what processes print when they are told to end",
+        header() + steps(0, 119) + traceback("KeyboardInterrupt") + cancelled(),
+        "cancelled",
+        "cancelled",
+    ),
+]
+
+SERIES = [
+    Row(
+        "the loss is no number until the end",
+        header() + steps(0, 60) + steps(61, 90, loss="nan") + cancelled(),
+        "cancelled",
+        "loss-divergence",
+    ),
+    Row(
+        "a loss that recovered",
+        header() + steps(0, 60) + steps(61, 61, loss="inf") + steps(62, 119) + cancelled(),
+        "cancelled",
+        "cancelled",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [*STATUS, *SOFT, *HANGS, *HEARTBEATS, *CASCADES, *SERIES],
+    ids=lambda row: row.name,
+)
+def test_a_job(row: Row, triage: Triage) -> None:
+    told = triage(row.lines, *row.arguments)
+    assert (told["status"], told["primary"]) == (row.status, row.primary), told["rule"]
+    assert row.rule in told["rule"]
+    assert [one for one in told["cascade"] if one in row.cascade] == list(row.cascade)
+    if row.primary is not None:
+        assert told["findings"][0]["class"] == row.primary
+        assert told["cascade"][0] == row.primary
+    if row.task is not None:
+        assert told["findings"][0]["task"] == row.task
+    if row.exit is not None:
+        assert told["exit"] == row.exit
+    for part in row.says:
+        assert part in told["what_happened"]
+
+
+# Class -> a line that is the whole of the evidence, and whether training has begun.
+ERRORS = {
+    "container-pull-fail": ("[ERROR] Authenticated pull failed", False),
+    "container-load-fail": (
+        *("[ERROR] Unable to determine image name or ID from docker load output", False),
+    ),
+    "no-gpu": ("WARNING: No GPU devices detected (no /dev/kfd, no nvidia-smi)", False),
+    "nccl-nic-fail": (
+        *("NCCL FATAL n1: Failed to auto-detect NCCL_SOCKET_IFNAME; ABORTING", False),
+    ),
+    "port-fail": ("FATAL: Could not find a free port for Ray", False),
+    "model-not-found": ("!!! Unknown model: demo-8b", False),
+    "patch-branch-fail": ("[FAIL] Failed to check out hotfix/41", False),
+    "ray-start-fail": ("[Ray] HEAD timeout", False),
+    "preflight-timeout": ("== Preflight TIMEOUT (900s/900s) ==", False),
+    "pull-timeout": ("== Docker pull TIMEOUT (900s/900s) ==", False),
+    "ecc-timeout": ("== ECC check TIMEOUT (300s/300s) ==", False),
+    "train-timeout": ("== Training TIMEOUT (900s/900s) ==", True),
+    "stage-fail": ("== ECC check FAILED (exit=3, 12s) ==", False),
+    "oom-host": ("0: Memory cgroup out of memory: Killed process 9 (python3)", True),
+    "oom-gpu": ("0: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.", True),
+    "nccl-timeout": ("0: NCCL WARN Timeout waiting for connect from peer 3", True),
+    "nccl-error": ("0: ncclSystemError: System call (e.g. socket, malloc) failed", True),
+    "xla-compile-fail": ("0: XLA compilation failed: no lowering", True),
+    "signal-kill": ("0: Training subprocess killed by SIGSEGV (signal 11)", True),
+    "subprocess-fail": ("0: Training subprocess exited with code 3", True),
+    "actor-fail": ("0: [Node 0] Actor failed: it was lost", True),
+    "checkpoint-fs-error": ("0: Training stopped: Checkpointing failed", True),
+    "node-fail": ("NODE_EXIT host=n2 exit=1", True),
+    "import-error": ("0: ModuleNotFoundError: No module named 'demo'", False),
+    "disk-full": ("0: OSError: [Errno 28] No space left on device", True),
+    "gpu-hardware-error": (
+        *("0: Memory access fault by GPU node-3 (Agent handle: 0x1) on address 0x2.", True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_class_by_its_own_line(name: str, triage: Triage) -> None:
+    line, training = ERRORS[name]
+    lines = header() + (steps(0, 60) if training else []) + [line]
+    told = triage(lines + summary("FAILED", 1), *LOG_END)
+    assert (told["status"], told["primary"]) == ("failed", name)
+    assert told["exit"] == 1
+    quoted = told["findings"][0]["evidence"][0]
+    assert quoted["text"] == line
+    assert quoted["source"].endswith(f"41-demo.log:{len(lines)}")
+
+
+@pytest.mark.parametrize("line", HARMLESS, ids=lambda line: line[:40])
+def test_a_harmless_line_is_never_mentioned(line: str, triage: Triage) -> None:
+    lines = [*header(50), line, *steps(0, 49), line, *summary("SUCCESS", 0)]
+    told = triage(lines, *LOG_END)
+    assert (told["status"], told["findings"], told["exit"]) == ("completed", [], 0)
+
+
+VERDICTS = [row for row in [*STATUS, *SOFT, *HANGS, *CASCADES] if row.arguments == LOG_END]
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    number=st.sampled_from(range(len(VERDICTS))),
+    extra=st.lists(st.sampled_from(HARMLESS), min_size=1, max_size=8),
+)
+def test_harmless_lines_never_change_the_verdict(
+    number: int, extra: list[str], triage: Triage
+) -> None:
+    row = VERDICTS[number]
+    told = triage([*row.lines, *extra], *row.arguments)
+    assert (told["status"], told["primary"]) == (row.status, row.primary)
