@@ -75,9 +75,9 @@ def locate(path: str) -> Path:
     if not given.is_dir():
         raise CannotRun(f"{path}: there is no such directory")
     inside = given / "prometheus"
-    if inside.is_dir() and not _looks_like_data(given):
+    if inside.is_dir() and not looks_like_data(given):
         return inside
-    if _looks_like_data(given) or given.name == "prometheus":
+    if looks_like_data(given) or given.name == "prometheus":
         return given
     raise CannotRun(
         f"{path}: no Prometheus data in it (neither prometheus/, nor blocks, nor wal/): "
@@ -85,7 +85,8 @@ def locate(path: str) -> Path:
     )
 
 
-def _looks_like_data(path: Path) -> bool:
+def looks_like_data(path: Path) -> bool:
+    """Whether a server has stored something in it, or began to."""
     try:
         names = os.listdir(path)
     except OSError:

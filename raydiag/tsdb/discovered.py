@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Optional
 
-from raydiag.model import Unread, Window
+from raydiag.model import Blind, Coverage, HostUnread, Unread, Window
 from raydiag.tsdb import promql
 
 
@@ -120,6 +120,17 @@ class Discovery:
             if found is not None:
                 return found
         return short_name(labels.get("host") or labels.get("instance") or "") or labels.get("ip")
+
+    @property
+    def coverage(self) -> Coverage:
+        """Hosts of the node list that have series, and those that have not; what was not read."""
+        asked = self.expected or tuple(one.name for one in self.hosts)
+        unnamed = max(0, (self.nnodes or 0) - len(asked))
+        blind = [Blind(one, "no series of it") for one in self.missing]
+        blind += [Blind("", "a node of the job whose name is not known")] * unnamed
+        unread = [HostUnread("", one.source, one.status, one.reason) for one in self.unread]
+        answered = len(asked) - len(self.missing)
+        return Coverage(len(asked) + unnamed, answered, tuple(blind), tuple(unread), self.window)
 
     def select(self, metric: str, hosts: Iterable[str]) -> str:
         """A selector for these hosts' series of a metric, by the label that the metric has."""

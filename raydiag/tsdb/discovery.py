@@ -113,6 +113,11 @@ class _Job:
         )
 
 
+def extent(connection: Connection, now: float) -> Optional[Window]:
+    """Where samples may be, without looking at them: for a query of the user's own."""
+    return _bounds(connection, now, [])
+
+
 def family_of(metric: str) -> str:
     """Prefix of the family; "other" for a metric that belongs to none."""
     fitting = [one for one in PREFIXES if metric.startswith(one)]

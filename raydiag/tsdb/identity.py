@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Optional
 
-from raydiag.model import Window
+from raydiag.model import Evidence, Finding, Window
 from raydiag.tsdb import promql
 from raydiag.tsdb.client import Client
 from raydiag.tsdb.discovered import Discovery
@@ -61,6 +61,18 @@ class Identity:
     compared: int = 0
     agreeing: int = 0
     examples: tuple[Compared, ...] = ()  # those that contradict, else the newest
+
+    def findings(self, origin: str) -> list[Finding]:
+        """One when these are another job's series."""
+        if self.belief is not Belief.WRONG:
+            return []
+        evidence = [
+            Evidence(
+                origin, f"step {one.step} has loss {one.logged:g} in the log", one.stored, one.time
+            )
+            for one in self.examples
+        ]
+        return [Finding("tsdb-wrong-job", evidence=evidence, explanation=self.reason)]
 
 
 def check(client: Client, seen: Discovery, logged: Logged) -> Identity:
