@@ -43,10 +43,10 @@ ARROWS = {
     "kmsg": NODE | {"catalog", "diagnosis", "kernel_text", "probes", "rules"},
     "rules": FOUNDATION | {"catalog", "probes"},
     "diagnosis": FOUNDATION | {"catalog", "rules"},
-    "render": FOUNDATION | {"kmsg"},
+    "render": FOUNDATION | {"kmsg", "tsdb"},
     "tsdb": FOUNDATION,
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
-    "cli": FOUNDATION | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg"},
+    "cli": FOUNDATION | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "tsdb"},
 }
 
 IMPORTS_RAY = {"cluster/coordinator.py", "cluster/actor.py", "cluster/local.py"}
@@ -63,13 +63,15 @@ SIGNALS = {
     ("cluster/local.py", "self._job.terminate"),  # the coordinator on it, our own child
     ("cluster/ssh.py", "os.killpg"),  # the ssh of --ssh, our own child, with its ssh to a jump host
     ("cluster/coordinator.py", "ray.kill"),  # our own actors
+    ("tsdb/server.py", "self._process.kill"),  # the throw-away prometheus, our own child
 }
 _SIGNAL_NAMES = {"kill", "killpg", "terminate", "send_signal", "tgkill", "pthread_kill"}
 _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue", "abort"}
 
-# The report that the user asked for with -o, the directory of the embedded Ray, and a file without
-# a name for what ssh says.
+# The report that the user asked for with -o, the directory of the embedded Ray, a file without a
+# name for what ssh says, and a throw-away server's directory: its links, its log, its removal.
 WRITES_FILES = {"cli/options.py", "cluster/local.py", "cluster/ssh.py"}
+WRITES_FILES |= {"tsdb/private.py", "tsdb/server.py", "tsdb/view.py"}
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
 _WRITING_NAMES |= {"TemporaryDirectory", "TemporaryFile", "rmtree", "copytree", "copyfile", "move"}
@@ -85,6 +87,7 @@ STARTS_PROCESSES = {
     "cluster/local.py",  # the coordinator, where no Jobs API starts it
     "cluster/ssh.py",  # the system's ssh, for --ssh
     "sandbox.py",  # run_command, in a reader of its kind
+    "tsdb/server.py",  # the throw-away prometheus
 }
 FORKS = {"sandbox.py"}  # never in a Ray worker, which has threads
 

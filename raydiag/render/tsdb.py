@@ -158,10 +158,10 @@ def info_text(seen: Discovery) -> Iterator[str]:
 
 def _host_counts(seen: Discovery) -> str:
     gpus = sum(one.gpus for one in seen.hosts)
-    parts = [count(len(seen.hosts), "host") + (f", {count(gpus, 'GPU')}" if gpus else "")]
+    told = count(len(seen.hosts), "host")
     if seen.nnodes is not None or seen.expected:
-        parts.append(f"of {seen.nnodes or len(seen.expected)} in the job")
-    return " ".join(parts)
+        told = f"{len(seen.hosts)} of the job's {seen.nnodes or len(seen.expected)} hosts"
+    return told + (f", {count(gpus, 'GPU')}" if gpus else "")
 
 
 def _host_troubles(seen: Discovery) -> Iterator[str]:
