@@ -109,13 +109,12 @@ def _examined(arguments: argparse.Namespace, progress: options.Progress) -> Exam
 
 
 def _report(arguments: argparse.Namespace, examined: Examined) -> Iterable[str]:
-    from raydiag.render import diagnose as render
-    from raydiag.render import document
+    from raydiag.render import diagnose, diagnose_document, diagnose_markdown, document
 
     every = arguments.verbose or arguments.all_rows
     if arguments.format == "json":
-        return document.lines(render.diagnose_document(examined, time.time()))
+        return document.lines(diagnose_document.diagnose_document(examined, time.time()))
     if arguments.format == "markdown":
-        return [render.markdown_report(examined, every)]
+        return [diagnose_markdown.markdown_report(examined, every)]
     colour = options.wants_colour() and arguments.output is None
-    return [render.text_report(examined, colour, min(options.width(), _WIDTH), every)]
+    return [diagnose.text_report(examined, colour, min(options.width(), _WIDTH), every)]
