@@ -223,10 +223,10 @@ def _chosen(
 ) -> Optional[Chain]:
     """The chain whose root is the verdict; None when there is nothing that could be one."""
 
-    def weight(chain: Chain) -> tuple[bool, bool, bool, int, float]:
+    def weight(chain: Chain) -> tuple[int, bool, bool, int, float]:
         root = observed[id(chain.findings[0])]
         return (
-            root.finding.failure_class in OBSERVABILITY,
+            _tier(root),
             not _explains_failure(chain, case),
             root.recovered,
             -_rank(root.finding),
@@ -238,11 +238,18 @@ def _chosen(
 
 
 def _may_be_root(observation: Observation) -> bool:
-    """Symptoms and remarks stay without a verdict."""
-    finding = observation.finding
-    if observation.symptom or finding.failure_class in SYMPTOMS:
-        return False
-    return finding.severity is not Severity.INFO
+    """Remarks stay without a verdict."""
+    return observation.finding.severity is not Severity.INFO
+
+
+def _tier(root: Observation) -> int:
+    """Causes first; a symptom only where nothing explains it; what watches the job last."""
+    name = root.finding.failure_class
+    if name in OBSERVABILITY:
+        return 3
+    if name == "tgs-degradation":
+        return 2
+    return int(root.symptom or name in SYMPTOMS)
 
 
 def _explains_failure(chain: Chain, case: Case) -> bool:
@@ -279,7 +286,7 @@ def _verdict(
     if name in _HANGS and case.last_step_at is not None:
         onset = case.last_step_at
     confidence = root.finding.confidence
-    if case.log_only and name not in OBSERVABILITY:
+    if _tier(root) in (1, 2) or (case.log_only and name not in OBSERVABILITY):
         confidence = min(confidence, Confidence.LIKELY, key=_certainty)
     hosts = tuple(sorted({one.host for one in found if one.host is not None}))
     pattern, kill_time = _memory(root) if name == "oom-host" else (None, None)
