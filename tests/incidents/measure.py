@@ -1,4 +1,4 @@
-"""How often a diagnosis is right: `python -m tests.incidents.measure --incidents 100 --healthy 100`.
+"""How often a diagnosis is right: `python -m tests.incidents.measure --incidents N --healthy N`.
 
 Random kinds with random seeds, each diagnosed by the real command. Prints the figures and every
 miss; `--seed` moves to other incidents. Exit code 1 when a target is missed.
@@ -40,6 +40,7 @@ class Score:
     onset_right: bool | None
     devices_right: bool | None
     told: str  # what the verdict says, for the list of misses
+    pattern: str | None  # of oom-host
     seconds: float
 
     @property
@@ -83,6 +84,7 @@ def score(incident: Incident, document: dict[str, Any], seconds: float = 0.0) ->
         _onset(incident, onset) if told == truth.verdict else None,
         _devices(truth, verdict) if told == truth.verdict else None,
         json.dumps(shown),
+        verdict.get("pattern"),
         seconds,
     )
 
@@ -169,9 +171,8 @@ def report(scores: list[Score]) -> bool:
             truth = one.incident.truth
             lines.append(f"MISS {one.incident.kind} seed {one.incident.seed}: {one.verdict}")
             lines.append(f"     told  {one.told[:400]}")
-            lines.append(
-                f"     truth {truth.verdict} {truth.hosts} {truth.devices or truth.gpus} {truth.onset}"
-            )
+            what = truth.devices or truth.gpus
+            lines.append(f"     truth {truth.verdict} {truth.hosts} {what} {truth.onset}")
     sys.stdout.write("\n".join(lines) + "\n")
     return all(good for _, good in rows)
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from tests.incidents.job import Job, Override
 from tests.incidents.kinds import Run, World, keep_open, kind, slow, stuck
+from tests.incidents.kinds.network import retransmits
 from tests.incidents.truth import Truth
 
 _NEVER = ("rccl-hang", "straggler", "heartbeat-false-positive", "node-death")
@@ -244,3 +245,56 @@ def gpu_driver_fault(job: Job) -> Run:
     for number in range(12):
         dmesg.bump(at + number * 300, float(job.rng.integers(1, 5)))
     return Truth("gpu-driver-fault", (host,), onset=at, never=(*_NEVER, "exporter-plugin-timeout"))
+
+
+@kind("overheated")
+def overheated(job: Job) -> Run:
+    """A GPU gets too hot and its node switches itself off."""
+    host, gpu, at = job.worker(), job.gpu(), job.moment(0.4, 0.75, 200)
+    gone = at + 150
+    stuck(job, gone + 1, job.uniform(8, 25))
+    world = yield
+    _heat(world, host, gpu, at, 109, 35)
+    for series in world.signals.of(host):
+        if series.source == "up":
+            series.put(gone, 1e12, 0.0)
+        else:
+            series.drop(gone, 1e12)
+    return Truth(
+        "thermal-throttling", (host,), ((host, gpu),), onset=at, never=("rccl-hang", "straggler")
+    )
+
+
+@kind("driver-messages")
+def driver_messages(job: Job) -> Run:
+    """Driver errors pile up in the kernel log of one host; that is the only sign."""
+    host, at = job.host(), job.moment(0.35, 0.6)
+    world = yield
+    dmesg = world.one(host, "hw_dmesg_gpu_errors_total")
+    for number in range(20):
+        dmesg.bump(at + number * 60, float(job.rng.integers(1, 6)))
+    return Truth("gpu-driver-fault", (host,), onset=at, never=_NEVER)
+
+
+@kind("red-herring-retransmits")
+def red_herring_retransmits(job: Job) -> Run:
+    """A clock falls for good; a port elsewhere resends for two minutes and recovers."""
+    host, gpu, at = job.host(), job.gpu(), job.moment(0.35, 0.6)
+    other, port = job.host(host), job.port()
+    slow(job, at, 1e12, 1.6)
+    _culprit(job, host, gpu, at, 0.97)
+    world = yield
+    clock = world.gpu(host, gpu, "hw_gpu_clock_mhz")
+    power = world.gpu(host, gpu, "hw_gpu_power_watts")
+    busy = clock.within(at, 1e12) & (power.values > job.model.wait_watts * 1.4)
+    clock.values[busy] = np.round(clock.values[busy] / 1.6)
+    power.values[busy] = np.round(power.values[busy] * 0.55, 1)
+    retransmits(world, other, port, at + 200, at + 320, 900)
+    return Truth(
+        "gpu-clock-drop",
+        (host,),
+        ((host, gpu),),
+        onset=at,
+        also=("straggler",),
+        never=("rdma-degraded", "rccl-hang"),
+    )

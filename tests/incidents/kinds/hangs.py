@@ -49,7 +49,8 @@ def hang_after_save(job: Job) -> Run:
 @kind("hang-before-first-step")
 def hang_before_first_step(job: Job) -> Run:
     """The first collective never ends; on one node other GPUs are stuck than everywhere else."""
-    at = job.plan.train_start + 90
+    job.plan.compile_s = 120
+    at = job.plan.train_start + 100
     stuck(job, at)
     job.early_lines.append("0: Synchronizing hosts before training loop")
     odd = job.host()
@@ -282,4 +283,58 @@ def process_died(job: Job) -> Run:
         also=("actor-fail",),
         also_hosts=((),),
         never=("rccl-hang", "node-death", "heartbeat-false-positive"),
+    )
+
+
+@kind("heartbeat-tcp-burst")
+def heartbeat_tcp_burst(job: Job) -> Run:
+    """A well task is declared dead after a burst of TCP retransmits on its host."""
+    job.heartbeat_s = 300
+    at = job.moment(0.65, 0.95)
+    job.plan.stop_at = at
+    _, accused = _heartbeat(job, at)
+    world = yield
+    world.one(accused[0], "hw_tcp_retransmits_total").rate(at - 330, at - 240, 900)
+    return Truth(
+        "heartbeat-false-positive",
+        accused,
+        also_hosts=((), (job.head,)),
+        never=("rccl-hang", "node-death", "tcp-retransmits"),
+    )
+
+
+@kind("heartbeat-was-exit")
+def heartbeat_was_exit(job: Job) -> Run:
+    """The accused process was gone without a word; its machine is well."""
+    at = job.moment(0.4, 0.75)
+    host = job.worker()
+    job.heartbeat_s = 300
+    job.hang(at + 1, 305)
+    job.overrides.append(Override(host, at, 1e12, None, phase=IDLE))
+    accuse(job, [job.hosts.index(host)], at + 306)
+    world = yield
+    world.one(host, "hw_gpu_user_processes").put(at, 1e12, 0.0)
+    return Truth(
+        "heartbeat-timeout",
+        (host,),
+        onset=None,
+        also=("unknown", "unknown-death", "actor-fail", "signal-kill"),
+        also_hosts=((),),
+        never=("heartbeat-false-positive", "rccl-hang", "node-death", "oom-host"),
+    )
+
+
+@kind("hang-without-gpu-series")
+def hang_without_gpu_series(job: Job) -> Run:
+    """Steps stop and nothing about GPUs was ever recorded: no busy-wait can be shown."""
+    stuck(job, job.moment(0.35, 0.7))
+    world = yield
+    world.signals.remove(metric="hw_gpu_")
+    world.signals.remove(metric="ray_node_gpus")
+    return Truth(
+        "hang",
+        None,
+        onset=world.last_step,
+        also=("rccl-hang", "unknown"),
+        never=("healthy", "straggler", "node-death"),
     )

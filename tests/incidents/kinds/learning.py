@@ -174,3 +174,30 @@ def cancelled(job: Job) -> Run:
     job.cancel()
     yield
     return Truth("healthy", (), also=("cancelled",), never=_NEVER)
+
+
+@kind("lr-zero")
+def lr_zero(job: Job) -> Run:
+    """The learning rate falls to nothing in mid-run, against its schedule."""
+    at = job.moment(0.4, 0.65)
+    world = yield
+    since = world.training.after(at)
+    world.training["learning_current_learning_rate"][since > 0] = 0.0
+    return Truth(
+        "lr-anomaly",
+        (),
+        onset=_first(world, at),
+        also_hosts=((job.head,),),
+        resolution_s=job.plan.step_s,
+        never=_NEVER,
+    )
+
+
+@kind("tgs-gradual")
+def tgs_gradual(job: Job) -> Run:
+    """Steps get longer bit by bit; nothing that is measured says why."""
+    at = job.moment(0.2, 0.35)
+    for number in range(12):
+        slow(job, at + number * 90, 1e12, 1.03)
+    yield
+    return Truth("tgs-degradation", (), onset=None, also=("unknown",), never=(*_NEVER, "healthy"))

@@ -167,3 +167,35 @@ def tcp_aborts(job: Job) -> Run:
     world.one(host, "hw_tcp_abort_on_timeout_total").rate(at, 1e12, 0.5)
     world.one(host, "hw_tcp_retransmits_total").rate(at, 1e12, 40)
     return Truth("tcp-aborts", (host,), onset=at, never=_NEVER)
+
+
+@kind("rdma-completion-errors")
+def rdma_completion_errors(job: Job) -> Run:
+    """Completions with errors on one port, and no retransmit with them."""
+    host, port, at = job.host(), job.port(), job.moment(0.35, 0.65)
+    world = yield
+    world.one(host, "hw_rdma_req_rx_cqe_err_total", device=port).rate(at, 1e12, 1.5)
+    return Truth("rdma-degraded", (host,), devices=((host, port),), onset=at, never=_NEVER)
+
+
+@kind("worst-port-first")
+def worst_port_first(job: Job) -> Run:
+    """Retransmits on one host, lost packets on another, TCP noise on a third."""
+    host = job.host()
+    other = job.host(host)
+    third = job.host(host, other)
+    port, at = job.port(), job.moment(0.35, 0.6)
+    slow(job, at, 1e12, 1.3)
+    world = yield
+    retransmits(world, host, port, at, 1e12, 3000)
+    world.one(host, "hw_rdma_req_tx_retry_excd_err_total", device=port).rate(at, 1e12, 0.2)
+    retransmits(world, other, job.ports[0], at + 400, 1e12, 300)
+    world.one(third, "hw_tcp_retransmits_total").rate(at - 500, 1e12, 60)
+    return Truth(
+        "rdma-retry-exhausted",
+        (host,),
+        devices=((host, port),),
+        onset=at,
+        also_hosts=((host, other),),
+        never=(*_NEVER, "tcp-retransmits"),
+    )
