@@ -362,8 +362,13 @@ def _refresh_s(stack: Stack) -> float:
 
 def hosts_missing(stack: Stack) -> Iterator[Observation]:
     """Nodes of the job's list without a single sample."""
-    for host in stack.context.discovery.missing:
-        text = "in the job's node list, and in no series"
+    hw, ray = _ends(stack, "hw"), _ends(stack, "ray")
+    if not hw and not ray:
+        return
+    for host in stack.context.hosts:
+        if host in hw or host in ray:
+            continue
+        text = "in the job's node list, and never scraped with success"
         log = stack.logs.of("scrape-failed", host)
         seen = [Evidence("label values of host", text), *_lines(log)]
         yield _observation("host-missing", "hosts-missing", seen, host, until=stack.end)
