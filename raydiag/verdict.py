@@ -159,7 +159,12 @@ def _merged(one: Observation, other: Observation) -> Observation:
         evidence=(*finding.evidence, *extra),
         confidence=sure,
     )
-    return replace(first, finding=finding, recovered=one.recovered and other.recovered)
+    return replace(
+        first,
+        finding=finding,
+        recovered=one.recovered and other.recovered,
+        facts={**second.facts, **first.facts},
+    )
 
 
 def _certainty(confidence: Confidence) -> int:
@@ -202,7 +207,7 @@ def _distance(cause: Observation, effect: Observation) -> tuple[bool, float, int
     one, other = cause.finding, effect.finding
     if one.onset is None or other.onset is None:
         return one.onset is None, 0.0, -_rank(one), one.onset or 0.0
-    moments = [one.onset] if cause.until is None else [one.onset, min(cause.until, other.onset)]
+    moments = [one.onset, float(cause.facts.get("kill_time", one.onset))]
     apart = min(abs(other.onset - moment) for moment in moments)
     return False, apart if apart > _NEAR_S else 0.0, -_rank(one), one.onset
 
@@ -289,7 +294,7 @@ def _verdict(
     if _tier(root) in (1, 2) or (case.log_only and name not in OBSERVABILITY):
         confidence = min(confidence, Confidence.LIKELY, key=_certainty)
     hosts = tuple(sorted({one.host for one in found if one.host is not None}))
-    pattern, kill_time = _memory(root) if name == "oom-host" else (None, None)
+    pattern, kill_time = _memory(alike)
     return JobVerdict(
         name,
         _sentence(root.finding, hosts, chosen, case),
@@ -305,10 +310,12 @@ def _verdict(
     )
 
 
-def _memory(root: Observation) -> tuple[Optional[str], Optional[float]]:
-    """Pattern and time of the kill, from the row and the evidence of the playbook."""
-    kills = [e.time for e in root.finding.evidence if "oom_kill" in e.source and e.time is not None]
-    return root.row or None, min(kills, default=None)
+def _memory(alike: Iterable[Observation]) -> tuple[Optional[str], Optional[float]]:
+    """Pattern, and time of the first kill."""
+    facts = [one.facts for one in alike]
+    patterns = [str(one["pattern"]) for one in facts if "pattern" in one]
+    kills = [float(one["kill_time"]) for one in facts if "kill_time" in one]
+    return (patterns[0] if patterns else None), min(kills, default=None)
 
 
 def _without_cause(chains: Sequence[Chain], case: Case) -> JobVerdict:
