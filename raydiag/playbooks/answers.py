@@ -6,8 +6,9 @@ A metric that is absent, or a question that failed, gives an empty table; never 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Optional
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from raydiag.model import Status
 from raydiag.tsdb.discovered import Discovery
 from raydiag.tsdb.series import Answer, Floats, Frame, Series
+
+ALIVE = "alive"  # the question whose values are the times of the newest samples
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Table:
     values: Floats  # [rows, columns]
     step_s: float = 0.0  # of the grid; 0: samples at their own times
     span_s: float = 0.0  # how far a value looks back, as a rate does
+    first: float = 0.0  # first and last time that was asked for, answered or not
+    last: float = 0.0
 
     def __len__(self) -> int:
         return len(self.where)
@@ -61,12 +66,12 @@ class Table:
             if metric in (None, one.metric) and (wanted is None or one.host in wanted)
         ]
         where = tuple(self.where[index] for index in rows)
-        return Table(where, self.times, self.values[rows], self.step_s, self.span_s)
+        return replace(self, where=where, values=self.values[rows])
 
     def between(self, start: float, end: float) -> Table:
         """The columns from `start` to `end`, both included."""
         keep = (self.times >= start) & (self.times <= end)
-        return Table(self.where, self.times[keep], self.values[:, keep], self.step_s, self.span_s)
+        return replace(self, times=self.times[keep], values=self.values[:, keep])
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -111,7 +116,7 @@ class Answers:
         """Why there is nothing to judge: "metric absent", the server's words; "" when there is."""
         answer = self._answers.get(question)
         if answer is None:
-            return "not asked"
+            return "metric absent"
         if answer.status is not Status.OK:
             return answer.reason or answer.status.value
         return "" if answer.series else "metric absent"
@@ -136,4 +141,51 @@ class Answers:
         where = tuple(
             Where.of(labels, host) for labels, host in zip(frame.labels, hosts, strict=True)
         )
-        return Table(where, frame.times, frame.values, answer.query.window.step)
+        values = frame.values
+        if answer.query.id != ALIVE:
+            for index, labels in enumerate(frame.labels):
+                silent = self._silences.get((hosts[index], "host" in labels), ())
+                for start, end in silent:
+                    values[index, (frame.times > start) & (frame.times < end)] = np.nan
+        window = answer.query.window
+        return Table(where, frame.times, values, window.step, first=window.start, last=window.end)
+
+    @cached_property
+    def _silences(self) -> Mapping[tuple[str, bool], list[tuple[float, float]]]:
+        """When a host's exporter (True) or Ray (False) gave no samples, by host.
+
+        Prometheus goes on answering with the last sample for minutes, which would be a lie.
+        """
+        answer = self._answers.get(ALIVE)
+        if answer is None or not answer.ok:
+            return {}
+        found: dict[tuple[str, bool], list[tuple[float, float]]] = {}
+        for series in answer.series:
+            host = self._discovery.host_of(series.labels) or ""
+            seen = np.unique(series.values)
+            patience = _patience_s(seen, answer.query.window.step)
+            gaps = [
+                (float(low), float(high))
+                for low, high in pairwise(seen)
+                if high - low > answer.query.window.step + patience
+            ]
+            if seen.size:
+                gaps.append((float(seen[-1]) + patience, float("inf")))
+            found[host, "host" in series.labels] = gaps
+        return found
+
+    def last_seen(self, host: str) -> dict[str, float]:
+        """Newest sample of a host's exporter ("hw") and of its Ray ("ray")."""
+        seen: dict[str, float] = {}
+        answer = self._answers.get(ALIVE)
+        for series in answer.series if answer is not None and answer.ok else ():
+            if self._discovery.host_of(series.labels) == host and len(series):
+                source = "hw" if "host" in series.labels else "ray"
+                seen[source] = max(seen.get(source, 0.0), float(series.values.max()))
+        return seen
+
+
+def _patience_s(seen: Floats, step: float) -> float:
+    """How long a silence is no silence yet: two scrapes may be missed."""
+    spacing = float(np.median(np.diff(seen))) if seen.size > 1 else step
+    return 2.5 * min(spacing, step) if step else 2.5 * spacing

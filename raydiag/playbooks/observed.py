@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.model import Finding, Window
+from raydiag.model import Confidence, Evidence, Finding, Severity, Window
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Observation:
     recovered: bool = False  # it ended well before the window did
     uncertainty_s: float = 0.0  # of the onset
     before_job: bool = False  # it was so from the first sample on
+    facts: Mapping[str, float | str] = field(default_factory=dict)  # pattern, kill_time, ...
 
 
 @dataclass(frozen=True)
@@ -81,3 +82,91 @@ class Outcome:
     observations: Sequence[Observation]
     reports: Sequence[Report]
     ruled_out: Sequence[RuledOut] = ()
+
+
+class Record:
+    """What one playbook writes down while it runs."""
+
+    def __init__(self, playbook: str, window: Window) -> None:
+        self.playbook, self.window = playbook, window
+        self.rows: list[Row] = []
+        self.observations: list[Observation] = []
+        self.ruled_out: list[RuledOut] = []
+
+    def row(
+        self,
+        row: str,
+        holds: Optional[bool],
+        interpretation: str,
+        hosts: Sequence[str] = (),
+        value: Optional[float] = None,
+        unit: str = "",
+        question: str = "",
+        gpu: Optional[int] = None,
+        device: Optional[str] = None,
+        window: Optional[Window] = None,
+    ) -> None:
+        """One row; `holds` is None where it cannot be decided."""
+        self.rows.append(
+            Row(
+                self.playbook,
+                row,
+                holds,
+                interpretation,
+                tuple(hosts),
+                gpu,
+                device,
+                value,
+                unit,
+                question,
+                window or self.window,
+            )
+        )
+
+    def observe(
+        self,
+        row: str,
+        failure_class: str,
+        evidence: Sequence[Evidence],
+        host: Optional[str] = None,
+        onset: Optional[float] = None,
+        confidence: Confidence = Confidence.LIKELY,
+        severity: Optional[Severity] = None,
+        explanation: str = "",
+        gpu: Optional[int] = None,
+        device: Optional[str] = None,
+        symptom: bool = False,
+        until: Optional[float] = None,
+        recovered: bool = False,
+        uncertainty_s: float = 0.0,
+        before_job: bool = False,
+        facts: Optional[Mapping[str, float | str]] = None,
+    ) -> None:
+        """One finding, with what ordering needs besides."""
+        finding = Finding(
+            failure_class,
+            host,
+            gpu,
+            device,
+            severity=severity,
+            onset=None if before_job else onset,
+            confidence=confidence,
+            evidence=tuple(evidence),
+            explanation=explanation,
+        )
+        self.observations.append(
+            Observation(
+                finding,
+                self.playbook,
+                row,
+                symptom,
+                until,
+                recovered,
+                uncertainty_s,
+                before_job,
+                dict(facts or {}),
+            )
+        )
+
+    def rule_out(self, failure_class: str, why: str) -> None:
+        self.ruled_out.append(RuledOut(failure_class, why, self.playbook))

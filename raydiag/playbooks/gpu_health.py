@@ -1,0 +1,433 @@
+"""Playbook: are the GPUs well? Temperature, power, clock, memory, utilisation, error counters.
+
+Power, clock and utilisation follow what the job does, so they are judged in steady training only,
+against the other GPUs of the node or the job, and count as symptoms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Optional
+
+import numpy as np
+
+from raydiag.model import Confidence, Evidence, Severity
+from raydiag.playbooks.answers import Table
+from raydiag.playbooks.observed import Record, Report
+from raydiag.playbooks.questions import CORRECTED, FATAL, VRAM_TOTAL
+from raydiag.playbooks.scene import Scene, middle
+from raydiag.playbooks.spans import Span, above, below
+from raydiag.tsdb.series import Floats
+
+ID, TITLE, ANALYSIS = "gpu-health", "GPU health", "gpu-health"
+TRIGGERS = ("gpu-hardware-error",)
+QUESTIONS = (
+    "gpu-temperature",
+    "gpu-power",
+    "gpu-clock",
+    "gpu-vram",
+    "capacity",
+    "gpu-utilisation",
+    "gpu-errors",
+    "gpu-corrected",
+    "gpu-temperature-fine",
+    "gpu-power-fine",
+    "gpu-clock-fine",
+    "gpu-vram-fine",
+)
+WARM_C, HOT_C = 90.0, 100.0
+SPREAD_WATTS = 50.0
+VRAM_PERCENT = 95.0
+USED_PERCENT = 80.0
+SMOOTH_S = 300.0  # over which power is averaged before GPUs are compared
+CLOCK_SHARE = 0.8  # of what the job's GPUs run at, at the same moment
+_NAMED = 8
+
+
+def run(scene: Scene, record: Record) -> Report:
+    """Every threshold is exclusive: exactly 90 degrees is well."""
+    slow = _clock(scene, record)
+    _temperature(scene, record, slow)
+    _power(scene, record)
+    _vram(scene, record)
+    _utilisation(scene, record)
+    odd = sorted(
+        {
+            (one.finding.host or "", one.finding.gpu)
+            for one in record.observations
+            if one.finding.host
+        },
+        key=lambda pair: (pair[0], pair[1] if pair[1] is not None else -1),
+    )
+    names = [host if gpu is None else f"{host}:{gpu}" for host, gpu in odd]
+    return Report(
+        ID,
+        TITLE,
+        ANALYSIS,
+        record.window,
+        QUESTIONS,
+        tuple(record.rows),
+        f"Anomalous: {', '.join(names)}." if names else "No GPU stands out.",
+        block=tuple(summary(scene, names)),
+    )
+
+
+def _missing(scene: Scene, record: Record, row: str, question: str) -> bool:
+    why = scene.answers.missing(question)
+    if why:
+        record.row(row, None, why, question=question)
+    return bool(why)
+
+
+def culprit(
+    scene: Scene, question: str, host: str, span: Span, highest: bool = True
+) -> Optional[int]:
+    """Which GPU of a host it is, where each of them was asked for."""
+    table = scene.table(question).pick(hosts=[host]).between(span.start, span.end)
+    best: Optional[int] = None
+    extreme = -np.inf
+    for where, row in table:
+        known = row[~np.isnan(row)]
+        if not known.size:
+            continue
+        value = float(np.max(known)) if highest else -float(np.min(known))
+        if value > extreme:
+            best, extreme = where.gpu, value
+    return best
+
+
+def _temperature(scene: Scene, record: Record, slow: dict[str, Span]) -> None:
+    """Hot is a remark; hot and slow, or beyond what the hardware bears, is throttling."""
+    if _missing(scene, record, "temperature", "gpu-temperature"):
+        return
+    table = scene.table("gpu-temperature").pick("max")
+    hits = 0
+    for where, row in table:
+        warm = above(table, row, WARM_C)
+        if not warm:
+            continue
+        hits += 1
+        hottest = max(warm, key=lambda one: one.peak)
+        gpu = culprit(scene, "gpu-temperature-fine", where.host, hottest)
+        throttled = where.host in slow and slow[where.host].start >= warm[0].start - 60
+        hot = hottest.peak > HOT_C
+        text = f"{hottest.peak:.0f} degrees at most" + (", and its clock fell" if throttled else "")
+        record.row(
+            "temperature",
+            True,
+            text + (": throttling" if hot or throttled else ": of concern"),
+            [where.host],
+            hottest.peak,
+            "C",
+            "gpu-temperature",
+            gpu,
+        )
+        record.observe(
+            "temperature",
+            "thermal-throttling",
+            [
+                Evidence(
+                    scene.answers.promql("gpu-temperature"), text, hottest.peak, hottest.peak_time
+                )
+            ],
+            where.host,
+            warm[0].start,
+            Confidence.CONFIRMED
+            if throttled
+            else Confidence.LIKELY
+            if hot
+            else Confidence.POSSIBLE,
+            None if hot or throttled else Severity.INFO,
+            gpu=gpu,
+            until=warm[-1].end,
+            recovered=not warm[-1].open and warm[-1].end < scene.window.end - 120,
+            uncertainty_s=table.step_s,
+        )
+    if not hits:
+        text = f"none above {WARM_C:.0f} degrees"
+        record.row("temperature", False, text, question="gpu-temperature")
+        record.rule_out("thermal-throttling", text)
+
+
+def _power(scene: Scene, record: Record) -> None:
+    """GPUs of one node that draw differently for the same work."""
+    if _missing(scene, record, "power-spread", "gpu-power"):
+        return
+    steady = scene.steady("gpu-power")
+    fine = scene.steady("gpu-power-fine")
+    hits = 0
+    for host, spread in spreads(steady).items():
+        each = fine.pick(hosts=[host])
+        gpu: Optional[int] = None
+        if len(each) > 1:
+            spread, gpu = _outlier(each)
+        if spread <= SPREAD_WATTS or scene.trained is None:
+            continue
+        hits += 1
+        text = f"{spread:.0f} W between GPUs of one node over {SMOOTH_S / 60:.0f} minutes"
+        record.row("power-spread", True, text, [host], spread, "W", "gpu-power", gpu)
+        record.observe(
+            "power-spread",
+            "gpu-power-outlier",
+            [Evidence(scene.answers.promql("gpu-power"), text, spread)],
+            host,
+            _since(steady, host),
+            Confidence.POSSIBLE,
+            gpu=gpu,
+            symptom=True,
+            uncertainty_s=SMOOTH_S,
+        )
+    if not hits:
+        why = "" if scene.trained else ", but no training was seen"
+        record.row(
+            "power-spread",
+            False if scene.trained else None,
+            f"no node's GPUs differ by more than {SPREAD_WATTS:.0f} W{why}",
+            question="gpu-power",
+        )
+
+
+def smoothed(row: Floats, step_s: float, over_s: float = SMOOTH_S) -> Floats:
+    """Running mean over a time, NaN left out; NaN where less than half of it is known."""
+    width = max(1, round(over_s / step_s)) if step_s else 1
+    known = ~np.isnan(row)
+    kernel = np.ones(width)
+    counts = np.convolve(known.astype(np.float64), kernel, "valid")
+    sums = np.convolve(np.where(known, row, 0.0), kernel, "valid")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(counts * 2 >= width, sums / counts, np.nan)
+
+
+def spreads(steady: Table) -> dict[str, float]:
+    """Widest gap between a host's highest and lowest GPU, each averaged over five minutes.
+
+    Noise makes extremes of many GPUs wider than any GPU's own average: an upper bound.
+    """
+    found = {}
+    lows, highs = steady.pick("min"), steady.pick("max")
+    for where, row in highs:
+        low = lows.row(where.host, "min")
+        if low is None or row.size * max(steady.step_s, 1.0) < SMOOTH_S:
+            continue
+        gap = smoothed(row, steady.step_s) - smoothed(low, steady.step_s)
+        known = gap[~np.isnan(gap)]
+        if known.size:
+            found[where.host] = float(np.max(known))
+    return found
+
+
+def _outlier(each: Table) -> tuple[float, Optional[int]]:
+    """Widest gap of averages between GPUs, and the GPU that is furthest from the middle."""
+    means = np.array([smoothed(row, each.step_s) for _, row in each])
+    if not means.size or np.isnan(means).all():
+        return 0.0, None
+    with np.errstate(invalid="ignore"):
+        gap = np.nanmax(means, axis=0) - np.nanmin(means, axis=0)
+        away = np.nanmedian(np.abs(means - np.nanmedian(means, axis=0)), axis=1)
+    return float(np.nanmax(gap)), each.where[int(np.nanargmax(away))].gpu
+
+
+def _since(steady: Table, host: str) -> Optional[float]:
+    """When the gap between a host's GPUs first was wide."""
+    low, high = steady.row(host, "min"), steady.row(host, "max")
+    if low is None or high is None:
+        return None
+    found = [one for one in above(steady, high - low, SPREAD_WATTS) if one.sustained]
+    return found[0].start if found else None
+
+
+def _clock(scene: Scene, record: Record) -> dict[str, Span]:
+    """Hosts whose slowest GPU falls well below what the job's GPUs run at, and stays there."""
+    if _missing(scene, record, "clock", "gpu-clock"):
+        return {}
+    table = scene.steady("gpu-clock")
+    lows, means = table.pick("min"), table.pick("avg")
+    if not len(lows) or not lows.times.size or scene.trained is None:
+        record.row("clock", None, "no clock while training went on", question="gpu-clock")
+        return {}
+    with np.errstate(invalid="ignore"):
+        usual = _column_medians(means.values)
+    overall = middle(usual) or 0.0
+    found: dict[str, Span] = {}
+    for where, row in lows:
+        own = middle(row[: max(3, row.size // 3)]) or overall
+        floor = CLOCK_SHARE * np.minimum(np.maximum(usual, 0.5 * overall), max(own, 1.0))
+        held = [one for one in below(lows, row - floor, 0.0) if one.sustained]
+        if held:
+            found[where.host] = held[0]
+    for host, span in list(found.items())[:_NAMED]:
+        during = lows.pick(hosts=[host]).between(span.start, span.end).values
+        value = float(np.nanmin(during))
+        gpu = culprit(scene, "gpu-clock-fine", host, span, highest=False)
+        text = f"{value:.0f} MHz, where the job's GPUs run at {overall:.0f} MHz"
+        record.row("clock", True, text, [host], value, "MHz", "gpu-clock", gpu)
+        record.observe(
+            "clock",
+            "gpu-clock-drop",
+            [Evidence(scene.answers.promql("gpu-clock"), text, value, span.start)],
+            host,
+            span.start,
+            Confidence.LIKELY,
+            gpu=gpu,
+            symptom=True,
+            until=span.end,
+            recovered=not span.open,
+            uncertainty_s=lows.step_s,
+        )
+    if not found:
+        record.row("clock", False, "no GPU runs slower than the others", question="gpu-clock")
+    return found
+
+
+def _column_medians(values: Floats) -> Floats:
+    """Median over hosts at each time; NaN where none has a value."""
+    result = np.full(values.shape[1], np.nan)
+    known = ~np.isnan(values).all(axis=0)
+    result[known] = np.nanmedian(values[:, known], axis=0)
+    return result
+
+
+def _vram(scene: Scene, record: Record) -> None:
+    """Frameworks reserve memory in advance, so a full GPU is a remark."""
+    if _missing(scene, record, "vram", "gpu-vram"):
+        return
+    table, totals = scene.table("gpu-vram"), capacities(scene, VRAM_TOTAL)
+    hits = 0
+    for where, row in table:
+        total = totals.get(where.host)
+        if not total:
+            continue
+        full = above(table, 100.0 * row / total, VRAM_PERCENT)
+        if not full:
+            continue
+        hits += 1
+        worst = max(full, key=lambda one: one.peak)
+        gpu = culprit(scene, "gpu-vram-fine", where.host, worst)
+        text = f"{worst.peak:.1f} % of GPU memory in use, or reserved"
+        record.row("vram", True, text, [where.host], worst.peak, "%", "gpu-vram", gpu)
+        if hits <= _NAMED:
+            record.observe(
+                "vram",
+                "vram-pressure",
+                [Evidence(scene.answers.promql("gpu-vram"), text, worst.peak, worst.peak_time)],
+                where.host,
+                worst.start,
+                Confidence.POSSIBLE,
+                Severity.INFO,
+                gpu=gpu,
+                until=worst.end,
+                uncertainty_s=table.step_s,
+            )
+    if not hits:
+        known = bool(totals)
+        text = f"none above {VRAM_PERCENT:.0f} %" if known else f"{VRAM_TOTAL}: metric absent"
+        record.row("vram", False if known else None, text, question="gpu-vram")
+
+
+def capacities(scene: Scene, metric: str) -> dict[str, float]:
+    """What each host has of something, in bytes."""
+    found = {}
+    for where, row in scene.answers.table("capacity").pick(metric):
+        known = row[~np.isnan(row)]
+        if known.size:
+            found[where.host] = float(known[-1])
+    return found
+
+
+def _utilisation(scene: Scene, record: Record) -> None:
+    """GPUs that are not busy though steps go on."""
+    if _missing(scene, record, "utilisation", "gpu-utilisation"):
+        return
+    table = scene.steady("gpu-utilisation").pick("avg")
+    if scene.trained is None or not table.times.size:
+        record.row("utilisation", None, "no training to judge it by", question="gpu-utilisation")
+        return
+    hits = []
+    for where, row in table:
+        mean = middle(row)
+        if mean is not None and mean < USED_PERCENT:
+            hits.append((where.host, mean))
+            text = f"{mean:.0f} % in the middle of training"
+            record.row("utilisation", True, text, [where.host], mean, "%", "gpu-utilisation")
+    for host, mean in hits[:_NAMED]:
+        record.observe(
+            "utilisation",
+            "gpu-underutilised",
+            [Evidence(scene.answers.promql("gpu-utilisation"), "in steady training", mean)],
+            host,
+            float(table.times[0]),
+            Confidence.POSSIBLE,
+            symptom=True,
+            uncertainty_s=table.step_s,
+        )
+    if not hits:
+        text = f"not below {USED_PERCENT:.0f} % while training"
+        record.row("utilisation", False, text, question="gpu-utilisation")
+
+
+# ---- the summary block
+
+
+def summary(scene: Scene, odd: Iterable[str]) -> Iterator[str]:
+    """Lines of the health summary, in their order; what is absent is called so."""
+    gpus = sum(int(np.nanmax(row)) for _, row in scene.table("gpu-count") if np.any(row > 0))
+    yield f"GPU Health Summary ({len(scene.context.hosts)} nodes, {gpus} GPUs)"
+    yield "Temperature: " + _range(scene, "gpu-temperature", "C") + f" (threshold {WARM_C:.0f}C)"
+    widest = max(spreads(scene.steady("gpu-power")).values(), default=None)
+    spread = "spread unknown" if widest is None else f"spread {widest:.0f} W"
+    yield "Power: " + _range(scene, "gpu-power", "W") + f", {spread}"
+    model = scene.accelerator
+    nominal = (
+        f"nominal {model.clock_mhz:.0f} MHz" if model and model.clock_mhz else "nominal unknown"
+    )
+    yield "Core clock: " + _range(scene, "gpu-clock", "MHz", mean=False) + f" ({nominal})"
+    yield "VRAM: " + _vram_line(scene)
+    yield "Utilization: " + _range(scene, "gpu-utilisation", "%")
+    ue = _totals(scene, "gpu-errors", "ras")
+    ce = _totals(scene, "gpu-corrected", "ras")
+    yield f"RAS errors: {ce} correctable (in the window), {ue} uncorrectable (since boot)"
+    correctable = _totals(scene, "gpu-corrected", "pcie_correctable")
+    nonfatal = _totals(scene, "gpu-errors", "pcie_nonfatal")
+    fatal = _totals(scene, "gpu-errors", "pcie_fatal")
+    yield f"PCIe errors: {correctable} correctable, {nonfatal} non-fatal, {fatal} fatal"
+    yield "Anomalous GPUs: " + (", ".join(odd) or "None")
+
+
+def _range(scene: Scene, question: str, unit: str, mean: bool = True) -> str:
+    """Lowest, mean and highest while training went on, else of the whole window."""
+    table = scene.steady(question)
+    if not table.times.size or np.isnan(table.values).all():
+        table = scene.table(question)
+    if not len(table) or not table.times.size or np.isnan(table.values).all():
+        return scene.answers.missing(question) or "no samples"
+    low = float(np.nanmin(table.pick("min").values))
+    high = float(np.nanmax(table.pick("max").values))
+    middle_ = float(np.nanmean(table.pick("avg").values))
+    return f"min {low:.0f}, " + (f"avg {middle_:.0f}, " if mean else "") + f"max {high:.0f} {unit}"
+
+
+def _vram_line(scene: Scene) -> str:
+    table, totals = scene.table("gpu-vram"), capacities(scene, VRAM_TOTAL)
+    shares = [
+        (float(np.nanmax(row)), totals[where.host])
+        for where, row in table
+        if totals.get(where.host) and not np.isnan(row).all()
+    ]
+    if not shares:
+        return scene.answers.missing("gpu-vram") or f"{VRAM_TOTAL}: metric absent"
+    used, total = max(shares, key=lambda pair: pair[0] / pair[1])
+    return f"{100 * used / total:.0f} % ({used / 1e9:.0f} GB/{total / 1e9:.0f} GB)"
+
+
+def _totals(scene: Scene, question: str, word: str) -> str:
+    """Sum over all GPUs of the counters whose name has a word in it."""
+    names = CORRECTED if question == "gpu-corrected" else FATAL
+    if not any(word in name and scene.context.discovery.has(name) for name in names):
+        return "unknown"
+    total = 0.0
+    table = scene.table(question)
+    overlap = max(1.0, table.span_s / table.step_s) if table.step_s else 1.0
+    for where, row in table:
+        if word in where.metric and not np.isnan(row).all():
+            total += float(np.nanmax(row)) if names is FATAL else float(np.nansum(row)) / overlap
+    return f"{total:.0f}"

@@ -1,0 +1,237 @@
+"""Worked out once for all: when training ran and stood, who was there, what power means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Optional
+
+import numpy as np
+
+from raydiag.catalog.hardware import Accelerator, accelerator
+from raydiag.model import Window
+from raydiag.playbooks.answers import Answers, Table
+from raydiag.playbooks.context import GHOST, Context
+from raydiag.playbooks.questions import QUESTIONS, range_s
+from raydiag.playbooks.training import Training
+from raydiag.tsdb.series import Floats
+
+_STALL_STEPS, _STALL_S = 10.0, 300.0
+_STALL_SAVES, _STALL_SAVE_S = 3.0, 1800.0
+_SETTLE_S = 60.0  # until power and utilisation show what the collective does
+_IDLE_SHARE = 0.6  # of the power in training: below it nothing is computed
+_ACTIVE_SHARE = 0.75
+_DEATH_S = 60.0
+_DEATH_SAMPLES = 5.0
+_FINAL = ("completed",)
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Steps stopped; `end` is the end of the window, or the error that ended the job."""
+
+    start: float  # the last completed step
+    end: float
+    step: Optional[int]
+
+    @property
+    def settled(self) -> Window:
+        """Without its beginning, in which GPUs still finish what they had."""
+        return Window(min(self.start + _SETTLE_S, self.end), self.end)
+
+
+@dataclass(frozen=True)
+class Death:
+    """A host whose series of every kind stopped while others went on."""
+
+    host: str
+    time: float  # its last sample
+    sources: tuple[str, ...]  # "hw", "ray": what it had
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What power means in this job."""
+
+    idle_watts: float  # below: nothing is computed, though a collective may spin
+    active_watts: float  # at least: training
+    usual_watts: Optional[float]  # in this job's own steady training
+    source: str
+
+
+class Scene:
+    """The context, the answers, and what follows from both."""
+
+    def __init__(self, context: Context, answers: Answers) -> None:
+        self.context, self.answers = context, answers
+        self.window, self.job = context.window, context.job
+
+    @cached_property
+    def training(self) -> Training:
+        return Training.of(self.answers)
+
+    def table(self, question: str) -> Table:
+        """The answer by host, without ghost data."""
+        found = self.answers.table(question)
+        known = next((one for one in QUESTIONS if one.id == question), None)
+        span = range_s(self.context, found.step_s) if known and known.counter else found.span_s
+        table = replace(found, span_s=span)
+        return self.without(table, GHOST, question=question)
+
+    def without(self, table: Table, *kinds: str, question: str = "") -> Table:
+        """NaN where a mask of these kinds (default: any) covers a value."""
+        metric = next((one.metrics[0] for one in QUESTIONS if one.id == question), "")
+        values, hosts = table.values, {one.host for one in self.context.masks if one.host}
+        common = self.context.judged(table.times, "", metric, *kinds, lag_s=table.span_s)
+        if not common.all():
+            values = np.where(common[None, :], values, np.nan)
+        for index, where in enumerate(table.where):
+            if where.host in hosts:
+                keep = self.context.judged(
+                    table.times, where.host, metric, *kinds, lag_s=table.span_s
+                )
+                values = values.copy() if values is table.values else values
+                values[index, ~keep] = np.nan
+        return replace(table, values=values)
+
+    def steady(self, question: str) -> Table:
+        """Only while training went on, without saves, warm-up and the like."""
+        table = self.without(self.table(question), question=question)
+        return table if self.trained is None else table.between(*self.trained)
+
+    @cached_property
+    def trained(self) -> Optional[tuple[float, float]]:
+        """First and last completed step; None without steps."""
+        times = self.training.times
+        return (float(times[0]), float(times[-1])) if times.size > 1 else None
+
+    # ---- steps that stop
+
+    @cached_property
+    def last_step(self) -> tuple[Optional[int], Optional[float]]:
+        """The newest step and when it ended, from series and log together."""
+        job, seen = self.job, self.training.last
+        if seen is None:
+            return job.last_step, job.last_step_time
+        step, time = seen
+        if job.last_step is None or job.last_step <= step:
+            return step, time
+        if job.last_step_time is not None and job.last_step_time > time:
+            return job.last_step, job.last_step_time
+        # The log got further than the bridge: what is missing took its usual time.
+        each = job.step_time_s or self.training.step_time_s or 0.0
+        return job.last_step, min(time + (job.last_step - step) * each, self.window.end)
+
+    @cached_property
+    def stall(self) -> Optional[Stall]:
+        """When steps stopped for longer than any save or slow step explains."""
+        step, time = self.last_step
+        if time is None or self.job.status in _FINAL or self._finished(step):
+            return None
+        end = self.window.end
+        if self.job.crash_time is not None:
+            end = min(end, self.job.crash_time)
+        if end - time <= self._patience_s(step):
+            return None
+        return Stall(time, end, step)
+
+    def _finished(self, step: Optional[int]) -> bool:
+        total = self.job.total_steps
+        return step is not None and total is not None and step >= total - 1
+
+    def _patience_s(self, step: Optional[int]) -> float:
+        each = self.training.step_time_s or self.job.step_time_s or 0.0
+        patience = max(_STALL_STEPS * each, _STALL_S)
+        period = self.job.checkpoint_period
+        if step is not None and period and (step + 1) % period == 0:
+            longest = self.job.longest_save_s or 0.0
+            patience = max(patience, _STALL_SAVES * longest, _STALL_SAVE_S)
+        return patience
+
+    # ---- hosts that stop
+
+    @cached_property
+    def deaths(self) -> tuple[Death, ...]:
+        """Hosts that went silent well before the others did."""
+        seen = {host: self.answers.last_seen(host) for host in self.context.hosts}
+        seen = {host: sources for host, sources in seen.items() if sources}
+        if len(seen) < 2:
+            return ()
+        lasts = {host: max(sources.values()) for host, sources in seen.items()}
+        patience = max(_DEATH_S, _DEATH_SAMPLES * self.context.resolution_s())
+        others = float(np.median(list(lasts.values())))
+        latest = max(lasts.values())
+        end = min(latest, self.window.end)
+        gone = [host for host, last in lasts.items() if last < end - patience]
+        # When most are silent it is the monitoring that ended, or the job.
+        if len(gone) * 2 > len(lasts) and others < end - patience:
+            return ()
+        return tuple(
+            Death(host, lasts[host], tuple(sorted(seen[host])))
+            for host in sorted(gone, key=lambda host: lasts[host])
+        )
+
+    @cached_property
+    def dead(self) -> frozenset[str]:
+        return frozenset(death.host for death in self.deaths)
+
+    @cached_property
+    def unseen(self) -> tuple[str, ...]:
+        """Hosts of the job without any power or utilisation in the answers."""
+        known = {*self.table("gpu-power").hosts, *self.table("gpu-utilisation").hosts}
+        return tuple(host for host in self.context.hosts if host not in known)
+
+    # ---- power
+
+    @cached_property
+    def accelerator(self) -> Optional[Accelerator]:
+        """The model, as told from outside or by Ray's series."""
+        known = accelerator(self.context.gpu_model)
+        answer = self.answers.answer("gpu-utilisation")
+        for series in answer.series if answer is not None else ():
+            known = known or accelerator(series.labels.get("GpuDeviceName"))
+        return known
+
+    @cached_property
+    def levels(self) -> Optional[Levels]:
+        """From the model's numbers and this job's own training; None with neither."""
+        model, usual = self.accelerator, self._usual_watts()
+        idle = (model.waiting_watts or model.idle_watts) if model else None
+        active = usual or (model.active_watts if model else None)
+        if active is None:
+            return None
+        between = (idle + active) / 2 if idle and idle < active else _IDLE_SHARE * active
+        source = "this job's own training" if usual else "the model's levels"
+        if model and idle:
+            source += f" and {model.model}'s idle power" if usual else f" ({model.model})"
+        return Levels(between, max(_ACTIVE_SHARE * active, between), usual, source)
+
+    def _usual_watts(self) -> Optional[float]:
+        power = self.steady("gpu-power").pick("avg")
+        values = power.values[~np.isnan(power.values)]
+        if self.trained is None or values.size < 8:
+            return None
+        usual = float(np.median(values))
+        model = self.accelerator
+        # A job that computed nothing all along has no baseline of its own.
+        if model and model.idle_watts and usual <= model.idle_watts:
+            return None
+        return usual
+
+
+def medians(table: Table, window: Window) -> dict[str, float]:
+    """Median of each host within a window; hosts without a sample are not in it."""
+    part = table.between(window.start, window.end)
+    return {
+        where.host: float(np.median(row[~np.isnan(row)]))
+        for where, row in part
+        if not np.isnan(row).all()
+    }
+
+
+def middle(values: Sequence[float] | Floats) -> Optional[float]:
+    """Median of what is known; None of nothing."""
+    known = np.asarray(values, dtype=np.float64)
+    known = known[~np.isnan(known)]
+    return float(np.median(known)) if known.size else None
