@@ -62,10 +62,7 @@ def open_directory(
     server.program()  # before anything is copied
     with private.directory() as place, contextlib.ExitStack() as stack:
         found, running, seen, lost = _served(where, place, stack, wait)
-        troubles = [
-            Unread(str(where), Status.ERROR, f"prometheus says: {text}")
-            for text in running.troubles()
-        ]
+        troubles = [_trouble(where, text) for text in running.troubles()]
         unread = (*found.unread, *seen.unread, *lost, *troubles)
         window = replace(found, blocks=seen.blocks).window
         client = Client(running.url, deadline_s)
@@ -98,6 +95,13 @@ def _served(
             source = where / (bad[0] if bad else "wal")
             lost.append(Unread(str(source), Status.ERROR, f"left out: {words}"))
     raise CannotRun(f"{where}: prometheus opens no part of it")
+
+
+def _trouble(where: Path, text: str) -> Unread:
+    if "WAL" not in text and "wal/" not in text:
+        return Unread(str(where), Status.ERROR, f"prometheus says: {text}")
+    reason = f"damaged; what follows the damage is missing; prometheus says: {text}"
+    return Unread(str(where / "wal"), Status.ERROR, reason)
 
 
 def _nothing(found: TsdbDirectory) -> str:

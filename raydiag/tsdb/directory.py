@@ -72,10 +72,10 @@ def locate(path: str) -> Path:
     Raises CannotRun when neither is there.
     """
     given = Path(path)
-    if not given.is_dir():
+    if not os.path.isdir(given):  # Path.is_dir raises where it may not look
         raise CannotRun(f"{path}: there is no such directory")
     inside = given / "prometheus"
-    if inside.is_dir() and not looks_like_data(given):
+    if os.path.isdir(inside) and not looks_like_data(given):
         return inside
     if looks_like_data(given) or given.name == "prometheus":
         return given
@@ -184,9 +184,9 @@ def _log_files(path: Path) -> list[Path]:
     """The files of one write-ahead log, checkpoints first. Raises NoData, Denied."""
     found: list[Path] = []
     for entry in _entries(path):
-        if _CHECKPOINT.fullmatch(entry.name) and entry.is_dir():
+        if _CHECKPOINT.fullmatch(entry.name) and os.path.isdir(entry):
             found += [one for one in _entries(entry) if _SEGMENT.fullmatch(one.name)]
-        elif _SEGMENT.fullmatch(entry.name) and entry.is_file():
+        elif _SEGMENT.fullmatch(entry.name) and os.path.isfile(entry):
             found.append(entry)
     return found
 

@@ -121,13 +121,12 @@ class Server:
         raise StartFailed(f"prometheus does not start: {words or 'it said nothing'}")
 
     def troubles(self) -> list[str]:
-        """What it said about its data at level warn or error, oldest first."""
+        """The errors that it met in its data, oldest first; what it does about them is no news."""
         found = []
         for fields in self._said():
-            about_data = fields.get("component") == "tsdb"
+            about_data = fields.get("component") == "tsdb" and "err" in fields
             if about_data and fields.get("level") in ("warn", "error"):
-                words = (fields.get("msg"), fields.get("dir") and Path(fields["dir"]).name)
-                text = ": ".join(one for one in (*words, fields.get("err")) if one)
+                text = f"{fields.get('msg', '')}: {fields['err']}"
                 found.append(text.replace(f"{self._data}/", ""))
         return list(dict.fromkeys(found))
 

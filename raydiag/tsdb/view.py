@@ -90,7 +90,7 @@ def _copy_log(
 
 def _link(block: Block, target: Path, unread: list[Unread]) -> bool:
     """Whether the block is there; a live server may have replaced it by a larger one by now."""
-    if not (block.path / "meta.json").exists():
+    if not os.path.exists(block.path / "meta.json"):
         return False
     (target / "chunks").mkdir(parents=True)
     for name in ("meta.json", "index"):
@@ -100,7 +100,7 @@ def _link(block: Block, target: Path, unread: list[Unread]) -> bool:
     tombstones = block.path / "tombstones"
     if _tombstones_hold(tombstones):
         os.symlink(tombstones.absolute(), target / "tombstones")
-    elif tombstones.exists():
+    elif os.path.exists(tombstones):
         reason = "damaged: samples that were deleted on purpose may appear again"
         unread.append(Unread(str(tombstones), Status.ERROR, reason))
     return True
