@@ -119,8 +119,8 @@ def run(context: Context, answers: Answers, only: Optional[Iterable[str]] = None
             if known is None or _is_graver(one, known):
                 seen[key] = one
     found = {one.finding.failure_class for one in seen.values()}
-    kept = [one for one in ruled_out if one.failure_class not in found]
-    return Outcome(tuple(seen.values()), tuple(reports), tuple(kept))
+    kept = {one.failure_class: one for one in ruled_out if one.failure_class not in found}
+    return Outcome(tuple(seen.values()), tuple(reports), tuple(kept.values()))
 
 
 def _is_graver(one: Observation, other: Observation) -> bool:

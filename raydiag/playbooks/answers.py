@@ -134,7 +134,7 @@ class Answers:
         return answer.series if answer is not None and answer.ok else ()
 
     def _table(self, answer: Answer) -> Table:
-        if not answer.ok or not answer.series:
+        if not answer.ok:
             return _NOTHING
         frame = Frame.of(answer.series)
         hosts = [self._discovery.host_of(labels) or "" for labels in frame.labels]

@@ -13,6 +13,7 @@ import numpy as np
 
 from raydiag.model import Confidence, Evidence, Window
 from raydiag.playbooks import network_health, rdma
+from raydiag.playbooks.context import SAVE
 from raydiag.playbooks.observed import Record, Report
 from raydiag.playbooks.questions import DMESG, PROCESSES, TCP_RETX
 from raydiag.playbooks.scene import Levels, Scene, medians, middle
@@ -248,7 +249,8 @@ def _network_row(scene: Scene, record: Record, trigger: list[str]) -> None:
         record.row("network", True, "; ".join(trigger), question="rdma-retransmits")
     else:
         record.row("network", False, "RDMA clean before and in the stall")
-    table = scene.table("tcp-retransmits").between(stall.start - _BEFORE_S, stall.start)
+    everything = scene.without(scene.table("tcp-retransmits"), SAVE, question="tcp-retransmits")
+    table = everything.between(stall.start - _BEFORE_S, stall.start)
     loud = [
         where.host
         for where, row in table

@@ -75,7 +75,8 @@ class Scene:
         """The answer by host, without ghost data."""
         found = self.answers.table(question)
         known = next((one for one in QUESTIONS if one.id == question), None)
-        span = range_s(self.context, found.step_s) if known and known.counter else found.span_s
+        is_rate = known is not None and known.counter and found.step_s > 0
+        span = range_s(self.context, found.step_s) if is_rate else found.span_s
         table = replace(found, span_s=span)
         return self.without(table, GHOST, question=question)
 
