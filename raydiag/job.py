@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Optional
@@ -317,28 +317,11 @@ def _fitting(
     judged: Triage, outcome: Outcome, stack: Report, request: Request
 ) -> tuple[Report, ...]:
     """Reports to show: all where all were asked for, or where what fits explains nothing."""
-    wanted = _PLAYBOOKS.get(judged.primary or judged.status.value, ())
+    wanted = set(playbooks.chosen(judged.primary, judged.cascade))
     found = {one.playbook for one in outcome.observations}
-    if request.every_playbook or not wanted or not found & set(wanted):
+    if request.every_playbook or not found & wanted:
         return (*outcome.reports, stack)
-    fitting = [one for one in outcome.reports if one.playbook in {*wanted, *found}]
-    return (*fitting, stack)
-
-
-# By the class that triage names: which playbooks answer it.
-_PLAYBOOKS: Mapping[str, tuple[str, ...]] = {
-    "hang": ("rccl-hang",),
-    "cancelled": ("rccl-hang",),
-    "heartbeat-timeout": ("heartbeat", "rccl-hang"),
-    "oom-host": ("host-oom",),
-    "node-fail": ("host-oom", "node-failure"),
-    "signal-kill": ("host-oom", "node-failure"),
-    "unknown-death": ("host-oom", "node-failure"),
-    "nccl-timeout": ("network-health",),
-    "nccl-error": ("network-health",),
-    "tgs-degradation": ("node-failure", "network-health", "training-stability"),
-    "checkpoint-fs-error": ("host-oom", "network-health"),
-}
+    return (*(one for one in outcome.reports if one.playbook in wanted | found), stack)
 
 
 # ---- log and metrics together

@@ -44,18 +44,6 @@ def span(kind: str, start: float, end: float, host: Optional[str] = None, prefix
     return Mask(kind, start, end, host, prefix)
 
 
-def share_of(masks: Iterable[Mask], start: float, end: float) -> float:
-    """How much of a stretch of time is covered by any of the masks, 0 to 1."""
-    if end <= start:
-        return 0.0
-    covered, reached = 0.0, start
-    for one in sorted(masks, key=lambda one: one.start):
-        low, high = max(one.start, reached), min(one.end, end)
-        if high > low:
-            covered, reached = covered + high - low, high
-    return covered / (end - start)
-
-
 @dataclass(frozen=True, eq=False)
 class Steps:
     """Completed training steps of the last run: numbers and the times at which they ended."""
