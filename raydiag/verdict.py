@@ -219,8 +219,14 @@ def _rank(finding: Finding) -> int:
 def _in_time(chain: Chain) -> Chain:
     """Root first, then by onset; what has no date comes last."""
     root, *others = chain.findings
-    others.sort(key=lambda one: (one.onset is None, one.onset or 0.0))
-    return Chain((root, *others), chain.confidence)
+    known = catalog.failures()
+
+    def moment(one: Finding) -> tuple[bool, float, int]:
+        # Of one moment, what can have more effects is nearer to the root.
+        reach = len(known[one.failure_class].can_cause)
+        return one.onset is None, one.onset or 0.0, -reach
+
+    return Chain((root, *sorted(others, key=moment)), chain.confidence)
 
 
 def _chosen(
