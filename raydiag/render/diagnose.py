@@ -8,7 +8,6 @@ from raydiag.job import Examined
 from raydiag.model import Severity
 from raydiag.playbooks.observed import Report
 from raydiag.render.diagnose_content import (
-    EVIDENCE,
     LINKS,
     coverage_lines,
     footer,
@@ -34,7 +33,7 @@ def text_report(examined: Examined, colour: bool, width: int, every: bool) -> st
     blocks = [
         _verdict(examined, page),
         _chain(examined, page),
-        *(_group(one, page, every) for one in others(examined, every)),
+        *(_group(one, examined, page, every) for one in others(examined, every)),
         _list(page, "RULED OUT", [f"{o.failure_class}: {o.why}" for o in ruled_out(examined)]),
         *(_playbook(one, page, every) for one in reports(examined)),
         _list(page, "LOG", [" ".join(examined.triage.story)]),
@@ -66,20 +65,20 @@ def _chain(examined: Examined, page: Page) -> list[str]:
     lines = ["WHAT LED TO WHAT" if len(chain) > 1 else "EVIDENCE"]
     for finding in chain[:LINKS]:
         lines += page.wrap(terminal(link(finding)), "  ", "      ")
-        for text in seen(finding):
+        for text in seen(finding, examined):
             lines += page.wrap(terminal(text), "      ", "        ")
     if len(chain) > LINKS:
         lines.append(f"  (+{len(chain) - LINKS} more: JSON has all)")
     return lines
 
 
-def _group(group: Group, page: Page, every: bool) -> list[str]:
+def _group(group: Group, examined: Examined, page: Page, every: bool) -> list[str]:
     word = group.severity.value.upper()
-    name, *others = map(terminal, group.heading())
-    lines = page.wrap("  ".join([f"{word} {name}", *others]), "", "    ")
+    name, *parts = map(terminal, group.heading())
+    lines = page.wrap("  ".join([f"{word} {name}", *parts]), "", "    ")
     lines[0] = page.paint(word, COLOURS[group.severity]) + lines[0][len(word) :]
     lines += page.wrap(terminal(group.first.title), "  ", "  ")
-    for text in group.evidence(every)[: None if every else EVIDENCE]:
+    for text in seen(group.first, examined, every):
         lines += page.wrap(terminal(text), "    ", "      ")
     return lines
 

@@ -67,11 +67,21 @@ def link(finding: Finding) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def seen(finding: Finding) -> list[str]:
-    return [
-        f"{item.source}: {item.text}" if item.text else item.source
-        for item in finding.evidence[:EVIDENCE]
-    ]
+def seen(finding: Finding, examined: Examined, every: bool = False) -> list[str]:
+    """Evidence, a line each. A query goes by its id; the JSON spells it out."""
+    names = _query_names(examined)
+    shown = finding.evidence if every else finding.evidence[:EVIDENCE]
+    lines = []
+    for item in shown:
+        source = names.get(item.source, item.source)
+        text = f"{source}: {item.text}" if item.text else source
+        lines.append(text if item.time is None else f"{text}  ({utc(item.time)})")
+    return lines
+
+
+def _query_names(examined: Examined) -> dict[str, str]:
+    asked = examined.metrics.asked if examined.metrics is not None else ()
+    return {one.promql: one.id for one in asked}
 
 
 def next_steps(examined: Examined) -> Sequence[str]:
