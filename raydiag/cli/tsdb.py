@@ -160,8 +160,8 @@ def _view(arguments: argparse.Namespace) -> int:
             if _is_url(job):
                 raise UsageError(f"{job}: a server that runs needs no view: open it in a browser")
             opened.append((job, stack.enter_context(_opened(arguments, job))))
-        _show(arguments, render.view_document(opened), render.view_text(opened))
         with contextlib.suppress(KeyboardInterrupt):  # the normal end
+            _show(arguments, render.view_document(opened), render.view_text(opened))
             while all(_answers(connection) for _, connection in opened):
                 time.sleep(1)
             raise CannotRun("a server has ended by itself")
