@@ -37,7 +37,9 @@ _KINDS = (
     ),
     ("damaged", re.compile(r"corrupt|unexpected checksum|panic:", re.IGNORECASE)),
 )
-_TARGET = re.compile(r"https?://(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\]):\d+|target=(?P<other>[\w.-]+)")
+_TARGET = re.compile(
+    r"https?://(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\]):\d+|target=(?!http)(?P<other>[\w.-]+)"
+)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)")
 
 
