@@ -59,7 +59,8 @@ def hang_before_first_step(job: Job) -> Run:
     for series in world.signals.of(metric="ray_node_gpus_utilization"):
         if series.labels["GpuIndex"] not in (here if series.host == odd else usual):
             series.put(at, world.end, 0.0)
-    return Truth("rccl-hang", None, onset=None, also_hosts=((odd,),), never=_NOT_HUNG_BY)
+    # With no step there is no training power to compare with.
+    return Truth("rccl-hang", None, also=("hang",), also_hosts=((odd,),), never=_NOT_HUNG_BY)
 
 
 @kind("hang-after-rdma")
