@@ -158,6 +158,8 @@ def segments(block: Path) -> list[Path]:
         found = [one for one in (block / "chunks").iterdir() if _SEGMENT.fullmatch(one.name)]
     except OSError as error:
         raise _as_read_error("chunks", error) from None
+    if not found:
+        raise NoData("chunks has no file in it")
     return sorted(found)
 
 

@@ -14,9 +14,11 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
-from raydiag.errors import CannotRun
+from raydiag.errors import CannotRun, ParseError
 from raydiag.model import Status, Unread
+from raydiag.tsdb import salvage
 from raydiag.tsdb.directory import Block, TsdbDirectory, crc32c, segments
 
 # What the server adds while it reads the log: chunks of its own, as large as the log at most.
@@ -98,12 +100,30 @@ def _link(block: Block, target: Path, unread: list[Unread]) -> bool:
     for segment in segments(block.path):
         os.symlink(segment.absolute(), target / "chunks" / segment.name)
     tombstones = block.path / "tombstones"
-    if _tombstones_hold(tombstones):
-        os.symlink(tombstones.absolute(), target / "tombstones")
-    elif os.path.exists(tombstones):
+    holds = _tombstones_hold(tombstones)
+    if not holds and os.path.exists(tombstones):
         reason = "damaged: samples that were deleted on purpose may appear again"
         unread.append(Unread(str(tombstones), Status.ERROR, reason))
+    marks = _marks_of_loss(block, tombstones.read_bytes() if holds else b"", unread)
+    if marks is not None:
+        (target / "tombstones").write_bytes(marks)
+    elif holds:
+        os.symlink(tombstones.absolute(), target / "tombstones")
     return True
+
+
+def _marks_of_loss(block: Block, known: bytes, unread: list[Unread]) -> Optional[bytes]:
+    """Tombstones for what a chunk file that is cut short has lost; None where nothing is."""
+    try:
+        if not salvage.is_cut_short(block.path):
+            return None
+        lost = salvage.loss(block.path)
+    except (ParseError, struct.error, IndexError):
+        return None  # the server will say what is wrong with the index
+    whole = f"{len(lost.chunks)} of {lost.of_chunks} chunks, in {lost.series} of {lost.of_series}"
+    reason = f"cut short: {whole} series, are missing; the others are read"
+    unread.append(Unread(str(block.path / "chunks"), Status.ERROR, reason))
+    return salvage.tombstones(lost, known)
 
 
 def _tombstones_hold(path: Path) -> bool:

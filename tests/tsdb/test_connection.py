@@ -15,7 +15,7 @@ import pytest
 
 from raydiag.errors import CannotRun
 from raydiag.model import Status
-from raydiag.tsdb import connection, private, server, view
+from raydiag.tsdb import connection, ports, private, view
 from raydiag.tsdb.connection import EmptyTsdb, open_directory
 from raydiag.tsdb.series import Query
 from tests.tsdb import promtool, samples
@@ -194,6 +194,7 @@ def two_blocks(tmp_path: Path) -> Path:
         (lambda block: (block / "meta.json").unlink(), "meta.json is missing"),
         (lambda block: (block / "index").unlink(), "index is missing"),
         (lambda block: shutil.rmtree(block / "chunks"), "chunks is missing"),
+        (lambda block: (block / "chunks" / "000001").unlink(), "chunks has no file in it"),
         (lambda block: os.truncate(block / "chunks" / "000001", 0), "not a chunk file"),
         (lambda block: (block / "chunks" / "000001").write_bytes(b"x" * 99), "not a chunk file"),
     ],
@@ -398,8 +399,8 @@ def test_a_port_that_is_taken_between_choice_and_use_is_not_ours(
     """Another Prometheus answers there: it must not be taken for ours, nor be ended."""
     taken = int(live.url.rpartition(":")[2])
     offered = iter([taken])
-    choose = server.ports.free
-    monkeypatch.setattr(server.ports, "free", lambda avoid=(): next(offered, None) or choose(avoid))
+    choose = ports.free
+    monkeypatch.setattr(ports, "free", lambda avoid=(): next(offered, None) or choose(avoid))
     with open_directory(str(data)) as found:
         assert found.client.url != live.url
         answer = found.client.ask(Query.at("q", "count(up)", samples.END))
