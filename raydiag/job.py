@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -217,7 +218,10 @@ def _ask(
     context = replace(context, masks=masks.of_job(context, answers, seen.steps))
     finer = ask(playbooks.drill(context, answers))
     answers = Answers([*answers, *finer], found)
-    outcome = playbooks.run(context, answers)
+    with warnings.catch_warnings():
+        # Of a row without any sample numpy warns, and gives the NaN that is wanted.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        outcome = playbooks.run(context, answers)
     stack = Stack(context, answers, logs, seen.steps, judged.progress.last_step, facts.header.ray)
     watched, report = observability.judge(stack)
     dead = {

@@ -60,6 +60,14 @@ OBSERVABILITY = frozenset(
         "host-missing",
     }
 )
+# Of one device at one time the first says more than the second, which is its evidence.
+_MORE_SPECIFIC = (
+    ("rdma-port-down", "rdma-retry-exhausted"),
+    ("rdma-port-down", "rdma-degraded"),
+    ("rdma-retry-exhausted", "rdma-degraded"),
+    ("pcie-fatal", "pcie-degraded"),
+    ("gpu-memory-error", "gpu-memory-degrading"),
+)
 _OVER_S = 600.0  # what ended so long before an effect did not cause it
 _NEAR_S = 120.0  # causes that are all so near to an effect are told apart by how grave they are
 _SLACK_S = 60.0  # times of one event differ by so much between sources
@@ -135,7 +143,7 @@ def exit_code(explained: Explained, case: Case) -> int:
 
 
 def _ordered(observations: Iterable[Observation]) -> list[Observation]:
-    """Completed, one for each class and place, the gravest and earliest first."""
+    """Completed, one for each fault and place, the gravest and earliest first."""
     best: dict[tuple[object, ...], Observation] = {}
     for one in observations:
         one = replace(one, finding=diagnosis.filled(one.finding))
@@ -143,7 +151,37 @@ def _ordered(observations: Iterable[Observation]) -> list[Observation]:
         key = (found.failure_class, found.host, found.gpu, found.device)
         known = best.get(key)
         best[key] = one if known is None else _merged(known, one)
-    return sorted(best.values(), key=lambda one: diagnosis.order(one.finding))
+    return sorted(_specific(best.values()), key=lambda one: diagnosis.order(one.finding))
+
+
+def _specific(observations: Iterable[Observation]) -> list[Observation]:
+    """One fault of one device is one finding, of the class that says most about it."""
+    left = list(observations)
+    for special, general in _MORE_SPECIFIC:
+        for one in [o for o in left if o.finding.failure_class == special]:
+            same = [
+                other
+                for other in left
+                if other.finding.failure_class == general
+                and _place(other.finding) == _place(one.finding)
+                and other.before_job == one.before_job
+            ]
+            for other in same:
+                left.remove(other)
+                left[left.index(one)] = one = _absorbed(one, other)
+    return left
+
+
+def _place(finding: Finding) -> tuple[object, ...]:
+    return finding.host, finding.gpu, finding.device
+
+
+def _absorbed(one: Observation, other: Observation) -> Observation:
+    """The specific one, dated from the first sign, with the evidence of both."""
+    onsets = [o.finding.onset for o in (one, other) if o.finding.onset is not None]
+    evidence = (*one.finding.evidence, *other.finding.evidence)
+    finding = replace(one.finding, onset=min(onsets, default=None), evidence=evidence)
+    return replace(one, finding=finding, uncertainty_s=max(one.uncertainty_s, other.uncertainty_s))
 
 
 def _merged(one: Observation, other: Observation) -> Observation:
@@ -191,6 +229,9 @@ def _can_cause(cause: Observation, effect: Observation, case: Case) -> bool:
         return False  # the job went well with it
     here = one.host is None or other.host is None or one.host == other.host
     if not here and other.failure_class not in _FELT_BY_PEERS:
+        return False
+    apart = one.gpu is not None and other.gpu is not None and one.gpu != other.gpu
+    if here and apart and other.failure_class not in SYMPTOMS:
         return False
     if one.onset is None or other.onset is None:
         return True

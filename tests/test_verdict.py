@@ -159,7 +159,7 @@ def test_the_whole_chain_has_its_root_first() -> None:
     """A link that is down loses packets, so the collective stalls, so power and speed fall."""
     told = hung(
         seen("rdma-port-down", "node2", 900, device="rdma3"),
-        seen("rdma-retry-exhausted", "node2", 920, device="rdma3"),
+        seen("rdma-retry-exhausted", "node2", 920, device="rdma4"),
         seen("tgs-degradation", onset=1005, symptom=True),
         seen("gpu-underutilised", "node1", 1010, symptom=True),
     )
@@ -168,6 +168,28 @@ def test_the_whole_chain_has_its_root_first() -> None:
         *("rdma-port-down", "rdma-retry-exhausted", "rccl-hang", "hang"),
         *("tgs-degradation", "gpu-underutilised"),
     ]
+
+
+def test_one_fault_of_one_device_is_one_finding_of_the_most_specific_class() -> None:
+    told = hung(
+        seen("rdma-degraded", "node2", 900, device="rdma3"),
+        seen("rdma-retry-exhausted", "node2", 960, device="rdma3"),
+        seen("rdma-degraded", "node1", 100, device="rdma3", until=T0 + 200, recovered=True),
+    )
+    assert told.verdict.failure_class == "rdma-retry-exhausted"
+    assert told.verdict.onset == T0 + 900  # of its first sign
+    assert told.verdict.devices == (("node2", "rdma3"),)
+    root = told.diagnosis.chains[0].findings[0]
+    assert [item.source for item in root.evidence][-1] == "rdma-degraded node2"
+
+
+def test_errors_of_one_gpu_come_from_no_other_gpu() -> None:
+    told = judged(
+        seen("gpu-memory-degrading", "node1", 100, gpu=1),
+        seen("gpu-memory-error", "node1", 900, gpu=3),
+    )
+    assert told.verdict.gpus == (("node1", 3),)
+    assert len(told.diagnosis.chains) == 2
 
 
 def test_peers_resend_to_a_node_that_died() -> None:

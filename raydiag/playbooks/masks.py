@@ -135,18 +135,17 @@ def saves(
         return found
     longest = 0.0
     for number in save_steps(steps, period):
-        if number == steps.first:
-            continue  # part of the warm-up
-        start = _began(steps, number, usual)
+        # A fresh run saves with its very first step, somewhere in the start-up.
+        start = -math.inf if number == steps.first else _began(steps, number, usual)
         end = _paid_for(steps, number, usual, is_async)
         if end is None:
             limit = _SAVE_FACTOR * longest if longest else _SAVE_UNSEEN_S
             found.append(span(SAVE, start, start + max(limit, usual)))
             continue
-        if end - start > _SLOW_STEP * usual:
+        if number != steps.first and end - start > _SLOW_STEP * usual:
             longest = max(longest, end - start)
         if is_async is not False:
-            end = max(end, start + WRITEBACK_S)
+            end = max(end, max(start, float(steps.ended_at[0])) + WRITEBACK_S)
         found.append(span(SAVE, start, end))
     return found
 
