@@ -174,6 +174,7 @@ class _Host:
     def _rdma(self) -> None:
         counts = len(self.times)
         busy = np.where(self.main == TRAIN, self.load.mean(axis=0), 0.0)
+        busy[self.main == SAVE] = self.job.save_traffic
         for port in self.job.ports:
             told = {"device": port, "port": "1"}
             for metric, rate in _RDMA_RATES.items():

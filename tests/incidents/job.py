@@ -90,6 +90,7 @@ class Job:
     waiting_clock: bool = True  # sclk stays up while GPUs spin
     save_util: float = 5.0
     save_power: float = 0.06  # share of the way from idle to active
+    save_traffic: float = 0.0  # share of RDMA traffic that flows on in a save
     heartbeat_s: int = 900
     overrides: list[Override] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)  # of the log, after the last step
@@ -223,5 +224,6 @@ def draw(seed: int, options: Options) -> Job:
         waiting_clock=bool(rng.random() < 0.5),
         save_util=float(rng.uniform(3, 45)),
         save_power=float(rng.uniform(0.04, 0.25)),
+        save_traffic=float(rng.choice([0.0, 1.0], p=[0.7, 0.3])),
         heartbeat_s=int(rng.choice([300, 900, 1800])),
     )
