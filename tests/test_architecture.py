@@ -71,7 +71,7 @@ _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue",
 # The report that the user asked for with -o, the directory of the embedded Ray, a file without a
 # name for what ssh says, and a throw-away server's directory: its links, its log, its removal.
 WRITES_FILES = {"cli/options.py", "cluster/local.py", "cluster/ssh.py"}
-WRITES_FILES |= {"tsdb/private.py", "tsdb/server.py", "tsdb/view.py"}
+WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private", "server", "view")}
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
 _WRITING_NAMES |= {"TemporaryDirectory", "TemporaryFile", "rmtree", "copytree", "copyfile", "move"}

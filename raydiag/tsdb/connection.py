@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,9 +81,11 @@ def _served(
         found = directory.read(where)  # anew: a live server may have replaced blocks meanwhile
         if found.empty:
             raise EmptyTsdb(_nothing(found))
-        seen = view.build(found, place / f"data{attempt}", without, with_log)
         try:
+            seen = view.build(found, place / f"data{attempt}", without, with_log)
             return found, stack.enter_context(server.running(seen.data, place, wait)), seen, lost
+        except view.Changed:
+            shutil.rmtree(place / f"data{attempt}", ignore_errors=True)
         except server.StartFailed as error:
             words = str(error)
             bad = [one for one in _NAMED_BLOCK.findall(words) if one not in without]
@@ -94,7 +97,7 @@ def _served(
                 with_log = False
             source = where / (bad[0] if bad else "wal")
             lost.append(Unread(str(source), Status.ERROR, f"left out: {words}"))
-    raise CannotRun(f"{where}: prometheus opens no part of it")
+    raise CannotRun(f"{where}: prometheus opens no part of it, or it never stands still")
 
 
 def _trouble(where: Path, text: str) -> Unread:

@@ -16,15 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from raydiag.errors import CannotRun, ParseError
+from raydiag.errors import CannotRun, ParseError, ReadError
 from raydiag.model import Status, Unread
 from raydiag.tsdb import salvage
-from raydiag.tsdb.directory import Block, TsdbDirectory, crc32c, segments
+from raydiag.tsdb.directory import LOGS, ULID, Block, TsdbDirectory, crc32c, segments
 
 # What the server adds while it reads the log: chunks of its own, as large as the log at most.
 _ROOM_FACTOR = 2
 _RESERVE_BYTES = 64 << 20
 _TOMBSTONES_MAGIC = 0x0130BA30
+
+
+class Changed(CannotRun):
+    """A live server replaced blocks or log meanwhile: what was listed is no longer the whole."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +50,23 @@ def build(
 ) -> View:
     """Fill `data`, which is not there yet; leaves out the blocks whose ULID is in `without`.
 
-    Raises CannotRun when not even the links can be made.
+    Raises Changed, and CannotRun when not even the links can be made.
     """
     unread: list[Unread] = []
     try:
         data.mkdir(mode=0o700)
         has_log = with_log and source.log_bytes > 0 and _copy_log(source, data, room, unread)
         shown = [one for one in source.blocks if one.ulid not in set(without)]
-        blocks = tuple(one for one in shown if _link(one, data / one.ulid, unread))
+        for one in shown:
+            _link(one, data / one.ulid, unread)
+        if names_of_blocks(source.path) != {one for one in source.files if ULID.fullmatch(one)}:
+            raise Changed(f"{source.path}: its blocks were replaced while they were looked at")
     except OSError as error:
         raise CannotRun(
             f"no room for a private view in {data.parent}: {error.strerror}; TMPDIR names another "
             "place"
         ) from None
-    return View(data, blocks, has_log, tuple(unread))
+    return View(data, tuple(shown), has_log, tuple(unread))
 
 
 def _copy_log(
@@ -81,8 +88,10 @@ def _copy_log(
             target = data / file.relative_to(source.path)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
+    except FileNotFoundError:
+        raise Changed(f"{source.path}: its log was cut while it was copied") from None
     except OSError as error:
-        for name in ("wal", "wbl"):
+        for name in LOGS:
             shutil.rmtree(data / name, ignore_errors=True)
         reason = f"could not be copied: {error.strerror}; {lost}"
         unread.append(Unread(str(source.path / "wal"), Status.ERROR, reason))
@@ -90,14 +99,19 @@ def _copy_log(
     return True
 
 
-def _link(block: Block, target: Path, unread: list[Unread]) -> bool:
-    """Whether the block is there; a live server may have replaced it by a larger one by now."""
-    if not os.path.exists(block.path / "meta.json"):
-        return False
+def names_of_blocks(path: Path) -> set[str]:
+    return {name for name in os.listdir(path) if ULID.fullmatch(name)}
+
+
+def _link(block: Block, target: Path, unread: list[Unread]) -> None:
     (target / "chunks").mkdir(parents=True)
     for name in ("meta.json", "index"):
         os.symlink((block.path / name).absolute(), target / name)
-    for segment in segments(block.path):
+    try:
+        files = segments(block.path)
+    except ReadError as error:
+        raise Changed(f"{block.path}: {error}") from None
+    for segment in files:
         os.symlink(segment.absolute(), target / "chunks" / segment.name)
     tombstones = block.path / "tombstones"
     holds = _tombstones_hold(tombstones)
@@ -109,7 +123,6 @@ def _link(block: Block, target: Path, unread: list[Unread]) -> bool:
         (target / "tombstones").write_bytes(marks)
     elif holds:
         os.symlink(tombstones.absolute(), target / "tombstones")
-    return True
 
 
 def _marks_of_loss(block: Block, known: bytes, unread: list[Unread]) -> Optional[bytes]:

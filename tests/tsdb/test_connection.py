@@ -15,7 +15,7 @@ import pytest
 
 from raydiag.errors import CannotRun
 from raydiag.model import Status
-from raydiag.tsdb import connection, ports, private, view
+from raydiag.tsdb import connection, directory, ports, private, view
 from raydiag.tsdb.connection import EmptyTsdb, open_directory
 from raydiag.tsdb.series import Query
 from tests.tsdb import promtool, samples
@@ -271,6 +271,44 @@ def test_all_blocks_broken_and_no_log(data: Path) -> None:
         os.truncate(block / "index", 3)
     with pytest.raises(EmptyTsdb, match="nothing in it can be read"):
         open_directory(str(data)).__enter__()
+
+
+# ---- what a live server does meanwhile
+
+
+def _cut_the_log(data: Path) -> None:
+    """As after a new block: what the log's old segments held is in a checkpoint."""
+    (data / "wal" / "checkpoint.00000000").mkdir()
+    (data / "wal" / "00000000").rename(data / "wal" / "checkpoint.00000000" / "00000000")
+
+
+def _replace_a_block(data: Path) -> None:
+    old = _newest_block(data)
+    old.rename(data / "01ARZ3NDEKTSV4RRFFQ69G5FAV")
+
+
+@pytest.mark.parametrize("change", [_cut_the_log, _replace_a_block])
+def test_what_changes_while_it_is_looked_at_is_looked_at_again(
+    data: Path, change: Damage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data / "wal").mkdir()
+    (data / "wal" / "00000000").write_bytes(b"\0" * 32768)
+    (data / "wal" / "00000001").write_bytes(b"\0" * 32768)
+    read, listings = directory.read, 0
+
+    def read_and_be_late(path: Path) -> directory.TsdbDirectory:
+        nonlocal listings
+        listings += 1
+        found = read(path)
+        if listings == 1:
+            change(data)
+        return found
+
+    monkeypatch.setattr(directory, "read", read_and_be_late)
+    with open_directory(str(data)) as found:
+        answer = found.client.ask(Query.at("q", "count(up)", samples.END))
+        assert [one.last for one in answer.series] == [6]
+        assert found.unread == () and found.has_log and listings == 2
 
 
 # ---- no room, no rights, no program
