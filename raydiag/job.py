@@ -38,8 +38,7 @@ from raydiag.tsdb.stack_logs import StackLogs
 
 DEADLINE_S = 120.0  # for all questions together
 _STALL_STEPS, _STALL_S = 10.0, 300.0
-_SETTLED_S = 60.0
-_BEFORE_S = 900.0  # of metrics from before the job, for what was so already then
+_START_UP_S = 1800.0  # until the first step: set-up and compilation
 _ENDED = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
 _NO_RAY = "the job ran without Ray (RAY=0), which has no metrics; RAY=1 records them"
 
@@ -114,7 +113,7 @@ def examine(facts: JobFacts, moment: Moment, request: Request) -> Examined:
         last_step_at=seen.steps.last_at if len(seen.steps) else progress.last_step_time,
         step_time_s=seen.steps.step_time_s or progress.step_time_s,
         ruled_out=_ruled_out(judged, seen, status),
-        told=status != "unknown",
+        told=status != "unknown" and not _never_began(judged, seen, status),
         log_only=seen.log_only,
     )
     explained = verdict.explain(case)
@@ -215,6 +214,7 @@ def _ask(
 
     answers = Answers(ask(playbooks.plan(context)), found)
     seen.steps = masks.steps_of(answers)
+    context = replace(context, job=replace(context.job, start=_start(facts, seen.steps)))
     context = replace(context, masks=masks.of_job(context, answers, seen.steps))
     finer = ask(playbooks.drill(context, answers))
     answers = Answers([*answers, *finer], found)
@@ -279,12 +279,10 @@ def _job(facts: JobFacts, judged: Triage) -> Job:
         crash = judged.origin.time
     if beats is not None and beats.time is not None:
         crash = beats.time
-    start = facts.first_time
     return Job(
         status=judged.status.value,
         primary=judged.primary,
         cascade=judged.cascade,
-        start=start,
         end=facts.summary.time if facts.summary is not None else None,
         first_step=progress.first_step,
         last_step=progress.last_step,
@@ -301,6 +299,14 @@ def _job(facts: JobFacts, judged: Triage) -> Job:
         saves=tuple(_saves(facts.saves)),
         config={**header.config, **header.passthrough},
     )
+
+
+def _start(facts: JobFacts, steps: Steps) -> Optional[float]:
+    """The first time in the log, when that is one from before training: mostly the only one."""
+    begun = facts.first_time
+    if begun is None or not len(steps) or begun > float(steps.ended_at[0]):
+        return None
+    return begun
 
 
 def _saves(logged: Sequence[LoggedSave]) -> Iterator[Save]:
@@ -344,6 +350,14 @@ def _status(judged: Triage, seen: _Seen) -> str:
     if silent <= max(_STALL_STEPS * usual, _STALL_S):
         return "running"
     return status
+
+
+def _never_began(judged: Triage, seen: _Seen, status: str) -> bool:
+    """It is said to run, and after so long there is not one step: nobody can call that well."""
+    if status != "running" or seen.window is None or len(seen.steps):
+        return False
+    waited = seen.window.end - seen.window.start
+    return judged.progress.last_step is None and waited > _START_UP_S
 
 
 def _told(judged: Triage, seen: _Seen, status: str) -> Iterator[Observation]:
