@@ -154,6 +154,11 @@ def short_name(text: str) -> str:
         return host[1:].partition("]")[0]
     if host.count(":") == 1:
         host = host.partition(":")[0]
-    if ":" in host or host.replace(".", "").isdigit():
+    if is_address(host):
         return host
     return host.partition(".")[0]
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IP address and no name."""
+    return ":" in host or host.replace(".", "").isdigit()

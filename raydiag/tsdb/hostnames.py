@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from raydiag.tsdb.discovered import HostSeries, Sight, short_name
+from raydiag.tsdb.discovered import HostSeries, Sight, is_address, short_name
 
 # The same words on every host.
 _NOBODY = {"", "localhost", "127.0.0.1", "::1", "0.0.0.0"}
@@ -60,7 +60,7 @@ class _Group:
 def _host(group: _Group, gpus: Mapping[str, int]) -> HostSeries:
     names, rows = group.names, group.rows
     labels = _values(rows, "host")
-    named = sorted(name for name in names if not _is_address(name))
+    named = sorted(name for name in names if not is_address(name))
     sights: dict[str, Sight] = {}
     for row in rows:
         known = sights.get(row.family, Sight(row.first, row.last))
@@ -70,7 +70,7 @@ def _host(group: _Group, gpus: Mapping[str, int]) -> HostSeries:
         (own or named or sorted(names))[0],
         labels,
         _values(rows, "instance"),
-        tuple(sorted(set(_values(rows, "ip")) | {one for one in names if _is_address(one)})),
+        tuple(sorted(set(_values(rows, "ip")) | {one for one in names if is_address(one)})),
         any(row.labels.get("IsHeadNode") == "true" for row in rows),
         sights,
         max((gpus.get(label, 0) for label in labels), default=0),
@@ -79,7 +79,3 @@ def _host(group: _Group, gpus: Mapping[str, int]) -> HostSeries:
 
 def _values(rows: Iterable[HostRow], label: str) -> tuple[str, ...]:
     return tuple(sorted({row.labels[label] for row in rows if row.labels.get(label)}))
-
-
-def _is_address(name: str) -> bool:
-    return ":" in name or name.replace(".", "").isdigit()

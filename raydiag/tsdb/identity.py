@@ -17,7 +17,7 @@ from typing import Optional
 from raydiag.model import Evidence, Finding, Window
 from raydiag.tsdb import promql
 from raydiag.tsdb.client import Client
-from raydiag.tsdb.discovered import Discovery
+from raydiag.tsdb.discovered import Discovery, is_address
 from raydiag.tsdb.series import Answer, Query, Series
 
 _STEP, _LOSS = "tb_step", "tb_learning_loss"
@@ -76,25 +76,30 @@ class Identity:
 
 
 def check(client: Client, seen: Discovery, logged: Logged) -> Identity:
-    """One query for the steps, where there are any to compare."""
-    apart = _apart(seen, logged)
-    if apart:
-        return Identity(Belief.WRONG, apart)
+    """One query for the steps, where there are any to compare; else hosts and times."""
     if not seen.has(_STEP) or not seen.has(_LOSS) or seen.window is None:
-        return Identity(Belief.UNVERIFIED, f"no training series to compare; {_hosts(seen, logged)}")
+        return _without_steps(seen, logged, "no training series to compare")
     length = promql.duration(seen.window.end - seen.window.start + 1)
     names = promql.any_of([_STEP, _LOSS, _FILL])
     span = f"{promql.selector('', match={'__name__': names})}[{length}]"
     answer = client.ask(Query.at("identity", span, seen.window.end))
     if not answer.ok:
-        return Identity(Belief.UNVERIFIED, f"the training series cannot be read: {answer.reason}")
-    return _judged(list(_compared(answer, logged)), seen, logged)
-
-
-def _judged(pairs: list[Compared], seen: Discovery, logged: Logged) -> Identity:
+        reason = f"the training series cannot be read: {answer.reason}"
+        return _without_steps(seen, logged, reason)
+    pairs = list(_compared(answer, logged))
     if not pairs:
-        reason = f"no step that both the log and the server know; {_hosts(seen, logged)}"
-        return Identity(Belief.UNVERIFIED, reason)
+        return _without_steps(seen, logged, "no step that both the log and the server know")
+    return _judged(pairs, logged)
+
+
+def _without_steps(seen: Discovery, logged: Logged, why: str) -> Identity:
+    apart = _apart(seen, logged)
+    if apart:
+        return Identity(Belief.WRONG, apart)
+    return Identity(Belief.UNVERIFIED, f"{why}; {_hosts(seen, logged)}")
+
+
+def _judged(pairs: list[Compared], logged: Logged) -> Identity:
     tolerance = _last_decimal(logged.losses)
     other = [one for one in pairs if not _equal(one, tolerance)]
     agreeing = len(pairs) - len(other)
@@ -155,7 +160,8 @@ def _last_decimal(losses: Iterable[float]) -> float:
 
 def _apart(seen: Discovery, logged: Logged) -> str:
     """Why the two cannot belong together; "" where nothing contradicts."""
-    named = [one.name for one in seen.hosts if one.labels]
+    # An address is on no node list, and says nothing.
+    named = [one.name for one in seen.hosts if one.labels and not is_address(one.name)]
     if logged.hosts and named and not {one.name for one in seen.hosts} & set(seen.expected):
         return (
             f"none of its hosts ({', '.join(named[:5])}) is on the job's node list "

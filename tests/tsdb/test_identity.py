@@ -98,6 +98,22 @@ def test_hosts_of_another_job(opened: Connection) -> None:
     assert "none of its hosts (mi10, mi11, mi12)" in found.reason
 
 
+def test_steps_prove_more_than_names(opened: Connection) -> None:
+    logged = Logged(STEPS, printed(samples.LOSSES), ("alias1", "alias2"), RAN)
+    assert checked(opened, logged, ("alias1", "alias2")).belief is Belief.VERIFIED
+
+
+def test_hosts_that_are_addresses_contradict_nothing(tmp_path: Path) -> None:
+    when = [(t, 1.0) for t in samples.times()]
+    series = [("hw_procs_running", {"host": "10.0.0.1"}, when)]
+    with pytest.MonkeyPatch.context() as patch:
+        promtool.provide(patch)
+        data = promtool.write_blocks(series, tmp_path / "prometheus")
+        with open_directory(str(data)) as found:
+            told = checked(found, Logged((), (), ("zz1",)), ("zz1",))
+    assert told.belief is Belief.UNVERIFIED
+
+
 def test_a_time_that_no_time_zone_explains(opened: Connection) -> None:
     day = 86400.0
     near = Window(samples.START + 12 * 3600, samples.END + 12 * 3600)
