@@ -88,22 +88,50 @@ def kmsg() -> None:
             subprocess.run([sys.executable, script, log, str(100_000_000), str(share)], check=True)
             # Into a pipe: with /dev/null as its output grep ends at the first match.
             floor = [_child_cpu_s(["sh", "-c", f"grep -c NVRM {log} | cat"]) for _ in range(3)]
-            ours = [_kmsg_cost(log) for _ in range(3)]
+            ours = [_cost("kmsg", log) for _ in range(3)]
             what = f"{share:.0%} of the lines faults"
             _show(f"grep -c, {what}", _spread(floor, "s CPU"), "-")
             _show(f"raydiag kmsg, {what}", _spread([cpu for cpu, _ in ours], "s CPU"), target)
             _show("peak memory", f"{max(peak for _, peak in ours):.0f} MiB", "< 150 MiB")
 
 
-def _kmsg_cost(log: str) -> tuple[float, float]:
+def triage() -> None:
+    """Looking for the signatures in 1 GiB, and the whole of `raydiag triage` on 100 MB."""
+    print("triage: the table's signatures in a job's log of 1 GiB")
+    script = Path(__file__).with_name("triage_scan.py")
+    speeds = json.loads(subprocess.check_output([sys.executable, str(script), "1024"]))
+    for name in ("bare hyperscan", "ripgrep", "plain re"):
+        speed = speeds[name]
+        _show(name, "not installed" if speed is None else f"{speed:.4f} GB/s of CPU", "-")
+    ours, slow = speeds["raydiag"], speeds["raydiag without hyperscan"]
+    if speeds["bare hyperscan"] is not None:
+        ratio = f"{ours:.3f} GB/s, {ours / speeds['bare hyperscan']:.2f} x"
+        _show("raydiag, against bare hyperscan", ratio, ">= 0.8 x")
+        if speeds["ripgrep"] is not None:
+            _show("raydiag, against ripgrep", f"{ours / speeds['ripgrep']:.2f} x", ">= 1 x")
+    ratio = f"{slow:.3f} GB/s, {slow / speeds['plain re']:.0f} x"
+    _show("raydiag without hyperscan, against plain re", ratio, ">= 2 x")
+    with tempfile.TemporaryDirectory() as directory:
+        log = str(Path(directory) / "job.log")
+        subprocess.run([sys.executable, str(script), log, "100"], check=True)
+        costs = [_cost("triage", log) for _ in range(3)]
+        _show("raydiag triage, 100 MB", _spread([cpu for cpu, _ in costs], "s CPU"), "< 1 s CPU")
+        _show("peak memory", f"{max(peak for _, peak in costs):.0f} MiB", "< 150 MiB")
+        with open(log, "wb") as stream:
+            stream.writelines(b"x" * (1 << 20) for _ in range(1 << 10))
+        _show("peak memory, one line of 1 GiB", f"{_cost('triage', log)[1]:.0f} MiB", "< 150 MiB")
+
+
+def _cost(command: str, log: str) -> tuple[float, float]:
     """CPU seconds and peak MiB of one run."""
     script = (
         "import resource, sys; from raydiag.cli import main; "
-        "main(['kmsg', '--format', 'json', '-o', '/dev/null', sys.argv[1]]); "
+        "main([sys.argv[1], '--format', 'json', '-o', '/dev/null', sys.argv[2]]); "
         "usage = resource.getrusage(resource.RUSAGE_SELF); "
         "print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)"
     )
-    cpu, peak = subprocess.check_output([sys.executable, "-c", script, log], text=True).split()
+    argv = [sys.executable, "-c", script, command, log]
+    cpu, peak = subprocess.check_output(argv, text=True).split()
     return float(cpu), float(peak)
 
 
@@ -269,6 +297,7 @@ _BENCHMARKS: dict[str, Callable[[], None]] = {
     "startup": startup,
     "judge": judge,
     "kmsg": kmsg,
+    "triage": triage,
     "node": node,
     "diagnose": diagnose,
     "cluster": cluster,

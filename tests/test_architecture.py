@@ -32,21 +32,30 @@ ARROWS = {
     "host": FOUNDATION,
     "procfs": NODE,
     "amdgpu": NODE,
+    "cgroup": NODE,
+    "nodeset": FOUNDATION,
     "confinement": set[str](),
     "carried": set[str](),
     "sandbox": FOUNDATION | {"confinement"},
-    "probes": NODE | {"amdgpu", "sandbox"},
+    "probes": NODE | {"amdgpu", "cgroup", "sandbox"},
     "records": FOUNDATION,
     "runner": NODE | {"confinement", "sandbox", "probes"},
     "catalog": FOUNDATION,
     "kernel_text": FOUNDATION | {"probes"},
     "kmsg": NODE | {"catalog", "diagnosis", "kernel_text", "probes", "rules"},
     "rules": FOUNDATION | {"catalog", "probes"},
+    "joblog": set(FOUNDATION),
+    "triage": FOUNDATION | {"catalog", "joblog"},
     "diagnosis": FOUNDATION | {"catalog", "rules"},
-    "render": FOUNDATION | {"kmsg", "tsdb"},
     "tsdb": FOUNDATION,
+    "playbooks": FOUNDATION | {"catalog", "tsdb"},
+    "verdict": FOUNDATION | {"catalog", "diagnosis", "playbooks"},
+    "job": FOUNDATION | {"joblog", "triage", "tsdb", "playbooks", "verdict"},
+    "render": FOUNDATION | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job"},
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
-    "cli": FOUNDATION | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "tsdb"},
+    "cli": FOUNDATION
+    | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "joblog", "triage"}
+    | {"tsdb", "job"},
 }
 
 IMPORTS_RAY = {"cluster/coordinator.py", "cluster/actor.py", "cluster/local.py"}
@@ -87,6 +96,7 @@ STARTS_PROCESSES = {
     "cluster/local.py",  # the coordinator, where no Jobs API starts it
     "cluster/ssh.py",  # the system's ssh, for --ssh
     "sandbox.py",  # run_command, in a reader of its kind
+    "joblog/slurm.py",  # squeue, scontrol, sacct, where they are installed
     "tsdb/server.py",  # the throw-away prometheus
 }
 FORKS = {"sandbox.py"}  # never in a Ray worker, which has threads
@@ -169,9 +179,10 @@ def test_what_measures_imports_no_judgement_and_starts_nothing() -> None:
         assert not roots(path) & {"subprocess", "multiprocessing", "requests", "ray", "yaml"}
 
 
-@pytest.mark.parametrize(
-    "path", [*sorted((PACKAGE / "rules").glob("*.py")), PACKAGE / "diagnosis.py"], ids=name
-)
+JUDGES = [path for part in ("rules", "triage") for path in sorted((PACKAGE / part).glob("*.py"))]
+
+
+@pytest.mark.parametrize("path", [*JUDGES, PACKAGE / "diagnosis.py"], ids=name)
 def test_what_judges_does_no_input_or_output(path: Path) -> None:
     outside = {"os", "io", "sys", "pathlib", "subprocess", "socket", "requests", "urllib", "http"}
     outside |= {"shutil", "tempfile", "ctypes", "time", "random", "ray", "psutil", "threading"}
@@ -336,9 +347,9 @@ def words(path: Path) -> set[str]:
 
 
 def test_what_judges_uses_the_catalogs_words_only() -> None:
-    found = set().union(*(words(path) for path in (PACKAGE / "rules").glob("*.py")))
-    found |= words(PACKAGE / "diagnosis.py")
+    found = set().union(*map(words, [*JUDGES, PACKAGE / "diagnosis.py"]))
     known = set(catalog.failures()) | {event.event for event in catalog.kernel_events()}
+    known |= {"node-exit", "before-training"}  # a kind of exit, and a time, of job logs
     assert found - known == set()
 
 

@@ -13,6 +13,7 @@ from raydiag.catalog.signatures import Signature, parse_signatures, table
 from raydiag.errors import CatalogError
 from raydiag.joblog.facts import Hit, Line, Prefix
 from raydiag.joblog.select import selector
+from raydiag.model import Severity
 from raydiag.triage.signatures import BESIDE_LINES, Classifier, make_selector
 
 ROWS = table().rows
@@ -86,3 +87,262 @@ def test_example_is_selected(row: Signature, text: str) -> None:
 def test_every_class_has_a_row_or_a_judge() -> None:
     assert {row.failure_class for row in ROWS} - {""} == JOB_CLASSES
     assert catalog.failures().keys() >= JOB_CLASSES | JUDGED
+
+
+# ---- what decides on a line
+
+
+def test_harmless_line_is_evidence_of_nothing() -> None:
+    text = "E0101 x.cc:1] failed call to cuInit: INTERNAL: CUDA error: UNKNOWN ERROR (303)"
+    assert rows_of(text) == {"cuinit-303"}
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12 bytes.", "oom-xla"),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB.", "oom-torch"),
+        ("Out of memory: Killed process 12 (python3)", "oom-kernel"),
+    ],
+)
+def test_memory_of_host_and_gpu_are_kept_apart(text: str, row: str) -> None:
+    assert rows_of(text) == {row}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Training subprocess killed by SIGKILL (signal 9)",
+        "[exec] Killed all processes in container trainer",
+        "zoom into the room",
+        "[cgroup] Sent SIGKILL to 0/0 processes",
+        "(1) The process is killed by SIGKILL by OOM killer due to high memory usage.",
+    ],
+)
+def test_word_alone_is_no_lack_of_host_memory(text: str) -> None:
+    assert "oom-host" not in {hit.failure_class for hit in hits(text)}
+
+
+def test_kill_that_hit_something_is_not_harmless() -> None:
+    assert {hit.role for hit in hits("[cgroup] Sent SIGKILL to 3/8 processes")} <= {"either"}
+
+
+def test_network_warning_counts_in_training_only() -> None:
+    text = "mi2099:1:2 [0] transport.cc:90 NCCL WARN Cannot reach 10.0.0.4"
+    assert rows_of(text, training=True) == {"nccl-warn"}
+    assert rows_of(text, training=False) == set()
+
+
+def test_error_of_the_collective_is_told_from_its_timeout() -> None:
+    failed = hits("RuntimeError: NCCL error: ncclSystemError: system call failed")
+    late = hits("mi2099:1:2 [0] NCCL WARN Timeout on stream 3")
+    assert {hit.failure_class for hit in failed} == {"nccl-error"}
+    assert {hit.failure_class for hit in late} == {"nccl-timeout"}
+
+
+@pytest.mark.parametrize("gap", [1, BESIDE_LINES])
+def test_cuda_error_beside_cuinit_is_harmless(gap: int) -> None:
+    classify = Classifier()
+    assert [hit.role for hit in classify(line("failed call to cuInit: UNKNOWN ERROR (303)"))]
+    assert not classify(line("INTERNAL: CUDA error: no device", 1 + gap))
+    assert classify(line("INTERNAL: CUDA error: no device", 2 + BESIDE_LINES))
+
+
+def test_cuda_error_alone_counts() -> None:
+    [hit] = Classifier()(line("INTERNAL: CUDA error: no device"))
+    assert hit.row == "internal-cuda-error"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '  File "/opt/train/nccl.py", line 12, in check',
+        '    raise RuntimeError(f"NCCL error: {text}")',
+        "Config param checkpoint_error: RESOURCE_EXHAUSTED",
+        "  recompute_granularity ........ RESOURCE_EXHAUSTED",
+        "+ echo 'No space left on device'",
+        'MESSAGE="No space left on device"',
+        "/opt/x.py:12: UserWarning: No space left on device",
+    ],
+)
+def test_quoted_code_and_settings_are_no_evidence(text: str) -> None:
+    assert hits(text) == []
+
+
+def test_weak_row_gives_way_to_a_strong_one() -> None:
+    assert rows_of("OSError: [Errno 28] No space left on device") == {"disk-full"}
+    assert rows_of("OSError: something new") == {"python-error-line"}
+
+
+def test_groups_are_told_without_their_numbers() -> None:
+    [hit] = hits("srun: error: Task launch for StepId=1.0 failed on node mi2099: Node failure")
+    assert hit.groups == {"host": "mi2099"}
+    [hit] = hits("failed (exitcode: -6) local_rank: 7 (pid: 4242) of binary: python")
+    assert hit.groups == {"signal": "6", "local_rank": "7", "pid": "4242"}
+
+
+def test_class_of_the_line_that_ends_a_traceback() -> None:
+    assert CLASSIFIER.failure_class("ModuleNotFoundError: No module named 'x'") == "import-error"
+    assert CLASSIFIER.failure_class("ValueError: x") is None
+    assert CLASSIFIER.failure_class("all is well") is None
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    classify = Classifier()
+    for number in range(20_000):
+        name = "".join(chr(97 + int(digit)) for digit in str(number))
+        classify(line(f"ValueError: {name}"))
+    assert len(classify._shapes) <= 8192
+
+
+def test_no_line_takes_long() -> None:
+    """Each literal again and again, as long as a line can be."""
+    for row in ROWS:
+        for literal in sorted(row.literals)[:3]:
+            text = (literal * (65536 // len(literal) + 1))[:65536]
+            started = time.process_time()
+            row.pattern.search(text)
+            if row.unless:
+                row.unless.search(text)
+            assert time.process_time() - started < 0.5, (row.id, literal)
+
+
+# ---- literals
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("abcdef", {"abcdef"}),
+        ("x.*abcdef", {"abcdef"}),
+        ("abcd|efgh", {"abcd", "efgh"}),
+        ("(?:No|no) space", {"No space", "no space"}),
+        ("[Bb]us error", {"Bus error", "bus error"}),
+        (r"abc\d+defghi", {"defghi"}),
+        ("abcd(?:efgh)?", {"abcd", "abcdefgh"}),
+        ("(?:abcd)+", {"abcd"}),
+        ("(?:abcd)*", set()),
+        ("(?!no)abcd", {"abcd"}),
+        ("a|bcdef", set()),
+        ("(?i:abcdef)", set()),
+        (r"\d+", set()),
+        ("1234", set()),
+        ("[^a]bcdef", {"bcdef"}),
+        ("[a-z]cdef", {"cdef"}),
+    ],
+)
+def test_literals_that_each_match_holds(pattern: str, expected: set[str]) -> None:
+    assert required_literals(pattern) == expected
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_each_example_holds_a_literal(row: Signature) -> None:
+    for text in row.examples:
+        assert any(literal in text for literal in row.literals)
+
+
+def test_digits_are_taken_out() -> None:
+    assert without_digits("[Errno 28] 1x") == "[Errno ] x"
+
+
+# ---- the loader
+
+SMALL = r"""
+    quotes: ['^code']
+    signatures:
+      - id: one
+        class: disk-full
+        role: root
+        pattern: 'no space (?P<path2>\S+)'
+        examples: ['no space /a']
+        near_misses: ['space']
+        source: here
+      - id: two
+        role: harmless
+        pattern: 'all is well'
+        examples: ['all is well']
+        near_misses: ['all']
+        source: there
+    """
+
+
+def test_small_table_loads() -> None:
+    small = parse_signatures(textwrap.dedent(SMALL), {"disk-full"})
+    assert [row.id for row in small.rows] == ["one", "two"]
+    assert small.by_id["two"].failure_class == ""
+    assert small.by_id["one"].literals == {"no space "}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("class: disk-full", "class: disk-empty", "one: no failure class 'disk-empty'"),
+        ("        class: disk-full\n", "", "one: class is missing"),
+        ("role: root", "role: cause", "one: role: no 'cause'"),
+        ("role: root", "role: root\n        stage: lunch", "one: stage: no 'lunch'"),
+        ("role: root", "role: root\n        when: never", "one: when: no 'never'"),
+        ("role: root", "role: root\n        weak: 1", "weak must be true or false"),
+        ("role: root", "role: root\n        colour: red", "unknown key 'colour'"),
+        ("role: root", "role: root\n        unless: ['(']", "a pattern: "),
+        ("role: root", "role: root\n        instead_of: [three]", "one: no other row 'three'"),
+        ("role: root", "role: root\n        instead_of: [one]", "one: no other row 'one'"),
+        ("role: root", "role: root\n        beside: three", "one: no other row 'three'"),
+        ("role: harmless", "role: harmless\n        class: disk-full", "unknown key 'class'"),
+        ("id: two", "id: one", "one: the id is there twice"),
+        ("(?P<path2>", "(?P<path2", "pattern: "),
+        ("(?P<path2>", "(?P<colour>", "no meaning for group 'colour'"),
+        ("'no space (?P<path2>\\S+)'", "'x*'", "matches the empty line"),
+        ("'no space (?P<path2>\\S+)'", "'a|b'", "no literal that every match holds"),
+        ("examples: ['no space /a']", "examples: []", "examples is empty"),
+        ("near_misses: ['space']", "near_misses: []", "near_misses is empty"),
+        ("        source: here\n", "", "source is missing"),
+        ("quotes: ['^code']", "quotes: ['[']", "a pattern: "),
+        ("quotes: ['^code']", "quotes: []", "quotes is empty"),
+        ("quotes:", "more: 1\n    quotes:", "unknown key 'more'"),
+    ],
+)
+def test_wrong_table_is_refused(old: str, new: str, problem: str) -> None:
+    text = SMALL.replace(old, new, 1)
+    assert text != SMALL
+    with pytest.raises(CatalogError, match=r"signatures\.yaml") as caught:
+        parse_signatures(textwrap.dedent(text), {"disk-full"})
+    assert problem in str(caught.value)
+
+
+def test_any_character_reaches_only_so_far() -> None:
+    text = textwrap.dedent(SMALL.replace("all is well'\n", "all is.*well'\n", 1))
+    row = parse_signatures(text, {"disk-full"}).by_id["two"]
+    assert row.pattern.search("all is " + "x" * 300 + " well")
+    assert not row.pattern.search("all is " + "x" * 900 + " well")
+
+
+# ---- what may follow from what
+
+
+@pytest.mark.parametrize(
+    ("cause", "effects"),
+    [
+        ("oom-host", {"nccl-timeout", "heartbeat-timeout"}),
+        ("nccl-error", {"hang", "train-timeout", "heartbeat-timeout"}),
+        ("node-fail", {"hang"}),
+        ("xla-compile-fail", {"python-exception", "subprocess-fail"}),
+        ("hang", {"heartbeat-timeout"}),
+    ],
+)
+def test_known_cascades_are_edges(cause: str, effects: set[str]) -> None:
+    assert effects <= set(catalog.failures()[cause].can_cause)
+
+
+@pytest.mark.parametrize("name", sorted(JOB_CLASSES | JUDGED))
+def test_every_class_says_what_to_do(name: str) -> None:
+    entry = catalog.failures()[name]
+    assert entry.next_steps and entry.explanation and entry.source
+
+
+def test_mild_classes_are_no_problem() -> None:
+    known = catalog.failures()
+    assert {name for name in JOB_CLASSES | JUDGED if known[name].severity is Severity.INFO} == {
+        "cancelled",
+        "soft-success",
+    }
+    assert known["ray-start-fail"].severity is Severity.WARNING

@@ -6,9 +6,11 @@ Source: the parser of Python's own `re`, so that pattern and literals cannot dri
 from __future__ import annotations
 
 import importlib
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, Optional
 
 _re: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
@@ -64,16 +66,16 @@ def _parts(items: Iterable[Any]) -> Iterator[_Known]:
 
 
 def _part(item: Any) -> _Known:
-    kind, value = str(item[0]), item[1]
-    if kind == "IN":
+    kind, value = item
+    if kind is _re.IN:
         return _members(value), None
-    if kind in ("AT", "ASSERT", "ASSERT_NOT"):
+    if kind in (_re.AT, _re.ASSERT, _re.ASSERT_NOT):
         return _EMPTY, None
-    if kind == "SUBPATTERN" and not value[1] & re.IGNORECASE:
+    if kind is _re.SUBPATTERN and not value[1] & re.IGNORECASE:
         return _sequence(value[3])
-    if kind == "BRANCH":
+    if kind is _re.BRANCH:
         return _branches([_sequence(branch) for branch in value[1]])
-    if kind in ("MAX_REPEAT", "MIN_REPEAT"):
+    if kind in (_re.MAX_REPEAT, _re.MIN_REPEAT):
         least, most, body = value
         exact, inner = _sequence(body)
         if least == 0:
@@ -111,11 +113,13 @@ def _better(one: Optional[_Strings], other: Optional[_Strings]) -> Optional[_Str
 
 def _worth(strings: _Strings) -> float:
     """How rare lines with one of them are: where all are long, few, or not in small letters."""
-    worths = [_rarity(without_digits(string).strip()) for string in strings]
-    return min(min(worths), _LONG) - len(worths) / 4 if min(worths) else 0
+    worths = [_rarity(string) for string in strings]
+    return min(min(worths), _LONG) - math.log2(len(worths)) / 2 if min(worths) else 0
 
 
-def _rarity(text: str) -> float:
+@cache
+def _rarity(literal: str) -> float:
+    text = without_digits(literal).strip()
     if len(text) < LEAST:
         return 0
     return len(text) + sum(not character.islower() for character in text) / 2

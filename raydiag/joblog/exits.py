@@ -15,7 +15,9 @@ from raydiag.joblog.facts import Heartbeats, Line, TaskExit
 from raydiag.joblog.view import View
 
 EXITS = 2048
+LOOKED_AT = 16 * EXITS
 REPORTERS = 4096
+HOSTS = 16384
 ACCUSED = 16384
 ERRORS = 4096  # every task may print the same one
 _UNHEALTHY = "The following tasks are unhealthy"
@@ -89,7 +91,7 @@ def _tasks(text: str) -> list[int]:
 
 @dataclass
 class ExitTally:
-    """Exits in file order, the first and the last of them, and what heartbeat errors say."""
+    """Exits in file order, the first and later ones of them, and what heartbeat errors say."""
 
     exits: list[TaskExit] = field(default_factory=list)
     total: int = 0
@@ -101,9 +103,10 @@ class ExitTally:
     reporters: dict[str, int] = field(default_factory=dict)  # where -> line
     file: str = ""
     errors: int = 0
+    hosts: dict[int, str] = field(default_factory=dict)  # task -> host, of lines that name both
 
     def take(self, line: Line, view: View) -> None:
-        text = line.text
+        text = line.whole_words
         if _UNHEALTHY in text or _POLLED in text or _FATAL in text:
             self._heartbeat(line, view)
         if found := _NODE_EXIT.search(text):
@@ -138,7 +141,11 @@ class ExitTally:
         number = next((n for name, n in _SRUN_SIGNALS.items() if how.startswith(name)), None)
         if code is None and number is None:
             return
-        for task in _tasks(found["tasks"]):
+        tasks = _tasks(found["tasks"])
+        if self.total > LOOKED_AT:
+            self.total += len(tasks)
+            return
+        for task in tasks:
             self._add("srun", line, code=code, signal_number=number, host=found["host"], task=task)
 
     def _subprocess(self, found: re.Match[str], line: Line) -> None:
@@ -175,15 +182,21 @@ class ExitTally:
     ) -> None:
         prefix = line.prefix
         self.total += 1
+        if self.total > LOOKED_AT:
+            return
         if len(self.exits) >= EXITS:
             del self.exits[EXITS // 2]
+        task = task if task is not None else line.prefix.task
+        host = host or line.prefix.host
+        if host and task is not None and len(self.hosts) < HOSTS:
+            self.hosts.setdefault(task, host)
         self.exits.append(
             TaskExit(
                 kind=kind,
                 code=code,
                 signal=int(signal_number) if signal_number else signal_of(code),
-                host=host or prefix.host,
-                task=task if task is not None else prefix.task,
+                host=host,
+                task=task,
                 rank=rank if rank is not None else prefix.rank,
                 where=prefix.where,
                 pid=pid if pid is not None else prefix.pid,

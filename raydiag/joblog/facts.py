@@ -53,7 +53,13 @@ class Line:
     prefix: Prefix
     time: Optional[float]  # printed on this very line
     near_time: Optional[float]  # the newest time printed on this line or above it: a lower bound
-    training: bool  # a step line stands above, in the same file, since the last start
+    training: bool  # a step line stands above, in the same file
+    complete: bool = True  # False: the log ends within it, so its last word may be cut
+
+    @property
+    def whole_words(self) -> str:
+        """`text` without a last word that may be cut: 13 of 137 is a wrong number."""
+        return self.text if self.complete else self.text[: max(self.text.rfind(" "), 0)]
 
 
 class Selector(Protocol):
@@ -212,6 +218,7 @@ class Header:
     max_requeue_times: Optional[int] = None
     keys: Mapping[str, int] = field(default_factory=dict)  # header key -> line that says so
     framework: Optional[str] = None  # of the step format in use: maxtext, megatron, ...
+    other_job_ids: tuple[str, ...] = ()  # of later headers: the log holds several jobs
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ ANCHORS = (
     b"save_interval ....",
 )
 _NODES = 16384
+_SCRIPT_BYTES = 64 * 1024
 
 
 def expand(nodelist: str) -> tuple[str, ...]:
@@ -145,6 +146,7 @@ class HeaderTally:
     total_steps: Optional[int] = None
     save_interval: Optional[int] = None
     ray: bool = False
+    others: list[str] = field(default_factory=list)  # further job ids
 
     def take(self, line: Line, view: View) -> None:
         text = line.text
@@ -156,7 +158,7 @@ class HeaderTally:
         elif _STAGES.match(text):
             self._stages(line, view)
         elif found := _COMMENT.search(text):
-            self._comment(found[1])
+            self.comment(found[1])
         elif found := _MEGATRON.match(text):
             if found[1] == "train_iters":
                 self.total_steps = self.total_steps or int(found[2])
@@ -176,6 +178,8 @@ class HeaderTally:
         if name not in self.values:
             self.values[name] = value
             self.lines[key] = line
+        elif name == "job_id" and value not in (self.values[name], *self.others):
+            self.others = [*self.others, value][:8]
 
     def _stages(self, line: Line, view: View) -> None:
         for _, text in view.writers_below(64, line.prefix):
@@ -184,7 +188,8 @@ class HeaderTally:
                 return
             self.stages[found[1]] = float(found[2]) if found[2] else None
 
-    def _comment(self, text: str) -> None:
+    def comment(self, text: str) -> None:
+        """Takes the settings of automatic restarts from Slurm's comment, if it holds them."""
         try:
             found = json.loads(text)["APS"]
             mode, times = found.get("auto_resume_mode"), found.get("max_requeue_times")
@@ -193,10 +198,26 @@ class HeaderTally:
         self.resume_mode = mode if isinstance(mode, str) else None
         self.max_requeue = times if isinstance(times, int) else None
 
+    @property
+    def nodes(self) -> str:
+        """The node list as it stands in the log; "" without one."""
+        return self.values.get("expanded") or self.values.get("nodelist", "")
+
+    def script(self, path: str) -> None:
+        """Takes the comment from a batch script where the log does not show it."""
+        try:
+            with open(path, "rb") as script:
+                text = script.read(_SCRIPT_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return
+        found = _COMMENT.search(text)
+        if found and self.resume_mode is None:
+            self.comment(found[1])
+
     def told(self, ray_logs: bool, framework: Optional[str]) -> Header:
         values = self.values
         given = arguments(values.get("passthrough", ""))
-        nodes = expand(values.get("expanded") or values.get("nodelist", ""))
+        nodes = expand(self.nodes)
         return Header(
             job_id=values.get("job_id"),
             job_name=values.get("job_name"),
@@ -224,6 +245,7 @@ class HeaderTally:
             max_requeue_times=self.max_requeue,
             keys=dict(self.lines),
             framework=framework,
+            other_job_ids=tuple(self.others),
         )
 
     def _setting(self, given: dict[str, str], key: str) -> Optional[str]:

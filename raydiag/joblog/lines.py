@@ -22,7 +22,7 @@ from raydiag.errors import Denied, NoData, ParseError, ReadError
 LINE_BYTES = 64 * 1024
 BEHIND_BYTES = 128 * 1024  # what stays in sight above a line, for context and silences
 AHEAD_BYTES = 64 * 1024  # and below it
-CHUNK_BYTES = 1024 * 1024
+CHUNK_BYTES = 512 * 1024
 _MAGIC = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
@@ -56,7 +55,6 @@ class MatchTally:
         view: View,
         classify: Classify,
         last_step: Optional[int],
-        hosts: Mapping[int, str],
     ) -> None:
         told = self._traceback(line, view) if OPENING in line.text else None
         hits = classify(line)
@@ -76,10 +74,6 @@ class MatchTally:
             if not first and key not in self.newest and len(self.newest) >= ROW_MATCHES:
                 key = hit.row
             prefix = line.prefix
-            host = prefix.host
-            if host is None and prefix.task is not None:
-                host = hosts.get(prefix.task)
-            host = host or prefix.ip
             match = Match(
                 row=hit.row,
                 failure_class=hit.failure_class,
@@ -91,7 +85,7 @@ class MatchTally:
                 where=where,
                 task=prefix.task,
                 rank=prefix.rank,
-                host=host,
+                host=prefix.host,
                 actor=prefix.actor,
                 pid=prefix.pid,
                 ip=prefix.ip,

@@ -212,6 +212,7 @@ class Pass:
             time,
             learnt.timeline.newest,
             learnt.steps.seen > 0,
+            not window.last or end < len(window.data),
         )
         where = prefix.where
         if where and where not in learnt.writers and len(learnt.writers) < _WRITERS:
@@ -229,8 +230,10 @@ class Pass:
         where = self._heads.get(raw[:at])
         if where is None:
             return False
-        step = raw[at + len(_STEP) : at + len(_STEP) + 16].partition(b",")[0]
-        return step.isdigit() and self.learnt.steps.repeats("maxtext", where, int(step), number)
+        step, comma, _ = raw[at + len(_STEP) : at + len(_STEP) + 16].partition(b",")
+        if not comma or not step.isdigit():
+            return False
+        return self.learnt.steps.repeats("maxtext", where, int(step), number)
 
     def _others(self, line: Line, view: View) -> None:
         learnt, text = self.learnt, line.text
@@ -240,23 +243,18 @@ class Pass:
         if _holds(text, _STAGES):
             learnt.stages.take(line, view)
         if _holds(text, _EXITS):
-            known = learnt.exits.total
             learnt.exits.take(line, view)
-            for one in learnt.exits.exits[known - learnt.exits.total :]:
-                if learnt.exits.total > known and one.host and one.task is not None:
-                    self._know_host(one.task, one.host)
         learnt.saves.take(line, self.patterns)
         if _holds(text, _STARTS):
             learnt.starts.take(line)
-        learnt.matches.take(line, view, self.classify, learnt.steps.newest, learnt.hosts)
+        learnt.matches.take(line, view, self.classify, learnt.steps.newest)
 
     def _know_host(self, task: int, host: str) -> None:
         if len(self.learnt.hosts) < _HOSTS:
             self.learnt.hosts.setdefault(task, host)
 
     def _know_hosts(self) -> None:
-        values = self.learnt.header.values
-        nodelist = values.get("expanded") or values.get("nodelist")
+        nodelist = self.learnt.header.nodes
         if nodelist and nodelist != self._nodelist:
             self._nodelist = nodelist
             self._node_names = frozenset(expand(nodelist))

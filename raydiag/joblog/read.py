@@ -23,6 +23,7 @@ from raydiag.joblog.facts import (
     Traceback,
     WorkerLogs,
 )
+from raydiag.joblog.header import expand
 from raydiag.joblog.passes import ANCHORS, Pass
 from raydiag.joblog.saves import SavePattern
 from raydiag.joblog.state import State
@@ -54,7 +55,8 @@ def read(
         reasons = "; ".join(f"{item.source} {item.reason}" for item in main.unread)
         raise CannotRun(reasons)
     ranks = [(path, reader.one(path, "rank", rank=_rank(path))) for path in resolved.rank_logs]
-    told = reader.workers(resolved) if workers else WorkerLogs()
+    head = next(iter(expand(main.learnt.header.nodes)), None)
+    told = reader.workers(resolved, head) if workers else WorkerLogs()
     unread = [item for one in (main, *(p for _, p in ranks)) for item in one.unread]
     attempts = tuple(_attempt(reader, resolved, logs) for logs in resolved.attempts)
     facts = _facts(resolved, main, told, attempts, (*unread, *reader.worker_unread))
@@ -102,8 +104,9 @@ class _Reader:
         one.read(path, role, self._state)
         return one
 
-    def workers(self, resolved: Resolved) -> WorkerLogs:
-        """The workers' own logs, one after the other; the one that came furthest is kept."""
+    def workers(self, resolved: Resolved, head: Optional[str]) -> WorkerLogs:
+        """The workers' own logs, the head node's first; the one that came furthest is kept."""
+        paths = sorted(resolved.worker_logs, key=lambda path: _host(path) != head)
         files: list[LogFile] = []
         best: Optional[Steps] = None
         matches: list[Match] = []
@@ -112,7 +115,7 @@ class _Reader:
         phases: list[PhaseMark] = []
         restores: list[Restore] = []
         per_host: dict[str, int] = {}
-        for path in resolved.worker_logs[:WORKER_FILES]:
+        for path in paths[:WORKER_FILES]:
             host = _host(path)
             one = self.one(path, "worker", host=host)
             self.worker_unread += one.unread
@@ -129,10 +132,9 @@ class _Reader:
             per_host[host] = max(per_host.get(host, steps.last_step), steps.last_step)
             if best is None or steps.last_step > best.last_step:
                 best = steps
-        left = resolved.worker_logs[WORKER_FILES:]
         return WorkerLogs(
             files=tuple(files),
-            files_found=len(files) + len(left),
+            files_found=len(paths),
             last_step=best.last_step if best else None,
             last_step_file=best.file if best else None,
             last_step_line=best.last_line if best else None,
@@ -165,10 +167,13 @@ def _facts(
     learnt = main.learnt
     steps = learnt.steps.told()
     framework = steps.framework or None if steps else None
+    if resolved.batch_script:
+        learnt.header.script(resolved.batch_script)
     header = learnt.header.told(bool(resolved.ray_log_hosts), framework)
     if header.steps is None and steps and steps.regular and steps.total:
         header = replace(header, steps=steps.total)
-    hosts, source = _hosts(learnt.hosts, header.nodelist, header.nnodes)
+    seen = {**learnt.exits.hosts, **learnt.hosts}
+    hosts, source = _hosts(seen, header.nodelist, header.nnodes)
     last = main.files[-1].path if main.files else ""
     timeline = learnt.timeline
     gap = timeline.gap
@@ -224,7 +229,7 @@ def _with_ranks(facts: JobFacts, ranks: Sequence[Pass]) -> JobFacts:
     for one in ranks:
         learnt = one.learnt
         files += one.files
-        matches += learnt.matches.told()
+        matches += _on_hosts(learnt.matches.told(), facts.hosts)
         for name, count in learnt.matches.counts().items():
             known = counts.get(name)
             more = count.writers + (known.writers if known else 0)
@@ -279,9 +284,10 @@ def _agrees(seen: Mapping[int, str], nodelist: tuple[str, ...]) -> bool:
 
 
 def _on_hosts(matches: Sequence[Match], hosts: Mapping[int, str]) -> list[Match]:
+    """With the host that their task runs on; an actor has at least its node's address."""
     return [
-        replace(m, host=hosts[m.task])
-        if m.host is None and m.task is not None and m.task in hosts
+        replace(m, host=(hosts.get(m.task) if m.task is not None else None) or m.ip)
+        if m.host is None
         else m
         for m in matches
     ]

@@ -29,28 +29,41 @@ _SHAPE_BYTES = 512  # longer lines are searched each time
 
 
 def selector(literals: Iterable[bytes], fast: bool = True) -> Selector:
-    """Selects by `literals`, of which none is empty or holds a line end.
+    """Selects by `literals`.
 
-    `fast`: with hyperscan where it is installed; False: without it in any case.
+    `fast`: with hyperscan where it is installed; False: without it in any case. Raises ValueError
+    for a literal that is empty or holds a line end.
     """
-    needed = fewest(literals)
-    if fast:
-        try:
-            import hyperscan
-        except ImportError:
-            pass
-        else:
-            return _Hyperscan(hyperscan, needed)
-    return _Shapes(needed)
+    wanted = set(literals)
+    if b"" in wanted or any(end in literal for literal in wanted for end in (b"\n", b"\r")):
+        raise ValueError("a literal is empty or holds a line end")
+    needed = fewest(wanted)
+    if not fast:
+        return _Shapes(needed)
+    try:
+        import hyperscan
+    except ImportError:
+        return _Shapes(needed)
+    try:
+        return _Hyperscan(hyperscan, needed)
+    except hyperscan.error:  # a processor without the instructions that it wants
+        return _Shapes(needed)
 
 
 def fewest(literals: Iterable[bytes]) -> list[bytes]:
     """Without those that hold another one: a line with them is found by the shorter."""
-    kept: list[bytes] = []
-    for literal in sorted(set(literals), key=lambda one: (len(one), one)):
-        if not any(other in literal for other in kept):
-            kept.append(literal)
-    return kept
+    ordered = sorted(set(literals), key=lambda one: (len(one), one))
+    text = b"\n".join(ordered)  # none of them holds a line end
+    starts = _starts(text)
+    needed = [True] * len(ordered)
+    for index, literal in enumerate(ordered):
+        # Each is looked for in the longer ones behind it, all in one text.
+        at = text.find(literal, starts[index + 1]) if needed[index] else -1
+        while at >= 0:
+            longer = bisect_right(starts, at) - 1
+            needed[longer] = False
+            at = text.find(literal, starts[longer + 1])
+    return [literal for literal, wanted in zip(ordered, needed, strict=True) if wanted]
 
 
 class _Hyperscan:
@@ -74,9 +87,13 @@ class _Hyperscan:
             offsets, self._hidden = self._scan(chunk)
             if not self._hidden:
                 return offsets
-        clean, removed = _uncovered(chunk)
-        self._hidden = bool(removed)
-        return _moved(self._scan(clean)[0], removed)
+        clean = _HIDING.sub(b"", chunk)
+        self._hidden = len(clean) < len(chunk)
+        offsets, _ = self._scan(clean)
+        if not self._hidden or not offsets:
+            return offsets
+        clean_starts, starts = _starts(clean), _starts(chunk)
+        return [starts[bisect_right(clean_starts, offset) - 1] for offset in offsets]
 
     def _scan(self, text: bytes) -> tuple[list[int], bool]:
         ends: list[int] = []
@@ -98,29 +115,23 @@ class _Shapes:
 
     def __init__(self, literals: Sequence[bytes]) -> None:
         shapes = fewest(literal.translate(None, _DIGITS) for literal in literals)
-        if b"" in shapes:
-            raise ValueError("a literal of nothing but digits selects every line")
         self._search = re.compile(_alternation(shapes), re.DOTALL).search
         self._known: dict[bytes, bool] = {}
 
     def __call__(self, chunk: bytes, /) -> Sequence[int]:
-        clean, removed = chunk, []
+        clean = chunk
         if _CARET in chunk or len(chunk.translate(None, _CONTROL)) < len(chunk):
-            clean, removed = _uncovered(chunk)
-        if b"\r" in clean:
-            clean = clean.replace(b"\r", b"\n")
-        lines = clean.translate(None, _DIGITS).split(b"\n")
+            clean = _HIDING.sub(b"", chunk)
         known = self._known
         hot = [
             number
-            for number, line in enumerate(lines)
+            for number, line in enumerate(_lines(clean.translate(None, _DIGITS)))
             if line and known.get(line, True) and (line in known or self._is_hot(line))
         ]
         if not hot:
             return ()
-        lengths = map(len, clean.split(b"\n"))
-        starts = list(accumulate(lengths, lambda at, length: at + length + 1, initial=0))
-        return _moved([starts[number] for number in hot], removed)
+        starts = _starts(chunk)
+        return [starts[number] for number in hot]
 
     def _is_hot(self, line: bytes) -> bool:
         hot = self._search(line) is not None
@@ -131,30 +142,13 @@ class _Shapes:
         return hot
 
 
-def _uncovered(chunk: bytes) -> tuple[bytes, list[tuple[int, int]]]:
-    """The chunk without what hides text; and (offset in it, bytes removed before), ascending."""
-    pieces: list[bytes] = []
-    removed: list[tuple[int, int]] = []
-    start = kept = 0
-    for found in _HIDING.finditer(chunk):
-        pieces.append(chunk[start : found.start()])
-        kept += found.start() - start
-        start = found.end()
-        removed.append((kept, start - kept))
-    pieces.append(chunk[start:])
-    return b"".join(pieces), removed
+def _lines(text: bytes) -> list[bytes]:
+    return (text.replace(b"\r", b"\n") if b"\r" in text else text).split(b"\n")
 
 
-def _moved(offsets: list[int], removed: list[tuple[int, int]]) -> list[int]:
-    """Offsets in the clean text as offsets in the chunk."""
-    if not removed:
-        return offsets
-    places = [place for place, _ in removed]
-    moved = []
-    for offset in offsets:
-        index = bisect_right(places, offset)
-        moved.append(offset + (removed[index - 1][1] if index else 0))
-    return moved
+def _starts(text: bytes) -> list[int]:
+    """Where each line begins; a lone carriage return ends one as well."""
+    return list(accumulate(map(len, _lines(text)), lambda at, length: at + length + 1, initial=0))
 
 
 def _escaped(literal: bytes) -> bytes:

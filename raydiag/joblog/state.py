@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -79,13 +78,6 @@ def digests(path: str, offset: int) -> tuple[str, str]:
     except OSError:
         return "", ""
     return hashlib.sha256(head).hexdigest(), hashlib.sha256(edge).hexdigest()
-
-
-def inode_of(path: str) -> int:
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return -1
 
 
 def plain(value: Any) -> Any:

@@ -182,7 +182,7 @@ FORMATS: tuple[StepFormat, ...] = (
             r"(?:^|[\s\[|,({'\"])(?<!val )(?<!eval )(?<!validate )(?<!validation )(?<!test )"
             r"(?:global[_ ])?(?:step|iter|iteration)\b['\"]?\s*[=:#]?\s*\[?"
             r"(?P<step>\d{1,12})\b(?:\s*(?:/|of)\s*(?P<total>\d{1,12})\b)?\]?[\s,:|;)\]]"
-            r".{0,200}?\b(?:train[_ ])?loss\b",
+            r".{0,200}?\b(?:train[_ ])?loss\b['\"]?\s*[=:]?\s*['\"]?[-+]?(?:\.?\d|nan|inf)",
             re.IGNORECASE,
         ),
         loss=r"\b(?:[Tt]rain[_ ])?(?:loss|Loss|LOSS)\b['\"]?\s*[=:]?\s*",

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Optional
 
-from raydiag.joblog.facts import Line, StepRun, Steps, StepSeries, WriterProgress
+from raydiag.joblog.facts import Line, Steps, WriterProgress
 from raydiag.joblog.step_formats import (
     FORMATS,
     HF_LOSS,
@@ -21,18 +20,15 @@ from raydiag.joblog.step_formats import (
     TRAINING_BAR,
     StepFormat,
 )
+from raydiag.joblog.step_series import Run, Series
 
-SERIES = 16384
-HEAD, TAIL = 256, 4096
 RUNS = 64
 WRITERS = 16384
 PROGRESSES = 24
-WARM_UP = 5
 _LAG = 8  # ranks without prefixes share one `where`: a slow one is no restart
 _FORMATS = {form.id: form for form in FORMATS}
 _STR_ANCHORS = tuple((form, tuple(a.decode() for a in form.anchors)) for form in FORMATS)
 _EPOCH = re.compile(r"^epochs? (\d{1,9})", re.IGNORECASE)
-_COLUMNS = ("step", "seconds", "loss", "tflops", "tokens", "time", "line")
 
 
 @lru_cache(maxsize=256)
@@ -49,74 +45,6 @@ def _number(pattern: str, text: str, start: int) -> float:
         return float(found[1].replace(",", ""))
     except ValueError:
         return math.nan
-
-
-@dataclass
-class Series:
-    """Columns that grow with the run until they are thinned in the middle."""
-
-    columns: dict[str, array[float]] = field(
-        default_factory=lambda: {name: array("d") for name in _COLUMNS}
-    )
-    states: bytearray = field(default_factory=bytearray)
-    thinned: bool = False
-
-    def append(self, values: tuple[float, ...], state: str) -> None:
-        for name, value in zip(_COLUMNS, values, strict=True):
-            self.columns[name].append(value)
-        self.states += state.encode()
-        if len(self.states) > SERIES:
-            keep = [*range(HEAD), *range(HEAD, len(self.states) - TAIL, 2)]
-            keep += range(len(self.states) - TAIL, len(self.states))
-            for name, column in self.columns.items():
-                self.columns[name] = array("d", [column[i] for i in keep])
-            self.states = bytearray(self.states[i] for i in keep)
-            self.thinned = True
-
-    def last_loss(self, loss: float, state: str) -> None:
-        """Gives the newest step the loss that stands on a line of its own."""
-        if self.states and self.states[-1:] == b"n":
-            self.columns["loss"][-1] = loss
-            self.states[-1:] = state.encode()
-
-    def told(self, where: str, unit: str) -> StepSeries:
-        copies = [array("d", self.columns[name]) for name in _COLUMNS]
-        step, seconds, loss, tflops, tokens, time, line = copies
-        return StepSeries(
-            where=where,
-            step=step,
-            seconds=seconds,
-            loss=loss,
-            loss_state=bytes(self.states),
-            tflops=tflops,
-            tokens_per_s=tokens,
-            time=time,
-            line=line,
-            throughput_unit=unit if any(value == value for value in tokens) else "",
-            thinned=self.thinned,
-        )
-
-
-@dataclass
-class Run:
-    first_step: int
-    last_step: int
-    first_line: int
-    last_line: int
-    first_time: Optional[float]
-    last_time: Optional[float]
-    steps: int = 0
-    seconds_sum: float = 0.0
-    seconds_count: int = 0
-    steady_sum: float = 0.0
-    steady_count: int = 0
-    steady_max: float = 0.0
-    nan_losses: int = 0
-    first_nan_step: Optional[int] = None
-    file: str = ""
-
-    def told(self) -> StepRun:
-        return StepRun(**vars(self))
 
 
 @dataclass
@@ -216,7 +144,7 @@ class Progress:
     def _advance(
         self, run: Run, form: StepFormat, step: int, found: re.Match[str], line: Line
     ) -> None:
-        text, start = line.text, 0 if form.whole else found.start()
+        text, start = line.whole_words, 0 if form.whole else found.start()
         groups = found.groupdict()
         if groups.get("total") and form.id != "bar":
             self.total = int(groups["total"])
@@ -231,7 +159,7 @@ class Progress:
         weight = 1 if form.id == "maxtext" else behind
         loss = _number(form.loss, text, start)
         state = _state(form.loss, text, start, loss)
-        self._add_up(run, step, seconds, weight, state)
+        run.add_up(step, seconds, weight, state)
         values = (
             float(step),
             seconds,
@@ -246,20 +174,6 @@ class Progress:
         run.last_step, run.last_line, run.last_time = step, line.number, line.time
         run.file = self.file = line.file
         self.near_time, self.next_time = line.near_time, None
-
-    @staticmethod
-    def _add_up(run: Run, step: int, seconds: float, weight: int, state: str) -> None:
-        if state in "ai":
-            run.nan_losses += 1
-            run.first_nan_step = step if run.first_nan_step is None else run.first_nan_step
-        if not math.isfinite(seconds):
-            return
-        run.seconds_sum += seconds * weight
-        run.seconds_count += weight
-        if step >= run.first_step + WARM_UP:
-            run.steady_sum += seconds * weight
-            run.steady_count += weight
-            run.steady_max = max(run.steady_max, seconds)
 
     def told(self, framework: str, regular: bool) -> Steps:
         form = _FORMATS[self.format]
@@ -320,7 +234,7 @@ class StepTally:
 
     def take(self, line: Line) -> bool:
         """Whether it is a step line and nothing else; a bar may have an error glued to it."""
-        text = line.text
+        text = line.whole_words
         for form, anchors in _STR_ANCHORS:
             for anchor in anchors:
                 if anchor in text:

@@ -11,6 +11,7 @@ from raydiag.render.layout import COLOURS, GREEN, RED, YELLOW, Page, count
 from raydiag.render.triage_content import (
     attempts,
     dashboards,
+    place,
     primary_finding,
     projection,
     secondary,
@@ -102,8 +103,10 @@ def _evidence(verdict: Verdict, page: Page, verbose: bool) -> list[str]:
     if first is None or not first.evidence:
         return []
     lines = ["EVIDENCE"]
-    for item in first.evidence if verbose else first.evidence[:_QUOTED]:
-        lines += page.wrap(terminal(f"{item.source}: {item.text}"), "  ", "    ")
+    shown = first.evidence if verbose else first.evidence[:_QUOTED]
+    for item in sorted(shown, key=place):
+        mark = "> " if item is first.evidence[0] else "  "
+        lines += page.wrap(terminal(f"{item.source}: {item.text}"), mark, "    ")
     return lines
 
 
@@ -140,8 +143,9 @@ def _markdown(verdict: Verdict, verbose: bool) -> Iterator[str]:
     yield f"**Decided by:** {markdown(verdict.rule)}"
     yield _part("What happened", markdown(" ".join(verdict.story)))
     first = primary_finding(verdict)
-    lines = [f"{item.source}: {item.text}" for item in first.evidence] if first else []
-    yield _part("Evidence", fenced(lines if verbose else lines[:_QUOTED]) if lines else "")
+    shown = first.evidence if first and verbose else first.evidence[:_QUOTED] if first else []
+    lines = [f"{item.source}: {item.text}" for item in sorted(shown, key=place)]
+    yield _part("Evidence", fenced(lines) if lines else "")
     rows = [f"| {markdown(name)} | {markdown(value)} |" for name, value in projection(verdict)]
     table = "\n".join(["| Metric | Value |", "|---|---|", *rows]) if rows else ""
     yield _part("Training progress projection", table)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Optional
 
-from raydiag.model import Finding
+from raydiag.model import Evidence, Finding
 from raydiag.render.layout import count
 from raydiag.triage.verdict import JobStatus, Progress, Verdict
 
@@ -25,6 +25,12 @@ def whom(verdict: Verdict) -> str:
 def primary_finding(verdict: Verdict) -> Optional[Finding]:
     found = verdict.diagnosis.findings
     return found[0] if verdict.primary is not None and found else None
+
+
+def place(item: Evidence) -> tuple[str, int]:
+    """Sorts evidence as it stands in its files."""
+    file, _, line = item.source.rpartition(":")
+    return (file, int(line)) if line.isdigit() else (item.source, 0)
 
 
 def secondary(verdict: Verdict) -> Sequence[Finding]:
@@ -96,9 +102,13 @@ def throughput(one: Progress) -> Iterator[tuple[str, str]]:
         return
     early, late = _range(speed.early_steps), _range(speed.late_steps)
     text = f"{speed.early:.4g} (steps {early}) -> {speed.late:.4g} (steps {late})"
-    yield speed.unit, f"{text}, {speed.change_percent:+.0f} %"
+    yield speed.unit, f"{text}, {_change(speed.change_percent)}"
     since = f" since step {speed.since_step}" if speed.since_step is not None else ""
     yield "Pattern", f"{speed.pattern}{since}"
+
+
+def _change(percent: float) -> str:
+    return f"{percent:+.0f} %" if abs(percent) >= 0.5 else "unchanged"
 
 
 def _range(steps: tuple[int, int]) -> str:

@@ -6,6 +6,7 @@ else the earliest hard error, the order of the class table deciding between erro
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
@@ -74,10 +75,15 @@ def cause(found: Sequence[Symptom]) -> Optional[Cause]:
     if not found:
         return None
     candidates = _candidates(found)
+    earliest = min(candidates, key=_rank)
     for known in CASCADES:
-        roots = [one for one in candidates if one.failure_class in known.roots]
         # Out of their order only what can be nothing but a root comes first.
-        roots = [one for one in roots if one.role == ROOT or one is min(candidates, key=_rank)]
+        roots = [
+            one
+            for one in candidates
+            if one.failure_class in known.roots
+            and (one.role == ROOT or (one.role == EITHER and one is earliest))
+        ]
         if roots and _holds(known, roots, candidates, found):
             first = first_of(roots, roots[0].failure_class)
             return Cause(first, known.rule, chain(first, found))
@@ -100,7 +106,8 @@ def _candidates(found: Sequence[Symptom]) -> list[Symptom]:
     An exception that nothing explains is a hard error too, where the others only noticed that a
     peer was missing, or only say how the process ended: a task that raises is missed by all.
     """
-    able = [one for one in found if one.role in (ROOT, EITHER) and not is_explained(one, found)]
+    explained = _Explained(found)
+    able = [one for one in found if one.role in (ROOT, EITHER) and not explained(one)]
     hard = [one for one in able if not one.weak]
     weak = [one for one in able if one.weak]
     if hard and all(one.failure_class in _NOTICED and one.role == EITHER for one in hard):
@@ -118,21 +125,32 @@ def _raised(one: Symptom) -> bool:
     return one.failure_class == "python-exception"
 
 
-def is_explained(one: Symptom, found: Sequence[Symptom]) -> bool:
-    """An exception of which another symptom says more, by the same words or at the same place."""
-    if one.failure_class != "python-exception":
-        return False
-    for other in found:
-        if other.failure_class == "python-exception" or other.role not in (ROOT, EITHER):
-            continue
-        if other.failure_class in MECHANISMS and other.order < one.order:
-            continue
-        if one.exception and one.exception in (other.exception, other.match and other.match.text):
+class _Explained:
+    """Which exceptions another symptom says more of: by the same words, or at the same place."""
+
+    def __init__(self, found: Sequence[Symptom]) -> None:
+        self._words: set[str] = set()
+        self._lines: dict[tuple[str, str], list[int]] = {}  # (file, writer) -> lines, ascending
+        for one in found:
+            if _raised(one) or one.role not in (ROOT, EITHER):
+                continue
+            self._words |= {words for words in _words(one) if words}
+            if one.is_specific:
+                self._lines.setdefault((one.file, one.where), []).append(one.line)
+
+    def __call__(self, one: Symptom) -> bool:
+        if not _raised(one):
+            return False
+        if any(words in self._words for words in _words(one)):
             return True
-        near = 0 <= other.line - one.line <= _TRACEBACK_LINES and other.file == one.file
-        if near and other.is_specific and (one.where == other.where):
-            return True
-    return False
+        lines = self._lines.get((one.file, one.where), [])
+        place = bisect_left(lines, one.line)
+        return place < len(lines) and lines[place] - one.line <= _TRACEBACK_LINES
+
+
+def _words(one: Symptom) -> tuple[Optional[str], Optional[str]]:
+    """The exception that it stands in, and its own line."""
+    return one.exception, one.match.text if one.match is not None else None
 
 
 def _holds(

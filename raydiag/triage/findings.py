@@ -11,11 +11,12 @@ from raydiag.joblog.facts import JobFacts
 from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.triage import hang, heartbeat
 from raydiag.triage.status import Case, Outcome
-from raydiag.triage.symptoms import NOT_FATAL, Symptom, failed_exits, first_of
+from raydiag.triage.symptoms import MECHANISMS, NOT_FATAL, Symptom, failed_exits, first_of
 from raydiag.triage.throughput import POINTS_AT
 from raydiag.triage.verdict import JobStatus
 
 _EVIDENCE = 6  # lines quoted for one class
+_CONTEXT = 2  # lines before and after
 
 
 def findings(case: Case, outcome: Outcome, story: Sequence[str]) -> list[Finding]:
@@ -32,8 +33,8 @@ def findings(case: Case, outcome: Outcome, story: Sequence[str]) -> list[Finding
         first = first_of(same, one)
         made = _of_symptom(case.facts, first, same, Confidence.LIKELY)
         # What the job got over is no problem any more.
-        severity = Severity.INFO if history or outcome.status is JobStatus.COMPLETED else None
-        severity = Severity.INFO if one == "cancelled" else severity
+        calm = outcome.status is JobStatus.COMPLETED or primary == "cancelled"
+        severity = Severity.INFO if history or calm else None
         severity = Severity.WARNING if alive and severity is None else severity
         found.append(replace(made, severity=severity))
     found += [one for one in _of_series(case) if one.failure_class != primary]
@@ -65,11 +66,8 @@ def _primary(case: Case, outcome: Outcome, explanation: str) -> Finding:
     if name == "heartbeat-timeout":
         made = _accusing(case, made)
     elif made.task is None and made.host is None and name != "hang":
-        made = _noticed(case.facts, made)
-    severity = None
-    if name == "cancelled":
-        severity = Severity.INFO  # somebody wanted it so, and nothing stands behind it
-    return replace(made, explanation=explanation, severity=severity)
+        made = _noticed(case, made)
+    return replace(made, explanation=explanation)
 
 
 def _of_symptom(
@@ -90,9 +88,13 @@ def _evidence(facts: JobFacts, first: Symptom, same: Sequence[Symptom]) -> Itera
     """The line where it began, its exception, then the first line of other tasks."""
     quoted = {first.text}
     yield first.evidence()
+    for place, text in _context(first):
+        quoted.add(text)
+        yield Evidence(f"{first.file}:{place}", text)
     number = 1
     for one in facts.tracebacks:
-        if one.file == first.file and one.line == first.line and one.exception:
+        same_place = one.file == first.file and one.line == first.line
+        if same_place and one.exception and one.exception not in quoted:
             quoted.add(one.exception)
             number += 1
             yield Evidence(f"{one.file}:{one.end_line}", one.exception, None, one.time)
@@ -102,6 +104,17 @@ def _evidence(facts: JobFacts, first: Symptom, same: Sequence[Symptom]) -> Itera
             quoted.add(other.text)
             number += 1
             yield other.evidence()
+
+
+def _context(first: Symptom) -> Iterator[tuple[int, str]]:
+    """The lines around the one with which it began."""
+    if first.match is None:
+        return
+    before = list(enumerate(first.match.before, first.line - len(first.match.before)))
+    after = list(enumerate(first.match.after, first.line + 1))
+    for place, text in (*before[-_CONTEXT:], *after[:_CONTEXT]):
+        if text.strip():
+            yield place, text
 
 
 def _without_line(case: Case, outcome: Outcome) -> Finding:
@@ -130,9 +143,15 @@ def _without_line(case: Case, outcome: Outcome) -> Finding:
 def _last_step(case: Case) -> Iterator[Evidence]:
     steps = case.facts.steps
     if steps is not None:
-        text = f"step {steps.last_step} is the last one"
+        text = _in_tail(case.facts, steps.last_line) or f"step {steps.last_step} is the last one"
         place = f"{steps.file}:{steps.last_line}"
         yield Evidence(place, text, float(steps.last_step), case.progress.last_step_time)
+
+
+def _in_tail(facts: JobFacts, line: int) -> str:
+    """A line verbatim, where it is one of the last that were kept."""
+    place = line - facts.tail_first_line
+    return facts.tail[place] if 0 <= place < len(facts.tail) else ""
 
 
 def _at_barrier(facts: JobFacts) -> Iterator[Evidence]:
@@ -154,8 +173,12 @@ def _divergence_line(case: Case) -> Evidence:
     return Evidence(f"{steps.file}:{broken.line}", text, float(broken.step))
 
 
-def _noticed(facts: JobFacts, made: Finding) -> Finding:
+def _noticed(case: Case, made: Finding) -> Finding:
     """The process whose end the launcher noticed first, where the error's own line names none."""
+    facts = case.facts
+    for symptom in case.live:
+        if symptom.failure_class in MECHANISMS and symptom.task is not None:
+            return replace(made, task=symptom.task, host=symptom.host, pid=symptom.pid)
     for one in failed_exits(facts):
         host = one.host or (facts.hosts.get(one.task) if one.task is not None else None)
         number = one.rank if one.rank is not None else one.task

@@ -28,7 +28,7 @@ _QUICK_S = 120.0
 _STEPS = (
     _Step(
         "config and dataset",
-        ("ray-head",),
+        (),
         ("dataset done",),
         _QUICK_S,
         "Check the dataset's path, and the disk that it is on.",
@@ -83,7 +83,6 @@ def phase(facts: JobFacts, moment: Moment) -> Optional[Phase]:
     """The phase that the job is in; None for jobs that print no marks."""
     marks = {f"{one.phase} {one.event}": one for one in facts.phases}
     places = [n for n, one in enumerate(_STEPS) if _marks(marks, one.begun + one.done)]
-    places = [n for n in places if n or _marks(marks, _STEPS[0].done)]  # Ray alone is no sign
     if not places:
         return None
     newest = max(places)

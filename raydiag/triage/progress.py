@@ -192,7 +192,14 @@ def longest_save_s(facts: JobFacts, steps: Optional[Steps], period: Optional[int
 
 
 def _wall(facts: JobFacts) -> Optional[float]:
-    """Wall time that neither step lines nor stages before training account for."""
+    """Wall time that neither step lines nor stages before training account for.
+
+    The training stage's own time is the better one where the log tells it.
+    """
+    stage = [one.elapsed_s for one in facts.stages if one.name == "Training" and one.elapsed_s]
+    if stage:
+        trained = training_s(facts)
+        return None if trained is None else max(0.0, stage[-1] - trained)
     if facts.summary is None or facts.summary.wall_s is None:
         return None
     trained = training_s(facts)

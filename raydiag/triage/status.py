@@ -6,6 +6,7 @@ answer: a job is hanging or dead only where something shows it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
@@ -31,10 +32,11 @@ from raydiag.triage.verdict import JobStatus, Moment, Phase, Progress
 
 _TERMINATED = (130, 143)
 _ABANDONED_S = 86400.0  # after a day of silence, a job of which nobody knows may be long gone
-# A hang can be what these ended; anything else says itself why the job failed.
-_ENDS_OF_A_HANG = MECHANISMS | {"heartbeat-timeout", "train-timeout"}
+# The ways in which a hang ends; anything else says itself why the job failed.
+_ENDS_OF_A_HANG = frozenset(("heartbeat-timeout", "train-timeout", "cancelled", "stage-fail"))
 # Of exceptions that a signal raises in a process that is told to end.
-_TOLD_TO_END = ("KeyboardInterrupt", "SignalException", "SystemExit", "SIGTERM", "SIGINT")
+_TOLD_TO_END = ("KeyboardInterrupt", "SignalException", "SIGTERM", "SIGINT", "signal: Terminated")
+_NO_NUMBER = re.compile(r"\b(?:nan|inf|infinite|(?:non-?|not )finite)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -161,12 +163,14 @@ def _first_cause(case: Case, found: Sequence[Symptom]) -> Optional[Cause]:
         if guilty is not None:
             rule = "an accused task had failed before the heartbeat timeout"
             return Cause(guilty, rule, chain(guilty, found))
-    elif case.divergence is not None and case.divergence.lasting:
-        text = (first.symptom.exception or "").lower()
-        if case.divergence.text in text or "finite" in text:
-            own = replace(first.symptom, failure_class="loss-divergence", line=case.divergence.line)
-            rule = "the loss diverged, and the exception says so"
-            return Cause(own, rule, chain(own, found))
+    elif (
+        case.divergence is not None
+        and case.divergence.lasting
+        and _NO_NUMBER.search(first.symptom.exception or first.symptom.text)
+    ):
+        own = replace(first.symptom, failure_class="loss-divergence", line=case.divergence.line)
+        rule = "the loss diverged, and the exception says so"
+        return Cause(own, rule, chain(own, found))
     return first
 
 
@@ -184,8 +188,6 @@ def _hang_behind(
     stall = ended_silence(facts, case.progress, end)
     if stall is None:
         return None
-    if first is not None and _is_node_failure(first.symptom) and stall.basis != "wall time":
-        return None  # a node that fails while all are stuck may be what they are stuck on
     if first is None:
         rule = "steps had stopped long before the job ended"
     elif first.symptom.failure_class == "heartbeat-timeout":
@@ -268,7 +270,7 @@ def chain_of(root: str, found: Sequence[Symptom], *more: str) -> tuple[str, ...]
 def _without_summary(case: Case) -> Outcome:
     if _is_done(case):
         return Outcome(JobStatus.COMPLETED, rule="training is done: its last step, or its own word")
-    if case.live and not _goes_on(case):
+    if case.live and _shows_an_end(case) and not _goes_on(case):
         return _ended_by_error(case)
     scheduler = case.moment.scheduler
     if scheduler is not None and scheduler.waiting:
@@ -291,6 +293,15 @@ def _is_done(case: Case) -> bool:
     )
 
 
+def _shows_an_end(case: Case) -> bool:
+    """Weak signs are also seen on jobs that go on: they count at the very end of a log only."""
+    facts = case.facts
+    if case.moment.alive is False or any(not one.weak for one in case.live):
+        return True
+    main = {file.path for file in facts.files if file.role in ("main", "piece")}
+    return any(one.line >= facts.tail_first_line for one in case.live if one.file in main)
+
+
 def _goes_on(case: Case) -> bool:
     """The job is known to be alive and its steps are not known to have stopped."""
     if not case.moment.alive or case.moment.log_end or failed_exits(case.facts):
@@ -301,9 +312,10 @@ def _goes_on(case: Case) -> bool:
 
 
 def _ended_by_error(case: Case) -> Outcome:
-    found = case.live
-    hard = [one for one in found if one.role != CONSEQUENCE]
-    if hard and all(one.failure_class == "cancelled" for one in hard):
+    ends = [one.order for one in case.live if one.failure_class == "cancelled"]
+    hard = [one for one in case.live if _is_own(one)]
+    # A scheduler also says "cancelled" when it ends the tasks that a failed one leaves behind.
+    if ends and not any(one.order <= min(ends) for one in hard):
         return _cancelled(case, case.facts.last_time)
     outcome = _failed(case, case.facts.last_time, "no summary")
     if outcome.primary == "cancelled":
@@ -311,6 +323,11 @@ def _ended_by_error(case: Case) -> Outcome:
     if case.moment.alive and case.stall.pace is Pace.STALLED:
         return replace(outcome, status=JobStatus.HANGING)
     return outcome
+
+
+def _is_own(one: Symptom) -> bool:
+    """A failure of its own, neither noticed by others nor a cancellation."""
+    return one.failure_class != "cancelled" and one.role != CONSEQUENCE
 
 
 def _ended_in_silence(case: Case) -> Outcome:
@@ -347,6 +364,8 @@ def _still_there(case: Case) -> Outcome:
         return Outcome(JobStatus.RUNNING, rule=rule)
     if case.facts.steps is None and (told := _stuck_before_training(case)):
         return _hanging(case, told)
+    if not any(file.lines and not file.binary for file in case.facts.files) and not alive:
+        return Outcome(JobStatus.UNKNOWN, rule="there is no line of text to judge by")
     if alive or case.moment.log_end:
         rule = "nothing shows a stall"
         return Outcome(JobStatus.RUNNING, rule=rule)

@@ -90,6 +90,13 @@ def _checkpoints(facts: JobFacts) -> Iterator[str]:
         yield "Other tasks say that they have saved it: it may be intact, check its directory."
     elif done:
         yield f"The newest save that worked is that of step {done[-1]}."
+    longest = max((save.seconds or 0.0 for save in facts.saves), default=0.0)
+    limit = facts.header.heartbeat_timeout_s
+    if longest and limit and longest > limit / 2:
+        yield (
+            f"The longest save took {hang.span(longest)}; with a heartbeat timeout of "
+            f"{hang.span(limit)} a slow one may be taken for a dead task."
+        )
 
 
 def _ended_by(outcome: Outcome) -> Iterator[str]:

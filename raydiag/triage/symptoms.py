@@ -94,8 +94,15 @@ def symptoms(facts: JobFacts) -> list[Symptom]:
     steps = facts.steps
     run = steps.runs[-1] if steps is not None and steps.runs and steps.regular else None
     last = steps.last_step if run is not None and steps is not None else None
+    found = _one_a_line(found)
     marked = [replace(one, survived=_is_survived(one, facts, run, last)) for one in found]
     return sorted(marked, key=lambda one: (one.order, one.priority))
+
+
+def _one_a_line(found: Sequence[Symptom]) -> list[Symptom]:
+    """A line that names a cause is not, by its other words, evidence of something else as well."""
+    named = {(one.file, one.line) for one in found if one.role == ROOT and not one.weak}
+    return [one for one in found if one.role == ROOT or (one.file, one.line) not in named]
 
 
 def live(found: Iterable[Symptom]) -> list[Symptom]:

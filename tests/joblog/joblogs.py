@@ -46,8 +46,13 @@ def facts_of(
     return facts_at(write(tmp_path / name, content), **options)
 
 
-def facts_at(path: Union[str, Path], judge: Classify = classify, **options: Any) -> JobFacts:
-    return read(resolve(str(path)), literals(), judge, **options)
+def facts_at(
+    asked: Union[str, Path],
+    judge: Classify = classify,
+    outputs: str = "outputs",
+    **options: Any,
+) -> JobFacts:
+    return read(resolve(str(asked), outputs), literals(), judge, **options)
 
 
 def maxtext(step: int, seconds: float = 10.0, loss: str = "2.5", prefix: str = "") -> str:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raydiag.joblog.header import arguments, expand
-from tests.joblog.joblogs import facts_of, maxtext
+from tests.joblog.joblogs import facts_at, facts_of, maxtext, write
 
 HEADER = """JOB_ID=4711
 JOB_NAME=llama
@@ -119,3 +119,16 @@ def test_no_node_list_breaks_it(text: str) -> None:
 def test_arguments_with_and_without_quotes() -> None:
     assert arguments("--a=1 b='x y' flag") == {"a": "1", "b": "x y", "flag": "true"}
     assert arguments("a=it's broken") == {"a": "it's", "broken": "true"}
+
+
+def test_the_batch_script_tells_what_the_log_does_not(tmp_path: Path) -> None:
+    write(tmp_path / "7-a.log", "JOB_ID=7\n")
+    comment = '\'{"APS": {"auto_resume_mode": "requeue"}}\''
+    write(tmp_path / "7-a" / "job.sbatch", f"#!/bin/bash\n#SBATCH --comment={comment}\n")
+    header = facts_at(tmp_path / "7-a").header
+    assert (header.auto_resume_mode, header.max_requeue_times) == ("requeue", None)
+
+
+def test_a_second_job_in_the_log_is_told(tmp_path: Path) -> None:
+    header = facts_of("JOB_ID=1\nSLURM_JOB_ID=1\nJOB_ID=2\nJOB_ID=2\n", tmp_path).header
+    assert (header.job_id, header.other_job_ids) == ("1", ("2",))

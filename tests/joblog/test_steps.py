@@ -136,6 +136,7 @@ def test_every_form_has_a_line_above() -> None:
         "    loss = step(batch)",
         "Warmup (500) + decay (800) steps exceed total steps (1000).",
         "val step 10 loss 2.5",
+        "Step 1: compute the loss of the batch",
         "[INFO] using loss_fn at iteration_dir=/tmp/5",
     ],
 )
@@ -254,3 +255,23 @@ def test_every_segment_of_a_progress_bar_is_seen_and_one_line_counted(tmp_path: 
 def test_an_error_glued_to_a_bar_is_still_seen(tmp_path: Path) -> None:
     facts = facts_of(" 12%|# | 12/100 [01:00<07:20,  5.00s/it]ValueError: Error\n", tmp_path)
     assert [m.row for m in facts.matches] == ["error"]
+
+
+@pytest.mark.parametrize("cut", range(1, 60))
+def test_a_line_that_the_log_ends_within_gives_no_wrong_number(cut: int, tmp_path: Path) -> None:
+    whole = maxtext(1230, 123.456, "7.125")
+    steps = facts_of(maxtext(1229, 100.0) + whole[:-cut], tmp_path).steps
+    assert steps is not None
+    told = (steps.last_step, steps.series.loss[-1], steps.series.seconds[-1])
+    assert told[0] in (1229, 1230)
+    assert math.isnan(told[1]) or told[1] in (2.5, 7.125)
+    assert told[2] in (100.0, 123.456)
+
+
+def test_an_exit_code_that_is_cut_is_no_code(tmp_path: Path) -> None:
+    assert facts_of("0: NODE_EXIT host=mi07 exit=13", tmp_path).exits == ()
+
+
+def test_a_bar_that_never_ends_its_line_is_read(tmp_path: Path) -> None:
+    bars = "".join(f"\rTraining:  {n}%|#| {n}/100 [00:01<00:09,  1.00s/it]" for n in range(1, 20))
+    assert steps_of(bars, tmp_path).last_step == 19

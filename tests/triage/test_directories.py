@@ -172,6 +172,17 @@ def test_new_checkpoints_beside_a_frozen_log(
     assert document["status"] == "running" and "block-buffered" in document["rule"]
 
 
+def test_of_a_log_that_nobody_has_touched_for_a_day_nothing_is_claimed(
+    outputs: Path, told: Callable[..., dict[str, Any]]
+) -> None:
+    job(outputs, header() + steps(0, 60, clock=START))
+    os.utime(outputs / "41-demo.log", (START + 610, START + 610))
+    assert told("41", "--now", str(START + 610 + 86_000))["status"] == "hanging"
+    document = told("41", "--now", str(START + 610 + 87_000))
+    assert (document["status"], document["primary"]) == ("unknown", None)
+    assert told("41", "--job-state", "running")["status"] == "hanging"
+
+
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
     """Programs that print a text, in front of all others on the PATH."""
     place = tmp_path / "bin"

@@ -450,9 +450,128 @@ SERIES = [
 ]
 
 
+KILLED_LOADER = "RuntimeError: DataLoader worker (pid 99) is killed by signal: Terminated."
+NOISE = [f"0: batch {number} is ready" for number in range(300)]
+
+ENDS = [
+    Row(
+        "a weak sign far above the end of a log",
+        [*header(), *traceback("ValueError: no such cache, building it"), *NOISE],
+        "running",
+        None,
+    ),
+    Row(
+        "the same at the end",
+        [*header(), *NOISE, *traceback("ValueError: no such cache")],
+        "failed",
+        "python-exception",
+    ),
+    Row(
+        "a line that sounds like an error, and one that raises",
+        [*header(), "Error: No such file or directory", *traceback("RuntimeError: bad shape")],
+        "failed",
+        "python-exception",
+    ),
+    Row(
+        "an error before the steps of a second run",
+        [*header(), *steps(0, 100), *traceback("RuntimeError: bad shape"), *steps(61, 90)],
+        "running",
+        None,
+    ),
+    Row(
+        "an error before the closing word",
+        [*header(None), *steps(0, 60), "0: Training subprocess exited with code 3", "QUEUE DONE"],
+        "failed",
+        "subprocess-fail",
+    ),
+    Row(
+        "a rough teardown after the closing word",
+        [
+            *header(None),
+            *steps(0, 60),
+            "Training completed: 61 steps in 610s",
+            *traceback("RuntimeError: cannot join thread"),
+        ],
+        "completed",
+        None,
+        exit=0,
+    ),
+    Row(
+        "cancelled by Slurm, and what is printed then",
+        [
+            *header(),
+            *steps(0, 60),
+            "slurmstepd: error: *** JOB 41 ON n1 CANCELLED AT 2026-03-01T12:20:00 ***",
+            *traceback("RuntimeError: broken pipe to the loader"),
+        ],
+        "cancelled",
+        "cancelled",
+        exit=0,
+    ),
+    Row(
+        "an exception that the signal made",
+        [*header(), *steps(0, 119), *traceback(KILLED_LOADER), *cancelled()],
+        "cancelled",
+        "cancelled",
+    ),
+    Row(
+        "a task fails, and Slurm cancels the others",
+        [
+            *header(),
+            *steps(0, 60),
+            *traceback("RuntimeError: bad shape", 2),
+            "slurmstepd: error: *** STEP 41.0 ON n1 CANCELLED AT 2026-03-01T12:20:00 ***",
+        ],
+        "failed",
+        "python-exception",
+        task="2",
+    ),
+    Row(
+        "the loss is no number, and the job fails",
+        [*header(), *steps(0, 60), *steps(61, 90, loss="nan"), *summary("FAILED", 1)],
+        "failed",
+        "loss-divergence",
+    ),
+    Row(
+        "an exception because of it",
+        [
+            *header(),
+            *steps(0, 60),
+            *steps(61, 90, loss="inf"),
+            *traceback("ValueError: inf in the scale"),
+            *summary("FAILED", 1),
+        ],
+        "failed",
+        "loss-divergence",
+    ),
+    Row(
+        "a single loss that is no number, at the end",
+        [*header(), *steps(0, 118), *steps(119, 119, loss="nan"), *cancelled()],
+        "cancelled",
+        "cancelled",
+    ),
+    Row(
+        "an accused task that raised long before",
+        [
+            *header(),
+            *steps(0, 60),
+            *traceback("RuntimeError: bad shape", 2),
+            *NOISE,
+            *NOISE,
+            *unhealthy([2]),
+            *summary("FAILED", 1),
+        ],
+        "failed",
+        "python-exception",
+        rule="an accused task had failed before",
+        task="2",
+    ),
+]
+
+
 @pytest.mark.parametrize(
     "row",
-    [*STATUS, *SOFT, *HANGS, *HEARTBEATS, *CASCADES, *SERIES],
+    [*STATUS, *SOFT, *HANGS, *HEARTBEATS, *CASCADES, *SERIES, *ENDS],
     ids=lambda row: row.name,
 )
 def test_a_job(row: Row, triage: Triage) -> None:
@@ -543,3 +662,35 @@ def test_harmless_lines_never_change_the_verdict(
     row = VERDICTS[number]
     told = triage([*row.lines, *extra], *row.arguments)
     assert (told["status"], told["primary"]) == (row.status, row.primary)
+
+
+def test_what_the_job_got_over_is_a_remark(triage: Triage) -> None:
+    early = [*header(50), *steps(0, 9), "1: NCCL error: unhandled system error", *steps(10, 49)]
+    told = triage([*early, *summary("SUCCESS", 0)], *LOG_END)
+    assert [(one["class"], one["severity"]) for one in told["findings"]] == [("nccl-error", "info")]
+    assert told["exit"] == 0
+    failed = triage([*early, *traceback("ValueError: bad"), *summary("FAILED", 2)], *LOG_END)
+    assert [one["severity"] for one in failed["findings"]] == ["critical", "info"]
+
+
+def test_the_cancellation_behind_a_hang_is_a_remark(triage: Triage) -> None:
+    told = triage([*header(), *steps(0, 119), *cancelled("1h 0m 0s")], *LOG_END)
+    severities = {one["class"]: one["severity"] for one in told["findings"]}
+    assert severities == {"hang": "critical", "cancelled": "info"}
+
+
+def test_the_stage_is_the_one_that_is_open(triage: Triage) -> None:
+    begun = [*header(), "== Preflight BEGIN (timeout=900s) =="]
+    told = triage([*begun, *summary("FAILED", 1)], *LOG_END)
+    assert told["stage"] == "Preflight"
+    told = triage([*begun, *steps(0, 60), *cancelled("2h 0m 0s")], *LOG_END)
+    assert (told["primary"], told["stage"]) == ("hang", "training")
+
+
+def test_slower_training_is_a_finding_of_a_job_that_runs(triage: Triage) -> None:
+    lines = [*header(), *steps(0, 99), *steps(100, 250, tokens=1500.0)]
+    told = triage(lines, *LOG_END)
+    assert (told["status"], told["primary"], told["exit"]) == ("running", None, 1)
+    assert [one["class"] for one in told["findings"]] == ["tgs-degradation"]
+    speed = told["progress"]["throughput"]
+    assert (speed["change_percent"], speed["pattern"], speed["degraded"]) == (-25, "constant", True)
