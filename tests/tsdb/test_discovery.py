@@ -91,7 +91,9 @@ def test_fewer_names_than_nodes(data: Path) -> None:
     assert look(data, (), nnodes=3).coverage.complete
 
 
-def test_a_host_that_stops_early_and_one_that_comes_late(tmp_path: Path) -> None:
+def test_a_host_that_stops_early_and_one_that_comes_late(
+    tmp_path: Path, needs_prometheus: None
+) -> None:
     series = samples.job(until={"mi11": 20})
     late = [(t, 1.0) for t in samples.times(20, samples.START + 400)]
     series.append(("hw_scrape_duration_seconds", {"host": "late"}, late))
@@ -106,7 +108,7 @@ def test_a_host_that_stops_early_and_one_that_comes_late(tmp_path: Path) -> None
     assert late_one.sight("ray_") is None
 
 
-def test_targets_and_how_often_they_were_up(tmp_path: Path) -> None:
+def test_targets_and_how_often_they_were_up(tmp_path: Path, needs_prometheus: None) -> None:
     series = [one for one in samples.job() if one[0] != "up"]
     for host in samples.HOSTS:
         flags = [(t, float(host != "mi12" or i < 30)) for i, t in enumerate(samples.times())]
@@ -118,7 +120,9 @@ def test_targets_and_how_often_they_were_up(tmp_path: Path) -> None:
     assert round(seen.targets[2].share_up, 3) == round(30 / samples.COUNT, 3)
 
 
-def test_rays_series_are_joined_by_address_when_the_caller_knows_it(tmp_path: Path) -> None:
+def test_rays_series_are_joined_by_address_when_the_caller_knows_it(
+    tmp_path: Path, needs_prometheus: None
+) -> None:
     when = [(t, 1.0) for t in samples.times()]
     series = [
         ("hw_procs_running", {"host": "a", "instance": "localhost:9400"}, when),
@@ -132,7 +136,7 @@ def test_rays_series_are_joined_by_address_when_the_caller_knows_it(tmp_path: Pa
     assert seen.host_of({"ip": "10.0.0.1"}) == "b"
 
 
-def test_a_gap_is_found_in_raw_samples(tmp_path: Path) -> None:
+def test_a_gap_is_found_in_raw_samples(tmp_path: Path, needs_prometheus: None) -> None:
     """A range query would bridge it: blocks that were imported have no staleness markers."""
     when = [t for t in samples.times() if not 200 < t - samples.START < 400]
     data = made(tmp_path, [("hw_procs_running", {"host": "a"}, [(t, 1.0) for t in when])])
