@@ -13,7 +13,7 @@ import numpy as np
 
 from raydiag.model import Confidence, Evidence, Severity, Window
 from raydiag.playbooks.answers import Table
-from raydiag.playbooks.context import SAVE
+from raydiag.playbooks.context import LOADED
 from raydiag.playbooks.observed import Record
 from raydiag.playbooks.questions import (
     BLOCKED,
@@ -190,15 +190,15 @@ def _storage(scene: Scene, record: Record) -> None:
     if scene.answers.missing("storage"):
         record.row("storage-stall", None, scene.answers.missing("storage"), question="storage")
         return
-    table = scene.without(scene.table("storage"), SAVE, question="storage").pick(IO_FULL)
-    blocked = scene.without(scene.table("tasks"), SAVE, question="tasks")
+    table = scene.without(scene.table("storage"), *LOADED, question="storage").pick(IO_FULL)
+    blocked = scene.without(scene.table("tasks"), *LOADED, question="tasks")
     hits = {}
     for where, row in table:
         held = _held(table, row, STALL_PERCENT)
         if held:
             hits[where.host] = held[0]
     for host, span in list(hits.items())[:_NAMED]:
-        fine = scene.without(scene.table("storage-fine"), SAVE, question="storage").pick(
+        fine = scene.without(scene.table("storage-fine"), *LOADED, question="storage").pick(
             IO_FULL, [host]
         )
         onset, step = span.start, table.step_s

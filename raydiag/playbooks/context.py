@@ -19,6 +19,7 @@ from raydiag.tsdb.series import Floats
 
 SAVE, WARM_UP, GHOST, FILL = "save", "warm-up", "ghost", "fill"
 AFTER_HANG, BEFORE_JOB = "after-hang", "before-job"
+LOADED = (SAVE, WARM_UP, BEFORE_JOB)  # storage is busy then, and that is normal
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ against the other GPUs of the node or the job, and count as symptoms.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Optional
 
 import numpy as np
@@ -15,7 +16,7 @@ from raydiag.model import Confidence, Evidence, Severity
 from raydiag.playbooks.answers import Table
 from raydiag.playbooks.observed import Record, Report
 from raydiag.playbooks.questions import CORRECTED, FATAL, VRAM_TOTAL
-from raydiag.playbooks.scene import Scene, middle
+from raydiag.playbooks.scene import Scene, departure, middle
 from raydiag.playbooks.spans import Span, above, below
 from raydiag.tsdb.series import Floats
 
@@ -42,6 +43,9 @@ USED_PERCENT = 80.0
 SMOOTH_S = 300.0  # over which power is averaged before GPUs are compared
 CLOCK_SHARE = 0.8  # of what the job's GPUs run at, at the same moment
 _NAMED = 8
+_WARMER_C = 4.0  # above its level: it began
+_SOON_S = 120.0
+_KNOWN = 0.8  # of the samples that an average must have
 
 
 def run(scene: Scene, record: Record) -> Report:
@@ -90,7 +94,7 @@ def culprit(
         known = row[~np.isnan(row)]
         if not known.size:
             continue
-        value = float(np.max(known)) if highest else -float(np.min(known))
+        value = float(np.max(known)) if highest else -float(np.median(known))
         if value > extreme:
             best, extreme = where.gpu, value
     return best
@@ -131,7 +135,7 @@ def _temperature(scene: Scene, record: Record, slow: dict[str, Span]) -> None:
                 )
             ],
             where.host,
-            warm[0].start,
+            _heating(scene, table, row, where.host, warm[0].start),
             Confidence.CONFIRMED
             if throttled
             else Confidence.LIKELY
@@ -149,6 +153,17 @@ def _temperature(scene: Scene, record: Record, slow: dict[str, Span]) -> None:
         record.rule_out("thermal-throttling", text)
 
 
+def _heating(scene: Scene, table: Table, row: Floats, host: str, crossed: float) -> float:
+    """When it began to get hotter: the highest GPU's series left its level."""
+    each = scene.table("gpu-temperature-fine").pick(hosts=[host])
+    later = Span(crossed, crossed + _SOON_S, 0.0, crossed, 1, 0.0, False)
+    gpu = culprit(scene, "gpu-temperature-fine", host, later)
+    for where, values in each:
+        if where.gpu == gpu:
+            return departure(scene, each, values, host, crossed, _WARMER_C, 1)
+    return departure(scene, table, row, host, crossed, _WARMER_C, 1)
+
+
 def _power(scene: Scene, record: Record) -> None:
     """GPUs of one node that draw differently for the same work."""
     if _missing(scene, record, "power-spread", "gpu-power"):
@@ -158,9 +173,9 @@ def _power(scene: Scene, record: Record) -> None:
     hits = 0
     for host, spread in spreads(steady).items():
         each = fine.pick(hosts=[host])
-        gpu: Optional[int] = None
+        gpu, since = None, None
         if len(each) > 1:
-            spread, gpu = _outlier(each)
+            spread, gpu, since = _outlier(scene, each, host)
         if spread <= SPREAD_WATTS or scene.trained is None:
             continue
         hits += 1
@@ -169,13 +184,13 @@ def _power(scene: Scene, record: Record) -> None:
         record.observe(
             "power-spread",
             "gpu-power-outlier",
-            [Evidence(scene.answers.promql("gpu-power"), text, spread)],
+            [Evidence(scene.answers.promql("gpu-power"), text, spread, since)],
             host,
-            _since(steady, host),
+            since,
             Confidence.POSSIBLE,
             gpu=gpu,
             symptom=True,
-            uncertainty_s=SMOOTH_S,
+            uncertainty_s=each.step_s if len(each) else steady.step_s,
         )
     if not hits:
         why = "" if scene.trained else ", but no training was seen"
@@ -188,14 +203,14 @@ def _power(scene: Scene, record: Record) -> None:
 
 
 def smoothed(row: Floats, step_s: float, over_s: float = SMOOTH_S) -> Floats:
-    """Running mean over a time, NaN left out; NaN where less than half of it is known."""
+    """Running mean over a time, NaN left out; NaN where too little of it is known."""
     width = max(1, round(over_s / step_s)) if step_s else 1
     known = ~np.isnan(row)
     kernel = np.ones(width)
     counts = np.convolve(known.astype(np.float64), kernel, "valid")
     sums = np.convolve(np.where(known, row, 0.0), kernel, "valid")
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(counts * 2 >= width, sums / counts, np.nan)
+        return np.where(counts >= _KNOWN * width, sums / counts, np.nan)
 
 
 def spreads(steady: Table) -> dict[str, float]:
@@ -216,24 +231,22 @@ def spreads(steady: Table) -> dict[str, float]:
     return found
 
 
-def _outlier(each: Table) -> tuple[float, Optional[int]]:
-    """Widest gap of averages between GPUs, and the GPU that is furthest from the middle."""
-    means = np.array([smoothed(row, each.step_s) for _, row in each])
-    if not means.size or np.isnan(means).all():
-        return 0.0, None
-    with np.errstate(invalid="ignore"):
-        gap = np.nanmax(means, axis=0) - np.nanmin(means, axis=0)
-        away = np.nanmedian(np.abs(means - np.nanmedian(means, axis=0)), axis=1)
-    return float(np.nanmax(gap)), each.where[int(np.nanargmax(away))].gpu
-
-
-def _since(steady: Table, host: str) -> Optional[float]:
-    """When the gap between a host's GPUs first was wide."""
-    low, high = steady.row(host, "min"), steady.row(host, "max")
-    if low is None or high is None:
-        return None
-    found = [one for one in above(steady, high - low, SPREAD_WATTS) if one.sustained]
-    return found[0].start if found else None
+def _outlier(scene: Scene, each: Table, host: str) -> tuple[float, Optional[int], Optional[float]]:
+    """Widest gap of averages between GPUs, the GPU furthest from the middle, and since when."""
+    usual = _column_medians(each.values)
+    away = each.values - usual[None, :]
+    means = np.array([smoothed(row, each.step_s) for row in away])
+    known = ~np.isnan(means).any(axis=0)
+    if not known.any():
+        return 0.0, None, None
+    gaps = means[:, known].max(axis=0) - means[:, known].min(axis=0)
+    at = int(np.argmax(gaps))
+    odd = int(np.argmax(np.abs(means[:, known][:, at])))
+    sign = 1 if means[:, known][odd, at] > 0 else -1
+    time = float(each.times[min(int(np.flatnonzero(known)[at]), each.times.size - 1)])
+    table = replace(each, values=away)
+    since = departure(scene, table, away[odd], host, time + SMOOTH_S, SPREAD_WATTS / 2, sign)
+    return float(gaps[at]), each.where[odd].gpu, min(since, time)
 
 
 def _clock(scene: Scene, record: Record) -> dict[str, Span]:

@@ -49,6 +49,7 @@ _SLOW_S = 600.0  # from leaving its level to the end: a leak takes time
 _TOGETHER = 0.8  # of all hosts
 _BACK_SHARE = 0.5  # of a spike that must go away again
 _NEAR_KILL_S = 300.0
+_PLATEAU = 6  # samples that make a level
 
 
 @dataclass(frozen=True)
@@ -135,36 +136,43 @@ def course(scene: Scene, used: str, host: str, until: float) -> Optional[Course]
     times, values = table.times[keep], row[keep]
     if times.size < 4:
         return None
+    # The kill frees memory before it is counted: what matters ends at the peak before it.
+    late = np.flatnonzero(times >= until - _NEAR_KILL_S)
+    if late.size:
+        end = int(late[int(np.argmax(values[late]))]) + 1
+        times, values = times[:end], values[:end]
     total = capacities(scene, MEM_TOTAL).get(host)
-    usual, left = _left(scene, Series({}, times, values), host, total)
+    usual, left = _left(Series({}, times, values), total)
     return Course(host, left, float(values.max()), usual, table.step_s, total, times, values)
 
 
-def _left(
-    scene: Scene, series: Series, host: str, total: Optional[float]
-) -> tuple[float, Optional[float]]:
-    """Usual level, and when memory left it for the last time.
+def _left(series: Series, total: Optional[float]) -> tuple[float, Optional[float]]:
+    """The last level that held before the peak, and when memory left it.
 
-    Restored weights stay in memory after a first save: a new level that holds is no departure.
+    A first save may leave memory on a new level for good, so the early level is no measure.
     """
-    values, times = series.values, series.times
-    least = _RISE_SHARE * total if total else 0.1 * float(np.median(values))
-    low = float(np.median(values))
-    keep = scene.context.judged(times, host, MEM_USED, SAVE)
-    trained = scene.trained
-    if trained is not None and ((times >= trained[0]) & keep).sum() >= onset.LEAST_SAMPLES:
-        keep &= times >= trained[0]
-    usual = onset.level(values, keep)
-    if usual is None:
-        return low, None
-    noise = max(3.0 * usual.sigma, 0.01 * usual.median)
-    if float(values[-3:].max()) - usual.median < least:
-        return usual.median, None
-    inside = np.flatnonzero(values <= usual.median + noise)
-    after = int(inside[-1]) + 1 if inside.size else 0
-    if after >= times.size:
-        return usual.median, None
-    return usual.median, float(times[after])
+    fresh = np.concatenate([[True], np.diff(series.values) != 0])  # Ray repeats old values
+    times, values = series.times[fresh], series.values[fresh]
+    least = _RISE_SHARE * total if total else 0.1 * float(values.max())
+    if values.size <= _PLATEAU:
+        return float(np.median(values)), None
+    steps = np.diff(values)
+    noise = 1.05 * float(np.median(np.abs(steps - np.median(steps))))
+    flat = max(4.0 * noise, 0.002 * float(values.max()))
+    half = _PLATEAU // 2
+    for end in range(values.size, _PLATEAU - 1, -1):
+        part = values[end - _PLATEAU : end]
+        if abs(float(np.mean(part[-half:]) - np.mean(part[:half]))) > flat:
+            continue
+        level = float(np.median(part))
+        if float(values[-1]) - level < least or end == values.size:
+            return level, None
+        usual = onset.Level(level, noise, _PLATEAU)
+        rise = onset.Deviation(
+            float(times[end]), 0.0, float(values[end]), usual, None, values.size - end
+        )
+        return level, max(onset.ramp_start(Series({}, times, values), rise), float(times[end - 1]))
+    return float(values[0]), float(times[0])
 
 
 def pattern(scene: Scene, own: Course, kill: float, others: list[Course]) -> str:

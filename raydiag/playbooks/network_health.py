@@ -14,7 +14,7 @@ import numpy as np
 from raydiag.model import Confidence, Evidence, Severity
 from raydiag.playbooks import rdma
 from raydiag.playbooks.answers import Table, Where
-from raydiag.playbooks.context import SAVE
+from raydiag.playbooks.context import LOADED
 from raydiag.playbooks.observed import Exclusion, Record, Report
 from raydiag.playbooks.questions import (
     CQE,
@@ -402,7 +402,7 @@ def _tcp(scene: Scene, record: Record, rdma_hosts: set[str]) -> list[str]:
     if _missing(scene, record, "tcp-retransmits", "tcp-retransmits"):
         return []
     everything = scene.table("tcp-retransmits")
-    table = scene.without(everything, SAVE, question="tcp-retransmits")
+    table = scene.without(everything, *LOADED, question="tcp-retransmits")
     spans: dict[str, Span] = {}
     for where, row in table:
         held = [one for one in above(table, row, TCP_PER_S) if one.sustained]

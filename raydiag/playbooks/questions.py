@@ -23,7 +23,6 @@ _MOST_STEPS = 10_000  # a little below what Prometheus answers
 _RAW_S = 86_400.0  # longest window of raw samples
 _PER_HOST = 8  # GPUs, ports
 _LEAST_SAMPLES = 4  # in the range of a rate: one or two missed scrapes do no harm
-_SPARSE_STEP_S = 60.0
 
 BLOCKS = ("umc", "xgmi", "gfx", "mmhub", "sdma")
 
@@ -32,7 +31,7 @@ BLOCKS = ("umc", "xgmi", "gfx", "mmhub", "sdma")
 class Question:
     """A query without its times.
 
-    $range: how far a rate looks back; $window: the whole window, in seconds.
+    $range: how far a rate looks back; $short: a few scrapes.
     """
 
     id: str
@@ -127,7 +126,13 @@ QUESTIONS = (
         ("ray_node_gpus_utilization",),
     ),
     Question("gpu-vram", f"max by (host) ({VRAM_USED})", "grid", (VRAM_USED,)),
-    Question("gpu-count", "count by (host) (hw_gpu_power_watts)", "grid", ("hw_gpu_power_watts",)),
+    # Counted from samples, so that a GPU that fell silent is not repeated for minutes.
+    Question(
+        "gpu-count",
+        "count by (host) (count_over_time(hw_gpu_power_watts[$short]))",
+        "grid",
+        ("hw_gpu_power_watts",),
+    ),
     Question(
         "capacity",
         named((VRAM_TOTAL, MEM_TOTAL), f"host, {_RAY}", "min"),
@@ -235,7 +240,10 @@ def query(question: Question, context: Context, step_s: Optional[float] = None) 
         return _raw(question, window, length)
     step = step_s or _step_s(question.kind, context, length)
     steps = max(0, math.floor(length / step))
-    values = {"range": _duration(range_s(context, step)), "window": _duration(length)}
+    values = {
+        "range": _duration(range_s(context, step)),
+        "short": _duration(_LEAST_SAMPLES * context.resolution_s()),
+    }
     promql = Template(question.promql).substitute(values)
     start = window.end - steps * step
     return Query(question.id, promql, Window(start, max(window.end, start), step))
@@ -266,7 +274,6 @@ def _step_s(kind: str, context: Context, length: float) -> float:
     if kind == "few":
         return max(wanted, length / 4)
     if kind == "sparse":
-        wanted = max(wanted, min(_SPARSE_STEP_S, length))
         wanted = max(wanted, hosts * _PER_HOST * length / _SPARSE_POINTS)
     return math.ceil(wanted / resolution) * resolution
 

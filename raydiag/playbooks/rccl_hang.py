@@ -13,7 +13,7 @@ import numpy as np
 
 from raydiag.model import Confidence, Evidence, Window
 from raydiag.playbooks import network_health, rdma
-from raydiag.playbooks.context import SAVE
+from raydiag.playbooks.context import LOADED
 from raydiag.playbooks.observed import Record, Report
 from raydiag.playbooks.questions import DMESG, PROCESSES, TCP_RETX
 from raydiag.playbooks.scene import Levels, Scene, medians, middle
@@ -128,10 +128,10 @@ def _values(scene: Scene, record: Record, seen: dict[str, State], window: Window
 def _decide(scene: Scene, record: Record, seen: dict[str, State]) -> str:
     busy = [s for s in seen.values() if s.busiest is not None and s.busiest > BUSY_PERCENT]
     with_use = [s for s in seen.values() if s.busiest is not None]
-    powers = {s.power for s in seen.values()}
+    powers = {s.power for s in seen.values() if s.power != UNKNOWN}
     trigger = triggers(scene)
     _network_row(scene, record, trigger)
-    if not seen or powers == {UNKNOWN} or not with_use:
+    if not powers or not with_use:
         return _inconclusive(record, seen, "power or utilisation is not known")
     assert scene.stall is not None
     gone = [one.host for one in scene.deaths if one.time <= scene.stall.start + _BEFORE_S]
@@ -139,6 +139,11 @@ def _decide(scene: Scene, record: Record, seen: dict[str, State]) -> str:
         return "Nodes died: " + ", ".join(gone) + "."
     if _processes_gone(scene):
         return _inconclusive(record, seen, "no process uses a GPU any more: the job had ended")
+    left = _left(scene, seen)
+    if left:
+        text = "its processes left its GPUs as steps stopped, and the others wait for them"
+        record.row("process-gone", True, text, left, question="driver")
+        return f"Processes ended on {', '.join(left)}; the others wait."
     slow = _stragglers(scene, seen)
     if busy and powers == {ACTIVE} and len(busy) >= 0.9 * len(with_use):
         text = "GPUs are busy at the power of training: not a hang; look at triage again"
@@ -162,6 +167,19 @@ def _processes_gone(scene: Scene) -> bool:
     assert scene.stall is not None
     held = medians(scene.table("driver").pick(PROCESSES), scene.stall.settled)
     return bool(held) and max(held.values()) == 0
+
+
+def _left(scene: Scene, seen: dict[str, State]) -> list[str]:
+    """Idle hosts of which most GPU processes are gone, while other hosts keep theirs."""
+    assert scene.stall is not None
+    table = scene.table("driver").pick(PROCESSES)
+    before = medians(table, Window(scene.window.start, scene.stall.start))
+    after = medians(table, scene.stall.settled)
+    return [
+        host
+        for host, state in seen.items()
+        if _role(state) == "away" and after.get(host, 1.0) < 0.5 * before.get(host, 0.0)
+    ]
 
 
 def _busy_wait(
@@ -249,7 +267,7 @@ def _network_row(scene: Scene, record: Record, trigger: list[str]) -> None:
         record.row("network", True, "; ".join(trigger), question="rdma-retransmits")
     else:
         record.row("network", False, "RDMA clean before and in the stall")
-    everything = scene.without(scene.table("tcp-retransmits"), SAVE, question="tcp-retransmits")
+    everything = scene.without(scene.table("tcp-retransmits"), *LOADED, question="tcp-retransmits")
     table = everything.between(stall.start - _BEFORE_S, stall.start)
     loud = [
         where.host

@@ -77,7 +77,8 @@ def _event(
         peak = float(np.nanmax(during)) if during.size and not np.isnan(during).all() else 0.0
     start, end = span.start - table.step_s, max(span.start, span.end - table.span_s)
     slower = slowdown(scene, [(start, end)])
-    back = None if span.open or not slower else came_back(scene, start, end)
+    # A rate lags, so the end is known to within its look-back: the later bound is the fair one.
+    back = None if span.open or not slower else came_back(scene, start, span.end)
     return Event(host, span, peak, port(scene, host, span), slower, back)
 
 

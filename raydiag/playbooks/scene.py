@@ -11,11 +11,12 @@ import numpy as np
 
 from raydiag.catalog.hardware import Accelerator, accelerator
 from raydiag.model import Window
+from raydiag.playbooks import onset
 from raydiag.playbooks.answers import Answers, Table
-from raydiag.playbooks.context import GHOST, Context
+from raydiag.playbooks.context import GHOST, LOADED, Context
 from raydiag.playbooks.questions import QUESTIONS, range_s
 from raydiag.playbooks.training import Training
-from raydiag.tsdb.series import Floats
+from raydiag.tsdb.series import Floats, Series
 
 _STALL_STEPS, _STALL_S = 10.0, 300.0
 _STALL_SAVES, _STALL_SAVE_S = 3.0, 1800.0
@@ -25,6 +26,8 @@ _ACTIVE_SHARE = 0.75
 _DEATH_S = 60.0
 _DEATH_SAMPLES = 5.0
 _FINAL = ("completed",)
+_BY_GPU = ("gpu-power", "gpu-temperature", "gpu-clock", "gpu-vram")
+_BY_GPU_FINE = tuple(f"{question}-fine" for question in _BY_GPU)
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,22 @@ class Scene:
         is_rate = known is not None and known.counter and found.step_s > 0
         span = range_s(self.context, found.step_s) if is_rate else found.span_s
         table = replace(found, span_s=span)
+        if question in _BY_GPU or question in _BY_GPU_FINE:
+            table = self._fresh(table)
         return self.without(table, GHOST, question=question)
+
+    def _fresh(self, table: Table) -> Table:
+        """NaN where a host's GPUs gave no sample: the server repeats the last ones for minutes."""
+        counts = self.answers.table("gpu-count")
+        if not len(counts) or not table.times.size:
+            return table
+        values = table.values.copy()
+        at = np.searchsorted(counts.times, table.times).clip(0, counts.times.size - 1)
+        for index, where in enumerate(table.where):
+            row = counts.row(where.host)
+            if row is not None:
+                values[index, np.isnan(row[at])] = np.nan
+        return replace(table, values=values)
 
     def without(self, table: Table, *kinds: str, question: str = "") -> Table:
         """NaN where a mask of these kinds (default: any) covers a value."""
@@ -219,6 +237,33 @@ class Scene:
         if model and model.idle_watts and usual <= model.idle_watts:
             return None
         return usual
+
+
+def departure(
+    scene: Scene, table: Table, row: Floats, host: str, before: float, least: float, sign: int
+) -> float:
+    """When a row left its level on the way to what it was at `before`; that time if it never did.
+
+    A threshold is crossed later than the trouble begins.
+    """
+    keep = scene.context.judged(table.times, host, "hw_", GHOST, *LOADED)
+    usual = onset.level(row, keep)
+    if usual is None:
+        return before
+    away = onset.deviations(table.times, row, keep, usual, least, sign)
+    for one in reversed(away):
+        if one.time <= before and (one.ended is None or one.ended >= before):
+            return min(before, _ramp(table.times, row, one))
+    return before
+
+
+def _ramp(times: Floats, row: Floats, found: onset.Deviation) -> float:
+    """The slope followed back, but not beyond the last sample that was at the level."""
+    known = ~np.isnan(row)
+    start = onset.ramp_start(Series({}, times[known], row[known]), found)
+    near = np.abs(row - found.level.median) <= 2.0 * found.level.sigma
+    quiet = times[known & near & (times < found.time)]
+    return max(start, float(quiet[-1])) if quiet.size else start
 
 
 def medians(table: Table, window: Window) -> dict[str, float]:

@@ -63,11 +63,18 @@ def usual(values: Floats, before: int = _BEFORE) -> tuple[Floats, Floats]:
     """Median and robust deviation of the steps before each one; NaN for the first few."""
     middle = np.full(values.size, np.nan)
     spread = np.full(values.size, np.nan)
-    for index in range(_LEAST, values.size):
-        part = values[max(0, index - before) : index]
-        middle[index] = np.median(part)
-        spread[index] = 1.4826 * np.median(np.abs(part - middle[index]))
+    for index in range(_LEAST, min(before, values.size)):
+        middle[index], spread[index] = _robust(values[None, :index])[:, 0]
+    if values.size > before:
+        parts = np.lib.stride_tricks.sliding_window_view(values, before)[:-1]
+        middle[before:], spread[before:] = _robust(parts)
     return middle, spread
+
+
+def _robust(parts: Floats) -> Floats:
+    """Median and robust deviation of each row."""
+    middle = np.median(parts, axis=1)
+    return np.array([middle, 1.4826 * np.median(np.abs(parts - middle[:, None]), axis=1)])
 
 
 def departs(
@@ -78,13 +85,13 @@ def departs(
     What is usual is frozen at the departure, so that a new level does not become normal.
     """
     values = series.values
-    middle, spread = usual(values)
-    for index in range(_LEAST, values.size):
-        level = middle[index]
-        limit = max(level * factor, level + max(_SIGMAS * spread[index], least_share * abs(level)))
+    level, spread = usual(values)
+    rise = np.maximum(_SIGMAS * spread, least_share * np.abs(level))
+    limit = np.maximum(level * factor, level + rise)
+    for index in range(_LEAST, values.size - hold + 1):
         held = values[index : index + hold]
-        if held.size == hold and bool((held > limit).all()):
-            return index, float(held.max()), float(level)
+        if held[0] > limit[index] and bool((held > limit[index]).all()):
+            return index, float(held.max()), float(level[index])
     return None
 
 

@@ -124,7 +124,7 @@ class World:
             "tb_learning_loss": 2 + 8 * np.exp(-np.arange(count) / 150),
             "tb_learning_grad_norm": 0.5 + self.rng.normal(0, 0.05, count),
             "tb_learning_raw_grad_norm": 0.5 + self.rng.normal(0, 0.05, count),
-            "tb_learning_current_learning_rate": 3e-7 * (np.arange(count) + 1),
+            "tb_learning_current_learning_rate": 3e-7 * np.arange(1.0, count + 1),
             "tb_perf_step_time_seconds": EACH_S + self.rng.normal(0, 0.03, count),
             "tb_perf_per_device_tokens_per_sec": 2250 + self.rng.normal(0, 7, count),
         }
@@ -167,7 +167,7 @@ class World:
         """A row of a question that tells only what is wrong."""
         row = np.full(self.times.size, np.nan)
         row[(self.times >= T0 + start) & (self.times <= T0 + end)] = value
-        self.put(question, row, **labels)
+        self.put(question, row, False, **labels)
 
     def stop(self, time: float) -> None:
         """No step ends after `time`."""
@@ -221,9 +221,7 @@ class World:
         seen = Discovery(
             "test", tuple(sorted(self.metrics)), families, hosts, (), Window(T0, end), self.hosts
         )
-        return Context(
-            self.job, Window(T0, end), end, seen, self.hosts, masks=tuple(self.masks)
-        )
+        return Context(self.job, Window(T0, end), end, seen, self.hosts, masks=tuple(self.masks))
 
     def answers(self) -> Answers:
         found = []
@@ -235,7 +233,7 @@ class World:
             if question in self.failed:
                 found.append(Answer(query, Status.ERROR, self.failed[question]))
                 continue
-            series = tuple(Series.of(dict(l), self.times, row) for l, row in rows.items())
+            series = tuple(Series.of(dict(labels), self.times, row) for labels, row in rows.items())
             wanted = next((one.metrics for one in QUESTIONS if one.id == question), None)
             if wanted is None or self.metrics.intersection(wanted):
                 found.append(Answer(query, Status.OK, series=series))
