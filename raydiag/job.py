@@ -95,6 +95,7 @@ class _Seen:
     coverage: Optional[Coverage] = None
     steps: Steps = field(default_factory=Steps)
     window: Optional[Window] = None
+    notes: list[str] = field(default_factory=list)
 
 
 def examine(facts: JobFacts, moment: Moment, request: Request) -> Examined:
@@ -117,7 +118,8 @@ def examine(facts: JobFacts, moment: Moment, request: Request) -> Examined:
         log_only=seen.log_only,
     )
     explained = verdict.explain(case)
-    return Examined(judged, case, explained, seen.log_only, seen.metrics, tuple(judged.notes))
+    notes = (*judged.notes, *seen.notes)
+    return Examined(judged, case, explained, seen.log_only, seen.metrics, notes)
 
 
 # ---- the metrics
@@ -133,13 +135,13 @@ def _look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> 
         return seen
     logs = stack_logs.read(Path(directory)) if directory else StackLogs()
     try:
-        with _opened(directory, request) as connection:
+        with _opened(directory, request, seen) as connection:
             _ask(connection, facts, judged, moment, request, logs, seen)
     except EmptyTsdb as error:
         seen.log_only = "the job's Prometheus directory holds no samples"
         seen.observations.append(observability.empty(str(error), _why_empty(facts, logs)))
     except CannotRun as error:
-        if request.prometheus is not None:
+        if request.prometheus is not None and not seen.notes:
             raise
         missing = data is None or not data.is_dir()
         seen.log_only = "the job has no Prometheus directory" if missing else str(error)
@@ -153,10 +155,18 @@ def _look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> 
 
 
 @contextlib.contextmanager
-def _opened(directory: Optional[str], request: Request) -> Iterator[Connection]:
+def _opened(directory: Optional[str], request: Request, seen: _Seen) -> Iterator[Connection]:
+    """The server that was named; where it does not answer, what lies in the directory."""
     if request.prometheus is not None:
-        yield connect(request.prometheus)
-        return
+        try:
+            live = connect(request.prometheus)
+        except CannotRun as error:
+            if directory is None or not (Path(directory) / "prometheus").is_dir():
+                raise
+            seen.notes.append(f"{error}: the job's directory was read instead")
+        else:
+            yield live
+            return
     if directory is None:
         raise CannotRun("there is no job directory beside the log, so no metrics")
     request.say("opening the metrics ...")
