@@ -200,6 +200,11 @@ def _ask(
     request.say("looking at what the metrics hold ...")
     found = discover(connection, now, hosts, facts.header.nnodes)
     seen.unread += [HostUnread("", u.source, u.status, u.reason) for u in found.unread]
+    failed = [one for one in connection.client.asked if one.status is not Status.OK]
+    if found.window is None and failed:
+        seen.log_only = f"the metrics cannot be read: {failed[0].reason}"
+        seen.unread += [HostUnread("", one.id, one.status, one.reason) for one in failed]
+        return
     if found.window is None:
         why = f"{connection.origin}: no sample of any host in the time of the job"
         seen.log_only = "the job's Prometheus holds no samples"

@@ -24,7 +24,8 @@ from tests.incidents.job import Options
 from tests.incidents.truth import Incident
 
 SMALL = Options(nodes=3, gpus=2, ports=1, minutes=25, interval_s=15)
-SCHEMA = json.loads(
+_SCHEMA = Path(raydiag.__file__).with_name("schemas") / "diagnose.json"
+SCHEMA = json.loads(_SCHEMA.read_text())
     Path(raydiag.__file__).with_name("schemas").joinpath("diagnose.json").read_text()
 )
 pytestmark = pytest.mark.skipif(
