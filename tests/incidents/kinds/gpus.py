@@ -209,7 +209,16 @@ def vram_pressure(job: Job) -> Run:
     used = world.gpu(host, gpu, "hw_gpu_vram_used_bytes")
     busy = used.within(at, 1e12) & (used.values > 1e10)
     used.values[busy] = np.round(job.model.vram_bytes * 0.972)
-    return Truth("vram-pressure", (host,), ((host, gpu),), onset=at, never=_NEVER)
+    # A framework that reserves all memory at its start looks the same: a remark may do.
+    return Truth(
+        "vram-pressure",
+        (host,),
+        ((host, gpu),),
+        onset=at,
+        also=("healthy",),
+        also_hosts=((),),
+        never=_NEVER,
+    )
 
 
 @kind("gpu-underutilised")
