@@ -182,7 +182,10 @@ def test_what_measures_imports_no_judgement_and_starts_nothing() -> None:
 JUDGES = [path for part in ("rules", "triage") for path in sorted((PACKAGE / part).glob("*.py"))]
 
 
-@pytest.mark.parametrize("path", [*JUDGES, PACKAGE / "diagnosis.py"], ids=name)
+PLAYBOOKS = sorted((PACKAGE / "playbooks").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", [*JUDGES, *PLAYBOOKS, PACKAGE / "diagnosis.py"], ids=name)
 def test_what_judges_does_no_input_or_output(path: Path) -> None:
     outside = {"os", "io", "sys", "pathlib", "subprocess", "socket", "requests", "urllib", "http"}
     outside |= {"shutil", "tempfile", "ctypes", "time", "random", "ray", "psutil", "threading"}
@@ -351,6 +354,21 @@ def test_what_judges_uses_the_catalogs_words_only() -> None:
     known = set(catalog.failures()) | {event.event for event in catalog.kernel_events()}
     known |= {"node-exit", "before-training"}  # a kind of exit, and a time, of job logs
     assert found - known == set()
+
+
+def test_playbooks_find_classes_of_the_catalog_only() -> None:
+    """Their other words are ids of rows, queries and masks."""
+    said = set()
+    for path in PLAYBOOKS:
+        for function, call in calls(path):
+            at = {"observe": 1, "rule_out": 0, "Finding": 0}.get(function.rpartition(".")[2])
+            if at is None or len(call.args) <= at:
+                continue
+            constant = call.args[at]
+            if isinstance(constant, ast.Constant):
+                said.add(str(constant.value))
+    assert len(said) > 20
+    assert said <= set(catalog.failures())
 
 
 def test_what_measures_uses_none_of_them() -> None:

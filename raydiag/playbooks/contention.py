@@ -76,7 +76,7 @@ def check(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
     for group, question in _COUNTED:
         table = scene.table(question)
         hosts = sorted({where.host for where, row in table if present(table, row)})
-        why = _absent(scene, question)
+        why = scene.missing(question)
         text = why or (f"counted on {len(hosts)} hosts" if hosts else "nothing counted")
         record.row(
             f"checklist-{group}", None if why else bool(hosts), text, hosts, question=question
@@ -109,11 +109,6 @@ _COUNTED = (
     ("hardware", "gpu-errors"),
     ("hardware", "gpu-corrected"),
 )
-
-
-def _absent(scene: Scene, question: str) -> str:
-    answer = scene.answers.answer(question)
-    return "" if answer is not None and answer.ok else scene.answers.missing(question)
 
 
 def _compare(
@@ -187,8 +182,7 @@ def _held(table: Table, row: Floats, floor: float) -> list[Span]:
 
 def _storage(scene: Scene, record: Record) -> None:
     """Tasks that wait for storage outside saves, for minutes."""
-    if scene.answers.missing("storage"):
-        record.row("storage-stall", None, scene.answers.missing("storage"), question="storage")
+    if scene.undecided(record, "storage-stall", "storage"):
         return
     table = scene.without(scene.table("storage"), *LOADED, question="storage").pick(IO_FULL)
     blocked = scene.without(scene.table("tasks"), *LOADED, question="tasks")
@@ -218,7 +212,7 @@ def _storage(scene: Scene, record: Record) -> None:
             onset,
             Confidence.LIKELY if tasks >= _STALL_BLOCKED else Confidence.POSSIBLE,
             until=span.end,
-            recovered=not span.open and span.end < scene.window.end - 120,
+            recovered=scene.over(span),
             uncertainty_s=step,
         )
     if not hits:
@@ -257,7 +251,7 @@ def _cpu(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
             Confidence.LIKELY if paid else Confidence.POSSIBLE,
             None if paid else Severity.INFO,
             until=span.end,
-            recovered=not span.open and span.end < scene.window.end - 120,
+            recovered=scene.over(span),
             uncertainty_s=table.step_s,
         )
     if not hits:

@@ -30,7 +30,7 @@ from raydiag.playbooks.questions import (
     grown,
     named,
 )
-from raydiag.playbooks.scene import Scene
+from raydiag.playbooks.scene import Scene, capacities
 from raydiag.playbooks.spans import above, present
 from raydiag.tsdb.series import Query
 
@@ -159,7 +159,7 @@ def _gpus(scene: Scene) -> Iterator[Optional[Query]]:
     yield _each(scene, "gpu-temperature-fine", "hw_gpu_temperature_celsius{%s}", hot)
     clocks = _clock_hosts(scene)
     yield _each(scene, "gpu-clock-fine", 'hw_gpu_clock_mhz{type="sclk", %s}', hot + clocks)
-    totals = gpu_health.capacities(scene, VRAM_TOTAL)
+    totals = capacities(scene, VRAM_TOTAL)
     full = [
         where.host
         for where, row in scene.table("gpu-vram")

@@ -6,17 +6,17 @@ against the other GPUs of the node or the job, and count as symptoms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Optional
 
 import numpy as np
 
 from raydiag.model import Confidence, Evidence, Severity
+from raydiag.playbooks import gpu_summary
 from raydiag.playbooks.answers import Table
 from raydiag.playbooks.observed import Record, Report
-from raydiag.playbooks.questions import CORRECTED, FATAL, VRAM_TOTAL
-from raydiag.playbooks.scene import Scene, departure, middle
+from raydiag.playbooks.questions import VRAM_TOTAL
+from raydiag.playbooks.scene import Scene, capacities, departure, middle
 from raydiag.playbooks.spans import Span, above, below
 from raydiag.tsdb.series import Floats
 
@@ -36,7 +36,7 @@ QUESTIONS = (
     "gpu-clock-fine",
     "gpu-vram-fine",
 )
-WARM_C, HOT_C = 90.0, 100.0
+WARM_C, HOT_C = gpu_summary.WARM_C, 100.0
 SPREAD_WATTS = 50.0
 VRAM_PERCENT = 95.0
 USED_PERCENT = 80.0
@@ -72,15 +72,8 @@ def run(scene: Scene, record: Record) -> Report:
         QUESTIONS,
         tuple(record.rows),
         f"Anomalous: {', '.join(names)}." if names else "No GPU stands out.",
-        block=tuple(summary(scene, names)),
+        block=tuple(gpu_summary.lines(scene, names, spreads(scene.steady("gpu-power")))),
     )
-
-
-def _missing(scene: Scene, record: Record, row: str, question: str) -> bool:
-    why = scene.answers.missing(question)
-    if why:
-        record.row(row, None, why, question=question)
-    return bool(why)
 
 
 def culprit(
@@ -102,7 +95,7 @@ def culprit(
 
 def _temperature(scene: Scene, record: Record, slow: dict[str, Span]) -> None:
     """Hot is a remark; hot and slow, or beyond what the hardware bears, is throttling."""
-    if _missing(scene, record, "temperature", "gpu-temperature"):
+    if scene.undecided(record, "temperature", "gpu-temperature"):
         return
     table = scene.table("gpu-temperature").pick("max")
     hits = 0
@@ -144,7 +137,7 @@ def _temperature(scene: Scene, record: Record, slow: dict[str, Span]) -> None:
             None if hot or throttled else Severity.INFO,
             gpu=gpu,
             until=warm[-1].end,
-            recovered=not warm[-1].open and warm[-1].end < scene.window.end - 120,
+            recovered=scene.over(warm[-1]),
             uncertainty_s=table.step_s,
         )
     if not hits:
@@ -166,7 +159,7 @@ def _heating(scene: Scene, table: Table, row: Floats, host: str, crossed: float)
 
 def _power(scene: Scene, record: Record) -> None:
     """GPUs of one node that draw differently for the same work."""
-    if _missing(scene, record, "power-spread", "gpu-power"):
+    if scene.undecided(record, "power-spread", "gpu-power"):
         return
     steady = scene.steady("gpu-power")
     fine = scene.steady("gpu-power-fine")
@@ -251,7 +244,7 @@ def _outlier(scene: Scene, each: Table, host: str) -> tuple[float, Optional[int]
 
 def _clock(scene: Scene, record: Record) -> dict[str, Span]:
     """Hosts whose slowest GPU falls well below what the job's GPUs run at, and stays there."""
-    if _missing(scene, record, "clock", "gpu-clock"):
+    if scene.undecided(record, "clock", "gpu-clock"):
         return {}
     table = scene.steady("gpu-clock")
     lows, means = table.pick("min"), table.pick("avg")
@@ -302,7 +295,7 @@ def _column_medians(values: Floats) -> Floats:
 
 def _vram(scene: Scene, record: Record) -> None:
     """Frameworks reserve memory in advance, so a full GPU is a remark."""
-    if _missing(scene, record, "vram", "gpu-vram"):
+    if scene.undecided(record, "vram", "gpu-vram"):
         return
     table, totals = scene.table("gpu-vram"), capacities(scene, VRAM_TOTAL)
     hits = 0
@@ -337,19 +330,9 @@ def _vram(scene: Scene, record: Record) -> None:
         record.row("vram", False if known else None, text, question="gpu-vram")
 
 
-def capacities(scene: Scene, metric: str) -> dict[str, float]:
-    """What each host has of something, in bytes."""
-    found = {}
-    for where, row in scene.answers.table("capacity").pick(metric):
-        known = row[~np.isnan(row)]
-        if known.size:
-            found[where.host] = float(known[-1])
-    return found
-
-
 def _utilisation(scene: Scene, record: Record) -> None:
     """GPUs that are not busy though steps go on."""
-    if _missing(scene, record, "utilisation", "gpu-utilisation"):
+    if scene.undecided(record, "utilisation", "gpu-utilisation"):
         return
     table = scene.steady("gpu-utilisation").pick("avg")
     if scene.trained is None or not table.times.size:
@@ -376,71 +359,3 @@ def _utilisation(scene: Scene, record: Record) -> None:
     if not hits:
         text = f"not below {USED_PERCENT:.0f} % while training"
         record.row("utilisation", False, text, question="gpu-utilisation")
-
-
-# ---- the summary block
-
-
-def summary(scene: Scene, odd: Iterable[str]) -> Iterator[str]:
-    """Lines of the health summary, in their order; what is absent is called so."""
-    gpus = sum(int(np.nanmax(row)) for _, row in scene.table("gpu-count") if np.any(row > 0))
-    yield f"GPU Health Summary ({len(scene.context.hosts)} nodes, {gpus} GPUs)"
-    yield "Temperature: " + _range(scene, "gpu-temperature", "C") + f" (threshold {WARM_C:.0f}C)"
-    widest = max(spreads(scene.steady("gpu-power")).values(), default=None)
-    spread = "spread unknown" if widest is None else f"spread {widest:.0f} W"
-    yield "Power: " + _range(scene, "gpu-power", "W") + f", {spread}"
-    model = scene.accelerator
-    nominal = (
-        f"nominal {model.clock_mhz:.0f} MHz" if model and model.clock_mhz else "nominal unknown"
-    )
-    yield "Core clock: " + _range(scene, "gpu-clock", "MHz", mean=False) + f" ({nominal})"
-    yield "VRAM: " + _vram_line(scene)
-    yield "Utilization: " + _range(scene, "gpu-utilisation", "%")
-    ue = _totals(scene, "gpu-errors", "ras")
-    ce = _totals(scene, "gpu-corrected", "ras")
-    yield f"RAS errors: {ce} correctable (in the window), {ue} uncorrectable (since boot)"
-    correctable = _totals(scene, "gpu-corrected", "pcie_correctable")
-    nonfatal = _totals(scene, "gpu-errors", "pcie_nonfatal")
-    fatal = _totals(scene, "gpu-errors", "pcie_fatal")
-    yield f"PCIe errors: {correctable} correctable, {nonfatal} non-fatal, {fatal} fatal"
-    yield "Anomalous GPUs: " + (", ".join(odd) or "None")
-
-
-def _range(scene: Scene, question: str, unit: str, mean: bool = True) -> str:
-    """Lowest, mean and highest while training went on, else of the whole window."""
-    table = scene.steady(question)
-    if not table.times.size or np.isnan(table.values).all():
-        table = scene.table(question)
-    if not len(table) or not table.times.size or np.isnan(table.values).all():
-        return scene.answers.missing(question) or "no samples"
-    low = float(np.nanmin(table.pick("min").values))
-    high = float(np.nanmax(table.pick("max").values))
-    middle_ = float(np.nanmean(table.pick("avg").values))
-    return f"min {low:.0f}, " + (f"avg {middle_:.0f}, " if mean else "") + f"max {high:.0f} {unit}"
-
-
-def _vram_line(scene: Scene) -> str:
-    table, totals = scene.table("gpu-vram"), capacities(scene, VRAM_TOTAL)
-    shares = [
-        (float(np.nanmax(row)), totals[where.host])
-        for where, row in table
-        if totals.get(where.host) and not np.isnan(row).all()
-    ]
-    if not shares:
-        return scene.answers.missing("gpu-vram") or f"{VRAM_TOTAL}: metric absent"
-    used, total = max(shares, key=lambda pair: pair[0] / pair[1])
-    return f"{100 * used / total:.0f} % ({used / 1e9:.0f} GB/{total / 1e9:.0f} GB)"
-
-
-def _totals(scene: Scene, question: str, word: str) -> str:
-    """Sum over all GPUs of the counters whose name has a word in it."""
-    names = CORRECTED if question == "gpu-corrected" else FATAL
-    if not any(word in name and scene.context.discovery.has(name) for name in names):
-        return "unknown"
-    total = 0.0
-    table = scene.table(question)
-    overlap = max(1.0, table.span_s / table.step_s) if table.step_s else 1.0
-    for where, row in table:
-        if word in where.metric and not np.isnan(row).all():
-            total += float(np.nanmax(row)) if names is FATAL else float(np.nansum(row)) / overlap
-    return f"{total:.0f}"

@@ -15,7 +15,6 @@ from raydiag.model import Confidence, Evidence, Window
 from raydiag.playbooks import onset
 from raydiag.playbooks.answers import Table
 from raydiag.playbooks.context import SAVE
-from raydiag.playbooks.gpu_health import capacities
 from raydiag.playbooks.observed import Record, Report
 from raydiag.playbooks.questions import (
     BLOCKED,
@@ -27,7 +26,7 @@ from raydiag.playbooks.questions import (
     VRAM_TOTAL,
     WRITEBACK,
 )
-from raydiag.playbooks.scene import Scene
+from raydiag.playbooks.scene import Scene, capacities
 from raydiag.playbooks.spans import present
 from raydiag.tsdb.series import Floats, Series
 

@@ -109,7 +109,7 @@ def _growth(times: Floats, values: Floats, first: float) -> Optional[float]:
 
 def _uncorrected(scene: Scene, record: Record) -> None:
     """Any above zero; critical where it grew, a warning where it was there before the job."""
-    if _absent(scene, record, "uncorrected", "gpu-errors"):
+    if scene.undecided(record, "uncorrected", "gpu-errors"):
         return
     source = scene.answers.promql("gpu-errors")
     fine = scene.table("gpu-errors-fine")
@@ -154,18 +154,9 @@ def _grave(metric: str) -> Optional[Severity]:
     return None if metric in _BY_CHANGE else Severity.CRITICAL
 
 
-def _absent(scene: Scene, record: Record, row: str, question: str) -> bool:
-    """A question that keeps only what is wrong is answered by nothing when all is well."""
-    answer = scene.answers.answer(question)
-    why = scene.answers.missing(question) if answer is None or not answer.ok else ""
-    if why:
-        record.row(row, None, why, question=question)
-    return bool(why)
-
-
 def _corrected(scene: Scene, record: Record) -> None:
     """Corrected errors, by what they grew: nothing is lost yet."""
-    if _absent(scene, record, "corrected", "gpu-corrected"):
+    if scene.undecided(record, "corrected", "gpu-corrected"):
         return
     fine = scene.table("gpu-corrected-fine")
     table = scene.table("gpu-corrected")
@@ -273,8 +264,7 @@ def _power_gaps(scene: Scene, host: str) -> bool:
 def _missing_gpus(scene: Scene, record: Record) -> None:
     """A GPU whose series end while its host goes on."""
     table = scene.table("gpu-count")
-    if scene.answers.missing("gpu-count"):
-        record.row("gpu-missing", None, scene.answers.missing("gpu-count"), question="gpu-count")
+    if scene.undecided(record, "gpu-missing", "gpu-count"):
         return
     lost = 0
     for where, row in table:

@@ -12,7 +12,7 @@ from typing import Optional
 import numpy as np
 
 from raydiag.model import Confidence, Evidence, Window
-from raydiag.playbooks import network_health, rdma
+from raydiag.playbooks import rdma, tcp
 from raydiag.playbooks.context import LOADED
 from raydiag.playbooks.observed import Record, Report
 from raydiag.playbooks.questions import DMESG, PROCESSES, TCP_RETX
@@ -38,7 +38,7 @@ QUESTIONS = (
 )
 BUSY_PERCENT, QUIET_PERCENT = 80.0, 20.0
 IDLE, ACTIVE, MIXED, UNKNOWN = "idle", "active", "mixed", "unknown"
-_BEFORE_S = network_health._BEFORE_STALL_S
+_BEFORE_S = rdma.BEFORE_STALL_S
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def triggers(scene: Scene) -> list[str]:
     found = [
         f"RDMA retransmits on {one.host}"
         for one in rdma.events(scene)
-        if network_health.before_stall(scene, one.span) or _timed_out(one, stall.start)
+        if rdma.before_stall(scene, one.span) or _timed_out(one, stall.start)
     ]
     for where, row in scene.table("rdma-ports-down"):
         times = scene.table("rdma-ports-down").times[~np.isnan(row)]
@@ -272,9 +272,7 @@ def _network_row(scene: Scene, record: Record, trigger: list[str]) -> None:
     loud = [
         where.host
         for where, row in table
-        if any(
-            s.peak > network_health.TCP_PER_S for s in above(table, row, network_health.TCP_PER_S)
-        )
+        if any(s.peak > tcp.TCP_PER_S for s in above(table, row, tcp.TCP_PER_S))
     ]
     if loud:
         text = f"{TCP_RETX} rose before the stall, which alone stops no collective"

@@ -26,6 +26,7 @@ _SHARE = 0.6  # of a host's retransmits on one port, to name the port
 _SLOWER = 0.02  # of throughput
 _BACK = 0.98  # of throughput before
 _BACK_STEPS = 2
+BEFORE_STALL_S, _INTO_STALL_S = 300.0, 120.0  # of a burst that may have set it off
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,15 @@ def events(scene: Scene) -> list[Event]:
             if not near:
                 found.append(_event(scene, where.host, span, timeouts, timeouts, row))
     return sorted(found, key=lambda one: one.span.start)
+
+
+def before_stall(scene: Scene, span: Span) -> bool:
+    """A burst just before steps stopped."""
+    stall = scene.stall
+    if stall is None:
+        return False
+    near = stall.start - BEFORE_STALL_S <= span.end and span.start <= stall.start + _INTO_STALL_S
+    return near and span.peak >= BURST_PER_S
 
 
 def background(table: Table) -> float:

@@ -14,7 +14,9 @@ from raydiag.model import Window
 from raydiag.playbooks import onset
 from raydiag.playbooks.answers import Answers, Table
 from raydiag.playbooks.context import GHOST, LOADED, Context
+from raydiag.playbooks.observed import Record
 from raydiag.playbooks.questions import QUESTIONS, range_s
+from raydiag.playbooks.spans import Span
 from raydiag.playbooks.training import Training
 from raydiag.tsdb.series import Floats, Series
 
@@ -26,6 +28,16 @@ _ACTIVE_SHARE = 0.75
 _DEATH_S = 60.0
 _DEATH_SAMPLES = 5.0
 _FINAL = ("completed",)
+_OVER_S = 120.0
+_KEEPS_FAULTS = (
+    "gpu-errors",
+    "gpu-corrected",
+    "oom-kills",
+    "tcp-errors",
+    "rdma-errors",
+    "rdma-ports-down",
+    "nic-errors",
+)
 _BY_GPU = ("gpu-power", "gpu-temperature", "gpu-clock", "gpu-vram")
 _BY_GPU_FINE = tuple(f"{question}-fine" for question in _BY_GPU)
 
@@ -73,6 +85,27 @@ class Scene:
     @cached_property
     def training(self) -> Training:
         return Training.of(self.answers)
+
+    def missing(self, question: str) -> str:
+        """Why there is nothing to judge; "" when there is, also when all of it is well.
+
+        Questions that keep only what is wrong are answered by nothing when nothing is.
+        """
+        answer = self.answers.answer(question)
+        if answer is not None and answer.ok and question in _KEEPS_FAULTS:
+            return ""
+        return self.answers.missing(question)
+
+    def undecided(self, record: Record, row: str, question: str) -> bool:
+        """Writes that a row cannot be decided; True when so."""
+        why = self.missing(question)
+        if why:
+            record.row(row, None, why, question=question)
+        return bool(why)
+
+    def over(self, span: Span) -> bool:
+        """It ended while the job went on."""
+        return not span.open and span.end < self.window.end - _OVER_S
 
     def table(self, question: str) -> Table:
         """The answer by host, without ghost data."""
@@ -264,6 +297,16 @@ def _ramp(times: Floats, row: Floats, found: onset.Deviation) -> float:
     near = np.abs(row - found.level.median) <= 2.0 * found.level.sigma
     quiet = times[known & near & (times < found.time)]
     return max(start, float(quiet[-1])) if quiet.size else start
+
+
+def capacities(scene: Scene, metric: str) -> dict[str, float]:
+    """What each host has of something, in bytes."""
+    found = {}
+    for where, row in scene.answers.table("capacity").pick(metric):
+        known = row[~np.isnan(row)]
+        if known.size:
+            found[where.host] = float(known[-1])
+    return found
 
 
 def medians(table: Table, window: Window) -> dict[str, float]:

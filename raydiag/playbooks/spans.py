@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from raydiag.playbooks.answers import Table
+from raydiag.playbooks.answers import Table, Where
 from raydiag.tsdb.series import Floats
 
 SUSTAINED = 3  # evaluations in a row
@@ -100,3 +102,21 @@ def present(table: Table, row: Floats) -> list[Span]:
             )
         )
     return spans_
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A counter that grew."""
+
+    where: Where
+    span: Span  # the first one
+    total: float  # of all of them
+
+
+def growths(table: Table, metric: Optional[str] = None) -> Iterator[Growth]:
+    """Rows of a question that keeps what grew."""
+    # Where increases look back further than the step, each event is counted more than once.
+    overlap = max(1.0, table.span_s / table.step_s) if table.step_s else 1.0
+    for where, row in table.pick(metric):
+        for span in present(table, row)[:1]:
+            yield Growth(where, span, float(np.nansum(row)) / overlap)
