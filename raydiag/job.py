@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Optional
 
+import numpy as np
+
 from raydiag import playbooks, triage, verdict
 from raydiag.errors import CannotRun
 from raydiag.joblog.facts import JobFacts
@@ -21,7 +23,7 @@ from raydiag.joblog.facts import Save as LoggedSave
 from raydiag.model import Coverage, Evidence, Finding, HostUnread, Status, Window
 from raydiag.playbooks import masks, observability
 from raydiag.playbooks.answers import Answers
-from raydiag.playbooks.context import Context, Job, Save
+from raydiag.playbooks.context import GHOST, Context, Job, Save
 from raydiag.playbooks.masks import Steps
 from raydiag.playbooks.observability import Stack
 from raydiag.playbooks.observed import Observation, Outcome, Report, RuledOut
@@ -39,6 +41,8 @@ from raydiag.tsdb.stack_logs import StackLogs
 DEADLINE_S = 120.0  # for all questions together
 _STALL_STEPS, _STALL_S = 10.0, 300.0
 _START_UP_S = 1800.0  # until the first step: set-up and compilation
+# Classes that only a host's exporter tells of: while it repeats itself, it tells nothing.
+_OF_EXPORTERS = verdict.SYMPTOMS | {"straggler", "thermal-throttling", "storage-stall"}
 _ENDED = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
 _NO_RAY = "the job ran without Ray (RAY=0), which has no metrics; RAY=1 records them"
 
@@ -102,7 +106,7 @@ def examine(facts: JobFacts, moment: Moment, request: Request) -> Examined:
     """Judge one job. Raises CannotRun when a server that was named does not answer."""
     judged = triage.judge(facts, moment)
     seen = _look(facts, judged, moment, request)
-    status = _status(judged, seen)
+    status = _status(judged, seen, moment)
     told = [*_told(judged, seen, status), *seen.observations]
     coverage = _coverage(judged, seen)
     progress = judged.progress
@@ -110,7 +114,7 @@ def examine(facts: JobFacts, moment: Moment, request: Request) -> Examined:
         observations=told,
         coverage=coverage,
         status=status,
-        primary=judged.primary if judged.primary != "hang" or status != "running" else None,
+        primary=None if _refuted(judged, status) else judged.primary,
         last_step_at=seen.steps.last_at if len(seen.steps) else progress.last_step_time,
         step_time_s=seen.steps.step_time_s or progress.step_time_s,
         ruled_out=_ruled_out(judged, seen, status),
@@ -229,8 +233,9 @@ def _ask(
 
     answers = Answers(ask(playbooks.plan(context)), found)
     seen.steps = masks.steps_of(answers)
-    context = replace(context, job=replace(context.job, start=_start(facts, seen.steps)))
-    context = replace(context, masks=masks.of_job(context, answers, seen.steps))
+    every = _with_log(seen.steps, facts)
+    context = replace(context, job=replace(context.job, start=_start(facts, every)))
+    context = replace(context, masks=masks.of_job(context, answers, every))
     finer = ask(playbooks.drill(context, answers))
     answers = Answers([*answers, *finer], found)
     with warnings.catch_warnings():
@@ -244,7 +249,8 @@ def _ask(
         for one in outcome.observations
         if one.finding.failure_class == "node-death" and one.finding.host
     }
-    seen.observations += [*outcome.observations, *watched]
+    seen.observations += [one for one in outcome.observations if not _haunted(one, context)]
+    seen.observations += watched
     seen.coverage = observability.coverage(stack, dead)
     seen.window = window
     seen.metrics = Metrics(
@@ -256,6 +262,14 @@ def _ask(
         tuple(connection.client.asked),
         connection.origin,
     )
+
+
+def _haunted(observation: Observation, context: Context) -> bool:
+    """Whether it rests on samples that an exporter only repeated."""
+    found = observation.finding
+    if found.host is None or found.onset is None or found.failure_class not in _OF_EXPORTERS:
+        return False
+    return not context.judged(np.array([found.onset]), found.host, "hw_", GHOST).all()
 
 
 def _window(found: Window, judged: Triage, moment: Moment, now: float) -> Window:
@@ -316,6 +330,15 @@ def _job(facts: JobFacts, judged: Triage) -> Job:
     )
 
 
+def _with_log(steps: Steps, facts: JobFacts) -> Steps:
+    """Steps of the metrics, and those that only the log has: saves are placed by them."""
+    logged, _ = reference_steps(facts)
+    if logged is None:
+        return steps
+    series = logged.series
+    return masks.with_log(steps, np.array(series.step), np.array(series.seconds))
+
+
 def _start(facts: JobFacts, steps: Steps) -> Optional[float]:
     """The first time in the log, when that is one from before training: mostly the only one."""
     begun = facts.first_time
@@ -352,8 +375,12 @@ def _fitting(
 # ---- log and metrics together
 
 
-def _status(judged: Triage, seen: _Seen) -> str:
-    """Where the log alone does not tell, steps in the metrics say whether the job goes on."""
+def _status(judged: Triage, seen: _Seen, moment: Moment) -> str:
+    """Where the log alone does not tell, steps in the metrics say whether the job goes on.
+
+    Steps up to the last sample show life only when that sample is of now; where they do, and
+    samples end with them, it was no hang either.
+    """
     status = judged.status.value
     steps, window = seen.steps, seen.window
     if judged.status in _ENDED or window is None or not len(steps):
@@ -362,9 +389,12 @@ def _status(judged: Triage, seen: _Seen) -> str:
         return "hanging"
     usual = steps.step_time_s or 0.0
     silent = window.end - (steps.last_at or window.start)
-    if silent <= max(_STALL_STEPS * usual, _STALL_S):
+    fresh = moment.log_end or moment.now is None or moment.now - window.end <= _STALL_S
+    if silent > max(_STALL_STEPS * usual, _STALL_S):
+        return status
+    if fresh:
         return "running"
-    return status
+    return status if moment.alive else "unknown"
 
 
 def _never_began(judged: Triage, seen: _Seen, status: str) -> bool:
@@ -378,9 +408,14 @@ def _never_began(judged: Triage, seen: _Seen, status: str) -> bool:
 def _told(judged: Triage, seen: _Seen, status: str) -> Iterator[Observation]:
     """What triage found, as observations; a hang that the metrics refute is none."""
     for one in judged.diagnosis.findings:
-        if one.failure_class == "hang" and status == "running":
+        if one.failure_class == "hang" and _refuted(judged, status):
             continue
         yield Observation(_dated(one, judged, seen), "triage", judged.rule)
+
+
+def _refuted(judged: Triage, status: str) -> bool:
+    """Whether the metrics speak against the hang that the log seems to show."""
+    return judged.primary == "hang" and status in ("running", "unknown")
 
 
 def _dated(finding: Finding, judged: Triage, seen: _Seen) -> Finding:
@@ -392,8 +427,8 @@ def _dated(finding: Finding, judged: Triage, seen: _Seen) -> Finding:
 
 def _ruled_out(judged: Triage, seen: _Seen, status: str) -> tuple[RuledOut, ...]:
     found = list(seen.metrics.outcome.ruled_out) if seen.metrics is not None else []
-    if judged.primary == "hang" and status == "running":
-        found.append(RuledOut("hang", "steps go on in the metrics", "triage"))
+    if _refuted(judged, status):
+        found.append(RuledOut("hang", "steps go on to the last sample of the metrics", "triage"))
     return tuple(found)
 
 

@@ -278,7 +278,7 @@ def _chosen(
     def weight(chain: Chain) -> tuple[int, bool, bool, int, float]:
         root = observed[id(chain.findings[0])]
         return (
-            _tier(root),
+            _tier(root, alone=len(chain.findings) == 1),
             not _explains_failure(chain, case),
             root.recovered,
             -_rank(root.finding),
@@ -294,14 +294,18 @@ def _may_be_root(observation: Observation) -> bool:
     return observation.finding.severity is not Severity.INFO
 
 
-def _tier(root: Observation) -> int:
-    """Causes first; a symptom only where nothing explains it; what watches the job last."""
+def _tier(root: Observation, alone: bool) -> int:
+    """Causes first; a symptom without cause or effect later; what watches the job last."""
     name = root.finding.failure_class
     if name in OBSERVABILITY:
         return 3
     if name == "tgs-degradation":
         return 2
-    return int(root.symptom or name in SYMPTOMS)
+    return int(_is_symptom(root) and alone)
+
+
+def _is_symptom(one: Observation) -> bool:
+    return one.symptom or one.finding.failure_class in SYMPTOMS
 
 
 def _explains_failure(chain: Chain, case: Case) -> bool:
@@ -335,10 +339,10 @@ def _verdict(
     found = [one.finding for one in alike]
     first = min(alike, key=lambda one: (one.finding.onset is None, one.finding.onset or 0.0))
     onset = first.finding.onset
-    if name in _HANGS and case.last_step_at is not None:
+    if name in _HANGS and onset is None:
         onset = case.last_step_at
     confidence = root.finding.confidence
-    if _tier(root) in (1, 2) or (case.log_only and name not in OBSERVABILITY):
+    if _is_symptom(root) or (case.log_only and name not in OBSERVABILITY):
         confidence = min(confidence, Confidence.LIKELY, key=_certainty)
     hosts = tuple(sorted({one.host for one in found if one.host is not None}))
     pattern, kill_time = _memory(alike)

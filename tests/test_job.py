@@ -255,3 +255,17 @@ def test_a_directory_that_may_not_be_written_is_read(
         for path in [Path(incident.job_dir), *Path(incident.job_dir).rglob("*")]:
             os.chmod(path, 0o755 if path.is_dir() else 0o644)
     assert document["verdict"]["class"] == "rccl-hang"
+
+
+def test_a_log_that_ends_with_the_metrics_long_ago_is_no_sign_of_life(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    incident = made("healthy-young")
+    assert incident.job_state == "running"
+    code, document = diagnose(capsys, *incident.arguments)
+    assert (code, document["verdict"]["class"]) == (0, "healthy")
+    later = f"{incident.now + 86400:.0f}"
+    code, document = diagnose(capsys, incident.job_dir, "--now", later)
+    assert (code, document["verdict"]["class"]) == (3, "unknown")
+    code, document = diagnose(capsys, incident.job_dir, "--now", later, "--job-state", "running")
+    assert code == 1 and document["verdict"]["class"] != "healthy"

@@ -242,6 +242,9 @@ def test_a_symptom_is_the_verdict_only_where_nothing_explains_it() -> None:
     assert told.verdict.failure_class == "gpu-clock-drop"
     assert told.verdict.confidence is Confidence.LIKELY
     assert judged(slow).verdict.failure_class == "tgs-degradation"
+    passing = seen("rdma-degraded", "node2", 500, until=T0 + 600, recovered=True)
+    assert judged(slow, cool, passing).verdict.failure_class == "gpu-clock-drop"
+    assert judged(cool, passing).verdict.failure_class == "rdma-degraded"
     hot = seen("thermal-throttling", "node1", 20, gpu=2)
     assert judged(slow, cool, hot).verdict.failure_class == "thermal-throttling"
     assert judged(slow, seen("ghost-data", "node3", 10)).verdict.failure_class == "tgs-degradation"

@@ -97,6 +97,29 @@ def completed(step: Series, fill: Optional[Series] = None) -> Steps:
     return Steps(numbers[fresh], times[fresh])
 
 
+def with_log(steps: Steps, numbers: Floats, seconds: Floats) -> Steps:
+    """Also the steps that the bridge lost, each at its printed duration after the one before.
+
+    `numbers` and `seconds` are those of the log, NaN where it prints none. What comes before the
+    first step that is dated stays away: nothing says when it was.
+    """
+    if not len(steps):
+        return steps
+    dated = dict(zip(steps.numbers.tolist(), steps.ended_at.tolist(), strict=True))
+    usual = steps.step_time_s or 0.0
+    now, last = float(steps.ended_at[0]), float(steps.numbers[0])
+    found = dict(dated)
+    for number, took in sorted(zip(numbers.tolist(), seconds.tolist(), strict=True)):
+        if number <= last:
+            continue
+        spent = took if math.isfinite(took) else usual
+        now = dated.get(number, now + spent + (number - last - 1) * usual)
+        found[number], last = now, number
+    ordered = sorted(found)
+    times = np.maximum.accumulate(np.array([found[number] for number in ordered]))
+    return Steps(np.array(ordered), times)
+
+
 def save_steps(steps: Steps, period: Optional[int]) -> list[int]:
     """Numbers of the steps that save: multiples of the period, one beyond the last step as well."""
     if not period or steps.first is None or steps.last is None:

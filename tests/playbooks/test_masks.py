@@ -116,6 +116,24 @@ def test_slow_steps_that_come_regularly_are_saves() -> None:
     assert masks.inferred_period(irregular) is None
 
 
+def test_steps_that_only_the_log_has_follow_those_that_are_dated() -> None:
+    whole = steps(60, period=20, save_s=200.0)
+    seconds = np.diff(np.concatenate([[START], whole.ended_at]))
+    cut = (whole.numbers >= 5) & ~((whole.numbers > 22) & (whole.numbers < 30))
+    cut &= whole.numbers < 35
+    found = masks.with_log(Steps(whole.numbers[cut], whole.ended_at[cut]), whole.numbers, seconds)
+    assert found.first == 5  # when the steps before were, nothing says
+    assert list(found.numbers) == list(whole.numbers[5:])
+    assert np.allclose(found.ended_at, whole.ended_at[5:])
+    assert covered(masks.saves(found, 20, False), (whole.at(40) or 0) - 1)  # after the bridge ended
+    unknown = masks.with_log(
+        Steps(whole.numbers[cut], whole.ended_at[cut]), whole.numbers, np.full(60, np.nan)
+    )
+    assert list(unknown.numbers) == list(found.numbers)
+    assert (np.diff(unknown.ended_at) >= 0).all()
+    assert len(masks.with_log(Steps(), whole.numbers, seconds)) == 0
+
+
 def test_warm_up_the_time_before_and_the_time_after() -> None:
     run = steps(50)
     found = masks.outside_training(run, START, None)
