@@ -34,6 +34,7 @@ from tests.incidents.job import Job, Options
 from tests.incidents.signals import Signals
 from tests.incidents.truth import Incident
 
+_ASKING = ("diagnose", "--all", "--prometheus")
 _SAMPLE_LIMIT = 50_000_000  # Prometheus' default of --query.max-samples
 # What a node has of the series that the playbooks ask for, in about 150.
 _LEFT_OUT = ("hw_gpu_ras_mmhub", "hw_gpu_ras_sdma", "hw_gpu_pcie_nonfatal")
@@ -125,10 +126,10 @@ def _server_cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def diagnose(incident: Incident, *more: str, pid: int | None = None) -> Run:
-    """`raydiag diagnose` as a process of its own."""
-    command = [sys.executable, "-m", "raydiag", "diagnose", *incident.arguments]
-    command += ["--format", "json", "--all", *more]
+def raydiag(incident: Incident, *more: str, pid: int | None = None) -> Run:
+    """A command over the job as a process of its own: `diagnose` with all playbooks, `triage`."""
+    command = [sys.executable, "-m", "raydiag", more[0], *incident.arguments]
+    command += ["--format", "json", *more[1:]]
     before = _server_cpu_s(pid) if pid else 0.0
     begun = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
@@ -139,7 +140,7 @@ def diagnose(incident: Incident, *more: str, pid: int | None = None) -> Run:
         out.seek(0)
         document = json.loads(out.read() or "{}")
     if process.returncode not in (0, 1, 3):
-        raise SystemExit(f"raydiag diagnose ended with {process.returncode}")
+        raise SystemExit(f"raydiag {more[0]} ended with {process.returncode}")
     spent = (_server_cpu_s(pid) if pid else 0.0) - before
     cpu = usage.ru_utime + usage.ru_stime
     return Run(document, wall, cpu, usage.ru_maxrss / 1024, spent)
@@ -185,12 +186,12 @@ def run(nodes: int, minutes: float) -> None:
         data = Path(place, "data")
         shutil.copytree(Path(incident.job_dir, "prometheus"), data)
         with server(data) as (url, pid):
-            warm = diagnose(incident, "--prometheus", url, pid=pid)
+            warm = raydiag(incident, *_ASKING, url, pid=pid)
             asked = queries(warm.document)
             before = _server_cpu_s(pid)
             peak = bare(url, asked)
             floor_s = _server_cpu_s(pid) - before
-            ours = diagnose(incident, "--prometheus", url, pid=pid)
+            ours = raydiag(incident, *_ASKING, url, pid=pid)
         _show("verdict", str(ours.document["verdict"]["class"]), "rdma-degraded")
         _show("queries of all playbooks", str(len(asked)), "<= 40")
         _show("queries in all", str(ours.document["metrics"]["queries"]), "-")
@@ -202,7 +203,9 @@ def run(nodes: int, minutes: float) -> None:
         _show("raydiag, peak memory", f"{ours.peak_mib:.0f} MiB", "<= 400 MiB")
         share = peak / _SAMPLE_LIMIT
         _show("largest query, of the server's sample limit", f"{share:.2%}", "<= 5 %")
-        alone = diagnose(incident)
+        logs = raydiag(incident, "triage")
+        _show("of it, reading the logs (raydiag triage)", f"{logs.cpu_s:.2f} s CPU", "-")
+        alone = raydiag(incident, "diagnose", "--all")
         _show("wall, server start included", f"{alone.wall_s:.1f} s", "-")
 
 
@@ -211,7 +214,7 @@ def small() -> None:
     print("diagnose: 8 nodes, 90 min")
     with tempfile.TemporaryDirectory(prefix="diagnose-bench-") as place:
         incident = build(8, 85, Path(place, "outputs"))
-        times = sorted(diagnose(incident).wall_s for _ in range(3))
+        times = sorted(raydiag(incident, "diagnose").wall_s for _ in range(3))
         _show(
             "wall, server start included",
             f"{times[1]:.1f} s ({times[0]:.1f}-{times[2]:.1f})",
