@@ -85,10 +85,12 @@ def _query_names(examined: Examined) -> dict[str, str]:
 
 
 def next_steps(examined: Examined) -> Sequence[str]:
+    """Those of the verdict's root; of the gravest problem where there is none."""
     chain = verdict_chain(examined)
     if chain:
         return chain[0].next_steps
-    problems = examined.explained.diagnosis.findings
+    found = examined.explained.diagnosis.findings
+    problems = [one for one in found if one.severity is not Severity.INFO]
     return problems[0].next_steps if problems else ()
 
 
