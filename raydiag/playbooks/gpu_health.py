@@ -6,7 +6,6 @@ against the other GPUs of the node or the job, and count as symptoms.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Optional
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from raydiag.model import Confidence, Evidence, Severity
 from raydiag.playbooks import gpu_summary
 from raydiag.playbooks.answers import Table
+from raydiag.playbooks.context import BEFORE_JOB, GHOST, WARM_UP
 from raydiag.playbooks.observed import Record, Report
 from raydiag.playbooks.questions import VRAM_TOTAL
 from raydiag.playbooks.scene import Scene, capacities, departure, middle
@@ -94,7 +94,7 @@ def culprit(
 
 
 def _temperature(scene: Scene, record: Record, slow: dict[str, Span]) -> None:
-    """Hot is a remark; hot and slow, or beyond what the hardware bears, is throttling."""
+    """A hot moment is a remark; hot for minutes a concern; hot and slow, or too hot, throttles."""
     if scene.undecided(record, "temperature", "gpu-temperature"):
         return
     table = scene.table("gpu-temperature").pick("max")
@@ -107,7 +107,7 @@ def _temperature(scene: Scene, record: Record, slow: dict[str, Span]) -> None:
         hottest = max(warm, key=lambda one: one.peak)
         gpu = culprit(scene, "gpu-temperature-fine", where.host, hottest)
         throttled = where.host in slow and slow[where.host].start >= warm[0].start - 60
-        hot = hottest.peak > HOT_C
+        hot, lasting = hottest.peak > HOT_C, any(one.sustained for one in warm)
         text = f"{hottest.peak:.0f} degrees at most" + (", and its clock fell" if throttled else "")
         record.row(
             "temperature",
@@ -134,7 +134,7 @@ def _temperature(scene: Scene, record: Record, slow: dict[str, Span]) -> None:
             else Confidence.LIKELY
             if hot
             else Confidence.POSSIBLE,
-            None if hot or throttled else Severity.INFO,
+            None if hot or throttled or lasting else Severity.INFO,
             gpu=gpu,
             until=warm[-1].end,
             recovered=scene.over(warm[-1]),
@@ -237,8 +237,13 @@ def _outlier(scene: Scene, each: Table, host: str) -> tuple[float, Optional[int]
     odd = int(np.argmax(np.abs(means[:, known][:, at])))
     sign = 1 if means[:, known][odd, at] > 0 else -1
     time = float(each.times[min(int(np.flatnonzero(known)[at]), each.times.size - 1)])
-    table = replace(each, values=away)
-    since = departure(scene, table, away[odd], host, time + SMOOTH_S, SPREAD_WATTS / 2, sign)
+    # Against its neighbours a GPU can be judged in a save as well: all of them pause.
+    everything = scene.table("gpu-power-fine").pick(hosts=[host])
+    lone = everything.values[odd] - _column_medians(everything.values)
+    masked = (GHOST, WARM_UP, BEFORE_JOB)
+    since = departure(
+        scene, everything, lone, host, time + SMOOTH_S, SPREAD_WATTS / 2, sign, masked
+    )
     return float(gaps[at]), each.where[odd].gpu, min(since, time)
 
 

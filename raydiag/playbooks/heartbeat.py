@@ -14,6 +14,7 @@ import numpy as np
 
 from raydiag.model import Confidence, Evidence, Window
 from raydiag.playbooks import rccl_hang
+from raydiag.playbooks.context import SAVE
 from raydiag.playbooks.observed import Record, Report
 from raydiag.playbooks.questions import DIRTY, IO_FULL, LISTEN, MEM_USED
 from raydiag.playbooks.scene import Scene, medians
@@ -81,10 +82,10 @@ def _decide(scene: Scene, record: Record, stop: float, crash: float, window: Win
     lost = _lost(scene, record, judged, crash)
     if lost:
         return f"The alarm was right about {', '.join(lost)}."
-    seen = [_look(scene, host, window) for host in judged]
-    control = [_look(scene, host, window) for host in others[:1]]
+    seen = [_look(scene, host, window, crash) for host in judged]
     coordinator = [host for host in (scene.job.coordinator,) if host and host not in judged]
-    control += [_look(scene, host, window) for host in coordinator if host not in others[:1]]
+    beside = dict.fromkeys([*others[:1], *coordinator])
+    control = [_look(scene, host, window, crash) for host in beside]
     for one in (*seen, *control):
         _measured(record, one, one in control, window)
     known = [one for one in seen if one.busiest is not None]
@@ -148,10 +149,21 @@ def _lost(scene: Scene, record: Record, judged: Sequence[str], crash: float) -> 
     return guilty
 
 
-def _look(scene: Scene, host: str, window: Window) -> _Seen:
+def _look(scene: Scene, host: str, window: Window, crash: float) -> _Seen:
+    """Around the time; where all of it is a save, in which GPUs rest, from then to the error."""
+
     def value(question: str, metric: Optional[str] = None) -> Optional[float]:
         part = scene.table(question).pick(metric, [host])
-        return medians(part, window).get(host)
+        working = scene.without(part, SAVE, question=question)
+        for table, span in (
+            (working, window),
+            (working, Window(window.start, crash)),
+            (part, window),
+        ):
+            found = medians(table, span).get(host)
+            if found is not None:
+                return found
+        return None
 
     def peak(question: str, metric: Optional[str] = None) -> Optional[float]:
         part = scene.table(question).pick(metric, [host]).between(window.start, window.end)

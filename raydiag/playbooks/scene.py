@@ -273,13 +273,20 @@ class Scene:
 
 
 def departure(
-    scene: Scene, table: Table, row: Floats, host: str, before: float, least: float, sign: int
+    scene: Scene,
+    table: Table,
+    row: Floats,
+    host: str,
+    before: float,
+    least: float,
+    sign: int,
+    masked: Sequence[str] = (GHOST, *LOADED),
 ) -> float:
     """When a row left its level on the way to what it was at `before`; that time if it never did.
 
     A threshold is crossed later than the trouble begins.
     """
-    keep = scene.context.judged(table.times, host, "hw_", GHOST, *LOADED)
+    keep = scene.context.judged(table.times, host, "hw_", *masked)
     usual = onset.level(row, keep)
     if usual is None:
         return before

@@ -28,6 +28,9 @@ _LEAST = 8
 _HOLD = 3  # steps in a row
 _LOSS_SHARE, _GRAD_FACTOR, _BALANCE_FACTOR = 0.2, 8.0, 1.5
 _SIGMAS = 8.0
+_BEGUN = 3.0  # deviations above its level: the rise has begun
+_SMOOTH = 5  # steps
+_CLIMBING = 0.6  # of the steps since the lowest go up
 _JUMP = 1.6  # of the learning rate from one step to the next
 _CLIP_FACTOR = 10.0
 REGRESSION = 0.10  # of throughput
@@ -80,7 +83,7 @@ def _robust(parts: Floats) -> Floats:
 def departs(
     series: Series, factor: float, least_share: float, hold: int = _HOLD
 ) -> Optional[tuple[int, float, float]]:
-    """First position that rises above what was usual and stays there; with value and usual.
+    """Where a rise begins that stays: (position, highest value of its start, what was usual).
 
     What is usual is frozen at the departure, so that a new level does not become normal.
     """
@@ -91,8 +94,35 @@ def departs(
     for index in range(_LEAST, values.size - hold + 1):
         held = values[index : index + hold]
         if held[0] > limit[index] and bool((held > limit[index]).all()):
-            return index, float(held.max()), float(level[index])
+            noise = level[index] + _BEGUN * spread[index]
+            return _begins(values, index, noise), float(held.max()), float(level[index])
     return None
+
+
+def _begins(values: Floats, index: int, noise: float) -> int:
+    """The first of the samples above the noise that lead up to a position."""
+    while index > 0 and values[index - 1] > noise:
+        index -= 1
+    return index
+
+
+def turns(series: Series) -> Optional[tuple[int, float, float]]:
+    """Where a loss turns and climbs for good, however slowly: like `departs`, from its lowest."""
+    values = series.values
+    if values.size < 2 * _LEAST:
+        return None
+    smooth = np.median(np.lib.stride_tricks.sliding_window_view(values, _SMOOTH), axis=1)
+    steps = np.diff(values)
+    noise = 1.05 * float(np.median(np.abs(steps - np.median(steps))))
+    lowest = int(np.argmin(smooth))
+    least = float(smooth[lowest])
+    climb = smooth[lowest:] - least
+    if climb[-1] < max(_SIGMAS * noise, _LOSS_SHARE * abs(least)) or climb.size < _BEFORE:
+        return None
+    if float(np.mean(np.diff(climb) > 0)) < _CLIMBING:
+        return None
+    end = lowest + int(np.argmax(climb > max(_SIGMAS * noise, 0.02 * abs(least)))) + _SMOOTH - 1
+    return _begins(values, end, least + _BEGUN * noise), float(values[-_SMOOTH:].max()), least
 
 
 def _loss(scene: Scene, record: Record) -> None:
@@ -109,7 +139,7 @@ def _loss(scene: Scene, record: Record) -> None:
         _diverged(scene, record, "loss-nan", text, source, float(broken[0]), None)
         return
     record.row("loss-nan", False, "no NaN in the loss", question="training")
-    found = departs(series, 1.0, _LOSS_SHARE)
+    found = departs(series, 1.0, _LOSS_SHARE) or turns(series)
     if found is None:
         record.row("loss-jump", False, "no jump that stays", question="training")
         record.rule_out("loss-divergence", "loss has no NaN and no jump that stays")

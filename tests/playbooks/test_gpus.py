@@ -31,8 +31,8 @@ def test_well() -> None:
     ("degrees", "seen", "severity"),
     [
         (90.0, False, None),
-        (90.1, True, Severity.INFO),
-        (100.0, True, Severity.INFO),
+        (90.1, True, None),
+        (100.0, True, None),
         (100.1, True, None),
     ],
 )
@@ -44,6 +44,12 @@ def test_temperature(degrees: float, seen: bool, severity: Severity | None) -> N
     if seen:
         assert outcome.observations[0].finding.severity is severity
         assert abs((outcome.observations[0].finding.onset or 0) - (T0 + 2010)) <= 15
+
+
+def test_a_hot_moment_is_a_remark() -> None:
+    world = World()
+    world.set("gpu-temperature", 95.0, 2010, 2040, ["n2"], "max")
+    assert world.judge(GPU).observations[0].finding.severity is Severity.INFO
 
 
 def test_hot_and_then_slow_is_throttling() -> None:

@@ -34,6 +34,21 @@ def test_a_loss_that_rises_and_stays() -> None:
     assert (found.finding.failure_class, found.finding.onset) == ("loss-divergence", T0 + 3000)
 
 
+def test_a_loss_that_turns_and_climbs_slowly() -> None:
+    world = World()
+    after = np.clip(np.arange(world.ended.size) - 270, 0, None)
+    world.scalars[LOSS] = world.scalars[LOSS] + 0.02 * after + world.rng.normal(0, 0.01, after.size)
+    (found,) = world.judge(ONLY).observations
+    assert found.finding.failure_class == "loss-divergence"
+    assert abs((found.finding.onset or 0) - (T0 + 3000)) <= 80
+
+
+def test_a_loss_that_is_flat_at_its_end() -> None:
+    world = World()
+    world.scalars[LOSS] = 2.0 + world.rng.normal(0, 0.05, world.ended.size)
+    assert classes(world.judge(ONLY)) == set()
+
+
 def test_one_bad_batch_is_no_divergence() -> None:
     world = World()
     world.scalar(LOSS, 3.0, 3000, 3000, factor=True)
