@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.incidents import baseline, jobdir, tsdb
 from tests.incidents.job import Job, Options, draw
 from tests.incidents.kinds import Run, World, load
+from tests.incidents.noise import disturb
 from tests.incidents.training import export, train
 from tests.incidents.truth import Incident, Truth
 
@@ -41,6 +42,8 @@ def generate(
     signals = baseline.simulate(job, timeline, until)
     world = World(job, timeline, signals, training, end)
     truth = _play_out(play, world)
+    if options.noise:
+        disturb(job, signals)
     export(job, training, signals, until)
     for change in world.afterwards:
         change(signals)
@@ -91,6 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="of training; default: 35 to 65")
     parser.add_argument("--interval", type=float, help="seconds between scrapes; default: 10 or 15")
     parser.add_argument("--wal", type=float, default=0.0, help="newest seconds that go to a WAL")
+    parser.add_argument("--noise", action="store_true", help="what happens beside as well")
     asked = parser.parse_args(argv)
     if asked.kind == "list":
         for name, function in kinds.items():
@@ -100,7 +104,13 @@ def main(argv: list[str] | None = None) -> int:
     if asked.out is None or (asked.out.exists() and any(asked.out.iterdir())):
         parser.error("--out must name a directory that is empty or not there")
     options = Options(
-        asked.nodes, asked.gpus, asked.ports, asked.minutes, asked.interval, asked.wal
+        nodes=asked.nodes,
+        gpus=asked.gpus,
+        ports=asked.ports,
+        minutes=asked.minutes,
+        interval_s=asked.interval,
+        wal_s=asked.wal,
+        noise=asked.noise,
     )
     try:
         made = generate(asked.kind, asked.seed, asked.out, options)

@@ -59,6 +59,7 @@ class Options:
     interval_s: float | None = None  # None: 10 or 15
     wal_s: float = 0.0  # the newest of it lies in the write-ahead log, not in blocks
     ray_refresh_s: float | None = None  # None: with every scrape, mostly
+    noise: bool = False  # what happens beside, see noise.py
 
 
 @dataclass

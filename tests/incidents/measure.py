@@ -191,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, help="leave incidents and verdicts in this directory")
     asked = parser.parse_args(argv)
     only = asked.kinds.split(",") if asked.kinds else []
-    options = Options(asked.nodes, asked.gpus, asked.ports, asked.minutes)
+    options = Options(asked.nodes, asked.gpus, asked.ports, asked.minutes, noise=True)
     planned = list(plan(asked.incidents, asked.healthy, asked.seed, only))
     scores: list[Score] = []
     with ThreadPoolExecutor(asked.workers) as pool:
