@@ -174,15 +174,21 @@ class Answers:
             found[host, "host" in series.labels] = gaps
         return found
 
-    def last_seen(self, host: str) -> dict[str, float]:
+    def last_seen(self, host: str) -> Mapping[str, float]:
         """Newest sample of a host's exporter ("hw") and of its Ray ("ray")."""
-        seen: dict[str, float] = {}
+        return self._last_seen.get(host, {})
+
+    @cached_property
+    def _last_seen(self) -> Mapping[str, Mapping[str, float]]:
+        found: dict[str, dict[str, float]] = {}
         answer = self._answers.get(ALIVE)
         for series in answer.series if answer is not None and answer.ok else ():
-            if self._discovery.host_of(series.labels) == host and len(series):
+            host = self._discovery.host_of(series.labels)
+            if host is not None and len(series):
                 source = "hw" if "host" in series.labels else "ray"
+                seen = found.setdefault(host, {})
                 seen[source] = max(seen.get(source, 0.0), float(series.values.max()))
-        return seen
+        return found
 
 
 def _patience_s(seen: Floats, step: float) -> float:

@@ -47,6 +47,14 @@ class Event:
 
 def events(scene: Scene) -> list[Event]:
     """Of all hosts, by time."""
+    if "rdma" not in scene.memory:
+        scene.memory["rdma"] = _events(scene)
+    found = scene.memory["rdma"]
+    assert isinstance(found, list)
+    return found
+
+
+def _events(scene: Scene) -> list[Event]:
     found = []
     retransmits, timeouts = scene.table("rdma-retransmits"), scene.table("rdma-timeouts")
     floor = background(retransmits)
@@ -55,8 +63,9 @@ def events(scene: Scene) -> list[Event]:
         for span in above(retransmits, row, floor):
             found.append(_event(scene, where.host, span, retransmits, timeouts, other))
     seen = {(one.host, one.span.start) for one in found}
+    floor = background(timeouts)
     for where, row in timeouts:
-        for span in above(timeouts, row, background(timeouts)):
+        for span in above(timeouts, row, floor):
             near = [s for h, s in seen if h == where.host and abs(s - span.start) <= 300]
             if not near:
                 found.append(_event(scene, where.host, span, timeouts, timeouts, row))

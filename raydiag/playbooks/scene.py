@@ -81,6 +81,9 @@ class Scene:
     def __init__(self, context: Context, answers: Answers) -> None:
         self.context, self.answers = context, answers
         self.window, self.job = context.window, context.job
+        self._tables: dict[str, Table] = {}
+        self._steady: dict[str, Table] = {}
+        self.memory: dict[str, object] = {}  # what a module has worked out once for all playbooks
 
     @cached_property
     def training(self) -> Training:
@@ -109,6 +112,11 @@ class Scene:
 
     def table(self, question: str) -> Table:
         """The answer by host, without ghost data."""
+        if question not in self._tables:
+            self._tables[question] = self._table(question)
+        return self._tables[question]
+
+    def _table(self, question: str) -> Table:
         found = self.answers.table(question)
         known = next((one for one in QUESTIONS if one.id == question), None)
         is_rate = known is not None and known.counter and found.step_s > 0
@@ -149,8 +157,12 @@ class Scene:
 
     def steady(self, question: str) -> Table:
         """Only while training went on, without saves, warm-up and the like."""
-        table = self.without(self.table(question), question=question)
-        return table if self.trained is None else table.between(*self.trained)
+        if question not in self._steady:
+            table = self.without(self.table(question), question=question)
+            if self.trained is not None:
+                table = table.between(*self.trained)
+            self._steady[question] = table
+        return self._steady[question]
 
     @cached_property
     def trained(self) -> Optional[tuple[float, float]]:
@@ -319,11 +331,12 @@ def capacities(scene: Scene, metric: str) -> dict[str, float]:
 def medians(table: Table, window: Window) -> dict[str, float]:
     """Median of each host within a window; hosts without a sample are not in it."""
     part = table.between(window.start, window.end)
-    return {
-        where.host: float(np.median(row[~np.isnan(row)]))
-        for where, row in part
-        if not np.isnan(row).all()
-    }
+    known = ~np.isnan(part.values).all(axis=1)
+    if not known.any():
+        return {}
+    found = np.nanmedian(part.values[known], axis=1)
+    rows = np.flatnonzero(known)
+    return {part.where[row].host: float(value) for row, value in zip(rows, found, strict=True)}
 
 
 def middle(values: Sequence[float] | Floats) -> Optional[float]:

@@ -67,13 +67,19 @@ def spans(
 def above(table: Table, row: Floats, floor: float) -> list[Span]:
     """Where a row is above a value, exclusively."""
     with np.errstate(invalid="ignore"):
-        return spans(table.times, row, row > floor, table.step_s, table.span_s)
+        holds = row > floor
+    if not holds.any():
+        return []
+    return spans(table.times, row, holds, table.step_s, table.span_s)
 
 
 def below(table: Table, row: Floats, floor: float) -> list[Span]:
     """Where a row is below a value, exclusively; `peak` is then the lowest."""
     with np.errstate(invalid="ignore"):
-        found = spans(table.times, -row, row < floor, table.step_s, table.span_s)
+        holds = row < floor
+    if not holds.any():
+        return []
+    found = spans(table.times, -row, holds, table.step_s, table.span_s)
     return [
         Span(s.start, s.end, -s.peak, s.peak_time, s.samples, s.lasted_s, s.open) for s in found
     ]
