@@ -8,42 +8,17 @@ nothing explains a failure, the verdict says what failed; where not all was seen
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Optional
 
 from raydiag import catalog, diagnosis
 from raydiag.model import Chain, Confidence, Coverage, Diagnosis, Finding, Severity
 from raydiag.playbooks.observed import Observation, RuledOut
+from raydiag.verdict.causes import HANGS, SYMPTOMS, cause, certainty, ordered, rank
 
 HEALTHY, UNKNOWN = "healthy", "unknown"
 _FAILING = ("failed", "hanging", "cancelled")
-_HANGS = ("rccl-hang", "hang")
 
-# What follows from something else until that is ruled out, and explains nothing by itself.
-SYMPTOMS = frozenset(
-    {
-        "gpu-power-outlier",
-        "gpu-clock-drop",
-        "gpu-underutilised",
-        "tgs-degradation",
-        "tcp-retransmits",
-        "vram-pressure",
-        "checkpoint-effect",
-    }
-)
-# Shown by hosts that wait for another one: the cause may be elsewhere.
-_FELT_BY_PEERS = frozenset(
-    {
-        "gpu-power-outlier",
-        "gpu-clock-drop",
-        "gpu-underutilised",
-        "tcp-retransmits",
-        "tcp-aborts",
-        "rdma-degraded",
-        "rdma-retry-exhausted",
-        "network-congestion",
-    }
-)
 # About what watches the job, not about the job.
 OBSERVABILITY = frozenset(
     {
@@ -60,17 +35,6 @@ OBSERVABILITY = frozenset(
         "host-missing",
     }
 )
-# Of one device at one time the first says more than the second, which is its evidence.
-_MORE_SPECIFIC = (
-    ("rdma-port-down", "rdma-retry-exhausted"),
-    ("rdma-port-down", "rdma-degraded"),
-    ("rdma-retry-exhausted", "rdma-degraded"),
-    ("pcie-fatal", "pcie-degraded"),
-    ("gpu-memory-error", "gpu-memory-degrading"),
-)
-_OVER_S = 600.0  # what ended so long before an effect did not cause it
-_NEAR_S = 120.0  # causes that are all so near to an effect are told apart by how grave they are
-_SLACK_S = 60.0  # times of one event differ by so much between sources
 
 
 @dataclass(frozen=True)
@@ -117,9 +81,9 @@ class Explained:
 
 def explain(case: Case) -> Explained:
     """Findings in causal order, and one verdict."""
-    observed = _ordered(case.observations)
+    observed = ordered(case.observations)
     findings = [one.finding for one in observed]
-    causes = [_cause(index, observed, case) for index in range(len(observed))]
+    causes = [cause(index, observed, case.step_time_s) for index in range(len(observed))]
     chains = [_in_time(chain) for chain in diagnosis.chains(findings, causes)]
     by_finding = {id(one.finding): one for one in observed}
     chosen = _chosen(chains, by_finding, case)
@@ -140,121 +104,6 @@ def exit_code(explained: Explained, case: Case) -> int:
     if any(one.severity is not Severity.INFO for one in explained.diagnosis.findings):
         return 1
     return 0 if case.coverage.complete and case.told else 3
-
-
-def _ordered(observations: Iterable[Observation]) -> list[Observation]:
-    """Completed, one for each fault and place, the gravest and earliest first."""
-    best: dict[tuple[object, ...], Observation] = {}
-    for one in observations:
-        one = replace(one, finding=diagnosis.filled(one.finding))
-        found = one.finding
-        key = (found.failure_class, found.host, found.gpu, found.device)
-        known = best.get(key)
-        best[key] = one if known is None else _merged(known, one)
-    return sorted(_specific(best.values()), key=lambda one: diagnosis.order(one.finding))
-
-
-def _specific(observations: Iterable[Observation]) -> list[Observation]:
-    """One fault of one device is one finding, of the class that says most about it."""
-    left = list(observations)
-    for special, general in _MORE_SPECIFIC:
-        for one in [o for o in left if o.finding.failure_class == special]:
-            same = [
-                other
-                for other in left
-                if other.finding.failure_class == general
-                and _place(other.finding) == _place(one.finding)
-                and other.before_job == one.before_job
-            ]
-            for other in same:
-                left.remove(other)
-                left[left.index(one)] = one = _absorbed(one, other)
-    return left
-
-
-def _place(finding: Finding) -> tuple[object, ...]:
-    return finding.host, finding.gpu, finding.device
-
-
-def _absorbed(one: Observation, other: Observation) -> Observation:
-    """The specific one, dated from the first sign, with the evidence of both."""
-    onsets = [o.finding.onset for o in (one, other) if o.finding.onset is not None]
-    evidence = (*one.finding.evidence, *other.finding.evidence)
-    finding = replace(one.finding, onset=min(onsets, default=None), evidence=evidence)
-    return replace(one, finding=finding, uncertainty_s=max(one.uncertainty_s, other.uncertainty_s))
-
-
-def _merged(one: Observation, other: Observation) -> Observation:
-    """Two that mean the same, as a log and a series do: the graver, with the evidence of both."""
-    first, second = sorted((one, other), key=lambda o: diagnosis.order(o.finding))
-    finding = first.finding
-    onsets = [o.finding.onset for o in (one, other) if o.finding.onset is not None]
-    extra = [item for item in second.finding.evidence if item not in finding.evidence]
-    sure = max(first.finding.confidence, second.finding.confidence, key=_certainty)
-    finding = replace(
-        finding,
-        onset=min(onsets, default=None),
-        evidence=(*finding.evidence, *extra),
-        confidence=sure,
-    )
-    return replace(
-        first,
-        finding=finding,
-        recovered=one.recovered and other.recovered,
-        facts={**second.facts, **first.facts},
-    )
-
-
-def _certainty(confidence: Confidence) -> int:
-    return list(Confidence).index(confidence)
-
-
-def _cause(index: int, observed: Sequence[Observation], case: Case) -> Optional[int]:
-    """Position of what most likely caused a finding; None for a root."""
-    effect = observed[index]
-    able = [
-        number
-        for number, cause in enumerate(observed)
-        if number != index and _can_cause(cause, effect, case)
-    ]
-    return min(able, key=lambda number: _distance(observed[number], effect), default=None)
-
-
-def _can_cause(cause: Observation, effect: Observation, case: Case) -> bool:
-    """Whether class, place and time allow it."""
-    one, other = cause.finding, effect.finding
-    if other.failure_class not in catalog.failures()[one.failure_class].can_cause:
-        return False
-    if cause.before_job and not effect.before_job:
-        return False  # the job went well with it
-    here = one.host is None or other.host is None or one.host == other.host
-    if not here and other.failure_class not in _FELT_BY_PEERS:
-        return False
-    apart = one.gpu is not None and other.gpu is not None and one.gpu != other.gpu
-    if here and apart and other.failure_class not in SYMPTOMS:
-        return False
-    if one.onset is None or other.onset is None:
-        return True
-    slack = max(cause.uncertainty_s, effect.uncertainty_s, _SLACK_S)
-    if other.failure_class in _HANGS:
-        slack += case.step_time_s or 0.0  # a hang dates from the last step, its cause from the next
-    if one.onset > other.onset + slack:
-        return False
-    return cause.until is None or not cause.recovered or cause.until >= other.onset - _OVER_S
-
-
-def _distance(cause: Observation, effect: Observation) -> tuple[bool, float, int, float]:
-    """Sorts causes: dated, near, grave, then the earlier one."""
-    one, other = cause.finding, effect.finding
-    if one.onset is None or other.onset is None:
-        return one.onset is None, 0.0, -_rank(one), one.onset or 0.0
-    moments = [one.onset, float(cause.facts.get("kill_time", one.onset))]
-    apart = min(abs(other.onset - moment) for moment in moments)
-    return False, apart if apart > _NEAR_S else 0.0, -_rank(one), one.onset
-
-
-def _rank(finding: Finding) -> int:
-    return (finding.severity or Severity.WARNING).rank
 
 
 def _in_time(chain: Chain) -> Chain:
@@ -281,7 +130,7 @@ def _chosen(
             _tier(root, alone=len(chain.findings) == 1),
             not _explains_failure(chain, case),
             root.recovered,
-            -_rank(root.finding),
+            -rank(root.finding),
             root.finding.onset if root.finding.onset is not None else float("inf"),
         )
 
@@ -312,11 +161,11 @@ def _explains_failure(chain: Chain, case: Case) -> bool:
     """Whether what the job died of, or hangs in, is part of it."""
     if case.status not in _FAILING and case.primary is None:
         return True
-    ends = {case.primary, *_HANGS} if case.primary in _HANGS else {case.primary}
+    ends = {case.primary, *HANGS} if case.primary in HANGS else {case.primary}
     if case.primary == "heartbeat-timeout":
-        ends |= {"heartbeat-false-positive", *_HANGS}
+        ends |= {"heartbeat-false-positive", *HANGS}
     if case.primary is None or case.primary == "cancelled":
-        ends |= set(_HANGS)
+        ends |= set(HANGS)
     return any(finding.failure_class in ends for finding in chain.findings)
 
 
@@ -339,11 +188,11 @@ def _verdict(
     found = [one.finding for one in alike]
     first = min(alike, key=lambda one: (one.finding.onset is None, one.finding.onset or 0.0))
     onset = first.finding.onset
-    if name in _HANGS and onset is None:
+    if name in HANGS and onset is None:
         onset = case.last_step_at
     confidence = root.finding.confidence
     if _is_symptom(root) or (case.log_only and name not in OBSERVABILITY):
-        confidence = min(confidence, Confidence.LIKELY, key=_certainty)
+        confidence = min(confidence, Confidence.LIKELY, key=certainty)
     hosts = tuple(sorted({one.host for one in found if one.host is not None}))
     pattern, kill_time = _memory(alike)
     return JobVerdict(
