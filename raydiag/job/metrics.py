@@ -21,8 +21,8 @@ from raydiag.playbooks import masks, observability
 from raydiag.playbooks.answers import Answers
 from raydiag.playbooks.context import GHOST, Context
 from raydiag.playbooks.masks import Steps
-from raydiag.playbooks.observability import Stack
 from raydiag.playbooks.observed import Observation, Outcome, Report
+from raydiag.playbooks.stack import Stack
 from raydiag.triage.verdict import JobStatus, Moment
 from raydiag.triage.verdict import Verdict as Triage
 from raydiag.tsdb import stack_logs

@@ -148,7 +148,7 @@ def test_warm_up_the_time_before_and_the_time_after() -> None:
 def cycles(flat_from: float, flat_to: float, count: int = 200, every: float = 10.0) -> Series:
     """Durations of cycles that vary, but for a stretch."""
     rng = np.random.default_rng(3)
-    times = START + every * np.arange(count)
+    times = START + every * np.arange(count, dtype=np.float64)
     values = 0.1 + 0.01 * rng.random(count)
     inside = (times >= START + flat_from) & (times <= START + flat_to)
     values[inside] = 0.107
@@ -171,7 +171,7 @@ def test_a_short_pause_a_hole_and_power_that_moves_are_no_ghosts() -> None:
     keep = np.ones(len(silent), dtype=np.bool_)
     keep[60:95] = False  # samples that were never taken repeat nothing
     assert masks.ghosts("node1", silent.only(keep)) == []
-    times = START + 10.0 * np.arange(200)
+    times = START + 10.0 * np.arange(200, dtype=np.float64)
     power = Series({}, times, 800.0 + np.arange(200.0))
     assert masks.ghosts("node1", cycles(500, 1000), [power]) == []
     still = Series({}, times, np.where((times > START + 490) & (times < START + 1010), 800, times))

@@ -14,8 +14,9 @@ from raydiag.playbooks import masks, observability
 from raydiag.playbooks.answers import Answers
 from raydiag.playbooks.context import Context, Job
 from raydiag.playbooks.masks import Steps
-from raydiag.playbooks.observability import Stack, coverage, judge
+from raydiag.playbooks.observability import coverage, judge
 from raydiag.playbooks.observed import Observation
+from raydiag.playbooks.stack import Stack
 from raydiag.tsdb import stack_logs
 from raydiag.tsdb.discovered import Discovery, Family, HostSeries, Target
 from raydiag.tsdb.series import Answer, Query, Series
@@ -28,7 +29,7 @@ Seen = Callable[[str, str], np.ndarray]  # host, "hw" or "ray" -> newest sample 
 
 
 def always(host: str, source: str) -> np.ndarray:
-    return GRID.copy()
+    return np.array(GRID)
 
 
 def until(sick: str, end: float, sources: Iterable[str] = ("hw",)) -> Seen:
@@ -44,7 +45,7 @@ def until(sick: str, end: float, sources: Iterable[str] = ("hw",)) -> Seen:
 def without(sick: str, *sources: str) -> Seen:
     def seen(host: str, source: str) -> np.ndarray:
         gone = host == sick and source in sources
-        return np.full(GRID.size, np.nan) if gone else GRID.copy()
+        return np.full(GRID.size, np.nan) if gone else np.array(GRID)
 
     return seen
 

@@ -14,7 +14,7 @@ START, EVERY = 1_795_000_000.0, 10.0
 
 def noisy(count: int = 240, level: float = 900.0, noise: float = 10.0, seed: int = 0) -> Series:
     rng = np.random.default_rng(seed)
-    times = START + EVERY * np.arange(count)
+    times = START + EVERY * np.arange(count, dtype=np.float64)
     return Series({}, times, level + noise * rng.standard_normal(count))
 
 
@@ -111,7 +111,7 @@ def test_a_slow_rise_is_followed_back_to_where_it_left_its_level(
 
 
 def test_a_counter_says_when_it_grew_and_nothing_of_its_reset() -> None:
-    times = START + EVERY * np.arange(6)
+    times = START + EVERY * np.arange(6, dtype=np.float64)
     counter = Series({}, times, np.array([90e6, 90e6, 90e6 + 3, 0.0, 0.0, 7.0]))
     assert onset.increases(counter) == [(times[2], 3.0), (times[5], 7.0)]
     assert onset.increases(counter, least=5) == [(times[5], 7.0)]
