@@ -45,6 +45,7 @@ CLOCK_SHARE = 0.8  # of what the job's GPUs run at, at the same moment
 _NAMED = 8
 _WARMER_C = 4.0  # above its level: it began
 _SOON_S = 120.0
+_OUTSIDE = (GHOST, WARM_UP, BEFORE_JOB)  # a save heats nothing, and hides nothing of that kind
 _KNOWN = 0.8  # of the samples that an average must have
 
 
@@ -153,8 +154,8 @@ def _heating(scene: Scene, table: Table, row: Floats, host: str, crossed: float)
     gpu = culprit(scene, "gpu-temperature-fine", host, later)
     for where, values in each:
         if where.gpu == gpu:
-            return departure(scene, each, values, host, crossed, _WARMER_C, 1)
-    return departure(scene, table, row, host, crossed, _WARMER_C, 1)
+            return departure(scene, each, values, host, crossed, _WARMER_C, 1, _OUTSIDE)
+    return departure(scene, table, row, host, crossed, _WARMER_C, 1, _OUTSIDE)
 
 
 def _power(scene: Scene, record: Record) -> None:
@@ -240,10 +241,8 @@ def _outlier(scene: Scene, each: Table, host: str) -> tuple[float, Optional[int]
     # Against its neighbours a GPU can be judged in a save as well: all of them pause.
     everything = scene.table("gpu-power-fine").pick(hosts=[host])
     lone = everything.values[odd] - _column_medians(everything.values)
-    masked = (GHOST, WARM_UP, BEFORE_JOB)
-    since = departure(
-        scene, everything, lone, host, time + SMOOTH_S, SPREAD_WATTS / 2, sign, masked
-    )
+    until = time + SMOOTH_S
+    since = departure(scene, everything, lone, host, until, SPREAD_WATTS / 2, sign, _OUTSIDE)
     return float(gaps[at]), each.where[odd].gpu, min(since, time)
 
 

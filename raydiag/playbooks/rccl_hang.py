@@ -16,7 +16,7 @@ from raydiag.playbooks import rdma, tcp
 from raydiag.playbooks.context import LOADED
 from raydiag.playbooks.observed import Record, Report
 from raydiag.playbooks.questions import DMESG, PROCESSES, TCP_RETX
-from raydiag.playbooks.scene import Levels, Scene, medians, middle
+from raydiag.playbooks.scene import BUSY_PERCENT, Levels, Scene, medians, middle
 from raydiag.playbooks.spans import above
 
 ID, TITLE, ANALYSIS = "rccl-hang", "Hang of a collective", "hang"
@@ -36,7 +36,7 @@ QUESTIONS = (
     "alive",
     "training",
 )
-BUSY_PERCENT, QUIET_PERCENT = 80.0, 20.0
+QUIET_PERCENT = 20.0
 IDLE, ACTIVE, MIXED, UNKNOWN = "idle", "active", "mixed", "unknown"
 _BEFORE_S = rdma.BEFORE_STALL_S
 
@@ -94,9 +94,9 @@ def run(scene: Scene, record: Record) -> Report:
             verdict = "Steps did not stop."
         return _report(record, verdict)
     length = stall.end - stall.start
-    record.row(
-        "stall", True, f"no step for {length:.0f} s after step {stall.step}", value=length, unit="s"
-    )
+    text = f"no step for {length:.0f} s"
+    text += f" after step {stall.step}" if stall.step is not None else ", and none before"
+    record.row("stall", True, text, value=length, unit="s")
     window = stall.settled
     seen = states(scene, window)
     _values(scene, record, seen, window)

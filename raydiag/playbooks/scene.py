@@ -13,7 +13,7 @@ from raydiag.catalog.hardware import Accelerator, accelerator
 from raydiag.model import Window
 from raydiag.playbooks import onset
 from raydiag.playbooks.answers import Answers, Table
-from raydiag.playbooks.context import GHOST, LOADED, Context
+from raydiag.playbooks.context import GHOST, LOADED, SAVE, Context
 from raydiag.playbooks.observed import Record
 from raydiag.playbooks.questions import QUESTIONS, range_s
 from raydiag.playbooks.spans import Span
@@ -22,9 +22,12 @@ from raydiag.tsdb.series import Floats, Series
 
 _STALL_STEPS, _STALL_S = 10.0, 300.0
 _STALL_SAVES, _STALL_SAVE_S = 3.0, 1800.0
+_UNDATED_S = 1800.0  # of spinning, where no step says when they stopped: longer than compiling
+BUSY_PERCENT = 80.0  # a kernel is there, whatever it does
 _SETTLE_S = 60.0  # until power and utilisation show what the collective does
 _IDLE_SHARE = 0.6  # of the power in training: below it nothing is computed
 _ACTIVE_SHARE = 0.75
+_LIMIT_SHARE = 0.5  # of the power limit, between waiting and training on every known model
 _DEATH_S = 60.0
 _DEATH_SAMPLES = 5.0
 _FINAL = ("completed",)
@@ -191,14 +194,33 @@ class Scene:
     def stall(self) -> Optional[Stall]:
         """When steps stopped for longer than any save or slow step explains."""
         step, time = self.last_step
-        if time is None or self.job.status in _FINAL or self._finished(step):
+        if self.job.status in _FINAL or self._finished(step):
             return None
         end = self.window.end
         if self.job.crash_time is not None:
             end = min(end, self.job.crash_time)
+        if time is None:
+            return self._spinning(end, step)
         if end - time <= self._patience_s(step):
             return None
         return Stall(time, end, step)
+
+    def _spinning(self, end: float, step: Optional[int]) -> Optional[Stall]:
+        """Where no step is dated: GPUs that are busy and compute nothing, for long, to the end."""
+        levels, use = self.levels, self.table("gpu-utilisation").pick("max")
+        power = self.table("gpu-power").pick("max")
+        if levels is None or not len(use) or not len(power):
+            return None
+        highest = np.nan_to_num(power.values, nan=-np.inf).max(axis=0)
+        at = np.searchsorted(power.times, use.times).clip(0, power.times.size - 1)
+        busy = np.nan_to_num(use.values).max(axis=0) > BUSY_PERCENT
+        spins = busy & (highest[at] > 0) & (highest[at] < levels.idle_watts)
+        inside = np.flatnonzero(use.times <= end)
+        if not inside.size or not spins[inside[-1]]:
+            return None
+        quiet = np.flatnonzero(~spins[: inside[-1] + 1])
+        start = float(use.times[quiet[-1] + 1 if quiet.size else 0])
+        return Stall(start, end, step) if end - start > _UNDATED_S else None
 
     def _finished(self, step: Optional[int]) -> bool:
         total = self.job.total_steps
@@ -263,6 +285,9 @@ class Scene:
         model, usual = self.accelerator, self._usual_watts()
         idle = (model.waiting_watts or model.idle_watts) if model else None
         active = usual or (model.active_watts if model else None)
+        if active is None and model and model.limit_watts:
+            half = _LIMIT_SHARE * model.limit_watts
+            return Levels(half, half, None, f"half of {model.model}'s limit")
         if active is None:
             return None
         between = (idle + active) / 2 if idle and idle < active else _IDLE_SHARE * active
@@ -303,10 +328,17 @@ def departure(
     if usual is None:
         return before
     away = onset.deviations(table.times, row, keep, usual, least, sign)
+    working = scene.context.judged(table.times, host, "hw_", SAVE)
+    found: Optional[onset.Deviation] = None
     for one in reversed(away):
-        if one.time <= before and (one.ended is None or one.ended >= before):
-            return min(before, _ramp(table.times, row, one))
-    return before
+        if found is None and one.time <= before and (one.ended is None or one.ended >= before):
+            found = one
+        elif found is not None and one.ended is not None:
+            between = (table.times >= one.ended) & (table.times < found.time)
+            if working[between].any():
+                break
+            found = one  # a save, in which everything rests, had interrupted it
+    return before if found is None else min(before, _ramp(table.times, row, found))
 
 
 def _ramp(times: Floats, row: Floats, found: onset.Deviation) -> float:

@@ -157,6 +157,26 @@ def test_when_all_fall_silent_it_is_not_the_nodes() -> None:
     assert "node-death" not in classes(world.judge("rccl-hang"))
 
 
+@pytest.mark.parametrize(("start", "seen"), [(1200.0, True), (4200.0, False)])
+def test_a_hang_before_the_first_step(start: float, seen: bool) -> None:
+    world = World()
+    world.without(*[one for one in world.metrics if one.startswith("tb_")])
+    world.set("gpu-power", 260.0)
+    world.set("gpu-utilisation", 0.0)
+    world.set("gpu-power", 300.0, start)
+    world.set("gpu-utilisation", 100.0, start, metric="max")
+    outcome = world.judge("rccl-hang")
+    assert classes(outcome) == ({"rccl-hang"} if seen else set())
+
+
+def test_an_unknown_level_is_half_of_the_limit() -> None:
+    world = World(device="NVIDIA H100 80GB HBM3")
+    world.without(*[one for one in world.metrics if one.startswith("tb_")])
+    world.set("gpu-power", 200.0)
+    world.set("gpu-utilisation", 100.0)
+    assert classes(world.judge("rccl-hang")) == {"rccl-hang"}
+
+
 def test_a_long_save_is_no_stall() -> None:
     world = World()
     world.stop(4500.0)
