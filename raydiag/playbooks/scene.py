@@ -27,6 +27,8 @@ BUSY_PERCENT = 80.0  # a kernel is there, whatever it does
 _SETTLE_S = 60.0  # until power and utilisation show what the collective does
 _IDLE_SHARE = 0.6  # of the power in training: below it nothing is computed
 _ACTIVE_SHARE = 0.75
+_IDLE_FACTOR = 2.0  # times idle power: waiting takes little more, training three times as much
+_UNUSED_PERCENT = 5.0
 _LIMIT_SHARE = 0.5  # of the power limit, between waiting and training on every known model
 _DEATH_S = 60.0
 _DEATH_SAMPLES = 5.0
@@ -289,12 +291,24 @@ class Scene:
             half = _LIMIT_SHARE * model.limit_watts
             return Levels(half, half, None, f"half of {model.model}'s limit")
         if active is None:
-            return None
+            resting = self._resting_watts()
+            if resting is None:
+                return None
+            twice = _IDLE_FACTOR * resting
+            return Levels(twice, twice, None, "twice this job's own idle power")
         between = (idle + active) / 2 if idle and idle < active else _IDLE_SHARE * active
         source = "this job's own training" if usual else "the model's levels"
         if model and idle:
             source += f" and {model.model}'s idle power" if usual else f" ({model.model})"
         return Levels(between, max(_ACTIVE_SHARE * active, between), usual, source)
+
+    def _resting_watts(self) -> Optional[float]:
+        """What GPUs drew while none of them was used; None when they always were."""
+        power, use = self.table("gpu-power").pick("avg"), self.table("gpu-utilisation").pick("max")
+        if not len(power) or not len(use):
+            return None
+        unused = use.times[np.nan_to_num(use.values, nan=np.inf).max(axis=0) < _UNUSED_PERCENT]
+        return middle(power.values[:, np.isin(power.times, unused)].ravel())
 
     def _usual_watts(self) -> Optional[float]:
         power = self.steady("gpu-power").pick("avg")

@@ -48,6 +48,7 @@ def test_without_training_and_model_nothing_is_decided() -> None:
     world = World(device="Some Accelerator")
     world.hang(350.0)
     world.set("gpu-power", 300.0)
+    world.set("gpu-utilisation", 100.0)
     outcome = world.judge("rccl-hang")
     assert classes(outcome) == set()
     assert holds(outcome, "rccl-hang")["inconclusive"] is True
@@ -167,6 +168,16 @@ def test_a_hang_before_the_first_step(start: float, seen: bool) -> None:
     world.set("gpu-utilisation", 100.0, start, metric="max")
     outcome = world.judge("rccl-hang")
     assert classes(outcome) == ({"rccl-hang"} if seen else set())
+
+
+def test_an_unknown_model_is_measured_by_its_own_idle_power() -> None:
+    world = World(device="Some Accelerator")
+    world.without(*[one for one in world.metrics if one.startswith("tb_")])
+    world.set("gpu-power", 262.0)
+    world.set("gpu-power", 220.0, 0, 600)
+    world.set("gpu-utilisation", 100.0)
+    world.set("gpu-utilisation", 0.0, 0, 600)
+    assert classes(world.judge("rccl-hang")) == {"rccl-hang"}
 
 
 def test_an_unknown_level_is_half_of_the_limit() -> None:
