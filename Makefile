@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: probe test unit lint bench clean
+.PHONY: probe test unit prometheus lint bench clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(READY)
@@ -13,8 +13,12 @@ probe: $(READY)
 test: lint unit
 	$(BIN)/pytest -m cluster
 
-unit: $(READY)
+unit: $(READY) prometheus
 	$(BIN)/pytest -q -n 2 -m 'not cluster'
+
+# A real Prometheus for the tests of raydiag tsdb: of the machine, else unpacked below .cache.
+prometheus:
+	@.ci/fetch-prometheus .cache/prometheus
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -34,4 +38,4 @@ $(READY): pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

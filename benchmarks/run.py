@@ -290,12 +290,19 @@ def hung() -> None:
     _show("nodes complete", f"{states.count('ok')} of {hosts}", "7 of 8")
 
 
+def diagnose() -> None:
+    """A job of 1,000 nodes against bare queries; `benchmarks/diagnose.py --nodes N` for fewer."""
+    script = Path(__file__).with_name("diagnose.py")
+    subprocess.run([sys.executable, str(script)], check=True)
+
+
 _BENCHMARKS: dict[str, Callable[[], None]] = {
     "startup": startup,
     "judge": judge,
     "kmsg": kmsg,
     "triage": triage,
     "node": node,
+    "diagnose": diagnose,
     "cluster": cluster,
     "hung": hung,
 }

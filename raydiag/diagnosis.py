@@ -50,20 +50,19 @@ def exit_code(diagnosis: Diagnosis) -> int:
 
 def complete(findings: Iterable[Finding]) -> list[Finding]:
     """Findings with what the catalog knows of their class, the most severe and earliest first."""
-    known = catalog.failures()
-    filled = []
-    for finding in findings:
-        entry = known[finding.failure_class]
-        filled.append(
-            replace(
-                finding,
-                title=finding.title or entry.title,
-                severity=finding.severity or entry.severity,
-                explanation=finding.explanation or entry.explanation,
-                next_steps=tuple(finding.next_steps or entry.next_steps),
-            )
-        )
-    return sorted(filled, key=_order)
+    return sorted(map(filled, findings), key=order)
+
+
+def filled(finding: Finding) -> Finding:
+    """A finding with what the catalog knows of its class."""
+    entry = catalog.failures()[finding.failure_class]
+    return replace(
+        finding,
+        title=finding.title or entry.title,
+        severity=finding.severity or entry.severity,
+        explanation=finding.explanation or entry.explanation,
+        next_steps=tuple(finding.next_steps or entry.next_steps),
+    )
 
 
 def coverage(snapshot: Snapshot, window: Optional[Window] = None) -> Coverage:
@@ -110,13 +109,16 @@ def _unread(report: NodeReport) -> Iterator[HostUnread]:
                 yield HostUnread(host, item.source, item.status, item.reason)
 
 
-def chains(findings: Sequence[Finding]) -> list[Chain]:
+def chains(
+    findings: Sequence[Finding], causes: Optional[Sequence[Optional[int]]] = None
+) -> list[Chain]:
     """Completed, ordered findings as causes and effects: each in exactly one chain, root first.
 
     A root is what no other present finding could have caused. The chains stand in the order of
-    their gravest finding, which need not be the root.
+    their gravest finding, which need not be the root. `causes` are positions, where the caller
+    knows more of times and places than the findings say.
     """
-    causes = _causes(findings)
+    causes = _causes(findings) if causes is None else causes
     effects: dict[Optional[int], list[int]] = {}
     for effect, cause in enumerate(causes):
         effects.setdefault(cause, []).append(effect)
@@ -175,7 +177,7 @@ def _distance(cause: Finding, effect: Finding) -> tuple[bool, bool, int, float]:
     return not (same_gpu or same_device), cause.onset is None, -_rank(cause), onset
 
 
-def _order(finding: Finding) -> tuple[int, bool, float, str, str, str]:
+def order(finding: Finding) -> tuple[int, bool, float, str, str, str]:
     """Most severe first, then earliest (undated last), then by host; the rest keeps it stable."""
     onset = finding.onset
     return (

@@ -50,11 +50,15 @@ ARROWS = {
     "joblog": set(FOUNDATION),
     "triage": FOUNDATION | {"catalog", "joblog"},
     "diagnosis": FOUNDATION | {"catalog", "rules"},
-    "render": FOUNDATION | {"kmsg", "nodeset", "triage"},
+    "tsdb": FOUNDATION,
+    "playbooks": FOUNDATION | {"catalog", "tsdb"},
+    "verdict": FOUNDATION | {"catalog", "diagnosis", "playbooks"},
+    "job": FOUNDATION | {"joblog", "triage", "tsdb", "playbooks", "verdict"},
+    "render": FOUNDATION | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job"},
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
     "cli": FOUNDATION
     | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "nodeset"}
-    | {"joblog", "triage"},
+    | {"joblog", "triage", "tsdb", "job"},
 }
 
 IMPORTS_RAY = {"cluster/coordinator.py", "cluster/actor.py", "cluster/local.py"}
@@ -71,13 +75,15 @@ SIGNALS = {
     ("cluster/local.py", "self._job.terminate"),  # the coordinator on it, our own child
     ("cluster/ssh.py", "os.killpg"),  # the ssh of --ssh, our own child, with its ssh to a jump host
     ("cluster/coordinator.py", "ray.kill"),  # our own actors
+    ("tsdb/server.py", "self._process.kill"),  # the throw-away prometheus, our own child
 }
 _SIGNAL_NAMES = {"kill", "killpg", "terminate", "send_signal", "tgkill", "pthread_kill"}
 _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue", "abort"}
 
-# The report that the user asked for with -o, the directory of the embedded Ray, and a file without
-# a name for what ssh says.
+# The report that the user asked for with -o, the directory of the embedded Ray, a file without a
+# name for what ssh says, and a throw-away server's directory: its links, its log, its removal.
 WRITES_FILES = {"cli/options.py", "cluster/local.py", "cluster/ssh.py"}
+WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private", "server", "view")}
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
 _WRITING_NAMES |= {"TemporaryDirectory", "TemporaryFile", "rmtree", "copytree", "copyfile", "move"}
@@ -94,6 +100,7 @@ STARTS_PROCESSES = {
     "cluster/ssh.py",  # the system's ssh, for --ssh
     "sandbox.py",  # run_command, in a reader of its kind
     "joblog/slurm.py",  # squeue, scontrol, sacct, where they are installed
+    "tsdb/server.py",  # the throw-away prometheus
 }
 FORKS = {"sandbox.py"}  # never in a Ray worker, which has threads
 
@@ -178,7 +185,10 @@ def test_what_measures_imports_no_judgement_and_starts_nothing() -> None:
 JUDGES = [path for part in ("rules", "triage") for path in sorted((PACKAGE / part).glob("*.py"))]
 
 
-@pytest.mark.parametrize("path", [*JUDGES, PACKAGE / "diagnosis.py"], ids=name)
+PLAYBOOKS = sorted((PACKAGE / "playbooks").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", [*JUDGES, *PLAYBOOKS, PACKAGE / "diagnosis.py"], ids=name)
 def test_what_judges_does_no_input_or_output(path: Path) -> None:
     outside = {"os", "io", "sys", "pathlib", "subprocess", "socket", "requests", "urllib", "http"}
     outside |= {"shutil", "tempfile", "ctypes", "time", "random", "ray", "psutil", "threading"}
@@ -348,6 +358,21 @@ def test_what_judges_uses_the_catalogs_words_only() -> None:
     known |= {"node-exit", "before-training"}  # a kind of exit, and a time, of job logs
     known |= set(signatures.table().by_id)
     assert found - known == set()
+
+
+def test_playbooks_find_classes_of_the_catalog_only() -> None:
+    """Their other words are ids of rows, queries and masks."""
+    said = set()
+    for path in PLAYBOOKS:
+        for function, call in calls(path):
+            at = {"observe": 1, "rule_out": 0, "Finding": 0}.get(function.rpartition(".")[2])
+            if at is None or len(call.args) <= at:
+                continue
+            constant = call.args[at]
+            if isinstance(constant, ast.Constant):
+                said.add(str(constant.value))
+    assert len(said) > 20
+    assert said <= set(catalog.failures())
 
 
 def test_what_measures_uses_none_of_them() -> None:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import NoReturn, Optional
 
 from raydiag import __version__
-from raydiag.cli import config, kmsg, options, probe, triage
+from raydiag.cli import config, diagnose, kmsg, options, probe, triage, tsdb
 from raydiag.errors import RaydiagError
 
-_COMMANDS = (probe, kmsg, triage)
+_COMMANDS = (probe, kmsg, triage, diagnose, tsdb)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -18,8 +18,8 @@ def add_output(
     parser: argparse.ArgumentParser,
     formats: Sequence[str] = ("text", "json", "markdown"),
     redact: bool = False,
-) -> None:
-    """--format, -o, -q, -v, and --redact for a command that can take names out."""
+) -> argparse._ArgumentGroup:
+    """--format, -o, -q, -v, and --redact for a command that can take names out; their group."""
     group = parser.add_argument_group("output")
     group.add_argument("--format", choices=formats, default="text")
     group.add_argument(
@@ -40,6 +40,7 @@ def add_output(
             action="store_true",
             help="replace names of hosts, users and jobs, addresses and arguments of commands",
         )
+    return group
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--now",
-        type=_moment,
+        type=moment,
         metavar="T|log-end",
         help="judge as of this time: Unix seconds, ISO 8601, or the last time in the log",
     )
@@ -120,10 +120,10 @@ def _verdict(
 
     resolved = find.resolve(job, outputs)
     facts = read.read(resolved, selector, Classifier(), state=state)
-    return judge(facts, _when(facts, arguments))
+    return judge(facts, when(facts, arguments))
 
 
-def _when(facts: JobFacts, arguments: argparse.Namespace) -> Moment:
+def when(facts: JobFacts, arguments: argparse.Namespace) -> Moment:
     """The moment that is asked about, and what is known of the job from outside its logs."""
     from raydiag.joblog import artefacts, slurm
     from raydiag.triage.verdict import Moment
@@ -185,7 +185,7 @@ def _fingerprint() -> str:
     return sha256(repr((__version__, rows)).encode()).hexdigest()
 
 
-def _moment(text: str) -> float | str:
+def moment(text: str) -> float | str:
     """Unix seconds, `log-end`, or ISO 8601 (UTC where it has no zone)."""
     from datetime import datetime, timezone
     from math import isfinite

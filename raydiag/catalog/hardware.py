@@ -1,0 +1,107 @@
+"""KNOW: what accelerators draw, clock and hold, from `hardware.yaml`, each number with a source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Optional
+
+from raydiag.catalog.rows import Row, loaded, rows
+from raydiag.errors import CatalogError
+
+_FILE = "hardware.yaml"
+_NUMBERS = (
+    "idle_watts",
+    "waiting_watts",
+    "active_watts",
+    "limit_watts",
+    "clock_mhz",
+    "memory_gb",
+)
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One model. None: nobody has published the number, so it decides nothing."""
+
+    model: str
+    names: tuple[str, ...]  # lower case, without separators
+    idle_watts: Optional[float]  # at most, between jobs
+    waiting_watts: Optional[float]  # at most, while a collective spins
+    active_watts: Optional[float]  # at least, in training
+    limit_watts: Optional[float]
+    clock_mhz: Optional[float]
+    memory_gb: Optional[float]  # 10^9 bytes
+    sources: Mapping[str, str]  # by the name of the number
+
+
+def accelerators() -> tuple[Accelerator, ...]:
+    """Every model of the table."""
+    return _accelerators()
+
+
+def accelerator(device_name: Optional[str]) -> Optional[Accelerator]:
+    """The model that a driver's name for a device means; None for one that is not in the table.
+
+    Of several words that fit, the longest counts: "GB200" is not a "B200".
+    """
+    plain = "".join(letter for letter in (device_name or "").lower() if letter.isalnum())
+    fits = [
+        (len(name), one)
+        for one in _accelerators()
+        for name in one.names
+        if name in plain and not _goes_on(plain, name)
+    ]
+    return max(fits, key=lambda pair: pair[0])[1] if fits else None
+
+
+def _goes_on(plain: str, name: str) -> bool:
+    """The word is the end of another model's: GB200, GH100."""
+    return plain[: plain.index(name)].endswith("g")
+
+
+def parse_hardware(text: str, file: str = _FILE) -> tuple[Accelerator, ...]:
+    """The models in a YAML list. Raises CatalogError."""
+    found: list[Accelerator] = []
+    for row in rows(loaded(text, file), file, "model"):
+        names = row.texts("names")
+        numbers, sources = {}, {}
+        for key in _NUMBERS:
+            numbers[key], source = _number(row, key)
+            if source:
+                sources[key] = source
+        row.end()
+        if any(not name.isalnum() or name != name.lower() for name in names):
+            raise row.error("names must be lower case, without separators")
+        known = {name for one in found for name in one.names}
+        if known.intersection(names):
+            raise row.error(f"the name {min(known.intersection(names))!r} is there twice")
+        _check_levels(row, numbers)
+        found.append(Accelerator(row.name, names, sources=MappingProxyType(sources), **numbers))
+    return tuple(found)
+
+
+def _number(row: Row, key: str) -> tuple[Optional[float], str]:
+    if key not in row.data:
+        return None, ""
+    part = Row(row.take(key), row.file, f"{row.name}: {key}")
+    value, source = part.take("value"), part.text("source")
+    part.end()
+    if type(value) not in (int, float) or not 0 < value < float("inf"):
+        raise part.error("value must be a number above zero")
+    return float(value), source
+
+
+def _check_levels(row: Row, numbers: Mapping[str, Optional[float]]) -> None:
+    """Idle, waiting, active and limit go up, as far as they are known."""
+    levels = [value for key, value in numbers.items() if key.endswith("_watts") and value]
+    if levels != sorted(levels):
+        raise CatalogError(f"{row.file}: {row.name}: the levels in watts do not go up")
+
+
+@cache
+def _accelerators() -> tuple[Accelerator, ...]:
+    return parse_hardware(resources.files(__package__).joinpath(_FILE).read_text("utf-8"))

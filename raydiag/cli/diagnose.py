@@ -1,0 +1,120 @@
+"""`raydiag diagnose`: a job's log and metrics -> one verdict."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from raydiag.cli import options, triage
+from raydiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from raydiag.job import Examined
+
+NAME = "diagnose"
+HELP = "say why a job hung, slowed down or died: its log, its metrics, and what moved first"
+DESCRIPTION = f"S{HELP[1:]}."
+EPILOG = """\
+examples:
+  raydiag diagnose outputs/7877-llama              a job's directory, log and metrics
+  raydiag diagnose 7877 --job-state running        a job that still runs
+  raydiag diagnose 7877 --now 2026-11-20T03:00     as it stood then
+  raydiag diagnose 7877 --prometheus http://127.0.0.1:9190     ask that server instead
+  raydiag diagnose 7877 --all --format markdown    every playbook, for a ticket
+
+The metrics are read through a throw-away Prometheus on this machine's loopback, over links: the
+job's directory is not touched. The program `prometheus` is taken from PATH or RAYDIAG_PROMETHEUS.
+Times without a zone are taken as UTC.
+
+exit codes:
+  0 nothing wrong and everything was seen    1 a problem was found    2 usage
+  3 nothing wrong found, but not everything could be seen             4 could not run
+"""
+_WIDTH = 80
+_LONGEST_S = 3600.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "job", nargs="?", metavar="JOB", help="job directory, log file or job id below --outputs"
+    )
+    parser.add_argument("--outputs", metavar="DIR", help="where job ids are looked up")
+    parser.add_argument(
+        "--prometheus", metavar="URL", help="ask this server; default: the job's own directory"
+    )
+    parser.add_argument(
+        "--now",
+        type=triage.moment,
+        metavar="T|log-end",
+        help="judge as of this time: Unix seconds, ISO 8601, or the last time in the log",
+    )
+    parser.add_argument(
+        "--job-state",
+        choices=("running", "ended", "auto"),
+        default="auto",
+        help="whether the job still exists (default: ask Slurm, where it is installed)",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="show every playbook, not those alone that fit"
+    )
+    parser.add_argument(
+        "--deadline",
+        type=_seconds,
+        default=120.0,
+        metavar="S",
+        help="seconds for all questions to the metrics together (default %(default)g)",
+    )
+    output = options.add_output(parser, ("text", "json", "markdown"))
+    output.add_argument(
+        "--all-rows", action="store_true", help="every row of every table, not the outliers alone"
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 1.0 <= value <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 3600")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, ask, judge, show; returns the exit code."""
+    if arguments.job is None:
+        raise UsageError("name a job directory, a log or a job id")
+    progress = options.Progress(arguments.quiet)
+    try:
+        examined = _examined(arguments, progress)
+    finally:
+        progress.clear()
+    options.write_report(_report(arguments, examined), arguments.output)
+    return examined.exit_code
+
+
+def _examined(arguments: argparse.Namespace, progress: options.Progress) -> Examined:
+    from raydiag.job import Request, examine
+    from raydiag.joblog import find, read
+    from raydiag.triage.signatures import Classifier, make_selector
+
+    progress.say("reading the job's log ...")
+    resolved = find.resolve(arguments.job, arguments.outputs or "outputs")
+    facts = read.read(resolved, make_selector, Classifier())
+    moment = triage.when(facts, arguments)
+    request = Request(arguments.prometheus, arguments.all, arguments.deadline, progress.say)
+    return examine(facts, moment, request)
+
+
+def _report(arguments: argparse.Namespace, examined: Examined) -> Iterable[str]:
+    from raydiag.render import diagnose, diagnose_document, diagnose_markdown, document
+
+    every = arguments.verbose or arguments.all_rows
+    if arguments.format == "json":
+        return document.lines(diagnose_document.diagnose_document(examined, time.time()))
+    if arguments.format == "markdown":
+        return [diagnose_markdown.markdown_report(examined, every)]
+    colour = options.wants_colour() and arguments.output is None
+    return [diagnose.text_report(examined, colour, min(options.width(), _WIDTH), every)]

@@ -1,0 +1,304 @@
+"""`raydiag tsdb`: look into a job's Prometheus data, ask it, serve it, check whose it is."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from raydiag.cli import options
+from raydiag.errors import CannotRun, RaydiagError, UsageError
+
+if TYPE_CHECKING:
+    from raydiag.joblog.facts import JobFacts
+    from raydiag.tsdb.connection import Connection
+    from raydiag.tsdb.discovered import Discovery
+    from raydiag.tsdb.identity import Logged
+    from raydiag.tsdb.series import Query
+
+_USUAL_PORT = 9190
+
+NAME = "tsdb"
+HELP = (
+    "look into a job's Prometheus data: what there is, a query, a server for a while, whose it is"
+)
+DESCRIPTION = f"L{HELP[1:]}. The job's directory is not touched."
+EPILOG = """\
+examples:
+  raydiag tsdb info outputs/7877-llama                      families, hosts, times, resolution
+  raydiag tsdb query 7877 'max by (host) (hw_gpu_temperature_celsius)'
+  raydiag tsdb query 7877 'rate(hw_tcp_retransmits_total[5m])' --start 2026-11-20T03:00Z
+  raydiag tsdb query http://127.0.0.1:9190 up               a server that runs
+  raydiag tsdb info --ssh me@head http://127.0.0.1:9190     the same, on another machine
+  raydiag tsdb view 7877 7879                               servers for a browser, until Ctrl-C
+  raydiag tsdb verify 7877 --prometheus http://127.0.0.1:9190
+
+A directory is served by a throw-away prometheus on 127.0.0.1 (from PATH, or RAYDIAG_PROMETHEUS).
+Times are Unix seconds or ISO 8601, in UTC unless they say otherwise.
+
+exit codes:
+  0 fine    1 the series are another job's    2 usage, or PromQL that the server refuses
+  3 not all could be seen or told             4 no such job, no data, no Prometheus
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
+
+    def action(name: str, words: str, jobs: str = "") -> argparse.ArgumentParser:
+        one = actions.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
+        what = "job directory, log, job id, Prometheus data directory, or URL"
+        if jobs:
+            one.add_argument("jobs", nargs=jobs, metavar="JOB", help=what)
+        else:
+            one.add_argument("job", metavar="JOB|URL", help=what)
+        one.add_argument("--outputs", default="outputs", metavar="DIR", help="where ids are sought")
+        options.add_way_in(one)
+        options.add_output(one)
+        return one
+
+    action("info", "what there is: families, hosts, times, resolution, scrape targets")
+    query = action("query", "ask in PromQL")
+    query.add_argument("promql", metavar="PROMQL")
+    query.add_argument("--time", type=_moment, metavar="T", help="ask for this time (default: end)")
+    query.add_argument("--start", type=_moment, metavar="T", help="ask for a range from here")
+    query.add_argument(
+        "--end", type=_moment, metavar="T", help="to here (default: end of the data)"
+    )
+    query.add_argument("--step", type=_seconds, metavar="S", help="seconds between two points")
+    action("view", "serve the data of finished jobs to a browser until Ctrl-C", jobs="+")
+    verify = action("verify", "whether the series are this job's: its log's steps are compared")
+    verify.add_argument(
+        "--prometheus", metavar="URL", help="check this server instead of the job's directory"
+    )
+    parser.set_defaults(reaches_cluster=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Reach a Prometheus, ask, show; returns the exit code."""
+    if arguments.address is not None:
+        raise UsageError("--address names a dashboard: tsdb takes a Prometheus URL as its argument")
+    if arguments.ssh is None and (arguments.jump or arguments.ssh_config):
+        raise UsageError("-J and --ssh-config say how --ssh connects: give --ssh [USER@]HEAD too")
+    actions = {"info": _info, "query": _query, "view": _view, "verify": _verify}
+    return actions[arguments.action](arguments)
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from raydiag.render import tsdb as render
+
+    with _reached(arguments, arguments.job) as connection:
+        seen = _discovered(connection, _facts_if_any(arguments, arguments.job))
+    _show(arguments, render.info_document(seen, connection.live), render.info_text(seen))
+    return 0 if seen.coverage.complete and seen.window is not None else 3
+
+
+def _query(arguments: argparse.Namespace) -> int:
+    from raydiag.render import tsdb as render
+    from raydiag.tsdb.discovery import extent
+    from raydiag.tsdb.series import Query
+
+    with _reached(arguments, arguments.job) as connection:
+        whole = extent(connection, time.time())
+        end = arguments.end if arguments.end is not None else whole.end if whole else time.time()
+        is_range = any(one is not None for one in (arguments.start, arguments.end, arguments.step))
+        if is_range and arguments.time is not None:
+            raise UsageError("--time asks once: leave out --start, --end and --step")
+        if is_range:
+            start = (
+                arguments.start if arguments.start is not None else whole.start if whole else end
+            )
+            question = _over(arguments.promql, start, end, arguments.step)
+        else:
+            at = arguments.time if arguments.time is not None else end
+            question = Query.at("query", arguments.promql, at)
+        answer = connection.client.ask(question)
+    if not answer.ok:
+        raise (UsageError if answer.bad_query else CannotRun)(answer.reason)
+    document = render.query_document(connection.origin, answer, whole, connection.unread)
+    _show(arguments, document, render.query_text(answer, whole, connection.unread))
+    return 3 if connection.unread else 0
+
+
+def _over(promql: str, start: float, end: float, step: Optional[float]) -> Query:
+    from raydiag.model import Window
+    from raydiag.tsdb.series import Query
+
+    return Query.over("query", promql, Window(start, end), step or 0.0)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from raydiag.diagnosis import complete, exit_code
+    from raydiag.model import Diagnosis
+    from raydiag.render import tsdb as render
+    from raydiag.tsdb import identity
+
+    facts = _facts(arguments, arguments.job)
+    with _reached(arguments, arguments.prometheus or arguments.job) as connection:
+        seen = _discovered(connection, facts)
+        found = identity.check(connection.client, seen, _logged(facts))
+    diagnosis = Diagnosis(complete(found.findings(seen.origin)), (), seen.coverage)
+    told = render.Checked(seen, found, diagnosis)
+    _show(arguments, render.verify_document(told), render.verify_text(told))
+    code = exit_code(diagnosis)
+    return 3 if code == 0 and found.belief is identity.Belief.UNVERIFIED else code
+
+
+def _view(arguments: argparse.Namespace) -> int:
+    from raydiag.render import tsdb as render
+
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for job in arguments.jobs:
+            if _is_url(job):
+                raise UsageError(f"{job}: a server that runs needs no view: open it in a browser")
+            opened.append((job, stack.enter_context(_opened(arguments, job))))
+        with contextlib.suppress(KeyboardInterrupt):  # the normal end
+            _show(arguments, render.view_document(opened), render.view_text(opened))
+            while all(_answers(connection) for _, connection in opened):
+                time.sleep(1)
+            raise CannotRun("a server has ended by itself")
+    return 3 if any(connection.unread for _, connection in opened) else 0
+
+
+def _answers(connection: Connection) -> bool:
+    return connection.client.metadata("status/buildinfo").ok
+
+
+@contextlib.contextmanager
+def _reached(arguments: argparse.Namespace, job: str) -> Iterator[Connection]:
+    """The server that is named, or the job's own while it lives, or one of ours over its data."""
+    from raydiag.tsdb import connection, live
+
+    if arguments.ssh is not None:
+        from raydiag.cluster import ssh
+
+        way = ssh.Way.parse(arguments.ssh, arguments.jump, arguments.ssh_config)
+        with ssh.forward(way, _url(arguments, job)) as forward:
+            yield connection.connect(forward.url)
+    elif _is_url(job):
+        yield connection.connect(job)
+    elif (url := live.find(_data(arguments, job))) is not None:
+        yield connection.connect(url)
+    else:
+        with _opened(arguments, job) as opened:
+            yield opened
+
+
+@contextlib.contextmanager
+def _opened(arguments: argparse.Namespace, job: str) -> Iterator[Connection]:
+    """A throw-away server over the job's directory."""
+    from raydiag.tsdb import connection
+
+    progress = options.Progress(arguments.quiet)
+
+    def wait(waited_s: float) -> None:
+        progress.say(f"prometheus reads the data of {job} ({waited_s:.0f} s)")
+
+    with connection.open_directory(str(_data(arguments, job)), wait=wait) as opened:
+        progress.clear()
+        yield opened
+
+
+def _data(arguments: argparse.Namespace, job: str) -> Path:
+    """The data directory of a job. Raises CannotRun when it has none."""
+    from raydiag.joblog import find
+    from raydiag.tsdb import directory
+
+    if directory.looks_like_data(Path(job)):
+        return Path(job)
+    resolved = find.resolve(job, arguments.outputs)
+    if resolved.job_dir is None:
+        raise CannotRun(f"{job}: has a log and no directory, so no Prometheus data")
+    return directory.locate(resolved.job_dir)
+
+
+def _url(arguments: argparse.Namespace, job: str) -> str:
+    """What the other machine calls the server."""
+    if _is_url(job):
+        return job if "//" in job else f"http://{job}"
+    return f"http://127.0.0.1:{_facts(arguments, job).dashboards.prometheus_port or _USUAL_PORT}"
+
+
+def _is_url(text: str) -> bool:
+    return re.match(r"https?://|[\w.-]+:\d+$", text) is not None and not os.path.exists(text)
+
+
+def _facts(arguments: argparse.Namespace, job: str) -> JobFacts:
+    from raydiag.joblog import find, read
+    from raydiag.triage.signatures import Classifier, make_selector
+
+    return read.read(find.resolve(job, arguments.outputs), make_selector, Classifier())
+
+
+def _facts_if_any(arguments: argparse.Namespace, job: str) -> Optional[JobFacts]:
+    """A URL or a bare data directory has no log, which costs the comparison of hosts only."""
+    from raydiag.tsdb import directory
+
+    if _is_url(job) or directory.looks_like_data(Path(job)):
+        return None
+    with contextlib.suppress(RaydiagError):
+        return _facts(arguments, job)
+    return None
+
+
+def _discovered(connection: Connection, facts: Optional[JobFacts]) -> Discovery:
+    from raydiag.tsdb.discovery import discover
+
+    header = facts.header if facts is not None else None
+    hosts, nnodes = (header.nodelist, header.nnodes) if header is not None else ((), None)
+    return discover(connection, time.time(), hosts, nnodes)
+
+
+def _logged(facts: JobFacts) -> Logged:
+    from raydiag.model import Window
+    from raydiag.tsdb.identity import Logged
+
+    window = None
+    if facts.first_time is not None and facts.last_time is not None:
+        window = Window(facts.first_time, facts.last_time)
+    if facts.steps is None:
+        return Logged((), (), facts.header.nodelist, window)
+    series = facts.steps.series
+    steps = [int(one) for one in series.step]
+    return Logged(steps, list(series.loss), facts.header.nodelist, window)
+
+
+def _show(arguments: argparse.Namespace, document: Mapping[str, Any], text: Iterable[str]) -> None:
+    from raydiag.render.document import lines
+
+    chunks = lines(document) if arguments.format == "json" else text
+    options.write_report(chunks, arguments.output)
+
+
+def _moment(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            # Python before 3.11 reads no Z, which stands for UTC.
+            moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}: Unix seconds or ISO 8601") from None
+        zone = moment.tzinfo or timezone.utc
+        seconds = moment.replace(tzinfo=zone).timestamp()
+    if not 0 <= seconds < 1e11:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in Unix seconds")
+    return seconds
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds

@@ -1,0 +1,130 @@
+"""One job, from its directory to a verdict: its log, its metrics, the playbooks, what they mean.
+
+The order: triage reads the log; the metrics are opened, and believed only when they are this job's;
+all questions are asked at once; what stands out is asked for again; then everything is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Optional
+
+from raydiag import triage, verdict
+from raydiag.job.metrics import Metrics, Request, Seen, look
+from raydiag.joblog.facts import JobFacts
+from raydiag.model import Coverage, Finding
+from raydiag.playbooks.observed import Observation, RuledOut
+from raydiag.triage.verdict import JobStatus, Moment
+from raydiag.triage.verdict import Verdict as Triage
+
+__all__ = ["Examined", "Metrics", "Request", "examine"]
+
+_STALL_STEPS, _STALL_S = 10.0, 300.0
+_START_UP_S = 1800.0  # until the first step: set-up and compilation
+_ENDED = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """Everything about one job; `log_only` says why there are no metrics."""
+
+    triage: Triage
+    case: verdict.Case
+    explained: verdict.Explained
+    log_only: str = ""
+    metrics: Optional[Metrics] = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return verdict.exit_code(self.explained, self.case)
+
+
+def examine(facts: JobFacts, moment: Moment, request: Request) -> Examined:
+    """Judge one job. Raises CannotRun when a server that was named does not answer."""
+    judged = triage.judge(facts, moment)
+    seen = look(facts, judged, moment, request)
+    status = _status(judged, seen, moment)
+    told = [*_told(judged, seen, status), *seen.observations]
+    coverage = _coverage(judged, seen)
+    progress = judged.progress
+    case = verdict.Case(
+        observations=told,
+        coverage=coverage,
+        status=status,
+        primary=None if _refuted(judged, status) else judged.primary,
+        last_step_at=seen.steps.last_at if len(seen.steps) else progress.last_step_time,
+        step_time_s=seen.steps.step_time_s or progress.step_time_s,
+        ruled_out=_ruled_out(judged, seen, status),
+        told=status != "unknown" and not _never_began(judged, seen, status),
+        log_only=seen.log_only,
+    )
+    explained = verdict.explain(case)
+    notes = (*judged.notes, *seen.notes)
+    return Examined(judged, case, explained, seen.log_only, seen.metrics, notes)
+
+
+def _status(judged: Triage, seen: Seen, moment: Moment) -> str:
+    """Where the log alone does not tell, steps in the metrics say whether the job goes on.
+
+    Steps up to the last sample show life only when that sample is of now; where they do, and
+    samples end with them, it was no hang either.
+    """
+    status = judged.status.value
+    steps, window = seen.steps, seen.window
+    if judged.status in _ENDED or window is None or not len(steps):
+        return status
+    if any(one.finding.failure_class == "rccl-hang" for one in seen.observations):
+        return "hanging"
+    usual = steps.step_time_s or 0.0
+    silent = window.end - (steps.last_at or window.start)
+    fresh = moment.log_end or moment.now is None or moment.now - window.end <= _STALL_S
+    if silent > max(_STALL_STEPS * usual, _STALL_S):
+        return status
+    if fresh:
+        return "running"
+    return status if moment.alive else "unknown"
+
+
+def _never_began(judged: Triage, seen: Seen, status: str) -> bool:
+    """It is said to run, and after so long there is not one step: nobody can call that well."""
+    if status != "running" or seen.window is None or len(seen.steps):
+        return False
+    waited = seen.window.end - seen.window.start
+    return judged.progress.last_step is None and waited > _START_UP_S
+
+
+def _told(judged: Triage, seen: Seen, status: str) -> Iterator[Observation]:
+    """What triage found, as observations; a hang that the metrics refute is none."""
+    for one in judged.diagnosis.findings:
+        if one.failure_class == "hang" and _refuted(judged, status):
+            continue
+        yield Observation(_dated(one, judged, seen), "triage", judged.rule)
+
+
+def _refuted(judged: Triage, status: str) -> bool:
+    """Whether the metrics speak against the hang that the log seems to show."""
+    return judged.primary == "hang" and status in ("running", "unknown")
+
+
+def _dated(finding: Finding, judged: Triage, seen: Seen) -> Finding:
+    """A hang begins with the last step, whose time mostly only the metrics know."""
+    if finding.onset is None and finding.failure_class == "hang":
+        return replace(finding, onset=seen.steps.last_at or judged.progress.last_step_time)
+    return finding
+
+
+def _ruled_out(judged: Triage, seen: Seen, status: str) -> tuple[RuledOut, ...]:
+    found = list(seen.metrics.outcome.ruled_out) if seen.metrics is not None else []
+    if _refuted(judged, status):
+        found.append(RuledOut("hang", "steps go on to the last sample of the metrics", "triage"))
+    return tuple(found)
+
+
+def _coverage(judged: Triage, seen: Seen) -> Coverage:
+    """Of the metrics, with what could not be read of the log."""
+    log = judged.diagnosis.coverage
+    own = seen.coverage or Coverage(0, 0, window=log.window)
+    unread = dict.fromkeys((*own.unread, *seen.unread, *log.unread))
+    return replace(own, unread=tuple(unread))

@@ -1,0 +1,247 @@
+"""A job's metrics: opened, believed only when they are its own, asked, judged by the playbooks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+
+from raydiag import playbooks
+from raydiag.errors import CannotRun
+from raydiag.job.logged import job_of, logged, start_of, with_log
+from raydiag.joblog.facts import JobFacts
+from raydiag.model import Coverage, Evidence, HostUnread, Status, Window
+from raydiag.playbooks import masks, observability
+from raydiag.playbooks.answers import Answers
+from raydiag.playbooks.context import GHOST, Context
+from raydiag.playbooks.masks import Steps
+from raydiag.playbooks.observed import Observation, Outcome, Report
+from raydiag.playbooks.stack import Stack
+from raydiag.triage.verdict import JobStatus, Moment
+from raydiag.triage.verdict import Verdict as Triage
+from raydiag.tsdb import stack_logs
+from raydiag.tsdb.connection import Connection, EmptyTsdb, connect, open_directory
+from raydiag.tsdb.discovered import Discovery, short_name
+from raydiag.tsdb.discovery import discover
+from raydiag.tsdb.identity import Belief, Identity, check
+from raydiag.tsdb.series import Answer, Asked, Query
+from raydiag.tsdb.stack_logs import StackLogs
+from raydiag.verdict.causes import SYMPTOMS
+
+DEADLINE_S = 120.0  # for all questions together
+_FRESH_S = 300.0  # samples that are no older may be of a job that lives
+# Classes that only a host's exporter tells of: while it repeats itself, it tells nothing.
+_OF_EXPORTERS = SYMPTOMS | {"straggler", "thermal-throttling", "storage-stall"}
+_ENDED = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
+_NO_RAY = "the job ran without Ray (RAY=0), which has no metrics; RAY=1 records them"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked."""
+
+    prometheus: Optional[str] = None  # URL of a server to ask instead of the directory
+    every_playbook: bool = False
+    deadline_s: float = DEADLINE_S
+    say: Say = lambda text: None  # progress
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What the job's Prometheus said."""
+
+    context: Context
+    discovery: Discovery
+    identity: Identity
+    outcome: Outcome
+    reports: tuple[Report, ...]  # of the playbooks that fit, or of all
+    asked: tuple[Asked, ...]
+    origin: str
+
+
+@dataclass
+class Seen:
+    """What the metrics add to a case."""
+
+    observations: list[Observation] = field(default_factory=list)
+    unread: list[HostUnread] = field(default_factory=list)
+    log_only: str = ""
+    metrics: Optional[Metrics] = None
+    coverage: Optional[Coverage] = None
+    steps: Steps = field(default_factory=Steps)
+    window: Optional[Window] = None
+    notes: list[str] = field(default_factory=list)
+
+
+def look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> Seen:
+    """The metrics, as far as they can be had."""
+    seen = Seen()
+    directory = facts.resolved.job_dir
+    data = Path(directory) / "prometheus" if directory else None
+    if request.prometheus is None and not facts.header.ray and not (data and data.is_dir()):
+        seen.log_only = _NO_RAY
+        return seen
+    logs = stack_logs.read(Path(directory)) if directory else StackLogs()
+    try:
+        with _opened(directory, request, seen) as connection:
+            _ask(connection, facts, judged, moment, request, logs, seen)
+    except EmptyTsdb as error:
+        seen.log_only = "the job's Prometheus directory holds no samples"
+        seen.observations.append(observability.empty(str(error), _why_empty(facts, logs)))
+    except CannotRun as error:
+        if request.prometheus is not None and not seen.notes:
+            raise
+        missing = data is None or not data.is_dir()
+        seen.log_only = "the job has no Prometheus directory" if missing else str(error)
+        if missing:
+            why = f"{data or 'the job'}: there is no such directory"
+            seen.observations.append(observability.empty(why, _why_empty(facts, logs)))
+        else:
+            source = str(data or "prometheus")
+            seen.unread.append(HostUnread("", source, Status.ERROR, str(error)))
+    return seen
+
+
+@contextlib.contextmanager
+def _opened(directory: Optional[str], request: Request, seen: Seen) -> Iterator[Connection]:
+    """The server that was named; where it does not answer, what lies in the directory."""
+    if request.prometheus is not None:
+        try:
+            live = connect(request.prometheus)
+        except CannotRun as error:
+            if directory is None or not (Path(directory) / "prometheus").is_dir():
+                raise
+            seen.notes.append(f"{error}: the job's directory was read instead")
+        else:
+            yield live
+            return
+    if directory is None:
+        raise CannotRun("there is no job directory beside the log, so no metrics")
+    request.say("opening the metrics ...")
+    with open_directory(directory) as connection:
+        yield connection
+
+
+def _why_empty(facts: JobFacts, logs: StackLogs) -> list[Evidence]:
+    lines = [
+        Evidence(f"{one.file}:{one.line}", one.text, time=one.time)
+        for one in (*logs.of("no-server"), *logs.of("port-taken"), *logs.of("gave-up"))
+    ]
+    head = [line for line in facts.head if line.startswith("[Prometheus]")]
+    log = facts.files[0].path if facts.files else facts.resolved.asked
+    return [*lines, *(Evidence(log, line) for line in head[:3])]
+
+
+def _ask(
+    connection: Connection,
+    facts: JobFacts,
+    judged: Triage,
+    moment: Moment,
+    request: Request,
+    logs: StackLogs,
+    seen: Seen,
+) -> None:
+    """Discover, verify, ask, judge; what comes of it goes into `seen`."""
+    limit = time.monotonic() + request.deadline_s
+    now = moment.now if moment.now is not None else time.time()
+    hosts = facts.header.nodelist
+    request.say("looking at what the metrics hold ...")
+    found = discover(connection, now, hosts, facts.header.nnodes)
+    seen.unread += [HostUnread("", u.source, u.status, u.reason) for u in found.unread]
+    failed = [one for one in connection.client.asked if one.status is not Status.OK]
+    if found.window is None and failed:
+        seen.log_only = f"the metrics cannot be read: {failed[0].reason}"
+        seen.unread += [HostUnread("", one.id, one.status, one.reason) for one in failed]
+        return
+    if found.window is None:
+        why = f"{connection.origin}: no sample of any host in the time of the job"
+        seen.log_only = "the job's Prometheus holds no samples"
+        seen.observations.append(observability.empty(why, _why_empty(facts, logs)))
+        return
+    identity = check(connection.client, found, logged(facts))
+    if identity.belief is Belief.WRONG:
+        seen.log_only = "the metrics belong to another job"
+        seen.observations.append(observability.wrong_job(connection.origin, identity.reason))
+        return
+    window = _window(found.window, judged, moment, now)
+    names = tuple(dict.fromkeys(short_name(one) for one in hosts))
+    hosts_seen = names or tuple(one.name for one in found.hosts)
+    context = Context(job_of(facts, judged), window, now, found, hosts_seen)
+
+    def progress(done: int, all_: int) -> None:
+        request.say(f"{done} of {all_} questions answered")
+
+    def ask(queries: Sequence[Query]) -> list[Answer]:
+        left = max(limit - time.monotonic(), 1.0)
+        return list(connection.client.ask_all(queries, left, progress).values())
+
+    answers = Answers(ask(playbooks.plan(context)), found)
+    seen.steps = masks.steps_of(answers)
+    every = with_log(seen.steps, facts)
+    context = replace(context, job=replace(context.job, start=start_of(facts, every)))
+    context = replace(context, masks=masks.of_job(context, answers, every))
+    finer = ask(playbooks.drill(context, answers))
+    answers = Answers([*answers, *finer], found)
+    with warnings.catch_warnings():
+        # Of a row without any sample numpy warns, and gives the NaN that is wanted.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        outcome = playbooks.run(context, answers)
+    stack = Stack(context, answers, logs, seen.steps, judged.progress.last_step, facts.header.ray)
+    watched, report = observability.judge(stack)
+    dead = {
+        one.finding.host
+        for one in outcome.observations
+        if one.finding.failure_class == "node-death" and one.finding.host
+    }
+    seen.observations += [one for one in outcome.observations if not _haunted(one, context)]
+    seen.observations += watched
+    seen.coverage = observability.coverage(stack, dead)
+    seen.window = window
+    seen.metrics = Metrics(
+        context,
+        found,
+        identity,
+        outcome,
+        _fitting(judged, outcome, report, request),
+        tuple(connection.client.asked),
+        connection.origin,
+    )
+
+
+def _haunted(observation: Observation, context: Context) -> bool:
+    """Whether it rests on samples that an exporter only repeated."""
+    found = observation.finding
+    if found.host is None or found.onset is None or found.failure_class not in _OF_EXPORTERS:
+        return False
+    return not context.judged(np.array([found.onset]), found.host, "hw_", GHOST).all()
+
+
+def _window(found: Window, judged: Triage, moment: Moment, now: float) -> Window:
+    """The run: to `now` while it lives, else to its end, else to the last sample."""
+    start, end = found.start, found.end
+    known = judged.progress.last_step_time
+    if judged.status not in _ENDED and (moment.alive or moment.now is not None):
+        alive = moment.alive is not False and not moment.log_end
+        # A directory that was copied long ago is judged as of its last sample.
+        end = now if alive and (moment.alive or now - end < _FRESH_S) else end
+    if known is not None:
+        start = max(start, min(known, end) - 30 * 86400.0)
+    return Window(start, max(end, start))
+
+
+def _fitting(
+    judged: Triage, outcome: Outcome, stack: Report, request: Request
+) -> tuple[Report, ...]:
+    """Reports to show: all where all were asked for, or where what fits explains nothing."""
+    wanted = set(playbooks.chosen(judged.primary, judged.cascade))
+    found = {one.playbook for one in outcome.observations}
+    if request.every_playbook or not found & wanted:
+        return (*outcome.reports, stack)
+    return (*(one for one in outcome.reports if one.playbook in wanted | found), stack)

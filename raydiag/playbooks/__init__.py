@@ -1,0 +1,131 @@
+"""JUDGE: series -> observations, rows and findings; one file per question.
+
+The order of a run: `plan` says what to ask first; with those answers `drill` says what to ask about
+the hosts that stand out; `run` judges. Nothing here talks to a server:
+
+    answers = Answers(ask(plan(context)), context.discovery)
+    answers = Answers([*answers, *ask(drill(context, answers))], context.discovery)
+    outcome = run(context, answers)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Optional, Protocol
+
+from raydiag.playbooks import drill as _drill
+from raydiag.playbooks import (
+    gpu_health,
+    heartbeat,
+    host_oom,
+    network_health,
+    node_failure,
+    rccl_hang,
+    training_stability,
+)
+from raydiag.playbooks.answers import Answers, Table, Where
+from raydiag.playbooks.context import Context, Job, Mask, Save
+from raydiag.playbooks.observed import (
+    Exclusion,
+    Observation,
+    Outcome,
+    Record,
+    Report,
+    Row,
+    RuledOut,
+)
+from raydiag.playbooks.questions import plan
+from raydiag.playbooks.scene import Scene
+from raydiag.tsdb.series import Query
+
+__all__ = [
+    "Answers",
+    "Context",
+    "Exclusion",
+    "Job",
+    "Mask",
+    "Observation",
+    "Outcome",
+    "Report",
+    "Row",
+    "RuledOut",
+    "Save",
+    "Table",
+    "Where",
+    "chosen",
+    "drill",
+    "plan",
+    "run",
+]
+
+
+class Playbook(Protocol):
+    """A module of this package that answers one question."""
+
+    @property
+    def ID(self) -> str: ...
+
+    @property
+    def TRIGGERS(self) -> Sequence[str]:
+        """Failure classes of the log that it fits."""
+
+    def run(self, scene: Scene, record: Record, /) -> Report:
+        """Judges; what it finds goes to `record`."""
+
+
+PLAYBOOKS: tuple[Playbook, ...] = (
+    rccl_hang,
+    heartbeat,
+    host_oom,
+    node_failure,
+    gpu_health,
+    network_health,
+    training_stability,
+)
+
+
+def chosen(primary: Optional[str], cascade: Iterable[str] = ()) -> tuple[str, ...]:
+    """Ids of the playbooks that fit what the log says; all of them where it names nothing."""
+    classes = {primary, *cascade} - {None}
+    fitting = tuple(one.ID for one in PLAYBOOKS if classes.intersection(one.TRIGGERS))
+    return fitting or tuple(one.ID for one in PLAYBOOKS)
+
+
+def drill(context: Context, answers: Answers) -> list[Query]:
+    """What to ask about the hosts that stand out in the first answers."""
+    return _drill.drill(Scene(context, answers))
+
+
+def run(context: Context, answers: Answers, only: Optional[Iterable[str]] = None) -> Outcome:
+    """Judge by the playbooks of `only`, or by all. One thing that several of them see is told once.
+
+    The cheap part is asking: what was asked for one playbook serves all, so all may run.
+    """
+    wanted = None if only is None else frozenset(only)
+    scene = Scene(context, answers)
+    reports: list[Report] = []
+    ruled_out: list[RuledOut] = []
+    seen: dict[tuple[object, ...], Observation] = {}
+    for playbook in PLAYBOOKS:
+        if wanted is not None and playbook.ID not in wanted:
+            continue
+        record = Record(playbook.ID, context.window)
+        reports.append(playbook.run(scene, record))
+        ruled_out += record.ruled_out
+        for one in record.observations:
+            finding = one.finding
+            key = (finding.failure_class, finding.host, finding.gpu, finding.device)
+            known = seen.get(key)
+            if known is None or _is_graver(one, known):
+                seen[key] = one
+    found = {one.finding.failure_class for one in seen.values()}
+    kept = {one.failure_class: one for one in ruled_out if one.failure_class not in found}
+    return Outcome(tuple(seen.values()), tuple(reports), tuple(kept.values()))
+
+
+def _is_graver(one: Observation, other: Observation) -> bool:
+    """Of two sightings of one thing the more certain one counts."""
+    certainty = ("possible", "likely", "confirmed")
+    return certainty.index(one.finding.confidence.value) > certainty.index(
+        other.finding.confidence.value
+    )

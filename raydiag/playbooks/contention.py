@@ -1,0 +1,322 @@
+"""The checklist for training that got slower: every source is looked at, also after a hit.
+
+Sources add up, so the first one found is not the last one looked for. Each is compared between the
+time when training was slow, or the whole run, and what is usual for the same host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from raydiag.model import Confidence, Evidence, Severity, Window
+from raydiag.playbooks.answers import Table
+from raydiag.playbooks.context import LOADED
+from raydiag.playbooks.observed import Record
+from raydiag.playbooks.questions import (
+    BLOCKED,
+    DIRTY,
+    IO_FULL,
+    IO_SOME,
+    PROCESSES,
+    RUNNING,
+    WRITEBACK,
+)
+from raydiag.playbooks.scene import Scene, medians, middle
+from raydiag.playbooks.spans import Span, above, present
+from raydiag.tsdb.series import Floats
+
+QUESTIONS = (
+    "tasks",
+    "context-switches",
+    "cpu",
+    "driver",
+    "tcp-retransmits",
+    "tcp-errors",
+    "rdma-retransmits",
+    "rdma-timeouts",
+    "rdma-cnp",
+    "storage",
+    "storage-fine",
+    "memory",
+    "oom-kills",
+    "gpu-temperature",
+    "gpu-clock",
+    "gpu-power",
+    "gpu-errors",
+    "gpu-corrected",
+)
+STALL_PERCENT = 20.0  # I/O pressure, "full": all tasks that could run wait for storage
+_STALL_BLOCKED = 3.0
+_CPU_FACTOR, _CPU_TASKS = 1.5, 16.0  # more running tasks than usual
+_CPU_PERCENT, _CPU_MORE = 85.0, 20.0
+_MORE = 1.2  # times what is usual, for a row to hold
+_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Slow:
+    """When throughput was low, and by how much (%, negative)."""
+
+    start: float
+    end: float
+    change: float
+
+
+def check(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
+    """One row for each metric of the list; findings for storage, CPU and foreign processes."""
+    _storage(scene, record)
+    _cpu(scene, record, slow)
+    _neighbours(scene, record)
+    _straggler(scene, record, slow)
+    for group, question, metric in _LIST:
+        _compare(scene, record, group, question, metric, slow)
+    for group, question in _COUNTED:
+        table = scene.table(question)
+        hosts = sorted({where.host for where, row in table if present(table, row)})
+        why = scene.missing(question)
+        text = why or (f"counted on {len(hosts)} hosts" if hosts else "nothing counted")
+        record.row(
+            f"checklist-{group}", None if why else bool(hosts), text, hosts, question=question
+        )
+    _training(scene, record, slow)
+
+
+_LIST = (
+    ("cpu", "tasks", RUNNING),
+    ("cpu", "tasks", BLOCKED),
+    ("cpu", "context-switches", None),
+    ("cpu", "cpu", None),
+    ("cpu", "driver", PROCESSES),
+    ("tcp", "tcp-retransmits", None),
+    ("rdma", "rdma-retransmits", None),
+    ("rdma", "rdma-timeouts", None),
+    ("rdma", "rdma-cnp", None),
+    ("storage", "storage", IO_FULL),
+    ("storage", "storage", IO_SOME),
+    ("storage", "storage", DIRTY),
+    ("storage", "storage", WRITEBACK),
+    ("memory", "memory", None),
+    ("thermal", "gpu-temperature", "max"),
+    ("thermal", "gpu-clock", "min"),
+    ("thermal", "gpu-power", "avg"),
+)
+_COUNTED = (
+    ("tcp", "tcp-errors"),
+    ("memory", "oom-kills"),
+    ("hardware", "gpu-errors"),
+    ("hardware", "gpu-corrected"),
+)
+
+
+def _compare(
+    scene: Scene,
+    record: Record,
+    group: str,
+    question: str,
+    metric: Optional[str],
+    slow: Optional[Slow],
+) -> None:
+    """The hosts that changed most when training was slow."""
+    name = metric if metric and metric.startswith("hw_") else question
+    why = scene.answers.missing(question)
+    table = scene.steady(question).pick(metric)
+    if why or not len(table):
+        record.row(
+            f"checklist-{group}", None, f"{name}: {why or 'metric absent'}", question=question
+        )
+        return
+    if slow is None:
+        highest = np.nanmax(table.values) if not np.isnan(table.values).all() else np.nan
+        text = f"{name}: training was not slower, highest {highest:.4g}"
+        record.row(f"checklist-{group}", False, text, question=question)
+        return
+    then = medians(table, Window(slow.start, slow.end))
+    before = medians(table, Window(scene.window.start, slow.start - table.step_s))
+    changes = {host: (value, before[host]) for host, value in then.items() if host in before}
+    falls = metric in ("min", "avg")
+    odd = [host for host, (now, was) in changes.items() if _changed(now, was, falls)]
+    if not odd:
+        record.row(f"checklist-{group}", False, f"{name}: as before", question=question)
+        return
+    worst = max(odd, key=lambda host: abs(changes[host][0] - changes[host][1]))
+    now, was = changes[worst]
+    text = f"{name}: {was:.4g} before, {now:.4g} while slow on {worst}"
+    record.row(f"checklist-{group}", True, text, sorted(odd), now, question=question)
+
+
+def _changed(now: float, was: float, falls: bool) -> bool:
+    if falls:
+        return now < was / _MORE
+    return now > _MORE * was and now - was > 1e-9
+
+
+def _training(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
+    """Did training's own numbers change with it?"""
+    from raydiag.playbooks.training import BALANCE, GRAD, LOSS
+
+    for metric in (BALANCE, GRAD, LOSS):
+        series = scene.training.series(metric)
+        if series is None or slow is None or not len(series):
+            text = f"{metric}: " + (
+                "metric absent" if series is None else "training was not slower"
+            )
+            record.row("checklist-training", None if series is None else False, text)
+            continue
+        before = middle(series.values[series.times < slow.start])
+        then = middle(series.values[(series.times >= slow.start) & (series.times <= slow.end)])
+        known = before is not None and then is not None
+        holds = known and _changed(then or 0.0, before or 0.0, False)
+        text = f"{metric}: {before or 0:.4g} before, {then or 0:.4g} while slow"
+        record.row("checklist-training", holds if known else None, text, value=then)
+
+
+# ---- what becomes a finding
+
+
+def _held(table: Table, row: Floats, floor: float) -> list[Span]:
+    return [one for one in above(table, row, floor) if one.sustained]
+
+
+def _storage(scene: Scene, record: Record) -> None:
+    """Tasks that wait for storage outside saves, for minutes."""
+    if scene.undecided(record, "storage-stall", "storage"):
+        return
+    table = scene.without(scene.table("storage"), *LOADED, question="storage").pick(IO_FULL)
+    blocked = scene.without(scene.table("tasks"), *LOADED, question="tasks")
+    hits = {}
+    for where, row in table:
+        held = _held(table, row, STALL_PERCENT)
+        if held:
+            hits[where.host] = held[0]
+    for host, span in list(hits.items())[:_NAMED]:
+        fine = scene.without(scene.table("storage-fine"), *LOADED, question="storage").pick(
+            IO_FULL, [host]
+        )
+        onset, step = span.start, table.step_s
+        for _, row in fine:
+            close = _held(fine, row, STALL_PERCENT)
+            if close:
+                onset, step = close[0].start, fine.step_s
+        waiting = blocked.pick(BLOCKED, [host]).between(span.start, span.end).values
+        tasks = float(np.nanmax(waiting)) if waiting.size and not np.isnan(waiting).all() else 0.0
+        text = f"I/O pressure {span.peak:.0f} % outside saves, {tasks:.0f} tasks wait"
+        record.row("storage-stall", True, text, [host], span.peak, "%", "storage")
+        record.observe(
+            "storage-stall",
+            "storage-stall",
+            [Evidence(scene.answers.promql("storage"), text, span.peak, span.peak_time)],
+            host,
+            onset,
+            Confidence.LIKELY if tasks >= _STALL_BLOCKED else Confidence.POSSIBLE,
+            until=span.end,
+            recovered=scene.over(span),
+            uncertainty_s=step,
+        )
+    if not hits:
+        record.row("storage-stall", False, "no host waits for storage outside saves")
+        record.rule_out("storage-stall", "I/O pressure stays low outside saves")
+
+
+def _cpu(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
+    """More tasks than usual in steady training; a constant tax shows in a comparison only."""
+    table = scene.steady("tasks").pick(RUNNING)
+    if not len(table):
+        record.row("cpu-contention", None, f"{RUNNING}: metric absent", question="tasks")
+        return
+    overall = middle(table.values.ravel())
+    percent = scene.steady("cpu")
+    hits: dict[str, tuple[Span, float]] = {}
+    for where, row in table:
+        usual = min(filter(None, (middle(row[: max(4, row.size // 3)]), overall)), default=None)
+        if usual is None:
+            continue
+        held = _held(table, row, max(_CPU_FACTOR * usual, usual + _CPU_TASKS))
+        if held:
+            hits[where.host] = (held[0], usual)
+    for host, (span, usual) in list(hits.items())[:_NAMED]:
+        load = medians(percent.pick(hosts=[host]), Window(span.start, span.end)).get(host)
+        text = f"{span.peak:.0f} running tasks where {usual:.0f} are usual"
+        text += f", CPU at {load:.0f} %" if load is not None else ""
+        record.row("cpu-contention", True, text, [host], span.peak, "tasks", "tasks")
+        paid = slow is not None and span.start <= slow.end and span.end >= slow.start
+        record.observe(
+            "cpu-contention",
+            "cpu-contention",
+            [Evidence(scene.answers.promql("tasks"), text, span.peak, span.peak_time)],
+            host,
+            span.start,
+            Confidence.LIKELY if paid else Confidence.POSSIBLE,
+            None if paid else Severity.INFO,
+            until=span.end,
+            recovered=scene.over(span),
+            uncertainty_s=table.step_s,
+        )
+    if not hits:
+        record.row("cpu-contention", False, "as many running tasks as usual", question="tasks")
+        record.rule_out("cpu-contention", "the number of running tasks is steady on every host")
+
+
+def _neighbours(scene: Scene, record: Record) -> None:
+    """Processes on the GPUs that came on top of the job's own."""
+    table = scene.steady("driver").pick(PROCESSES)
+    if not len(table):
+        record.row("neighbours", None, f"{PROCESSES}: metric absent", question="driver")
+        return
+    hits = 0
+    for where, row in table:
+        usual = middle(row[: max(4, row.size // 3)])
+        held = _held(table, row, usual) if usual else []
+        if not held or hits >= _NAMED:
+            continue
+        hits += 1
+        text = f"{held[0].peak:.0f} processes on its GPUs where the job has {usual:.0f}"
+        record.row("neighbours", True, text, [where.host], held[0].peak, "processes", "driver")
+        record.observe(
+            "neighbours",
+            "noisy-neighbour",
+            [Evidence(scene.answers.promql("driver"), text, held[0].peak, held[0].start)],
+            where.host,
+            held[0].start,
+            Confidence.POSSIBLE,
+            until=held[0].end,
+            recovered=not held[0].open,
+            uncertainty_s=table.step_s,
+        )
+    if not hits:
+        record.row("neighbours", False, "no process came on top of the job's", question="driver")
+
+
+def _straggler(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
+    """One host whose GPUs draw much less than the others' from about when training got slower.
+
+    The others wait for it at each step, which costs them power as well, but less.
+    """
+    table = scene.steady("gpu-power").pick("avg")
+    if slow is None or len(table.hosts) < 3:
+        return
+    then = medians(table, Window(slow.start, slow.end))
+    before = medians(table, Window(scene.window.start, slow.start - table.step_s))
+    ratios = {host: then[host] / before[host] for host in then if before.get(host)}
+    if len(ratios) < 3:
+        return
+    usual = float(np.median(list(ratios.values())))
+    odd = [host for host, ratio in ratios.items() if abs(ratio - usual) > 0.1 * usual]
+    if not odd or len(odd) * 3 > len(ratios):
+        record.row("straggler", False, "power changed alike on all hosts", question="gpu-power")
+        return
+    for host in odd:
+        text = f"power changed to {100 * ratios[host]:.0f} % there, {100 * usual:.0f} % elsewhere"
+        record.row("straggler", True, text, [host], then[host], "W", "gpu-power")
+        record.observe(
+            "straggler",
+            "straggler",
+            [Evidence(scene.answers.promql("gpu-power"), text, then[host], slow.start)],
+            host,
+            slow.start,
+            Confidence.POSSIBLE,
+            until=slow.end,
+            uncertainty_s=max(table.step_s, scene.training.step_time_s or 0.0),
+        )

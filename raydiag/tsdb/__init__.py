@@ -1,0 +1,1 @@
+"""MEASURE: a job's Prometheus data, from its directory or a server that runs: find, ask, verify."""

@@ -1,0 +1,380 @@
+"""What a Prometheus holds about a job: asked first, before anything is believed.
+
+About ten queries whatever the size of the job. `status/tsdb` knows the head alone, and a block's
+`maxTime` is the end of its two hours: the real range comes from `timestamp()`. Last samples are
+exact for what has samples at the end; what stopped before, and first samples, are told by a grid,
+so that they are right within its step (15 s for most).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Optional
+
+import numpy as np
+
+from raydiag.errors import CannotRun
+from raydiag.model import Unread, Window
+from raydiag.tsdb import promql
+from raydiag.tsdb.client import Client
+from raydiag.tsdb.connection import Connection
+from raydiag.tsdb.discovered import Discovery, Family, HostSeries, Target, short_name
+from raydiag.tsdb.hostnames import HostRow, joined
+from raydiag.tsdb.series import MAX_POINTS, Answer, Query, Series
+
+# The longest prefix that fits is the family of a metric.
+PREFIXES = (
+    *("hw_gpu_", "hw_tcp_", "hw_rdma_", "hw_io_", "hw_mem_", "hw_oom_", "hw_net_", "hw_procs_"),
+    *("hw_dmesg_", "hw_", "ray_node_", "ray_", "tb_", "up", "scrape_"),
+)
+OTHER = "other"
+# What stands for its family: on every host, few series, and its value moves.
+_SAMPLED = (
+    *("hw_gpu_power_watts", "hw_scrape_duration_seconds", "ray_node_mem_used", "tb_step"),
+    *("hw_rdma_port_state", "hw_procs_running", "hw_tcp_retransmits_total", "hw_mem_dirty_bytes"),
+    *("hw_io_pressure_full_pct", "hw_oom_kills_total", "hw_net_rx_bytes_total"),
+)
+_MANY = ("hw_gpu_", "hw_rdma_")  # families with several series a host
+_MAIN = ("hw_", "ray_node_", "tb_", "up")  # looked at most closely
+_EVALUATIONS = 300_000  # of one family: a second of the server's time
+_LOOKBACK_S = 240.0  # below any server's lookback, so that a grid misses no sample
+_FINEST_S, _COARSE_S = 15.0, 60.0
+_MOST_NAMED = 200  # in one selector
+_SEARCH_STEP_S = 300.0
+_FINE_WINDOW_S = 3600.0  # looked at closely, for resolution and refresh
+_EARLIEST_S, _LATEST_S = 1e9, 1e11
+_BY = "host, instance, ip, IsHeadNode"
+
+_Key = tuple[str, str, str, str, str]  # family, and the labels that name a host
+
+
+def discover(
+    connection: Connection,
+    now: float,
+    expected: Sequence[str] = (),
+    nnodes: Optional[int] = None,
+    addresses: Mapping[str, str] | None = None,
+    window: Optional[Window] = None,
+) -> Discovery:
+    """Look at everything once.
+
+    `expected`: the job's node list; `addresses`: IP address -> host name, as far as it is known;
+    `window`: where to look, when the server holds more than the job. Raises CannotRun when the
+    server does not tell its metrics.
+    """
+    client = connection.client
+    names = client.metadata("label/__name__/values")
+    if not names.ok or not isinstance(names.data, list):
+        raise CannotRun(
+            f"{connection.origin}: cannot list its metrics: {names.reason or 'no list'}"
+        )
+    metrics = tuple(sorted(str(one) for one in names.data))
+    unread = list(connection.unread)
+    bounds = window or _bounds(connection, now, unread)
+    job = _Job(connection.origin, tuple(short_name(one) for one in expected), nnodes)
+    if bounds is None or not metrics:
+        return job.found(metrics, (), None, unread)
+    look = _Look(client, metrics, bounds)
+    rows = look.sights()
+    hosts = joined(rows, addresses or {}, look.gpus)
+    seen = job.found(metrics, hosts, _extent(rows), [])
+    families, targets = tuple(look.families(rows, seen)), tuple(look.targets(seen))
+    return replace(seen, families=families, targets=targets, unread=(*unread, *look.unread))
+
+
+@dataclass(frozen=True)
+class _Job:
+    origin: str
+    expected: tuple[str, ...]
+    nnodes: Optional[int]
+
+    def found(
+        self,
+        metrics: tuple[str, ...],
+        hosts: tuple[HostSeries, ...],
+        window: Optional[Window],
+        unread: Sequence[Unread],
+    ) -> Discovery:
+        names = [one.name for one in hosts]
+        return Discovery(
+            self.origin,
+            metrics,
+            (),
+            hosts,
+            (),
+            window,
+            self.expected,
+            self.nnodes,
+            tuple(one for one in self.expected if one not in names),
+            tuple(one for one in names if one not in self.expected) if self.expected else (),
+            tuple(unread),
+        )
+
+
+def extent(connection: Connection, now: float) -> Optional[Window]:
+    """Where samples may be, without looking at them: for a query of the user's own."""
+    return _bounds(connection, now, [])
+
+
+def family_of(metric: str) -> str:
+    """Prefix of the family; "other" for a metric that belongs to none."""
+    fitting = [one for one in PREFIXES if metric.startswith(one)]
+    return max(fitting, key=len, default=OTHER)
+
+
+def _bounds(connection: Connection, now: float, unread: list[Unread]) -> Optional[Window]:
+    """A window that holds all samples, some empty time at its ends included."""
+    found = [connection.stored] if connection.stored is not None else []
+    head = connection.client.metadata("status/tsdb")
+    if head.ok and (span := _head(head.data)) is not None:
+        found.append(span)
+    if connection.live:
+        found.append(Window(now, now))
+        if (start := _oldest(connection.client, now)) is not None:
+            found.append(Window(start, start))
+        elif len(found) == 1:
+            return None
+    elif not head.ok:
+        unread.append(Unread("status/tsdb", head.status, head.reason))
+    if not found:
+        return None
+    return Window(min(one.start for one in found), max(one.end for one in found))
+
+
+def _head(data: Any) -> Optional[Window]:
+    """Times of the head block; older servers have them one level higher."""
+    holder = data.get("headStats", data) if isinstance(data, dict) else {}
+    try:
+        start, end = float(holder["minTime"]) / 1000, float(holder["maxTime"]) / 1000
+        series = int(holder.get("numSeries", 1))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Window(start, end) if series and _EARLIEST_S < start <= end < _LATEST_S else None
+
+
+def _oldest(client: Client, now: float) -> Optional[float]:
+    """When a server that runs got its first samples, five minutes more or less."""
+    span = (MAX_POINTS - 1) * _SEARCH_STEP_S
+    query = 'count({__name__=~"up|tb_step|hw_scrape_duration_seconds|ray_node_mem_used"})'
+    answer = client.ask(
+        Query.over("discovery-oldest", query, Window(now - span, now), _SEARCH_STEP_S)
+    )
+    starts = [float(one.times[0]) for one in answer.series if len(one)]
+    return min(starts) - _SEARCH_STEP_S if starts else None
+
+
+def _extent(rows: Iterable[HostRow]) -> Optional[Window]:
+    edges = [(row.first, row.last) for row in rows]
+    if not edges:
+        return None
+    return Window(min(first for first, _ in edges), max(last for _, last in edges))
+
+
+class _Look:
+    """The queries over one server's whole range."""
+
+    def __init__(self, client: Client, metrics: Sequence[str], bounds: Window) -> None:
+        self._client = client
+        self._bounds = bounds
+        self.gpus: dict[str, int] = {}  # by the label `host`
+        self.unread: list[Unread] = []
+        self.grouped: dict[str, list[str]] = {}
+        for metric in metrics:
+            self.grouped.setdefault(family_of(metric), []).append(metric)
+        self.sampled = {
+            prefix: next((one for one in _SAMPLED if one in names), names[0])
+            for prefix, names in self.grouped.items()
+        }
+
+    def sights(self) -> list[HostRow]:
+        """One row for each family and set of labels that name a host."""
+        there = self._there()
+        last = self._last()
+        last |= self._drill("discovery-gone", "max", there.keys() - last.keys())
+        first = self._first()
+        first |= self._drill("discovery-late", "min", (there.keys() & last.keys()) - first.keys())
+        return [
+            HostRow(key[0], labels, min(first.get(key, last[key]), last[key]), last[key])
+            for key, labels in there.items()
+            if key in last
+        ]
+
+    def _there(self) -> dict[_Key, Mapping[str, str]]:
+        """Who has series in which family, from the index alone."""
+        window = self._bounds
+        asked = {
+            "match[]": [promql.selector(metric) for metric in self.sampled.values()],
+            "start": f"{window.start:.3f}",
+            "end": f"{window.end:.3f}",
+        }
+        found = self._client.metadata("series", asked)
+        if not found.ok or not isinstance(found.data, list):
+            self.unread.append(Unread("series", found.status, found.reason or "no list"))
+            return {}
+        rows: dict[_Key, Mapping[str, str]] = {}
+        gpus: dict[str, set[str]] = {}
+        for labels in found.data:
+            family = family_of(labels.get("__name__", ""))
+            rows.setdefault(_key(family, labels), labels)
+            if family == "hw_gpu_" and "gpu" in labels:
+                gpus.setdefault(labels.get("host", ""), set()).add(labels["gpu"])
+        self.gpus = {host: len(one) for host, one in gpus.items()}
+        return rows
+
+    def _last(self) -> dict[_Key, float]:
+        """Exactly, of what has samples at the end; what stopped before is not in it."""
+        terms = {
+            prefix: f"max by ({_BY}) (timestamp({promql.selector(metric)}))"
+            for prefix, metric in self.sampled.items()
+        }
+        return self._edges("discovery-last", terms, self._bounds.end)
+
+    def _first(self) -> dict[_Key, float]:
+        """Of what has samples in the first minutes; what came later is not in it."""
+        terms = {}
+        for prefix, metric in self.sampled.items():
+            step = _FINEST_S if prefix in _MAIN else _COARSE_S
+            terms[prefix] = _edge("min", promql.selector(metric), _LOOKBACK_S, step)
+        return self._edges("discovery-first", terms, self._bounds.start + _LOOKBACK_S)
+
+    def _drill(self, query_id: str, kind: str, keys: Iterable[_Key]) -> dict[_Key, float]:
+        """The same for the few that the cheap way has not found, over the whole range."""
+        by_family: dict[str, list[_Key]] = {}
+        for key in keys:
+            by_family.setdefault(key[0], []).append(key)
+        if not by_family:
+            return {}
+        terms = {}
+        length = self._bounds.end - self._bounds.start
+        for prefix, own in by_family.items():
+            step = max(_FINEST_S, math.ceil(length * len(own) / _EVALUATIONS))
+            step = min(step * (8 if prefix in _MANY else 1), _LOOKBACK_S)
+            terms[prefix] = _edge(kind, self._only(prefix, own), length + 2 * step, step)
+        # A grid point after the end sees the last sample as well.
+        return self._edges(query_id, terms, self._bounds.end + _LOOKBACK_S)
+
+    def _only(self, prefix: str, keys: Sequence[_Key]) -> str:
+        label = "instance" if all(key[2] for key in keys) else "host"
+        values = {key[2] if label == "instance" else key[1] for key in keys} - {""}
+        match = {label: promql.any_of(sorted(values))} if 0 < len(values) <= _MOST_NAMED else {}
+        return promql.selector(self.sampled[prefix], match=match)
+
+    def _edges(self, query_id: str, terms: Mapping[str, str], end: float) -> dict[_Key, float]:
+        """One query for all families; the label `family` keeps them apart."""
+        named = [f'label_replace({one}, "family", "{f}", "", "")' for f, one in terms.items()]
+        answer = self._ask(Query.at(query_id, " or ".join(named), end))
+        return {
+            _key(one.labels.get("family", ""), one.labels): one.last
+            for one in answer.series
+            if one.last is not None
+        }
+
+    def _length(self) -> str:
+        return promql.duration(self._bounds.end - self._bounds.start + 1)
+
+    def families(self, rows: Sequence[HostRow], seen: Discovery) -> Iterable[Family]:
+        end = seen.window.end if seen.window is not None else self._bounds.end
+        fine = self._fine(rows)
+        for prefix in sorted(self.grouped, key=(*PREFIXES, OTHER).index):
+            own = [row for row in rows if row.family == prefix]
+            names = sorted({seen.host_of(row.labels) or "" for row in own} - {""})
+            last = max((row.last for row in own), default=None)
+            resolution, refresh = fine.get(self.sampled[prefix], (None, None))
+            yield Family(
+                prefix,
+                tuple(self.grouped[prefix]),
+                self.sampled[prefix],
+                tuple(names),
+                min((row.first for row in own), default=None),
+                last,
+                resolution,
+                refresh,
+                end - last if last is not None else None,
+            )
+
+    def _fine(self, rows: Sequence[HostRow]) -> dict[str, tuple[Optional[float], Optional[float]]]:
+        """Resolution and refresh by metric, from one host of each source, at its end."""
+        queries = []
+        for source in ("hw_", "ray_", "tb_", "up"):
+            own = [row for row in rows if row.family.startswith(source)]
+            if not own:
+                continue
+            newest = max(own, key=lambda row: row.last)
+            metrics = sorted({self.sampled[row.family] for row in own})
+            label = "host" if newest.labels.get("host") else "instance"
+            where = {label: newest.labels.get(label, "")}
+            both = promql.selector("", where, {"__name__": promql.any_of(metrics)})
+            span = f"{both}[{promql.duration(_FINE_WINDOW_S)}]"
+            queries.append(Query.at(f"discovery-fine-{source.rstrip('_')}", span, newest.last))
+        found: dict[str, list[Series]] = {}
+        for answer in self._client.ask_all(queries).values():
+            self._note(answer)
+            for one in answer.series:
+                found.setdefault(one.metric, []).append(one)
+        return {metric: (_resolution(all_), _refresh(all_)) for metric, all_ in found.items()}
+
+    def targets(self, seen: Discovery) -> Iterable[Target]:
+        """Scrape targets; a server that does not store `up` has none."""
+        if "up" not in self.grouped:
+            return
+        length, end = self._length(), self._bounds.end
+        last = self._ask(Query.at("discovery-up", f"last_over_time(up[{length}])", end))
+        share = self._ask(Query.at("discovery-up-share", f"avg_over_time(up[{length}])", end))
+        shares = {_target(one.labels): one.last for one in share.series}
+        sights = {one.name: one.sights.get("up") for one in seen.hosts}
+        for one in last.series:
+            host = seen.host_of(one.labels) or ""
+            sight = sights.get(host)
+            yield Target(
+                one.labels.get("job", ""),
+                one.labels.get("instance", ""),
+                host,
+                one.last == 1,
+                sight.last if sight is not None else end,
+                float(shares.get(_target(one.labels)) or 0.0),
+            )
+
+    def _ask(self, query: Query) -> Answer:
+        answer = self._client.ask(query)
+        self._note(answer)
+        return answer
+
+    def _note(self, answer: Answer) -> None:
+        if not answer.ok:
+            self.unread.append(Unread(answer.query.id, answer.status, answer.reason))
+
+
+def _key(family: str, labels: Mapping[str, str]) -> _Key:
+    return (
+        family,
+        labels.get("host", ""),
+        labels.get("instance", ""),
+        labels.get("ip", ""),
+        labels.get("IsHeadNode", ""),
+    )
+
+
+def _edge(kind: str, selector: str, length_s: float, step_s: float) -> str:
+    grid = f"timestamp({selector})[{promql.duration(length_s)}:{promql.duration(step_s)}]"
+    return f"{kind} by ({_BY}) ({kind}_over_time({grid}))"
+
+
+def _target(labels: Mapping[str, str]) -> tuple[str, str]:
+    return labels.get("job", ""), labels.get("instance", "")
+
+
+def _resolution(found: Iterable[Series]) -> Optional[float]:
+    known = [one.spacing_s for one in found if one.spacing_s is not None]
+    return float(np.median(known)) if known else None
+
+
+def _refresh(found: Iterable[Series]) -> Optional[float]:
+    """Usual distance of two changes; None where values stand still."""
+    distances = []
+    for one in found:
+        changed = one.times[1:][np.diff(one.values) != 0]
+        if changed.size > 1:
+            distances.append(float(np.median(np.diff(changed))))
+    return float(np.median(distances)) if distances else None

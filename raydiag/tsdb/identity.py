@@ -1,0 +1,183 @@
+"""Is this Prometheus the job's own? Asked before anything that it says is believed.
+
+The training bridge stores each step's loss under the event's own time, so the steps that both the
+log and the server know are compared one by one. What the bridge fills in while nothing happens
+(`tb_metrics_plugin_staleness_fill` 1) repeats old values and is left out. Without the bridge, hosts
+and times can contradict but not prove.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Optional
+
+from raydiag.model import Evidence, Finding, Window
+from raydiag.tsdb import promql
+from raydiag.tsdb.client import Client
+from raydiag.tsdb.discovered import Discovery, is_address
+from raydiag.tsdb.series import Answer, Query, Series
+
+_STEP, _LOSS = "tb_step", "tb_learning_loss"
+_FILL = "tb_metrics_plugin_staleness_fill"
+_AGREE, _CONTRADICT = 0.9, 0.5  # shares of the compared steps
+_SHOWN = 3
+_ZONES_S = 14 * 3600.0  # a log without a time zone may be off by so much
+_FLOAT32 = 1e-6
+
+
+class Belief(str, Enum):
+    VERIFIED = "verified"
+    UNVERIFIED = "unverified"
+    WRONG = "wrong"  # of another job: nothing that it says may be used
+
+
+@dataclass(frozen=True)
+class Logged:
+    """What the job's log says, to be compared."""
+
+    steps: Sequence[int] = ()
+    losses: Sequence[float] = ()  # beside `steps`, as printed; NaN where none was
+    hosts: Sequence[str] = ()
+    window: Optional[Window] = None  # of the times that the log prints
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One step that both know."""
+
+    step: int
+    logged: float
+    stored: float
+    time: float
+
+
+@dataclass(frozen=True)
+class Identity:
+    belief: Belief
+    reason: str
+    compared: int = 0
+    agreeing: int = 0
+    examples: tuple[Compared, ...] = ()  # those that contradict, else the newest
+
+    def findings(self, origin: str) -> list[Finding]:
+        """One when these are another job's series."""
+        if self.belief is not Belief.WRONG:
+            return []
+        evidence = [
+            Evidence(
+                origin, f"step {one.step} has loss {one.logged:g} in the log", one.stored, one.time
+            )
+            for one in self.examples
+        ]
+        return [Finding("tsdb-wrong-job", evidence=evidence, explanation=self.reason)]
+
+
+def check(client: Client, seen: Discovery, logged: Logged) -> Identity:
+    """One query for the steps, where there are any to compare; else hosts and times."""
+    if not seen.has(_STEP) or not seen.has(_LOSS) or seen.window is None:
+        return _without_steps(seen, logged, "no training series to compare")
+    length = promql.duration(seen.window.end - seen.window.start + 1)
+    names = promql.any_of([_STEP, _LOSS, _FILL])
+    span = f"{promql.selector('', match={'__name__': names})}[{length}]"
+    answer = client.ask(Query.at("identity", span, seen.window.end))
+    if not answer.ok:
+        reason = f"the training series cannot be read: {answer.reason}"
+        return _without_steps(seen, logged, reason)
+    pairs = list(_compared(answer, logged))
+    if not pairs:
+        return _without_steps(seen, logged, "no step that both the log and the server know")
+    return _judged(pairs, logged)
+
+
+def _without_steps(seen: Discovery, logged: Logged, why: str) -> Identity:
+    apart = _apart(seen, logged)
+    if apart:
+        return Identity(Belief.WRONG, apart)
+    return Identity(Belief.UNVERIFIED, f"{why}; {_hosts(seen, logged)}")
+
+
+def _judged(pairs: list[Compared], logged: Logged) -> Identity:
+    tolerance = _last_decimal(logged.losses)
+    other = [one for one in pairs if not _equal(one, tolerance)]
+    agreeing = len(pairs) - len(other)
+    share = agreeing / len(pairs)
+    counted = f"{agreeing} of {len(pairs)} steps have the loss that the log prints"
+    belief = Belief.UNVERIFIED
+    if share >= _AGREE:
+        belief = Belief.VERIFIED
+    elif share <= _CONTRADICT:
+        belief = Belief.WRONG
+        counted += ": these are another job's series"
+    shown = tuple((other or pairs)[-_SHOWN:])
+    return Identity(belief, counted, len(pairs), agreeing, shown)
+
+
+def _compared(answer: Answer, logged: Logged) -> Iterable[Compared]:
+    """Steps in the server's order; of a step that the log prints twice, the nearer loss counts."""
+    printed: dict[int, list[float]] = {}
+    for step, loss in zip(logged.steps, logged.losses, strict=True):
+        if math.isfinite(loss):
+            printed.setdefault(int(step), []).append(loss)
+    sources: dict[tuple[str, str], dict[str, Series]] = {}
+    for one in answer.series:
+        source = one.labels.get("host", ""), one.labels.get("instance", "")
+        sources.setdefault(source, {})[one.metric] = one
+    for found in sources.values():
+        if _STEP not in found or _LOSS not in found:
+            continue
+        stored, fills = _by_time(found[_LOSS]), _by_time(found.get(_FILL))
+        for time, number in _by_time(found[_STEP]).items():
+            step = int(number)
+            if fills.get(time) or time not in stored or step not in printed:
+                continue
+            value = stored[time]
+            nearest = min(printed[step], key=lambda loss: abs(loss - value))
+            yield Compared(step, nearest, value, time)
+
+
+def _by_time(series: Optional[Series]) -> Mapping[float, float]:
+    if series is None:
+        return {}
+    return dict(zip(series.times.tolist(), series.values.tolist(), strict=True))
+
+
+def _equal(one: Compared, tolerance: float) -> bool:
+    return abs(one.logged - one.stored) <= tolerance + _FLOAT32 * abs(one.logged)
+
+
+def _last_decimal(losses: Iterable[float]) -> float:
+    """One in the last decimal that the log prints, e.g. 0.001."""
+    digits = 0
+    for loss in losses:
+        text = repr(float(loss))
+        if math.isfinite(loss) and "e" not in text:
+            digits = max(digits, len(text.partition(".")[2]))
+    return float(10.0 ** -min(digits, 9))
+
+
+def _apart(seen: Discovery, logged: Logged) -> str:
+    """Why the two cannot belong together; "" where nothing contradicts."""
+    # An address is on no node list, and says nothing.
+    named = [one.name for one in seen.hosts if one.labels and not is_address(one.name)]
+    if logged.hosts and named and not {one.name for one in seen.hosts} & set(seen.expected):
+        return (
+            f"none of its hosts ({', '.join(named[:5])}) is on the job's node list "
+            f"({', '.join(list(seen.expected)[:5])})"
+        )
+    window, ran = seen.window, logged.window
+    if window is not None and ran is not None:
+        before, after = window.end < ran.start - _ZONES_S, window.start > ran.end + _ZONES_S
+        if before or after:
+            when = "before" if before else "after"
+            return f"its samples are all from {when} the job"
+    return ""
+
+
+def _hosts(seen: Discovery, logged: Logged) -> str:
+    if not logged.hosts:
+        return "the log names no hosts"
+    there = len(seen.expected) - len(seen.missing)
+    return f"{there} of the job's {len(seen.expected)} hosts have series in it"

@@ -1,0 +1,46 @@
+"""The Prometheus of a job that still runs, on this machine's loopback: its own, or a tunnel to it.
+
+Who listens is asked what it is, whoever it is, and left alone whatever it answers. Nothing is
+assumed from a port: the data directory that a server names must be the job's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path, PurePath
+from typing import Optional
+
+from raydiag.tsdb import ports
+from raydiag.tsdb.client import Client
+
+_PORTS = range(ports.FIRST, ports.FIRST + 10)
+_DEADLINE_S = 2.0
+
+
+def find(data: Path, more_ports: Iterable[int] = ()) -> Optional[str]:
+    """URL of a server that scrapes into `data`; None when no listener is one.
+
+    The container of the job may know the directory by another path, so the names of the job and of
+    the directory are compared. A viewer that somebody left over the directory scrapes nothing, and
+    is none.
+    """
+    listening = ports.listening()
+    for port in dict.fromkeys([*more_ports, *_PORTS]):
+        if port in listening:
+            client = Client(f"http://127.0.0.1:{port}", _DEADLINE_S)
+            if _stores_in(client, data) and _scrapes(client):
+                return client.url
+    return None
+
+
+def _stores_in(client: Client, data: Path) -> bool:
+    flags = client.metadata("status/flags")
+    if not flags.ok or not isinstance(flags.data, dict):
+        return False
+    named = PurePath(str(flags.data.get("storage.tsdb.path", "")))
+    return named.parts[-2:] == data.resolve().parts[-2:]
+
+
+def _scrapes(client: Client) -> bool:
+    targets = client.metadata("targets", {"state": "active"})
+    return targets.ok and isinstance(targets.data, dict) and bool(targets.data.get("activeTargets"))

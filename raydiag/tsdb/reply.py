@@ -1,0 +1,93 @@
+"""The JSON that Prometheus answers with, read into series; what is something else is said so.
+
+Sample: {"status":"success","data":{"resultType":"vector","result":[
+         {"metric":{"__name__":"up","job":"ray"},"value":[1795309540,"1"]}]}}
+
+Source: Prometheus documentation, "HTTP API".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from raydiag.errors import ParseError, ReadError
+from raydiag.tsdb.series import Series
+
+_SHOWN = 300  # characters of a foreign body or a server's words
+
+
+class Refused(ReadError):
+    """Prometheus understood and did not answer; the message is its own text."""
+
+
+class BadQuery(Refused):
+    """Prometheus calls the query wrong: PromQL that does not parse, or a bad parameter."""
+
+
+def data(status: int, content_type: str, body: bytes) -> tuple[Any, tuple[str, ...]]:
+    """What stands under "data", and the server's warnings.
+
+    Raises BadQuery, Refused, and ParseError for what is not Prometheus's answer.
+    """
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise _foreign(status, content_type, body) from None
+    if not isinstance(document, dict) or document.get("status") not in ("success", "error"):
+        raise _foreign(status, content_type, body)
+    if document["status"] == "error":
+        words = f"{document.get('errorType', 'error')}: {document.get('error', '')}"
+        kind = BadQuery if document.get("errorType") == "bad_data" else Refused
+        raise kind(" ".join(words.split())[:2000])
+    warnings = document.get("warnings") or []
+    told = tuple(str(one) for one in warnings) if isinstance(warnings, list) else ()
+    return document.get("data"), told
+
+
+def _foreign(status: int, content_type: str, body: bytes) -> ReadError:
+    start = body[:_SHOWN].decode(errors="replace").strip()
+    if status in (401, 403):
+        return Refused(f"HTTP {status}: the server wants a login that raydiag does not have")
+    if "html" in content_type.lower() or start.lower().startswith(("<!doctype", "<html")):
+        return ParseError(f"HTTP {status} with a web page instead of Prometheus's JSON")
+    words = f": {' '.join(start.split())}" if start else ""
+    return ParseError(f"HTTP {status} and not Prometheus's JSON{words}")
+
+
+def series(found: Any) -> tuple[Series, ...]:
+    """The series of a query's result, whatever its type. Raises ParseError."""
+    try:
+        kind, result = found["resultType"], found["result"]
+        if kind in ("scalar", "string"):
+            value = float(result[1]) if kind == "scalar" else math.nan
+            return (Series.of({}, [float(result[0])], [value]),)
+        if kind == "vector":
+            return tuple(_instant(one) for one in result)
+        if kind == "matrix":
+            return tuple(_range(one) for one in result)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        raise ParseError("a result that is not in Prometheus's format") from None
+    raise ParseError(f"a result of type {kind!r}, which raydiag does not know")
+
+
+def _labels(item: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in item["metric"].items()}
+
+
+def _instant(item: Mapping[str, Any]) -> Series:
+    if "value" not in item:  # a native histogram
+        return Series.of(_labels(item), [], [])
+    time, value = item["value"]
+    return Series.of(_labels(item), [float(time)], [float(value)])
+
+
+def _range(item: Mapping[str, Any]) -> Series:
+    pairs = item.get("values", ())
+    times = np.fromiter((pair[0] for pair in pairs), dtype=np.float64, count=len(pairs))
+    values = np.fromiter((float(pair[1]) for pair in pairs), dtype=np.float64, count=len(pairs))
+    return Series.of(_labels(item), times, values)

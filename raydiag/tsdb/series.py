@@ -1,0 +1,220 @@
+"""Series of samples, what is asked of Prometheus, and what it answered.
+
+Times are Unix seconds UTC. A sample that is NaN is kept apart from one that is not there: a loss
+that became NaN is a fact, a scrape that failed is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Optional
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from raydiag.errors import UsageError
+from raydiag.model import Status, Window
+
+Floats = NDArray[np.float64]
+
+MAX_POINTS = 11_000  # per series: what Prometheus answers at most to a range query
+_GAP_FACTOR = 2.5  # times the usual distance: one missed scrape is no gap yet, two are
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One series: its labels (with `__name__` where it has one) and its samples in time order."""
+
+    labels: Mapping[str, str]
+    times: Floats  # of the samples that are numbers, ascending
+    values: Floats  # beside `times`; may be infinite, never NaN
+    nan_times: Floats = field(default_factory=lambda: np.empty(0))  # of the samples that are NaN
+
+    @classmethod
+    def of(cls, labels: Mapping[str, str], times: ArrayLike, values: ArrayLike) -> Series:
+        """From samples as Prometheus gives them, in any order, NaN among them."""
+        when, what = np.asarray(times, dtype=np.float64), np.asarray(values, dtype=np.float64)
+        if when.size > 1 and (np.diff(when) < 0).any():
+            order = np.argsort(when, kind="stable")
+            when, what = when[order], what[order]
+        absent = np.isnan(what)
+        if not absent.any():
+            return cls(labels, when, what)
+        return cls(labels, when[~absent], what[~absent], when[absent])
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric; "" for the result of an expression."""
+        return self.labels.get("__name__", "")
+
+    def __len__(self) -> int:
+        return int(self.times.size)
+
+    @property
+    def last(self) -> Optional[float]:
+        return float(self.values[-1]) if self.values.size else None
+
+    def between(self, start: float, end: float) -> Series:
+        """The samples from `start` to `end`, both included."""
+        keep = (self.times >= start) & (self.times <= end)
+        nans = (self.nan_times >= start) & (self.nan_times <= end)
+        return Series(self.labels, self.times[keep], self.values[keep], self.nan_times[nans])
+
+    def only(self, keep: NDArray[np.bool_]) -> Series:
+        """The samples where `keep`, one flag a sample, is true: for masks."""
+        return Series(self.labels, self.times[keep], self.values[keep], self.nan_times)
+
+    @property
+    def spacing_s(self) -> Optional[float]:
+        """Usual distance of two samples, NaN among them; None for fewer than two."""
+        times = self.sampled_at
+        return float(np.median(np.diff(times))) if times.size > 1 else None
+
+    @property
+    def sampled_at(self) -> Floats:
+        """Times of all samples, NaN among them."""
+        if not self.nan_times.size:
+            return self.times
+        return np.sort(np.concatenate([self.times, self.nan_times]))
+
+    def gaps(self, usual_s: Optional[float] = None) -> list[tuple[float, float]]:
+        """(last sample before, first sample after) of each silence well above the usual distance.
+
+        Only the answer to a raw range selector (`x[1h]`) shows them: a range query fills silence
+        up to the server's lookback.
+        """
+        times = self.sampled_at
+        usual = usual_s if usual_s is not None else self.spacing_s
+        if usual is None:
+            return []
+        where = np.flatnonzero(np.diff(times) > _GAP_FACTOR * usual)
+        return [(float(times[i]), float(times[i + 1])) for i in where]
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Series over one grid of times: what is compared between hosts at the same moment."""
+
+    labels: tuple[Mapping[str, str], ...]  # one a row
+    times: Floats  # [columns], ascending
+    values: Floats  # [rows, columns]; NaN: no sample, or one that was NaN
+    was_nan: NDArray[np.bool_]  # [rows, columns]: there was a sample, and it was NaN
+
+    @classmethod
+    def of(cls, series: Iterable[Series]) -> Frame:
+        """On the union of the times; the answers to one range query share their grid."""
+        rows = list(series)
+        stamps = [one.sampled_at for one in rows]
+        times = np.unique(np.concatenate(stamps)) if stamps else np.empty(0)
+        values = np.full((len(rows), times.size), np.nan)
+        was_nan = np.zeros(values.shape, dtype=np.bool_)
+        for index, one in enumerate(rows):
+            values[index, np.searchsorted(times, one.times)] = one.values
+            was_nan[index, np.searchsorted(times, one.nan_times)] = True
+        return cls(tuple(one.labels for one in rows), times, values, was_nan)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def series(self) -> Iterator[Series]:
+        """Row by row, without the places where nothing is."""
+        for labels, row, nans in zip(self.labels, self.values, self.was_nan, strict=True):
+            there = ~np.isnan(row)
+            yield Series(labels, self.times[there], row[there], self.times[nans])
+
+
+@dataclass(frozen=True)
+class Query:
+    """One question in PromQL. Without a step it is asked once, at the end of its window."""
+
+    id: str  # unique within a run, e.g. "gpu-power"
+    promql: str
+    window: Window  # `step` 0: an instant query at `end`; `start` then says what it looks back on
+
+    def __post_init__(self) -> None:
+        window = self.window
+        if not np.isfinite([window.start, window.end, window.step]).all():
+            raise UsageError(f"{self.id}: a window needs a start and an end in Unix seconds")
+        if window.end < window.start or window.step < 0:
+            raise UsageError(f"{self.id}: the window ends before it starts")
+        if self.is_range and (window.end - window.start) / window.step > MAX_POINTS:
+            raise UsageError(f"{self.id}: more than {MAX_POINTS} points: take a longer step")
+
+    @classmethod
+    def at(cls, query_id: str, promql: str, time: float) -> Query:
+        """Asked once, at `time`."""
+        return cls(query_id, promql, Window(time, time))
+
+    @classmethod
+    def over(cls, query_id: str, promql: str, window: Window, step_s: float = 0.0) -> Query:
+        """Asked at each step of the window; without one, at a step that fits its length."""
+        step = max(step_s, window.step) or fitting_step_s(window)
+        return cls(query_id, promql, Window(window.start, window.end, step))
+
+    @property
+    def is_range(self) -> bool:
+        return self.window.step > 0
+
+
+def fitting_step_s(window: Window) -> float:
+    """30 s up to two hours, 60 s up to a day, 300 s beyond; longer where that is too many."""
+    length = window.end - window.start
+    step = 30.0 if length <= 7200 else 60.0 if length <= 86400 else 300.0
+    return max(step, float(np.ceil(length / (MAX_POINTS - 1))))
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What came back: an empty result with status ok means that there are no such samples."""
+
+    query: Query
+    status: Status
+    reason: str = ""  # set unless status is ok; the server's own text where it has one
+    series: tuple[Series, ...] = ()
+    warnings: tuple[str, ...] = ()  # of the server
+    duration_s: float = 0.0
+    bad_query: bool = False  # the server calls the PromQL itself wrong
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.OK
+
+    @property
+    def samples(self) -> int:
+        return sum(one.sampled_at.size for one in self.series)
+
+    def frame(self) -> Frame:
+        return Frame.of(self.series)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The record of one query, so that a person can repeat it by hand."""
+
+    id: str
+    promql: str
+    start: float
+    end: float
+    step_s: float  # 0: asked once, at `end`
+    status: Status
+    reason: str
+    rows: int  # series
+    samples: int
+    duration_s: float
+
+    @classmethod
+    def of(cls, answer: Answer) -> Asked:
+        window = answer.query.window
+        return cls(
+            answer.query.id,
+            answer.query.promql,
+            window.start,
+            window.end,
+            window.step,
+            answer.status,
+            answer.reason,
+            len(answer.series),
+            answer.samples,
+            answer.duration_s,
+        )

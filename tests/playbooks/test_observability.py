@@ -1,0 +1,315 @@
+"""The observability stack, symptom by symptom: planted in the series of three hosts and in logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raydiag.model import Severity, Status, Window
+from raydiag.playbooks import masks, observability
+from raydiag.playbooks.answers import Answers
+from raydiag.playbooks.context import Context, Job
+from raydiag.playbooks.masks import Steps
+from raydiag.playbooks.observability import coverage, judge
+from raydiag.playbooks.observed import Observation
+from raydiag.playbooks.stack import Stack
+from raydiag.tsdb import stack_logs
+from raydiag.tsdb.discovered import Discovery, Family, HostSeries, Target
+from raydiag.tsdb.series import Answer, Query, Series
+from raydiag.tsdb.stack_logs import StackLogs
+
+HOSTS = ("node1", "node2", "node3")
+START, END, EVERY = 1_795_000_000.0, 1_795_003_600.0, 10.0
+GRID = np.arange(START, END + 1, EVERY)
+Seen = Callable[[str, str], np.ndarray]  # host, "hw" or "ray" -> newest sample at each grid time
+
+
+def always(host: str, source: str) -> np.ndarray:
+    return np.array(GRID)
+
+
+def until(sick: str, end: float, sources: Iterable[str] = ("hw",)) -> Seen:
+    """One host's samples of some sources stop; the server repeats the last one for 15 minutes."""
+
+    def seen(host: str, source: str) -> np.ndarray:
+        last = START + end if host == sick and source in sources else END
+        return np.where(last >= GRID, GRID, np.where(last + 900 >= GRID, last, np.nan))
+
+    return seen
+
+
+def without(sick: str, *sources: str) -> Seen:
+    def seen(host: str, source: str) -> np.ndarray:
+        gone = host == sick and source in sources
+        return np.full(GRID.size, np.nan) if gone else np.array(GRID)
+
+    return seen
+
+
+def answer(name: str, series: list[Series]) -> Answer:
+    return Answer(Query(name, name, Window(START, END, EVERY)), Status.OK, series=tuple(series))
+
+
+def stack(
+    seen: Seen = always,
+    cycles: Mapping[str, np.ndarray] | None = None,
+    logs: StackLogs | None = None,
+    steps: Steps | None = None,
+    last_step: int | None = None,
+    families: Mapping[str, tuple[str, ...]] | None = None,
+    is_ray: bool = True,
+) -> Stack:
+    """Three hosts over an hour; what is not given is well."""
+    rng = np.random.default_rng(5)
+    alive, driver = [], []
+    for host in HOSTS:
+        hw, ray = seen(host, "hw"), seen(host, "ray")
+        if not np.isnan(hw).all():
+            alive.append(Series.of({"host": host}, GRID[~np.isnan(hw)], hw[~np.isnan(hw)]))
+            values = 0.1 + 0.02 * rng.random(GRID.size)
+            values = (cycles or {}).get(host, values)
+            labels = {"__name__": "hw_scrape_duration_seconds", "host": host}
+            driver.append(Series.of(labels, GRID, values))
+        if not np.isnan(ray).all():
+            labels = {"instance": f"{host}:55080", "ip": "10.0.0.1"}
+            alive.append(Series.of(labels, GRID[~np.isnan(ray)], ray[~np.isnan(ray)]))
+    known = {"hw_gpu_": HOSTS, "hw_procs_": HOSTS, "ray_node_": HOSTS, **(families or {})}
+    found = Discovery(
+        "test",
+        ("hw_scrape_duration_seconds",),
+        tuple(
+            Family(prefix, (prefix,), prefix, hosts, START, END, EVERY, EVERY, 0.0)
+            for prefix, hosts in known.items()
+        ),
+        tuple(
+            HostSeries(host, instances=(f"{host}:9400", f"{host}:55080"), labels=(host,))
+            for host in HOSTS
+        ),
+        tuple(Target("node_hw", f"{host}:9400", host, True, END, 1.0) for host in HOSTS),
+        Window(START, END),
+        HOSTS,
+        len(HOSTS),
+    )
+    answers = Answers([answer("alive", alive), answer("driver", driver)], found)
+    context = Context(Job(first_step=0), Window(START, END), END, found, HOSTS)
+    steps = steps if steps is not None else trained()
+    context = replace(context, masks=masks.of_job(context, answers, steps))
+    return Stack(context, answers, logs or StackLogs(), steps, last_step, is_ray)
+
+
+def trained(first: int = 0, last: int = 350) -> Steps:
+    numbers = np.arange(first, last + 1, dtype=float)
+    return Steps(numbers, START + EVERY * (numbers + 5))
+
+
+def found(made: Stack) -> list[tuple[str, str | None]]:
+    return [(one.finding.failure_class, one.finding.host) for one in judge(made)[0]]
+
+
+def only(made: Stack) -> Observation:
+    (one,) = judge(made)[0]
+    return one
+
+
+def test_a_well_stack_has_no_symptom_and_is_seen() -> None:
+    made = stack()
+    observations, report = judge(made)
+    assert observations == []
+    assert report.verdict == "The observability stack is well."
+    assert len(report.rows) == 9 and not any(row.holds for row in report.rows)
+    seen = coverage(made)
+    assert seen.complete and (seen.asked, seen.answered) == (3, 3)
+
+
+def test_an_exporter_that_stops_while_ray_goes_on() -> None:
+    made = stack(until("node2", 2000))
+    one = only(made)
+    assert (one.finding.failure_class, one.finding.host) == ("exporter-down", "node2")
+    assert one.finding.onset == START + 2000
+    assert [(u.host, u.source) for u in coverage(made).unread] == [("node2", "hw_*")]
+
+
+def test_a_node_that_stops_altogether_is_no_matter_of_its_exporter() -> None:
+    made = stack(until("node2", 2000, ("hw", "ray")))
+    assert found(made) == []
+    assert {u.host for u in coverage(made).unread} == {"node2"}
+    assert coverage(made, dead=["node2"]).complete
+
+
+def test_an_exporter_that_never_came_and_one_that_has_nothing_to_say() -> None:
+    made = stack(without("node2", "hw"))
+    assert ("exporter-plugin-skipped", "node2") in found(replace_families(made, ()))
+    gone = replace(made.context.discovery, targets=())
+    made = replace(made, context=replace(made.context, discovery=gone))
+    assert ("exporter-down", "node2") in found(replace_families(made, ()))
+
+
+def replace_families(made: Stack, hosts: tuple[str, ...]) -> Stack:
+    """Discovery as it is when node2 has no hw_* of any family."""
+    families = tuple(
+        replace(one, hosts=tuple(h for h in one.hosts if h != "node2" or h in hosts))
+        if one.prefix.startswith("hw_")
+        else one
+        for one in made.context.discovery.families
+    )
+    seen = replace(made.context.discovery, families=families)
+    return replace(made, context=replace(made.context, discovery=seen))
+
+
+def test_a_family_that_one_host_lacks() -> None:
+    one = only(stack(families={"hw_gpu_": ("node1", "node3")}))
+    assert (one.finding.failure_class, one.finding.host) == ("exporter-plugin-skipped", "node2")
+    assert "hw_gpu_*" in one.finding.evidence[0].text
+
+
+def test_cycles_that_take_as_long_as_a_plugin_may() -> None:
+    slow = np.where(GRID >= START + 1500, 12.1, 0.1)
+    slow[::2] = 0.11  # every other cycle is fast: the sign of a driver that hangs its readers
+    one = only(stack(cycles={"node3": slow}))
+    assert one.finding.failure_class == "exporter-plugin-timeout"
+    assert one.finding.onset == pytest.approx(START + 1500, abs=EVERY)
+    assert "others fast" in one.finding.evidence[0].text
+    assert not one.recovered
+
+
+@pytest.mark.parametrize("peak", [7.9, 8.0])
+def test_cycles_up_to_eight_seconds_are_none(peak: float) -> None:
+    assert found(stack(cycles={"node3": np.full(GRID.size, peak) - 0.001 * (GRID % 3)})) == []
+
+
+def test_repeated_samples() -> None:
+    rng = np.random.default_rng(1)
+    values = 0.1 + 0.02 * rng.random(GRID.size)
+    values[(GRID >= START + 1200) & (GRID <= START + 2400)] = 0.1111
+    made = stack(cycles={"node1": values})
+    one = only(made)
+    assert (one.finding.failure_class, one.finding.host) == ("ghost-data", "node1")
+    assert one.finding.onset == START + 1200
+    assert one.recovered
+    assert not coverage(made).complete
+
+
+def test_what_the_server_repeats_of_a_host_that_stopped_is_no_ghost() -> None:
+    assert ("ghost-data", "node2") not in found(stack(until("node2", 2000, ("hw", "ray"))))
+
+
+def gap(host: str, source: str) -> np.ndarray:
+    away = (GRID > START + 1000) & (GRID < START + 1400)
+    return np.where(away, START + 1000, GRID)
+
+
+def test_a_hole_in_everything_is_the_servers() -> None:
+    one = only(stack(gap))
+    assert one.finding.failure_class == "tsdb-gap"
+    assert (one.finding.onset, one.until) == (START + 1000, START + 1400)
+    assert one.recovered
+
+
+def test_samples_that_end_long_before_the_window() -> None:
+    made = stack()
+    later = replace(made.context, window=Window(START, END + 900))
+    (one,) = judge(replace(made, context=later))[0]
+    assert (one.finding.failure_class, one.finding.onset) == ("tsdb-gap", END)
+    assert not coverage(replace(made, context=later)).complete
+
+
+def test_steps_that_the_bridge_lost() -> None:
+    whole = trained()
+    keep = (whole.numbers < 100) | (whole.numbers > 160)
+    one = only(stack(steps=Steps(whole.numbers[keep], whole.ended_at[keep])))
+    assert one.finding.failure_class == "tb-bridge-gap"
+    assert one.finding.severity is Severity.WARNING
+    assert "100 to 160" in one.finding.evidence[0].text
+
+
+def test_a_bridge_that_leaves_out_single_steps_or_lags_is_well() -> None:
+    whole = trained()
+    assert found(stack(steps=Steps(whole.numbers[::3], whole.ended_at[::3]))) == []
+    assert found(stack(steps=trained(last=330), last_step=350)) == []
+    lost = stack(steps=trained(last=150), last_step=350)
+    assert found(lost) == [("tb-bridge-gap", None)]
+    assert found(stack(steps=Steps(), last_step=350)) == [("tb-bridge-gap", None)]
+    assert found(stack(steps=Steps(), last_step=None)) == []
+
+
+def test_rays_metrics_missing_on_one_host_on_all_or_ending_early() -> None:
+    assert found(stack(without("node2", "ray"))) == [("ray-metrics-missing", "node2")]
+    assert found(stack(until("node2", 2000, ("ray",)))) == [("ray-metrics-missing", "node2")]
+
+    def none(host: str, source: str) -> np.ndarray:
+        return np.full(GRID.size, np.nan) if source == "ray" else GRID.copy()
+
+    assert found(stack(none)) == [("ray-metrics-missing", None)]
+    assert found(stack(none, is_ray=False)) == []
+
+
+def test_a_host_that_was_never_scraped() -> None:
+    made = stack(without("node2", "hw", "ray"))
+    assert ("host-missing", "node2") in found(made)
+    assert [one.host for one in coverage(made).blind] == ["node2"]
+
+
+# ---- the stack's own logs
+
+SERVER = """\
+ts=2026-11-18T11:06:40.000Z level=info msg="Server is ready to receive web requests."
+[2026-11-18T11:10:00Z] [Prometheus] Watchdog: exited with code 2, restart #1
+ts=2026-11-18T11:20:00Z caller=scrape.go msg="Error on ingesting samples that are too old" num=3
+level=debug target=http://node2:9400/metrics msg="Scrape failed" err="context deadline exceeded"
+"""
+EXPORTER = """\
+[metrics_exporter] Starting on port 9400 (poll every 10s) on node3
+[2026-11-18T11:10:00Z] [Metrics Exporter] Watchdog: exited with code 137, restart #1
+OSError: [Errno 98] Address already in use
+[2026-11-18T11:15:00Z] [Metrics Exporter] Watchdog: exited with code 137, restart #2
+[metrics_exporter] gpu_metrics_plugin timed out after 10s
+[metrics_exporter] tb_metrics_plugin exited 99 - permanently skipped
+"""
+
+
+def write(directory: Path) -> Path:
+    (directory / "prometheus").mkdir()
+    (directory / "prometheus" / "prometheus.log").write_text(SERVER)
+    (directory / "metrics_exporter").mkdir()
+    (directory / "metrics_exporter" / "node3.log").write_text(EXPORTER)
+    return directory
+
+
+def test_what_the_logs_say(tmp_path: Path) -> None:
+    logs = stack_logs.read(write(tmp_path))
+    assert logs.server_log and logs.exporters == ("node3",) and not logs.unread
+    restarts = logs.of("restart", "node3")
+    assert [(one.number, one.code) for one in restarts] == [(1, 137), (2, 137)]
+    assert restarts[0].time == 1_795_000_200.0
+    assert [one.host for one in logs.of("scrape-failed")] == ["node2"]
+    assert len(logs.of("too-old", "")) == 1
+    assert [one.plugin for one in logs.of("plugin-skipped")] == ["tb_metrics_plugin"]
+
+
+def test_an_exporter_that_restarts_again_and_again(tmp_path: Path) -> None:
+    one = only(stack(logs=stack_logs.read(write(tmp_path))))
+    assert (one.finding.failure_class, one.finding.host) == ("exporter-restarting", "node3")
+    assert one.finding.severity is None  # the catalog's: a warning
+    first = EXPORTER.splitlines()[1]
+    log = tmp_path / "metrics_exporter" / "node3.log"
+    log.write_text(first + "\n")
+    assert only(stack(logs=stack_logs.read(tmp_path))).finding.severity is Severity.INFO
+
+
+def test_logs_that_are_not_there_or_not_text(tmp_path: Path) -> None:
+    assert stack_logs.read(tmp_path / "nowhere") == StackLogs()
+    (tmp_path / "metrics_exporter").mkdir()
+    (tmp_path / "metrics_exporter" / "node1.log").write_bytes(b"\xff\x00" * 5000 + b"\n")
+    (tmp_path / "metrics_exporter" / "node2.log").mkdir()
+    logs = stack_logs.read(tmp_path)
+    assert logs.lines == ()
+    assert [Path(one.source).name for one in logs.unread] == ["node2.log"]
+
+
+def test_no_samples_and_another_jobs_samples() -> None:
+    assert observability.empty("nothing", ()).finding.failure_class == "tsdb-empty"
+    assert observability.wrong_job("url", "other loss").finding.failure_class == "tsdb-wrong-job"

@@ -1,0 +1,133 @@
+"""The plan: few questions, bounded cost at any size, PromQL that a real Prometheus understands."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raydiag.playbooks import Answers, drill, plan
+from raydiag.playbooks.drill import labels
+from raydiag.playbooks.questions import QUESTIONS
+from raydiag.tsdb.discovered import HostSeries
+from tests.playbooks.world import HOSTS, T0, World
+from tests.tsdb import promtool
+
+MOST = 40
+
+
+def troubled() -> World:
+    """Everything at once, so that every second question is asked."""
+    world = World()
+    world.hang(4500)
+    world.set("rdma-retransmits", 300.0, 2000, 2900, ["n2"])
+    port = {"host": "n2", "device": "ionic_3", "port": "1"}
+    world.only("rdma-ports-down", 0.0, 3000, 5400, **port)
+    world.only(
+        "gpu-errors", 1.0, 3000, 5400, host="n3", gpu="1", __name__="hw_gpu_ras_umc_ue_total"
+    )
+    world.only(
+        "gpu-corrected", 9.0, 3000, 3300, host="n3", gpu="1", metric="hw_gpu_ras_umc_ce_total"
+    )
+    world.set("gpu-temperature", 104.0, 2000, 2600, ["n2"], "max")
+    world.set("gpu-power", 700.0, 2000, 4000, ["n2"], "min")
+    world.set("gpu-vram", 308e9, hosts=["n2"])
+    world.only("oom-kills", 1.0, 3000, 3060, host="n1")
+    world.set("storage", 70.0, 2000, 4000, ["n1"], "hw_io_pressure_full_pct")
+    return world
+
+
+def test_at_most_forty_questions() -> None:
+    world = troubled()
+    first = plan(world.context)
+    second = drill(world.context, world.answers())
+    asked = [one.id for one in (*first, *second)]
+    assert len(set(asked)) == len(asked) <= MOST
+    assert len(second) >= 8
+
+
+def test_a_job_that_is_well_is_asked_about_once() -> None:
+    world = World()
+    assert drill(world.context, world.answers()) == []
+
+
+def test_what_does_not_exist_is_not_asked() -> None:
+    world = World()
+    world.without("hw_rdma_rx_cnp_pkts_total")
+    assert "rdma-cnp" not in {one.id for one in plan(world.context)}
+
+
+@pytest.mark.parametrize("hosts", [4, 64, 1000])
+@pytest.mark.parametrize("hours", [1, 24, 240])
+def test_points_stay_bounded(hosts: int, hours: int) -> None:
+    world = World()
+    window = replace(world.context.window, end=T0 + 3600.0 * hours)
+    names = tuple(f"n{index}" for index in range(hosts))
+    context = replace(world.context, window=window, hosts=names)
+    for one in plan(context):
+        if not one.is_range:
+            continue
+        points = (one.window.end - one.window.start) / one.window.step
+        assert points <= 11_000
+        if one.id == "training":
+            continue  # of one host
+        assert points * hosts * 8 <= 2_500_000
+        assert points * hosts <= 40_000 + hosts
+
+
+def test_counters_are_read_as_rates_but_for_errors_that_count_at_any_age() -> None:
+    absolute = {"gpu-errors", "driver"}
+    for one in QUESTIONS:
+        for name in re.findall(r"hw_\w+_total\b(?!\|)", one.promql):
+            if one.id not in absolute and f'"{name}"' not in one.promql:
+                assert re.search(rf"(rate|increase)\({name}\[", one.promql), one.id
+
+
+def test_hosts_are_taken_literally() -> None:
+    world = World()
+    odd = HostSeries("a.b|c", ("a.b|c",), ("a.b|c:9400",))
+    scene = world.scene()
+    scene.context = replace(scene.context, discovery=replace(scene.context.discovery, hosts=(odd,)))
+    assert labels(scene, ["a.b|c"]) == r'host=~"a\\.b\\|c"'
+
+
+def test_a_real_prometheus_understands_every_question(tmp_path: Path) -> None:
+    world = troubled()
+    queries = [*plan(world.context), *drill(world.context, world.answers())]
+    rules = [{"record": f"q{i}", "expr": _vector(one.promql)} for i, one in enumerate(queries)]
+    path = tmp_path / "rules.yml"
+    path.write_text(json.dumps({"groups": [{"name": "all", "rules": rules}]}))
+    command = [promtool.program("promtool"), "check", "rules", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _vector(promql: str) -> str:
+    """Rules record vectors: raw samples are checked inside a function."""
+    return f"count_over_time({promql})" if promql.endswith("]") else promql
+
+
+def test_answers_say_what_is_missing_and_why() -> None:
+    world = World()
+    world.failed["gpu-power"] = "query timed out"
+    answers = world.answers()
+    assert answers.missing("gpu-power") == "query timed out"
+    assert answers.missing("gpu-temperature") == ""
+    assert Answers([], world.context.discovery).missing("gpu-power") == "metric absent"
+    assert len(answers.table("gpu-power")) == 0
+
+
+def test_a_server_that_repeats_the_last_sample_is_not_believed() -> None:
+    world = World()
+    world.die("n2", 3000)
+    row = world.answers().table("gpu-power").row("n2", "avg")
+    assert row is not None
+    alive = world.times <= T0 + 3000
+    assert (row[alive] == row[alive]).all()
+    assert (row[world.times > T0 + 3100] != row[world.times > T0 + 3100]).all()
+    assert world.answers().last_seen("n2") == {"hw": T0 + 3000, "ray": T0 + 3000}
+    assert set(world.answers().table("gpu-power").hosts) == set(HOSTS)

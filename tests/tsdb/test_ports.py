@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from raydiag.errors import CannotRun
+from raydiag.tsdb import ports
+
+TABLE = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:23E6 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1
+   1: 0100007F:23E7 0100007F:1234 01 00000000:00000000 00:00000000 00000000     0        0 2 1
+   2: nonsense
+"""
+TABLE6 = """\
+  sl  local_address                         remote_address                        st
+   0: 00000000000000000000000000000000:23E8 00000000000000000000000000000000:0000 0A 0
+"""
+
+
+def test_listeners_are_read_from_the_kernels_tables(tmp_path: Path) -> None:
+    (tmp_path / "tcp").write_text(TABLE)
+    (tmp_path / "tcp6").write_text(TABLE6)
+    assert ports.listening(tmp_path) == {9190, 9192}
+    assert ports.listening(tmp_path / "nothing") == frozenset()
+
+
+def test_a_port_that_is_taken_is_passed_over() -> None:
+    first = ports.free()
+    assert first >= ports.FIRST
+    with socket.create_server(("127.0.0.1", first)):
+        assert first in ports.listening()
+        assert ports.free() > first
+    assert ports.free(avoid=[first]) > first
+
+
+def test_no_port_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "listening", lambda: frozenset(range(1 << 16)))
+    with pytest.raises(CannotRun, match="no free port"):
+        ports.free()

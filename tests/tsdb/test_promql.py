@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from raydiag.tsdb import promql
+
+
+def test_selectors() -> None:
+    assert promql.selector("up") == "up"
+    assert promql.selector("up", {"job": "ray"}, {"host": "a|b"}) == 'up{job="ray",host=~"a|b"}'
+    assert promql.selector("", match={"__name__": "a|b"}) == '{__name__=~"a|b"}'
+    assert promql.selector("with.dot") == '{__name__="with.dot"}'
+
+
+def test_what_must_be_quoted() -> None:
+    assert promql.quoted('a"b\\c\n') == '"a\\"b\\\\c\\n"'
+    assert promql.any_of(["n1.x", "n2"], "(:.*)?") == r"(n1\.x|n2)(:.*)?"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(300, "300s"), (0.25, "250ms"), (61.5, "61500ms"), (0, "1ms")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert promql.duration(seconds) == text
+
+
+def test_counters_are_read_by_rate_or_increase() -> None:
+    assert promql.rate("x_total", 300) == "rate(x_total[300s])"
+    assert promql.increase("x_total", 3600) == "increase(x_total[3600s])"
+    assert promql.aggregated("sum", ["host", "device"], "up") == "sum by (host, device) (up)"
