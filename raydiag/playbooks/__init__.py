@@ -4,7 +4,7 @@ The order of a run: `plan` says what to ask first; with those answers `drill` sa
 the hosts that stand out; `run` judges. Nothing here talks to a server:
 
     answers = Answers(ask(plan(context)), context.discovery)
-    answers = Answers([*answers, *ask(drill(context, answers))], context.discovery)
+    answers = answers.also(ask(drill(context, answers)))
     outcome = run(context, answers)
 """
 

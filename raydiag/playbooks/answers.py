@@ -98,6 +98,16 @@ class Answers:
         self._discovery = discovery
         self._tables: dict[str, Table] = {}
 
+    def also(self, more: Iterable[Answer]) -> Answers:
+        """With later answers besides; what was worked out of these ones is kept."""
+        joined = Answers((*self._answers.values(), *more), self._discovery)
+        joined._tables = {
+            question: table
+            for question, table in self._tables.items()
+            if joined._answers.get(question) is self._answers.get(question)
+        }
+        return joined
+
     def __contains__(self, question: str) -> bool:
         return question in self._answers
 

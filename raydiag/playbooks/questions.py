@@ -16,7 +16,7 @@ from raydiag.model import Window
 from raydiag.playbooks.context import Context
 from raydiag.tsdb.series import Query
 
-OVERVIEW_POINTS = 40_000  # of one metric, all hosts together
+OVERVIEW_POINTS = 30_000  # of one metric, all hosts together
 _SPARSE_POINTS = 100_000  # evaluations of one metric on the server where answers are few
 _MOST_SAMPLES = 2_400_000  # that one query looks at, where a coarser look serves as well
 _MOST_STEPS = 10_000  # a little below what Prometheus answers

@@ -76,7 +76,7 @@ def test_points_stay_bounded(hosts: int, hours: int) -> None:
         if one.id == "training":
             continue  # of one host
         assert points * hosts * 8 <= 2_500_000
-        assert points * hosts <= 40_000 + hosts
+        assert points * hosts <= 30_000 + hosts
 
 
 def test_counters_are_read_as_rates_but_for_errors_that_count_at_any_age() -> None:
@@ -119,6 +119,19 @@ def test_answers_say_what_is_missing_and_why() -> None:
     assert answers.missing("gpu-temperature") == ""
     assert Answers([], world.context.discovery).missing("gpu-power") == "metric absent"
     assert len(answers.table("gpu-power")) == 0
+
+
+def test_later_answers_join_the_first_ones() -> None:
+    world = World()
+    first = world.answers()
+    table = first.table("gpu-power")
+    world.put("gpu-busy", world.times * 0 + 8, host="n1")
+    later = world.answers().answer("gpu-busy")
+    assert later is not None
+    joined = first.also([later])
+    assert joined.table("gpu-power") is table
+    assert joined.table("gpu-busy").hosts == ("n1",)
+    assert "gpu-busy" not in first
 
 
 def test_a_server_that_repeats_the_last_sample_is_not_believed() -> None:
