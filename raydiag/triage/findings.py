@@ -85,13 +85,13 @@ def _of_symptom(
 
 
 def _told_whole(first: Symptom, same: Sequence[Symptom]) -> Symptom:
-    """With the host that the lines next to it name, where its own line names nobody."""
+    """With whom the lines next to it name, where its own line names nobody."""
     if first.host is not None or first.task is not None:
         return first
     for other in same:
         here = (other.file, other.where) == (first.file, first.where)
         if here and abs(other.line - first.line) <= _CONTEXT and other.host is not None:
-            return replace(first, host=other.host, pid=first.pid or other.pid)
+            return replace(first, host=other.host, task=other.task, pid=first.pid or other.pid)
     return first
 
 

@@ -409,9 +409,11 @@ CASCADES = [
     ),
     Row(
         "an exception that the trainer caught, and its word that it is done",
-        traceback("ConnectionResetError: [Errno 104] Connection reset by peer")
-        + ["{'loss': 2.1, 'grad_norm': 0.4, 'learning_rate': 5e-05, 'epoch': 0.5}"]
-        + ["{'train_runtime': 421.1, 'train_steps_per_second': 2.2, 'epoch': 1.0}"],
+        [
+            *traceback("ConnectionResetError: [Errno 104] Connection reset by peer"),
+            "{'loss': 2.1, 'grad_norm': 0.4, 'learning_rate': 5e-05, 'epoch': 0.5}",
+            "{'train_runtime': 421.1, 'train_steps_per_second': 2.2, 'epoch': 1.0}",
+        ],
         "completed",
         None,
     ),
@@ -426,6 +428,17 @@ CASCADES = [
         ['0: :::MLLOG {"key": "run_stop", "value": null, "metadata": {"status": "success"}}'],
         "completed",
         None,
+    ),
+    Row(
+        "memory that ran out where Slurm says it",
+        [
+            "slurmstepd: error: Detected 2 oom_kill events in StepId=41.0. Some were OOM Killed.",
+            "srun: error: n2: task 3: Out Of Memory",
+        ],
+        "failed",
+        "oom-host",
+        task="3",
+        host="n2",
     ),
     Row(
         "memory that ran out where Ray says it",
