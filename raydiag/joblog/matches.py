@@ -24,6 +24,9 @@ _EXCEPTION = re.compile(
     r"(?:[\[(][\w., ]{0,64}[\])])?(?::.*|\s*$)"
 )
 _FRAME = re.compile(r'^\s*File "[^"]{1,1024}", line \d+')
+# What Ray prints below the line that says that an actor died: whose end it is, not who tells it.
+_DEAD_ACTOR = re.compile(r"\s*(class_name|pid|ip): (\S{1,64})")
+_DEAD_ACTOR_LINES = 8
 _CHAINED = re.compile(
     r"^(?:During handling of the above exception|The above exception was the dir)"
 )
@@ -74,12 +77,13 @@ class MatchTally:
             if not first and key not in self.newest and len(self.newest) >= ROW_MATCHES:
                 key = hit.row
             prefix = line.prefix
+            actor = _dead_actor(line, view) if first else {}
             match = Match(
                 row=hit.row,
                 failure_class=hit.failure_class,
                 role=hit.role,
                 stage=hit.stage,
-                groups=dict(hit.groups),
+                groups={**hit.groups, **actor},
                 file=line.file,
                 line=line.number,
                 where=where,
@@ -128,6 +132,20 @@ class MatchTally:
             name: MatchCount(name, row.lines, row.first_line, row.last_line, len(row.writers))
             for name, row in self.rows.items()
         }
+
+
+def _dead_actor(line: Line, view: View) -> dict[str, str]:
+    """Process and address of the actor whose death the lines below describe."""
+    if "Actor" not in line.text:
+        return {}
+    told: dict[str, str] = {}
+    for _, text in view.writers_below(_DEAD_ACTOR_LINES, line.prefix):
+        found = _DEAD_ACTOR.match(text)
+        if not told and (found is None or found[1] != "class_name"):
+            return {}
+        if found:
+            told[found[1]] = found[2]
+    return {key: told[key] for key in ("pid", "ip") if key in told}
 
 
 def _with_context(match: Match, view: View) -> Match:

@@ -51,6 +51,7 @@ _PHASES = tuple((p, e, anchor, re.compile(pattern)) for p, e, anchor, pattern in
 _DONE = re.compile(
     r"Training completed|Early stopping|^FINISHED\b|QUEUE DONE|\[after training is done\]"
     r"|'train_runtime':|`Trainer\.fit` stopped: `max_(?:steps|epochs)=\d+` reached"
+    r"|\"key\": \"run_stop\".{0,512}\"status\": \"success\""  # MLPerf
 )
 _FORWARD = re.compile(r"-L\s*(?:[\w.*]+:)?(\d{1,5}):(\[[^\]]+\]|[^:\s]+):(\d{1,5})")
 _TARGET = re.compile(r"\s(?:[\w.-]+@)([A-Za-z0-9][\w.-]*)\s*$")
@@ -70,6 +71,7 @@ ANCHORS = tuple(
         + [b" GPUs (currently", b"ssh -", b"[Prometheus]", b"[Metrics Exporter]", b"[TensorBoard]"]
         + [b"[Ray] Logs", b"Early stopping", b"FINISHED", b"QUEUE DONE"]
         + [b"[after training is done]", b"'train_runtime':", b"`Trainer.fit` stopped"]
+        + [b'"run_stop"']
     )
 )
 

@@ -58,7 +58,7 @@ def _primary(case: Case, outcome: Outcome, explanation: str) -> Finding:
     name = outcome.primary or ""
     same = [one for one in case.live if one.failure_class == name]
     if outcome.origin is not None:
-        made = _of_symptom(case.facts, outcome.origin, same, outcome.confidence)
+        made = _of_symptom(case.facts, _told_whole(outcome.origin, same), same, outcome.confidence)
     elif same and name != "hang":
         made = _of_symptom(case.facts, first_of(same, name), same, outcome.confidence)
     else:
@@ -84,12 +84,25 @@ def _of_symptom(
     )
 
 
+def _told_whole(first: Symptom, same: Sequence[Symptom]) -> Symptom:
+    """With whom the lines next to it name, where its own line names nobody."""
+    if first.host is not None or first.task is not None:
+        return first
+    for other in same:
+        here = (other.file, other.where) == (first.file, first.where)
+        if here and abs(other.line - first.line) <= _CONTEXT and other.host is not None:
+            return replace(first, host=other.host, task=other.task, pid=first.pid or other.pid)
+    return first
+
+
 def _evidence(facts: JobFacts, first: Symptom, same: Sequence[Symptom]) -> Iterator[Evidence]:
     """The line where it began, its exception, then the first line of other tasks."""
     quoted = {first.text}
+    lines = {(first.file, first.line)}
     yield first.evidence()
     for place, text in _context(first):
         quoted.add(text)
+        lines.add((first.file, place))
         yield Evidence(f"{first.file}:{place}", text)
     number = 1
     for one in facts.tracebacks:
@@ -100,7 +113,8 @@ def _evidence(facts: JobFacts, first: Symptom, same: Sequence[Symptom]) -> Itera
             yield Evidence(f"{one.file}:{one.end_line}", one.exception, None, one.time)
             break
     for other in same:
-        if number < _EVIDENCE and other.text not in quoted:
+        here = (other.file, other.line)
+        if number < _EVIDENCE and other.text not in quoted and here not in lines:
             quoted.add(other.text)
             number += 1
             yield other.evidence()

@@ -18,6 +18,13 @@ from raydiag.triage.stall import UNEXPLAINED_S, Pace
 from raydiag.triage.symptoms import CONSEQUENCE, ROOT, Symptom, failed_exits
 from raydiag.triage.verdict import JobStatus
 
+# What only a trainer prints, when its steps are done; a script says "completed" after anything.
+_TRAINERS_WORD = (
+    "'train_runtime':",
+    "[after training is done]",
+    "`Trainer.fit` stopped",
+    "run_stop",
+)
 _ABANDONED_S = 86400.0  # after a day of silence, a job of which nobody knows may be long gone
 
 
@@ -82,14 +89,17 @@ def _without_summary(case: Case) -> Outcome:
 
 def _is_done(case: Case) -> bool:
     """All steps, or a closing word; errors before it stay errors, a rough teardown after it not."""
-    marker = case.facts.done_markers[-1][0] if case.facts.done_markers else None
+    marker, word = case.facts.done_markers[-1] if case.facts.done_markers else (None, "")
     steps = case.facts.steps
     if marker is not None and steps is not None and steps.regular and marker < steps.last_line:
         marker = None
     if marker is None:
         return case.progress.complete and not case.live
+    trusted = any(own in word for own in _TRAINERS_WORD)
     return not any(
-        one.order[1] < marker or (one.role == ROOT and one.is_specific) for one in case.live
+        (one.order[1] < marker and not (trusted and one.weak))
+        or (one.role == ROOT and one.is_specific)
+        for one in case.live
     )
 
 

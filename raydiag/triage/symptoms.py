@@ -133,7 +133,7 @@ def _of_matches(facts: JobFacts, places: dict[str, int]) -> Iterator[Symptom]:
             task=_task_name(match),
             srun_task=match.task,
             host=_host(facts, match),
-            pid=match.pid if match.pid is not None else _number(match.groups.get("pid")),
+            pid=_number(match.groups.get("pid")) or match.pid,
             where=match.where,
             last_step=match.last_step,
             exception=match.exception,

@@ -269,6 +269,22 @@ def test_a_match_has_its_context_and_where_training_stood(tmp_path: Path) -> Non
     assert (match.before[-1], match.after) == ("above", ("below",))
 
 
+def test_a_dead_actor_is_told_by_the_lines_below(tmp_path: Path) -> None:
+    block = (
+        "(Runner pid=4) ray.exceptions.ActorDiedError: the Actor died unexpectedly\n"
+        "(Runner pid=4) \tclass_name: Trainer\n(Other pid=5) pid: 77\n"
+        "(Runner pid=4) \tactor_id: 00ff\n(Runner pid=4) \tpid: 514\n"
+        "(Runner pid=4) \tnamespace: demo\n(Runner pid=4) \tip: 10.0.0.3\n"
+    )
+    [match] = facts_of(block, tmp_path).matches
+    assert (match.groups["pid"], match.groups["ip"], match.pid) == ("514", "10.0.0.3", 4)
+
+
+def test_other_lines_below_are_not_a_dead_actor(tmp_path: Path) -> None:
+    [match] = facts_of("Error of an Actor\npid: 514\nip: 10.0.0.3\n", tmp_path).matches
+    assert "ip" not in match.groups
+
+
 def test_a_harmless_line_is_nothing_else(tmp_path: Path) -> None:
     facts = facts_of("0: NCCL WARN MSCCL++: Feature not enabled\n", tmp_path)
     assert [m.row for m in facts.matches] == ["quiet"]

@@ -63,6 +63,7 @@ class Row:
     rule: str = ""  # part of it
     cascade: Sequence[str] = ()  # these, in this order
     task: str | None = None
+    host: str | None = None
     exit: int | None = None
     says: Sequence[str] = ()  # parts of "what happened"
 
@@ -407,6 +408,54 @@ CASCADES = [
         task="3",
     ),
     Row(
+        "an exception that the trainer caught, and its word that it is done",
+        [
+            *traceback("ConnectionResetError: [Errno 104] Connection reset by peer"),
+            "{'loss': 2.1, 'grad_norm': 0.4, 'learning_rate': 5e-05, 'epoch': 0.5}",
+            "{'train_runtime': 421.1, 'train_steps_per_second': 2.2, 'epoch': 1.0}",
+        ],
+        "completed",
+        None,
+    ),
+    Row(
+        "a script that says completed after an exception",
+        [*traceback("KeyError: 'mask'"), "Training completed"],
+        "failed",
+        "python-exception",
+    ),
+    Row(
+        "MLPerf's word that a run is done",
+        ['0: :::MLLOG {"key": "run_stop", "value": null, "metadata": {"status": "success"}}'],
+        "completed",
+        None,
+    ),
+    Row(
+        "memory that ran out where Slurm says it",
+        [
+            "slurmstepd: error: Detected 2 oom_kill events in StepId=41.0. Some were OOM Killed.",
+            "srun: error: n2: task 3: Out Of Memory",
+        ],
+        "failed",
+        "oom-host",
+        task="3",
+        host="n2",
+    ),
+    Row(
+        "memory that ran out where Ray says it",
+        [
+            "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing it.",
+            "\tclass_name: Trainer",
+            "\tpid: 514",
+            "\tip: 10.0.0.3",
+            "The actor is dead. Task was killed due to the node running low on memory.",
+            "Memory on the node (IP: 10.0.0.3, ID: 00ff) where the task was running was 31.2GB / "
+            "32.0GB (0.975), which exceeds the memory usage threshold of 0.95.",
+        ],
+        "failed",
+        "oom-host",
+        host="10.0.0.3",
+    ),
+    Row(
         "cancelled because of an earlier error",
         header()
         + steps(0, 120)
@@ -584,6 +633,8 @@ def test_a_job(row: Row, triage: Triage) -> None:
         assert told["cascade"][0] == row.primary
     if row.task is not None:
         assert told["findings"][0]["task"] == row.task
+    if row.host is not None:
+        assert told["findings"][0]["host"] == row.host
     if row.exit is not None:
         assert told["exit"] == row.exit
     for part in row.says:
