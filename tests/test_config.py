@@ -180,7 +180,7 @@ def test_help_does_not_need_the_file(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("colour: true", "no command or common option 'colour'; there are: probe, kmsg, triage, diagnose"),
+        ("colour: true", "no command or common option 'colour'; there are: probe, kmsg, triage"),
         ("deadline: 60", "no command or common option 'deadline'"),
         ("1: true", "no command or common option 1"),
         ("config: other.yaml", "no command or common option 'config'"),
