@@ -46,8 +46,10 @@ class Probe:
     sources: Optional[Callable[[Host], Sequence[str]]]  # None: the probe is its own only source
     samples: int  # 2: read once more at the end of the run, so that counters show what moves
     watch: Optional[Callable[[Any], bool]]  # a record that makes the second sample worth a wait
-    opt_in: bool  # runs only when it is asked for by name
 
+
+# Probes that run only when they are asked for by name.
+OPT_IN = frozenset({"stacks"})
 
 _registered: dict[str, Probe] = {}
 
@@ -60,7 +62,6 @@ def probe(
     sources: Optional[Callable[[Host], Sequence[str]]] = None,
     samples: int = 1,
     watch: Optional[Callable[[Any], bool]] = None,
-    opt_in: bool = False,
 ) -> Callable[[Callable[..., Iterator[Any]]], Callable[..., Iterator[Any]]]:
     """Register the decorated generator under its own name, which is also its module's name.
 
@@ -74,7 +75,7 @@ def probe(
     def register(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         name = function.__name__
         _registered[name] = Probe(
-            name, function, record, timeout_s, reader, stage, sources, samples, watch, opt_in
+            name, function, record, timeout_s, reader, stage, sources, samples, watch
         )
         return function
 
@@ -87,8 +88,8 @@ def names() -> list[str]:
 
 
 def defaults() -> list[str]:
-    """Names of the probes that run unless others are asked for."""
-    return [name for name in names() if not load(name).opt_in]
+    """Names of the probes that run unless others are asked for; imports none of them."""
+    return [name for name in names() if name not in OPT_IN]
 
 
 def load(name: str) -> Probe:

@@ -49,7 +49,7 @@ class ThreadStack:
     frames_left_out: int  # outer ones, beyond MOST_FRAMES
 
 
-@probe(ThreadStack, timeout_s=TIMEOUT_S, reader=COMMANDS, opt_in=True)
+@probe(ThreadStack, timeout_s=TIMEOUT_S, reader=COMMANDS)
 def stacks(host: Host) -> Iterator[Union[ThreadStack, Unread]]:
     """One record per thread; processes nearest to their worker first, main threads before others.
 

