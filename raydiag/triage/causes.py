@@ -45,7 +45,7 @@ _ENDS = MECHANISMS | {"heartbeat-timeout", "train-timeout", "hang", "unknown-dea
 
 CASCADES = (
     Cascade(
-        "cascade: a task runs out of memory, its peers fail in the next collective",
+        "cascade: a task runs out of memory, what waits for it fails",
         frozenset(("oom-host", "oom-gpu")),
         _COLLECTIVE | _ENDS,
     ),
