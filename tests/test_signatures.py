@@ -182,6 +182,40 @@ def test_groups_are_told_without_their_numbers() -> None:
     assert hit.groups == {"signal": "6", "local_rank": "7", "pid": "4242"}
 
 
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        (
+            "subprocess.CalledProcessError: Command '['ssh', 'mi2099', 'hostname', '-I']' "
+            "returned non-zero exit status 255.",
+            {"host": "mi2099", "code": "255"},
+        ),
+        (
+            "torch.distributed.checkpoint.api.CheckpointException: CheckpointException "
+            "ranks:dict_keys([3, 7])",
+            {"rank": "3"},
+        ),
+        (
+            "A worker died or was killed while executing a task by an unexpected system error. "
+            "Node ID: 00ff Worker IP address: 10.0.0.3 Worker port: 10016 Worker PID: 1942",
+            {"ip": "10.0.0.3", "pid": "1942"},
+        ),
+        (
+            "Memory on the node (IP: 10.0.0.3, ID: 00ff) where the task was running was full",
+            {"ip": "10.0.0.3"},
+        ),
+        (
+            "RuntimeError: [/opt/gloo/transport/tcp/pair.cc:525] Read error [10.0.0.3]:41000: "
+            "Connection reset by peer",
+            {"peer": "10.0.0.3"},
+        ),
+    ],
+)
+def test_whom_a_line_names(text: str, groups: dict[str, str]) -> None:
+    [hit] = hits(text)
+    assert dict(hit.groups) == groups
+
+
 def test_class_of_the_line_that_ends_a_traceback() -> None:
     assert CLASSIFIER.failure_class("ModuleNotFoundError: No module named 'x'") == "import-error"
     assert CLASSIFIER.failure_class("ValueError: x") is None

@@ -144,6 +144,8 @@ def _directory(asked: str, path: Path) -> _Found:
         found.notes.append(f"{path}: no main log, only rank logs")
         return found
     if _is_empty(path):
+        if found.job_id is None:
+            raise CannotRun(f"{path} is empty, and not named like the directory of a job")
         found.empty = True
         return found
     inside = sorted(p for p in path.iterdir() if _stem(p.name) and p.is_file())
@@ -152,7 +154,8 @@ def _directory(asked: str, path: Path) -> _Found:
         if (path / "ray_logs").is_dir():
             found.notes.append(f"{path}: no main log, only ray_logs")
             return found
-        raise CannotRun(f"{path} holds no job log: it looks like a shared checkpoint directory")
+        why = found.notes[-1] if found.notes else "it looks like a shared checkpoint directory"
+        raise CannotRun(f"{path} holds no job log: {why}")
     return _among(found, live, path)
 
 

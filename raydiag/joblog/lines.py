@@ -243,7 +243,12 @@ def _cut(data: bytes, begin: int, limit: int) -> int:
     return begin + (limit - begin) // LINE_BYTES * LINE_BYTES
 
 
+# What terminals are sent besides text: bell, backspace, tab, line and page ends, shifts, escape.
+_SENT_TO_TERMINALS = b"\x07\b\t\n\v\f\r\x0e\x0f\x1b"
+_NEVER_TEXT = bytes(set(range(32)) - set(_SENT_TO_TERMINALS))
+
+
 def binary(data: bytes) -> bool:
-    """Whether the start of a file is no text: NUL bytes make up a twentieth of it."""
+    """Whether the start of a file is no text: NUL and its like make up a twentieth of it."""
     head = data[:8192]
-    return head.count(0) * 20 > len(head)
+    return (len(head) - len(head.translate(None, _NEVER_TEXT))) * 20 > len(head)

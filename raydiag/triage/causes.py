@@ -45,7 +45,7 @@ _ENDS = MECHANISMS | {"heartbeat-timeout", "train-timeout", "hang", "unknown-dea
 
 CASCADES = (
     Cascade(
-        "cascade: a task runs out of memory, its peers fail in the next collective",
+        "cascade: a task runs out of memory, what waits for it fails",
         frozenset(("oom-host", "oom-gpu")),
         _COLLECTIVE | _ENDS,
     ),
@@ -162,7 +162,8 @@ class _Explained:
         self._words: set[str] = set()
         self._lines: dict[tuple[str, str], list[int]] = {}  # (file, writer) -> lines, ascending
         for one in found:
-            if _raised(one) or one.role not in roles:
+            # What only says that a process ended stands on the line that opens a traceback.
+            if _raised(one) or one.role not in roles or (one.role == CONSEQUENCE and one.weak):
                 continue
             self._words |= {words for words in _words(one) if words}
             if one.is_specific and one.row != _BARE_KILLED:

@@ -101,6 +101,19 @@ def test_an_empty_job_directory_is_a_job_that_wrote_nothing(tmp_path: Path) -> N
     assert found.empty_dir and found.logs == () and found.job_id == "99"
 
 
+def test_an_empty_directory_with_another_name_is_no_job(tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    with pytest.raises(CannotRun, match="is empty, and not named like"):
+        resolve(str(tmp_path / "scratch"))
+
+
+def test_a_broken_link_alone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "99-llama").mkdir()
+    (tmp_path / "99-llama" / "log").symlink_to("../99-llama.log")
+    with pytest.raises(CannotRun, match="log is broken: it names"):
+        resolve(str(tmp_path / "99-llama"))
+
+
 def test_a_checkpoint_directory_is_no_job(outputs: Path) -> None:
     with pytest.raises(CannotRun, match="shared checkpoint directory"):
         resolve(str(outputs / "shared-ckpt"))

@@ -80,6 +80,10 @@ def test_empty_and_binary_logs_have_nothing_to_say(tmp_path: Path) -> None:
     binary = facts_of((bytes(range(256)) + b"\0" * 20) * 64, tmp_path, "binary.log")
     assert binary.files[0].binary
     assert binary.steps is None and binary.matches == ()
+    packed = facts_of(bytes(range(255, 0, -1)) * 64, tmp_path, "packed.log")
+    assert packed.files[0].binary
+    coloured = facts_of(b"\x1b[32mstep\x1b[0m\r\x1b[A\b\b\x07" * 64, tmp_path, "coloured.log")
+    assert not coloured.files[0].binary
 
 
 def test_nul_bytes_in_a_line_do_not_hide_it(tmp_path: Path) -> None:

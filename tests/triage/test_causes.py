@@ -157,6 +157,15 @@ def test_what_was_noticed_says_more_than_the_traceback_that_ends_in_it() -> None
     assert first(*found)[0] == "nccl-error"
 
 
+def test_what_opens_a_traceback_does_not_explain_it() -> None:
+    same = {"text": "Scheduler hit an exception: Traceback (most recent call last):"}
+    found = (
+        match("python-exception", 10, "consequence", row="traceback", **same),
+        match("actor-fail", 10, "consequence", row="engine-died", **same),
+    )
+    assert first(*found)[0] == "python-exception"
+
+
 def test_a_timeout_is_told_a_timeout_after_the_exception() -> None:
     raised = match(
         "python-exception", 10, "either", row="python-error-line", near_time=1000.0, task=1
