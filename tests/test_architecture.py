@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from raydiag import catalog
+from raydiag.catalog import signatures
 from raydiag.cluster import bundle
 
 PACKAGE = Path(catalog.__file__).parent.parent
@@ -344,6 +345,7 @@ def words(path: Path) -> set[str]:
 def test_what_judges_uses_the_catalogs_words_only() -> None:
     found = set().union(*map(words, [*JUDGES, PACKAGE / "diagnosis.py"]))
     known = set(catalog.failures()) | {event.event for event in catalog.kernel_events()}
+    known |= set(signatures.table().by_id)
     known |= {"node-exit", "before-training"}  # a kind of exit, and a time, of job logs
     assert found - known == set()
 

@@ -116,7 +116,7 @@ class Classifier:
         return known
 
     def _searched(self, shape: str) -> tuple[int, ...]:
-        found = self._literals(shape.encode("utf-8", "replace"))
+        found = self._literals(shape.encode(errors="replace"))
         return tuple(sorted({row for place in found for row in self._rows_of[place]}))
 
 
