@@ -54,11 +54,14 @@ ARROWS = {
     "playbooks": FOUNDATION | {"catalog", "tsdb"},
     "verdict": FOUNDATION | {"catalog", "diagnosis", "playbooks"},
     "job": FOUNDATION | {"joblog", "triage", "tsdb", "playbooks", "verdict"},
-    "render": FOUNDATION | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job"},
+    "comparison": FOUNDATION
+    | {"catalog", "joblog", "triage", "tsdb", "playbooks", "diagnosis", "verdict", "job"},
+    "render": FOUNDATION
+    | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison"},
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
     "cli": FOUNDATION
     | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "nodeset"}
-    | {"joblog", "triage", "tsdb", "job"},
+    | {"joblog", "triage", "tsdb", "job", "comparison"},
 }
 
 IMPORTS_RAY = {"cluster/coordinator.py", "cluster/actor.py", "cluster/local.py"}

@@ -354,3 +354,14 @@ def test_the_order_in_which_things_are_found_does_not_matter(
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     other = judged(*shuffled).verdict
     assert replace(first, summary="") == replace(other, summary="")
+
+
+def test_a_sick_job_is_not_explained_by_what_watches_it() -> None:
+    blind = [seen("exporter-plugin-skipped", f"node{number}") for number in range(3)]
+    for status in ("failed", "hanging"):
+        told = judged(*blind, status=status)
+        assert told.verdict.failure_class == "unknown"
+        assert "job failed" in told.verdict.summary
+    told = judged(*blind, seen("hang", onset=10), status="hanging")
+    assert told.verdict.failure_class == "hang"
+    assert judged(*blind).verdict.failure_class == "exporter-plugin-skipped"

@@ -116,8 +116,11 @@ def plugin_skipped(stack: Stack) -> Iterator[Observation]:
 
 
 def restarting(stack: Stack) -> Iterator[Observation]:
-    """The watchdog starts an exporter again and again."""
+    """The watchdog starts an exporter again and again; one that is gone in the end is down."""
+    gone = {one.finding.host for one in exporter_down(stack)}
     for host in dict.fromkeys(one.host for one in stack.logs.lines if one.host):
+        if host in gone:
+            continue
         restarts = stack.logs.of("restart", host)
         gave_up = stack.logs.of("gave-up", host)
         if not restarts and not gave_up:

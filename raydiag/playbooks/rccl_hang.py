@@ -38,6 +38,7 @@ QUESTIONS = (
 )
 QUIET_PERCENT = 20.0
 IDLE, ACTIVE, MIXED, UNKNOWN = "idle", "active", "mixed", "unknown"
+_ENDED = ("completed", "failed", "cancelled")
 _BEFORE_S = rdma.BEFORE_STALL_S
 
 
@@ -131,9 +132,9 @@ def _decide(scene: Scene, record: Record, seen: dict[str, State]) -> str:
     powers = {s.power for s in seen.values() if s.power != UNKNOWN}
     trigger = triggers(scene)
     _network_row(scene, record, trigger)
-    if not powers or not with_use:
-        return _inconclusive(record, seen, "power or utilisation is not known")
     assert scene.stall is not None
+    if not powers or not with_use:
+        return _blind_hang(scene, record, seen)
     gone = [one.host for one in scene.deaths if one.time <= scene.stall.start + _BEFORE_S]
     if gone:
         return "Nodes died: " + ", ".join(gone) + "."
@@ -155,6 +156,26 @@ def _decide(scene: Scene, record: Record, seen: dict[str, State]) -> str:
     if busy and powers == {IDLE}:
         return _busy_wait(scene, record, seen, busy, trigger)
     return _inconclusive(record, seen, "power and utilisation fit no row")
+
+
+def _blind_hang(scene: Scene, record: Record, seen: dict[str, State]) -> str:
+    """Steps stopped, and nothing tells what GPUs do: it hangs, in what is not known."""
+    assert scene.stall is not None
+    why = "power or utilisation is not known"
+    gone = any(one.time <= scene.stall.start + _BEFORE_S for one in scene.deaths)
+    if scene.job.status in _ENDED or gone or _processes_gone(scene):
+        return _inconclusive(record, seen, why)
+    text = f"no step for {scene.stall.end - scene.stall.start:.0f} s, and {why}"
+    record.observe(
+        "inconclusive",
+        "hang",
+        [Evidence(scene.answers.promql("training"), text, time=scene.stall.start)],
+        onset=scene.stall.start,
+        confidence=Confidence.POSSIBLE,
+        until=scene.stall.end,
+        uncertainty_s=scene.training.step_time_s or scene.context.resolution_s(),
+    )
+    return _inconclusive(record, seen, why)
 
 
 def _inconclusive(record: Record, seen: dict[str, State], why: str) -> str:

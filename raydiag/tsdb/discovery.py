@@ -1,9 +1,9 @@
 """What a Prometheus holds about a job: asked first, before anything is believed.
 
-About ten queries whatever the size of the job. `status/tsdb` knows the head alone, and a block's
-`maxTime` is the end of its two hours: the real range comes from `timestamp()`. Last samples are
-exact for what has samples at the end; what stopped before, and first samples, are told by a grid,
-so that they are right within its step (15 s for most).
+Five queries whatever the size of the job, seven where hosts came late or stopped. `status/tsdb`
+knows the head alone, and a block's `maxTime` is the end of its two hours: the real range comes from
+`timestamp()`. Last samples are exact for what has samples at the end; what stopped before, and
+first samples, are told by a grid, so that they are right within its step (15 s for most).
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ _SAMPLED = (
 )
 _MANY = ("hw_gpu_", "hw_rdma_")  # families with several series a host
 _MAIN = ("hw_", "ray_node_", "tb_", "up")  # looked at most closely
-_EVALUATIONS = 300_000  # of one family: a second of the server's time
+_EVALUATIONS = 300_000  # of one query: a second of the server's time
 _LOOKBACK_S = 240.0  # below any server's lookback, so that a grid misses no sample
 _FINEST_S, _COARSE_S = 15.0, 60.0
 _MOST_NAMED = 200  # in one selector
 _SEARCH_STEP_S = 300.0
 _FINE_WINDOW_S = 3600.0  # looked at closely, for resolution and refresh
+_APART_S = 6 * 3600.0  # sources that end within it are looked at together
 _EARLIEST_S, _LATEST_S = 1e9, 1e11
 _BY = "host, instance, ip, IsHeadNode"
 
@@ -76,7 +77,9 @@ def discover(
     job = _Job(connection.origin, tuple(short_name(one) for one in expected), nnodes)
     if bounds is None or not metrics:
         return job.found(metrics, (), None, unread)
-    look = _Look(client, metrics, bounds)
+    # Of a live server the start is known to a step of the search alone.
+    slack = _SEARCH_STEP_S if connection.live and window is None else 0.0
+    look = _Look(client, metrics, bounds, slack)
     rows = look.sights()
     hosts = joined(rows, addresses or {}, look.gpus)
     seen = job.found(metrics, hosts, _extent(rows), [])
@@ -175,9 +178,13 @@ def _extent(rows: Iterable[HostRow]) -> Optional[Window]:
 class _Look:
     """The queries over one server's whole range."""
 
-    def __init__(self, client: Client, metrics: Sequence[str], bounds: Window) -> None:
+    def __init__(
+        self, client: Client, metrics: Sequence[str], bounds: Window, slack_s: float
+    ) -> None:
+        """The first sample is within `slack_s` of the start of `bounds`."""
         self._client = client
         self._bounds = bounds
+        self._opening_s = slack_s + _LOOKBACK_S
         self.gpus: dict[str, int] = {}  # by the label `host`
         self.unread: list[Unread] = []
         self.grouped: dict[str, list[str]] = {}
@@ -236,8 +243,8 @@ class _Look:
         terms = {}
         for prefix, metric in self.sampled.items():
             step = _FINEST_S if prefix in _MAIN else _COARSE_S
-            terms[prefix] = _edge("min", promql.selector(metric), _LOOKBACK_S, step)
-        return self._edges("discovery-first", terms, self._bounds.start + _LOOKBACK_S)
+            terms[prefix] = _edge("min", promql.selector(metric), self._opening_s, step)
+        return self._edges("discovery-first", terms, self._bounds.start + self._opening_s)
 
     def _drill(self, query_id: str, kind: str, keys: Iterable[_Key]) -> dict[_Key, float]:
         """The same for the few that the cheap way has not found, over the whole range."""
@@ -249,7 +256,8 @@ class _Look:
         terms = {}
         length = self._bounds.end - self._bounds.start
         for prefix, own in by_family.items():
-            step = max(_FINEST_S, math.ceil(length * len(own) / _EVALUATIONS))
+            share = _EVALUATIONS / len(by_family)
+            step = max(_FINEST_S, math.ceil(length * len(own) / share))
             step = min(step * (8 if prefix in _MANY else 1), _LOOKBACK_S)
             terms[prefix] = _edge(kind, self._only(prefix, own), length + 2 * step, step)
         # A grid point after the end sees the last sample as well.
@@ -296,18 +304,19 @@ class _Look:
 
     def _fine(self, rows: Sequence[HostRow]) -> dict[str, tuple[Optional[float], Optional[float]]]:
         """Resolution and refresh by metric, from one host of each source, at its end."""
-        queries = []
+        ends: list[list[HostRow]] = []  # newest of each source; those that end together in one
         for source in ("hw_", "ray_", "tb_", "up"):
             own = [row for row in rows if row.family.startswith(source)]
             if not own:
                 continue
             newest = max(own, key=lambda row: row.last)
-            metrics = sorted({self.sampled[row.family] for row in own})
-            label = "host" if newest.labels.get("host") else "instance"
-            where = {label: newest.labels.get(label, "")}
-            both = promql.selector("", where, {"__name__": promql.any_of(metrics)})
-            span = f"{both}[{promql.duration(_FINE_WINDOW_S)}]"
-            queries.append(Query.at(f"discovery-fine-{source.rstrip('_')}", span, newest.last))
+            near = [one for one in ends if abs(one[0].last - newest.last) < _APART_S]
+            if near:
+                near[0].append(newest)
+            else:
+                ends.append([newest])
+        metrics = sorted({self.sampled[row.family] for row in rows})
+        queries = [_closely(number, own, metrics) for number, own in enumerate(ends)]
         found: dict[str, list[Series]] = {}
         for answer in self._client.ask_all(queries).values():
             self._note(answer)
@@ -319,12 +328,17 @@ class _Look:
         """Scrape targets; a server that does not store `up` has none."""
         if "up" not in self.grouped:
             return
-        length, end = self._length(), self._bounds.end
-        last = self._ask(Query.at("discovery-up", f"last_over_time(up[{length}])", end))
-        share = self._ask(Query.at("discovery-up-share", f"avg_over_time(up[{length}])", end))
-        shares = {_target(one.labels): one.last for one in share.series}
+        span, end = f"up[{self._length()}]", self._bounds.end
+        both = " or ".join(
+            f'label_replace({how}_over_time({span}), "how", "{how}", "", "")'
+            for how in ("last", "avg")
+        )
+        answer = self._ask(Query.at("discovery-up", both, end))
+        shares = {_target(one.labels): one.last for one in answer.series if _is(one, "avg")}
         sights = {one.name: one.sights.get("up") for one in seen.hosts}
-        for one in last.series:
+        for one in answer.series:
+            if not _is(one, "last"):
+                continue
             host = seen.host_of(one.labels) or ""
             sight = sights.get(host)
             yield Target(
@@ -359,6 +373,23 @@ def _key(family: str, labels: Mapping[str, str]) -> _Key:
 def _edge(kind: str, selector: str, length_s: float, step_s: float) -> str:
     grid = f"timestamp({selector})[{promql.duration(length_s)}:{promql.duration(step_s)}]"
     return f"{kind} by ({_BY}) ({kind}_over_time({grid}))"
+
+
+def _closely(number: int, rows: Sequence[HostRow], metrics: Sequence[str]) -> Query:
+    """Raw samples of the metrics of these rows' hosts, before the last of each."""
+    named = {
+        # A series that has no such label matches the empty word.
+        label: promql.any_of(sorted({row.labels.get(label, "") for row in rows} | {""}))
+        for label in ("host", "instance")
+    }
+    selector = promql.selector("", match={"__name__": promql.any_of(metrics), **named})
+    lasts = [row.last for row in rows]
+    span = promql.duration(_FINE_WINDOW_S + max(lasts) - min(lasts))
+    return Query.at(f"discovery-fine{number or ''}", f"{selector}[{span}]", max(lasts))
+
+
+def _is(series: Series, how: str) -> bool:
+    return series.labels.get("how") == how
 
 
 def _target(labels: Mapping[str, str]) -> tuple[str, str]:

@@ -134,13 +134,17 @@ def _chosen(
             root.finding.onset if root.finding.onset is not None else float("inf"),
         )
 
-    able = [one for one in chains if _may_be_root(observed[id(one.findings[0])])]
+    sick = case.status in ("failed", "hanging")
+    able = [one for one in chains if _may_be_root(observed[id(one.findings[0])], sick)]
     return min(able, key=weight, default=None)
 
 
-def _may_be_root(observation: Observation) -> bool:
-    """Remarks stay without a verdict."""
-    return observation.finding.severity is not Severity.INFO
+def _may_be_root(observation: Observation, sick: bool = False) -> bool:
+    """Remarks stay without a verdict, and what watches a job has not made it fail or hang."""
+    found = observation.finding
+    if sick and found.failure_class in OBSERVABILITY:
+        return False
+    return found.severity is not Severity.INFO
 
 
 def _tier(root: Observation, alone: bool) -> int:
@@ -220,7 +224,12 @@ def _memory(alike: Iterable[Observation]) -> tuple[Optional[str], Optional[float
 
 def _without_cause(chains: Sequence[Chain], case: Case) -> JobVerdict:
     """Healthy only when all was seen and nothing is wrong."""
-    problems = [f for chain in chains for f in chain.findings if f.severity is not Severity.INFO]
+    problems = [
+        finding
+        for chain in chains
+        for finding in chain.findings
+        if finding.severity is not Severity.INFO and finding.failure_class not in OBSERVABILITY
+    ]
     if problems:
         first = min(problems, key=lambda one: (one.onset is None, one.onset or 0.0))
         text = f"{first.title}, and nothing that was seen explains it."

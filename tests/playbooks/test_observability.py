@@ -300,6 +300,16 @@ def test_an_exporter_that_restarts_again_and_again(tmp_path: Path) -> None:
     assert only(stack(logs=stack_logs.read(tmp_path))).finding.severity is Severity.INFO
 
 
+def test_an_exporter_that_was_given_up_and_is_gone_is_down(tmp_path: Path) -> None:
+    write(tmp_path)
+    log = tmp_path / "metrics_exporter" / "node3.log"
+    stamp = EXPORTER.splitlines()[1].split("]")[0]
+    log.write_text(f"{stamp}] [Metrics Exporter] Watchdog: too many restarts (50), giving up\n")
+    logs = stack_logs.read(tmp_path)
+    assert only(stack(until("node3", 2000), logs=logs)).finding.failure_class == "exporter-down"
+    assert only(stack(logs=logs)).finding.failure_class == "exporter-restarting"
+
+
 def test_logs_that_are_not_there_or_not_text(tmp_path: Path) -> None:
     assert stack_logs.read(tmp_path / "nowhere") == StackLogs()
     (tmp_path / "metrics_exporter").mkdir()

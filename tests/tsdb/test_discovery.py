@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,20 @@ def test_a_live_server(live: Live) -> None:
     assert [one.name for one in seen.hosts] == ["mi10"]
     assert seen.window is not None and time.time() - seen.window.end < 5
     assert [one.up for one in seen.targets] == [True]
+
+
+def test_a_live_server_costs_five_questions(data: Path) -> None:
+    """When it began is known to five minutes at first: nobody is taken for late because of it."""
+    with open_directory(str(data)) as found:
+        served = replace(found, live=True, stored=None)
+        seen = discover(served, samples.END + 100, samples.HOSTS)
+        asked = [one.id for one in found.client.asked]
+    assert seen.window == Window(samples.START, samples.END)
+    assert {one.share_up for one in seen.targets} == {1.0}
+    assert asked == [
+        *("discovery-oldest", "discovery-last", "discovery-first"),
+        *("discovery-fine", "discovery-up"),
+    ]
 
 
 def test_a_server_that_lists_no_metrics(live: Live) -> None:

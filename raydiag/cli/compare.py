@@ -1,0 +1,172 @@
+"""`raydiag compare`: two or more jobs -> why does one run slower."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from raydiag.cli import options, triage
+from raydiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from raydiag.comparison import Asked, Comparison
+
+NAME = "compare"
+HELP = "say why one job runs slower than another: settings first, then step by step"
+DESCRIPTION = f"S{HELP[1:]}. The first job is what the others are compared with."
+EPILOG = """\
+examples:
+  raydiag compare 7879 7882                        two jobs below outputs/
+  raydiag compare outputs/7879-llama outputs/7882-llama --format markdown
+  raydiag compare 7879 7882 7890                   each with the first
+  raydiag compare 7879 7882 --prometheus 7882=http://127.0.0.1:9191    one of them runs
+  raydiag compare 7879                             its saves with each other
+
+Steps are compared, not hours: those that both jobs completed, without the start of the later one
+and without saves of either. Metrics are read through a throw-away Prometheus for each job on this
+machine's loopback; a job that runs is asked in place, where its server listens here. A job without
+metrics (RAY=0) takes part with its log. Options in the form JOB=VALUE are for one job.
+
+exit codes:
+  0 no problem, or other settings explain it    1 a problem was found    2 usage
+  3 none found, but not all could be seen or compared                    4 could not run
+"""
+_WIDTH = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "jobs", nargs="*", metavar="JOB", help="job directory, log file or job id below --outputs"
+    )
+    parser.add_argument("--outputs", metavar="DIR", help="where job ids are looked up")
+    parser.add_argument(
+        "--prometheus",
+        action="append",
+        default=[],
+        metavar="JOB=URL",
+        help="ask this server about that job; default: the job's own",
+    )
+    parser.add_argument(
+        "--now",
+        action="append",
+        default=[],
+        metavar="[JOB=]T|log-end",
+        help="judge as of this time",
+    )
+    parser.add_argument(
+        "--job-state",
+        action="append",
+        default=[],
+        metavar="[JOB=]running|ended|auto",
+        help="whether the job still exists (default: ask Slurm, where it is installed)",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=_seconds,
+        default=120.0,
+        metavar="S",
+        help="seconds for one round of questions to one job's metrics (default %(default)g)",
+    )
+    output = options.add_output(parser, ("text", "json", "markdown"))
+    output.add_argument(
+        "--all-rows", action="store_true", help="every metric and setting, also what is the same"
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 1.0 <= value <= 3600.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 3600")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, ask, compare, show; returns the exit code."""
+    from raydiag.comparison import compare, exit_code
+
+    jobs: list[str] = arguments.jobs
+    if not jobs:
+        raise UsageError("name two jobs to compare, or one, whose saves are compared")
+    if len(set(jobs)) < len(jobs):
+        raise UsageError("one job is named twice")
+    progress = options.Progress(arguments.quiet)
+    try:
+        asked = _asked(arguments, progress)
+        found = compare(asked, arguments.deadline, progress.say)
+    finally:
+        progress.clear()
+    options.write_report(_report(arguments, found), arguments.output)
+    return exit_code(found)
+
+
+def _asked(arguments: argparse.Namespace, progress: options.Progress) -> list[Asked]:
+    """The logs of all jobs, read before anything else."""
+    from functools import cache
+
+    from raydiag.comparison import Asked
+    from raydiag.joblog import find, read
+    from raydiag.triage.signatures import Classifier, make_selector
+
+    jobs: list[str] = arguments.jobs
+    urls = _of_jobs("--prometheus", arguments.prometheus, jobs, every=len(jobs) == 1)
+    moments = _of_jobs("--now", arguments.now, jobs)
+    states = _of_jobs("--job-state", arguments.job_state, jobs)
+    times = {job: _time(text) for job, text in moments.items()}
+    for state in states.values():
+        if state not in ("running", "ended", "auto"):
+            raise UsageError(f"--job-state {state}: running, ended or auto")
+    selector = cache(make_selector)  # building one takes longer than reading a small log
+    asked: list[Asked] = []
+    seen: dict[str, str] = {}
+    for job in jobs:
+        progress.say(f"reading the log of {job} ...")
+        resolved = find.resolve(job, arguments.outputs or "outputs")
+        log = resolved.logs[-1] if resolved.logs else resolved.asked
+        if log in seen:
+            raise UsageError(f"{seen[log]} and {job} are one job")
+        seen[log] = job
+        facts = read.read(resolved, selector, Classifier())
+        how = argparse.Namespace(now=times.get(job), job_state=states.get(job, "auto"))
+        asked.append(Asked(job, facts, triage.when(facts, how), urls.get(job)))
+    return asked
+
+
+def _of_jobs(
+    option: str, given: Sequence[str], jobs: Sequence[str], every: bool = True
+) -> Mapping[str, str]:
+    """Values by job; one without a job is for all, where `every` allows it."""
+    found: dict[str, str] = {}
+    for text in given:
+        named = [job for job in jobs if text.startswith(f"{job}=")]
+        if named:
+            job = max(named, key=len)
+            found[job] = text[len(job) + 1 :]
+        elif every:
+            found = {**dict.fromkeys(jobs, text), **found}
+        else:
+            raise UsageError(f"{option} {text}: say of which job, as in {option} {jobs[-1]}=...")
+    return found
+
+
+def _time(text: str) -> float | str:
+    try:
+        return triage.moment(text)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--now {error}") from None
+
+
+def _report(arguments: argparse.Namespace, found: Comparison) -> Iterable[str]:
+    from raydiag.render import compare, compare_document, compare_markdown, document
+
+    every = arguments.verbose or arguments.all_rows
+    if arguments.format == "json":
+        return document.lines(compare_document.compare_document(found, time.time()))
+    if arguments.format == "markdown":
+        return [compare_markdown.markdown_report(found, every)]
+    colour = options.wants_colour() and arguments.output is None
+    return [compare.text_report(found, colour, min(options.width(), _WIDTH), every)]

@@ -1,0 +1,128 @@
+"""A job's TensorBoard event files against what the bridge has brought into its metrics.
+
+Source: <job directory>/tensorboard, or the directory that the configuration names, of which the
+container may know another path: /outputs there is where job directories lie here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+
+from raydiag.comparison.steps import Run
+from raydiag.job import Examined
+from raydiag.joblog.facts import JobFacts
+from raydiag.model import Evidence, Finding, HostUnread
+from raydiag.triage.verdict import Moment
+from raydiag.tsdb import tfevents
+from raydiag.tsdb.tfevents import Events
+
+_DIRECTORY = re.compile(r"Config param tensorboard_dir: (\S+)")
+_IN_CONTAINER = "/outputs/"
+_FLUSH_S = 300.0  # at the end: the file is flushed each two minutes, and the bridge comes later
+_SHOWN = 8
+_ZONES_S = 14 * 3600.0
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """What the metrics lack of the steps that training wrote."""
+
+    files: tuple[str, ...] = ()
+    steps: int = 0  # in the event files
+    missing: tuple[tuple[int, int], ...] = ()  # ranges of steps that the metrics lack
+    missing_total: int = 0
+    cut: bool = False
+    first_time: Optional[float] = None  # of the first step that is missing
+    unread: tuple[HostUnread, ...] = ()
+
+    def findings(self, origin: str) -> Iterator[Finding]:
+        """One where steps were lost in the middle of the run."""
+        if not self.missing:
+            return
+        told = ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in self.missing[:_SHOWN])
+        more = ", ..." if len(self.missing) > _SHOWN else ""
+        text = f"{self.missing_total} of {self.steps} steps are missing in {origin}: {told}{more}"
+        source = self.files[0] if self.files else "event file"
+        yield Finding(
+            "tb-bridge-gap",
+            onset=self.first_time,
+            evidence=(Evidence(source, text, float(self.missing_total), self.first_time),),
+            explanation="The event file has these steps, and the comparison takes them from there.",
+        )
+
+
+def read(facts: JobFacts, examined: Examined, moment: Moment) -> Events:
+    """The scalars of this job's own event files; without any, nothing."""
+    header, metrics = facts.header, examined.metrics
+    host = header.nodelist[0] if header.nodelist else None
+    places = list(_places(facts))
+    if metrics is not None:
+        files = tfevents.find(places, host, metrics.context.window.start)
+    else:
+        # A log may print local time; of the jobs that shared the directory, the newest counts.
+        since = None if facts.first_time is None else facts.first_time - _ZONES_S
+        files = tfevents.find(places, host, since)[-1:]
+    ended = facts.summary.time if facts.summary is not None else None
+    if ended is None and metrics is not None and moment.alive is not True:
+        ended = metrics.context.window.end
+    return tfevents.read([one for one in files if ended is None or one.created <= ended])
+
+
+def _places(facts: JobFacts) -> Iterator[Path]:
+    job_dir = facts.resolved.job_dir
+    if job_dir is not None:
+        yield Path(job_dir) / "tensorboard"
+    named = [found[1] for found in map(_DIRECTORY.search, facts.head) if found]
+    settings = {**facts.header.config, **facts.header.passthrough}
+    named += [settings[key] for key in ("tensorboard_dir",) if key in settings]
+    for path in named:
+        if path.startswith(_IN_CONTAINER) and job_dir is not None:
+            outputs = os.path.dirname(os.path.abspath(job_dir))
+            yield Path(outputs) / path.removeprefix(_IN_CONTAINER)
+        elif os.path.isabs(path):
+            yield Path(path)
+
+
+def compared(events: Events, told: Run, has_metrics: bool) -> Bridge:
+    """Steps of the event files that `told`, the metrics' own, lacks."""
+    steps = events.steps
+    unread = tuple(HostUnread("", one.source, one.status, one.reason) for one in events.unread)
+    if not has_metrics or not steps.size:
+        return Bridge(events.files, int(steps.size), cut=events.cut, unread=unread)
+    lacks = steps[~np.isin(steps, told.numbers)]
+    inside = lacks[lacks < told.numbers[-1]] if len(told) else lacks
+    late = events.times[-1] - told.ended_at[-1] if len(told) else 0.0
+    if late > _FLUSH_S:
+        inside = lacks
+    ranges = _ranges([int(one) for one in inside], [int(one) for one in steps])
+    times = events.times[np.isin(steps, inside)]
+    return Bridge(
+        events.files,
+        int(steps.size),
+        tuple(ranges),
+        int(inside.size),
+        events.cut,
+        float(times[0]) if times.size else None,
+        unread,
+    )
+
+
+def _ranges(missing: list[int], every: list[int]) -> list[tuple[int, int]]:
+    """Runs of steps that follow each other in the event file, where each tenth may be written."""
+    if not missing:
+        return []
+    place = {step: index for index, step in enumerate(every)}
+    found, first = [], missing[0]
+    for low, high in pairwise(missing):
+        if place[high] != place[low] + 1:
+            found.append((first, low))
+            first = high
+    return [*found, (first, missing[-1])]
