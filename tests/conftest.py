@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Where `make test` puts Debian's prometheus and promtool, when the machine has none.
+_PROMETHEUS = Path(__file__).parents[1] / ".cache" / "prometheus" / "usr" / "bin"
+if not shutil.which("promtool") and _PROMETHEUS.is_dir():
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), str(_PROMETHEUS)])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -27,7 +27,7 @@ from tests.cluster.training import STEP_S, Plan, training
 pytestmark = pytest.mark.cluster
 
 HOSTS = ("node001", "node002", "node003", "node004")
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 SERVED_FILE = Path("/tmp/node_hw_metrics.prom")  # where the shell exporter has it
 GIB = 1 << 30
 

@@ -54,7 +54,10 @@ def test_one_hung_file_costs_one_source(hung: FourHosts) -> None:
     assert states == {"node001": "ok", "node002": "ok", "node003": "ok", "node004": "partial"}
     assert {(name, host) for name, host, _ in found.faults()} == {("hung-read", "node004")}
     probes = found.node("node004")["probes"]
-    assert [name for name in probes if probes[name]["status"] not in ("ok", "no_data")] == ["ras"]
+    assert [name for name in probes if probes[name]["status"] not in ("ok", "no_data")] == [
+        "bad_pages",
+        "ras",
+    ]
     # The GPUs before it were read, those after it were left alone in this run.
     assert {record["gpu"] for record in probes["ras"]["records"]} == {0, 1, 2, 3, 4}
 
