@@ -2,7 +2,8 @@
 
 Plain files are read and not mapped: a log that shrinks while it is mapped kills its reader. Lines
 end at LF, CR LF or a lone CR (progress bars); only LF counts lines. A line that is longer than
-`LINE_BYTES` is looked at in pieces of that size.
+`LINE_BYTES` is looked at in pieces of that size; of one longer than `LOOKED_AT_BYTES`, no log line
+any more, the middle is passed over, but for no less than its last 64 KiB.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ LINE_BYTES = 64 * 1024
 BEHIND_BYTES = 128 * 1024  # what stays in sight above a line, for context and silences
 AHEAD_BYTES = 64 * 1024  # and below it
 CHUNK_BYTES = 512 * 1024
+LOOKED_AT_BYTES = 1024 * 1024
 _MAGIC = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -72,11 +74,16 @@ class Window:
 
     def segments(self, positions: Iterable[int]) -> Iterator[tuple[int, int]]:
         """Each segment that one of the ascending positions lies in, once."""
-        floor = self.begin
+        data, floor, stop = self.data, self.begin, self.end
+        bars = b"\r" in data
         for position in positions:
-            if position < floor or position >= self.end:
+            if position < floor or position >= stop:
                 continue
-            start, end = self.segment(position, floor)
+            # As in `segment`, for the lines that most logs are made of.
+            start = data.rfind(b"\n", floor, position) + 1 or floor
+            end = data.find(b"\n", position, start + LINE_BYTES + 1)
+            if bars or end < 0:
+                start, end = self.segment(position, floor)
             floor = max(end, position + 1)
             if end > start:
                 yield start, end
@@ -214,11 +221,13 @@ def windows(
 ) -> Iterator[Window]:
     """The log in windows that end where a line does; the last may be empty.
 
+    Nothing but the middle of an overlong line lies between one window and the next.
     `start` and `line` say where `source` stands, at a line's start; `behind` is what lies before.
     """
     data = behind
     begin = len(behind)  # of what no window has had
     offset = start - len(behind)
+    looked_at = 0  # bytes of the line that goes on at `begin`
     more = b"\n"
     while more:
         more = source.read(chunk)
@@ -226,11 +235,18 @@ def windows(
         end = _cut(data, begin, len(data) - AHEAD_BYTES)
         if end > begin:
             window = Window(data, begin, end, offset, line)
-            yield window
+            goes_on = data[end - 1] not in b"\r\n"
+            if looked_at < LOOKED_AT_BYTES or not goes_on or _ends(data, end):
+                yield window
+            looked_at = looked_at + end - begin if goes_on else 0
             line = window.line_at(end)
             drop = max(0, end - BEHIND_BYTES)
             data, begin, offset = data[drop:], end - drop, offset + drop
     yield Window(data, begin, len(data), offset, line, last=True)
+
+
+def _ends(data: bytes, begin: int) -> bool:
+    return data.find(b"\n", begin) >= 0 or data.find(b"\r", begin) >= 0
 
 
 def _cut(data: bytes, begin: int, limit: int) -> int:

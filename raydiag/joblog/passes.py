@@ -12,6 +12,7 @@ from raydiag.joblog.clock import REACH, Clock, Stamp, Timeline, has_time
 from raydiag.joblog.exits import ExitTally
 from raydiag.joblog.facts import Classify, Line, LogFile, Selector
 from raydiag.joblog.header import HeaderTally, expand
+from raydiag.joblog.interests import Interest, Interests
 from raydiag.joblog.lines import (
     AHEAD_BYTES,
     BEHIND_BYTES,
@@ -26,6 +27,7 @@ from raydiag.joblog.lines import (
 from raydiag.joblog.matches import MatchTally
 from raydiag.joblog.prefixes import plain, split
 from raydiag.joblog.saves import SavePattern, SaveTally
+from raydiag.joblog.short_way import ShortWay
 from raydiag.joblog.stages import StageTally
 from raydiag.joblog.starts import StartTally
 from raydiag.joblog.state import Mark, State, digests, restored
@@ -48,7 +50,6 @@ ANCHORS: tuple[bytes, ...] = tuple(
 HEAD_LINES, TAIL_LINES, EDGE_CHARS = 80, 200, 4096
 GRID_BYTES = 64 * 1024  # how often a time is looked for where no candidate line has one
 _PROBED_LINES = 8
-_STEP = b"completed step: "
 _HOSTS, _WRITERS = 16384, 16384
 
 
@@ -122,8 +123,9 @@ class Pass:
         self._clock.anchor = self.learnt.anchor_time
         self._path, self._nodelist = path, ""
         self._node_names: frozenset[str] = frozenset()
-        self._heads: dict[bytes, str] = {}  # what stands before a step without a time -> writer
+        self._short = ShortWay(path)
         self._know_hosts()
+        self._interests = Interests(pattern.anchor.encode() for pattern in self.patterns)
         source = Source(opened, max(0, start - BEHIND_BYTES))
         behind = _exactly(source, min(start, BEHIND_BYTES))
         lines = 0
@@ -180,22 +182,28 @@ class Pass:
     def _window(self, window: Window) -> None:
         if window.offset + window.begin == 0:
             self._start(window)
-        hits = self.select(window.data[window.begin : window.end])
-        for start, end in window.segments(window.begin + hit for hit in hits):
-            self._probe(window, window.offset + start)
-            self._segment(window, start, end, window.line_at(start))
+        data, offset, at, number = window.data, window.offset, window.begin, window.line
+        passed = -(-offset // GRID_BYTES) * GRID_BYTES  # by an overlong line
+        self.learnt.probe_at = max(self.learnt.probe_at, passed)
+        hits = self.select(data[at : window.end])
+        for start, end in window.segments([at + hit for hit in hits]):
+            number += data.count(b"\n", at, start)
+            at = start
+            if self.learnt.probe_at < offset + start:
+                self._probe(window, offset + start)
+            steps, newest = self.learnt.steps, self.learnt.timeline.newest
+            if not self._short.take(window, start, end, number, steps, newest):
+                self._segment(window, start, end, number)
         self._probe(window, window.offset + window.end)
 
     def _segment(self, window: Window, start: int, end: int, number: int) -> None:
         """One candidate line."""
         learnt = self.learnt
         raw = window.data[start:end]
-        at = raw.find(_STEP)
-        if at >= 0 and self._repeats(raw, at, number):
-            return
         stamp = self._clock.stamp(raw)
         if stamp and window.offset + start > learnt.seen_to:
             self._see(window, start, number, stamp)
+        interest = self._interests(raw)
         verbatim = decode(raw)
         prefix, text = split(plain(verbatim), self._node_names)
         if self.rank is not None and prefix.rank is None:
@@ -219,33 +227,24 @@ class Pass:
             learnt.writers[where] = number
         if prefix.host and prefix.task is not None and prefix.task not in learnt.hosts:
             self._know_host(prefix.task, prefix.host)
-        if learnt.steps.take(line):
-            if at >= 0 and stamp is None and len(self._heads) < _WRITERS:
-                self._heads[raw[:at]] = where
+        if interest.steps and learnt.steps.take(line, interest.forms):
+            if stamp is None:
+                self._short.learn(line, raw)
             return
-        self._others(line, View(window, start, end, number, self._node_names))
+        self._others(line, View(window, start, end, number, self._node_names), interest)
 
-    def _repeats(self, raw: bytes, at: int, number: int) -> bool:
-        """Whether this is a step line that adds no more than its writer's progress."""
-        where = self._heads.get(raw[:at])
-        if where is None:
-            return False
-        step, comma, _ = raw[at + len(_STEP) : at + len(_STEP) + 16].partition(b",")
-        if not comma or not step.isdigit():
-            return False
-        return self.learnt.steps.repeats("maxtext", where, int(step), number)
-
-    def _others(self, line: Line, view: View) -> None:
+    def _others(self, line: Line, view: View, interest: Interest) -> None:
         learnt, text = self.learnt, line.text
-        if _holds(text, _HEADER):
+        if interest.header and _holds(text, _HEADER):
             learnt.header.take(line, view)
             self._know_hosts()
-        if _holds(text, _STAGES):
+        if interest.stages and _holds(text, _STAGES):
             learnt.stages.take(line, view)
-        if _holds(text, _EXITS):
+        if interest.exits and _holds(text, _EXITS):
             learnt.exits.take(line, view)
-        learnt.saves.take(line, self.patterns)
-        if _holds(text, _STARTS):
+        if interest.saves:
+            learnt.saves.take(line, self.patterns)
+        if interest.starts and _holds(text, _STARTS):
             learnt.starts.take(line)
         learnt.matches.take(line, view, self.classify, learnt.steps.newest)
 
@@ -258,6 +257,7 @@ class Pass:
         if nodelist and nodelist != self._nodelist:
             self._nodelist = nodelist
             self._node_names = frozenset(expand(nodelist))
+            self._short.forget()
 
     def _probe(self, window: Window, until: int) -> None:
         """Sees a time every so often up to `until`, an offset in the log, by candidates or not."""

@@ -53,7 +53,7 @@ def split(text: str, hosts: Collection[str] = ()) -> tuple[Prefix, str]:
     `hosts` are names that may stand before a colon; without them no host is taken from there.
     """
     end = _extent(text, hosts)
-    prefix = _writer(text[:end], text[:end] and _leading_host(text, end, hosts))
+    prefix = _writer(text[:end], _leading_host(text, end, hosts) if end and hosts else "")
     rest = text[end:]
     if rest.endswith((")", "]")):
         found = _REPEATED.search(rest, max(0, len(rest) - 256))

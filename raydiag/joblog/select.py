@@ -22,8 +22,9 @@ _DIGITS = b"0123456789"
 # Taken off a line before it is matched (as in prefixes.plain), so it may stand inside of a literal.
 _CONTROL = bytes(code for code in (*range(32), 127) if code not in b"\t\n\r")
 _HIDING = re.compile(
-    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n\r]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_]"
-    rb"|\^\[\[[0-9;]{0,16}m|[" + re.escape(_CONTROL) + rb"]"
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n\r]*(?:\x07|\x1b\\)"
+    rb"|\x1b[()*+][0-9A-Za-z]|\x1b[@-Z\\^_]|\^\[\[[0-9;]{0,16}m"
+    rb"|[" + re.escape(_CONTROL.replace(b"\x1b", b"")) + rb"]+|\x1b"
 )
 _CARET = b"^[["
 _SHAPES = 32768

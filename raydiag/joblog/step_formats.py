@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Optional
 
 NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|NaN|NAN|inf|Inf|INF|[Ii]nfinity)"
 
@@ -31,6 +33,15 @@ class StepFormat:
     unit: str = ""  # of `tokens`
     regular: bool = True  # False: a bar that may count anything
     whole: bool = True  # False: the line may say something else as well
+    shape: Optional[re.Pattern[bytes]] = None  # found in each of its lines without their digits
+    # A whole line from the step on, as most print it: step, seconds, tflops, tokens, loss. What it
+    # matches has no other field, nothing that could be a time, and no part of a prefix.
+    layout: Optional[re.Pattern[bytes]] = None
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The anchors as text."""
+        return tuple(anchor.decode() for anchor in self.anchors)
 
 
 _COUNT = (
@@ -50,6 +61,11 @@ FORMATS: tuple[StepFormat, ...] = (
         tflops=r"TFLOP/s/device: ",
         tokens=r"Tokens/s/device: ",
         unit="tokens/s/device",
+        layout=re.compile(
+            rb"completed step: \d{1,15}, seconds: (\d+\.\d+), TFLOP/s/device: (\d+\.\d+), "
+            rb"(?:MFU: \d+\.\d+%, )?Tokens/s/device: (\d+\.\d+), total_weights: \d+, "
+            rb"loss: (\d+\.\d+|nan)"
+        ),
     ),
     StepFormat(  # Megatron-LM and Megatron-DeepSpeed, training_log in training.py
         "megatron",
@@ -187,6 +203,11 @@ FORMATS: tuple[StepFormat, ...] = (
         ),
         loss=r"\b(?:[Tt]rain[_ ])?(?:loss|Loss|LOSS)\b['\"]?\s*[=:]?\s*",
         whole=False,
+        shape=re.compile(
+            rb"(?:step|iter|iteration)\b['\"]?\s*[=:#]?\s*\[?(?:\s*(?:/|of)\s*)?\]?[\s,:|;)\]]"
+            rb".{0,200}?\b(?:train[_ ])?loss\b",
+            re.IGNORECASE,
+        ),
     ),
 )
 

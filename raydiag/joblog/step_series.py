@@ -12,7 +12,9 @@ from raydiag.joblog.facts import StepRun, StepSeries
 SERIES = 16384
 HEAD, TAIL = 256, 4096
 WARM_UP = 5
+_UNSETTLED = 1024
 _COLUMNS = ("step", "seconds", "loss", "tflops", "tokens", "time", "line")
+_STATES = {state: state.encode() for state in "nfai"}
 
 
 @dataclass
@@ -22,28 +24,39 @@ class Series:
     columns: dict[str, array[float]] = field(
         default_factory=lambda: {name: array("d") for name in _COLUMNS}
     )
+    newest: list[tuple[float, ...]] = field(default_factory=list)  # rows not yet in the columns
     states: bytearray = field(default_factory=bytearray)
     thinned: bool = False
 
     def append(self, values: tuple[float, ...], state: str) -> None:
-        for name, value in zip(_COLUMNS, values, strict=True):
-            self.columns[name].append(value)
-        self.states += state.encode()
+        self.newest.append(values)
+        self.states += _STATES[state]
+        if len(self.newest) >= _UNSETTLED:
+            self._settle()
         if len(self.states) > SERIES:
-            keep = [*range(HEAD), *range(HEAD, len(self.states) - TAIL, 2)]
-            keep += range(len(self.states) - TAIL, len(self.states))
+            self._settle()
             for name, column in self.columns.items():
-                self.columns[name] = array("d", [column[i] for i in keep])
-            self.states = bytearray(self.states[i] for i in keep)
+                self.columns[name] = column[:HEAD] + column[HEAD:-TAIL:2] + column[-TAIL:]
+            states = self.states
+            self.states = states[:HEAD] + states[HEAD:-TAIL:2] + states[-TAIL:]
             self.thinned = True
+
+    def _settle(self) -> None:
+        """The newest rows into the columns: many at a time cost a third."""
+        if self.newest:
+            for name, column in zip(_COLUMNS, zip(*self.newest, strict=True), strict=True):
+                self.columns[name].extend(column)
+            self.newest.clear()
 
     def last_loss(self, loss: float, state: str) -> None:
         """Gives the newest step the loss that stands on a line of its own."""
         if self.states and self.states[-1:] == b"n":
+            self._settle()
             self.columns["loss"][-1] = loss
             self.states[-1:] = state.encode()
 
     def told(self, where: str, unit: str) -> StepSeries:
+        self._settle()
         copies = [array("d", self.columns[name]) for name in _COLUMNS]
         step, seconds, loss, tflops, tokens, time, line = copies
         return StepSeries(

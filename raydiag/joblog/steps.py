@@ -8,43 +8,26 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Optional
 
-from raydiag.joblog.facts import Line, Steps, WriterProgress
+from raydiag.joblog.facts import Line, Prefix, Steps, WriterProgress
 from raydiag.joblog.step_formats import (
     FORMATS,
     HF_LOSS,
-    NUMBER,
     TRAINING_BAR,
     StepFormat,
 )
 from raydiag.joblog.step_series import Run, Series
+from raydiag.joblog.step_values import StepValues, searched
 
 RUNS = 64
 WRITERS = 16384
 PROGRESSES = 24
 _LAG = 8  # ranks without prefixes share one `where`: a slow one is no restart
 _FORMATS = {form.id: form for form in FORMATS}
-_STR_ANCHORS = tuple((form, tuple(a.decode() for a in form.anchors)) for form in FORMATS)
 _EPOCH = re.compile(r"^epochs? (\d{1,9})", re.IGNORECASE)
-
-
-@lru_cache(maxsize=256)
-def _field(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern + "(" + NUMBER + ")(?![A-Za-z0-9])")
-
-
-def _number(pattern: str, text: str, start: int) -> float:
-    """NaN where the field is not there, and where it is printed as nan."""
-    found = _field(pattern).search(text, start) if pattern else None
-    if not found:
-        return math.nan
-    try:
-        return float(found[1].replace(",", ""))
-    except ValueError:
-        return math.nan
 
 
 @dataclass
@@ -79,27 +62,32 @@ class Progress:
     named: bool = False  # a bar that says that it is of training
     file: str = ""  # of the newest step
 
-    def take(self, step: int, found: re.Match[str], line: Line) -> None:
-        form = _FORMATS[self.format]
+    def counts(
+        self, step: int, prefix: Prefix, where: str, number: int, time: Optional[float]
+    ) -> bool:
+        """Notes a line of `step`; False where another line has told that step already."""
         self.lines += 1
-        opens = self._restarted(step, line)
-        if not self.runs or opens:
-            self._open(step, line)
-        run = self.runs[-1]
-        self._note_writer(step, line)
-        if step <= run.last_step and run.steps:
-            self.repeats += 1
-            return
-        self._advance(run, form, step, found, line)
-
-    def _restarted(self, step: int, line: Line) -> bool:
-        """Whether this line shows that the job went back and runs again."""
-        where = line.prefix.where
         writer = self.writers.get(where)
-        if not self.runs:
+        if not self.runs or self._restarted(step, prefix, where, writer):
+            self._open(step, where, number, time)
+        if writer is None:
+            self._know(step, prefix, where, number, time)
+        else:
+            run = self.runs_total - 1
+            if run > writer.run and step < writer.last_step:
+                writer.first_step, writer.run = step, run
+            writer.last_step, writer.last_line, writer.last_time = step, number, time
+            writer.lines += 1
+        newest = self.runs[-1]
+        if step <= newest.last_step and newest.steps:
+            self.repeats += 1
             return False
+        return True
+
+    def _restarted(self, step: int, prefix: Prefix, where: str, writer: Optional[Writer]) -> bool:
+        """Whether a line shows that the job went back and runs again."""
         if writer is None:  # a restarted actor has a new process id
-            return line.prefix.pid is not None and step < self.runs[-1].last_step - _LAG
+            return prefix.pid is not None and step < self.runs[-1].last_step - _LAG
         if step >= writer.last_step:
             return False
         if writer.run < self.runs_total - 1:
@@ -108,72 +96,49 @@ class Progress:
             return True
         return step < self.runs[-1].last_step - _LAG
 
-    def _open(self, step: int, line: Line) -> None:
-        self.runs.append(Run(step, step, line.number, line.number, line.time, line.time))
+    def _open(self, step: int, where: str, number: int, time: Optional[float]) -> None:
+        self.runs.append(Run(step, step, number, number, time, time))
         self.runs_total += 1
         if len(self.runs) > RUNS:
             del self.runs[0]
         if not self.reference:
-            self.reference = line.prefix.where
+            self.reference = where
 
-    def _note_writer(self, step: int, line: Line) -> None:
-        prefix = line.prefix
-        writer = self.writers.get(prefix.where)
-        run = self.runs_total - 1
-        if writer is None:
-            self.writers_total += 1
-            if len(self.writers) < WRITERS:
-                self.writers[prefix.where] = Writer(
-                    prefix.task,
-                    prefix.rank,
-                    prefix.host,
-                    step,
-                    step,
-                    line.number,
-                    line.time,
-                    1,
-                    run,
-                )
-            return
-        if run > writer.run and step < writer.last_step:
-            writer.first_step, writer.run = step, run
-        writer.last_step, writer.last_line = step, line.number
-        writer.last_time = line.time
-        writer.lines += 1
-
-    def _advance(
-        self, run: Run, form: StepFormat, step: int, found: re.Match[str], line: Line
+    def _know(
+        self, step: int, prefix: Prefix, where: str, number: int, time: Optional[float]
     ) -> None:
-        text, start = line.whole_words, 0 if form.whole else found.start()
-        groups = found.groupdict()
-        if groups.get("total") and form.id != "bar":
-            self.total = int(groups["total"])
-        seconds = _number(form.seconds, text, start) * form.scale
-        if groups.get("rate") and groups.get("unit"):
-            rate = float(groups["rate"]) if groups["rate"].count(".") < 2 else math.nan
-            seconds = rate if groups["unit"] == "s/it" else 1.0 / rate if rate else math.nan
+        self.writers_total += 1
+        if len(self.writers) < WRITERS:
+            run = self.runs_total - 1
+            self.writers[where] = Writer(
+                prefix.task, prefix.rank, prefix.host, step, step, number, time, 1, run
+            )
+
+    def advance(
+        self,
+        step: int,
+        values: StepValues,
+        number: int,
+        time: Optional[float],
+        near_time: Optional[float],
+        file: str,
+    ) -> None:
+        """Takes the values of a step that is the newest of its run."""
+        total, seconds, loss, state, tflops, tokens = values
+        run = self.runs[-1]
+        if total is not None:
+            self.total = total
         behind = step - run.last_step if run.steps else 1
-        if seconds != seconds and run.steps and line.time is not None and run.last_time is not None:
-            apart = (line.time - run.last_time) / behind
+        if seconds != seconds and run.steps and time is not None and run.last_time is not None:
+            apart = (time - run.last_time) / behind
             seconds = apart if apart >= 0 else math.nan
-        weight = 1 if form.id == "maxtext" else behind
-        loss = _number(form.loss, text, start)
-        state = _state(form.loss, text, start, loss)
-        run.add_up(step, seconds, weight, state)
-        values = (
-            float(step),
-            seconds,
-            loss,
-            _number(form.tflops, text, start),
-            _number(form.tokens, text, start),
-            math.nan if line.time is None else line.time,
-            float(line.number),
-        )
-        self.series.append(values, state)
+        run.add_up(step, seconds, 1 if self.format == "maxtext" else behind, state)
+        stamp = math.nan if time is None else time
+        self.series.append((step, seconds, loss, tflops, tokens, stamp, number), state)
         run.steps += 1
-        run.last_step, run.last_line, run.last_time = step, line.number, line.time
-        run.file = self.file = line.file
-        self.near_time, self.next_time = line.near_time, None
+        run.last_step, run.last_line, run.last_time = step, number, time
+        run.file = self.file = file
+        self.near_time, self.next_time = near_time, None
 
     def told(self, framework: str, regular: bool) -> Steps:
         form = _FORMATS[self.format]
@@ -211,13 +176,6 @@ class Progress:
         return any(run.first_step == 0 for run in self.runs)
 
 
-def _state(pattern: str, text: str, start: int, loss: float) -> str:
-    """n: no loss on the line; f finite; a nan; i infinite."""
-    if loss == loss:
-        return "i" if math.isinf(loss) else "f"
-    return "a" if pattern and _field(pattern).search(text, start) else "n"
-
-
 def _writer_order(writer: WriterProgress) -> tuple[int, int, str]:
     number = writer.rank if writer.rank is not None else writer.task
     return (0, number, "") if number is not None else (1, 0, writer.where)
@@ -232,11 +190,14 @@ class StepTally:
     seen: int = 0
     newest: Optional[int] = None
 
-    def take(self, line: Line) -> bool:
-        """Whether it is a step line and nothing else; a bar may have an error glued to it."""
+    def take(self, line: Line, forms: Sequence[StepFormat] = FORMATS) -> bool:
+        """Whether it is a step line and nothing else; a bar may have an error glued to it.
+
+        `forms`: those that it may be of.
+        """
         text = line.whole_words
-        for form, anchors in _STR_ANCHORS:
-            for anchor in anchors:
+        for form in forms:
+            for anchor in form.words:
                 if anchor in text:
                     found = form.pattern.search(text)
                     if found and self._step(form, found, line):
@@ -267,10 +228,33 @@ class StepTally:
             progress = self.progresses[key] = Progress(form.id, named=named)
             if form.id == "bar" and "epochs" not in key:
                 progress.total = total
-        progress.take(step, found, line)
+        if progress.counts(step, line.prefix, line.prefix.where, line.number, line.time):
+            values = searched(form, found, line.whole_words)
+            progress.advance(step, values, line.number, line.time, line.near_time, line.file)
         if form.regular or named:
             self.seen += 1
             self.newest = progress.runs[-1].last_step
+        return True
+
+    def leads(
+        self,
+        form: StepFormat,
+        step: int,
+        values: StepValues,
+        prefix: Prefix,
+        where: str,
+        number: int,
+        near_time: Optional[float],
+        file: str,
+    ) -> bool:
+        """Takes a line of a regular form, read the short way; False before the form's first."""
+        progress = self.progresses.get(form.id)
+        if progress is None:
+            return False
+        if progress.counts(step, prefix, where, number, None):
+            progress.advance(step, values, number, None, near_time, file)
+        self.seen += 1
+        self.newest = progress.runs[-1].last_step
         return True
 
     def repeats(self, form: str, where: str, step: int, number: int) -> bool:

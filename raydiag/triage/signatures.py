@@ -17,7 +17,7 @@ from raydiag.joblog.select import finder, selector
 
 BESIDE_LINES = 3
 _SHAPES = 8192  # remembered; what a log repeats fits in
-_SHAPE_CHARS = 512  # longer lines are searched each time
+_SHAPE_BYTES = 1024  # longer lines are searched each time
 # What a logger puts before an error: time, module, level, place. Of a warning it is left on, so
 # that an exception that somebody caught and told of does not look like the one that ended it.
 _LOGGER = re.compile(
@@ -30,7 +30,7 @@ _LOGGER = re.compile(
     r"(?:\[?[\w./-]{1,120}:\d{1,6}(?::\w{1,80})?\][ :-]{0,4})?"
     r"(?:[\w.]{1,120}:\w{1,80}:\d{1,6} - )?"
 )
-_NO_DIGITS = {ord(digit): None for digit in "0123456789"}
+_DIGITS = b"0123456789"
 
 
 class Classifier:
@@ -41,7 +41,7 @@ class Classifier:
         by_literal = _by_literal(self._table.rows)
         self._literals = finder([literal.encode() for literal in by_literal])
         self._rows_of = tuple(by_literal.values())  # places of rows, literal by literal
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._shapes: dict[bytes, tuple[int, ...]] = {}
         self._seen: dict[tuple[str, str], int] = {}  # (file, row that others are beside) -> line
         self._beside = {row.beside for row in self._table.rows if row.beside}
 
@@ -105,9 +105,9 @@ class Classifier:
 
     def _possible(self, text: str) -> tuple[int, ...]:
         """Rows one of whose words the text holds, numbers apart."""
-        if len(text) > _SHAPE_CHARS:
-            return self._searched(text.translate(_NO_DIGITS))
-        shape = text.translate(_NO_DIGITS)
+        shape = text.encode(errors="replace").translate(None, _DIGITS)
+        if len(shape) > _SHAPE_BYTES:
+            return self._searched(shape)
         known = self._shapes.get(shape)
         if known is None:
             if len(self._shapes) >= _SHAPES:
@@ -115,8 +115,8 @@ class Classifier:
             known = self._shapes[shape] = self._searched(shape)
         return known
 
-    def _searched(self, shape: str) -> tuple[int, ...]:
-        found = self._literals(shape.encode(errors="replace"))
+    def _searched(self, shape: bytes) -> tuple[int, ...]:
+        found = self._literals(shape)
         return tuple(sorted({row for place in found for row in self._rows_of[place]}))
 
 
