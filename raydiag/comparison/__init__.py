@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from raydiag.comparison import answer, metrics, saves, settings, side
 from raydiag.comparison.gap import gap
-from raydiag.comparison.pair import Contrast, Environment, Pair
+from raydiag.comparison.pair import UNDECIDED, UNRELATED, Contrast, Environment, Pair
 from raydiag.comparison.saves import Saves
 from raydiag.comparison.side import Asked, Side
 from raydiag.comparison.steps import overlap
@@ -188,7 +188,7 @@ def _coverage(
             for item in dict.fromkeys(items)
         ]
     for told in contrasts:
-        if told.pair.speed is None:
+        if told.answer.kind in (UNRELATED, UNDECIDED):
             names = f"job {told.pair.a.label} and job {told.pair.b.label}"
             unread.append(HostUnread("", names, Status.NO_DATA, told.answer.summary))
     return Coverage(asked, answered, tuple(blind), tuple(unread))

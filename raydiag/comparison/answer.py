@@ -11,6 +11,7 @@ from raydiag.comparison.pair import (
     LEAK,
     SETTINGS,
     SPIKE,
+    UNDECIDED,
     UNEXPLAINED,
     UNRELATED,
     Answer,
@@ -73,8 +74,7 @@ def _answer(pair: Pair, found: Sequence[Cause]) -> Answer:
     text = f"{_gap_text(pair)}: {root.explains}"
     rest = [one.explains for one in found if one is not root]
     text += f"; besides: {'; '.join(rest[:3])}" if rest else ""
-    by = abs(pair.slower_by or 0.0)
-    if root.kind == LEAK and by > _LEAK_PERCENT:
+    if root.kind == LEAK and pair.lacks_percent > _LEAK_PERCENT:
         text += "; a leak costs about a percent, so it does not account for all of it"
     if settings:
         text += f"; settings differ as well ({', '.join(one.parameter for one in settings[:4])})"
@@ -112,15 +112,21 @@ def _no_gap(pair: Pair, found: Sequence[Cause]) -> Answer:
         hosts = (root.finding.host,) if root.finding.host else ()
         name, confidence = root.finding.failure_class, root.finding.confidence
         return Answer(SPIKE, name, None, hosts, confidence, _sentence(text))
-    text = f"Alike: {what} differs by {speed.percent:+.1f} % (± {speed.error_percent:.1f} %)"
-    return Answer(ALIKE, "healthy", None, (), Confidence.CONFIRMED, _sentence(text))
+    size = f"{speed.percent:+.1f} % (± {speed.error_percent:.1f} %)"
+    if abs(speed.percent) >= gap.LEAST_PERCENT:
+        text = f"{what} differs by {size}, which chance may do: steps vary, and few are in common"
+        return Answer(UNDECIDED, "unknown", None, (), Confidence.POSSIBLE, _sentence(text))
+    known = speed.error_percent < gap.LEAST_PERCENT
+    confidence = Confidence.CONFIRMED if known else Confidence.LIKELY
+    text = f"Alike: {what} differs by {size}"
+    return Answer(ALIKE, "healthy", None, (), confidence, _sentence(text))
 
 
 def _root(found: Sequence[Cause], pair: Pair) -> Cause:
     """The surest; of equals the earliest, where their times are known, else the first kind."""
     best = max(_SURE.index(one.finding.confidence) for one in found)
     surest = [one for one in found if _SURE.index(one.finding.confidence) == best]
-    big = abs(pair.slower_by or 0.0) > _LEAK_PERCENT
+    big = pair.lacks_percent > _LEAK_PERCENT
     enough = [one for one in surest if not (big and one.kind == LEAK)] or surest
     dated = [one for one in enough if one.finding.onset is not None and one.kind == enough[0].kind]
     return min(dated, key=lambda one: one.finding.onset or 0.0) if dated else enough[0]
@@ -131,10 +137,10 @@ def _class(cause: Cause) -> str:
 
 
 def _gap_text(pair: Pair) -> str:
-    speed, slower, by = pair.speed, pair.slower, pair.slower_by
-    assert speed is not None and slower is not None and by is not None
+    speed, slower, by = pair.speed, pair.slower, pair.lacks_percent
+    assert speed is not None and slower is not None
     since = f" from step {speed.since_step} on" if speed.kind == gap.SINCE else ""
-    size = f"{abs(by):.1f} %" if abs(by) < 20 else f"{abs(by):.0f} %"
+    size = f"{by:.1f} %" if by < 20 else f"{by:.0f} %"
     return f"Job {slower.label} is {size} slower than job {pair.other(slower).label}{since}"
 
 

@@ -19,6 +19,7 @@ from raydiag.comparison.side import Side
 from raydiag.model import Confidence, Evidence, Finding
 from raydiag.playbooks.observed import RuledOut
 from raydiag.playbooks.questions import RUNNING
+from raydiag.playbooks.training import GRAD, LOSS, RATE
 
 FLAG = "enable_single_replica_ckpt_restoring"
 CLASS = "rccl-communicator-leak"
@@ -159,8 +160,6 @@ def _evidence(pair: Pair, side: Side, more: Optional[Extra]) -> Iterator[Evidenc
 
 def _training(pair: Pair) -> Sequence[Evidence]:
     """Training's own numbers, which a leak does not change."""
-    from raydiag.playbooks.training import GRAD, LOSS, RATE
-
     told = []
     for gap in pair.gaps:
         if gap.metric in (LOSS, GRAD, RATE):

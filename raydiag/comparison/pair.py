@@ -17,6 +17,7 @@ from raydiag.playbooks.training import SECONDS, TGS
 
 # Kinds of answers: what makes the difference, or why there is none.
 ALIKE, SPIKE, UNRELATED, UNEXPLAINED = "alike", "transient", "not comparable", "unexplained"
+UNDECIDED = "undecided"
 SETTINGS, NETWORK, LEAK, CPU = "configuration", "rdma", "communicator leak", "cpu"
 STORAGE, GPU, OWN = "storage", "gpu", "diagnosis of the slower job"
 
@@ -66,7 +67,7 @@ class Pair:
 
     @property
     def slower_by(self) -> Optional[float]:
-        """Percent of throughput that the second job lacks; negative: the first lacks it."""
+        """Percent of the first job's throughput that the second lacks; negative: has more."""
         gap = self.speed
         if gap is None:
             return None
@@ -87,9 +88,10 @@ class Pair:
         return self.b if by > 0 else self.a
 
     @property
-    def faster(self) -> Optional[Side]:
-        slower = self.slower
-        return None if slower is None else self.a if slower is self.b else self.b
+    def lacks_percent(self) -> float:
+        """Of the faster job's throughput, what the slower one lacks."""
+        by = self.slower_by or 0.0
+        return by if by >= 0 else -100.0 * by / (100.0 - by)
 
     def looked(self, side: Side) -> Optional[Looked]:
         return self.looked_a if side is self.a else self.looked_b

@@ -30,6 +30,7 @@ from raydiag.triage.progress import reference_steps
 from raydiag.triage.verdict import Moment
 from raydiag.tsdb import live
 from raydiag.tsdb.connection import Connection, connect, open_directory
+from raydiag.tsdb.discovered import short_name
 from raydiag.tsdb.series import Answer, Query
 
 LIVE, STORED, LOG_ONLY = "live", "directory", "log only"
@@ -77,7 +78,9 @@ class Side:
     @property
     def hosts(self) -> tuple[str, ...]:
         seen = self.examined.metrics
-        return seen.context.hosts if seen is not None else self.facts.header.nodelist
+        if seen is not None:
+            return seen.context.hosts
+        return tuple(short_name(one) for one in self.facts.header.nodelist)
 
     def ask(self, queries: Sequence[Query], deadline_s: float) -> list[Answer]:
         """Nothing where there are no metrics."""

@@ -187,8 +187,8 @@ def _ask(
     every = with_log(seen.steps, facts)
     context = replace(context, job=replace(context.job, start=start_of(facts, every)))
     context = replace(context, masks=masks.of_job(context, answers, every))
-    finer = ask(playbooks.drill(context, answers))
-    answers = Answers([*answers, *finer], found)
+    left = playbooks.MOST_QUERIES - len(connection.client.asked)
+    answers = answers.also(ask(playbooks.drill(context, answers, max(left, 0))))
     with warnings.catch_warnings():
         # Of a row without any sample numpy warns, and gives the NaN that is wanted.
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -4,7 +4,7 @@ The order of a run: `plan` says what to ask first; with those answers `drill` sa
 the hosts that stand out; `run` judges. Nothing here talks to a server:
 
     answers = Answers(ask(plan(context)), context.discovery)
-    answers = answers.also(ask(drill(context, answers)))
+    answers = answers.also(ask(drill(context, answers, MOST_QUERIES - asked)))
     outcome = run(context, answers)
 """
 
@@ -39,6 +39,7 @@ from raydiag.playbooks.scene import Scene
 from raydiag.tsdb.series import Query
 
 __all__ = [
+    "MOST_QUERIES",
     "Answers",
     "Context",
     "Exclusion",
@@ -57,6 +58,9 @@ __all__ = [
     "plan",
     "run",
 ]
+
+
+MOST_QUERIES = 40  # of one run, discovery and all playbooks together
 
 
 class Playbook(Protocol):
@@ -91,9 +95,9 @@ def chosen(primary: Optional[str], cascade: Iterable[str] = ()) -> tuple[str, ..
     return fitting or tuple(one.ID for one in PLAYBOOKS)
 
 
-def drill(context: Context, answers: Answers) -> list[Query]:
-    """What to ask about the hosts that stand out in the first answers."""
-    return _drill.drill(Scene(context, answers))
+def drill(context: Context, answers: Answers, most: Optional[int] = None) -> list[Query]:
+    """What to ask about the hosts that stand out in the first answers; `most`: so many at most."""
+    return _drill.drill(Scene(context, answers), most)
 
 
 def run(context: Context, answers: Answers, only: Optional[Iterable[str]] = None) -> Outcome:

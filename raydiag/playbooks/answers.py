@@ -14,6 +14,7 @@ from typing import Optional
 import numpy as np
 
 from raydiag.model import Status
+from raydiag.playbooks.questions import parted
 from raydiag.tsdb.discovered import Discovery
 from raydiag.tsdb.series import Answer, Floats, Frame, Series
 
@@ -94,7 +95,9 @@ class Answers:
     """The answers of one run by the id of their question."""
 
     def __init__(self, answers: Iterable[Answer], discovery: Discovery) -> None:
-        self._answers: dict[str, Answer] = {one.query.id: one for one in answers}
+        self._answers: dict[str, Answer] = {
+            part.query.id: part for one in answers for part in parted(one)
+        }
         self._discovery = discovery
         self._tables: dict[str, Table] = {}
 

@@ -17,9 +17,11 @@ from raydiag.model import Window
 from raydiag.tsdb.discovered import Discovery
 from raydiag.tsdb.series import Floats
 
-SAVE, WARM_UP, GHOST, FILL = "save", "warm-up", "ghost", "fill"
+SAVE, WRITE_BACK, WARM_UP, GHOST, FILL = "save", "write-back", "warm-up", "ghost", "fill"
 AFTER_HANG, BEFORE_JOB = "after-hang", "before-job"
-LOADED = (SAVE, WARM_UP, BEFORE_JOB)  # storage is busy then, and that is normal
+LOADED = (SAVE, WRITE_BACK, WARM_UP, BEFORE_JOB)  # storage is busy then, and that is normal
+# GPUs and steps go on at full speed while a save is written back.
+_UNFELT = {WRITE_BACK: ("hw_gpu_", "ray_node_gpus", "tb_")}
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class Context:
             if kinds and mask.kind not in kinds:
                 continue
             if mask.host not in (None, host) or not metric.startswith(mask.prefix):
+                continue
+            if metric.startswith(_UNFELT.get(mask.kind, ())):
                 continue
             keep &= (times < mask.start) | (times - lag_s > mask.end)
         return keep

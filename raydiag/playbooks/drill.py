@@ -1,6 +1,6 @@
 """What to ask again, finer: the GPUs, ports and moments of the hosts that stand out.
 
-At most eleven questions for a few hosts each, so that a run stays within forty.
+At most eleven questions for a few hosts each.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ _AROUND_S = 900.0  # of the moment, where the whole window would be too much
 _GPUS = 8
 
 
-def drill(scene: Scene) -> list[Query]:
-    """The second questions; none where nothing stands out."""
-    return [query for query in _all(scene) if query is not None]
+def drill(scene: Scene, most: Optional[int] = None) -> list[Query]:
+    """The second questions, at most so many; none where nothing stands out."""
+    return [query for query in _all(scene) if query is not None][:most]
 
 
 def _all(scene: Scene) -> Iterator[Optional[Query]]:
+    """What decides more first."""
     yield _ports(scene)
     yield _port_states(scene)
     yield _errors(scene)
-    yield _corrected(scene)
-    yield from _gpus(scene)
     yield _busy(scene)
     yield _memory(scene)
     yield _storage(scene)
+    yield from _gpus(scene)
+    yield _corrected(scene)
 
 
 def labels(scene: Scene, hosts: Iterable[str], ray: bool = False) -> str:
@@ -131,7 +132,7 @@ def _errors(scene: Scene) -> Optional[Query]:
     hosts = list(dict.fromkeys(host for _, host in sorted(grew)))[:HOSTS]
     if not hosts:
         return None
-    promql = named(FATAL, "host, gpu", "max", labels(scene, hosts)) + " > 0"
+    promql = named(FATAL, "host, gpu", "max", labels(scene, hosts), "0")
     window = _window(scene, len(hosts) * _GPUS * len(FATAL), min(grew)[0])
     return Query("gpu-errors-fine", promql, window)
 

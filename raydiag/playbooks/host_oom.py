@@ -14,7 +14,7 @@ import numpy as np
 from raydiag.model import Confidence, Evidence, Window
 from raydiag.playbooks import onset
 from raydiag.playbooks.answers import Table
-from raydiag.playbooks.context import SAVE
+from raydiag.playbooks.context import SAVE, WRITE_BACK
 from raydiag.playbooks.observed import Record, Report
 from raydiag.playbooks.questions import (
     BLOCKED,
@@ -193,7 +193,9 @@ def pattern(scene: Scene, own: Course, kill: float, others: list[Course]) -> str
 def _in_save(scene: Scene, time: float, host: str) -> bool:
     """A rise that begins with a save belongs to it, also when its mask begins a sample later."""
     step = 2 * scene.context.resolution_s()
-    return not scene.context.judged(np.array([time, time + step]), host, MEM_USED, SAVE).all()
+    return not scene.context.judged(
+        np.array([time, time + step]), host, MEM_USED, SAVE, WRITE_BACK
+    ).all()
 
 
 def _repeats(scene: Scene, own: Course) -> bool:
@@ -203,7 +205,7 @@ def _repeats(scene: Scene, own: Course) -> bool:
     high = (own.values > level) & (own.times < own.left)
     if not high.any():
         return False
-    saved = ~scene.context.judged(own.times, own.host, MEM_USED, SAVE)
+    saved = ~scene.context.judged(own.times, own.host, MEM_USED, SAVE, WRITE_BACK)
     return bool((high & saved).sum() >= 0.8 * high.sum())
 
 

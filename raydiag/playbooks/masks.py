@@ -19,6 +19,7 @@ from raydiag.playbooks.context import (
     GHOST,
     SAVE,
     WARM_UP,
+    WRITE_BACK,
     Context,
     Mask,
 )
@@ -149,8 +150,9 @@ def saves(
 ) -> list[Mask]:
     """Windows in which a checkpoint is saved, from the end of the step before on.
 
-    A save that blocks ends with its step. Where it does not, or where nobody says, the writing in
-    the background and the steps that pay for it belong to it too. `told` are those of the log.
+    A save that blocks ends with its step. Where it does not, or where nobody says, the steps that
+    pay for it belong to it too, and the writing in the background follows as a mask of its own,
+    for what it loads. `told` are those of the log.
     """
     found = [span(SAVE, s.start, s.end) for s in told if s.start is not None and s.end is not None]
     usual = steps.step_time_s
@@ -167,9 +169,10 @@ def saves(
             continue
         if number != steps.first and end - start > _SLOW_STEP * usual:
             longest = max(longest, end - start)
-        if is_async is not False:
-            end = max(end, max(start, float(steps.ended_at[0])) + WRITEBACK_S)
         found.append(span(SAVE, start, end))
+        written = max(start, float(steps.ended_at[0])) + WRITEBACK_S
+        if is_async is not False and written > end:
+            found.append(span(WRITE_BACK, end, written))
     return found
 
 

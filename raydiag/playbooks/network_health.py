@@ -326,6 +326,7 @@ def _congestion(scene: Scene, record: Record) -> list[str]:
             host,
             span.start,
             Confidence.LIKELY,
+            Severity.WARNING,  # sustained, so it may have slowed or stopped the job
             until=span.end,
             recovered=scene.over(span),
             uncertainty_s=table.step_s,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import Template
 from typing import Optional
 
 from raydiag.model import Window
 from raydiag.playbooks.context import Context
-from raydiag.tsdb.series import Query
+from raydiag.tsdb.series import Answer, Query
 
 OVERVIEW_POINTS = 30_000  # of one metric, all hosts together
 _SPARSE_POINTS = 100_000  # evaluations of one metric on the server where answers are few
@@ -56,17 +56,21 @@ def grown(metrics: Iterable[str], by: str, match: str = "", span: str = "$range"
     """What grew by how much, told apart by the label `metric`; empty where nothing did."""
     chosen = f"{{{match}}}" if match else ""
     parts = [
-        f"label_replace(sum by ({by}) (increase({one}{chosen}[{span}])) > 0, "
+        f"label_replace(sum by ({by}) (increase({one}{chosen}[{span}]) > 0), "
         f'"metric", "{one}", "", "")'
         for one in metrics
     ]
     return " or ".join(parts)
 
 
-def named(metrics: Sequence[str], by: str, how: str = "max", match: str = "") -> str:
-    """Several gauges in one question, told apart by their names."""
+def named(
+    metrics: Sequence[str], by: str, how: str = "max", match: str = "", above: str = ""
+) -> str:
+    """Several gauges in one question, told apart by their names; `above`: what is more alone."""
     chosen = f", {match}" if match else ""
-    return f'{how} by ({by}, __name__) ({{__name__=~"{"|".join(metrics)}"{chosen}}})'
+    # Filtered before it is summed up: the server sorts what is left into groups, mostly nothing.
+    more = f" > {above}" if above else ""
+    return f'{how} by ({by}, __name__) ({{__name__=~"{"|".join(metrics)}"{chosen}}}{more})'
 
 
 UNCORRECTED = tuple(f"hw_gpu_ras_{block}_ue_total" for block in BLOCKS)
@@ -78,6 +82,7 @@ MEM_USED, MEM_HOST, MEM_TOTAL = "ray_node_mem_used", "ray_node_mem_used_host", "
 VRAM_USED, VRAM_TOTAL = "hw_gpu_vram_used_bytes", "hw_gpu_vram_total_bytes"
 DIRTY, WRITEBACK = "hw_mem_dirty_bytes", "hw_mem_writeback_bytes"
 IO_FULL, IO_SOME = "hw_io_pressure_full_pct", "hw_io_pressure_some_pct"
+CPU = "ray_node_cpu_utilization"
 RUNNING, BLOCKED = "hw_procs_running", "hw_procs_blocked"
 TCP_RETX, TCP_ABORTS = "hw_tcp_retransmits_total", "hw_tcp_abort_on_timeout_total"
 TCP_RESETS = "hw_tcp_estab_resets_total"
@@ -99,6 +104,9 @@ TB = (
     "tb_perf_per_device_tokens_per_sec",
 )
 _RAY = "instance, ip"
+# Asked as one, since nothing but their metrics tells them apart; the answer is parted by name.
+_TOGETHER = ((("driver", "storage", "tasks"), "host"), (("memory", "cpu"), _RAY))
+_AND = "+"
 
 
 def _rate(metric: str) -> str:
@@ -139,7 +147,7 @@ QUESTIONS = (
         "few",
         (VRAM_TOTAL, MEM_TOTAL),
     ),
-    Question("gpu-errors", named(FATAL, "host, gpu") + " > 0", "sparse", FATAL),
+    Question("gpu-errors", named(FATAL, "host, gpu", above="0"), "sparse", FATAL),
     Question("gpu-corrected", grown(CORRECTED, "host, gpu"), "sparse", CORRECTED, True),
     Question(
         "driver",
@@ -150,7 +158,7 @@ QUESTIONS = (
     Question("memory", named((MEM_USED, MEM_HOST), _RAY), "grid", (MEM_USED, MEM_HOST)),
     Question(
         "oom-kills",
-        "sum by (host) (increase(hw_oom_kills_total[$range])) > 0",
+        "sum by (host) (increase(hw_oom_kills_total[$range]) > 0)",
         "grid",
         ("hw_oom_kills_total",),
         True,
@@ -169,12 +177,7 @@ QUESTIONS = (
         ("hw_context_switches_total",),
         True,
     ),
-    Question(
-        "cpu",
-        f"max by ({_RAY}) (ray_node_cpu_utilization)",
-        "grid",
-        ("ray_node_cpu_utilization",),
-    ),
+    Question("cpu", named((CPU,), _RAY), "grid", (CPU,)),
     Question("tcp-retransmits", _rate(TCP_RETX), "grid", (TCP_RETX,), True),
     Question(
         "tcp-errors",
@@ -225,11 +228,38 @@ QUESTIONS = (
 def plan(context: Context) -> list[Query]:
     """The first questions: all that can have an answer, over the whole window."""
     there = context.discovery
-    return [
-        query(one, context)
+    asked = {
+        one.id: query(one, context)
         for one in QUESTIONS
         if not there.metrics or any(there.has(metric) for metric in one.metrics)
-    ]
+    }
+    for group, by in _TOGETHER:
+        together = [one for one in QUESTIONS if one.id in group and one.id in asked]
+        if len(together) > 1:
+            metrics = tuple(metric for one in together for metric in one.metrics)
+            name = _AND.join(one.id for one in together)
+            joined = Question(name, named(metrics, by), together[0].kind, metrics)
+            asked[together[0].id] = query(joined, context)
+            for one in together[1:]:
+                del asked[one.id]
+    return list(asked.values())
+
+
+def parts(asked: str) -> tuple[str, ...]:
+    """Ids of the questions that a query was asked for."""
+    return tuple(asked.split(_AND))
+
+
+def parted(answer: Answer) -> Iterator[Answer]:
+    """The answers to the questions that were asked together, each with the query as it was."""
+    names = parts(answer.query.id)
+    if len(names) == 1:
+        yield answer
+        return
+    for one in QUESTIONS:
+        if one.id in names:
+            own = tuple(series for series in answer.series if series.metric in one.metrics)
+            yield replace(answer, query=replace(answer.query, id=one.id), series=own)
 
 
 def query(question: Question, context: Context, step_s: Optional[float] = None) -> Query:

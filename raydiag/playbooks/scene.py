@@ -146,7 +146,8 @@ class Scene:
 
     def without(self, table: Table, *kinds: str, question: str = "") -> Table:
         """NaN where a mask of these kinds (default: any) covers a value."""
-        metric = next((one.metrics[0] for one in QUESTIONS if one.id == question), "")
+        asked = question.removesuffix("-fine")  # of single devices, the same metric
+        metric = next((one.metrics[0] for one in QUESTIONS if one.id == asked), "")
         values, hosts = table.values, {one.host for one in self.context.masks if one.host}
         common = self.context.judged(table.times, "", metric, *kinds, lag_s=table.span_s)
         if not common.all():

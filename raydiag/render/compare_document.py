@@ -119,7 +119,7 @@ def _contrast(told: Contrast) -> dict[str, Any]:
             "kind": answer.kind,
             "class": answer.failure_class,
             "slower": answer.slower,
-            "slower_percent": _finite(pair.slower_by),
+            "slower_percent": _finite(pair.lacks_percent) if answer.slower else None,
             "hosts": list(answer.hosts),
             "confidence": answer.confidence.value,
             "summary": answer.summary,

@@ -8,6 +8,7 @@ from typing import Any, Optional
 from raydiag import __version__
 from raydiag.job import Examined
 from raydiag.playbooks.observed import Report, Row
+from raydiag.playbooks.questions import parts
 from raydiag.render import document
 from raydiag.render.diagnose_content import reports
 from raydiag.render.triage_document import triage_document
@@ -113,7 +114,7 @@ def _playbook(report: Report, examined: Examined) -> dict[str, Any]:
                 "rows": one.rows,
             }
             for one in asked
-            if one.id in report.questions
+            if not set(parts(one.id)).isdisjoint(report.questions)
         ],
         "rows": [_row(one) for one in report.rows],
         "exclude": [

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raydiag.playbooks import masks
-from raydiag.playbooks.context import AFTER_HANG, BEFORE_JOB, GHOST, SAVE, WARM_UP, Mask
+from raydiag.playbooks.context import (
+    AFTER_HANG,
+    BEFORE_JOB,
+    GHOST,
+    SAVE,
+    WARM_UP,
+    WRITE_BACK,
+    Mask,
+)
 from raydiag.playbooks.context import Save as Told
 from raydiag.playbooks.masks import Steps
 from raydiag.tsdb.series import Series
+from tests.playbooks.world import World
 
 START = 1_795_000_000.0
 STEP_S = 10.0
@@ -79,9 +89,24 @@ def test_a_save_that_shows_in_the_next_step_covers_it() -> None:
 def test_an_asynchronous_save_goes_on_writing() -> None:
     run = steps(200, period=100, first=50)
     saved = run.at(99) or 0
-    assert covered(masks.saves(run, 100, True), saved + masks.WRITEBACK_S - 1)
-    assert covered(masks.saves(run, 100, None), saved + masks.WRITEBACK_S - 1)  # who knows
-    assert not covered(masks.saves(run, 100, False), saved + 2 * STEP_S + 1)
+    written = saved + masks.WRITEBACK_S - 1
+    for is_async in (True, None):  # None: who knows
+        found = masks.saves(run, 100, is_async)
+        assert covered(found, saved + 2 * STEP_S) and not covered(found, written)
+        assert covered(found, written, WRITE_BACK)
+        assert not covered(found, written + 2, WRITE_BACK)
+    found = masks.saves(run, 100, False)
+    assert not covered(found, saved + 2 * STEP_S + 1)
+    assert not covered(found, saved + 2 * STEP_S + 1, WRITE_BACK)
+
+
+def test_gpus_and_steps_do_not_feel_what_is_written_in_the_background() -> None:
+    made = replace(World().context, masks=(Mask(WRITE_BACK, START, START + 480),))
+    times = np.array([START + 240.0])
+    for metric in ("hw_gpu_power_watts", "tb_perf_per_device_tokens_per_sec"):
+        assert made.judged(times, "", metric).all()
+    for metric in ("hw_tcp_retransmits_total", "hw_io_pressure_full_pct"):
+        assert not made.judged(times, "", metric).any()
 
 
 def test_a_step_that_the_bridge_left_out_makes_no_save_longer() -> None:
@@ -185,6 +210,8 @@ def test_saves_never_reach_back_before_the_step_before(
     run = steps(count, period, save_s)
     for one in masks.saves(run, period, is_async):
         assert one.end >= one.start
+        if one.kind == WRITE_BACK:
+            continue
         if math.isinf(one.start):
             continue
         ended = int(np.searchsorted(run.ended_at, one.start + 1e-6))

@@ -133,6 +133,7 @@ def test_congestion(hosts: list[str], host: str | None) -> None:
     world.set("rdma-cnp", 900.0, 2000, 2600, hosts)
     (found,) = world.judge(ONLY).observations
     assert found.finding.failure_class == "network-congestion"
+    assert found.finding.severity is Severity.WARNING
     assert found.finding.host == host
 
 

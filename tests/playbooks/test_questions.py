@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from raydiag.playbooks import Answers, drill, plan
+from raydiag.model import Status
+from raydiag.playbooks import MOST_QUERIES, Answers, drill, plan
 from raydiag.playbooks.drill import labels
-from raydiag.playbooks.questions import QUESTIONS
+from raydiag.playbooks.questions import QUESTIONS, parts
 from raydiag.tsdb.discovered import HostSeries
+from raydiag.tsdb.series import Answer
 from tests.playbooks.world import HOSTS, T0, World
 from tests.tsdb import promtool
-
-MOST = 40
 
 
 def troubled() -> World:
@@ -46,13 +46,35 @@ def test_at_most_forty_questions() -> None:
     first = plan(world.context)
     second = drill(world.context, world.answers())
     asked = [one.id for one in (*first, *second)]
-    assert len(set(asked)) == len(asked) <= MOST
+    assert len(set(asked)) == len(asked) <= MOST_QUERIES
     assert len(second) >= 8
+    fewer = drill(world.context, world.answers(), 3)
+    assert [one.id for one in fewer] == ["rdma-ports", "rdma-ports-down-fine", "gpu-errors-fine"]
 
 
 def test_a_job_that_is_well_is_asked_about_once() -> None:
     world = World()
     assert drill(world.context, world.answers()) == []
+
+
+def test_what_is_asked_together_is_answered_apart() -> None:
+    world = World()
+    asked = {one.id: one for one in plan(world.context)}
+    joined = asked["driver+storage+tasks"]
+    assert "hw_procs_blocked" in joined.promql and "tasks" not in asked
+    alone = world.answers()
+    series = [one for part in parts(joined.id) for one in alone.series(part)]
+    told = Answers([Answer(joined, Status.OK, series=tuple(series))], world.context.discovery)
+    for question in ("driver", "storage", "tasks"):
+        assert {one.metric for one in told.table(question).where} == {
+            one.metric for one in alone.table(question).where
+        }
+        assert told.promql(question) == joined.promql
+    failed = Answers([Answer(joined, Status.TIMEOUT, "too slow")], world.context.discovery)
+    assert failed.missing("tasks") == "too slow"
+    some = [one for one in series if one.metric.startswith("hw_procs")]
+    told = Answers([Answer(joined, Status.OK, series=tuple(some))], world.context.discovery)
+    assert told.missing("storage") == "metric absent" and not told.missing("tasks")
 
 
 def test_what_does_not_exist_is_not_asked() -> None:
