@@ -56,8 +56,7 @@ ARROWS = {
     "job": FOUNDATION | {"joblog", "triage", "tsdb", "playbooks", "verdict"},
     "comparison": FOUNDATION
     | {"catalog", "joblog", "triage", "tsdb", "playbooks", "diagnosis", "verdict", "job"},
-    "render": FOUNDATION
-    | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison"},
+    "render": FOUNDATION | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison"},
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
     "cli": FOUNDATION
     | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "nodeset"}
