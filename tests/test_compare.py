@@ -230,6 +230,57 @@ def test_storage_outside_saves(first: str, tmp_path: Path, compare: Compare) -> 
     assert verdict["hosts"] == [made.job.hosts[1]]
 
 
+def hot(world: World) -> None:
+    host, begin = world.job.hosts[1], world.job.plan.train_start + 60
+    for gpu in range(world.job.options.gpus):
+        world.gpu(host, gpu, "hw_gpu_temperature_celsius").put(begin, FOR_EVER, 101, 1)
+        world.gpu(host, gpu, "hw_gpu_clock_mhz").put(begin, FOR_EVER, 1300, 10)
+
+
+def congested(world: World) -> None:
+    for host in world.job.hosts:
+        for port in world.job.ports:
+            series = world.one(host, "hw_rdma_rx_cnp_pkts_total", device=port)
+            series.rate(world.job.plan.train_start, FOR_EVER, 5000)
+
+
+def crowded(world: World) -> None:
+    host = world.job.hosts[1]
+    world.one(host, "hw_procs_running").shift(0, FOR_EVER, lambda s: s * 0 + 30)
+    world.one(host, "hw_gpu_user_processes").shift(0, FOR_EVER, lambda s: s * 0 + 2)
+
+
+@pytest.mark.parametrize(
+    ("plant", "failure_class", "on_one_host"),
+    [
+        (hot, "thermal-throttling", True),
+        (congested, "network-congestion", False),
+        (crowded, "noisy-neighbour", True),
+    ],
+)
+def test_other_causes(
+    plant: Callable[[World], None],
+    failure_class: str,
+    on_one_host: bool,
+    first: str,
+    tmp_path: Path,
+    compare: Compare,
+) -> None:
+    made = make(tmp_path, 2, lambda job: comparable.slower(job, 1.1), plant)
+    code, document = compare(first, made.path)
+    verdict = only(document)["verdict"]
+    assert (code, verdict["class"]) == (1, failure_class)
+    assert verdict["hosts"] == ([made.job.hosts[1]] if on_one_host else [])
+    assert failure_class in classes(document)
+
+
+def test_what_both_jobs_have_is_no_difference(tmp_path: Path, compare: Compare) -> None:
+    pair = [make(tmp_path, number, plant=congested).path for number in (1, 2)]
+    code, document = compare(*pair)
+    assert (code, only(document)["verdict"]["class"]) == (0, "healthy")
+    assert only(document)["causes"] == []
+
+
 # ---- the communicator of a single-replica restore
 
 
@@ -478,6 +529,21 @@ def test_steps_that_the_bridge_lost_come_from_the_event_file(
     (gap,) = [one for one in document["findings"] if one["class"] == "tb-bridge-gap"]
     assert gap["severity"] == "info" and "80 to 99" in gap["evidence"][0]["text"]
     assert only(document)["verdict"]["slower_percent"] == pytest.approx(4.8, abs=0.2)
+
+
+def test_without_the_bridge_the_event_file_dates_the_steps(
+    first: str, tmp_path: Path, compare: Compare
+) -> None:
+    def edit(job: Job) -> None:
+        job.event_file = True
+
+    def plant(world: World) -> None:
+        world.training.exported[:] = False
+
+    code, document = compare(first, make(tmp_path, 2, edit, plant).path)
+    assert (code, only(document)["verdict"]["class"]) == (0, "healthy")
+    assert list(document["jobs"][1]["steps"]["sources"]) == ["event file"]
+    assert metric(document, "hw_procs_running")["b"] == pytest.approx(49, abs=1)
 
 
 # ---- reports and usage

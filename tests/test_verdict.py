@@ -365,3 +365,12 @@ def test_a_sick_job_is_not_explained_by_what_watches_it() -> None:
     told = judged(*blind, seen("hang", onset=10), status="hanging")
     assert told.verdict.failure_class == "hang"
     assert judged(*blind).verdict.failure_class == "exporter-plugin-skipped"
+
+
+def test_what_the_recovery_test_cleared_is_no_cause_of_a_slow_job() -> None:
+    slow, cool = seen("tgs-degradation", onset=200), seen("gpu-clock-drop", "node1", 190, gpu=2)
+    facts = {"cleared": 1.0}
+    cleared = seen("rdma-degraded", "node2", 195, confidence=Confidence.POSSIBLE, facts=facts)
+    assert judged(slow, cool, cleared).verdict.failure_class == "gpu-clock-drop"
+    guilty = replace(cleared, facts={"cleared": 0.0})
+    assert judged(slow, guilty).verdict.failure_class == "rdma-degraded"

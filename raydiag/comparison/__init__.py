@@ -146,8 +146,9 @@ def _diagnosis(
         metrics_of = one_side.examined.metrics
         origin = metrics_of.origin if metrics_of is not None else one_side.label
         more = [*its_saves.findings, *one_side.bridge.findings(origin)]
-        known = {(_what(item), label) for item, label in owned}
-        more += [item for item in own if (_what(item), one_side.label) not in known]
+        known = {_what(item) for item, label in owned if label == one_side.label}
+        known |= {_what(item) for item in more}
+        more += [item for item in own if _what(item) not in known]
         told = [filled(item) for item in more]
         owned += [(item, one_side.label) for item in told]
         if its_saves.findings:

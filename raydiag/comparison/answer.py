@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Optional
 
 from raydiag.comparison import causes, gap
@@ -25,6 +26,7 @@ from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.playbooks.training import TGS
 
 _LEAK_PERCENT = 4.0  # a leak costs about one percent: more has another cause as well
+_REMARK = Severity.INFO
 _SURE = (Confidence.POSSIBLE, Confidence.LIKELY, Confidence.CONFIRMED)
 _TRACE = (
     "The difference stays, is the same on every host and no metric names its mechanism. From the "
@@ -180,7 +182,7 @@ def findings(told: Contrast) -> list[tuple[str, Finding]]:
     slower = pair.slower
     ordered = sorted(told.causes, key=lambda one: one.finding.failure_class != answer.failure_class)
     found = [
-        (one.label, filled(one.finding))
+        (one.label, _grave(filled(one.finding)))
         for one in ordered
         if (slower is None and one.kind == LEAK)
         or (slower is not None and one.label == slower.label)
@@ -188,6 +190,11 @@ def findings(told: Contrast) -> list[tuple[str, Finding]]:
     if slower is None:
         return found
     return [*found, (slower.label, filled(_slower(pair, answer, slower.label)))]
+
+
+def _grave(finding: Finding) -> Finding:
+    """What is a remark elsewhere is a problem where it costs throughput."""
+    return replace(finding, severity=Severity.WARNING) if finding.severity is _REMARK else finding
 
 
 def _slower(pair: Pair, answer: Answer, label: str) -> Finding:

@@ -13,7 +13,7 @@ import numpy as np
 
 from raydiag.model import Confidence, Evidence, Severity, Window
 from raydiag.playbooks.answers import Table
-from raydiag.playbooks.context import LOADED
+from raydiag.playbooks.context import BEFORE_JOB, GHOST, LOADED, WARM_UP
 from raydiag.playbooks.observed import Record
 from raydiag.playbooks.questions import (
     BLOCKED,
@@ -24,7 +24,7 @@ from raydiag.playbooks.questions import (
     RUNNING,
     WRITEBACK,
 )
-from raydiag.playbooks.scene import Scene, medians, middle
+from raydiag.playbooks.scene import Scene, departure, medians, middle
 from raydiag.playbooks.spans import Span, above, present
 from raydiag.tsdb.series import Floats
 
@@ -247,7 +247,7 @@ def _cpu(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
             "cpu-contention",
             [Evidence(scene.answers.promql("tasks"), text, span.peak, span.peak_time)],
             host,
-            span.start,
+            _begun(scene, host, span, usual),
             Confidence.LIKELY if paid else Confidence.POSSIBLE,
             None if paid else Severity.INFO,
             until=span.end,
@@ -257,6 +257,16 @@ def _cpu(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
     if not hits:
         record.row("cpu-contention", False, "as many running tasks as usual", question="tasks")
         record.rule_out("cpu-contention", "the number of running tasks is steady on every host")
+
+
+def _begun(scene: Scene, host: str, span: Span, usual: float) -> float:
+    """When its tasks became more, also when a save hid that."""
+    table = scene.table("tasks").pick(RUNNING, [host])
+    least = max((_CPU_FACTOR - 1) * usual, _CPU_TASKS)
+    outside = (GHOST, WARM_UP, BEFORE_JOB)
+    for _, row in table:
+        return departure(scene, table, row, host, span.start, least, 1, outside)
+    return span.start
 
 
 def _neighbours(scene: Scene, record: Record) -> None:

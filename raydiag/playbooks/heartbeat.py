@@ -38,6 +38,7 @@ HIGH_PERCENT = 50.0
 IO_PERCENT = 10.0
 TCP_PER_S = 10.0
 _AROUND_S = 120.0
+_ALIKE = 0.75  # of what the others' busiest GPU does
 _STALLED_BEFORE_S = 300.0  # before the error: steps that stop then were stopped by it
 
 
@@ -92,12 +93,21 @@ def _decide(scene: Scene, record: Record, stop: float, crash: float, window: Win
     if not known:
         record.row("undecided", None, "utilisation of the accused: metric absent", judged)
         return "Undecided: no utilisation of the accused."
+    at_rest = _at_rest(known, control)
     low = [one.host for one in known if (one.busiest or 0.0) <= HIGH_PERCENT]
-    if low:
+    if low and not at_rest:
         text = "not training when heartbeats stopped: the alarm may have been right"
         record.row("low-utilisation", True, text, low, question="gpu-utilisation", window=window)
         return f"Possibly right: {', '.join(low)} did not train."
-    return _false_alarm(scene, record, known, stop, window)
+    return _false_alarm(scene, record, known, stop, window, at_rest)
+
+
+def _at_rest(known: Sequence[_Seen], control: Sequence[_Seen]) -> bool:
+    """Hosts that nobody accused did as little, as in a save: little use says nothing then."""
+    beside = [one.busiest for one in control if one.busiest is not None]
+    if not beside or max(beside) > HIGH_PERCENT:
+        return False
+    return all((one.busiest or 0.0) >= _ALIKE * max(beside) for one in known)
 
 
 def _hung(scene: Scene, record: Record, crash: float) -> bool:
@@ -190,19 +200,25 @@ def _measured(record: Record, one: _Seen, control: bool, window: Window) -> None
 
 
 def _false_alarm(
-    scene: Scene, record: Record, known: list[_Seen], stop: float, window: Window
+    scene: Scene,
+    record: Record,
+    known: list[_Seen],
+    stop: float,
+    window: Window,
+    at_rest: bool,
 ) -> str:
     noisy = [one for one in known if one.tcp_per_s is not None and one.tcp_per_s > TCP_PER_S]
     loaded = [one for one in known if one.io_percent is not None and one.io_percent > IO_PERCENT]
     blind = any(one.tcp_per_s is None or one.io_percent is None for one in known)
-    row, text = "false-alarm", "busy GPUs, a clean network and no I/O pressure"
+    gpus = "GPUs as busy as on hosts that nobody accused" if at_rest else "busy GPUs"
+    row, text = "false-alarm", f"{gpus}, a clean network and no I/O pressure"
     if noisy:
-        row, text = "false-alarm-network", "busy GPUs; a network transient set it off"
+        row, text = "false-alarm-network", f"{gpus}; a network transient set it off"
     if loaded:
-        row, text = "false-alarm-storage", "busy GPUs; writing back a checkpoint set it off"
+        row, text = "false-alarm-storage", f"{gpus}; writing back a checkpoint set it off"
         if noisy:
             text += ", with TCP retransmits of the same writes"
-    certain = not noisy and not loaded and not blind and scene.stall is None
+    certain = not (noisy or loaded or blind or at_rest) and scene.stall is None
     hosts = [one.host for one in known]
     record.row(row, True, text, hosts, question="gpu-utilisation", window=window)
     explanation = (

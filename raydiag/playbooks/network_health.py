@@ -224,7 +224,7 @@ def _retransmits(scene: Scene, record: Record) -> list[tuple[str, str]]:
             until=own[-1].span.end,
             recovered=scene.over(own[-1].span),
             uncertainty_s=table.step_s,
-            facts={"peak_per_s": worst.span.peak},
+            facts={"peak_per_s": worst.span.peak, "cleared": float(_cleared(scene, own))},
         )
         if serious:
             bad.append((host, "sustained retransmits" if worst.span.sustained else "retransmits"))
@@ -257,6 +257,12 @@ def _certainty(own: list[rdma.Event]) -> Confidence:
         if timed_out or any(o.span.sustained for o in own)
         else Confidence.POSSIBLE
     )
+
+
+def _cleared(scene: Scene, own: list[rdma.Event]) -> bool:
+    """Whether throughput stayed low after they ended, so that something else keeps it there."""
+    back = [one.came_back for one in own if one.came_back is not None]
+    return bool(back) and not any(back) and not any(rdma.before_stall(scene, o.span) for o in own)
 
 
 def _told(event: rdma.Event) -> str:

@@ -30,7 +30,7 @@ _LOSS_SHARE, _GRAD_FACTOR, _BALANCE_FACTOR = 0.2, 8.0, 1.5
 _SIGMAS = 8.0
 _BEGUN = 3.0  # deviations above its level: the rise has begun
 _SMOOTH = 5  # steps
-_CLIMBING = 0.6  # of the steps since the lowest go up
+_CLIMBING = 0.6  # of the time since the lowest, the loss went up
 _JUMP = 1.6  # of the learning rate from one step to the next
 _CLIP_FACTOR = 10.0
 REGRESSION = 0.10  # of throughput
@@ -119,7 +119,9 @@ def turns(series: Series) -> Optional[tuple[int, float, float]]:
     climb = smooth[lowest:] - least
     if climb[-1] < max(_SIGMAS * noise, _LOSS_SHARE * abs(least)) or climb.size < _BEFORE:
         return None
-    if float(np.mean(np.diff(climb) > 0)) < _CLIMBING:
+    # Medians that share samples are often equal, so a rise shows between those that share none.
+    apart = max(_SMOOTH, climb.size // 8)
+    if float(np.mean(climb[apart:] > climb[:-apart])) < _CLIMBING:
         return None
     end = lowest + int(np.argmax(climb > max(_SIGMAS * noise, 0.02 * abs(least)))) + _SMOOTH - 1
     return _begins(values, end, least + _BEGUN * noise), float(values[-_SMOOTH:].max()), least

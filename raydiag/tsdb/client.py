@@ -142,7 +142,7 @@ class Client:
         """A call below /api/v1 that is not a query: "labels", "status/tsdb", ..."""
         limit = time.monotonic() + self.deadline_s
         try:
-            found, _ = self._call("GET", path, parameters or {}, limit)
+            found, _ = reply.data(*self._send("GET", path, parameters or {}, limit))
         except ReadError as error:
             return Metadata(error.status, str(error))
         return Metadata(Status.OK, "", found)
@@ -155,8 +155,8 @@ class Client:
         try:
             if limit <= started:
                 raise TooLate("not asked: the time for all queries was used up")
-            found, warnings = self._call("POST", *_request(query, limit - started), limit)
-            answer = Answer(query, Status.OK, "", reply.series(found), warnings)
+            came = self._send("POST", *_request(query, limit - started), limit)
+            answer = _told(query, *came)
             self._misses = 0
         except ReadError as error:
             self._misses += isinstance(error, (TooLate, Unreachable))
@@ -164,9 +164,10 @@ class Client:
             answer = Answer(query, error.status, str(error), bad_query=wrong)
         return replace(answer, duration_s=time.monotonic() - started)
 
-    def _call(
+    def _send(
         self, method: str, path: str, parameters: Mapping[str, Any], limit: float
-    ) -> tuple[Any, tuple[str, ...]]:
+    ) -> tuple[int, str, bytes]:
+        """Status, content type and body of what came back."""
         url = f"{self.url}/api/v1/{path}"
         try:
             status, kind, body = self._fetch(method, url, parameters, limit)
@@ -178,7 +179,7 @@ class Client:
             raise Unreachable(_why(error)) from None
         if status >= 500 and not body.lstrip().startswith(b"{"):
             raise Unreachable(f"HTTP {status}: {_SERVER_ERRORS.get(status, 'the server failed')}")
-        return reply.data(status, kind, body)
+        return status, kind, body
 
     def _fetch(
         self, method: str, url: str, parameters: Mapping[str, Any], limit: float
@@ -240,6 +241,14 @@ def _request(query: Query, left_s: float) -> tuple[str, dict[str, Any]]:
         return "query", fields | {"time": f"{window.end:.3f}"}
     span = {"start": f"{window.start:.3f}", "end": f"{window.end:.3f}", "step": f"{window.step:g}"}
     return "query_range", fields | span
+
+
+def _told(query: Query, status: int, kind: str, body: bytes) -> Answer:
+    quick = reply.matrix(body) if status == 200 else None
+    if quick is not None:
+        return Answer(query, Status.OK, "", quick)
+    found, warnings = reply.data(status, kind, body)
+    return Answer(query, Status.OK, "", reply.series(found), warnings)
 
 
 def _why(error: requests.RequestException) -> str:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional
 
 import numpy as np
 
 from raydiag.errors import ParseError, ReadError
-from raydiag.tsdb.series import Series
+from raydiag.tsdb.series import Floats, Series
 
 _SHOWN = 300  # characters of a foreign body or a server's words
 
@@ -73,6 +73,54 @@ def series(found: Any) -> tuple[Series, ...]:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise ParseError("a result that is not in Prometheus's format") from None
     raise ParseError(f"a result of type {kind!r}, which raydiag does not know")
+
+
+# How Prometheus itself writes the answer to a range query. The pieces hold bare quotes, which
+# nothing inside of a label's value can.
+_HEAD = b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{'
+_VALUES, _NEXT, _TAIL = b'},"values":[[', b']]},{"metric":{', b"]]}]}}"
+
+
+def matrix(body: bytes) -> Optional[tuple[Series, ...]]:
+    """The same as `data` and `series` together for the bulk of all answers, in a third of the time.
+
+    None for what is not written in just that way, with warnings or histograms or by another server.
+    """
+    body = body.strip()
+    if not body.startswith(_HEAD) or not body.endswith(_TAIL):
+        return None
+    first, *rest = body[len(_HEAD) : -len(_TAIL)].split(_VALUES)
+    pieces = [one.partition(_NEXT) for one in rest]
+    named = [first, *(labels for _, _, labels in pieces[:-1])]
+    sizes = [samples.count(b"[") + 1 for samples, _, _ in pieces]
+    flat = b",".join(samples for samples, _, _ in pieces).translate(None, b'[]"').split(b",")
+    try:
+        numbers = np.fromiter(map(float, flat), dtype=np.float64, count=2 * sum(sizes))
+        labels = json.loads(b"[{" + b"},{".join(named) + b"}]")
+    except ValueError:
+        return None
+    whole = not pieces[-1][1] and all(comes for _, comes, _ in pieces[:-1])
+    if not whole or len(flat) != numbers.size or len(labels) != len(sizes):
+        return None
+    return tuple(_slices(labels, sizes, numbers))
+
+
+def _slices(
+    labels: Sequence[dict[str, str]], sizes: Sequence[int], numbers: Floats
+) -> Iterator[Series]:
+    """Series of so many samples each from the times and values of all, one after the other."""
+    times, values = numbers[0::2].copy(), numbers[1::2].copy()
+    ends = np.cumsum(sizes)
+    falls = np.flatnonzero(np.diff(times) < 0) + 1
+    plain = not np.isnan(values).any() and np.isin(falls, ends).all()
+    none = np.empty(0)
+    start = 0
+    for own, end in zip(labels, ends.tolist(), strict=True):
+        if plain:
+            yield Series(own, times[start:end], values[start:end], none)
+        else:
+            yield Series.of(own, times[start:end], values[start:end])
+        start = end
 
 
 def _labels(item: Mapping[str, Any]) -> dict[str, str]:

@@ -154,7 +154,7 @@ def _tier(root: Observation, alone: bool) -> int:
         return 3
     if name == "tgs-degradation":
         return 2
-    return int(_is_symptom(root) and alone)
+    return int((_is_symptom(root) and alone) or bool(root.facts.get("cleared")))
 
 
 def _is_symptom(one: Observation) -> bool:

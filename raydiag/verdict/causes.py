@@ -134,6 +134,8 @@ def _can_cause(cause: Observation, effect: Observation, step_time_s: Optional[fl
     one, other = cause.finding, effect.finding
     if other.failure_class not in catalog.failures()[one.failure_class].can_cause:
         return False
+    if cause.facts.get("cleared") and other.failure_class in SYMPTOMS:
+        return False  # it ended, and what it should explain went on
     if cause.before_job and not effect.before_job:
         return False  # the job went well with it
     here = one.host is None or other.host is None or one.host == other.host

@@ -102,6 +102,15 @@ def test_accused_that_did_not_train(percent: float) -> None:
     assert holds(outcome, ONLY)["low-utilisation"] is True
 
 
+def test_accused_that_rested_as_all_hosts_did() -> None:
+    world = killed()
+    world.set("gpu-utilisation", 32.0, STOP - 300, LENGTH_S)
+    world.set("gpu-utilisation", 31.0, STOP - 300, LENGTH_S, ["n3"])
+    outcome = world.judge(ONLY)
+    assert classes(outcome) == {"heartbeat-false-positive"}
+    assert outcome.observations[0].finding.confidence is Confidence.LIKELY
+
+
 def test_without_utilisation_it_is_undecided() -> None:
     world = killed()
     world.without("ray_node_gpus_utilization")

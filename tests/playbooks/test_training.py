@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from raydiag.playbooks.training_stability import turns
+from raydiag.tsdb.series import Series
 from tests.playbooks.world import HOSTS, LENGTH_S, T0, World, classes, holds
 
 ONLY = "training-stability"
@@ -41,6 +43,17 @@ def test_a_loss_that_turns_and_climbs_slowly() -> None:
     (found,) = world.judge(ONLY).observations
     assert found.finding.failure_class == "loss-divergence"
     assert abs((found.finding.onset or 0) - (T0 + 3000)) <= 80
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.1, 0.2])
+def test_a_loss_that_climbs_steadily_through_noise(noise: float) -> None:
+    rng, steps = np.random.default_rng(7), np.arange(200.0)
+    values = 8 + 2 * np.exp(-steps / 30) + rng.normal(0, noise, 200)
+    assert turns(Series.of({"__name__": LOSS}, steps, values)) is None
+    values += np.maximum(0, steps - 120) * 0.1
+    found = turns(Series.of({"__name__": LOSS}, steps, values))
+    assert found is not None and 115 < found[0] < 135
+    assert found[1] > 15
 
 
 def test_a_loss_that_is_flat_at_its_end() -> None:
