@@ -15,6 +15,7 @@ from raydiag.joblog.step_formats import FORMATS, HF_ANCHOR, StepFormat
 _DIGITS = b"0123456789"
 _CONTROL = bytes(code for code in (*range(32), 127) if code != 9)
 _CARET = b"^[["  # what a terminal escape looks like when it was printed
+_CLOCK = b"::"  # what is left of 10:00:00
 _SHAPES = 8192
 _SHAPE_BYTES = 1024  # longer lines are searched each time
 
@@ -22,6 +23,7 @@ _SHAPE_BYTES = 1024  # longer lines are searched each time
 class Interest(NamedTuple):
     """What may find something in a line."""
 
+    time: bool
     forms: tuple[StepFormat, ...]  # that it may be a step line of
     steps: bool  # whether it may say anything about steps
     header: bool
@@ -31,7 +33,7 @@ class Interest(NamedTuple):
     starts: bool
 
 
-_ANY = Interest(FORMATS, True, True, True, True, True, True)
+_ANY = Interest(True, FORMATS, True, True, True, True, True, True)
 
 
 class Interests:
@@ -58,7 +60,7 @@ class Interests:
             return _ANY  # what is matched later is the text without these
         forms = tuple(form for form in FORMATS if _may_be(form, shape))
         others = (_holds(shape, anchors) for anchors in self._groups)
-        return Interest(forms, bool(forms) or HF_ANCHOR in shape, *others)
+        return Interest(_CLOCK in shape, forms, bool(forms) or HF_ANCHOR in shape, *others)
 
 
 def _may_be(form: StepFormat, shape: bytes) -> bool:

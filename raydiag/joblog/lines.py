@@ -14,7 +14,7 @@ import lzma
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
@@ -60,8 +60,10 @@ class Window:
         `floor` is where the search for its start may stop: a segment's start or end.
         """
         data = self.data
-        start = max(data.rfind(b"\n", floor, position) + 1, floor)
+        start = data.rfind(b"\n", floor, position) + 1 or floor
         end = data.find(b"\n", position, position + LINE_BYTES + 1)
+        if 0 <= end <= start + LINE_BYTES and data.find(b"\r", start, end) < 0:
+            return start, end  # as most are
         if end < 0:
             end = min(len(data), position + LINE_BYTES + 1)
         start = max(data.rfind(b"\r", start, position) + 1, start)
@@ -71,22 +73,6 @@ class Window:
             start += (position - start) // LINE_BYTES * LINE_BYTES
             end = min(end, start + LINE_BYTES)
         return start, end
-
-    def segments(self, positions: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """Each segment that one of the ascending positions lies in, once."""
-        data, floor, stop = self.data, self.begin, self.end
-        bars = b"\r" in data
-        for position in positions:
-            if position < floor or position >= stop:
-                continue
-            # As in `segment`, for the lines that most logs are made of.
-            start = data.rfind(b"\n", floor, position) + 1 or floor
-            end = data.find(b"\n", position, start + LINE_BYTES + 1)
-            if bars or end < 0:
-                start, end = self.segment(position, floor)
-            floor = max(end, position + 1)
-            if end > start:
-                yield start, end
 
 
 @dataclass(frozen=True)

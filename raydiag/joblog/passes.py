@@ -47,6 +47,7 @@ ANCHORS: tuple[bytes, ...] = tuple(
         + matches.ANCHORS
     )
 )
+_STEP, _NEAR_BYTES = b"completed step: ", 64
 HEAD_LINES, TAIL_LINES, EDGE_CHARS = 80, 200, 4096
 GRID_BYTES = 64 * 1024  # how often a time is looked for where no candidate line has one
 _PROBED_LINES = 8
@@ -182,28 +183,42 @@ class Pass:
     def _window(self, window: Window) -> None:
         if window.offset + window.begin == 0:
             self._start(window)
-        data, offset, at, number = window.data, window.offset, window.begin, window.line
+        data, offset, learnt = window.data, window.offset, self.learnt
         passed = -(-offset // GRID_BYTES) * GRID_BYTES  # by an overlong line
-        self.learnt.probe_at = max(self.learnt.probe_at, passed)
-        hits = self.select(data[at : window.end])
-        for start, end in window.segments([at + hit for hit in hits]):
+        learnt.probe_at = max(learnt.probe_at, passed)
+        hits = self.select(data[window.begin : window.end])
+        at = floor = window.begin
+        number = window.line  # of the line at `at`
+        for hit in hits:
+            position = window.begin + hit
+            if position < floor or position >= window.end:
+                continue
+            start, end = window.segment(position, floor)
+            floor = max(end, position + 1)
+            if start == end:
+                continue
             number += data.count(b"\n", at, start)
             at = start
-            if self.learnt.probe_at < offset + start:
+            if learnt.probe_at < offset + start:
                 self._probe(window, offset + start)
-            steps, newest = self.learnt.steps, self.learnt.timeline.newest
-            if not self._short.take(window, start, end, number, steps, newest):
+            if not self._short.take(
+                window, start, end, number, learnt.steps, learnt.timeline.newest
+            ):
                 self._segment(window, start, end, number)
+            elif data.startswith(b"\n", end) and data.find(_STEP, end, end + _NEAR_BYTES) > 0:
+                after, steps = number + 1, learnt.steps
+                floor, number = self._short.run(data, end + 1, window.end, after, steps)
+                at = floor
         self._probe(window, window.offset + window.end)
 
     def _segment(self, window: Window, start: int, end: int, number: int) -> None:
         """One candidate line."""
         learnt = self.learnt
         raw = window.data[start:end]
-        stamp = self._clock.stamp(raw)
+        interest = self._interests(raw)
+        stamp = self._clock.stamp(raw) if interest.time else None
         if stamp and window.offset + start > learnt.seen_to:
             self._see(window, start, number, stamp)
-        interest = self._interests(raw)
         verbatim = decode(raw)
         prefix, text = split(plain(verbatim), self._node_names)
         if self.rank is not None and prefix.rank is None:

@@ -7,6 +7,7 @@ stand on them. Both ways tell the same.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple, Optional
 
 from raydiag.joblog.facts import Line, Prefix
@@ -19,6 +20,7 @@ _FORM = next(form for form in FORMATS if form.layout)
 _STEP = b"completed step: "  # what its layout begins with
 _STEP_BYTES = 16  # of the number and a comma
 _HEADS = 16384
+_LINE = re.compile(rb"([^\r\n]{0,256}?)completed step: (\d{1,14}),[^\r\n]{0,4096}\n")
 
 
 class _Head(NamedTuple):
@@ -75,3 +77,19 @@ class ShortWay:
         return values is not None and steps.leads(
             _FORM, step, values, head.prefix, head.where, number, near_time, self._file
         )
+
+    def run(
+        self, data: bytes, position: int, limit: int, number: int, steps: StepTally
+    ) -> tuple[int, int]:
+        """Takes the lines from `position` on that only repeat steps, as `take` would.
+
+        Where, before `limit`, the first line starts that does not, and its number.
+        """
+        heads = self._heads
+        while position < limit and (found := _LINE.match(data, position, limit)):
+            before, digits = found.groups()
+            head = heads.get(before)
+            if head is None or not steps.repeats(_FORM.id, head.where, int(digits), number):
+                break
+            position, number = found.end(), number + 1
+        return position, number

@@ -88,6 +88,7 @@ FORMATS: tuple[StepFormat, ...] = (
         counts_done=False,
         seconds=r"train_step_timing in s[:=]\s*",
         loss=r"\breduced_train_loss[:=]\s*",
+        shape=re.compile(rb"global_step[:=]"),
     ),
     StepFormat(  # DeepSpeed PipelineEngine
         "deepspeed-pipe",

@@ -118,6 +118,21 @@ def test_hard_cases_of_the_short_way(content: str, tmp_path: Path) -> None:
     _same_both_ways(content.encode())
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.one_of(st.integers(0, 30), st.just(-1)), max_size=60),
+    st.integers(1, 9),
+    st.sampled_from(["\n", "\n", "\r\n", "\r"]),
+)
+def test_steps_that_many_tasks_repeat(steps: list[int], tasks: int, feed: str) -> None:
+    rows = [
+        maxtext(step, prefix=f"{task:2}: ")[:-1] if step >= 0 else "2026-03-01 10:00:00 Error"
+        for step in sorted(steps[: len(steps) // 2]) + steps[len(steps) // 2 :]
+        for task in range(tasks)
+    ]
+    _same_both_ways(feed.join([*rows, ""]).encode())
+
+
 def test_the_short_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     monkeypatch.setattr(passes.Pass, "_segment", _noting(passes.Pass._segment, seen))
@@ -161,7 +176,7 @@ def test_no_form_is_ruled_out_that_a_line_is_of(text: str) -> None:
 
 def test_lines_that_only_mention_a_loss_are_of_no_interest() -> None:
     for text in ('"train_step_time": 0.4, "reduced_loss": 3.6', "moe_aux_loss_coeff=0.0,"):
-        assert Interests()(text.encode()) == Interest((), *[False] * 6)
+        assert Interests()(text.encode()) == Interest(False, (), *[False] * 6)
 
 
 @pytest.mark.parametrize("ends", ["\n", ""])
