@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Optional
 
 from raydiag.errors import ReadError
@@ -25,7 +25,7 @@ from raydiag.joblog.lines import (
     windows,
 )
 from raydiag.joblog.matches import MatchTally
-from raydiag.joblog.prefixes import plain, split
+from raydiag.joblog.prefixes import of_rank, on_host, plain, split
 from raydiag.joblog.saves import SavePattern, SaveTally
 from raydiag.joblog.short_way import ShortWay
 from raydiag.joblog.stages import StageTally
@@ -222,9 +222,9 @@ class Pass:
         verbatim = decode(raw)
         prefix, text = split(plain(verbatim), self._node_names)
         if self.rank is not None and prefix.rank is None:
-            prefix = replace(prefix, rank=self.rank)
+            prefix = of_rank(prefix, self.rank)
         if self.host is not None and prefix.host is None:
-            prefix = replace(prefix, host=self.host)
+            prefix = on_host(prefix, self.host)
         time = stamp.time if stamp else None
         line = Line(
             self._path,

@@ -62,7 +62,7 @@ def split(text: str, hosts: Collection[str] = ()) -> tuple[Prefix, str]:
     if prefix.host is None and ":" in rest[:64]:
         found = _NCCL.match(rest)
         if found:
-            prefix = _on_host(prefix, found[1])
+            prefix = on_host(prefix, found[1])
     return prefix, rest
 
 
@@ -124,5 +124,12 @@ def _writer(prefixes: str, host: str) -> Prefix:
 
 
 @lru_cache(maxsize=8192)
-def _on_host(prefix: Prefix, host: str) -> Prefix:
+def on_host(prefix: Prefix, host: str) -> Prefix:
+    """The same writer, its host known."""
     return replace(prefix, host=host)
+
+
+@lru_cache(maxsize=8192)
+def of_rank(prefix: Prefix, rank: int) -> Prefix:
+    """The same writer, its rank known."""
+    return replace(prefix, rank=rank)

@@ -155,10 +155,13 @@ class Answers:
             Where.of(labels, host) for labels, host in zip(frame.labels, hosts, strict=True)
         )
         values = frame.values
+        last = float(frame.times[-1]) if frame.times.size else -np.inf
         if answer.query.id != ALIVE:
             for index, labels in enumerate(frame.labels):
                 silent = self._silences.get((hosts[index], "host" in labels), ())
                 for start, end in silent:
+                    if start >= last:
+                        continue
                     values[index, (frame.times > start) & (frame.times < end)] = np.nan
         window = answer.query.window
         return Table(where, frame.times, values, window.step, first=window.start, last=window.end)

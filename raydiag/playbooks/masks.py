@@ -308,8 +308,9 @@ def sampled_at(
 
 
 def _power(answers: Answers, host: str) -> Optional[Series]:
-    table = answers.table("gpu-power").pick("avg", [host])
-    for where, values in table:
-        there = np.isfinite(values)
-        return Series({"host": where.host}, table.times[there], values[there])
-    return None
+    table = answers.table("gpu-power")
+    values = table.row(host, "avg")
+    if values is None:
+        return None
+    there = np.isfinite(values)
+    return Series({"host": host}, table.times[there], values[there])

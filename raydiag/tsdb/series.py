@@ -110,6 +110,9 @@ class Frame:
         values = np.full((len(rows), times.size), np.nan)
         was_nan = np.zeros(values.shape, dtype=np.bool_)
         for index, one in enumerate(rows):
+            if np.array_equal(one.times, times):  # the whole grid, as most rows have it
+                values[index] = one.values
+                continue
             values[index, np.searchsorted(times, one.times)] = one.values
             was_nan[index, np.searchsorted(times, one.nan_times)] = True
         return cls(tuple(one.labels for one in rows), times, values, was_nan)

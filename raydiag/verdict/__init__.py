@@ -14,7 +14,7 @@ from typing import Optional
 from raydiag import catalog, diagnosis
 from raydiag.model import Chain, Confidence, Coverage, Diagnosis, Finding, Severity
 from raydiag.playbooks.observed import Observation, RuledOut
-from raydiag.verdict.causes import HANGS, SYMPTOMS, cause, certainty, ordered, rank
+from raydiag.verdict.causes import HANGS, SYMPTOMS, causes, certainty, ordered, rank
 
 HEALTHY, UNKNOWN = "healthy", "unknown"
 _FAILING = ("failed", "hanging", "cancelled")
@@ -83,8 +83,8 @@ def explain(case: Case) -> Explained:
     """Findings in causal order, and one verdict."""
     observed = ordered(case.observations)
     findings = [one.finding for one in observed]
-    causes = [cause(index, observed, case.step_time_s) for index in range(len(observed))]
-    chains = [_in_time(chain) for chain in diagnosis.chains(findings, causes)]
+    parents = causes(observed, case.step_time_s)
+    chains = [_in_time(chain) for chain in diagnosis.chains(findings, parents)]
     by_finding = {id(one.finding): one for one in observed}
     chosen = _chosen(chains, by_finding, case)
     if chosen is not None:

@@ -116,24 +116,45 @@ def certainty(confidence: Confidence) -> int:
     return list(Confidence).index(confidence)
 
 
-def cause(
-    index: int, observed: Sequence[Observation], step_time_s: Optional[float]
-) -> Optional[int]:
-    """Position of what most likely caused a finding; None for a root."""
-    effect = observed[index]
-    able = [
-        number
-        for number, cause in enumerate(observed)
-        if number != index and _can_cause(cause, effect, step_time_s)
+def causes(observed: Sequence[Observation], step_time_s: Optional[float]) -> list[Optional[int]]:
+    """For each finding the position of what most likely caused it; None for a root."""
+    places: dict[str, list[int]] = {}
+    for number, one in enumerate(observed):
+        places.setdefault(one.finding.failure_class, []).append(number)
+    # By classes first: a fault of a thousand hosts is not compared with itself on all of them.
+    able = {
+        effect: sorted(
+            number
+            for one, numbers in places.items()
+            if effect in catalog.failures()[one].can_cause
+            for number in numbers
+        )
+        for effect in places
+    }
+    return [
+        _cause(index, able[one.finding.failure_class], observed, step_time_s)
+        for index, one in enumerate(observed)
     ]
-    return min(able, key=lambda number: _distance(observed[number], effect), default=None)
+
+
+def _cause(
+    index: int,
+    able: Iterable[int],
+    observed: Sequence[Observation],
+    step_time_s: Optional[float],
+) -> Optional[int]:
+    effect = observed[index]
+    found = [
+        number
+        for number in able
+        if number != index and _can_cause(observed[number], effect, step_time_s)
+    ]
+    return min(found, key=lambda number: _distance(observed[number], effect), default=None)
 
 
 def _can_cause(cause: Observation, effect: Observation, step_time_s: Optional[float]) -> bool:
-    """Whether class, place and time allow it."""
+    """Whether place and time allow it."""
     one, other = cause.finding, effect.finding
-    if other.failure_class not in catalog.failures()[one.failure_class].can_cause:
-        return False
     if cause.facts.get("cleared") and other.failure_class in SYMPTOMS:
         return False  # it ended, and what it should explain went on
     if cause.before_job and not effect.before_job:
