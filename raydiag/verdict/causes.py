@@ -131,10 +131,30 @@ def causes(observed: Sequence[Observation], step_time_s: Optional[float]) -> lis
         )
         for effect in places
     }
-    return [
+    found = [
         _cause(index, able[one.finding.failure_class], observed, step_time_s)
         for index, one in enumerate(observed)
     ]
+    return [
+        None if _runs_backwards(index, found, observed) else cause
+        for index, cause in enumerate(found)
+    ]
+
+
+def _runs_backwards(
+    index: int, found: Sequence[Optional[int]], observed: Sequence[Observation]
+) -> bool:
+    """Whether undated findings in between lead to a cause that is later than its effect."""
+    onset, above = observed[index].finding.onset, found[index]
+    seen = {index}
+    while onset is not None and above is not None and above not in seen:
+        seen.add(above)
+        began = observed[above].finding.onset
+        if began is not None:
+            slack = max(observed[above].uncertainty_s, observed[index].uncertainty_s, _SLACK_S)
+            return above != found[index] and began > onset + slack
+        above = found[above]
+    return False
 
 
 def _cause(
