@@ -9,12 +9,14 @@ READY := .venv/.ready
 probe: $(READY)
 	@$(BIN)/raydiag probe --all-nodes --address local || [ $$? -eq 1 ] || [ $$? -eq 3 ]
 
-# Everything: lint, types, unit tests, and the tests on a real Ray and on simulated hosts.
+# Everything: lint, types, unit tests, and the tests on a real Prometheus, a real Ray, simulated hosts.
 test: lint unit
+	$(BIN)/pytest -q -n 2 -m prometheus
 	$(BIN)/pytest -m cluster
 
+# Three workers: on two cores one of them mostly waits, for a hang to be noticed.
 unit: $(READY) prometheus
-	$(BIN)/pytest -q -n 2 -m 'not cluster'
+	$(BIN)/pytest -q -n 3 -m 'not cluster and not prometheus'
 
 # A real Prometheus for the tests of raydiag tsdb: of the machine, else unpacked below .cache.
 prometheus:

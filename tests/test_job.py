@@ -26,10 +26,13 @@ from tests.incidents.truth import Incident
 SMALL = Options(nodes=3, gpus=2, ports=1, minutes=25, interval_s=15)
 _SCHEMA = Path(raydiag.__file__).with_name("schemas") / "diagnose.json"
 SCHEMA = json.loads(_SCHEMA.read_text())
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("promtool") and shutil.which("prometheus")),
-    reason="promtool and prometheus are not on PATH",
-)
+pytestmark = [
+    pytest.mark.prometheus,
+    pytest.mark.skipif(
+        not (shutil.which("promtool") and shutil.which("prometheus")),
+        reason="promtool and prometheus are not on PATH",
+    ),
+]
 Made = Callable[[str], Incident]
 
 

@@ -18,6 +18,8 @@ from tests.tsdb import promtool, samples
 from tests.tsdb.conftest import Live
 from tests.tsdb.promtool import OneSeries
 
+pytestmark = pytest.mark.prometheus
+
 
 def look(data: Path, expected: Sequence[str] = samples.HOSTS, **more: object) -> Discovery:
     with open_directory(str(data)) as found:

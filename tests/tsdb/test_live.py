@@ -2,9 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from raydiag.tsdb import live as finder
 from raydiag.tsdb.connection import connect, open_directory
 from tests.tsdb.conftest import Live
+
+pytestmark = pytest.mark.prometheus
 
 
 def port(url: str) -> int:

@@ -20,7 +20,7 @@ PARAMS = [
     pytest.param(
         row,
         id=f"{table}: {row.name}",
-        marks=[] if row.name in QUICK else [pytest.mark.cluster],
+        marks=[pytest.mark.prometheus if row.name in QUICK else pytest.mark.cluster],
     )
     for table, row in CASES
 ]
