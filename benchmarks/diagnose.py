@@ -2,6 +2,7 @@
 
     python benchmarks/diagnose.py                 1,000 nodes of 8 GPUs, one hour at 15 s
     python benchmarks/diagnose.py --nodes 100     a tenth of it; building takes 1.5 s for 10 nodes
+    python benchmarks/diagnose.py --keep DIR      builds in DIR, and next time takes what is there
 
 The job is an incident of tests/incidents with a port that degrades, cut to about 150 series a node.
 Needs numpy, `prometheus` and `promtool`.
@@ -13,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -173,11 +175,22 @@ def bare(url: str, asked: Sequence[dict[str, Any]]) -> int:
     return peak
 
 
-def run(nodes: int, minutes: float) -> None:
+def _incident(nodes: int, minutes: float, out: Path) -> Incident:
+    """What an earlier run built in `out`, else built now."""
+    kept = out / "incident.pickle"  # our own file, as we left it
+    if kept.is_file():
+        return pickle.loads(kept.read_bytes())  # type: ignore[no-any-return]
+    incident = build(nodes, minutes, out)
+    kept.write_bytes(pickle.dumps(incident))
+    return incident
+
+
+def run(nodes: int, minutes: float, keep: Path | None = None) -> None:
     print(f"diagnose: {nodes} nodes x 8 GPUs, {minutes:.0f} min of training, every 15 s")
     with tempfile.TemporaryDirectory(prefix="diagnose-bench-") as place:
         begun = time.monotonic()
-        incident = build(nodes, minutes, Path(place, "outputs"))
+        out = keep / f"{nodes}x{minutes:.0f}" if keep else Path(place, "outputs")
+        incident = _incident(nodes, minutes, out)
         metas = Path(incident.job_dir, "prometheus").glob("*/meta.json")
         stats = [json.loads(path.read_text())["stats"] for path in metas]
         _show("built in", f"{time.monotonic() - begun:.0f} s", "-")
@@ -226,12 +239,13 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="what raydiag diagnose costs")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=55, help="of training, in about 5 more")
+    parser.add_argument("--keep", type=Path, help="build here, or take what was built here before")
     asked = parser.parse_args(argv)
     missing = [name for name in ("prometheus", "promtool") if not shutil.which(name)]
     if missing:
         print(f"diagnose: left out: {missing[0]} is not on PATH")
         return 0
-    run(asked.nodes, asked.minutes)
+    run(asked.nodes, asked.minutes, asked.keep)
     small()
     return 0
 
