@@ -53,7 +53,8 @@ ARROWS = {
     "tsdb": FOUNDATION,
     "playbooks": FOUNDATION | {"catalog", "tsdb"},
     "verdict": FOUNDATION | {"catalog", "diagnosis", "playbooks"},
-    "job": FOUNDATION | {"joblog", "triage", "tsdb", "playbooks", "verdict"},
+    "job": FOUNDATION
+    | {"joblog", "triage", "tsdb", "playbooks", "diagnosis", "rules", "verdict"},
     "comparison": FOUNDATION
     | {"catalog", "joblog", "triage", "tsdb", "playbooks", "diagnosis", "verdict", "job"},
     "render": FOUNDATION | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison"},

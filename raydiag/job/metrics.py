@@ -15,6 +15,7 @@ import numpy as np
 from raydiag import playbooks
 from raydiag.errors import CannotRun
 from raydiag.job.logged import job_of, logged, start_of, with_log
+from raydiag.job.nodes import Nodes
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Coverage, Evidence, HostUnread, Status, Window
 from raydiag.playbooks import masks, observability
@@ -51,6 +52,15 @@ class Request:
     every_playbook: bool = False
     deadline_s: float = DEADLINE_S
     say: Say = lambda text: None  # progress
+    origin: str = ""  # what people call the server, where the URL is a tunnel's
+    no_metrics: str = ""  # why there is no server to ask; "": look for what there is
+    no_log: str = ""  # why there is no log
+    nodes: Optional[Nodes] = None  # of the live cluster, where they were asked
+    unread: tuple[HostUnread, ...] = ()  # what could not be reached before all this
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return self.nodes.hosts if self.nodes is not None else ()
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,9 @@ def look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> S
     seen = Seen()
     directory = facts.resolved.job_dir
     data = Path(directory) / "prometheus" if directory else None
+    if request.no_metrics and not (data and data.is_dir()):
+        seen.log_only = request.no_metrics
+        return seen
     if request.prometheus is None and not facts.header.ray and not (data and data.is_dir()):
         seen.log_only = _NO_RAY
         return seen
@@ -97,7 +110,11 @@ def look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> S
         seen.observations.append(observability.empty(str(error), _why_empty(facts, logs)))
     except CannotRun as error:
         if request.prometheus is not None and not seen.notes:
-            raise
+            if request.nodes is None:
+                raise
+            seen.log_only = str(error)
+            seen.unread.append(HostUnread("", request.prometheus, Status.ERROR, str(error)))
+            return seen
         missing = data is None or not data.is_dir()
         seen.log_only = "the job has no Prometheus directory" if missing else str(error)
         if missing:
@@ -120,7 +137,7 @@ def _opened(directory: Optional[str], request: Request, seen: Seen) -> Iterator[
                 raise
             seen.notes.append(f"{error}: the job's directory was read instead")
         else:
-            yield live
+            yield replace(live, origin=request.origin) if request.origin else live
             return
     if directory is None:
         raise CannotRun("there is no job directory beside the log, so no metrics")
@@ -151,9 +168,11 @@ def _ask(
     """Discover, verify, ask, judge; what comes of it goes into `seen`."""
     limit = time.monotonic() + request.deadline_s
     now = moment.now if moment.now is not None else time.time()
-    hosts = facts.header.nodelist
+    hosts = facts.header.nodelist or request.hosts
+    addresses = request.nodes.addresses if request.nodes is not None else {}
     request.say("looking at what the metrics hold ...")
-    found = discover(connection, now, hosts, facts.header.nnodes)
+    since = _since(connection, moment, now, request)
+    found = discover(connection, now, hosts, facts.header.nnodes, addresses, since)
     seen.unread += [HostUnread("", u.source, u.status, u.reason) for u in found.unread]
     failed = [one for one in connection.client.asked if one.status is not Status.OK]
     if found.window is None and failed:
@@ -165,7 +184,7 @@ def _ask(
         seen.log_only = "the job's Prometheus holds no samples"
         seen.observations.append(observability.empty(why, _why_empty(facts, logs)))
         return
-    identity = check(connection.client, found, logged(facts))
+    identity = check(connection.client, found, replace(logged(facts), hosts=hosts))
     if identity.belief is Belief.WRONG:
         seen.log_only = "the metrics belong to another job"
         seen.observations.append(observability.wrong_job(connection.origin, identity.reason))
@@ -213,6 +232,16 @@ def _ask(
         tuple(connection.client.asked),
         connection.origin,
     )
+
+
+def _since(
+    connection: Connection, moment: Moment, now: float, request: Request
+) -> Optional[Window]:
+    """Of a server that runs longer than the job, the time since Ray started the job."""
+    start = request.nodes.snapshot.job_start if request.nodes is not None else None
+    if not connection.live or not moment.alive or start is None or start >= now:
+        return None
+    return Window(start, now)
 
 
 def _haunted(observation: Observation, context: Context) -> bool:

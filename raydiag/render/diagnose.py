@@ -20,6 +20,7 @@ from raydiag.render.diagnose_content import (
     ruled_out,
     said,
     seen,
+    story,
     verdict_chain,
 )
 from raydiag.render.escape import terminal
@@ -36,7 +37,7 @@ def text_report(examined: Examined, colour: bool, width: int, every: bool) -> st
         *(_group(one, examined, page, every) for one in others(examined, every)),
         _list(page, "RULED OUT", [f"{o.failure_class}: {o.why}" for o in ruled_out(examined)]),
         *(_playbook(one, page, every) for one in reports(examined)),
-        _list(page, "LOG", [" ".join(examined.triage.story)]),
+        _list(page, "LOG", [story(examined)]),
         _list(page, "NOTES", examined.notes),
         _list(page, "COVERAGE", list(coverage_lines(examined))),
         page.wrap(terminal(footer(examined))),

@@ -113,8 +113,9 @@ def said(row: Row) -> str:
 
 def coverage_lines(examined: Examined) -> Iterator[str]:
     coverage = examined.explained.diagnosis.coverage
-    if examined.log_only:
-        yield f"Metrics: none. {examined.log_only[:1].upper()}{examined.log_only[1:]}."
+    for what, why in (("Log", examined.no_log), ("Metrics", examined.log_only)):
+        if why:
+            yield f"{what}: none. {why[:1].upper()}{why[1:]}."
     if coverage.asked:
         yield f"{coverage.answered} of {count(coverage.asked, 'node')} seen."
     for reason, hosts in _by(coverage.blind, lambda one: str(one.reason)):
@@ -133,8 +134,24 @@ def _by(items: Iterable[_Item], key: Callable[[_Item], str]) -> list[tuple[str, 
     return list(grouped.items())
 
 
+def place(examined: Examined) -> str:
+    """What was diagnosed: the log, else the cluster, else the server."""
+    if not examined.no_log:
+        return examined.triage.log
+    if examined.nodes is not None:
+        return str(examined.nodes.cluster.get("address") or examined.triage.log)
+    return examined.metrics.origin if examined.metrics is not None else examined.triage.log
+
+
+def story(examined: Examined) -> str:
+    """What the log tells; "" without one."""
+    return "" if examined.no_log else " ".join(examined.triage.story)
+
+
 def footer(examined: Examined) -> str:
-    parts = [f"raydiag {__version__}", examined.triage.log]
+    parts = [f"raydiag {__version__}", place(examined)]
+    if examined.nodes is not None and examined.nodes.cluster.get("address") != parts[-1]:
+        parts.append(str(examined.nodes.cluster.get("address")))
     seen = examined.metrics
     if seen is not None:
         parts += [seen.origin, f"identity {seen.identity.belief.value}"]
