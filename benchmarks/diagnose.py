@@ -17,6 +17,7 @@ import os
 import pickle
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ from tests.incidents.signals import Signals
 from tests.incidents.truth import Incident
 
 _ASKING = ("diagnose", "--all", "--prometheus")
+_TURNS = 3
 _SAMPLE_LIMIT = 50_000_000  # Prometheus' default of --query.max-samples
 # Runs a command; its last line on stderr: wall and CPU seconds, peak memory in KiB, exit code.
 _LAUNCHER = """
@@ -211,18 +213,25 @@ def run(nodes: int, minutes: float, keep: Path | None = None) -> None:
         with server(data) as (url, pid):
             warm = raydiag(incident, *_ASKING, url, pid=pid)
             asked = queries(warm.document)
-            before = _server_cpu_s(pid)
-            peak = bare(url, asked)
-            floor_s = _server_cpu_s(pid) - before
-            ours = raydiag(incident, *_ASKING, url, pid=pid)
+            # In turns: a busy machine makes both dearer.
+            floors, all_ours, peak = [], [], 0
+            for _ in range(_TURNS):
+                before = _server_cpu_s(pid)
+                peak = bare(url, asked)
+                floors.append(_server_cpu_s(pid) - before)
+                all_ours.append(raydiag(incident, *_ASKING, url, pid=pid))
+        floor_s = statistics.median(floors)
+        ours_s = statistics.median(one.server_cpu_s for one in all_ours)
+        cpu_s = statistics.median(one.cpu_s for one in all_ours)
+        ours = max(all_ours, key=lambda one: one.peak_mib)
         _show("verdict", str(ours.document["verdict"]["class"]), "rdma-degraded")
         _show("queries of all playbooks", str(len(asked)), "<= 40")
         _show("queries in all", str(ours.document["metrics"]["queries"]), "-")
         _show("server, bare queries", f"{floor_s:.2f} s CPU", "-")
-        ratio = ours.server_cpu_s / floor_s if floor_s else float("nan")
-        _show("server, raydiag", f"{ours.server_cpu_s:.2f} s CPU", "-")
+        ratio = ours_s / floor_s if floor_s else float("nan")
+        _show("server, raydiag", f"{ours_s:.2f} s CPU", "-")
         _show("raydiag's share against bare", f"{ratio:.2f}", "<= 1.5")
-        _show("raydiag itself", f"{ours.cpu_s:.2f} s CPU", "<= 4 s CPU")
+        _show("raydiag itself", f"{cpu_s:.2f} s CPU", "<= 4 s CPU")
         _show("raydiag, peak memory", f"{ours.peak_mib:.0f} MiB", "<= 400 MiB")
         share = peak / _SAMPLE_LIMIT
         _show("largest query, of the server's sample limit", f"{share:.2%}", "<= 5 %")

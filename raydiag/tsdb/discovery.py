@@ -9,6 +9,7 @@ first samples, are told by a grid, so that they are right within its step (15 s 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
@@ -36,8 +37,9 @@ _SAMPLED = (
     *("hw_rdma_port_state", "hw_procs_running", "hw_tcp_retransmits_total", "hw_mem_dirty_bytes"),
     *("hw_io_pressure_full_pct", "hw_oom_kills_total", "hw_net_rx_bytes_total"),
 )
-_MANY = ("hw_gpu_", "hw_rdma_")  # families with several series a host
-_MAIN = ("hw_", "ray_node_", "tb_", "up")  # looked at most closely
+# Families with several series a host, and the label that tells these apart.
+_MANY = {"hw_gpu_": "gpu", "hw_rdma_": "device"}
+_MAIN = ("hw_", "ray_node_", "tb_")  # looked at most closely
 _EVALUATIONS = 300_000  # of one query: a second of the server's time
 _LOOKBACK_S = 240.0  # below any server's lookback, so that a grid misses no sample
 _FINEST_S, _COARSE_S = 15.0, 60.0
@@ -138,6 +140,7 @@ class _Look:
         self._bounds = within
         self._opening_s = slack_s + _LOOKBACK_S
         self.gpus: dict[str, int] = {}  # by the label `host`
+        self._one: dict[str, str] = {}  # the commonest GPU or port by family
         self.unread: list[Unread] = []
         self.grouped: dict[str, list[str]] = {}
         for metric in metrics:
@@ -174,12 +177,18 @@ class _Look:
             return {}
         rows: dict[_Key, Mapping[str, str]] = {}
         gpus: dict[str, set[str]] = {}
+        ones: dict[str, Counter[str]] = {prefix: Counter() for prefix in _MANY}
         for labels in found.data:
             family = family_of(labels.get("__name__", ""))
             rows.setdefault(_key(family, labels), labels)
+            if family in ones:
+                ones[family][labels.get(_MANY[family], "")] += 1
             if family == "hw_gpu_" and "gpu" in labels:
                 gpus.setdefault(labels.get("host", ""), set()).add(labels["gpu"])
         self.gpus = {host: len(one) for host, one in gpus.items()}
+        self._one = {
+            family: most[0][0] for family, one in ones.items() if (most := one.most_common(1))
+        }
         return rows
 
     def _last(self) -> dict[_Key, float]:
@@ -191,11 +200,19 @@ class _Look:
         return self._edges("discovery-last", terms, self._bounds.end)
 
     def _first(self) -> dict[_Key, float]:
-        """Of what has samples in the first minutes; what came later is not in it."""
+        """Of what has samples in the first minutes; what came later is not in it.
+
+        One GPU and one port of a host stand for all of them; hosts that lack just that one are
+        asked for by themselves, as those that came late are.
+        """
         terms = {}
         for prefix, metric in self.sampled.items():
             step = _FINEST_S if prefix in _MAIN else _COARSE_S
-            terms[prefix] = _edge("min", promql.selector(metric), self._opening_s, step)
+            one = self._one.get(prefix)
+            match = {_MANY[prefix]: promql.any_of([one])} if one else {}
+            terms[prefix] = _edge(
+                "min", promql.selector(metric, match=match), self._opening_s, step
+            )
         return self._edges("discovery-first", terms, self._bounds.start + self._opening_s)
 
     def _drill(self, query_id: str, kind: str, keys: Iterable[_Key]) -> dict[_Key, float]:
