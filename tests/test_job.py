@@ -230,7 +230,13 @@ def test_a_server_that_does_not_answer_leaves_the_directory(
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [([], 2), (["/nowhere/at/all"], 4), (["--deadline", "0", "x"], 2), (["--now", "soon", "x"], 2)],
+    [
+        (["--address", "http://127.0.0.1:1"], 4),
+        (["/nowhere/at/all"], 4),
+        (["-J", "x"], 2),
+        (["--deadline", "0", "x"], 2),
+        (["--now", "soon", "x"], 2),
+    ],
 )
 def test_what_cannot_be_asked_is_one_line(
     arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]

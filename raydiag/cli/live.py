@@ -97,7 +97,7 @@ def _cluster(
         nodes = _probed(found, api, address, progress, stack)
     except CannotRun as error:
         if arguments.job is None and arguments.prometheus is None:
-            raise
+            raise CannotRun(f"{error}; or name a job's directory, log or id") from None
         source = arguments.ssh or arguments.address or "the cluster"
         found = _log_of(arguments, progress)
         return replace(found, unread=(HostUnread("", source, Status.ERROR, str(error)),))

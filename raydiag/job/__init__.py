@@ -14,6 +14,7 @@ from typing import Optional
 from raydiag import diagnosis, triage, verdict
 from raydiag.job import nodes as _nodes
 from raydiag.job.conclusion import concluded
+from raydiag.job.contradictions import contradictions
 from raydiag.job.joined import joined
 from raydiag.job.metrics import Metrics, Request, Seen, look
 from raydiag.job.nodes import Nodes
@@ -42,6 +43,7 @@ class Examined:
     notes: tuple[str, ...] = ()
     no_log: str = ""
     nodes: Optional[Nodes] = None
+    training: str = ""  # where training series come from that the metrics lack
 
     @property
     def exit_code(self) -> int:
@@ -59,8 +61,10 @@ def examine(facts: JobFacts, moment: Moment, request: Request) -> Examined:
     told = [*_told(judged, seen, status), *seen.observations]
     coverage = _coverage(judged, seen, request)
     if probed is not None and request.nodes is not None:
+        at_odds = tuple(contradictions(told, request.nodes.snapshot))
         told = joined(told, list(_nodes.observed(probed)), request.nodes.snapshot)
         series = seen.coverage
+        coverage = replace(coverage, unread=(*coverage.unread, *at_odds))
         coverage = _nodes.coverage(probed.coverage, series, coverage, request.nodes.hosts)
     idle = request.nodes is not None and request.nodes.idle and status == "unknown"
     progress = judged.progress
@@ -86,6 +90,7 @@ def examine(facts: JobFacts, moment: Moment, request: Request) -> Examined:
         notes,
         request.no_log,
         request.nodes,
+        seen.training,
     )
 
 

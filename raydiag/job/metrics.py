@@ -14,6 +14,7 @@ import numpy as np
 
 from raydiag import playbooks
 from raydiag.errors import CannotRun
+from raydiag.job import event_files
 from raydiag.job.logged import job_of, logged, start_of, with_log
 from raydiag.job.nodes import Nodes
 from raydiag.joblog.facts import JobFacts
@@ -23,7 +24,8 @@ from raydiag.playbooks.answers import Answers
 from raydiag.playbooks.context import GHOST, Context
 from raydiag.playbooks.masks import Steps
 from raydiag.playbooks.observed import Observation, Outcome, Report
-from raydiag.playbooks.stack import Stack
+from raydiag.playbooks.stack import Stack, observation
+from raydiag.playbooks.training import Training
 from raydiag.triage.verdict import JobStatus, Moment
 from raydiag.triage.verdict import Verdict as Triage
 from raydiag.tsdb import stack_logs
@@ -52,6 +54,7 @@ class Request:
     every_playbook: bool = False
     deadline_s: float = DEADLINE_S
     say: Say = lambda text: None  # progress
+    connection: Optional[Connection] = None  # that is open, and stays so
     origin: str = ""  # what people call the server, where the URL is a tunnel's
     no_metrics: str = ""  # why there is no server to ask; "": look for what there is
     no_log: str = ""  # why there is no log
@@ -88,6 +91,7 @@ class Seen:
     steps: Steps = field(default_factory=Steps)
     window: Optional[Window] = None
     notes: list[str] = field(default_factory=list)
+    training: str = ""  # where the training series come from, where not all are the metrics' own
 
 
 def look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> Seen:
@@ -129,6 +133,13 @@ def look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> S
 @contextlib.contextmanager
 def _opened(directory: Optional[str], request: Request, seen: Seen) -> Iterator[Connection]:
     """The server that was named; where it does not answer, what lies in the directory."""
+    if request.connection is not None:
+        if request.prometheus is not None and not request.connection.live:
+            seen.notes.append(
+                f"{request.prometheus} does not answer: the job's directory was read instead"
+            )
+        yield request.connection
+        return
     if request.prometheus is not None:
         try:
             live = connect(request.prometheus)
@@ -201,7 +212,9 @@ def _ask(
         left = max(limit - time.monotonic(), 1.0)
         return list(connection.client.ask_all(queries, left, progress).values())
 
-    answers = Answers(ask(playbooks.plan(context)), found)
+    told = Answers(ask(playbooks.plan(context)), found)
+    own = masks.steps_of(told)
+    answers = _with_event_files(told, facts, window, moment, seen, connection.origin)
     seen.steps = masks.steps_of(answers)
     every = with_log(seen.steps, facts)
     context = replace(context, job=replace(context.job, start=start_of(facts, every)))
@@ -212,7 +225,7 @@ def _ask(
         # Of a row without any sample numpy warns, and gives the NaN that is wanted.
         warnings.simplefilter("ignore", RuntimeWarning)
         outcome = playbooks.run(context, answers)
-    stack = Stack(context, answers, logs, seen.steps, judged.progress.last_step, facts.header.ray)
+    stack = Stack(context, answers, logs, own, judged.progress.last_step, facts.header.ray)
     watched, report = observability.judge(stack)
     dead = {
         one.finding.host
@@ -232,6 +245,28 @@ def _ask(
         tuple(connection.client.asked),
         connection.origin,
     )
+
+
+def _with_event_files(
+    told: Answers, facts: JobFacts, window: Window, moment: Moment, seen: Seen, origin: str
+) -> Answers:
+    """Also the steps that training wrote and the metrics lack, and that they lack them."""
+    events = event_files.read(facts, window, moment.alive)
+    training = Training.of(told)
+    last_at = float(training.times[-1]) if training.times.size else None
+    missing = event_files.compared(events, np.unique(training.steps), last_at)
+    seen.unread += missing.unread
+    seen.observations += [
+        observation("tb-bridge-gap", "event-file", one.evidence, onset=one.onset, until=window.end)
+        for one in missing.findings(origin)
+    ]
+    if not missing.missing:
+        return told
+    seen.training = (
+        f"{missing.missing_total} of {missing.steps} steps are missing in the metrics and were "
+        f"read from {', '.join(missing.files)}"
+    )
+    return event_files.filled(told, events, missing)
 
 
 def _since(

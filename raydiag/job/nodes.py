@@ -54,7 +54,7 @@ def of_job(nodes: Nodes, nodelist: Sequence[str], start: Optional[float]) -> Nod
     if not own or len(own) == len(snapshot.nodes):
         return replace(nodes, snapshot=snapshot)
     left = len(snapshot.nodes) - len(own)
-    note = f"{left} nodes of the cluster are not on the job's list and were left out"
+    note = f"{left} of the cluster's nodes left out: not on the job's list"
     return replace(nodes, snapshot=replace(snapshot, nodes=own), notes=(*nodes.notes, note))
 
 

@@ -116,6 +116,8 @@ def coverage_lines(examined: Examined) -> Iterator[str]:
     for what, why in (("Log", examined.no_log), ("Metrics", examined.log_only)):
         if why:
             yield f"{what}: none. {why[:1].upper()}{why[1:]}."
+    if examined.training:
+        yield f"training series: {examined.training}"
     if coverage.asked:
         yield f"{coverage.answered} of {count(coverage.asked, 'node')} seen."
     for reason, hosts in _by(coverage.blind, lambda one: str(one.reason)):

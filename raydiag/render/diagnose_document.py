@@ -110,6 +110,7 @@ def _metrics(examined: Examined) -> Optional[dict[str, Any]]:
             for one in seen.context.masks
         ],
         "queries": len(seen.asked),
+        "training": examined.training or "metrics",
     }
 
 
