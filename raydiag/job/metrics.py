@@ -15,7 +15,7 @@ import numpy as np
 from raydiag import playbooks
 from raydiag.errors import CannotRun
 from raydiag.job import event_files
-from raydiag.job.logged import job_of, logged, start_of, with_log
+from raydiag.job.logged import job_of, logged, placed_by_power, start_of, with_log
 from raydiag.job.nodes import Nodes
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Coverage, Evidence, HostUnread, Status, Window
@@ -216,9 +216,13 @@ def _ask(
     own = masks.steps_of(told)
     answers = _with_event_files(told, facts, window, moment, seen, connection.origin)
     seen.steps = masks.steps_of(answers)
-    every = with_log(seen.steps, facts)
+    every, slack_s = with_log(seen.steps, facts), 0.0
+    if not len(every):
+        placed = placed_by_power(answers, facts)
+        every, slack_s = placed.steps, placed.slack_s
+        context = _trained(context, every)
     context = replace(context, job=replace(context.job, start=start_of(facts, every)))
-    context = replace(context, masks=masks.of_job(context, answers, every))
+    context = replace(context, masks=masks.of_job(context, answers, every, slack_s))
     left = playbooks.MOST_QUERIES - len(connection.client.asked)
     answers = answers.also(ask(playbooks.drill(context, answers, max(left, 0))))
     with warnings.catch_warnings():
@@ -277,6 +281,17 @@ def _since(
     if not connection.live or not moment.alive or start is None or start >= now:
         return None
     return Window(start, now)
+
+
+def _trained(context: Context, steps: Steps) -> Context:
+    """With what is known of training from steps that have no series."""
+    if not len(steps):
+        return context
+    start, end = float(steps.ended_at[0]), float(steps.ended_at[-1])
+    job = context.job
+    if job.last_step_time is None and job.last_step == steps.last:
+        job = replace(job, last_step_time=end)
+    return replace(context, job=job, trained=Window(start, end))
 
 
 def _haunted(observation: Observation, context: Context) -> bool:

@@ -6,6 +6,7 @@ against the other GPUs of the node or the job, and count as symptoms.
 
 from __future__ import annotations
 
+import math
 from typing import Optional
 
 import numpy as np
@@ -222,7 +223,7 @@ def _scatter(row: Floats) -> float:
     known = row[~np.isnan(row)]
     if known.size < 3:
         return 0.0
-    return _TO_SIGMA * float(np.median(np.abs(np.diff(known)))) / np.sqrt(2.0)
+    return _TO_SIGMA * float(np.median(np.abs(np.diff(known)))) / math.sqrt(2.0)
 
 
 def spreads(steady: Table) -> dict[str, float]:
@@ -258,7 +259,7 @@ def _outlier(scene: Scene, each: Table, host: str) -> tuple[float, Optional[int]
     at = int(np.argmax(gaps))
     odd = int(np.argmax(np.abs(means[:, known][:, at])))
     furthest = float(means[odd, known][at])
-    if abs(furthest) <= _CERTAIN * _scatter(away[odd]) / np.sqrt(_width(each.step_s, SMOOTH_S)):
+    if abs(furthest) <= _CERTAIN * _scatter(away[odd]) / math.sqrt(_width(each.step_s, SMOOTH_S)):
         return 0.0, None, None
     sign = 1 if furthest > 0 else -1
     time = float(each.times[min(int(np.flatnonzero(known)[at]), each.times.size - 1)])

@@ -173,8 +173,10 @@ class Scene:
     @cached_property
     def trained(self) -> Optional[tuple[float, float]]:
         """First and last completed step; None without steps."""
-        times = self.training.times
-        return (float(times[0]), float(times[-1])) if times.size > 1 else None
+        times, placed = self.training.times, self.context.trained
+        if times.size > 1:
+            return float(times[0]), float(times[-1])
+        return (placed.start, placed.end) if placed is not None else None
 
     # ---- steps that stop
 
