@@ -30,7 +30,9 @@ _NOTHING = ("", ".", "..", "/", "outputs", "tmp", "home", "data", "true", "false
 class JobNames(Names):
     """All names of one report, be it about several jobs."""
 
-    def __init__(self, hosts: Iterable[str], everything: Any) -> None:
+    def __init__(self, hosts: Iterable[str], everything: Any, numbered: bool = False) -> None:
+        """`numbered`: an id by itself becomes a number, for reports that say "job" before it."""
+        self._numbered = numbered
         known = [name for name in dict.fromkeys(hosts) if name]
         super().__init__(known, (), everything)
         self._same: dict[int, tuple[Any, Any]] = {}
@@ -81,7 +83,7 @@ class JobNames(Names):
         if known is None:
             plain = self._known_names().sub(self._literal, text)
             if plain in self._ids:
-                plain = self._ids[plain]
+                plain = self._ids[plain].removeprefix("job-" if self._numbered else "")
             plain = _FOLDED.sub(self._folded, plain)
             told = super().text(_PATH.sub(self._path, plain))
             self._texts[text] = known = told
@@ -97,7 +99,7 @@ class JobNames(Names):
                 parts.append(rf"\b(?P<job{len(parts)}>[Jj])ob[ _-]?{plain}(?![\w.]*\d)")
                 if len(one) >= _LONG_ID:
                     parts.append(
-                        rf"(?<![A-Za-z0-9])(?<!\d\.)(?<!step )(?<!step: ){plain}(?!\w|\.\d)"
+                        rf"(?<![A-Za-z0-9])(?<!\d\.)(?<!step )(?<!step: ){plain}(?![A-Za-z0-9]|\.\d)"
                     )
                 else:
                     parts.append(rf"(?<=/){plain}(?=[-.])")
@@ -110,7 +112,10 @@ class JobNames(Names):
             return self._literals[whole]
         number = next(one for one in sorted(self._ids, key=len, reverse=True) if one in whole)
         stand_in = self._ids[number]
-        return f"{whole[0]}{stand_in[1:]}" if match.lastgroup else stand_in
+        if match.lastgroup is None:
+            return stand_in
+        word = stand_in.replace("-", " ") if self._numbered else stand_in
+        return whole[0] + word[1:]
 
     def _path(self, match: re.Match[str]) -> str:
         path = match[0]

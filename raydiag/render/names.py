@@ -127,7 +127,7 @@ class Names:
         changes: dict[str, Any] = {}
         for one in fields(record):
             old = getattr(record, one.name)
-            if one.name in _VERBATIM or type(old) in _NUMBERS:
+            if type(old) in _NUMBERS or (one.name in _VERBATIM and isinstance(old, str)):
                 continue
             if one.name in _HOST_FIELDS:
                 new = self._host(old)

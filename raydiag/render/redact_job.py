@@ -32,7 +32,7 @@ def redacted_diagnosis(examined: Examined) -> Examined:
 def redacted_comparison(found: Comparison) -> Comparison:
     hosts = [name for side in found.sides for name in _of_job(side.examined)]
     hosts += [name for side in found.sides for name in side.facts.header.nodelist]
-    names = JobNames(hosts, found)
+    names = JobNames(hosts, found, numbered=True)
     for side in found.sides:
         _know(names, side.examined.triage, side.asked)
         for settings in (side.settings.given, side.settings.effective):

@@ -35,7 +35,7 @@ print(opener.open(sys.argv[1], timeout=5).read().decode())
 def metrics(host: str, cycle: int) -> str:
     """Of a node that is well."""
     named = f'host="{host}"'
-    lines = [f'hw_scrape_duration_seconds{{{named}}} {0.1 + cycle % 7 / 1000:.3f}']
+    lines = [f"hw_scrape_duration_seconds{{{named}}} {0.1 + cycle % 7 / 1000:.3f}"]
     for gpu in range(GPUS):
         labels = f'{{gpu="{gpu}",{named}}}'
         lines += [
