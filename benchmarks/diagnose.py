@@ -149,7 +149,10 @@ def raydiag(incident: Incident, *more: str, pid: int | None = None) -> Run:
         # Through a small process: what a child needs at most is told as no less than its parent had
         # when it was started, and we have built a job of a thousand nodes.
         told = subprocess.run(
-            [sys.executable, "-c", _LAUNCHER, *command], stdout=out, stderr=subprocess.PIPE
+            [sys.executable, "-c", _LAUNCHER, *command],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            env=_as_installed(),
         )
         wall, cpu, peak_kib, code = json.loads(told.stderr.splitlines()[-1])
         out.seek(0)
@@ -158,6 +161,12 @@ def raydiag(incident: Incident, *more: str, pid: int | None = None) -> Run:
         raise SystemExit(f"raydiag {more[0]} ended with {code}")
     spent = (_server_cpu_s(pid) if pid else 0.0) - before
     return Run(document, wall, cpu, peak_kib / 1024, spent)
+
+
+def _as_installed() -> dict[str, str]:
+    """The environment, with bytecode kept as pip keeps it; the first run compiles."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return env | {"PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir(), "diagnose-bench-pyc"))}
 
 
 def queries(document: dict[str, Any]) -> list[dict[str, Any]]:

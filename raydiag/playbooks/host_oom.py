@@ -49,6 +49,7 @@ _TOGETHER = 0.8  # of all hosts
 _BACK_SHARE = 0.5  # of a spike that must go away again
 _NEAR_KILL_S = 300.0
 _PLATEAU = 6  # samples that make a level
+_LEVEL_S = 300.0  # that a level lasts which memory has risen to
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,8 @@ def _left(series: Series, total: Optional[float]) -> tuple[float, Optional[float
         if abs(float(np.mean(part[-half:]) - np.mean(part[:half]))) > flat:
             continue
         level = float(np.median(part))
+        if _is_stair(times[:end], values[:end], level, max(flat, 0.5 * least), least):
+            continue
         if float(values[-1]) - level < least or end == values.size:
             return level, None
         usual = onset.Level(level, noise, _PLATEAU)
@@ -172,6 +175,15 @@ def _left(series: Series, total: Optional[float]) -> tuple[float, Optional[float
         )
         return level, max(onset.ramp_start(Series({}, times, values), rise), float(times[end - 1]))
     return float(values[0]), float(times[0])
+
+
+def _is_stair(times: Floats, values: Floats, level: float, near: float, least: float) -> bool:
+    """A rest of minutes on the way up, well above what was usual before: no level of its own."""
+    away = np.flatnonzero(np.abs(values - level) > near)
+    start = int(away[-1]) + 1 if away.size else 0
+    if start < _PLATEAU or times[-1] - times[start] >= _LEVEL_S:
+        return False
+    return level - float(np.median(values[:start])) > least
 
 
 def pattern(scene: Scene, own: Course, kill: float, others: list[Course]) -> str:
