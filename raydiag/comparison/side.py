@@ -131,8 +131,12 @@ def _side(label: str, one: Asked, deadline_s: float, stack: contextlib.ExitStack
         connection = _connected(one, url, stack)
     request = job.Request(url, False, deadline_s, connection=connection)
     examined = job.examine(one.facts, one.moment, request)
-    if examined.metrics is None:
+    seen = examined.metrics
+    if seen is None:
         connection = None
+    elif connection is None or seen.origin != connection.origin:
+        # What answered first had nothing to say.
+        connection = _connected(one, None, stack)
     unread: list[HostUnread] = []
     told, versions = Run(), Versions()
     if examined.metrics is not None and connection is not None:

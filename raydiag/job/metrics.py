@@ -114,6 +114,8 @@ def look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> S
         seen.observations.append(observability.empty(str(error), _why_empty(facts, logs)))
     except CannotRun as error:
         if request.prometheus is not None and not seen.notes:
+            if data is not None and data.is_dir():
+                return _from_directory(facts, judged, moment, request, str(error))
             if request.nodes is None:
                 raise
             seen.log_only = str(error)
@@ -127,6 +129,15 @@ def look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> S
         else:
             source = str(data or "prometheus")
             seen.unread.append(HostUnread("", source, Status.ERROR, str(error)))
+    return seen
+
+
+def _from_directory(
+    facts: JobFacts, judged: Triage, moment: Moment, request: Request, why: str
+) -> Seen:
+    """Where the server that was named answers with nonsense."""
+    seen = look(facts, judged, moment, replace(request, prometheus=None, connection=None))
+    seen.notes.insert(0, f"{why}: the job's directory was read instead")
     return seen
 
 

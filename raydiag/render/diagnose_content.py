@@ -76,7 +76,7 @@ def seen(finding: Finding, examined: Examined, every: bool = False) -> list[str]
         source = names.get(item.source, item.source)
         text = f"{source}: {item.text}" if item.text else source
         lines.append(text if item.time is None else f"{text}  ({utc(item.time)})")
-    return lines
+    return list(dict.fromkeys(lines))  # triage may quote one line as step and as end
 
 
 def _query_names(examined: Examined) -> dict[str, str]:
@@ -115,14 +115,16 @@ def coverage_lines(examined: Examined) -> Iterator[str]:
     coverage = examined.explained.diagnosis.coverage
     for what, why in (("Log", examined.no_log), ("Metrics", examined.log_only)):
         if why:
-            yield f"{what}: none. {why[:1].upper()}{why[1:]}."
+            begin = why[:1] if why.startswith(("http", "/")) else why[:1].upper()
+            yield f"{what}: none. {begin}{why[1:]}."
     if examined.training:
         yield f"training series: {examined.training}"
     if coverage.asked:
         yield f"{coverage.answered} of {count(coverage.asked, 'node')} seen."
     for reason, hosts in _by(coverage.blind, lambda one: str(one.reason)):
         yield f"not seen: {fold(one.host for one in hosts)}: {reason}"
-    for reason, items in _by(coverage.unread, lambda one: f"{one.source}: {one.reason}"):
+    unread = [one for one in coverage.unread if one.reason != examined.log_only]  # told above
+    for reason, items in _by(unread, lambda one: f"{one.source}: {one.reason}"):
         names = fold(one.host for one in items if one.host)
         yield f"unread: {names + ': ' if names else ''}{reason}"
     if coverage.window is not None:

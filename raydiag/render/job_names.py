@@ -98,9 +98,8 @@ class JobNames(Names):
                 plain = re.escape(one)
                 parts.append(rf"\b(?P<job{len(parts)}>[Jj])ob[ _-]?{plain}(?![\w.]*\d)")
                 if len(one) >= _LONG_ID:
-                    parts.append(
-                        rf"(?<![A-Za-z0-9])(?<!\d\.)(?<!step )(?<!step: ){plain}(?![A-Za-z0-9]|\.\d)"
-                    )
+                    no_number = r"(?<![A-Za-z0-9])(?<!\d\.)(?<!step )(?<!step: )"
+                    parts.append(rf"{no_number}{plain}(?![A-Za-z0-9]|\.\d)")
                 else:
                     parts.append(rf"(?<=/){plain}(?=[-.])")
             self._pattern = re.compile("|".join(parts) or r"(?!)")
