@@ -172,7 +172,9 @@ def _probed(
     snapshot = reach.snapshot(collected, api, whole_cluster=True)
     job = found.job
     named = job.id if job is not None else ""
-    return Nodes(snapshot, collected.cluster, named, job is not None and job.idle)
+    # A job whose directory is named is asked about, whether Ray knows it or not.
+    idle = job is not None and job.idle and bool(found.no_log)
+    return Nodes(snapshot, collected.cluster, named, idle)
 
 
 def _moment(arguments: argparse.Namespace, found: _Found) -> Moment:

@@ -61,7 +61,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def watched(site: Site) -> Iterator[Watched]:
-    directory = site.directory / "watched"
+    directory = site.directory / "88-live"
     directory.mkdir()
     with Watched(site.cluster, directory, str(shutil.which("prometheus"))) as running:
         running.has("count(ray_node_mem_used)==2")
@@ -142,6 +142,27 @@ def test_from_a_laptop_through_ssh(site: Site, watched: Watched, tmp_path: Path)
     assert document["metrics"]["origin"] == "http://127.0.0.1:9190 of head"
     assert document["coverage"]["nodes"]["answered"] == 2
     assert own_processes(site.cluster) == []
+
+
+def test_a_directory_and_its_live_cluster_are_one_diagnosis(site: Site, watched: Watched) -> None:
+    log = site.directory / "88-live.log"
+    steps = [f"0: completed step: {one}, seconds: 0.500, loss: 3.125" for one in range(40)]
+    log.write_text(
+        "\n".join(["NNODES=2", "JOB_NODELIST=node001,node002", "RAY_PORT=1", *steps, ""])
+    )
+    job = str(site.directory / "88-live")
+    there = ("--address", "http://127.0.0.1:8265")
+    code, document = diagnose(site, job, "--job-state", "running", *there)
+    assert document["metrics"]["origin"] == "http://127.0.0.1:9190"
+    assert document["triage"]["job_dir"] == job
+    assert document["coverage"]["nodes"] == {"asked": 2, "answered": 2, "blind": []}
+    assert (code, document["verdict"]["class"], document["status"]) == (0, "healthy", "running")
+    _, unsure = diagnose(site, job, *there)
+    assert unsure["verdict"]["class"] == "unknown"  # of this job nobody says that it lives
+    log.write_text(log.read_text().replace("node001,node002", "far1,far2"))
+    code, document = diagnose(site, job, "--job-state", "running", *there)
+    assert document["cluster"] is None
+    assert any("far1, far2" in one["reason"] for one in document["coverage"]["unread"])
 
 
 def test_one_fault_of_series_and_files_is_one_finding(site: Site, watched: Watched) -> None:
