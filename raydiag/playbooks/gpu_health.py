@@ -259,7 +259,8 @@ def _outlier(scene: Scene, each: Table, host: str) -> tuple[float, Optional[int]
     at = int(np.argmax(gaps))
     odd = int(np.argmax(np.abs(means[:, known][:, at])))
     furthest = float(means[odd, known][at])
-    if abs(furthest) <= _CERTAIN * _scatter(away[odd]) / math.sqrt(_width(each.step_s, SMOOTH_S)):
+    scatter = float(np.median([_scatter(row) for row in away]))
+    if abs(furthest) <= _CERTAIN * scatter / math.sqrt(_width(each.step_s, SMOOTH_S)):
         return 0.0, None, None
     sign = 1 if furthest > 0 else -1
     time = float(each.times[min(int(np.flatnonzero(known)[at]), each.times.size - 1)])

@@ -49,6 +49,7 @@ _TOGETHER = 0.8  # of all hosts
 _BACK_SHARE = 0.5  # of a spike that must go away again
 _NEAR_KILL_S = 300.0
 _PLATEAU = 6  # samples that make a level
+_AT_LEVEL, _SPIKE = 0.02, 0.1  # of a rise: still at the level; away from it
 _LEVEL_S = 300.0  # that a level lasts which memory has risen to
 
 
@@ -169,12 +170,22 @@ def _left(series: Series, total: Optional[float]) -> tuple[float, Optional[float
             continue
         if float(values[-1]) - level < least or end == values.size:
             return level, None
+        end += _gone_again(values[end:], level, flat)
         usual = onset.Level(level, noise, _PLATEAU)
         rise = onset.Deviation(
             float(times[end]), 0.0, float(values[end]), usual, None, values.size - end
         )
         return level, max(onset.ramp_start(Series({}, times, values), rise), float(times[end - 1]))
     return float(values[0]), float(times[0])
+
+
+def _gone_again(values: Floats, level: float, flat: float) -> int:
+    """How many samples at the start of a rise are spikes that went away again, as saves make."""
+    rise = float(values[-1]) - level
+    back = np.flatnonzero(values <= level + max(2.0 * flat, _AT_LEVEL * rise))
+    before = values[: int(back[-1])] if back.size else values[:0]
+    spiked = before.size and float(before.max()) > level + _SPIKE * rise
+    return int(back[-1]) + 1 if spiked else 0
 
 
 def _is_stair(times: Floats, values: Floats, level: float, near: float, least: float) -> bool:
