@@ -57,28 +57,7 @@ def examine(facts: JobFacts, moment: Moment, request: Request) -> Examined:
     judged = triage.judge(facts, seen_alive)
     request, probed = _probed(facts, request)
     seen = look(facts, judged, moment, request)
-    status = _status(judged, seen, moment)
-    told = [*_told(judged, seen, status), *seen.observations]
-    coverage = _coverage(judged, seen, request)
-    if probed is not None and request.nodes is not None:
-        at_odds = tuple(contradictions(told, request.nodes.snapshot))
-        told = joined(told, list(_nodes.observed(probed)), request.nodes.snapshot)
-        series = seen.coverage
-        coverage = replace(coverage, unread=(*coverage.unread, *at_odds))
-        coverage = _nodes.coverage(probed.coverage, series, coverage, request.nodes.hosts)
-    idle = request.nodes is not None and request.nodes.idle and status == "unknown"
-    progress = judged.progress
-    case = verdict.Case(
-        observations=told,
-        coverage=coverage,
-        status="idle" if idle else status,
-        primary=None if _refuted(judged, status) else judged.primary,
-        last_step_at=seen.steps.last_at if len(seen.steps) else progress.last_step_time,
-        step_time_s=seen.steps.step_time_s or progress.step_time_s,
-        ruled_out=_ruled_out(judged, seen, status),
-        told=idle or (status != "unknown" and not _never_began(judged, seen, status)),
-        log_only=seen.log_only if request.nodes is None else "",
-    )
+    case = _case(judged, seen, moment, request, probed)
     explained = concluded(case, request.nodes, request.no_log, seen.log_only)
     notes = (*judged.notes, *seen.notes, *(request.nodes.notes if request.nodes else ()))
     return Examined(
@@ -92,6 +71,40 @@ def examine(facts: JobFacts, moment: Moment, request: Request) -> Examined:
         request.nodes,
         seen.training,
     )
+
+
+def _case(
+    judged: Triage, seen: Seen, moment: Moment, request: Request, probed: Optional[Diagnosis]
+) -> verdict.Case:
+    """All sources in one: what they tell, and what they leave open."""
+    status = _status(judged, seen, moment)
+    told = [*_told(judged, seen, status), *seen.observations]
+    coverage = _coverage(judged, seen, request)
+    if probed is not None and request.nodes is not None:
+        told, coverage = _with_nodes(told, coverage, seen, request.nodes, probed)
+    idle = request.nodes is not None and request.nodes.idle and status == "unknown"
+    progress = judged.progress
+    return verdict.Case(
+        observations=told,
+        coverage=coverage,
+        status="idle" if idle else status,
+        primary=None if _refuted(judged, status) else judged.primary,
+        last_step_at=seen.steps.last_at if len(seen.steps) else progress.last_step_time,
+        step_time_s=seen.steps.step_time_s or progress.step_time_s,
+        ruled_out=_ruled_out(judged, seen, status),
+        told=idle or (status != "unknown" and not _never_began(judged, seen, status)),
+        log_only=seen.log_only if request.nodes is None else "",
+    )
+
+
+def _with_nodes(
+    told: list[Observation], coverage: Coverage, seen: Seen, own: Nodes, probed: Diagnosis
+) -> tuple[list[Observation], Coverage]:
+    """With what the nodes themselves show, and where they contradict."""
+    at_odds = tuple(contradictions(told, own.snapshot))
+    coverage = replace(coverage, unread=(*coverage.unread, *at_odds))
+    whole = _nodes.coverage(probed.coverage, seen.coverage, coverage, own.hosts)
+    return joined(told, list(_nodes.observed(probed)), own.snapshot), whole
 
 
 def _probed(facts: JobFacts, request: Request) -> tuple[Request, Optional[Diagnosis]]:
