@@ -53,7 +53,8 @@ ARROWS = {
     "tsdb": FOUNDATION,
     "playbooks": FOUNDATION | {"catalog", "tsdb"},
     "verdict": FOUNDATION | {"catalog", "diagnosis", "playbooks"},
-    "job": FOUNDATION | {"joblog", "triage", "tsdb", "playbooks", "verdict"},
+    "job": FOUNDATION
+    | {"joblog", "triage", "tsdb", "playbooks", "diagnosis", "rules", "verdict"},
     "comparison": FOUNDATION
     | {"catalog", "joblog", "triage", "tsdb", "playbooks", "diagnosis", "verdict", "job"},
     "render": FOUNDATION | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison"},
@@ -83,8 +84,9 @@ _SIGNAL_NAMES = {"kill", "killpg", "terminate", "send_signal", "tgkill", "pthrea
 _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue", "abort"}
 
 # The report that the user asked for with -o, the directory of the embedded Ray, a file without a
-# name for what ssh says, and a throw-away server's directory: its links, its log, its removal.
-WRITES_FILES = {"cli/options.py", "cluster/local.py", "cluster/ssh.py"}
+# name for what ssh says, a throw-away server's directory: its links, its log, its removal; and what
+# a job has printed, as Ray gives it, in a private directory while it is read.
+WRITES_FILES = {"cli/options.py", "cli/live.py", "cluster/local.py", "cluster/ssh.py"}
 WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private", "server", "view")}
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import pytest
 import requests
 
 from raydiag import cli
+from raydiag.tsdb import server
 from tests import comparable
 from tests.comparable import Made, make
 from tests.incidents.job import Job
@@ -77,6 +79,22 @@ def metric(document: Document, name: str) -> Document:
     (found,) = [one for one in only(document)["metrics"] if one["metric"] == name]
     assert isinstance(found, dict)
     return found
+
+
+def test_each_directory_is_served_once(
+    first: str, tmp_path: Path, compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = []
+    real = server.running
+
+    def counted(data: Path, *more: Any) -> Any:
+        served.append(os.readlink(next(data.glob("01*/index"))))
+        return real(data, *more)
+
+    monkeypatch.setattr(server, "running", counted)
+    code, _ = compare(first, make(tmp_path, 2).path)
+    assert code == 0
+    assert len(served) == len(set(served)) == 2
 
 
 # ---- nothing, once, or all the time

@@ -19,6 +19,7 @@ import pytest
 
 import raydiag
 from raydiag.cli import main
+from raydiag.tsdb.connection import open_directory
 from tests.incidents.generate import generate
 from tests.incidents.job import Options
 from tests.incidents.truth import Incident
@@ -231,9 +232,49 @@ def test_a_server_that_does_not_answer_leaves_the_directory(
     assert any("read instead" in note for note in document["notes"])
 
 
+def test_a_server_that_answers_with_nonsense_leaves_the_directory(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Nonsense(_Sick):
+        def do_GET(self) -> None:
+            self._send(200, b'{"status":"success","data":null}')
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Nonsense)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        code, document = diagnose(capsys, *made("healthy").arguments, "--prometheus", url)
+        assert (code, document["verdict"]["class"]) == (0, "healthy")
+        assert any(url in note and "read instead" in note for note in document["notes"])
+        assert main(["diagnose", "--prometheus", url]) == 4
+        assert len(capsys.readouterr().err.splitlines()) == 1
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_series_alone_are_judged_and_no_log_is_invented(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    incident = made("gpu-memory-error")
+    with open_directory(incident.job_dir) as served:
+        asked = ("--prometheus", served.client.url, *incident.arguments[1:])
+        code, document = diagnose(capsys, *asked)
+    assert document["triage"] is None and document["no_log"] == "no job was named"
+    assert (code, document["verdict"]["class"]) == (1, "gpu-memory-error")
+    assert tuple(document["verdict"]["hosts"]) == incident.truth.hosts
+    assert document["metrics"]["identity"]["belief"] == "unverified"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [([], 2), (["/nowhere/at/all"], 4), (["--deadline", "0", "x"], 2), (["--now", "soon", "x"], 2)],
+    [
+        (["--address", "http://127.0.0.1:1"], 4),
+        (["/nowhere/at/all"], 4),
+        (["-J", "x"], 2),
+        (["--deadline", "0", "x"], 2),
+        (["--now", "soon", "x"], 2),
+    ],
 )
 def test_what_cannot_be_asked_is_one_line(
     arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]

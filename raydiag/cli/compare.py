@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds for one round of questions to one job's metrics (default %(default)g)",
     )
-    output = options.add_output(parser, ("text", "json", "markdown"))
+    output = options.add_output(parser, ("text", "json", "markdown"), redact=True)
     output.add_argument(
         "--all-rows", action="store_true", help="every metric and setting, also what is the same"
     )
@@ -163,6 +163,10 @@ def _time(text: str) -> float | str:
 def _report(arguments: argparse.Namespace, found: Comparison) -> Iterable[str]:
     from raydiag.render import compare, compare_document, compare_markdown, document
 
+    if arguments.redact:
+        from raydiag.render.redact_job import redacted_comparison
+
+        found = redacted_comparison(found)
     every = arguments.verbose or arguments.all_rows
     if arguments.format == "json":
         return document.lines(compare_document.compare_document(found, time.time()))

@@ -1,20 +1,20 @@
-"""`raydiag diagnose`: a job's log and metrics -> one verdict."""
+"""`raydiag diagnose`: a job's log and metrics, a live cluster's nodes -> one verdict."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from raydiag.cli import options, triage
-from raydiag.errors import UsageError
+from raydiag.cli import live, options, triage
 
 if TYPE_CHECKING:
     from raydiag.job import Examined
 
 NAME = "diagnose"
-HELP = "say why a job hung, slowed down or died: its log, its metrics, and what moved first"
+HELP = "say why a job hung, slowed down or died: its log, metrics and nodes, and what moved first"
 DESCRIPTION = f"S{HELP[1:]}."
 EPILOG = """\
 examples:
@@ -23,9 +23,16 @@ examples:
   raydiag diagnose 7877 --now 2026-11-20T03:00     as it stood then
   raydiag diagnose 7877 --prometheus http://127.0.0.1:9190     ask that server instead
   raydiag diagnose 7877 --all --format markdown    every playbook, for a ticket
+  raydiag diagnose                                 the cluster of this head node, as it is now
+  raydiag diagnose --ssh me@head -J me@login       the same from a laptop
+  raydiag diagnose 7877 --address http://127.0.0.1:8265    a job's directory and its live cluster
+  raydiag diagnose --prometheus http://127.0.0.1:9190      series alone
 
-The metrics are read through a throw-away Prometheus on this machine's loopback, over links: the
-job's directory is not touched. The program `prometheus` is taken from PATH or RAYDIAG_PROMETHEUS.
+A directory is read by itself, unless --address or --ssh is given. Its metrics are read through a
+throw-away Prometheus on this machine's loopback, over links: the directory is not touched. The
+program `prometheus` is taken from PATH or RAYDIAG_PROMETHEUS.
+Of a cluster all nodes are probed, the job's Prometheus is looked for on the head's loopback, and
+the log is that of the only job that runs, of JOB where that is a submission id, or JOB's directory.
 Times without a zone are taken as UTC.
 
 exit codes:
@@ -38,11 +45,17 @@ _LONGEST_S = 3600.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "job", nargs="?", metavar="JOB", help="job directory, log file or job id below --outputs"
+        *("job",),
+        nargs="?",
+        metavar="JOB",
+        help="job directory, log file, job id below --outputs, or a job of Ray's (default: the "
+        "live cluster)",
     )
     parser.add_argument("--outputs", metavar="DIR", help="where job ids are looked up")
     parser.add_argument(
-        "--prometheus", metavar="URL", help="ask this server; default: the job's own directory"
+        *("--prometheus",),
+        metavar="URL",
+        help="ask this server, which --ssh reaches as HEAD sees it (default: the job's own)",
     )
     parser.add_argument(
         "--now",
@@ -66,7 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds for all questions to the metrics together (default %(default)g)",
     )
-    output = options.add_output(parser, ("text", "json", "markdown"))
+    options.add_way_in(parser)
+    parser.set_defaults(reaches_cluster=True)
+    output = options.add_output(parser, ("text", "json", "markdown"), redact=True)
     output.add_argument(
         "--all-rows", action="store_true", help="every row of every table, not the outliers alone"
     )
@@ -84,8 +99,6 @@ def _seconds(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, ask, judge, show; returns the exit code."""
-    if arguments.job is None:
-        raise UsageError("name a job directory, a log or a job id")
     progress = options.Progress(arguments.quiet)
     try:
         examined = _examined(arguments, progress)
@@ -100,17 +113,26 @@ def _examined(arguments: argparse.Namespace, progress: options.Progress) -> Exam
     from raydiag.joblog import find, read
     from raydiag.triage.signatures import Classifier, make_selector
 
-    progress.say("reading the job's log ...")
-    resolved = find.resolve(arguments.job, arguments.outputs or "outputs")
-    facts = read.read(resolved, make_selector, Classifier())
-    moment = triage.when(facts, arguments)
+    if live.wanted(arguments):
+        return live.examined(arguments, progress)
     request = Request(arguments.prometheus, arguments.all, arguments.deadline, progress.say)
-    return examine(facts, moment, request)
+    if arguments.job is None:
+        facts = live.without_log(arguments.prometheus)
+        request = replace(request, no_log="no job was named")
+    else:
+        progress.say("reading the job's log ...")
+        resolved = find.resolve(arguments.job, arguments.outputs or "outputs")
+        facts = read.read(resolved, make_selector, Classifier())
+    return examine(facts, triage.when(facts, arguments), request)
 
 
 def _report(arguments: argparse.Namespace, examined: Examined) -> Iterable[str]:
     from raydiag.render import diagnose, diagnose_document, diagnose_markdown, document
 
+    if arguments.redact:
+        from raydiag.render.redact_job import redacted_diagnosis
+
+        examined = redacted_diagnosis(examined)
     every = arguments.verbose or arguments.all_rows
     if arguments.format == "json":
         return document.lines(diagnose_document.diagnose_document(examined, time.time()))

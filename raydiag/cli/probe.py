@@ -7,15 +7,14 @@ import contextlib
 import importlib
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from raydiag.cli import options
+from raydiag.cli import options, reach
 from raydiag.errors import UsageError
 
 if TYPE_CHECKING:
-    from raydiag.cluster.address import Address
-    from raydiag.cluster.collect import Cluster, Collected, Request
+    from raydiag.cluster.collect import Request
     from raydiag.model import Snapshot
 
 NAME = "probe"
@@ -35,7 +34,6 @@ exit codes:
 """
 _LONGEST_DEADLINE_S = 600.0
 _READING_S = 3.0  # what the two samples of counters take besides the interval, at most
-_VICTIM_WORDS = ("process", "task", "pid")  # in every kernel message that names one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     progress = options.Progress(arguments.quiet)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.clear)  # also before the message of an error
-        api, address = stack.enter_context(_cluster(arguments, progress))
+        api, address = stack.enter_context(reach.cluster(arguments, progress))
         progress.say("asking the cluster ...")
         collected = stack.enter_context(
             collect(
@@ -119,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         from raydiag import diagnosis
 
-        snapshot = _snapshot(collected, api, whole_cluster=request.select is None)
+        snapshot = reach.snapshot(collected, api, whole_cluster=request.select is None)
         progress.clear()
         explained = diagnosis.explain(snapshot)
         report = _rendered(arguments, snapshot, explained, collected.cluster)
@@ -131,44 +129,6 @@ def _import_judges() -> None:
     """What comes after the answers, loaded while the cluster is at work on them."""
     for name in ("raydiag.diagnosis", "raydiag.render.text", "raydiag.render.document"):
         importlib.import_module(name)
-
-
-@contextlib.contextmanager
-def _cluster(
-    arguments: argparse.Namespace, progress: options.Progress
-) -> Iterator[tuple[Cluster, Address]]:
-    from raydiag.cluster import address, jobs_api
-
-    if arguments.ssh is not None:
-        with _through_ssh(arguments, progress) as reached:
-            yield reached
-        return
-    if arguments.jump is not None or arguments.ssh_config is not None:
-        raise UsageError("-J and --ssh-config say how --ssh connects: give --ssh [USER@]HEAD too")
-    found = address.resolve(arguments.address)
-    if not found.is_local:
-        yield jobs_api.JobsApi(found.url, jobs_api.token()), found
-        return
-    from raydiag.cluster.local import throwaway_ray
-
-    progress.say("starting a throw-away Ray on this machine ...")
-    with throwaway_ray() as api:
-        yield api, found
-
-
-@contextlib.contextmanager
-def _through_ssh(
-    arguments: argparse.Namespace, progress: options.Progress
-) -> Iterator[tuple[Cluster, Address]]:
-    from raydiag.cluster import address, jobs_api, ssh
-
-    way = ssh.Way.parse(arguments.ssh, arguments.jump, arguments.ssh_config)
-    login = way.head.destination
-    found = address.seen_from(login, way.head.host, arguments.address)
-    token = jobs_api.token()
-    progress.say(f"connecting to {login} ...")
-    with ssh.forward(way, found.url) as forward:
-        yield jobs_api.JobsApi(found.url, token, forward), found
 
 
 def _request(arguments: argparse.Namespace) -> Request:
@@ -189,12 +149,7 @@ def _request(arguments: argparse.Namespace) -> Request:
         probes=_chosen(arguments.only, arguments.skip, arguments.stacks),
         select=select,
         deadline_s=arguments.deadline,
-        options={
-            "kernel_log": {
-                "words": list(catalog.kernel_words()),
-                "quiet": list(catalog.kernel_quiet()),
-            }
-        },
+        options=reach.probe_options(),
         driver_fault_symbols=catalog.driver_fault_symbols(),
         force_ras=arguments.force_ras,
         interval_s=arguments.interval,
@@ -219,25 +174,6 @@ def _chosen(only: str | None, skip: str | None, stacks: bool) -> list[str]:
     if not chosen:
         raise UsageError("no probe is left to run: look at --only and --skip")
     return chosen
-
-
-def _snapshot(collected: Collected, api: Cluster, whole_cluster: bool) -> Snapshot:
-    from raydiag.model import Snapshot
-
-    # Actors join a kernel log's victim to a training rank. A log that names none costs no look-up,
-    # and where the deadline has passed there is no time for one.
-    victims = any(
-        line.matched and any(word in line.text for word in _VICTIM_WORDS)
-        for node in collected.nodes
-        for line in node.records("kernel_log")
-    )
-    return Snapshot(
-        nodes=collected.nodes,
-        time=collected.asked_at,
-        job_start=collected.job_start,
-        actors=api.actors() if victims and time.monotonic() < api.limit else (),
-        whole_cluster=whole_cluster,
-    )
 
 
 def _rendered(

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state", metavar="FILE", help="remember there how far logs were read; reads only news"
     )
-    options.add_output(parser)
+    options.add_output(parser, redact=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CannotRun("; ".join(failed) or f"{arguments.outputs}: there is no job")
     progress = options.Progress(arguments.quiet)
     for problem in failed:
-        progress.warn(problem)
+        progress.warn(problem)  # on the terminal of whoever knows the names; no part of the report
     options.write_report(_report(arguments, verdicts), arguments.output)
     if arguments.state is not None and state is not None:
         options.write_report([state.dumps()], arguments.state)
@@ -146,6 +146,10 @@ def _report(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> Itera
     from raydiag.render import triage as render
     from raydiag.render import triage_document
 
+    if arguments.redact:
+        from raydiag.render.redact_job import redacted_triage
+
+        verdicts = redacted_triage(verdicts)
     if arguments.format == "json":
         return triage_document.json_report(verdicts, time.time())
     if arguments.format == "markdown":

@@ -102,7 +102,7 @@ def _info(arguments: argparse.Namespace) -> int:
 
 def _query(arguments: argparse.Namespace) -> int:
     from raydiag.render import tsdb as render
-    from raydiag.tsdb.discovery import extent
+    from raydiag.tsdb.bounds import extent
     from raydiag.tsdb.series import Query
 
     with _reached(arguments, arguments.job) as connection:

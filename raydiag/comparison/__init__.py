@@ -59,7 +59,7 @@ def compare(
             say(f"comparing job {other.label} with job {sides[0].label} ...")
             contrasts.append(answer.contrast(_pair(sides[0], other, deadline_s)))
         saved = [saves.compare(one, len(sides) == 1, deadline_s) for one in sides]
-        asked = [tuple(one.connection.client.asked) if one.connection else () for one in sides]
+        asked = [one.asked_besides for one in sides]
     told = [replace(one, connection=None) for one in sides]
     diagnosis, owners = _diagnosis(sides, contrasts, saved)
     return Comparison(told, contrasts, saved, diagnosis, owners, asked)

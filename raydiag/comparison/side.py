@@ -13,15 +13,15 @@ from pathlib import Path, PurePath
 from typing import Optional
 
 from raydiag import job
-from raydiag.comparison import event_files, settings, worker_logs
-from raydiag.comparison.event_files import Bridge
+from raydiag.comparison import settings, worker_logs
 from raydiag.comparison.settings import Settings, Versions
 from raydiag.comparison.steps import Run, merged, of_events, of_log, of_series, slowed_by_saves
 from raydiag.comparison.worker_logs import WorkerLogs
 from raydiag.errors import CannotRun
-from raydiag.job import Examined
+from raydiag.job import Examined, event_files
+from raydiag.job.event_files import Bridge
 from raydiag.joblog.facts import JobFacts
-from raydiag.model import HostUnread, Status
+from raydiag.model import HostUnread
 from raydiag.playbooks import masks
 from raydiag.playbooks.answers import Answers
 from raydiag.playbooks.questions import QUESTIONS, query
@@ -32,6 +32,7 @@ from raydiag.tsdb import live
 from raydiag.tsdb.connection import Connection, connect, open_directory
 from raydiag.tsdb.discovered import short_name
 from raydiag.tsdb.series import Answer, Query
+from raydiag.tsdb.series import Asked as Question
 
 LIVE, STORED, LOG_ONLY = "live", "directory", "log only"
 _VERSIONS = (
@@ -82,6 +83,14 @@ class Side:
             return seen.context.hosts
         return tuple(short_name(one) for one in self.facts.header.nodelist)
 
+    @property
+    def asked_besides(self) -> tuple[Question, ...]:
+        """What was asked for the comparison; the diagnosis before it lists its own questions."""
+        seen = self.examined.metrics
+        if self.connection is None or seen is None:
+            return ()
+        return tuple(self.connection.client.asked[len(seen.asked) :])
+
     def ask(self, queries: Sequence[Query], deadline_s: float) -> list[Answer]:
         """Nothing where there are no metrics."""
         if self.connection is None:
@@ -116,18 +125,25 @@ def labels(asked: Sequence[Asked]) -> list[str]:
 
 def _side(label: str, one: Asked, deadline_s: float, stack: contextlib.ExitStack) -> Side:
     url = _server(one)
-    examined = job.examine(one.facts, one.moment, job.Request(url, False, deadline_s))
-    unread: list[HostUnread] = []
     connection = None
-    if examined.metrics is not None:
-        try:
-            connection = _connected(one, url, stack)
-        except CannotRun as error:
-            unread.append(HostUnread("", examined.metrics.origin, Status.ERROR, str(error)))
+    # Where there is no way, the examination says why. One server serves both.
+    with contextlib.suppress(CannotRun):
+        connection = _connected(one, url, stack)
+    request = job.Request(url, False, deadline_s, connection=connection)
+    examined = job.examine(one.facts, one.moment, request)
+    seen = examined.metrics
+    if seen is None:
+        connection = None
+    elif connection is None or seen.origin != connection.origin:
+        # What answered first had nothing to say.
+        connection = _connected(one, None, stack)
+    unread: list[HostUnread] = []
     told, versions = Run(), Versions()
     if examined.metrics is not None and connection is not None:
         told, versions = _from_metrics(examined, connection, deadline_s, unread)
-    events = event_files.read(one.facts, examined, one.moment)
+    window = examined.metrics.context.window if examined.metrics is not None else None
+    events = event_files.read(one.facts, window, one.moment.alive)
+    last_at = float(told.ended_at[-1]) if len(told) else None
     logged, _ = reference_steps(one.facts)
     run = merged([told, of_events(events), of_log(logged)])
     progress = examined.triage.progress
@@ -149,7 +165,7 @@ def _side(label: str, one: Asked, deadline_s: float, stack: contextlib.ExitStack
         period,
         tuple(sorted(slowed_by_saves(saved, header.async_checkpointing))),
         worker_logs.read(one.facts.resolved, head),
-        event_files.compared(events, told, connection is not None),
+        event_files.compared(events, told.numbers, last_at, connection is not None),
         connection,
         tuple(unread),
     )
@@ -169,7 +185,7 @@ def _server(one: Asked) -> Optional[str]:
 
 def _connected(one: Asked, url: Optional[str], stack: contextlib.ExitStack) -> Connection:
     if url is not None:
-        with contextlib.suppress(CannotRun):  # then examine has read the directory as well
+        with contextlib.suppress(CannotRun):  # then the directory is read
             return connect(url)
     place = one.facts.resolved.job_dir
     if place is None:

@@ -1,7 +1,8 @@
 """One job, from its directory to a verdict: its log, its metrics, the playbooks, what they mean.
 
 The order: triage reads the log; the metrics are opened, and believed only when they are this job's;
-all questions are asked at once; what stands out is asked for again; then everything is judged.
+all questions are asked at once; what stands out is asked for again; then everything is judged. Of
+a live cluster what its nodes show comes on top, and log or metrics may be missing.
 """
 
 from __future__ import annotations
@@ -10,15 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from raydiag import triage, verdict
+from raydiag import diagnosis, triage, verdict
+from raydiag.job import nodes as _nodes
+from raydiag.job.conclusion import concluded
+from raydiag.job.contradictions import contradictions
+from raydiag.job.joined import joined
 from raydiag.job.metrics import Metrics, Request, Seen, look
+from raydiag.job.nodes import Nodes
 from raydiag.joblog.facts import JobFacts
-from raydiag.model import Coverage, Finding
+from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Status
 from raydiag.playbooks.observed import Observation, RuledOut
 from raydiag.triage.verdict import JobStatus, Moment
 from raydiag.triage.verdict import Verdict as Triage
 
-__all__ = ["Examined", "Metrics", "Request", "examine"]
+__all__ = ["Examined", "Metrics", "Nodes", "Request", "examine"]
 
 _STALL_STEPS, _STALL_S = 10.0, 300.0
 _START_UP_S = 1800.0  # until the first step: set-up and compilation
@@ -27,7 +33,7 @@ _ENDED = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
 
 @dataclass(frozen=True)
 class Examined:
-    """Everything about one job; `log_only` says why there are no metrics."""
+    """Everything about one job; `log_only` says why there are no metrics, `no_log` why no log."""
 
     triage: Triage
     case: verdict.Case
@@ -35,6 +41,9 @@ class Examined:
     log_only: str = ""
     metrics: Optional[Metrics] = None
     notes: tuple[str, ...] = ()
+    no_log: str = ""
+    nodes: Optional[Nodes] = None
+    training: str = ""  # where training series come from that the metrics lack
 
     @property
     def exit_code(self) -> int:
@@ -43,26 +52,73 @@ class Examined:
 
 def examine(facts: JobFacts, moment: Moment, request: Request) -> Examined:
     """Judge one job. Raises CannotRun when a server that was named does not answer."""
-    judged = triage.judge(facts, moment)
+    # Without a log nobody has seen steps: that the job lives does not make it well.
+    seen_alive = replace(moment, alive=None) if request.no_log else moment
+    judged = triage.judge(facts, seen_alive)
+    request, probed = _probed(facts, request)
     seen = look(facts, judged, moment, request)
+    case = _case(judged, seen, moment, request, probed)
+    explained = concluded(case, request.nodes, request.no_log, seen.log_only)
+    notes = (*judged.notes, *seen.notes, *(request.nodes.notes if request.nodes else ()))
+    return Examined(
+        judged,
+        case,
+        explained,
+        seen.log_only,
+        seen.metrics,
+        notes,
+        request.no_log,
+        request.nodes,
+        seen.training,
+    )
+
+
+def _case(
+    judged: Triage, seen: Seen, moment: Moment, request: Request, probed: Optional[Diagnosis]
+) -> verdict.Case:
+    """All sources in one: what they tell, and what they leave open."""
     status = _status(judged, seen, moment)
     told = [*_told(judged, seen, status), *seen.observations]
-    coverage = _coverage(judged, seen)
+    coverage = _coverage(judged, seen, request)
+    if probed is not None and request.nodes is not None:
+        told, coverage = _with_nodes(told, coverage, seen, request.nodes, probed)
+    idle = request.nodes is not None and request.nodes.idle and status == "unknown"
     progress = judged.progress
-    case = verdict.Case(
+    return verdict.Case(
         observations=told,
         coverage=coverage,
-        status=status,
+        status="idle" if idle else status,
         primary=None if _refuted(judged, status) else judged.primary,
         last_step_at=seen.steps.last_at if len(seen.steps) else progress.last_step_time,
         step_time_s=seen.steps.step_time_s or progress.step_time_s,
         ruled_out=_ruled_out(judged, seen, status),
-        told=status != "unknown" and not _never_began(judged, seen, status),
-        log_only=seen.log_only,
+        told=idle or (status != "unknown" and not _never_began(judged, seen, status)),
+        log_only=seen.log_only if request.nodes is None else "",
     )
-    explained = verdict.explain(case)
-    notes = (*judged.notes, *seen.notes)
-    return Examined(judged, case, explained, seen.log_only, seen.metrics, notes)
+
+
+def _with_nodes(
+    told: list[Observation], coverage: Coverage, seen: Seen, own: Nodes, probed: Diagnosis
+) -> tuple[list[Observation], Coverage]:
+    """With what the nodes themselves show, and where they contradict."""
+    at_odds = tuple(contradictions(told, own.snapshot))
+    coverage = replace(coverage, unread=(*coverage.unread, *at_odds))
+    whole = _nodes.coverage(probed.coverage, seen.coverage, coverage, own.hosts)
+    return joined(told, list(_nodes.observed(probed)), own.snapshot), whole
+
+
+def _probed(facts: JobFacts, request: Request) -> tuple[Request, Optional[Diagnosis]]:
+    """What the nodes show, when they are the job's; else why nothing of them is used."""
+    if request.nodes is None:
+        return request, None
+    nodelist = facts.header.nodelist
+    other = _nodes.foreign(request.nodes, nodelist)
+    if other:
+        source = str(request.nodes.cluster.get("address") or "the cluster")
+        item = HostUnread("", source, Status.NO_DATA, other)
+        return replace(request, nodes=None, unread=(*request.unread, item)), None
+    own = _nodes.of_job(request.nodes, nodelist, facts.first_time)
+    return replace(request, nodes=own), diagnosis.explain(own.snapshot)
 
 
 def _status(judged: Triage, seen: Seen, moment: Moment) -> str:
@@ -122,9 +178,9 @@ def _ruled_out(judged: Triage, seen: Seen, status: str) -> tuple[RuledOut, ...]:
     return tuple(found)
 
 
-def _coverage(judged: Triage, seen: Seen) -> Coverage:
-    """Of the metrics, with what could not be read of the log."""
+def _coverage(judged: Triage, seen: Seen, request: Request) -> Coverage:
+    """Of the metrics, with what could not be read of the log, or not be reached at all."""
     log = judged.diagnosis.coverage
     own = seen.coverage or Coverage(0, 0, window=log.window)
-    unread = dict.fromkeys((*own.unread, *seen.unread, *log.unread))
+    unread = dict.fromkeys((*request.unread, *own.unread, *seen.unread, *log.unread))
     return replace(own, unread=tuple(unread))

@@ -11,8 +11,10 @@ from raydiag.joblog.facts import JobFacts
 from raydiag.joblog.facts import Save as LoggedSave
 from raydiag.model import Window
 from raydiag.playbooks import masks
+from raydiag.playbooks.answers import Answers
 from raydiag.playbooks.context import Job, Save
 from raydiag.playbooks.masks import Steps
+from raydiag.playbooks.placed import Placed, place
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.verdict import Verdict as Triage
 from raydiag.tsdb.discovered import short_name
@@ -81,6 +83,14 @@ def with_log(steps: Steps, facts: JobFacts) -> Steps:
         return steps
     series = logged.series
     return masks.with_log(steps, np.array(series.step), np.array(series.seconds))
+
+
+def placed_by_power(answers: Answers, facts: JobFacts) -> Placed:
+    """Steps of the log alone, where the metrics have none."""
+    found, _ = reference_steps(facts)
+    if found is None:
+        return Placed()
+    return place(answers, np.array(found.series.step), np.array(found.series.seconds))
 
 
 def logged(facts: JobFacts) -> Logged:

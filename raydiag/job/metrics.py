@@ -14,7 +14,9 @@ import numpy as np
 
 from raydiag import playbooks
 from raydiag.errors import CannotRun
-from raydiag.job.logged import job_of, logged, start_of, with_log
+from raydiag.job import event_files
+from raydiag.job.logged import job_of, logged, placed_by_power, start_of, with_log
+from raydiag.job.nodes import Nodes
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Coverage, Evidence, HostUnread, Status, Window
 from raydiag.playbooks import masks, observability
@@ -22,7 +24,8 @@ from raydiag.playbooks.answers import Answers
 from raydiag.playbooks.context import GHOST, Context
 from raydiag.playbooks.masks import Steps
 from raydiag.playbooks.observed import Observation, Outcome, Report
-from raydiag.playbooks.stack import Stack
+from raydiag.playbooks.stack import Stack, observation
+from raydiag.playbooks.training import Training
 from raydiag.triage.verdict import JobStatus, Moment
 from raydiag.triage.verdict import Verdict as Triage
 from raydiag.tsdb import stack_logs
@@ -51,6 +54,16 @@ class Request:
     every_playbook: bool = False
     deadline_s: float = DEADLINE_S
     say: Say = lambda text: None  # progress
+    connection: Optional[Connection] = None  # that is open, and stays so
+    origin: str = ""  # what people call the server, where the URL is a tunnel's
+    no_metrics: str = ""  # why there is no server to ask; "": look for what there is
+    no_log: str = ""  # why there is no log
+    nodes: Optional[Nodes] = None  # of the live cluster, where they were asked
+    unread: tuple[HostUnread, ...] = ()  # what could not be reached before all this
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return self.nodes.hosts if self.nodes is not None else ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,7 @@ class Seen:
     steps: Steps = field(default_factory=Steps)
     window: Optional[Window] = None
     notes: list[str] = field(default_factory=list)
+    training: str = ""  # where the training series come from, where not all are the metrics' own
 
 
 def look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> Seen:
@@ -85,6 +99,9 @@ def look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> S
     seen = Seen()
     directory = facts.resolved.job_dir
     data = Path(directory) / "prometheus" if directory else None
+    if request.no_metrics and not (data and data.is_dir()):
+        seen.log_only = request.no_metrics
+        return seen
     if request.prometheus is None and not facts.header.ray and not (data and data.is_dir()):
         seen.log_only = _NO_RAY
         return seen
@@ -97,7 +114,13 @@ def look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> S
         seen.observations.append(observability.empty(str(error), _why_empty(facts, logs)))
     except CannotRun as error:
         if request.prometheus is not None and not seen.notes:
-            raise
+            if data is not None and data.is_dir():
+                return _from_directory(facts, judged, moment, request, str(error))
+            if request.nodes is None:
+                raise
+            seen.log_only = str(error)
+            seen.unread.append(HostUnread("", request.prometheus, Status.ERROR, str(error)))
+            return seen
         missing = data is None or not data.is_dir()
         seen.log_only = "the job has no Prometheus directory" if missing else str(error)
         if missing:
@@ -109,9 +132,25 @@ def look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> S
     return seen
 
 
+def _from_directory(
+    facts: JobFacts, judged: Triage, moment: Moment, request: Request, why: str
+) -> Seen:
+    """Where the server that was named answers with nonsense."""
+    seen = look(facts, judged, moment, replace(request, prometheus=None, connection=None))
+    seen.notes.insert(0, f"{why}: the job's directory was read instead")
+    return seen
+
+
 @contextlib.contextmanager
 def _opened(directory: Optional[str], request: Request, seen: Seen) -> Iterator[Connection]:
     """The server that was named; where it does not answer, what lies in the directory."""
+    if request.connection is not None:
+        if request.prometheus is not None and not request.connection.live:
+            seen.notes.append(
+                f"{request.prometheus} does not answer: the job's directory was read instead"
+            )
+        yield request.connection
+        return
     if request.prometheus is not None:
         try:
             live = connect(request.prometheus)
@@ -120,7 +159,7 @@ def _opened(directory: Optional[str], request: Request, seen: Seen) -> Iterator[
                 raise
             seen.notes.append(f"{error}: the job's directory was read instead")
         else:
-            yield live
+            yield replace(live, origin=request.origin) if request.origin else live
             return
     if directory is None:
         raise CannotRun("there is no job directory beside the log, so no metrics")
@@ -151,9 +190,11 @@ def _ask(
     """Discover, verify, ask, judge; what comes of it goes into `seen`."""
     limit = time.monotonic() + request.deadline_s
     now = moment.now if moment.now is not None else time.time()
-    hosts = facts.header.nodelist
+    hosts = facts.header.nodelist or request.hosts
+    addresses = request.nodes.addresses if request.nodes is not None else {}
     request.say("looking at what the metrics hold ...")
-    found = discover(connection, now, hosts, facts.header.nnodes)
+    since = _since(connection, moment, now, request)
+    found = discover(connection, now, hosts, facts.header.nnodes, addresses, since)
     seen.unread += [HostUnread("", u.source, u.status, u.reason) for u in found.unread]
     failed = [one for one in connection.client.asked if one.status is not Status.OK]
     if found.window is None and failed:
@@ -165,7 +206,7 @@ def _ask(
         seen.log_only = "the job's Prometheus holds no samples"
         seen.observations.append(observability.empty(why, _why_empty(facts, logs)))
         return
-    identity = check(connection.client, found, logged(facts))
+    identity = check(connection.client, found, replace(logged(facts), hosts=hosts))
     if identity.belief is Belief.WRONG:
         seen.log_only = "the metrics belong to another job"
         seen.observations.append(observability.wrong_job(connection.origin, identity.reason))
@@ -182,18 +223,24 @@ def _ask(
         left = max(limit - time.monotonic(), 1.0)
         return list(connection.client.ask_all(queries, left, progress).values())
 
-    answers = Answers(ask(playbooks.plan(context)), found)
+    told = Answers(ask(playbooks.plan(context)), found)
+    own = masks.steps_of(told)
+    answers = _with_event_files(told, facts, window, moment, seen, connection.origin)
     seen.steps = masks.steps_of(answers)
-    every = with_log(seen.steps, facts)
+    every, slack_s = with_log(seen.steps, facts), 0.0
+    if not len(every):
+        placed = placed_by_power(answers, facts)
+        every, slack_s = placed.steps, placed.slack_s
+        context = _trained(context, every)
     context = replace(context, job=replace(context.job, start=start_of(facts, every)))
-    context = replace(context, masks=masks.of_job(context, answers, every))
+    context = replace(context, masks=masks.of_job(context, answers, every, slack_s))
     left = playbooks.MOST_QUERIES - len(connection.client.asked)
     answers = answers.also(ask(playbooks.drill(context, answers, max(left, 0))))
     with warnings.catch_warnings():
         # Of a row without any sample numpy warns, and gives the NaN that is wanted.
         warnings.simplefilter("ignore", RuntimeWarning)
         outcome = playbooks.run(context, answers)
-    stack = Stack(context, answers, logs, seen.steps, judged.progress.last_step, facts.header.ray)
+    stack = Stack(context, answers, logs, own, judged.progress.last_step, facts.header.ray)
     watched, report = observability.judge(stack)
     dead = {
         one.finding.host
@@ -213,6 +260,49 @@ def _ask(
         tuple(connection.client.asked),
         connection.origin,
     )
+
+
+def _with_event_files(
+    told: Answers, facts: JobFacts, window: Window, moment: Moment, seen: Seen, origin: str
+) -> Answers:
+    """Also the steps that training wrote and the metrics lack, and that they lack them."""
+    events = event_files.read(facts, window, moment.alive)
+    training = Training.of(told)
+    last_at = float(training.times[-1]) if training.times.size else None
+    missing = event_files.compared(events, np.unique(training.steps), last_at)
+    seen.unread += missing.unread
+    seen.observations += [
+        observation("tb-bridge-gap", "event-file", one.evidence, onset=one.onset, until=window.end)
+        for one in missing.findings(origin)
+    ]
+    if not missing.missing:
+        return told
+    seen.training = (
+        f"{missing.missing_total} of {missing.steps} steps are missing in the metrics and were "
+        f"read from {', '.join(missing.files)}"
+    )
+    return event_files.filled(told, events, missing)
+
+
+def _since(
+    connection: Connection, moment: Moment, now: float, request: Request
+) -> Optional[Window]:
+    """Of a server that runs longer than the job, the time since Ray started the job."""
+    start = request.nodes.snapshot.job_start if request.nodes is not None else None
+    if not connection.live or not moment.alive or start is None or start >= now:
+        return None
+    return Window(start, now)
+
+
+def _trained(context: Context, steps: Steps) -> Context:
+    """With what is known of training from steps that have no series."""
+    if not len(steps):
+        return context
+    start, end = float(steps.ended_at[0]), float(steps.ended_at[-1])
+    job = context.job
+    if job.last_step_time is None and job.last_step == steps.last:
+        job = replace(job, last_step_time=end)
+    return replace(context, job=job, trained=Window(start, end))
 
 
 def _haunted(observation: Observation, context: Context) -> bool:

@@ -186,6 +186,7 @@ def _storage(scene: Scene, record: Record) -> None:
         return
     table = scene.without(scene.table("storage"), *LOADED, question="storage").pick(IO_FULL)
     blocked = scene.without(scene.table("tasks"), *LOADED, question="tasks")
+    dated = scene.trained is not None or not scene.job.checkpoint_period
     hits = {}
     for where, row in table:
         held = _held(table, row, STALL_PERCENT)
@@ -202,7 +203,8 @@ def _storage(scene: Scene, record: Record) -> None:
                 onset, step = close[0].start, fine.step_s
         waiting = blocked.pick(BLOCKED, [host]).between(span.start, span.end).values
         tasks = float(np.nanmax(waiting)) if waiting.size and not np.isnan(waiting).all() else 0.0
-        text = f"I/O pressure {span.peak:.0f} % outside saves, {tasks:.0f} tasks wait"
+        place = "outside saves" if dated else "at times that may be of saves: no step is dated"
+        text = f"I/O pressure {span.peak:.0f} % {place}, {tasks:.0f} tasks wait"
         record.row("storage-stall", True, text, [host], span.peak, "%", "storage")
         record.observe(
             "storage-stall",
@@ -210,7 +212,8 @@ def _storage(scene: Scene, record: Record) -> None:
             [Evidence(scene.answers.promql("storage"), text, span.peak, span.peak_time)],
             host,
             onset,
-            Confidence.LIKELY if tasks >= _STALL_BLOCKED else Confidence.POSSIBLE,
+            Confidence.LIKELY if tasks >= _STALL_BLOCKED and dated else Confidence.POSSIBLE,
+            None if dated else Severity.INFO,
             until=span.end,
             recovered=scene.over(span),
             uncertainty_s=step,

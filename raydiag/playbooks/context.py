@@ -81,6 +81,7 @@ class Context:
     hosts: tuple[str, ...]  # of the job, whether they have series or not
     gpu_model: Optional[str] = None  # as somebody outside says; else what Ray's series say
     masks: tuple[Mask, ...] = ()
+    trained: Optional[Window] = None  # first to last step, where no series of steps tells it
 
     def resolution_s(self, prefix: str = "hw_") -> float:
         """Usual distance of two samples of the finest family; 15 s where it is not known."""

@@ -6,6 +6,7 @@ against the other GPUs of the node or the job, and count as symptoms.
 
 from __future__ import annotations
 
+import math
 from typing import Optional
 
 import numpy as np
@@ -46,6 +47,8 @@ _NAMED = 8
 _WARMER_C = 4.0  # above its level: it began
 _SOON_S = 120.0
 _OUTSIDE = (GHOST, WARM_UP, BEFORE_JOB)  # a save heats nothing, and hides nothing of that kind
+_CERTAIN = 5.0  # standard deviations of a mean
+_TO_SIGMA = 1.4826  # median absolute value of a normal variable to its deviation
 _KNOWN = 0.8  # of the samples that an average must have
 
 
@@ -166,11 +169,15 @@ def _power(scene: Scene, record: Record) -> None:
     fine = scene.steady("gpu-power-fine")
     hits = 0
     for host, spread in spreads(steady).items():
-        each = fine.pick(hosts=[host])
-        gpu, since = None, None
-        if len(each) > 1:
-            spread, gpu, since = _outlier(scene, each, host)
         if spread <= SPREAD_WATTS or scene.trained is None:
+            continue
+        each = fine.pick(hosts=[host])
+        if len(each) < 2:
+            text = "at most, by extremes of single moments; not looked at GPU by GPU"
+            record.row("power-spread", None, text, [host], spread, "W", "gpu-power")
+            continue
+        spread, gpu, since = _outlier(scene, each, host)
+        if spread <= SPREAD_WATTS:
             continue
         hits += 1
         text = f"{spread:.0f} W between GPUs of one node over {SMOOTH_S / 60:.0f} minutes"
@@ -184,7 +191,7 @@ def _power(scene: Scene, record: Record) -> None:
             Confidence.POSSIBLE,
             gpu=gpu,
             symptom=True,
-            uncertainty_s=each.step_s if len(each) else steady.step_s,
+            uncertainty_s=each.step_s,
         )
     if not hits:
         why = "" if scene.trained else ", but no training was seen"
@@ -198,13 +205,25 @@ def _power(scene: Scene, record: Record) -> None:
 
 def smoothed(row: Floats, step_s: float, over_s: float = SMOOTH_S) -> Floats:
     """Running mean over a time, NaN left out; NaN where too little of it is known."""
-    width = max(1, round(over_s / step_s)) if step_s else 1
+    width = _width(step_s, over_s)
     known = ~np.isnan(row)
     kernel = np.ones(width)
     counts = np.convolve(known.astype(np.float64), kernel, "valid")
     sums = np.convolve(np.where(known, row, 0.0), kernel, "valid")
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(counts >= _KNOWN * width, sums / counts, np.nan)
+
+
+def _width(step_s: float, over_s: float) -> int:
+    return max(1, round(over_s / step_s)) if step_s else 1
+
+
+def _scatter(row: Floats) -> float:
+    """Standard deviation from one sample to the next, whatever the level does over time."""
+    known = row[~np.isnan(row)]
+    if known.size < 3:
+        return 0.0
+    return _TO_SIGMA * float(np.median(np.abs(np.diff(known)))) / math.sqrt(2.0)
 
 
 def spreads(steady: Table) -> dict[str, float]:
@@ -226,7 +245,10 @@ def spreads(steady: Table) -> dict[str, float]:
 
 
 def _outlier(scene: Scene, each: Table, host: str) -> tuple[float, Optional[int], Optional[float]]:
-    """Widest gap of averages between GPUs, the GPU furthest from the middle, and since when."""
+    """Widest gap of averages between GPUs, the GPU furthest from the middle, and since when.
+
+    No gap where no GPU is further away than chance takes the mean of such samples.
+    """
     usual = _column_medians(each.values)
     away = each.values - usual[None, :]
     means = np.array([smoothed(row, each.step_s) for row in away])
@@ -236,7 +258,11 @@ def _outlier(scene: Scene, each: Table, host: str) -> tuple[float, Optional[int]
     gaps = means[:, known].max(axis=0) - means[:, known].min(axis=0)
     at = int(np.argmax(gaps))
     odd = int(np.argmax(np.abs(means[:, known][:, at])))
-    sign = 1 if means[:, known][odd, at] > 0 else -1
+    furthest = float(means[odd, known][at])
+    scatter = float(np.median([_scatter(row) for row in away]))
+    if abs(furthest) <= _CERTAIN * scatter / math.sqrt(_width(each.step_s, SMOOTH_S)):
+        return 0.0, None, None
+    sign = 1 if furthest > 0 else -1
     time = float(each.times[min(int(np.flatnonzero(known)[at]), each.times.size - 1)])
     # Against its neighbours a GPU can be judged in a save as well: all of them pause.
     everything = scene.table("gpu-power-fine").pick(hosts=[host])

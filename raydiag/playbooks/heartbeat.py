@@ -90,6 +90,8 @@ def _decide(scene: Scene, record: Record, stop: float, crash: float, window: Win
     for one in (*seen, *control):
         _measured(record, one, one in control, window)
     known = [one for one in seen if one.busiest is not None]
+    if not known and _computed(scene, seen):
+        return _false_alarm(scene, record, seen, stop, window, False)
     if not known:
         record.row("undecided", None, "utilisation of the accused: metric absent", judged)
         return "Undecided: no utilisation of the accused."
@@ -100,6 +102,14 @@ def _decide(scene: Scene, record: Record, stop: float, crash: float, window: Win
         record.row("low-utilisation", True, text, low, question="gpu-utilisation", window=window)
         return f"Possibly right: {', '.join(low)} did not train."
     return _false_alarm(scene, record, known, stop, window, at_rest)
+
+
+def _computed(scene: Scene, seen: Sequence[_Seen]) -> bool:
+    """Where utilisation is not known: all of them drew the power of training."""
+    levels = scene.levels
+    if levels is None or not seen:
+        return False
+    return all(one.watts is not None and one.watts >= levels.active_watts for one in seen)
 
 
 def _at_rest(known: Sequence[_Seen], control: Sequence[_Seen]) -> bool:
@@ -209,8 +219,12 @@ def _false_alarm(
 ) -> str:
     noisy = [one for one in known if one.tcp_per_s is not None and one.tcp_per_s > TCP_PER_S]
     loaded = [one for one in known if one.io_percent is not None and one.io_percent > IO_PERCENT]
-    blind = any(one.tcp_per_s is None or one.io_percent is None for one in known)
+    by_power = any(one.busiest is None for one in known)
+    blind = by_power or any(one.tcp_per_s is None or one.io_percent is None for one in known)
     gpus = "GPUs as busy as on hosts that nobody accused" if at_rest else "busy GPUs"
+    if by_power:
+        gpus = "GPUs at the power of training"
+    question = "gpu-power" if by_power else "gpu-utilisation"
     row, text = "false-alarm", f"{gpus}, a clean network and no I/O pressure"
     if noisy:
         row, text = "false-alarm-network", f"{gpus}; a network transient set it off"
@@ -220,14 +234,17 @@ def _false_alarm(
             text += ", with TCP retransmits of the same writes"
     certain = not (noisy or loaded or blind or at_rest) and scene.stall is None
     hosts = [one.host for one in known]
-    record.row(row, True, text, hosts, question="gpu-utilisation", window=window)
+    record.row(row, True, text, hosts, question=question, window=window)
     explanation = (
         f"At the time heartbeats stopped the accused trained: {text}. Heartbeats share one channel "
         "with everything else of the coordination service, and that channel stalled."
     )
     evidence = [
         Evidence(
-            scene.answers.promql("gpu-utilisation"), f"{one.host}: busiest GPU", one.busiest, stop
+            scene.answers.promql(question),
+            f"{one.host}: " + ("mean power of its GPUs" if by_power else "busiest GPU"),
+            one.watts if by_power else one.busiest,
+            stop,
         )
         for one in known[:4]
     ]

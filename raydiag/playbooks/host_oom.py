@@ -49,6 +49,8 @@ _TOGETHER = 0.8  # of all hosts
 _BACK_SHARE = 0.5  # of a spike that must go away again
 _NEAR_KILL_S = 300.0
 _PLATEAU = 6  # samples that make a level
+_AT_LEVEL, _SPIKE = 0.02, 0.1  # of a rise: still at the level; away from it
+_LEVEL_S = 300.0  # that a level lasts which memory has risen to
 
 
 @dataclass(frozen=True)
@@ -164,14 +166,35 @@ def _left(series: Series, total: Optional[float]) -> tuple[float, Optional[float
         if abs(float(np.mean(part[-half:]) - np.mean(part[:half]))) > flat:
             continue
         level = float(np.median(part))
+        if _is_stair(times[:end], values[:end], level, max(flat, 0.5 * least), least):
+            continue
         if float(values[-1]) - level < least or end == values.size:
             return level, None
+        end += _gone_again(values[end:], level, flat)
         usual = onset.Level(level, noise, _PLATEAU)
         rise = onset.Deviation(
             float(times[end]), 0.0, float(values[end]), usual, None, values.size - end
         )
         return level, max(onset.ramp_start(Series({}, times, values), rise), float(times[end - 1]))
     return float(values[0]), float(times[0])
+
+
+def _gone_again(values: Floats, level: float, flat: float) -> int:
+    """How many samples at the start of a rise are spikes that went away again, as saves make."""
+    rise = float(values[-1]) - level
+    back = np.flatnonzero(values <= level + max(2.0 * flat, _AT_LEVEL * rise))
+    before = values[: int(back[-1])] if back.size else values[:0]
+    spiked = before.size and float(before.max()) > level + _SPIKE * rise
+    return int(back[-1]) + 1 if spiked else 0
+
+
+def _is_stair(times: Floats, values: Floats, level: float, near: float, least: float) -> bool:
+    """A rest of minutes on the way up, well above what was usual before: no level of its own."""
+    away = np.flatnonzero(np.abs(values - level) > near)
+    start = int(away[-1]) + 1 if away.size else 0
+    if start < _PLATEAU or times[-1] - times[start] >= _LEVEL_S:
+        return False
+    return level - float(np.median(values[:start])) > least
 
 
 def pattern(scene: Scene, own: Course, kill: float, others: list[Course]) -> str:

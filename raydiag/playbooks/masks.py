@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Optional
 
 import numpy as np
@@ -253,11 +253,19 @@ def ghosts(host: str, scrape_duration: Series, confirming: Sequence[Series] = ()
     return found
 
 
-def of_job(context: Context, answers: Answers, steps: Steps) -> tuple[Mask, ...]:
-    """Everything that is known to say nothing, for a run of the playbooks."""
+def of_job(
+    context: Context, answers: Answers, steps: Steps, slack_s: float = 0.0
+) -> tuple[Mask, ...]:
+    """Everything that is known to say nothing, for a run of the playbooks.
+
+    `slack_s`: how far the times of the steps may be off, by which saves are widened.
+    """
     job = context.job
     period = job.checkpoint_period or inferred_period(steps)
-    found = saves(steps, period, job.async_saves, job.saves)
+    found = [
+        replace(one, start=one.start - slack_s, end=one.end + slack_s)
+        for one in saves(steps, period, job.async_saves, job.saves)
+    ]
     found += outside_training(steps, job.start, job.end)
     for host, duration in scrape_durations(context, answers).items():
         power = _power(answers, host)

@@ -231,7 +231,6 @@ def _busy_wait(
 
 def _hang(scene: Scene, record: Record, row: str, evidence: list[Evidence], text: str) -> None:
     assert scene.stall is not None
-    each = scene.training.step_time_s or scene.job.step_time_s or scene.context.resolution_s()
     record.observe(
         row,
         "rccl-hang",
@@ -240,7 +239,7 @@ def _hang(scene: Scene, record: Record, row: str, evidence: list[Evidence], text
         confidence=Confidence.CONFIRMED if not scene.unseen else Confidence.LIKELY,
         explanation=text,
         until=scene.stall.end,
-        uncertainty_s=each,
+        uncertainty_s=scene.next_step_s,
         facts={"step": float(scene.stall.step or 0)},
     )
 
@@ -309,8 +308,10 @@ def _stragglers(scene: Scene, seen: dict[str, State]) -> list[State]:
     for state in known:
         groups.setdefault(_role(state), []).append(state)
     most = max(groups.values(), key=len)
+    if set(groups) == {IDLE, ACTIVE} and len(groups[IDLE]) == len(groups[ACTIVE]):
+        most = groups[IDLE]  # as many of both: those that compute wait for nobody
     odd = [state for name, group in groups.items() if group is not most for state in group]
-    if not odd or len(odd) * 2 >= len(known):
+    if not odd or len(odd) * 2 > len(known) or (len(odd) * 2 == len(known) and len(odd) > 1):
         return []
     waiting = sum(1 for s in most if s.busiest is not None and s.busiest > BUSY_PERCENT)
     return odd if waiting >= len(most) / 2 else []

@@ -173,8 +173,10 @@ class Scene:
     @cached_property
     def trained(self) -> Optional[tuple[float, float]]:
         """First and last completed step; None without steps."""
-        times = self.training.times
-        return (float(times[0]), float(times[-1])) if times.size > 1 else None
+        times, placed = self.training.times, self.context.trained
+        if times.size > 1:
+            return float(times[0]), float(times[-1])
+        return (placed.start, placed.end) if placed is not None else None
 
     # ---- steps that stop
 
@@ -229,11 +231,21 @@ class Scene:
         total = self.job.total_steps
         return step is not None and total is not None and step >= total - 1
 
+    @property
+    def next_step_s(self) -> float:
+        """How long after the last step they may have stopped: a step, and a save where one came."""
+        each = self.training.step_time_s or self.job.step_time_s or self.context.resolution_s()
+        saving = self._saves_next(self.last_step[0])
+        return each + ((self.job.longest_save_s or 0.0) if saving else 0.0)
+
+    def _saves_next(self, step: Optional[int]) -> bool:
+        period = self.job.checkpoint_period
+        return step is not None and bool(period) and (step + 1) % (period or 1) == 0
+
     def _patience_s(self, step: Optional[int]) -> float:
         each = self.training.step_time_s or self.job.step_time_s or 0.0
         patience = max(_STALL_STEPS * each, _STALL_S)
-        period = self.job.checkpoint_period
-        if step is not None and period and (step + 1) % period == 0:
+        if self._saves_next(step):
             longest = self.job.longest_save_s or 0.0
             patience = max(patience, _STALL_SAVES * longest, _STALL_SAVE_S)
         return patience

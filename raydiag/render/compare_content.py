@@ -102,7 +102,7 @@ def rows(told: Contrast, every: bool) -> Iterator[Cells]:
             gap.metric,
             _stat(gap.a.mean, gap.a.deviation, unit),
             _stat(gap.b.mean, gap.b.deviation, unit),
-            f"{gap.percent:+.2f} %",
+            _change(gap),
             _pattern(gap) if gap.metric in _UNITS else _training(gap),
         )
     for one in told.pair.metrics:
@@ -112,6 +112,13 @@ def rows(told: Contrast, every: bool) -> Iterator[Cells]:
 
 def _stat(mean: float, deviation: float, unit: str) -> str:
     return f"{mean:.5g} ± {deviation:.2g} {unit}".strip()
+
+
+def _change(gap: Gap) -> str:
+    """Of the medians; of what begins late, where it has begun: over all steps it would hide."""
+    if gap.kind == SINCE and gap.spike_percent is not None:
+        return f"{gap.spike_percent:+.2f} % since then"
+    return f"{gap.percent:+.2f} %"
 
 
 def _pattern(gap: Gap) -> str:

@@ -1,4 +1,4 @@
-"""The diagnosis of one job as text: verdict first, then what led to it, then what was unseen."""
+"""The diagnosis of one job as text: the verdict, what led to it, what was unseen; tables last."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from raydiag.render.diagnose_content import (
     ruled_out,
     said,
     seen,
+    story,
     verdict_chain,
 )
 from raydiag.render.escape import terminal
@@ -30,15 +31,18 @@ from raydiag.render.layout import COLOURS, GREEN, YELLOW, Page
 def text_report(examined: Examined, colour: bool, width: int, every: bool) -> str:
     """The report for people. What came from logs and metrics is escaped."""
     page = Page(max(width, 40), colour)
+    told = [one for one in reports(examined) if _has_more(one, every)]
+    quiet = [one for one in reports(examined) if not _has_more(one, every)]
     blocks = [
         _verdict(examined, page),
         _chain(examined, page),
         *(_group(one, examined, page, every) for one in others(examined, every)),
-        _list(page, "RULED OUT", [f"{o.failure_class}: {o.why}" for o in ruled_out(examined)]),
-        *(_playbook(one, page, every) for one in reports(examined)),
-        _list(page, "LOG", [" ".join(examined.triage.story)]),
+        _list(page, "LOG", [story(examined)]),
         _list(page, "NOTES", examined.notes),
         _list(page, "COVERAGE", list(coverage_lines(examined))),
+        _list(page, "RULED OUT", [f"{o.failure_class}: {o.why}" for o in ruled_out(examined)]),
+        *(_playbook(one, page, every) for one in told),
+        _list(page, "OTHER PLAYBOOKS", [f"{one.playbook}: {one.verdict}" for one in quiet]),
         page.wrap(terminal(footer(examined))),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -86,6 +90,11 @@ def _group(group: Group, examined: Examined, page: Page, every: bool) -> list[st
 def _list(page: Page, title: str, texts: Sequence[str]) -> list[str]:
     lines = [line for text in texts if text for line in page.wrap(terminal(text), "  ", "    ")]
     return [title, *lines] if lines else []
+
+
+def _has_more(report: Report, every: bool) -> bool:
+    """Than its one sentence."""
+    return bool(holding(report, every) or report.block or report.exclude)
 
 
 def _playbook(report: Report, page: Page, every: bool) -> list[str]:

@@ -76,7 +76,7 @@ def seen(finding: Finding, examined: Examined, every: bool = False) -> list[str]
         source = names.get(item.source, item.source)
         text = f"{source}: {item.text}" if item.text else source
         lines.append(text if item.time is None else f"{text}  ({utc(item.time)})")
-    return lines
+    return list(dict.fromkeys(lines))  # triage may quote one line as step and as end
 
 
 def _query_names(examined: Examined) -> dict[str, str]:
@@ -113,13 +113,18 @@ def said(row: Row) -> str:
 
 def coverage_lines(examined: Examined) -> Iterator[str]:
     coverage = examined.explained.diagnosis.coverage
-    if examined.log_only:
-        yield f"Metrics: none. {examined.log_only[:1].upper()}{examined.log_only[1:]}."
+    for what, why in (("Log", examined.no_log), ("Metrics", examined.log_only)):
+        if why:
+            begin = why[:1] if why.startswith(("http", "/")) else why[:1].upper()
+            yield f"{what}: none. {begin}{why[1:]}."
+    if examined.training:
+        yield f"training series: {examined.training}"
     if coverage.asked:
         yield f"{coverage.answered} of {count(coverage.asked, 'node')} seen."
     for reason, hosts in _by(coverage.blind, lambda one: str(one.reason)):
         yield f"not seen: {fold(one.host for one in hosts)}: {reason}"
-    for reason, items in _by(coverage.unread, lambda one: f"{one.source}: {one.reason}"):
+    unread = [one for one in coverage.unread if one.reason != examined.log_only]  # told above
+    for reason, items in _by(unread, lambda one: f"{one.source}: {one.reason}"):
         names = fold(one.host for one in items if one.host)
         yield f"unread: {names + ': ' if names else ''}{reason}"
     if coverage.window is not None:
@@ -133,8 +138,24 @@ def _by(items: Iterable[_Item], key: Callable[[_Item], str]) -> list[tuple[str, 
     return list(grouped.items())
 
 
+def place(examined: Examined) -> str:
+    """What was diagnosed: the log, else the cluster, else the server."""
+    if not examined.no_log:
+        return examined.triage.log
+    if examined.nodes is not None:
+        return str(examined.nodes.cluster.get("address") or examined.triage.log)
+    return examined.metrics.origin if examined.metrics is not None else examined.triage.log
+
+
+def story(examined: Examined) -> str:
+    """What the log tells; "" without one."""
+    return "" if examined.no_log else " ".join(examined.triage.story)
+
+
 def footer(examined: Examined) -> str:
-    parts = [f"raydiag {__version__}", examined.triage.log]
+    parts = [f"raydiag {__version__}", place(examined)]
+    if examined.nodes is not None and examined.nodes.cluster.get("address") != parts[-1]:
+        parts.append(str(examined.nodes.cluster.get("address")))
     seen = examined.metrics
     if seen is not None:
         parts += [seen.origin, f"identity {seen.identity.belief.value}"]

@@ -14,6 +14,7 @@ from raydiag.render.diagnose_content import reports
 from raydiag.render.triage_document import triage_document
 
 SCHEMA = "raydiag.diagnose/1"
+_HEAD = ("schema", "raydiag_version")
 
 
 def diagnose_document(examined: Examined, generated_at: float) -> dict[str, Any]:
@@ -32,8 +33,10 @@ def diagnose_document(examined: Examined, generated_at: float) -> dict[str, Any]
             for one in examined.explained.ruled_out
         ],
         "log_only": examined.log_only or None,
+        "no_log": examined.no_log or None,
+        "cluster": _cluster(examined),
         "status": examined.case.status,
-        "triage": {k: v for k, v in log.items() if k not in ("schema", "raydiag_version")},
+        "triage": None if examined.no_log else {k: v for k, v in log.items() if k not in _HEAD},
         "metrics": _metrics(examined),
         "playbooks": [_playbook(one, examined) for one in reports(examined)],
         "notes": list(examined.notes),
@@ -56,6 +59,22 @@ def _verdict(examined: Examined) -> dict[str, Any]:
         "pattern": one.pattern,
         "confidence": one.confidence.value,
         "summary": one.summary,
+    }
+
+
+def _cluster(examined: Examined) -> Optional[dict[str, Any]]:
+    """The live cluster and how its nodes answered; what they show is in the findings."""
+    seen = examined.nodes
+    if seen is None:
+        return None
+    known = ("address", "ssh", "session_name", "ray_version", "gcs_address")
+    return {
+        **{name: seen.cluster.get(name) for name in known},
+        "job": seen.job or None,
+        "nodes": [
+            {"host": one.node.host, "status": one.status.value, "reason": one.reason}
+            for one in seen.snapshot.nodes
+        ],
     }
 
 
@@ -91,6 +110,7 @@ def _metrics(examined: Examined) -> Optional[dict[str, Any]]:
             for one in seen.context.masks
         ],
         "queries": len(seen.asked),
+        "training": examined.training or "metrics",
     }
 
 

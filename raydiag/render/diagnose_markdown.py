@@ -16,8 +16,11 @@ from raydiag.render.diagnose_content import (
     link,
     next_steps,
     others,
+    place,
     reports,
     ruled_out,
+    seen,
+    story,
     verdict_chain,
 )
 from raydiag.render.document import severity_of
@@ -28,9 +31,9 @@ from raydiag.render.layout import number, utc
 
 def markdown_report(examined: Examined, every: bool) -> str:
     """For a ticket, section by section; what came from logs and metrics is escaped."""
-    place = examined.triage.resolved.job_dir or examined.triage.log
-    seen = examined.explained.diagnosis
-    window, coverage = seen.coverage.window, seen.coverage
+    where = examined.triage.resolved.job_dir or place(examined)
+    coverage = examined.explained.diagnosis.coverage
+    window = coverage.window
     analysis = _analysis(examined)
     hosts = examined.metrics.context.hosts if examined.metrics is not None else ()
     facts = [f"**Analysis type**: {analysis}"]
@@ -42,12 +45,13 @@ def markdown_report(examined: Examined, every: bool) -> str:
     names = f" ({markdown(fold(hosts))})" if hosts else ""
     facts.append(f"**Nodes**: {len(hosts) or coverage.asked}{names}")
     blocks = [
-        f"## TSDB Diagnosis: {markdown(place)}",
+        f"## TSDB Diagnosis: {markdown(where)}",
         "  \n".join(facts),
         f"**Verdict**: {markdown(heading(examined))}",
         markdown(examined.explained.verdict.summary),
         "### Findings",
         *_findings(examined, every),
+        *_of_nodes(examined, every),
         "### Metric evidence",
         _table(examined, every),
         "### Anomalies detected",
@@ -97,6 +101,16 @@ def _findings(examined: Examined, every: bool) -> Iterator[str]:
         yield "None."
 
 
+def _of_nodes(examined: Examined, every: bool) -> Iterator[str]:
+    """What nodes and metrics say of the verdict's chain; only of a live cluster."""
+    if examined.nodes is None:
+        return
+    yield "### Evidence"
+    chain = verdict_chain(examined)[:LINKS]
+    lines = [text for one in chain for text in seen(one, examined, every)]
+    yield fenced(lines) if lines else "None."
+
+
 def _table(examined: Examined, every: bool) -> str:
     rows = [row for report in reports(examined) for row in holding(report, every)]
     if not rows:
@@ -121,7 +135,7 @@ def _anomalies(examined: Examined) -> str:
 
 
 def _log(examined: Examined) -> Iterator[str]:
-    yield markdown(" ".join(examined.triage.story)) or "None."
+    yield markdown(story(examined)) or "None."
     origin = examined.triage.origin
     if origin is not None:
         yield fenced([f"{origin.file}:{origin.line}: {origin.raw[:400]}"])
@@ -143,7 +157,9 @@ def _trace(examined: Examined) -> str:
 
 def _correlation(examined: Examined) -> str:
     verdict, log = examined.explained.verdict, examined.triage.primary
-    if examined.log_only:
+    if examined.no_log:
+        return f"There is no log: {markdown(examined.no_log)}."
+    if examined.log_only and examined.nodes is None:
         return f"By the log alone: {markdown(examined.log_only)}."
     if log is None:
         return f"Triage: {examined.triage.status.value}, no failure."
@@ -154,7 +170,8 @@ def _correlation(examined: Examined) -> str:
         return f"Triage says {log}; the metrics explain it by {verdict.failure_class}."
     sure = verdict.confidence is Confidence.CONFIRMED
     word = "contradicts" if sure and verdict.failure_class != "unknown" else "does not confirm"
-    return f"Triage says {log}; what the metrics show {word} it."
+    what = "metrics" if examined.nodes is None else "nodes and metrics"
+    return f"Triage says {log}; what the {what} show {word} it."
 
 
 def _queries(examined: Examined) -> Iterator[str]:

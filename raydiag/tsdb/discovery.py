@@ -9,20 +9,21 @@ first samples, are told by a grid, so that they are right within its step (15 s 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
 from raydiag.errors import CannotRun
 from raydiag.model import Unread, Window
-from raydiag.tsdb import promql
+from raydiag.tsdb import bounds, promql
 from raydiag.tsdb.client import Client
 from raydiag.tsdb.connection import Connection
 from raydiag.tsdb.discovered import Discovery, Family, HostSeries, Target, short_name
 from raydiag.tsdb.hostnames import HostRow, joined
-from raydiag.tsdb.series import MAX_POINTS, Answer, Query, Series
+from raydiag.tsdb.series import Answer, Query, Series
 
 # The longest prefix that fits is the family of a metric.
 PREFIXES = (
@@ -36,16 +37,15 @@ _SAMPLED = (
     *("hw_rdma_port_state", "hw_procs_running", "hw_tcp_retransmits_total", "hw_mem_dirty_bytes"),
     *("hw_io_pressure_full_pct", "hw_oom_kills_total", "hw_net_rx_bytes_total"),
 )
-_MANY = ("hw_gpu_", "hw_rdma_")  # families with several series a host
-_MAIN = ("hw_", "ray_node_", "tb_", "up")  # looked at most closely
+# Families with several series a host, and the label that tells these apart.
+_MANY = {"hw_gpu_": "gpu", "hw_rdma_": "device"}
+_MAIN = ("hw_", "ray_node_", "tb_")  # looked at most closely
 _EVALUATIONS = 300_000  # of one query: a second of the server's time
 _LOOKBACK_S = 240.0  # below any server's lookback, so that a grid misses no sample
 _FINEST_S, _COARSE_S = 15.0, 60.0
 _MOST_NAMED = 200  # in one selector
-_SEARCH_STEP_S = 300.0
 _FINE_WINDOW_S = 3600.0  # looked at closely, for resolution and refresh
 _APART_S = 6 * 3600.0  # sources that end within it are looked at together
-_EARLIEST_S, _LATEST_S = 1e9, 1e11
 _BY = "host, instance, ip, IsHeadNode"
 
 _Key = tuple[str, str, str, str, str]  # family, and the labels that name a host
@@ -73,13 +73,13 @@ def discover(
         )
     metrics = tuple(sorted(str(one) for one in names.data))
     unread = list(connection.unread)
-    bounds = window or _bounds(connection, now, unread)
+    within = window or bounds.bounds(connection, now, unread)
     job = _Job(connection.origin, tuple(short_name(one) for one in expected), nnodes)
-    if bounds is None or not metrics:
+    if within is None or not metrics:
         return job.found(metrics, (), None, unread)
     # Of a live server the start is known to a step of the search alone.
-    slack = _SEARCH_STEP_S if connection.live and window is None else 0.0
-    look = _Look(client, metrics, bounds, slack)
+    slack = bounds.SEARCH_STEP_S if connection.live and window is None else 0.0
+    look = _Look(client, metrics, within, slack)
     rows = look.sights()
     hosts = joined(rows, addresses or {}, look.gpus)
     seen = job.found(metrics, hosts, _extent(rows), [])
@@ -116,56 +116,10 @@ class _Job:
         )
 
 
-def extent(connection: Connection, now: float) -> Optional[Window]:
-    """Where samples may be, without looking at them: for a query of the user's own."""
-    return _bounds(connection, now, [])
-
-
 def family_of(metric: str) -> str:
     """Prefix of the family; "other" for a metric that belongs to none."""
     fitting = [one for one in PREFIXES if metric.startswith(one)]
     return max(fitting, key=len, default=OTHER)
-
-
-def _bounds(connection: Connection, now: float, unread: list[Unread]) -> Optional[Window]:
-    """A window that holds all samples, some empty time at its ends included."""
-    found = [connection.stored] if connection.stored is not None else []
-    head = connection.client.metadata("status/tsdb")
-    if head.ok and (span := _head(head.data)) is not None:
-        found.append(span)
-    if connection.live:
-        found.append(Window(now, now))
-        if (start := _oldest(connection.client, now)) is not None:
-            found.append(Window(start, start))
-        elif len(found) == 1:
-            return None
-    elif not head.ok:
-        unread.append(Unread("status/tsdb", head.status, head.reason))
-    if not found:
-        return None
-    return Window(min(one.start for one in found), max(one.end for one in found))
-
-
-def _head(data: Any) -> Optional[Window]:
-    """Times of the head block; older servers have them one level higher."""
-    holder = data.get("headStats", data) if isinstance(data, dict) else {}
-    try:
-        start, end = float(holder["minTime"]) / 1000, float(holder["maxTime"]) / 1000
-        series = int(holder.get("numSeries", 1))
-    except (KeyError, TypeError, ValueError):
-        return None
-    return Window(start, end) if series and _EARLIEST_S < start <= end < _LATEST_S else None
-
-
-def _oldest(client: Client, now: float) -> Optional[float]:
-    """When a server that runs got its first samples, five minutes more or less."""
-    span = (MAX_POINTS - 1) * _SEARCH_STEP_S
-    query = 'count({__name__=~"up|tb_step|hw_scrape_duration_seconds|ray_node_mem_used"})'
-    answer = client.ask(
-        Query.over("discovery-oldest", query, Window(now - span, now), _SEARCH_STEP_S)
-    )
-    starts = [float(one.times[0]) for one in answer.series if len(one)]
-    return min(starts) - _SEARCH_STEP_S if starts else None
 
 
 def _extent(rows: Iterable[HostRow]) -> Optional[Window]:
@@ -179,13 +133,14 @@ class _Look:
     """The queries over one server's whole range."""
 
     def __init__(
-        self, client: Client, metrics: Sequence[str], bounds: Window, slack_s: float
+        self, client: Client, metrics: Sequence[str], within: Window, slack_s: float
     ) -> None:
-        """The first sample is within `slack_s` of the start of `bounds`."""
+        """The first sample is within `slack_s` of the start of `within`."""
         self._client = client
-        self._bounds = bounds
+        self._bounds = within
         self._opening_s = slack_s + _LOOKBACK_S
         self.gpus: dict[str, int] = {}  # by the label `host`
+        self._one: dict[str, str] = {}  # the commonest GPU or port by family
         self.unread: list[Unread] = []
         self.grouped: dict[str, list[str]] = {}
         for metric in metrics:
@@ -222,12 +177,18 @@ class _Look:
             return {}
         rows: dict[_Key, Mapping[str, str]] = {}
         gpus: dict[str, set[str]] = {}
+        ones: dict[str, Counter[str]] = {prefix: Counter() for prefix in _MANY}
         for labels in found.data:
             family = family_of(labels.get("__name__", ""))
             rows.setdefault(_key(family, labels), labels)
+            if family in ones:
+                ones[family][labels.get(_MANY[family], "")] += 1
             if family == "hw_gpu_" and "gpu" in labels:
                 gpus.setdefault(labels.get("host", ""), set()).add(labels["gpu"])
         self.gpus = {host: len(one) for host, one in gpus.items()}
+        self._one = {
+            family: most[0][0] for family, one in ones.items() if (most := one.most_common(1))
+        }
         return rows
 
     def _last(self) -> dict[_Key, float]:
@@ -239,11 +200,19 @@ class _Look:
         return self._edges("discovery-last", terms, self._bounds.end)
 
     def _first(self) -> dict[_Key, float]:
-        """Of what has samples in the first minutes; what came later is not in it."""
+        """Of what has samples in the first minutes; what came later is not in it.
+
+        One GPU and one port of a host stand for all of them; hosts that lack just that one are
+        asked for by themselves, as those that came late are.
+        """
         terms = {}
         for prefix, metric in self.sampled.items():
             step = _FINEST_S if prefix in _MAIN else _COARSE_S
-            terms[prefix] = _edge("min", promql.selector(metric), self._opening_s, step)
+            one = self._one.get(prefix)
+            match = {_MANY[prefix]: promql.any_of([one])} if one else {}
+            terms[prefix] = _edge(
+                "min", promql.selector(metric, match=match), self._opening_s, step
+            )
         return self._edges("discovery-first", terms, self._bounds.start + self._opening_s)
 
     def _drill(self, query_id: str, kind: str, keys: Iterable[_Key]) -> dict[_Key, float]:

@@ -12,8 +12,10 @@ from typing import Optional
 
 from raydiag.tsdb import ports
 from raydiag.tsdb.client import Client
+from raydiag.tsdb.discovered import short_name
 
 _PORTS = range(ports.FIRST, ports.FIRST + 10)
+USUAL = (*range(ports.FIRST, ports.FIRST + 6), 9090)  # a job's own; a site's
 _DEADLINE_S = 2.0
 
 
@@ -31,6 +33,30 @@ def find(data: Path, more_ports: Iterable[int] = ()) -> Optional[str]:
             if _stores_in(client, data) and _scrapes(client):
                 return client.url
     return None
+
+
+def find_watching(hosts: Iterable[str], more_ports: Iterable[int] = ()) -> Optional[str]:
+    """URL of a server on this machine that scrapes one of the hosts; None without one."""
+    listening, wanted = ports.listening(), set(hosts)
+    for port in dict.fromkeys([*more_ports, *USUAL]):
+        url = f"http://127.0.0.1:{port}"
+        if port in listening and watches(url, wanted):
+            return url
+    return None
+
+
+def watches(url: str, hosts: Iterable[str]) -> bool:
+    """Whether a server scrapes one of the hosts, which are names or addresses."""
+    found = Client(url, _DEADLINE_S).metadata("targets", {"state": "active"})
+    targets = found.data.get("activeTargets") if found.ok and isinstance(found.data, dict) else ()
+    wanted = set(hosts)
+    for target in targets or ():
+        labels = target.get("labels") or {}
+        given = target.get("discoveredLabels") or {}
+        names = (labels.get("instance"), given.get("__address__"), labels.get("host"))
+        if wanted & {short_name(str(name)) for name in names if name}:
+            return True
+    return False
 
 
 def _stores_in(client: Client, data: Path) -> bool:

@@ -86,6 +86,9 @@ def test_power_between_gpus_of_one_node(spread: float, seen: bool) -> None:
     world = World()
     world.set("gpu-power", ACTIVE_WATTS - spread / 2, 310, hosts=["n3"], metric="min")
     world.set("gpu-power", ACTIVE_WATTS + spread / 2, 310, hosts=["n3"], metric="max")
+    for gpu, away in enumerate((-spread / 2, 0.0, 0.0, spread / 2)):
+        row = np.full(world.times.size, ACTIVE_WATTS + away)
+        world.put("gpu-power-fine", row, host="n3", gpu=str(gpu))
     outcome = world.judge(GPU)
     assert classes(outcome) == ({"gpu-power-outlier"} if seen else set())
     assert all(one.symptom for one in outcome.observations)
@@ -106,6 +109,27 @@ def test_noise_of_many_gpus_is_no_outlier() -> None:
         row = world.rng.normal(ACTIVE_WATTS, 30.0, world.times.size)
         world.put("gpu-power-fine", row, host="n3", gpu=str(gpu))
     assert classes(world.judge(GPU)) == set()
+
+
+def test_power_that_scatters_more_than_gpus_differ_is_no_outlier() -> None:
+    """Some five minutes of an hour lie 50 W apart by chance when each sample scatters by 60 W."""
+    world = World()
+    world.set("gpu-power", ACTIVE_WATTS - 90, 310, hosts=["n3"], metric="min")
+    world.set("gpu-power", ACTIVE_WATTS + 90, 310, hosts=["n3"], metric="max")
+    for gpu in range(8):
+        row = world.rng.normal(ACTIVE_WATTS, 60.0, world.times.size)
+        world.put("gpu-power-fine", row, host="n3", gpu=str(gpu))
+    assert classes(world.judge(GPU)) == set()
+
+
+def test_extremes_of_single_moments_accuse_nobody() -> None:
+    """Of a host that was not asked for GPU by GPU nothing is known but an upper bound."""
+    world = World()
+    world.set("gpu-power", ACTIVE_WATTS - 40, 310, hosts=["n3"], metric="min")
+    world.set("gpu-power", ACTIVE_WATTS + 40, 310, hosts=["n3"], metric="max")
+    outcome = world.judge(GPU)
+    assert classes(outcome) == set()
+    assert [row.holds for row in outcome.reports[0].rows if row.hosts == ("n3",)] == [None]
 
 
 @pytest.mark.parametrize(("share", "seen"), [(0.95, False), (0.951, True)])

@@ -124,6 +124,34 @@ def test_the_one_that_the_others_wait_for(power: float, use: float) -> None:
     assert straggler.finding.host == "n2"
 
 
+def test_of_two_hosts_the_one_that_computes_keeps_the_other_waiting() -> None:
+    world = World(hosts=("n1", "n2"))
+    world.hang(HANG)
+    world.set("gpu-power", 900.0, HANG + 10, hosts=["n2"])
+    outcome = world.judge("rccl-hang")
+    accused = {one.finding.failure_class: one.finding.host for one in outcome.observations}
+    assert accused["straggler"] == "n2"
+
+
+def test_two_and_two_accuse_nobody() -> None:
+    world = World()
+    world.hang(HANG)
+    world.set("gpu-power", 900.0, HANG + 10, hosts=["n2", "n3"])
+    assert "straggler" not in classes(world.judge("rccl-hang"))
+
+
+@pytest.mark.parametrize(("period", "known_to_s"), [(None, 10.0), (100, 130.0)])
+def test_a_hang_may_have_begun_in_the_save_after_the_last_step(
+    period: int | None, known_to_s: float
+) -> None:
+    """What went wrong in those two minutes may be what stopped it."""
+    world = World()
+    world.hang(300.0 + 99 * 10)
+    world.tell(checkpoint_period=period, longest_save_s=120.0)
+    (found,) = world.judge("rccl-hang").observations
+    assert found.uncertainty_s == pytest.approx(known_to_s, abs=0.5)
+
+
 def test_ghost_data_is_no_straggler() -> None:
     world = World()
     world.hang(HANG)

@@ -57,6 +57,20 @@ def test_a_false_alarm_that_something_set_off(
     assert holds(outcome, ONLY)[row] is True
 
 
+@pytest.mark.parametrize(("watts", "seen"), [(900.0, True), (300.0, False)])
+def test_without_utilisation_power_tells(watts: float, seen: bool) -> None:
+    """Steps go on and the accused draws the power of training, or does not."""
+    world = killed()
+    world.without("ray_node_gpus_utilization")
+    world.set("gpu-power", watts, STOP - 130, hosts=["n3"])
+    outcome = world.judge(ONLY)
+    assert ("heartbeat-false-positive" in classes(outcome)) is seen
+    if seen:
+        assert outcome.observations[0].finding.confidence is Confidence.LIKELY
+    else:
+        assert holds(outcome, ONLY)["undecided"] is None
+
+
 def test_a_hang_that_the_heartbeat_ended() -> None:
     world = killed()
     world.hang(3000)
@@ -111,9 +125,9 @@ def test_accused_that_rested_as_all_hosts_did() -> None:
     assert outcome.observations[0].finding.confidence is Confidence.LIKELY
 
 
-def test_without_utilisation_it_is_undecided() -> None:
+def test_without_utilisation_and_power_it_is_undecided() -> None:
     world = killed()
-    world.without("ray_node_gpus_utilization")
+    world.without("ray_node_gpus_utilization", "hw_gpu_power_watts")
     outcome = world.judge(ONLY)
     assert classes(outcome) == set()
     assert holds(outcome, ONLY)["undecided"] is None

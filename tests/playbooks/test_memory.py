@@ -42,6 +42,28 @@ def test_one_host(seconds: float, pattern: str) -> None:
     assert abs((found.finding.onset or 0) - (T0 + KILL - seconds)) <= 30
 
 
+def test_a_rise_in_stairs_began_with_the_first() -> None:
+    """Memory that rests for some minutes on its way up had left its level before."""
+    world = World()
+    values = row(world, "n3")
+    for stair in range(6):
+        values[world.times >= T0 + KILL - 720 + 120 * stair] += 290 * GB
+    kill(world, "n3")
+    (found,) = world.judge(ONLY).observations
+    assert found.facts["pattern"] == "leak"
+    assert abs((found.finding.onset or 0) - (T0 + KILL - 720)) <= 30
+
+
+def test_a_save_shortly_before_is_not_the_rise() -> None:
+    """Memory was back at its level for a minute only."""
+    world = World()
+    rise(world, "n3", KILL - 600, KILL - 450, 400.0)
+    rise(world, "n3", KILL - 390, KILL)
+    kill(world, "n3")
+    (found,) = world.judge(ONLY).observations
+    assert abs((found.finding.onset or 0) - (T0 + KILL - 390)) <= 30
+
+
 def test_a_save_that_needs_too_much() -> None:
     world = World()
     for start in (1500.0, 2700.0):

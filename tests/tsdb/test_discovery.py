@@ -9,9 +9,10 @@ import pytest
 
 from raydiag.errors import CannotRun
 from raydiag.model import Window
+from raydiag.tsdb import bounds
 from raydiag.tsdb.connection import connect, open_directory
 from raydiag.tsdb.discovered import Discovery, short_name
-from raydiag.tsdb.discovery import _head, discover, family_of
+from raydiag.tsdb.discovery import discover, family_of
 from raydiag.tsdb.promql import duration
 from raydiag.tsdb.series import Query
 from tests.tsdb import promtool, samples
@@ -173,6 +174,22 @@ def test_a_live_server_costs_five_questions(data: Path) -> None:
     ]
 
 
+def test_a_live_server_with_older_samples_is_looked_through_further(
+    tmp_path: Path, needs_prometheus: None
+) -> None:
+    """Also beyond a pause of days, in which the nearest look sees nothing older."""
+    hour = [float(60 * minute) for minute in range(60)]
+    long_ago = samples.START - 9 * 86_400
+    points = [(start + one, 1.0) for start in (long_ago, samples.START) for one in hour]
+    place = made(tmp_path, [("up", {"job": "node_hw", "instance": "mi10:9400"}, points)])
+    with open_directory(str(place)) as found:
+        served = replace(found, live=True, stored=None)
+        seen = discover(served, samples.START + 3600)
+        searched = [one.id for one in found.client.asked if "oldest" in one.id]
+    assert seen.window is not None and abs(seen.window.start - long_ago) <= 60
+    assert len(searched) == 3
+
+
 def test_a_server_that_lists_no_metrics(live: Live) -> None:
     connection = connect(live.url)
     connection.client.url += "/nowhere"
@@ -209,7 +226,7 @@ def test_every_metric_has_its_family(metric: str, family: str) -> None:
     ],
 )
 def test_the_head_may_be_empty_or_absurd(data: object, found: bool) -> None:
-    assert (_head(data) is not None) is found
+    assert (bounds.head(data) is not None) is found
 
 
 @pytest.mark.parametrize(

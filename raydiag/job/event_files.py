@@ -1,4 +1,7 @@
-"""A job's TensorBoard event files against what the bridge has brought into its metrics.
+"""A job's TensorBoard event files beside what the bridge has brought into its metrics.
+
+The bridge is a best effort; the event file has every step that training wrote. What the metrics
+lack of it is told, and taken from there.
 
 Source: <job directory>/tensorboard, or the directory that the configuration names, of which the
 container may know another path: /outputs there is where job directories lie here.
@@ -16,13 +19,13 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag.comparison.steps import Run
-from raydiag.job import Examined
 from raydiag.joblog.facts import JobFacts
-from raydiag.model import Evidence, Finding, HostUnread
-from raydiag.triage.verdict import Moment
+from raydiag.model import Evidence, Finding, HostUnread, Status, Window
+from raydiag.playbooks.answers import Answers
+from raydiag.playbooks.training import STEP, Training
 from raydiag.tsdb import tfevents
-from raydiag.tsdb.tfevents import Events
+from raydiag.tsdb.series import Answer, Floats, Query, Series
+from raydiag.tsdb.tfevents import Events, metric_name
 
 _DIRECTORY = re.compile(r"Config param tensorboard_dir: (\S+)")
 _IN_CONTAINER = "/outputs/"
@@ -55,24 +58,27 @@ class Bridge:
             "tb-bridge-gap",
             onset=self.first_time,
             evidence=(Evidence(source, text, float(self.missing_total), self.first_time),),
-            explanation="The event file has these steps, and the comparison takes them from there.",
+            explanation="The event file has these steps; they are taken from there.",
         )
 
 
-def read(facts: JobFacts, examined: Examined, moment: Moment) -> Events:
-    """The scalars of this job's own event files; without any, nothing."""
-    header, metrics = facts.header, examined.metrics
+def read(facts: JobFacts, window: Optional[Window], alive: Optional[bool]) -> Events:
+    """The scalars of this job's own event files; without any, nothing.
+
+    `window` is that of its metrics, None without.
+    """
+    header = facts.header
     host = header.nodelist[0] if header.nodelist else None
     places = list(_places(facts))
-    if metrics is not None:
-        files = tfevents.find(places, host, metrics.context.window.start)
+    if window is not None:
+        files = tfevents.find(places, host, window.start)
     else:
         # A log may print local time; of the jobs that shared the directory, the newest counts.
         since = None if facts.first_time is None else facts.first_time - _ZONES_S
         files = tfevents.find(places, host, since)[-1:]
     ended = facts.summary.time if facts.summary is not None else None
-    if ended is None and metrics is not None and moment.alive is not True:
-        ended = metrics.context.window.end
+    if ended is None and window is not None and alive is not True:
+        ended = window.end
     return tfevents.read([one for one in files if ended is None or one.created <= ended])
 
 
@@ -91,15 +97,17 @@ def _places(facts: JobFacts) -> Iterator[Path]:
             yield Path(path)
 
 
-def compared(events: Events, told: Run, has_metrics: bool) -> Bridge:
-    """Steps of the event files that `told`, the metrics' own, lacks."""
+def compared(
+    events: Events, told: Floats, last_at: Optional[float], has_metrics: bool = True
+) -> Bridge:
+    """Steps of the event files that `told`, ascending, the metrics' own up to `last_at`, lacks."""
     steps = events.steps
     unread = tuple(HostUnread("", one.source, one.status, one.reason) for one in events.unread)
     if not has_metrics or not steps.size:
         return Bridge(events.files, int(steps.size), cut=events.cut, unread=unread)
-    lacks = steps[~np.isin(steps, told.numbers)]
-    inside = lacks[lacks < told.numbers[-1]] if len(told) else lacks
-    late = events.times[-1] - told.ended_at[-1] if len(told) else 0.0
+    lacks = steps[~np.isin(steps, told)]
+    inside = lacks[lacks < told[-1]] if told.size else lacks
+    late = events.times[-1] - last_at if last_at is not None else 0.0
     if late > _FLUSH_S:
         inside = lacks
     ranges = _ranges([int(one) for one in inside], [int(one) for one in steps])
@@ -113,6 +121,36 @@ def compared(events: Events, told: Run, has_metrics: bool) -> Bridge:
         float(times[0]) if times.size else None,
         unread,
     )
+
+
+def filled(answers: Answers, events: Events, missing: Bridge) -> Answers:
+    """The training series with the steps that only the event files have."""
+    training = Training.of(answers)
+    host = training.host or ""
+    known = np.unique(training.steps)
+    rows = {
+        metric_name(tag): (one.steps, one.times, one.values) for tag, one in events.scalars.items()
+    }
+    rows[STEP] = (events.steps, events.times, events.steps)
+    found = dict(training.by_metric)
+    for metric, (steps, times, values) in rows.items():
+        lacks = ~np.isin(steps, known)
+        own = found.get(metric) or Series({}, np.empty(0), np.empty(0))
+        nans = np.full(own.nan_times.size, np.nan)
+        found[metric] = Series.of(
+            {"__name__": metric, "host": host},
+            np.concatenate([own.times, own.nan_times, times[lacks]]),
+            np.concatenate([own.values, nans, values[lacks]]),
+        )
+    asked = answers.answer("training")
+    query = asked.query if asked is not None else None
+    source = f"event file {missing.files[-1]}"
+    query = Query.at(
+        "training",
+        source if query is None or not known.size else f"{query.promql} and {source}",
+        query.window.end if query is not None else float(events.times[-1]),
+    )
+    return answers.also([Answer(query, Status.OK, series=tuple(found.values()))])
 
 
 def _ranges(missing: list[int], every: list[int]) -> list[tuple[int, int]]:

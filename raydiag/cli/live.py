@@ -1,0 +1,261 @@
+"""What `diagnose` takes from a live cluster: its nodes, its job's log, the way to its metrics."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+from urllib.parse import urlsplit
+
+from raydiag.cli import options, reach, triage
+from raydiag.errors import CannotRun
+
+if TYPE_CHECKING:
+    from raydiag.cluster.collect import Cluster
+    from raydiag.cluster.ray_job import RayJob
+    from raydiag.job import Examined, Nodes
+    from raydiag.joblog.facts import JobFacts
+    from raydiag.model import HostUnread
+    from raydiag.triage.verdict import Moment
+
+_PROBE_DEADLINE_S = 30.0
+_NO_JOB = "no job was named"
+
+
+@dataclass
+class _Found:
+    """What could be had so far."""
+
+    facts: JobFacts
+    no_log: str = ""
+    job: Optional[RayJob] = None
+    nodes: Optional[Nodes] = None
+    unread: tuple[HostUnread, ...] = ()
+
+
+def wanted(arguments: argparse.Namespace) -> bool:
+    """Whether a cluster is meant: it is named, or nothing else is."""
+    ways = (arguments.address, arguments.ssh, arguments.jump, arguments.ssh_config)
+    return any(way is not None for way in ways) or not (arguments.job or arguments.prometheus)
+
+
+def examined(arguments: argparse.Namespace, progress: options.Progress) -> Examined:
+    """Ask everything that there is, and judge it together.
+
+    Raises CannotRun when nothing at all can be reached.
+    """
+    from raydiag.job import Request, examine
+
+    with contextlib.ExitStack() as stack:
+        found = _cluster(arguments, progress, stack)
+        moment = _moment(arguments, found)
+        url, origin, why = _metrics(arguments, found, progress, stack)
+        request = Request(
+            prometheus=url,
+            every_playbook=arguments.all,
+            deadline_s=arguments.deadline,
+            say=progress.say,
+            origin=origin,
+            no_metrics=why,
+            no_log=found.no_log,
+            nodes=found.nodes,
+            unread=found.unread,
+        )
+        return examine(found.facts, moment, request)
+
+
+def without_log(asked: str) -> JobFacts:
+    """Of a job of which no log is known."""
+    from raydiag.joblog.facts import Resolved
+
+    return _read(Resolved(asked, None, None, None, ()))
+
+
+def _read(resolved: Any) -> JobFacts:
+    from raydiag.joblog import read
+    from raydiag.triage.signatures import Classifier, make_selector
+
+    return read.read(resolved, make_selector, Classifier())
+
+
+def _cluster(
+    arguments: argparse.Namespace, progress: options.Progress, stack: contextlib.ExitStack
+) -> _Found:
+    """Nodes and log; a cluster that is not there is told where there is something else to read."""
+    from raydiag.model import HostUnread, Status
+
+    try:
+        api, address = stack.enter_context(reach.cluster(arguments, progress))
+        jobs = api.jobs()
+        found = _log(arguments, api, jobs, progress)
+        nodes = _probed(found, api, address, progress, stack)
+    except CannotRun as error:
+        if arguments.job is None and arguments.prometheus is None:
+            raise CannotRun(f"{error}; or name a job's directory, log or id") from None
+        source = arguments.ssh or arguments.address or "the cluster"
+        found = _log_of(arguments, progress)
+        return replace(found, unread=(HostUnread("", source, Status.ERROR, str(error)),))
+    return replace(found, nodes=nodes)
+
+
+def _log_of(arguments: argparse.Namespace, progress: options.Progress) -> _Found:
+    """Of a directory, a file or an id below --outputs."""
+    from raydiag.joblog import find
+
+    if arguments.job is None:
+        return _Found(without_log("the metrics alone"), _NO_JOB)
+    progress.say("reading the job's log ...")
+    return _Found(_read(find.resolve(arguments.job, arguments.outputs or "outputs")))
+
+
+def _log(
+    arguments: argparse.Namespace,
+    api: Cluster,
+    jobs: Sequence[Mapping[str, Any]],
+    progress: options.Progress,
+) -> _Found:
+    """Of the job that is named, or of the only one that runs: what its driver has printed."""
+    from raydiag.cluster import ray_job
+    from raydiag.joblog.facts import Resolved
+
+    job = ray_job.named(jobs, arguments.job) if arguments.job else ray_job.running(jobs)
+    if job is None:
+        return replace(_log_of(arguments, progress), job=ray_job.running(jobs))
+    if not job.id:
+        return _Found(without_log("the cluster"), job.why, job)
+    progress.say(f"reading what {job.id} has printed ...")
+    text = api.logs(job.id)
+    if not text.strip():
+        why = f"Ray has no output of job {job.id}"
+        return _Found(without_log(job.id), why, job)
+    name = f"{job.id}.log"
+    with tempfile.TemporaryDirectory(prefix="raydiag-") as place, _inside(place):
+        # Read from there, so that the log goes by its own name and not by that of a copy.
+        Path(name).write_text(text, encoding="utf-8", errors="replace")
+        return _Found(_read(Resolved(job.id, job.id, None, None, (name,))), job=job)
+
+
+@contextlib.contextmanager
+def _inside(place: str) -> Iterator[None]:
+    before = os.getcwd()
+    os.chdir(place)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _probed(
+    found: _Found, api: Cluster, address: Any, progress: options.Progress, stack: Any
+) -> Nodes:
+    from raydiag import catalog, probes
+    from raydiag.cluster.collect import Request, collect
+    from raydiag.job import Nodes
+
+    progress.say("asking the cluster ...")
+    request = Request(
+        probes=probes.defaults(),
+        select=None,
+        deadline_s=_PROBE_DEADLINE_S,
+        options=reach.probe_options(),
+        driver_fault_symbols=catalog.driver_fault_symbols(),
+    )
+    collected = stack.enter_context(
+        collect(api, address, request, progress.nodes, warn=progress.warn)
+    )
+    snapshot = reach.snapshot(collected, api, whole_cluster=True)
+    job = found.job
+    named = job.id if job is not None else ""
+    # A job whose directory is named is asked about, whether Ray knows it or not.
+    idle = job is not None and job.idle and bool(found.no_log)
+    return Nodes(snapshot, collected.cluster, named, idle)
+
+
+def _moment(arguments: argparse.Namespace, found: _Found) -> Moment:
+    """As for a directory; whether the job lives Ray knows, where nobody else does."""
+    moment = triage.when(found.facts, arguments)
+    job = found.job
+    if moment.alive is None and job is not None and arguments.now is None:
+        return replace(moment, alive=job.alive, source="Ray's Jobs API")
+    if moment.now is None:
+        return replace(moment, now=time.time())
+    return moment
+
+
+def _metrics(
+    arguments: argparse.Namespace,
+    found: _Found,
+    progress: options.Progress,
+    stack: contextlib.ExitStack,
+) -> tuple[Optional[str], str, str]:
+    """URL of the server, what people call it, and why there is none."""
+    from raydiag.tsdb import live
+
+    named, ports = arguments.prometheus, []
+    if found.facts.dashboards.prometheus_port:
+        ports.append(found.facts.dashboards.prometheus_port)
+    hosts = _hosts(found)
+    if named is None and found.nodes is None:
+        return None, "", "the cluster was not reached"
+    if arguments.ssh is not None:
+        return _through_ssh(arguments, hosts, ports, progress, stack)
+    if named is not None:
+        return named, "", ""
+    progress.say("looking for the metrics ...")
+    place = found.facts.resolved.job_dir
+    data = Path(place) / "prometheus" if place else None
+    url = live.find(data, ports) if data is not None and data.is_dir() else None
+    url = url or live.find_watching(hosts, ports)
+    if url is not None:
+        return url, "", ""
+    return None, "", _none("this machine's", ports)
+
+
+def _hosts(found: _Found) -> list[str]:
+    nodes = found.nodes
+    return [*nodes.hosts, *nodes.addresses] if nodes is not None else []
+
+
+def _none(whose: str, ports: Sequence[int]) -> str:
+    from raydiag.tsdb import live
+
+    asked = ", ".join(map(str, dict.fromkeys([*ports, *live.USUAL])))
+    return (
+        f"no Prometheus that scrapes the cluster's nodes answers on {whose} loopback (ports "
+        f"{asked}): name one with --prometheus"
+    )
+
+
+def _through_ssh(
+    arguments: argparse.Namespace,
+    hosts: Sequence[str],
+    ports: Sequence[int],
+    progress: options.Progress,
+    stack: contextlib.ExitStack,
+) -> tuple[Optional[str], str, str]:
+    """The same on the head's loopback, a forward for each port that is tried."""
+    from raydiag.cluster import ssh
+    from raydiag.tsdb import live
+
+    way = reach.way(arguments)
+    login = way.head.destination
+    if arguments.prometheus is not None:
+        named = arguments.prometheus
+        seen = named if urlsplit(named).scheme else f"http://{named}"
+        forward = stack.enter_context(ssh.forward(way, seen))
+        return forward.url, f"{seen} of {login}", ""
+    for port in dict.fromkeys([*ports, *live.USUAL]):
+        seen = f"http://127.0.0.1:{port}"
+        progress.say(f"looking for the metrics on {login}, port {port} ...")
+        with contextlib.ExitStack() as attempt:
+            forward = attempt.enter_context(ssh.forward(way, seen))
+            if live.watches(forward.url, hosts):
+                stack.enter_context(attempt.pop_all())
+                return forward.url, f"{seen} of {login}", ""
+    return None, "", _none(f"{login}'s", ports)
