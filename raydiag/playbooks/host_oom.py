@@ -50,7 +50,7 @@ _BACK_SHARE = 0.5  # of a spike that must go away again
 _NEAR_KILL_S = 300.0
 _PLATEAU = 6  # samples that make a level
 _AT_LEVEL, _SPIKE = 0.02, 0.1  # of a rise: still at the level; away from it
-_LEVEL_S = 300.0  # that a level lasts which memory has risen to
+_LEVEL_S = 120.0  # that a level lasts which memory has risen to
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _gone_again(values: Floats, level: float, flat: float) -> int:
 
 
 def _is_stair(times: Floats, values: Floats, level: float, near: float, least: float) -> bool:
-    """A rest of minutes on the way up, well above what was usual before: no level of its own."""
+    """A short rest on the way up, well above what was usual before: no level of its own."""
     away = np.flatnonzero(np.abs(values - level) > near)
     start = int(away[-1]) + 1 if away.size else 0
     if start < _PLATEAU or times[-1] - times[start] >= _LEVEL_S:

@@ -43,15 +43,15 @@ def test_one_host(seconds: float, pattern: str) -> None:
 
 
 def test_a_rise_in_stairs_began_with_the_first() -> None:
-    """Memory that rests for some minutes on its way up had left its level before."""
+    """Memory that rests for a minute or two on its way up had left its level before."""
     world = World()
     values = row(world, "n3")
     for stair in range(6):
-        values[world.times >= T0 + KILL - 720 + 120 * stair] += 290 * GB
+        values[world.times >= T0 + KILL - 630 + 105 * stair] += 290 * GB
     kill(world, "n3")
     (found,) = world.judge(ONLY).observations
     assert found.facts["pattern"] == "leak"
-    assert abs((found.finding.onset or 0) - (T0 + KILL - 720)) <= 30
+    assert abs((found.finding.onset or 0) - (T0 + KILL - 630)) <= 30
 
 
 def test_a_save_shortly_before_is_not_the_rise() -> None:
