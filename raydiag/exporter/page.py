@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from raydiag.exporter.metrics import OWN_PREFIX, Metric, Sample, metric_of
 
@@ -84,6 +84,8 @@ class Page:
         for sample in samples:
             try:
                 metric = declared.get(sample.name) or metric_of(sample.name)
+                if metric is None:
+                    raise _Refused(f"{str(sample.name)[:80]}: not a metric of ours")
                 beginning = self._beginning(sample, metric, bool(declared))
                 if beginning in series:
                     raise _Refused(f"{beginning.strip()}: comes twice")
@@ -148,10 +150,8 @@ class Page:
             raise _Refused(f"{metric.name}: is a {kept.type}, and not a {metric.type}")
         return metric.name
 
-    def _beginning(self, sample: Sample, metric: Optional[Metric], foreign: bool) -> str:
+    def _beginning(self, sample: Sample, metric: Metric, foreign: bool) -> str:
         """The sample's line up to its value, "host" added. Raises _Refused."""
-        if metric is None:
-            raise _Refused(f"{str(sample.name)[:80]}: not a metric of ours")
         try:
             key = sample.name, *sample.labels.items()
             known = self._beginnings.get(key)
