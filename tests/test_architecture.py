@@ -35,6 +35,8 @@ ARROWS = {
     "amdgpu": NODE,
     "cgroup": NODE,
     "masking": set[str](),
+    "protobuf": FOUNDATION,
+    "event_file": FOUNDATION | {"protobuf"},
     "worker_log": {"masking"},
     "nodeset": FOUNDATION,
     "confinement": set[str](),
@@ -50,12 +52,13 @@ ARROWS = {
     "joblog": set(FOUNDATION),
     "triage": FOUNDATION | {"catalog", "joblog"},
     "diagnosis": FOUNDATION | {"catalog", "rules"},
-    "tsdb": FOUNDATION,
+    "tsdb": FOUNDATION | {"event_file"},
     "playbooks": FOUNDATION | {"catalog", "tsdb"},
     "verdict": FOUNDATION | {"catalog", "diagnosis", "playbooks"},
     "job": FOUNDATION | {"joblog", "triage", "tsdb", "playbooks", "verdict"},
     "comparison": FOUNDATION
-    | {"catalog", "joblog", "triage", "tsdb", "playbooks", "diagnosis", "verdict", "job"},
+    | {"catalog", "joblog", "triage", "tsdb", "playbooks", "diagnosis", "verdict", "job"}
+    | {"event_file"},
     "render": FOUNDATION | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison"},
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
     "cli": FOUNDATION
