@@ -73,6 +73,8 @@ SIGNALS = {
     ("sandbox.py", "os.kill"),  # a reader, our own child, not yet reaped
     ("sandbox.py", "self.kill"),  # the same
     ("sandbox.py", "process.kill"),  # the program of run_command, our own child
+    ("exporter/program.py", "os.killpg"),  # a plugin's group, led by our own unreaped child
+    ("exporter/program.py", "os.kill"),  # an unreaped child, by birth or adopted; our own group
     ("runner.py", "reader.kill"),  # the same
     ("runner.py", "task.reader.kill"),  # the same
     ("cluster/actor.py", "process.kill"),  # the node runner, our own child
@@ -104,10 +106,11 @@ STARTS_PROCESSES = {
     "cluster/local.py",  # the coordinator, where no Jobs API starts it
     "cluster/ssh.py",  # the system's ssh, for --ssh
     "sandbox.py",  # run_command, in a reader of its kind
+    "exporter/program.py",  # a plugin that is a program, in a reader of its kind
     "joblog/slurm.py",  # squeue, scontrol, sacct, where they are installed
     "tsdb/server.py",  # the throw-away prometheus
 }
-FORKS = {"sandbox.py"}  # never in a Ray worker, which has threads
+FORKS = {"sandbox.py", "exporter/program.py"}  # never in a Ray worker, which has threads
 
 
 def sources() -> list[Path]:

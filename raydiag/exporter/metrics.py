@@ -416,6 +416,13 @@ _OWN: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (
         "New versions of the plugin's file that were refused.",
     ),
     (
+        "plugin_replay_age_seconds",
+        GAUGE,
+        "s",
+        ("plugin",),
+        "Age of the values that the plugin lets stand because it found nothing new.",
+    ),
+    (
         "rejected_samples_total",
         COUNTER,
         "samples",
