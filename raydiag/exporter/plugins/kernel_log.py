@@ -107,7 +107,7 @@ def collect(host: Host, state: Mapping[str, Any]) -> Iterator[Union[Sample, Stat
 
 def resumed(state: Mapping[str, Any], boot_id: str) -> Count:
     """The count to go on from: that of this boot, else a new one; the state may hold anything."""
-    saved = {field.name: state.get(field.name) for field in fields(Count)}
+    saved: dict[str, Any] = {field.name: state.get(field.name) for field in fields(Count)}
     numbers = (saved["seq"], saved["errors"], saved["lost"])
     known = saved["boot_id"] == boot_id and isinstance(saved["driver_fault"], str)
     if not known or any(type(number) is not int or number < -1 for number in numbers):
