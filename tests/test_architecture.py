@@ -52,6 +52,9 @@ ARROWS = {
     "joblog": set(FOUNDATION),
     "triage": FOUNDATION | {"catalog", "joblog"},
     "diagnosis": FOUNDATION | {"catalog", "rules"},
+    "exporter": NODE
+    | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file"}
+    | {"records", "rules", "diagnosis"},  # of `status`, which judges what it sees
     "tsdb": FOUNDATION | {"event_file"},
     "playbooks": FOUNDATION | {"catalog", "tsdb"},
     "verdict": FOUNDATION | {"catalog", "diagnosis", "playbooks"},
@@ -59,7 +62,8 @@ ARROWS = {
     "comparison": FOUNDATION
     | {"catalog", "joblog", "triage", "tsdb", "playbooks", "diagnosis", "verdict", "job"}
     | {"event_file"},
-    "render": FOUNDATION | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison"},
+    "render": FOUNDATION
+    | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison", "exporter"},
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
     "cli": FOUNDATION
     | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "nodeset"}

@@ -82,10 +82,11 @@ class Printed:
         return name
 
 
-def parse(output: bytes, may_lack_end: bool = False) -> Printed:
+def parse(output: bytes, may_lack_end: bool = False, own: bool = False) -> Printed:
     """The output of a plugin. Raises ParseError, naming the line, for anything out of order.
 
     A last line without an end may be half a number: only the shell protocol may lack it.
+    `own`: it is an exporter's page, which may have names of raydiag's own, and timestamps.
     """
     try:
         text = output.decode("utf-8")
@@ -101,12 +102,13 @@ def parse(output: bytes, may_lack_end: bool = False) -> Printed:
             if row.startswith("#"):
                 _comment(row, printed, is_last=number == last)
             elif row.strip(" \t"):
-                _add(_sample(row), printed, seen)
+                _add(_sample(row), printed, seen, own)
         except ValueError as error:
             raise ParseError(f"line {number + 1}: {error}: {row[:80]!r}") from None
     if text and not text.endswith("\n") and not may_lack_end:
         raise ParseError("the last line has no end: the output was cut off")
-    _agree(printed)
+    if not own:
+        _agree(printed)
     return printed
 
 
@@ -171,13 +173,13 @@ def escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def _add(line: Line, printed: Printed, seen: set[tuple[str, Labels]]) -> None:
+def _add(line: Line, printed: Printed, seen: set[tuple[str, Labels]], own: bool) -> None:
     key = (line.name, line.labels)
     if key in seen:
         raise ValueError("this series stands there twice")
-    if line.name.startswith(OWN_PREFIX):
+    if line.name.startswith(OWN_PREFIX) and not own:
         raise ValueError(f"names with {OWN_PREFIX} are raydiag's own")
-    if line.time_ms is not None and line.name.startswith("hw_"):
+    if line.time_ms is not None and line.name.startswith("hw_") and not own:
         raise ValueError("a timestamp on a hw_ metric, which says what is true now")
     if len(seen) >= MOST_SAMPLES:
         raise ValueError(f"more than {MOST_SAMPLES} samples")

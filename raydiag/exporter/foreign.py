@@ -62,6 +62,27 @@ class _Version:
     is_not_here: bool = False  # it has asked not to be run any more
 
 
+def request(
+    path: str, entry: Mapping[str, Any], host: str, root: str, check: bool, in_place: bool = True
+) -> dict[str, Any]:
+    """To run the version that `entry` (of plugin_files) tells of, for `foreign_run.answer`.
+
+    `check` its syntax first; not `in_place`: from the copy of its content.
+    """
+    may_copy = entry["kind"] == PYTHON or not in_place
+    return {
+        **entry,
+        "path": path,
+        "host": host,
+        "root": root,
+        "check": check,
+        "state": None,
+        "in_place": in_place,
+        "content": entry["content"] if may_copy else None,
+        "left_alone": [],
+    }
+
+
 class _Plugin:
     """One file, its versions, and what it said last."""
 
@@ -129,8 +150,8 @@ class Foreign:
                 if os.path.dirname(one.path) == directory
             }
             settle = self._seen.get(directory, False)
-            request = {"scan": directory, "known": known, "settle": settle}
-            yield Ask("", directory, FILES, _LOOK_S, request)
+            looking = {"scan": directory, "known": known, "settle": settle}
+            yield Ask("", directory, FILES, _LOOK_S, looking)
 
     def looked(self, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str = "") -> list[str]:
         """Take the answer to a look; None: none came, and why. Returns plugins that are gone."""
@@ -205,21 +226,11 @@ class Foreign:
         entry = version.entry
         is_blind = os.path.dirname(plugin.path) in self.blind
         in_place = not is_blind and plugin.signature == list(entry["signature"])
-        may_copy = entry["kind"] == PYTHON or not in_place
-        request = {
-            **{key: entry[key] for key in ("kind", "signature", "digest", "reader", "timeout_s")},
-            "path": plugin.path,
-            "host": self.host,
-            "root": self.root,
-            "check": check,
-            "state": plugin.state,
-            "in_place": in_place,
-            "content": entry["content"] if may_copy else None,
-            "left_alone": self._left_alone.get(plugin.name, []),
-        }
+        asked = request(plugin.path, entry, self.host, self.root, check, in_place)
+        asked.update(state=plugin.state, left_alone=self._left_alone.get(plugin.name, []))
         slack_s = 0.0 if entry["kind"] == PYTHON else _SLACK_S
         limit_s = entry["timeout_s"] + slack_s
-        return Ask(plugin.name, plugin.path, entry["reader"], limit_s, request)
+        return Ask(plugin.name, plugin.path, entry["reader"], limit_s, asked)
 
     def took(
         self, ask: Ask, answer: Optional[Mapping[str, Any]], now_s: float, reason: str = ""

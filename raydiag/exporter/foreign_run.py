@@ -34,14 +34,20 @@ _collectors: dict[str, tuple[str, Any]] = {}  # path -> digest, function; of thi
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Serve a request of `foreign`: plain JSON values.
 
-    "scan": as `plugin_files.scan`. Otherwise as `reading.run`, and besides: "declared" (name of a
-    sample -> [metric, type, help]), "state" (str; None: none was printed), "not_here", "changed"
-    (the file was written meanwhile: nothing of it counts), "syntax" (it failed before it ran),
-    "left" (pids of children that hang in the kernel), "timed_out".
+    "scan": as `plugin_files.scan`, "look_at": as `plugin_files.entry`, "syntax_of": `bash -n`.
+    Otherwise as `reading.run`, and besides: "declared" (name of a sample -> [metric, type, help]),
+    "state" (str; None: none was printed), "not_here", "changed" (the file was written meanwhile:
+    nothing of it counts), "syntax" (it failed before it ran), "left" (pids of children that hang in
+    the kernel), "timed_out".
     """
     try:
         if "scan" in request:
             return plugin_files.scan(request["scan"], request["known"], request["settle"])
+        if "look_at" in request:
+            return plugin_files.entry(request["look_at"])
+        if "syntax_of" in request:
+            check_syntax(request["syntax_of"])
+            return {"samples": [], "failed": None}
         if request["kind"] == plugin_files.PYTHON:
             return _collect(request)
         return _run(request)
@@ -51,6 +57,9 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         return _failed(error, timed_out=True)
     except ReadError as error:
         return _failed(error)
+    except Exception as error:
+        # A plugin that breaks costs its own series, and no reader.
+        return _failed(ReadError(f"{type(error).__name__}: {error}"))
 
 
 def _failed(error: ReadError, **more: Any) -> dict[str, Any]:
@@ -120,7 +129,7 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
             raise NoData(f"{path}: changed, and too large for a copy of what ran before")
         copy = _copy(base64.b64decode(request["content"]))
     try:
-        if request["check"] and request["kind"] == plugin_files.SHELL:
+        if request["check"] and request["is_script"]:
             try:
                 check_syntax(path if copy is None else f"/proc/self/fd/{copy}", copy)
             except ReadError as error:

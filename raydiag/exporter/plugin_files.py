@@ -35,13 +35,14 @@ SHELL, PYTHON, PROGRAM = "shell", "python", "program"
 SHELL_SUFFIX = "_metrics_plugin.sh"
 COPY_BYTES = 256 << 10  # larger programs run from their place only
 PLUGINS = "plugins"  # the reader that runs programs
+# What editors and package managers leave beside a file.
+COPIES = ("~", ".bak", ".orig", ".rej", ".swp", ".tmp", ".new", ".old", ".rpmsave", ".dpkg-dist")
 TIMEOUT_S = 10.0  # of a program; the shell exporter's own
 
 _MOST_FILES = 200
 _MOST_CONTENT_BYTES = 2 << 20  # in one answer; what is left out comes with the next
 _PROGRAM_BYTES = 256 << 20
 _SETTLED_S = 1.0  # a file that changed less than that ago may be half written
-_COPIES = ("~", ".bak", ".orig", ".rej", ".swp", ".tmp", ".new", ".old", ".rpmsave", ".dpkg-dist")
 _KINDS = {"FILES": FILES, "PROCESSES": PROCESSES, "SOCKETS": SOCKETS, "COMMANDS": COMMANDS}
 
 Signature = list[int]  # inode, size, mtime and ctime in ns
@@ -58,7 +59,7 @@ def scan(directory: str, known: Mapping[str, Sequence[int]], settle: bool) -> di
         names = sorted(os.listdir(directory))
     except OSError as error:
         raise as_read_error(error, directory) from None
-    names = [name for name in names if not name.startswith(".") and not name.endswith(_COPIES)]
+    names = [name for name in names if not name.startswith(".") and not name.endswith(COPIES)]
     shell = [name for name in names if name.endswith(SHELL_SUFFIX)]
     files: dict[str, Any] = {}
     passed_over = {}
@@ -69,14 +70,14 @@ def scan(directory: str, known: Mapping[str, Sequence[int]], settle: bool) -> di
     for name in (shell or names)[:_MOST_FILES]:
         path = os.path.join(directory, name)
         try:
-            entry = _entry(path, known.get(name), settle, room)
+            found = entry(path, known.get(name), settle, room)
         except NoData as error:
             passed_over[name] = str(error)
             continue
         except ReadError as error:
-            entry = {"signature": [], "problem": [error.status.value, str(error)]}
-        room -= len(entry.get("content") or "")
-        files[name] = entry
+            found = {"signature": [], "problem": [error.status.value, str(error)]}
+        room -= len(found.get("content") or "")
+        files[name] = found
     if len(shell or names) > _MOST_FILES:
         passed_over[directory] = f"more than {_MOST_FILES} files: the rest was not looked at"
     return {"files": files, "passed_over": passed_over}
@@ -90,8 +91,10 @@ def signature(found: os.stat_result) -> Signature:
     return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
-def _entry(path: str, known: Any, settle: bool, room: int) -> dict[str, Any]:
-    """Raises NoData for what is no plugin, ReadError for a plugin that cannot be read."""
+def entry(
+    path: str, known: Any = None, settle: bool = False, room: int = _MOST_CONTENT_BYTES
+) -> dict[str, Any]:
+    """One file as in `scan`. Raises NoData for what is no plugin, ReadError for one to mend."""
     try:
         found = os.stat(path)
     except OSError as error:
@@ -108,25 +111,31 @@ def _entry(path: str, known: Any, settle: bool, room: int) -> dict[str, Any]:
         return {"signature": list(known or ())}
     kind = _kind(name, found)
     content, digest = _read(path, found.st_size)
-    entry = {"signature": signature(found), "kind": kind, "reader": PLUGINS, "timeout_s": TIMEOUT_S}
-    entry["digest"] = digest
+    told = {"signature": signature(found), "kind": kind, "reader": PLUGINS, "timeout_s": TIMEOUT_S}
+    told.update(mode=found.st_mode, digest=digest, is_script=kind == SHELL or _is_script(content))
     if kind == PYTHON:
-        entry["reader"], entry["timeout_s"] = python_header(content, path)
+        told["reader"], told["timeout_s"] = python_header(content, path)
     elif kind == PROGRAM:
         _check_executable(path, content)
     if len(content) > COPY_BYTES and kind == PROGRAM:
-        return {**entry, "content": None}
+        return {**told, "content": None}
     if len(content) > COPY_BYTES:
         raise ParseError(f"{path}: {found.st_size} bytes; a script may have {COPY_BYTES}")
     if len(content) > room:
         return {"signature": list(known or ())}  # the next look takes it
-    return {**entry, "content": base64.b64encode(content).decode()}
+    return {**told, "content": base64.b64encode(content).decode()}
 
 
 def _kind(name: str, found: os.stat_result) -> str:
     if name.endswith(SHELL_SUFFIX):
         return SHELL
     return PYTHON if name.endswith(".py") else PROGRAM
+
+
+def _is_script(content: bytes) -> bool:
+    """Whether its first line has a shell run it whose syntax bash knows."""
+    words = content.partition(b"\n")[0].replace(b"/", b" ").split()
+    return content.startswith(b"#!") and bool({b"bash", b"sh", b"dash"} & set(words))
 
 
 def _check_executable(path: str, content: bytes) -> None:
