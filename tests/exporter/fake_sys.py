@@ -6,10 +6,13 @@ from it without a line of ours.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+
+import pytest
 
 from tests.cluster import fake_node, fake_rdma
 
@@ -78,6 +81,19 @@ def port_directory(root: Path, device: str) -> Path:
 def hwmon(root: Path, address: str) -> Path:
     """The directory of that GPU's sensors."""
     return next((root / "sys/bus/pci/drivers/amdgpu" / address / "hwmon").iterdir())
+
+
+def refuse(path: Path) -> None:
+    """Make that file one whose reading the kernel refuses with EINVAL, as it does for real."""
+    real = "/sys/class/net/lo/speed"
+    try:
+        Path(real).read_bytes()
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            path.unlink(missing_ok=True)
+            path.symlink_to(real)
+            return
+    pytest.skip(f"{real} does not answer EINVAL on this kernel")
 
 
 def write(path: Path, text: object) -> None:
