@@ -254,6 +254,14 @@ def test_what_travels_is_python_3_9_and_standard_library(path: Path) -> None:
     assert foreign <= ({"ray"} if may_have_ray else set())
 
 
+@pytest.mark.parametrize("path", sorted((PACKAGE / "exporter").rglob("*.py")), ids=name)
+def test_the_exporter_runs_on_python_3_9_with_what_a_node_has(path: Path) -> None:
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
+    foreign = roots(path) - set(sys.stdlib_module_names) - {"raydiag"}
+    # Ray installs the one; the other comes with NVIDIA's tools, and its plugin does without.
+    assert foreign <= {"prometheus_client", "pynvml"}
+
+
 def test_what_travels_finds_all_that_it_imports() -> None:
     there = {part(path) for path in travels() if path.is_relative_to(PACKAGE)}
     for path in travels():
