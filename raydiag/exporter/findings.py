@@ -17,6 +17,7 @@ from raydiag.probes.exporter import FILE, Exporter, Process
 from raydiag.rules import judge
 
 MOST_RESTARTS = 50  # then the shell exporter's watchdog, and raydiag's, give up
+TWO_CYCLES_S = 22.0  # of the shell exporter; up to 12 s each
 _RECENT_S = 3600.0
 _OLD_INTERVALS = 2
 
@@ -152,6 +153,25 @@ def judge_exporter(
     yield from _own(host, served, snapshot.time)
     yield from _restarts(host, watched, snapshot.time)
     yield from _leftovers(host, exporter, processes, "ghost-data" in known)
+
+
+def standstill(
+    snapshot: Snapshot,
+    first: Optional[Exporter],
+    now: Optional[Exporter],
+    moved: int,
+    compared: int,
+) -> Iterator[Finding]:
+    """Nothing moved in two cycles, not even the duration of a cycle, which always does."""
+    (report,) = snapshot.nodes
+    waited_s = report.probes["exporter"].interval_s
+    if moved or not compared or first is None or now is None or waited_s < TWO_CYCLES_S:
+        return
+    if now.scrape_duration_s is None or first.scrape_duration_s != now.scrape_duration_s:
+        return
+    text = f"none of {compared} hardware series moved within {waited_s:.0f} s"
+    evidence = Evidence(f"http://127.0.0.1:{now.port}/metrics", text, time=snapshot.time)
+    yield _finding("ghost-data", report.node.host, evidence, confidence=Confidence.LIKELY)
 
 
 def _own(host: str, served: Served, now_s: float) -> Iterator[Finding]:

@@ -92,6 +92,7 @@ class _Plugin:
         self.signature: list[int] = []
         self.current: Optional[_Version] = None
         self.offered: Optional[_Version] = None  # to be tried
+        self.is_unsettled = False  # its file is being written
         self.problem = ""  # why what is there now cannot be taken; "" while it can
         self.pause = self.pauses = 0  # cycles until the next trial; how many the last pause had
         self.reload_errors = 0
@@ -189,11 +190,12 @@ class Foreign:
             return name if plugin is not None else ""
         if plugin is None:
             plugin = self._plugins[name] = _Plugin(name, path)
+        plugin.is_unsettled = bool(entry.get("unsettled"))
         if "problem" in entry:
             reason = entry["problem"][1]
             if plugin.problem != reason:
                 plugin.refuse(reason)
-            plugin.offered, plugin.signature = None, []
+            plugin.offered, plugin.signature = None, list(entry["signature"])
         elif "digest" in entry:
             plugin.signature = list(entry["signature"])
             self._new_content(plugin, _Version(entry["digest"], entry))
@@ -225,7 +227,8 @@ class Foreign:
     def _ask(self, plugin: _Plugin, version: _Version, check: bool) -> Ask:
         entry = version.entry
         is_blind = os.path.dirname(plugin.path) in self.blind
-        in_place = not is_blind and plugin.signature == list(entry["signature"])
+        in_place = not is_blind and not plugin.is_unsettled
+        in_place = in_place and plugin.signature == list(entry["signature"])
         asked = request(plugin.path, entry, self.host, self.root, check, in_place)
         asked.update(state=plugin.state, left_alone=self._left_alone.get(plugin.name, []))
         slack_s = 0.0 if entry["kind"] == PYTHON else _SLACK_S

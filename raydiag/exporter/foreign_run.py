@@ -125,6 +125,8 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     path, copy = request["path"], None
     in_place = request["in_place"] and _is_version(path, request["signature"])
     if not in_place:
+        if request["in_place"]:
+            return {"samples": [], "failed": None, "changed": True}
         if request["content"] is None:
             raise NoData(f"{path}: changed, and too large for a copy of what ran before")
         copy = _copy(base64.b64decode(request["content"]))

@@ -53,7 +53,8 @@ def scan(directory: str, known: Mapping[str, Sequence[int]], settle: bool) -> di
 
     An entry has "signature"; unless that is the one in `known`, also "kind", "digest", "reader",
     "timeout_s", "content" (base64; None: too large for a copy) or "problem". With `settle`, an
-    entry whose file has just changed is left as it was known. Raises NoData, Denied, ReadError.
+    entry whose file has just changed in place is left as it was known, and "unsettled". Raises
+    NoData, Denied, ReadError.
     """
     try:
         names = sorted(os.listdir(directory))
@@ -75,7 +76,7 @@ def scan(directory: str, known: Mapping[str, Sequence[int]], settle: bool) -> di
             passed_over[name] = str(error)
             continue
         except ReadError as error:
-            found = {"signature": [], "problem": [error.status.value, str(error)]}
+            found = {"signature": _inode(path), "problem": [error.status.value, str(error)]}
         room -= len(found.get("content") or "")
         files[name] = found
     if len(shell or names) > _MOST_FILES:
@@ -89,6 +90,14 @@ def _looks(name: str) -> bool:
 
 def signature(found: os.stat_result) -> Signature:
     return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def _inode(path: str) -> list[int]:
+    """A signature that no file has, so that the next look reads it again."""
+    try:
+        return [os.stat(path).st_ino]
+    except OSError:
+        return []
 
 
 def entry(
@@ -107,8 +116,8 @@ def entry(
         raise NoData(f"{path}: {what}")
     if list(known or ()) == signature(found):
         return {"signature": signature(found)}
-    if settle and 0 <= time.time() - found.st_mtime < _SETTLED_S:
-        return {"signature": list(known or ())}
+    if settle and _may_be_half(found, known):
+        return {"signature": list(known or ()), "unsettled": True}
     kind = _kind(name, found)
     content, digest = _read(path, found.st_size)
     told = {"signature": signature(found), "kind": kind, "reader": PLUGINS, "timeout_s": TIMEOUT_S}
@@ -124,6 +133,12 @@ def entry(
     if len(content) > room:
         return {"signature": list(known or ())}  # the next look takes it
     return {**told, "content": base64.b64encode(content).decode()}
+
+
+def _may_be_half(found: os.stat_result, known: Any) -> bool:
+    """Whether somebody may still write to it; another inode of a known name came by a rename."""
+    was_replaced = bool(known) and known[0] != found.st_ino
+    return not was_replaced and 0 <= time.time() - found.st_mtime < _SETTLED_S
 
 
 def _kind(name: str, found: os.stat_result) -> str:

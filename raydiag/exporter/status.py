@@ -26,7 +26,7 @@ from raydiag import diagnosis, sandbox
 from raydiag.errors import ParseError, ReadError
 from raydiag.exporter import exposition
 from raydiag.exporter.exposition import Line
-from raydiag.exporter.findings import Served, Watched, judge_exporter
+from raydiag.exporter.findings import TWO_CYCLES_S, Served, Watched, judge_exporter, standstill
 from raydiag.exporter.metrics import OWN_PREFIX
 from raydiag.host import Host
 from raydiag.model import (
@@ -43,7 +43,7 @@ from raydiag.probes import SOCKETS
 from raydiag.probes import exporter as probe
 from raydiag.records import decode
 
-LONGEST_WAIT_S = 25.0  # two cycles of the shell exporter in which a plugin hangs
+LONGEST_WAIT_S = 25.0
 _LOOK_S = 8.0
 _AGAIN_S = 1.0  # between looks, while nothing has moved
 _LOG_BYTES, _MOST_LINES = 1 << 20, 5
@@ -102,8 +102,10 @@ def examine(
     waited_s = time.monotonic() - began
     served = Served.of(now.own, first.own)
     kind = _kind(now, served)
-    snapshot = _snapshot(host, first, now, waited_s)
-    found = judge_exporter(snapshot, now.record, served, now.watched, now.processes)
+    snapshot = _snapshot(host, first, now, waited_s, is_unsure=bool(compared) and not moved)
+    found = list(judge_exporter(snapshot, now.record, served, now.watched, now.processes))
+    if not any(one.failure_class == "ghost-data" for one in found):
+        found += standstill(snapshot, first.record, now.record, moved, compared)
     complete = diagnosis.complete(found)
     told = Diagnosis(complete, diagnosis.chains(complete), diagnosis.coverage(snapshot))
     return Examined(
@@ -130,7 +132,7 @@ def _kind(look: Look, served: Served) -> str:
         return "none"
     if roles & {"loop", "server"} or look.record.file_age_s is not None:
         return "shell"
-    return "other" if look.record.answer == "ok" else "none"
+    return "none" if look.record.answer == "refused" else "other"
 
 
 def _moved(first: Look, now: Look) -> tuple[int, int]:
@@ -145,16 +147,20 @@ def _is_hardware(line: Line) -> bool:
     return line.name.startswith("hw_")
 
 
-def _snapshot(host: str, first: Look, now: Look, interval_s: float) -> Snapshot:
+def _snapshot(host: str, first: Look, now: Look, interval_s: float, is_unsure: bool) -> Snapshot:
     """The looks as the two samples of a probe's run, which is what rules read."""
     status = Status.OK if now.record else Status.NO_DATA
+    unread = list(now.unread)
+    if is_unsure and interval_s < TWO_CYCLES_S:
+        reason = f"no value moved within {interval_s:.0f} s, which may be less than a cycle"
+        unread.append(Unread("freshness of the values", Status.TIMEOUT, reason))
     result = ProbeResult(
         "exporter",
         status,
         records=(first.record,) if first.record else (),
         later=(now.record,) if now.record and now is not first else (),
         interval_s=interval_s,
-        unread=tuple(now.unread),
+        unread=tuple(unread),
     )
     node = Node("", host, "127.0.0.1")
     report = NodeReport(node, NodeStatus.OK, probes={"exporter": result}, collected_at=now.time)
@@ -231,7 +237,7 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         "answer": {
             "record": record,
             "unread": [*unread, *blind],
-            "lines": lines,
+            "lines": [[one.name, one.labels, one.value, one.time_ms] for one in lines],
             "malformed": malformed,
             "processes": [asdict(process) for process in processes],
             "watched": asdict(watched),

@@ -113,6 +113,8 @@ def _summary(examined: Examined) -> str:
     what = f"{examined.host}: {_KINDS[examined.kind]} on port {examined.port}"
     if examined.kind == "none":
         return f"{what}."
+    if examined.kind == "other" and examined.answer != "ok":
+        return f"{examined.host}: what listens on port {examined.port} does not answer."
     if examined.answer != "ok":
         return f"{what} does not answer."
     if examined.fresh is None:
