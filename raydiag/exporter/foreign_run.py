@@ -57,7 +57,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         return _failed(error, timed_out=True)
     except ReadError as error:
         return _failed(error)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # A plugin that breaks costs its own series, and no reader.
         return _failed(ReadError(f"{type(error).__name__}: {error}"))
 

@@ -41,12 +41,15 @@ class Cycles:
             return None
         reader.ask(ask.request, name, held)
         answer, deadline = None, time.monotonic() + ask.timeout_s
-        while (left_s := deadline - time.monotonic()) > 0:
-            select.select([reader], [], [], left_s)
-            for message in reader.receive():
-                answer = message.get("answer", answer)
-                if "end" in message:
-                    return answer
+        try:
+            while (left_s := deadline - time.monotonic()) > 0:
+                select.select([reader], [], [], left_s)
+                for message in reader.receive():
+                    answer = message.get("answer", answer)
+                    if "end" in message:
+                        return answer
+        except EOFError:
+            pass
         self.readers.pop(ask.reader).abandon()
         return None
 
