@@ -19,6 +19,7 @@ start_exporters() {
   fi
   RAYDIAG_JOB_START=${RAYDIAG_JOB_START:-$(date +%s)}
   export RAYDIAG_JOB_START RAYDIAG_TENSORBOARD_DIR
+  # shellcheck disable=SC2016  # these expand on the node
   srun --overlap --ntasks-per-node=1 --cpus-per-task=1 --gpus=0 --kill-on-bad-exit=0 \
     --output="$logs/%N.log" --open-mode=append --input=none \
     bash -c '

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raydiag.errors import NoData
-from raydiag.exporter import event_steps
+from raydiag.exporter import event_paths, event_steps
 from raydiag.exporter.plugins import State, load
 from raydiag.exporter.plugins import tensorboard as bridge
 from raydiag.host import Host
@@ -34,12 +34,20 @@ HERE = os.uname().nodename.split(".")[0]
 TAGS = ("learning/loss", "perf/step_time_seconds")
 
 
+class Every10Seconds(bridge._Cycle):
+    """Cycles of the tests follow each other at once, and count as if they did not."""
+
+    def passed(self, now: float) -> None:
+        super().passed(now if self._last is None else self._last + 10.0)
+
+
 @pytest.fixture(autouse=True)
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(bridge.DIRECTORY, str(tmp_path))
-    for name in ("NODE_RANK", bridge.HOST, "RAYDIAG_JOB_START", "SLURM_JOB_START_TIME"):
+    for name in ("NODE_RANK", event_paths.HOST, "RAYDIAG_JOB_START", "SLURM_JOB_START_TIME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(bridge, "_RESCAN_S", -1.0)
+    monkeypatch.setattr(event_paths, "_RESCAN_S", -1.0)
+    monkeypatch.setattr(bridge, "_cycle", Every10Seconds())
 
 
 def step(number: int, at: float, loss: float = 2.5, tags: Iterable[str] = TAGS) -> bytes:
@@ -136,7 +144,9 @@ def test_after_a_restart_it_goes_on_where_it_was(tmp_path: Path, exporter: Expor
     assert again.steps(4) == [3, 4, 5, 5]
 
 
-@pytest.mark.parametrize("state", [{"offsets": 3}, {"shown": [1]}, {"stamp_ms": "x"}, {"time": []}])
+@pytest.mark.parametrize(
+    "state", [{"offsets": 3}, {"shown": [1]}, {"stamp_ms": "x"}, {"since": "x"}]
+)
 def test_a_damaged_state_is_no_obstacle(
     tmp_path: Path, exporter: Exporter, state: dict[str, Any]
 ) -> None:
@@ -239,15 +249,23 @@ def test_steps_faster_than_cycles_stay_ten_minutes_behind_at_most(
     tmp_path: Path, exporter: Exporter
 ) -> None:
     now = time.time()
-    file(tmp_path, step(0, now - 1999))
+    path = file(tmp_path, step(0, now - 1999))
     exporter.cycle()
-    exporter.state = {**exporter.state, "cycle_s": 10.0, "time": now - 10}
-    with next(tmp_path.iterdir()).open("ab") as stream:
+    with path.open("ab") as stream:
         stream.write(b"".join(step(n, now - 2000 + 2 * n) for n in range(1, 1000)))
     first = exporter.cycle()["tb_step"]
     assert 698 <= first <= 705
     assert "steps were too old" in exporter.unread[0].reason
     assert exporter.steps(2) == [first + 1, first + 2]
+
+
+def test_the_distance_of_cycles_is_measured() -> None:
+    cycle = bridge._Cycle()
+    for n in range(60):
+        cycle.passed(1000.0 + 15 * n)
+    assert cycle.length_s == pytest.approx(15, abs=0.1)
+    cycle.passed(1e6)  # the machine slept
+    assert cycle.length_s < 30
 
 
 def test_slow_steps_are_all_handed_out_however_late(tmp_path: Path, exporter: Exporter) -> None:
@@ -275,7 +293,7 @@ def test_a_pods_name_or_the_name_given_by_the_user(
 ) -> None:
     file(tmp_path, step(4, time.time() - 30), host="worker-7")
     assert exporter.cycle() == {}
-    monkeypatch.setenv(bridge.HOST, "worker-7")
+    monkeypatch.setenv(event_paths.HOST, "worker-7")
     assert exporter.steps(1) == [4]
 
 

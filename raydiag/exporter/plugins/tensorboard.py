@@ -31,9 +31,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
-from raydiag import event_file
 from raydiag.errors import NoData, ReadError
-from raydiag.exporter import event_steps
+from raydiag.exporter import event_paths, event_steps
 from raydiag.exporter.event_steps import Part, Step
 from raydiag.exporter.metrics import Sample
 from raydiag.exporter.plugins import State, plugin
@@ -41,20 +40,31 @@ from raydiag.host import Host, as_read_error
 from raydiag.model import Status, Unread
 
 # Of the exporter's environment, which readers inherit.
-DIRECTORY, HOST = "RAYDIAG_TENSORBOARD_DIR", "RAYDIAG_HOST"
-_JOB_STARTS = ("RAYDIAG_JOB_START", "SLURM_JOB_START_TIME")
+DIRECTORY = "RAYDIAG_TENSORBOARD_DIR"
 
 _STEP, _FILL = "tb_step", "tb_metrics_plugin_staleness_fill"
 _FILL_S, _WRITER_S = 150.0, 130.0
 _REFUSED_S, _LATE_S = 3000.0, 600.0
 _FEWEST_FOR_PACE = 4
 _TAIL_BYTES = 4 << 20
-_RESCAN_S = 60.0
-_DEEPEST, _MOST_DIRECTORIES, _MOST_FILES = 3, 64, 16
+_MOST_FILES = 16
 _MOST_PARTS = 64  # of 32 KiB and more, read in one cycle while steps are left out
 
-_Listing = tuple[float, dict[str, float]]  # when (monotonic); event files, when created
-_listings: dict[tuple[str, str], _Listing] = {}  # by root and directory
+
+class _Cycle:
+    """How far cycles lie apart; a single long one means little."""
+
+    def __init__(self) -> None:
+        self.length_s = 10.0
+        self._last: Optional[float] = None
+
+    def passed(self, now: float) -> None:
+        if self._last is not None:
+            self.length_s = 0.8 * self.length_s + 0.2 * min(60.0, max(1.0, now - self._last))
+        self._last = now
+
+
+_cycle = _Cycle()
 
 
 @plugin(timeout_s=3.0, keeps_state=True)
@@ -69,6 +79,7 @@ def collect(host: Host, state: Mapping[str, Any]) -> Iterator[Union[Sample, Unre
         bridge = _Bridge(host, directory, state, time.time())
     except (TypeError, ValueError, AttributeError):  # what was kept is damaged
         bridge = _Bridge(host, directory, {}, time.time())
+    _cycle.passed(time.monotonic())
     bridge.run()
     yield from bridge.unread
     yield State(bridge.state())
@@ -86,8 +97,9 @@ class _Bridge:
     def __init__(self, host: Host, directory: str, state: Mapping[str, Any], now: float) -> None:
         known = state if state.get("directory") == directory else {}
         self.host, self.directory, self.now = host, directory, now
-        self.job_start = _job_start()
-        self.since: Optional[float] = known.get("since")
+        self.job_start = event_paths.job_start()
+        since = known.get("since")
+        self.since: Optional[float] = None if since is None else float(since)
         kept = known.get("offsets", {})
         self.offsets = {path: max(0, int(offset)) for path, offset in kept.items()}
         self.stamp_ms = int(known.get("stamp_ms", 0))
@@ -96,8 +108,6 @@ class _Bridge:
         if known.get("shown"):
             number, values = known["shown"]
             self.shown = (int(number), {name: float(value) for name, value in values.items()})
-        passed_s = min(60.0, max(1.0, now - known.get("time", now - 10.0)))
-        self.cycle_s: float = 0.8 * known.get("cycle_s", passed_s) + 0.2 * passed_s
         self.unread: list[Unread] = []
         self.left_out: dict[str, int] = {}
 
@@ -111,8 +121,6 @@ class _Bridge:
             "stamp_ms": self.stamp_ms,
             "fill": self.fill,
             "shown": shown,
-            "time": self.now,
-            "cycle_s": self.cycle_s,
         }
 
     def run(self) -> None:
@@ -181,7 +189,7 @@ class _Bridge:
         if len(part.steps) < _FEWEST_FOR_PACE:
             return False
         spread_s = part.steps[-1].time - part.steps[0].time
-        return spread_s / (len(part.steps) - 1) < self.cycle_s
+        return spread_s / (len(part.steps) - 1) < _cycle.length_s
 
     def _hand_out(self, path: str, step: Step) -> None:
         self.offsets[path] = step.end
@@ -198,11 +206,7 @@ class _Bridge:
 
     def _paths(self) -> list[str]:
         """Event files of this host and job, oldest first. Raises NoData without the directory."""
-        key = (self.host.root, self.directory)
-        when, found = _listings.get(key, (0.0, {}))
-        if not found or time.monotonic() - when > _RESCAN_S:
-            found = dict(_event_files(self.host, self.directory))
-            _listings[key] = (time.monotonic(), found)
+        found = event_paths.listed(self.host, self.directory)
         if self.job_start is not None:
             self.since = self.job_start
         elif self.since is None and found:
@@ -210,36 +214,3 @@ class _Bridge:
         since = int(self.since or 0)
         ours = [(created, path) for path, created in found.items() if created >= since]
         return [path for _, path in sorted(ours)[-_MOST_FILES:]]
-
-
-def _job_start() -> Optional[float]:
-    for name in _JOB_STARTS:
-        text = os.environ.get(name, "").strip()
-        if text.replace(".", "", 1).isdigit():
-            return float(text)
-    return None
-
-
-def _event_files(host: Host, top: str) -> Iterator[tuple[str, float]]:
-    """Path and time of creation of this host's files below a directory.
-
-    A directory of checkpoints is often the same one: those are named by numbers, and not entered.
-    """
-    ours = {os.uname().nodename, os.environ.get(HOST, "") or os.uname().nodename}
-    waiting, entered = [(top.rstrip("/"), 0)], 0
-    while waiting and entered < _MOST_DIRECTORIES:
-        directory, depth = waiting.pop(0)
-        entered += 1
-        try:
-            names = host.listdir(directory)
-        except ReadError:
-            if depth == 0:
-                raise
-            continue
-        for entry in names:
-            name = event_file.name_of(entry)
-            if name is not None:
-                if any(name.is_of(one) for one in ours):
-                    yield f"{directory}/{entry}", name.created
-            elif depth < _DEEPEST and "." not in entry and not entry.isdigit():
-                waiting.append((f"{directory}/{entry}", depth + 1))
