@@ -9,6 +9,8 @@ Source: /sys/bus/pci/drivers/amdgpu/<address>, /sys/class/hwmon/hwmon*/{name,dev
 
 from __future__ import annotations
 
+import functools
+
 from raydiag.errors import NoData, ReadError
 from raydiag.host import Host
 
@@ -70,6 +72,7 @@ def device_directory(host: Host, address: str) -> str:
     return f"{hwmon_directories(host).get(address, '')}/device"
 
 
+@functools.lru_cache(maxsize=4096)
 def is_pci_address(name: str) -> bool:
     """Whether it has the form domain:bus:device.function, in lower-case hexadecimal."""
     slot, _, function = name.rpartition(".")

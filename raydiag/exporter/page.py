@@ -14,8 +14,9 @@ Source: Prometheus, text-based exposition format, version 0.0.4
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Optional
 
 from raydiag.exporter.metrics import OWN_PREFIX, Metric, Sample, metric_of
 
@@ -47,8 +48,9 @@ class _Refused(Exception):
 
 class _Block(NamedTuple):
     given_s: float  # monotonic
-    lines: Mapping[str, str]  # of each metric
-    series: frozenset[str]  # their lines up to the value
+    shape: Sequence[tuple[str, Mapping[str, str]]]  # name and labels of each sample as it came
+    series: Mapping[str, str]  # line up to the value, and metric, of each that was taken
+    values: Sequence[str]  # in the order of `series`
 
 
 class Page:
@@ -76,11 +78,20 @@ class Page:
         that of a histogram's metric lacks its _bucket. What it lacks has to be a metric of ours.
         """
         me = plugin, source
-        self._remove(me)
+        samples = list(samples)
+        shape = [(sample.name, sample.labels) for sample in samples]
+        before = self._remove(me)
         refused: list[str] = []
-        lines: dict[str, list[str]] = {}
-        series: set[str] = set()
+        series: dict[str, str] = {}
+        values: list[str] = []
         owners = self._owners
+        if before and not declared and before.shape == shape and len(shape) == len(before.values):
+            # As in nearly every cycle, only the values are new.
+            with suppress(_Refused):
+                values = [_value(sample) for sample in samples]
+                owners.update(dict.fromkeys(before.series, me))
+                self._blocks[me] = before._replace(given_s=now_s, values=values)
+                return refused
         for sample in samples:
             try:
                 metric = declared.get(sample.name) or metric_of(sample.name)
@@ -91,16 +102,13 @@ class Page:
                     raise _Refused(f"{beginning.strip()}: comes twice")
                 if beginning in owners:
                     raise _Refused(f"{beginning.strip()}: is a series of {owners[beginning][0]}")
-                line = f"{beginning}{_value(sample)}\n"
-                name = self._kept(metric)
+                value = _value(sample)
+                series[beginning] = self._kept(metric)
+                values.append(value)
             except _Refused as refusal:
                 refused.append(str(refusal))
-                continue
-            series.add(beginning)
-            lines.setdefault(name, []).append(line)
         owners.update(dict.fromkeys(series, me))
-        texts = {name: "".join(some) for name, some in lines.items()}
-        self._blocks[me] = _Block(now_s, texts, frozenset(series))
+        self._blocks[me] = _Block(now_s, shape, series, values)
         return refused
 
     def drop(self, plugin: str) -> None:
@@ -120,8 +128,8 @@ class Page:
             self._remove(one)
         texts: dict[str, list[str]] = {}
         for block in self._blocks.values():
-            for name, text in block.lines.items():
-                texts.setdefault(name, []).append(text)
+            for (beginning, name), value in zip(block.series.items(), block.values):
+                texts.setdefault(name, []).append(f"{beginning}{value}\n")
         own: list[str] = []
         others: list[str] = []
         for name in sorted(texts):
@@ -130,14 +138,15 @@ class Page:
             part += texts[name]
         return Text("".join(own).encode(), "".join(others).encode())
 
-    def _remove(self, one: _Source) -> None:
+    def _remove(self, one: _Source) -> Optional[_Block]:
         block = self._blocks.pop(one, None)
         for beginning in block.series if block else ():
             del self._owners[beginning]
+        return block
 
     def _free(self) -> None:
         """Forget types of metrics that nobody has, and beginnings of lines."""
-        held = {name for block in self._blocks.values() for name in block.lines}
+        held = {name for block in self._blocks.values() for name in block.series.values()}
         self._metrics = {name: one for name, one in self._metrics.items() if name in held}
         self._beginnings.clear()
 

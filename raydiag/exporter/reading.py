@@ -25,6 +25,7 @@ from raydiag.host import READ_ONLY, TEXT_LIMIT_BYTES, Host, as_read_error
 from raydiag.model import Status, Unread
 
 _MOST_OPEN = 512
+_PAGE_BYTES = 4096
 _DEVICES = ("/sys/bus/pci/", "/sys/class/infiniband")
 _LISTING_LIFE_S = 60.0
 _GONE = (errno.ENODEV, errno.ENOTCONN, errno.ESTALE)  # what an open file says of a lost device
@@ -98,7 +99,8 @@ class NodeFiles(Host):
 
 def _content(fd: int, limit: int) -> bytes:
     content = os.pread(fd, limit, 0)
-    while content and len(content) < limit:
+    # What a driver shows in /sys is a page at most, and comes whole.
+    while _PAGE_BYTES <= len(content) < limit:
         more = os.pread(fd, limit - len(content), len(content))
         if not more:
             break
