@@ -104,6 +104,7 @@ class _Bridge:
         self.offsets = {path: max(0, int(offset)) for path, offset in kept.items()}
         self.stamp_ms = int(known.get("stamp_ms", 0))
         self.fill = float(known.get("fill", 0))
+        self.exporter = known.get("exporter")  # pid of the one that showed it
         self.shown: Optional[tuple[int, dict[str, float]]] = None
         if known.get("shown"):
             number, values = known["shown"]
@@ -121,6 +122,7 @@ class _Bridge:
             "stamp_ms": self.stamp_ms,
             "fill": self.fill,
             "shown": shown,
+            "exporter": os.getppid(),
         }
 
     def run(self) -> None:
@@ -143,7 +145,9 @@ class _Bridge:
                     self.unread.append(Unread(path, refused.status, str(refused)))
                 except ReadError as error:
                     self.unread.append(Unread(path, error.status, str(error)))
-            self._choose(opened, set(new))
+            # What was shown when the exporter ended may not have been scraped: once more.
+            if not self.shown or self.exporter == os.getppid():
+                self._choose(opened, set(new))
         for path, count in self.left_out.items():
             text = f"{count} steps were too old to be handed out; the file has them"
             self.unread.append(Unread(path, Status.ERROR, text))
