@@ -50,6 +50,7 @@ class Outcome(NamedTuple):
     measured_at: Optional[float] = None  # Unix s; None: nothing was measured in this run
     refused: Sequence[str] = ()  # samples that broke with what their metric was, and why
     is_new: bool = False  # first answer of a new version: its metrics may have changed
+    left: Sequence[int] = ()  # pids of its children that hang in the kernel, and hold its lock
     then: Optional[Ask] = None  # to be asked in this cycle still: the version that ran before
 
 
@@ -245,15 +246,16 @@ class Foreign:
         if plugin is None or answer.get("changed"):
             return Outcome(Status.OK)  # nothing of it counts
         self._left_alone[plugin.name] = list(answer.get("left_alone", ()))
+        left = tuple(answer.get("left", ()))
         version, is_new = plugin.current, False
         if plugin.offered is not None and plugin.offered.digest == ask.request["digest"]:
             if answer["failed"] is not None and not self._is_better_than_none(plugin, answer):
-                return self._refused(plugin, answer)
+                return self._refused(plugin, answer)._replace(left=left)
             version, is_new = plugin.offered, True
             plugin.current, plugin.offered, plugin.problem = version, None, ""
         if version is None or version.digest != ask.request["digest"]:
             return Outcome(Status.OK)
-        return self._meaning(plugin, version, answer, now_s)._replace(is_new=is_new)
+        return self._meaning(plugin, version, answer, now_s)._replace(is_new=is_new, left=left)
 
     def _is_better_than_none(self, plugin: _Plugin, answer: Mapping[str, Any]) -> bool:
         """Nothing that has ever worked is lost to a version that fails, but can be read."""

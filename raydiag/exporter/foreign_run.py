@@ -168,6 +168,7 @@ def check_syntax(place: str, copy: Optional[int] = None) -> None:
     ended = program.run(["bash", "-n", place], _SYNTAX_S, OUTPUT_BYTES, {}, keep)
     if ended.status:
         said = ended.stderr.decode("utf-8", "replace").strip().split("\n")[0]
+        said = said.replace(f"{place}: ", "")
         raise ParseError(f"bash -n: {said[:300] or f'exit status {ended.status}'}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -106,7 +106,7 @@ def test_nan_infinities_and_times_are_fine(directory: Path, running: Cycles) -> 
     assert samples["tb_d"][2:] == (1500.0, 1770948000123)
 
 
-FILES = {
+FILES: dict[str, Callable[[Path], object]] = {
     "deleted while it is linked": lambda path: path.symlink_to(path.parent / "nowhere"),
     "a directory": lambda path: path.mkdir(),
     "a FIFO": lambda path: os.mkfifo(path),
@@ -268,6 +268,7 @@ def test_one_that_hangs_in_the_kernel_is_abandoned_once_and_heals(
     assert "cannot be ended" in outcome.reason
     assert "abandoned" in outcome.reason
     (stuck,) = hanging.stuck_pids("cat")
+    assert outcome.left == (stuck,)
     for _ in range(3):
         outcomes = running.run(timeout_s=0.5)
         assert values(outcomes["good"]) == {"good": 1}
