@@ -67,7 +67,7 @@ ARROWS = {
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
     "cli": FOUNDATION
     | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "nodeset"}
-    | {"joblog", "triage", "tsdb", "job", "comparison"},
+    | {"joblog", "triage", "tsdb", "job", "comparison", "exporter"},
 }
 
 IMPORTS_RAY = {"cluster/coordinator.py", "cluster/actor.py", "cluster/local.py"}
@@ -79,6 +79,10 @@ SIGNALS = {
     ("sandbox.py", "process.kill"),  # the program of run_command, our own child
     ("exporter/program.py", "os.killpg"),  # a plugin's group, led by our own unreaped child
     ("exporter/program.py", "os.kill"),  # an unreaped child, by birth or adopted; our own group
+    ("exporter/collector.py", "reader.kill"),  # a reader, our own child, not yet reaped
+    ("exporter/server.py", "os.kill"),  # the HTTP server, our own child, not yet reaped
+    ("exporter/supervise.py", "process.terminate"),  # the exporter below it, the same
+    ("exporter/supervise.py", "process.kill"),  # the same
     ("runner.py", "reader.kill"),  # the same
     ("runner.py", "task.reader.kill"),  # the same
     ("cluster/actor.py", "process.kill"),  # the node runner, our own child
@@ -95,6 +99,8 @@ _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue",
 # name for what ssh says, and a throw-away server's directory: its links, its log, its removal.
 WRITES_FILES = {"cli/options.py", "cluster/local.py", "cluster/ssh.py"}
 WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private", "server", "view")}
+# The state of plugins, with its directory; the pid file that was asked for.
+WRITES_FILES |= {"exporter/state.py", "exporter/main.py"}
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
 _WRITING_NAMES |= {"TemporaryDirectory", "TemporaryFile", "rmtree", "copytree", "copyfile", "move"}
@@ -111,10 +117,12 @@ STARTS_PROCESSES = {
     "cluster/ssh.py",  # the system's ssh, for --ssh
     "sandbox.py",  # run_command, in a reader of its kind
     "exporter/program.py",  # a plugin that is a program, in a reader of its kind
+    "exporter/supervise.py",  # the exporter, again and again
     "joblog/slurm.py",  # squeue, scontrol, sacct, where they are installed
     "tsdb/server.py",  # the throw-away prometheus
 }
-FORKS = {"sandbox.py", "exporter/program.py"}  # never in a Ray worker, which has threads
+# Never in a Ray worker, which has threads.
+FORKS = {"sandbox.py", "exporter/program.py", "exporter/server.py"}
 
 
 def sources() -> list[Path]:
