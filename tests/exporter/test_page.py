@@ -201,7 +201,33 @@ def test_values_and_labels_come_back_as_they_were(value: float, labels: dict[str
     assert one.put("a", "", [Sample("tp_x", labels, value)], 0.0, foreign("tp_x", UNTYPED)) == []
     ((series, found),) = read(others(one)).items()
     assert series == ("tp_x", tuple(sorted({"host": "node001", **labels}.items())))
-    assert found == float(value) or (math.isnan(found) and math.isnan(value))
+    assert float(found) == float(value) or (math.isnan(found) and math.isnan(value))
+
+
+_SAMPLES = st.lists(
+    st.builds(
+        Sample,
+        st.sampled_from([OOM, DIRTY, "hw_gpu_power_watts", "hw_unheard_of"]),
+        st.sampled_from([{}, {"gpu": "0"}, {"gpu": "1"}, {"host": "node001"}]),
+        st.sampled_from([0, 1, 2.5, "x"]),
+    ),
+    max_size=5,
+)
+
+
+@given(st.lists(_SAMPLES, min_size=1, max_size=5), st.booleans())
+def test_a_page_rests_on_the_last_samples_and_on_none_before(
+    cycles: list[list[Sample]], same_shape: bool
+) -> None:
+    grown = page()
+    for cycle in cycles:
+        refused = grown.put("a", "", cycle, 0.0)
+        if same_shape:
+            refused = grown.put("a", "", cycle, 0.0)
+    fresh = page()
+    assert refused == fresh.put("a", "", cycles[-1], 0.0)
+    assert grown.render(0.0) == fresh.render(0.0)
+    assert grown._owners.keys() == fresh._owners.keys()
 
 
 def test_a_histogram_keeps_its_parts_below_one_type() -> None:
