@@ -45,7 +45,6 @@ from raydiag.records import decode
 
 LONGEST_WAIT_S = 25.0
 _LOOK_S = 8.0
-_AGAIN_S = 1.0  # between looks, while nothing has moved
 _LOG_BYTES, _MOST_LINES = 1 << 20, 5
 _RESTART = re.compile(r"\[Metrics Exporter\] Watchdog: exited with code (\d+), restart #(\d+)")
 _GIVES_UP = re.compile(r"\[Metrics Exporter\] Watchdog: too many restarts")
@@ -84,9 +83,17 @@ class Examined:
 
 
 def examine(
-    port: int, host: str, root: str = "/", wait_s: float = LONGEST_WAIT_S, logs: Sequence[str] = ()
+    port: int,
+    host: str,
+    root: str = "/",
+    wait_s: float = LONGEST_WAIT_S,
+    logs: Sequence[str] = (),
+    again_s: float = 1.0,
 ) -> Examined:
-    """Look twice. `logs` are further logs of the watchdog; the exporter's own are found."""
+    """Look twice; `again_s` apart, and once more until values move or `wait_s` are over.
+
+    `logs` are further logs of the watchdog; those that the exporter prints to are found.
+    """
     first = _look(port, root, logs)
     began = time.monotonic()
     now = first
@@ -94,7 +101,7 @@ def examine(
         left_s = began + wait_s - time.monotonic()
         if left_s <= 0 or first.record is None:
             break
-        time.sleep(min(_AGAIN_S, left_s))
+        time.sleep(min(again_s, left_s))
         now = _look(port, root, logs)
         if first.record.answer == "ok" and _moved(first, now)[0]:
             break
