@@ -21,7 +21,7 @@ A GPU is its position among the sorted PCI addresses, a host its short name. Run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional, Union
 
@@ -51,312 +51,124 @@ class Sample(NamedTuple):
     timestamp_ms: Optional[int] = None  # None: now, which is right for all but tb_*
 
 
-_DEVICE = "/sys/bus/pci/drivers/amdgpu/<address>"
-_HWMON = f"{_DEVICE}/hwmon/hwmon*"
+_GPU = "/sys/bus/pci/drivers/amdgpu/<address>"
 _PORT = "/sys/class/infiniband/<device>/ports/<port>"
-_HW = f"{_PORT}/hw_counters"
-_DEV, _SNMP, _NETSTAT = "/proc/net/dev", "/proc/net/snmp Tcp:", "/proc/net/netstat TcpExt:"
+_RAS = (
+    ("umc", "aca_umc", "memory (HBM ECC)"),
+    ("xgmi", "aca_xgmi_wafl", "links to other GPUs (XGMI, WAFL)"),
+    ("gfx", "aca_gfx", "compute engine"),
+    ("mmhub", "aca_mmhub", "memory hub"),
+    ("sdma", "aca_sdma", "DMA engines"),
+)
+_UNTYPED = frozenset({"hw_io_pressure_full_total_us"})
 
-# Name, type, unit, help, source; a source that begins with a word is a file of the group's place.
-_Row = tuple[str, str, str, str, str]
-_GPU: tuple[_Row, ...] = (
-    (
-        "hw_gpu_temperature_celsius",
-        GAUGE,
-        "°C",
-        "Junction temperature of the GPU, else that of its memory, else of its edge.",
-        f"{_HWMON}/temp{{2,3,1}}_input",
-    ),
-    ("hw_gpu_power_watts", GAUGE, "W", "Power that the GPU draws.", f"{_HWMON}/power1_input"),
-    (
-        "hw_gpu_vram_used_bytes",
-        GAUGE,
-        "bytes",
-        "GPU memory in use.",
-        f"{_DEVICE}/mem_info_vram_used",
-    ),
-    ("hw_gpu_vram_total_bytes", GAUGE, "bytes", "GPU memory.", f"{_DEVICE}/mem_info_vram_total"),
-    *(
-        (
-            f"hw_gpu_ras_{block}_{key}_total",
-            COUNTER,
-            "errors",
-            f"{'Uncorrectable' if key == 'ue' else 'Correctable'} errors of the GPU's {what}.",
-            f"{_DEVICE}/ras/aca_{file} {key}",
-        )
-        for block, file, what in (
-            ("umc", "umc", "memory (HBM ECC)"),
-            ("xgmi", "xgmi_wafl", "links to other GPUs (XGMI, WAFL)"),
-            ("gfx", "gfx", "compute engine"),
-            ("mmhub", "mmhub", "memory hub"),
-            ("sdma", "sdma", "DMA engines"),
-        )
-        for key in ("ue", "ce")
-    ),
-    *(
-        (
-            f"hw_gpu_pcie_{kind}_total",
-            COUNTER,
-            "errors",
-            f"PCIe errors that the GPU has seen: {what}.",
-            f"{_DEVICE}/aer_dev_{kind} {key}",
-        )
-        for kind, what, key in (
-            ("correctable", "corrected", "TOTAL_ERR_COR"),
-            ("nonfatal", "uncorrected, the link survived", "TOTAL_ERR_NONFATAL"),
-            ("fatal", "uncorrected, the link broke", "TOTAL_ERR_FATAL"),
-        )
-    ),
+# Name, unit, source, help. What ends in _total is a counter, what is not in _UNTYPED a gauge.
+_Row = tuple[str, str, str, str]
+
+# fmt: off
+_GPU_ROWS: tuple[_Row, ...] = (
+    ("hw_gpu_temperature_celsius", "°C", f"{_GPU}/hwmon/hwmon*/temp{{2,3,1}}_input",
+     "Junction temperature of the GPU, else that of its memory, else of its edge."),
+    ("hw_gpu_power_watts", "W", f"{_GPU}/hwmon/hwmon*/power1_input", "Power that the GPU draws."),
+    ("hw_gpu_vram_used_bytes", "bytes", f"{_GPU}/mem_info_vram_used", "GPU memory in use."),
+    ("hw_gpu_vram_total_bytes", "bytes", f"{_GPU}/mem_info_vram_total", "GPU memory."),
+    *((f"hw_gpu_ras_{block}_{key}_total", "errors", f"{_GPU}/ras/{file} {key}",
+       f"{word} errors of the GPU's {what}.")
+      for block, file, what in _RAS
+      for key, word in (("ue", "Uncorrectable"), ("ce", "Correctable"))),
+    ("hw_gpu_pcie_correctable_total", "errors", f"{_GPU}/aer_dev_correctable TOTAL_ERR_COR",
+     "PCIe errors that the GPU has seen: corrected."),
+    ("hw_gpu_pcie_nonfatal_total", "errors", f"{_GPU}/aer_dev_nonfatal TOTAL_ERR_NONFATAL",
+     "PCIe errors that the GPU has seen: uncorrected, the link survived."),
+    ("hw_gpu_pcie_fatal_total", "errors", f"{_GPU}/aer_dev_fatal TOTAL_ERR_FATAL",
+     "PCIe errors that the GPU has seen: uncorrected, the link broke."),
 )
-_CLOCK: tuple[_Row, ...] = (
-    (
-        "hw_gpu_clock_mhz",
-        GAUGE,
-        "MHz",
-        "Clock of the GPU's cores (sclk) and of its memory (mclk).",
-        f"{_HWMON}/freq{{1,2}}_input",
-    ),
+_CLOCK_ROWS: tuple[_Row, ...] = (
+    ("hw_gpu_clock_mhz", "MHz", f"{_GPU}/hwmon/hwmon*/freq{{1,2}}_input",
+     "Clock of the GPU's cores (sclk) and of its memory (mclk)."),
 )
-_NET: tuple[_Row, ...] = tuple(
-    (
-        f"hw_net_{way}_{what}_total",
-        COUNTER,
-        unit,
-        f"{noun} of the interface, {'received' if way == 'rx' else 'sent'}.",
-        f"{_DEV} field {first + offset}",
-    )
-    for what, unit, noun, offset in (
-        ("bytes", "bytes", "Bytes", 0),
-        ("errors", "errors", "Errors", 2),
-        ("drop", "drops", "Dropped packets", 3),
-    )
-    for way, first in (("rx", 0), ("tx", 8))
+_NET_ROWS: tuple[_Row, ...] = tuple(
+    (f"hw_net_{way}_{what}_total", unit, f"/proc/net/dev field {first + offset}",
+     f"{noun} of the interface, {verb}.")
+    for what, unit, noun, offset in (("bytes", "bytes", "Bytes", 0),
+                                     ("errors", "errors", "Errors", 2),
+                                     ("drop", "drops", "Dropped packets", 3))
+    for way, verb, first in (("rx", "received", 0), ("tx", "sent", 8))
 )
-_RDMA: tuple[_Row, ...] = (
-    *(
-        (
-            f"hw_rdma_{way}_{what}_total",
-            COUNTER,
-            unit,
-            f"RDMA {unit} that the port has {'received' if way == 'rx' else 'sent'}.",
-            f"{_PORT}/counters/port_{port_way}_{port_what}, else hw_counters",
-        )
-        for what, unit, port_what in (("bytes", "bytes", "data"), ("pkts", "packets", "packets"))
-        for way, port_way in (("rx", "rcv"), ("tx", "xmit"))
-    ),
-    *(
-        (name, COUNTER, unit, text, f"{_HW}/{file}")
-        for name, unit, text, file in (
-            (
-                "hw_rdma_tx_retx_bytes_total",
-                "bytes",
-                "Bytes sent once more.",
-                "tx_rdma_retx_bytes",
-            ),
-            ("hw_rdma_tx_retx_pkts_total", "packets", "Packets sent again.", "tx_rdma_retx_pkts"),
-            (
-                "hw_rdma_tx_ack_timeout_total",
-                "events",
-                "Acknowledgements that did not come in time.",
-                "tx_rdma_ack_timeout",
-            ),
-            (
-                "hw_rdma_rx_cnp_pkts_total",
-                "packets",
-                "Congestion notices received.",
-                "rx_rdma_cnp_pkts",
-            ),
-            (
-                "hw_rdma_tx_cnp_pkts_total",
-                "packets",
-                "Congestion notices sent.",
-                "tx_rdma_cnp_pkts",
-            ),
-            (
-                "hw_rdma_req_rx_cqe_err_total",
-                "errors",
-                "Requests that completed with an error.",
-                "req_rx_cqe_err",
-            ),
-            (
-                "hw_rdma_req_tx_retry_excd_err_total",
-                "errors",
-                "Requests given up after all retries.",
-                "req_tx_retry_excd_err",
-            ),
-            (
-                "hw_rdma_rx_ecn_pkts_total",
-                "packets",
-                "Packets received that a switch marked as congested.",
-                "rx_rdma_ecn_pkts",
-            ),
-            *(
-                (
-                    f"hw_rdma_ccl_tx_retx_{unit}_total",
-                    word,
-                    f"Clear-to-send {word} of collectives sent again.",
-                    f"tx_rdma_ccl_cts_retx_{unit}",
-                )
-                for unit, word in (("pkts", "packets"), ("bytes", "bytes"))
-            ),
-            (
-                "hw_rdma_ccl_tx_ack_timeout_total",
-                "events",
-                "Acknowledgements of clear-to-send packets that did not come in time.",
-                "tx_rdma_ccl_cts_ack_timeout",
-            ),
-            *(
-                (
-                    f"hw_rdma_ccl_{way}_{unit}_total",
-                    word,
-                    f"Clear-to-send {word} of collectives {'sent' if way == 'tx' else 'received'}.",
-                    f"{way}_rdma_ccl_cts_{unit}",
-                )
-                for way in ("tx", "rx")
-                for unit, word in (("pkts", "packets"), ("bytes", "bytes"))
-            ),
-            (
-                "hw_rdma_rx_dup_response_total",
-                "events",
-                "Responses received twice.",
-                "req_rx_dup_response",
-            ),
-            (
-                "hw_rdma_rx_dup_request_total",
-                "events",
-                "Requests received twice.",
-                "resp_rx_dup_request",
-            ),
-        )
-    ),
-    (
-        "hw_rdma_port_state",
-        GAUGE,
-        "0/1",
-        "Whether the port's state is ACTIVE.",
-        f"{_PORT}/state",
-    ),
+_RDMA_ROWS: tuple[_Row, ...] = (
+    ("hw_rdma_port_state", "0/1", f"{_PORT}/state", "Whether the port's state is ACTIVE."),
+    *((f"hw_rdma_{way}_{what}_total", unit, f"{_PORT}/counters/port_{file}, else hw_counters",
+       f"RDMA {unit} that the port has {verb}.")
+      for way, verb, what, unit, file in (("rx", "received", "bytes", "bytes", "rcv_data"),
+                                          ("tx", "sent", "bytes", "bytes", "xmit_data"),
+                                          ("rx", "received", "pkts", "packets", "rcv_packets"),
+                                          ("tx", "sent", "pkts", "packets", "xmit_packets"))),
+    *((f"hw_rdma_{name}_total", unit, f"{_PORT}/hw_counters/{file}", text)
+      for name, unit, file, text in (
+          ("tx_retx_bytes", "bytes", "tx_rdma_retx_bytes", "Bytes sent once more."),
+          ("tx_retx_pkts", "packets", "tx_rdma_retx_pkts", "Packets sent once more."),
+          ("tx_ack_timeout", "events", "tx_rdma_ack_timeout",
+           "Acknowledgements that did not come in time."),
+          ("rx_cnp_pkts", "packets", "rx_rdma_cnp_pkts", "Congestion notices received."),
+          ("tx_cnp_pkts", "packets", "tx_rdma_cnp_pkts", "Congestion notices sent."),
+          ("rx_ecn_pkts", "packets", "rx_rdma_ecn_pkts",
+           "Packets received that a switch had marked as congested."),
+          ("req_rx_cqe_err", "errors", "req_rx_cqe_err", "Requests that completed in error."),
+          ("req_tx_retry_excd_err", "errors", "req_tx_retry_excd_err",
+           "Requests given up after all retries."),
+          ("ccl_tx_retx_pkts", "packets", "tx_rdma_ccl_cts_retx_pkts",
+           "Clear-to-send packets of collectives sent once more."),
+          ("ccl_tx_retx_bytes", "bytes", "tx_rdma_ccl_cts_retx_bytes",
+           "Clear-to-send bytes of collectives sent once more."),
+          ("ccl_tx_ack_timeout", "events", "tx_rdma_ccl_cts_ack_timeout",
+           "Acknowledgements of clear-to-send packets that did not come in time."),
+          ("ccl_tx_pkts", "packets", "tx_rdma_ccl_cts_pkts",
+           "Clear-to-send packets of collectives sent."),
+          ("ccl_tx_bytes", "bytes", "tx_rdma_ccl_cts_bytes",
+           "Clear-to-send bytes of collectives sent."),
+          ("ccl_rx_pkts", "packets", "rx_rdma_ccl_cts_pkts",
+           "Clear-to-send packets of collectives received."),
+          ("ccl_rx_bytes", "bytes", "rx_rdma_ccl_cts_bytes",
+           "Clear-to-send bytes of collectives received."),
+          ("rx_dup_response", "events", "req_rx_dup_response", "Responses received twice."),
+          ("rx_dup_request", "events", "resp_rx_dup_request", "Requests received twice."),
+      )),
 )
-_HOST: tuple[_Row, ...] = (
-    (
-        "hw_tcp_retransmits_total",
-        COUNTER,
-        "segments",
-        "TCP segments sent again.",
-        f"{_SNMP} RetransSegs",
-    ),
-    (
-        "hw_tcp_listen_overflows_total",
-        COUNTER,
-        "events",
-        "Connections that found the accept queue full.",
-        f"{_NETSTAT} ListenOverflows",
-    ),
-    (
-        "hw_tcp_listen_drops_total",
-        COUNTER,
-        "events",
-        "Connections dropped on their way into the accept queue.",
-        f"{_NETSTAT} ListenDrops",
-    ),
-    (
-        "hw_tcp_estab_resets_total",
-        COUNTER,
-        "events",
-        "Established TCP connections that were reset.",
-        f"{_SNMP} EstabResets",
-    ),
-    (
-        "hw_tcp_abort_on_timeout_total",
-        COUNTER,
-        "events",
-        "TCP connections given up after the last retransmission.",
-        f"{_NETSTAT} TCPAbortOnTimeout",
-    ),
-    (
-        "hw_procs_running",
-        GAUGE,
-        "processes",
-        "Threads that run or want to.",
-        "/proc/stat procs_running",
-    ),
-    (
-        "hw_procs_blocked",
-        GAUGE,
-        "processes",
-        "Threads that wait for I/O; not all that are in uninterruptible sleep.",
-        "/proc/stat procs_blocked",
-    ),
-    (
-        "hw_context_switches_total",
-        COUNTER,
-        "switches",
-        "Context switches of all CPUs.",
-        "/proc/stat ctxt",
-    ),
-    (
-        "hw_oom_kills_total",
-        COUNTER,
-        "kills",
-        "Processes killed for want of memory, on the whole node.",
-        "/proc/vmstat oom_kill",
-    ),
-    (
-        "hw_mem_dirty_bytes",
-        GAUGE,
-        "bytes",
-        "Memory that waits to be written to disk.",
-        "/proc/meminfo Dirty",
-    ),
-    (
-        "hw_mem_writeback_bytes",
-        GAUGE,
-        "bytes",
-        "Memory that is being written to disk.",
-        "/proc/meminfo Writeback",
-    ),
-    *(
-        (
-            f"hw_io_pressure_{kind}{suffix}_pct",
-            GAUGE,
-            "%",
-            f"Share of time in which {who} waited for I/O, mean of {seconds} s.",
-            f"/proc/pressure/io {kind} avg{seconds}",
-        )
-        for kind, who in (("some", "a task"), ("full", "all tasks"))
-        for suffix, seconds in (("", 10), ("_avg300", 300))
-    ),
-    (
-        "hw_io_pressure_full_total_us",
-        UNTYPED,
-        "us",
-        "Microseconds in which all tasks waited for I/O; it only grows.",
-        "/proc/pressure/io full total",
-    ),
-    (
-        "hw_dmesg_gpu_errors_total",
-        COUNTER,
-        "lines",
-        "Lines about a GPU in trouble in the kernel log since the node booted.",
-        "/dev/kmsg",
-    ),
-    (
-        "hw_gpu_user_processes",
-        GAUGE,
-        "processes",
-        "Processes that have the GPU compute device open.",
-        "/sys/class/kfd/kfd/proc",
-    ),
-    (
-        "hw_scrape_duration_seconds",
-        GAUGE,
-        "s",
-        "How long the last cycle of all plugins took.",
-        "the collector",
-    ),
+_HOST_ROWS: tuple[_Row, ...] = (
+    ("hw_tcp_retransmits_total", "segments", "/proc/net/snmp Tcp RetransSegs",
+     "TCP segments sent once more."),
+    ("hw_tcp_estab_resets_total", "events", "/proc/net/snmp Tcp EstabResets",
+     "Established TCP connections that were reset."),
+    ("hw_tcp_listen_overflows_total", "events", "/proc/net/netstat TcpExt ListenOverflows",
+     "Connections that found the accept queue full."),
+    ("hw_tcp_listen_drops_total", "events", "/proc/net/netstat TcpExt ListenDrops",
+     "Connections dropped on their way into the accept queue."),
+    ("hw_tcp_abort_on_timeout_total", "events", "/proc/net/netstat TcpExt TCPAbortOnTimeout",
+     "TCP connections given up after the last retransmission."),
+    ("hw_procs_running", "processes", "/proc/stat procs_running", "Threads that run or want to."),
+    ("hw_procs_blocked", "processes", "/proc/stat procs_blocked",
+     "Threads that wait for I/O; not all that are in uninterruptible sleep."),
+    ("hw_context_switches_total", "switches", "/proc/stat ctxt", "Context switches of all CPUs."),
+    ("hw_oom_kills_total", "kills", "/proc/vmstat oom_kill",
+     "Processes killed for want of memory, on the whole node."),
+    ("hw_mem_dirty_bytes", "bytes", "/proc/meminfo Dirty",
+     "Memory that waits to be written to disk."),
+    ("hw_mem_writeback_bytes", "bytes", "/proc/meminfo Writeback",
+     "Memory that is being written to disk."),
+    *((f"hw_io_pressure_{kind}{suffix}_pct", "%", f"/proc/pressure/io {kind} avg{seconds}",
+       f"Share of time in which {who} waited for I/O, mean of {seconds} s.")
+      for kind, who in (("some", "a task"), ("full", "all tasks"))
+      for suffix, seconds in (("", 10), ("_avg300", 300))),
+    ("hw_io_pressure_full_total_us", "us", "/proc/pressure/io full total",
+     "Microseconds in which all tasks waited for I/O; it only grows."),
+    ("hw_dmesg_gpu_errors_total", "lines", "/dev/kmsg",
+     "Lines about a GPU in trouble in the kernel log since the node booted."),
+    ("hw_gpu_user_processes", "processes", "/sys/class/kfd/kfd/proc",
+     "Processes that have the GPU compute device open."),
+    ("hw_scrape_duration_seconds", "s", "the collector", "How long the last cycle took."),
 )
-_TENSORBOARD: tuple[_Row, ...] = tuple(
-    (f"{TENSORBOARD_PREFIX}{name}", GAUGE, unit, text, "TensorBoard event file")
+_TENSORBOARD_ROWS: tuple[_Row, ...] = tuple(
+    (f"{TENSORBOARD_PREFIX}{name}", unit, "TensorBoard event file", text)
     for name, unit, text in (
         ("step", "step", "Training step that the values belong to."),
         ("learning_loss", "", "Loss of the step."),
@@ -375,101 +187,64 @@ _TENSORBOARD: tuple[_Row, ...] = tuple(
         ("metrics_plugin_staleness_fill", "0/1", "1: a repetition while no step came, 0: real."),
     )
 )
-_OWN: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (
-    ("build_info", GAUGE, "", ("version", "python"), "1; the exporter's version and Python's."),
-    ("start_time_seconds", GAUGE, "s", (), "When the exporter started, Unix time."),
-    ("interval_seconds", GAUGE, "s", (), "Time from one cycle to the next."),
-    ("cycles_total", COUNTER, "cycles", (), "Cycles since the exporter started."),
-    ("cycle_timestamp_seconds", GAUGE, "s", (), "When the last cycle ended, Unix time."),
-    ("page_age_seconds", GAUGE, "s", (), "Age of the page at the moment of the scrape."),
-    ("plugin_up", GAUGE, "0/1", ("plugin",), "Whether the plugin's last run went well."),
-    (
-        "plugin_last_success_timestamp_seconds",
-        GAUGE,
-        "s",
-        ("plugin",),
-        "When the plugin last went well, Unix time.",
+_OWN_ROWS: Mapping[tuple[str, ...], Sequence[tuple[str, str, str]]] = {
+    (): (
+        ("start_time_seconds", "s", "When the exporter started, Unix time."),
+        ("interval_seconds", "s", "Time from one cycle to the next."),
+        ("cycles_total", "cycles", "Cycles since the exporter started."),
+        ("cycle_timestamp_seconds", "s", "When the last cycle ended, Unix time."),
+        ("page_age_seconds", "s", "Age of the page at the moment of the scrape."),
+        ("abandoned_readers", "processes", "Readers that hang in the kernel now."),
+        ("abandoned_readers_total", "processes", "Readers that have ever hung."),
+        ("kernel_log_records_lost_total", "records",
+         "Records of the kernel log that were overwritten before they were read."),
     ),
-    ("plugin_duration_seconds", GAUGE, "s", ("plugin",), "How long the plugin's last run took."),
-    ("plugin_failures_total", COUNTER, "runs", ("plugin",), "Runs that gave an error."),
-    ("plugin_timeouts_total", COUNTER, "runs", ("plugin",), "Runs that missed their deadline."),
-    ("plugin_series", GAUGE, "series", ("plugin",), "Series of the plugin on this page."),
-    (
-        "plugin_disabled",
-        GAUGE,
-        "0/1",
-        ("plugin",),
-        "1: it asked not to be run any more (exit status 99).",
+    ("version", "python"): (("build_info", "", "1; the exporter's version and Python's."),),
+    ("plugin",): (
+        ("plugin_up", "0/1", "Whether the plugin's last run went well."),
+        ("plugin_last_success_timestamp_seconds", "s", "When it last went well, Unix time."),
+        ("plugin_duration_seconds", "s", "How long the plugin's last run took."),
+        ("plugin_failures_total", "runs", "Runs that gave an error."),
+        ("plugin_timeouts_total", "runs", "Runs that missed their deadline."),
+        ("plugin_series", "series", "Series of the plugin on this page."),
+        ("plugin_disabled", "0/1", "1: it asked not to be run any more (exit status 99)."),
+        ("plugin_outdated", "0/1",
+         "1: the file's new content is broken, and the last good one runs."),
+        ("plugin_replay_age_seconds", "s",
+         "Age of the values that the plugin lets stand because it found nothing new."),
+        ("plugin_reload_errors_total", "reloads", "New versions of its file that were refused."),
+        ("rejected_samples_total", "samples",
+         "Samples refused: another plugin's series, another type, or malformed."),
+        ("skipped_paths", "paths", "Files that answered EINVAL and are left alone since."),
     ),
-    (
-        "plugin_outdated",
-        GAUGE,
-        "0/1",
-        ("plugin",),
-        "1: the file's new content is broken, and the last good one runs.",
+    ("plugin", "source"): (
+        ("stuck_source_seconds", "s", "How long a reader has hung in this source."),
     ),
-    (
-        "plugin_reload_errors_total",
-        COUNTER,
-        "reloads",
-        ("plugin",),
-        "New versions of the plugin's file that were refused.",
-    ),
-    (
-        "plugin_replay_age_seconds",
-        GAUGE,
-        "s",
-        ("plugin",),
-        "Age of the values that the plugin lets stand because it found nothing new.",
-    ),
-    (
-        "rejected_samples_total",
-        COUNTER,
-        "samples",
-        ("plugin",),
-        "Samples refused: another plugin's series, another type, or malformed.",
-    ),
-    ("abandoned_readers", GAUGE, "processes", (), "Readers that hang in the kernel now."),
-    ("abandoned_readers_total", COUNTER, "processes", (), "Readers that have ever hung."),
-    (
-        "stuck_source_seconds",
-        GAUGE,
-        "s",
-        ("plugin", "source"),
-        "How long a reader has hung in this source.",
-    ),
-    (
-        "skipped_paths",
-        GAUGE,
-        "paths",
-        ("plugin",),
-        "Files that answered EINVAL and are left alone since.",
-    ),
-    (
-        "kernel_log_records_lost_total",
-        COUNTER,
-        "records",
-        (),
-        "Records of the kernel log that were overwritten before they were read.",
-    ),
-)
+}
+# fmt: on
 
 
 def _metrics() -> Iterator[Metric]:
-    groups: tuple[tuple[tuple[_Row, ...], tuple[str, ...]], ...] = (
-        (_GPU, ("gpu", "host")),
-        (_CLOCK, ("gpu", "host", "type")),
-        (_NET, ("device", "host")),
-        (_RDMA, ("device", "host", "port")),
-        (_HOST, ("host",)),
-        (_TENSORBOARD, ("host",)),
+    groups: Sequence[tuple[Sequence[_Row], tuple[str, ...]]] = (
+        (_GPU_ROWS, ("gpu", "host")),
+        (_CLOCK_ROWS, ("gpu", "host", "type")),
+        (_NET_ROWS, ("device", "host")),
+        (_RDMA_ROWS, ("device", "host", "port")),
+        (_HOST_ROWS, ("host",)),
+        (_TENSORBOARD_ROWS, ("host",)),
     )
     for rows, labels in groups:
-        for name, kind, unit, text, source in rows:
-            yield Metric(name, kind, unit, labels, text, source)
-    for name, kind, unit, extra, text in _OWN:
-        labels = tuple(sorted((*extra, "host")))
-        yield Metric(OWN_PREFIX + name, kind, unit, labels, text, "the exporter itself")
+        for name, unit, source, text in rows:
+            yield Metric(name, _type(name), unit, labels, text, source)
+    for extra, own in _OWN_ROWS.items():
+        own_labels = tuple(sorted((*extra, "host")))
+        for name, unit, text in own:
+            source = "the exporter itself"
+            yield Metric(OWN_PREFIX + name, _type(name), unit, own_labels, text, source)
+
+
+def _type(name: str) -> str:
+    return COUNTER if name.endswith("_total") else UNTYPED if name in _UNTYPED else GAUGE
 
 
 REGISTRY: Mapping[str, Metric] = {metric.name: metric for metric in _metrics()}
