@@ -189,7 +189,12 @@ def _own(host: str, served: Served, now_s: float) -> Iterator[Finding]:
             text = (
                 f"plugin {one.name} missed its deadline {one.timeouts} times, its last run failed"
             )
-            yield _finding("exporter-plugin-timeout", host, Evidence("plugin_timeouts_total", text))
+            yield _finding(
+                "exporter-plugin-timeout",
+                host,
+                Evidence("plugin_timeouts_total", text),
+                explanation="Its metrics are missing; plugins run apart, and all others go on.",
+            )
         elif one.up is False and one.name not in stuck:
             text = f"the last run of plugin {one.name} failed; {one.failures} runs have"
             evidence = Evidence("plugin_up", text)

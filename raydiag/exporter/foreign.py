@@ -12,6 +12,7 @@ hour, and meanwhile the time of the last success stays that of the measurement.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ class Outcome(NamedTuple):
     """What an answer means."""
 
     status: Status
-    reason: str = ""  # unless status is ok
+    reason: str = ""  # unless status is ok; of a trial that failed also then, for the log
     samples: Optional[list[Sample]] = None  # replace those on the page; None: leave them to age
     declared: Mapping[str, Metric] = {}
     measured_at: Optional[float] = None  # Unix s; None: nothing was measured in this run
@@ -93,9 +94,11 @@ class _Plugin:
         self.signature: list[int] = []
         self.current: Optional[_Version] = None
         self.offered: Optional[_Version] = None  # to be tried
+        self.was_asked = False  # it has run, or was tried
         self.is_unsettled = False  # its file is being written
         self.problem = ""  # why what is there now cannot be taken; "" while it can
-        self.pause = self.pauses = 0  # cycles until the next trial; how many the last pause had
+        self.pause: float = 0  # cycles until the next trial
+        self.pauses = 0  # how many the last pause had
         self.reload_errors = 0
         self.state: Optional[str] = None
         self.kept: list[Sample] = []  # what a run that finds nothing new repeats
@@ -107,10 +110,13 @@ class _Plugin:
     def is_outdated(self) -> bool:
         return bool(self.problem) and self.current is not None
 
-    def refuse(self, reason: str) -> None:
-        """The offered version is broken."""
+    def refuse(self, reason: str, for_good: bool = False) -> None:
+        """The offered version is broken; it is tried again after a pause, or not at all."""
         self.reload_errors += 1
         self.problem = reason
+        if for_good:
+            self.pause = math.inf
+            return
         self.pauses = min(_MOST_PAUSE_CYCLES, 2 * self.pauses or 1)
         self.pause = self.pauses
 
@@ -219,6 +225,7 @@ class Foreign:
         """One run of each plugin: the new version where there is one to try, else the last good."""
         for plugin in self._plugins.values():
             if plugin.offered is not None and plugin.pause == 0:
+                plugin.was_asked = True
                 yield self._ask(plugin, plugin.offered, check=True)
                 continue
             plugin.pause = max(0, plugin.pause - 1)
@@ -263,12 +270,12 @@ class Foreign:
         return not proved and not answer.get("syntax")
 
     def _refused(self, plugin: _Plugin, answer: Mapping[str, Any]) -> Outcome:
-        plugin.refuse(answer["failed"][1])
-        then = None
-        if plugin.current is not None and not plugin.current.is_not_here:
-            then = self._ask(plugin, plugin.current, check=False)
+        plugin.refuse(answer["failed"][1], for_good=bool(answer.get("syntax")))
         reason = f"the new version is broken: {plugin.problem}"
-        return Outcome(foreign_run.status_of(answer), reason, then=then)
+        if plugin.current is None or plugin.current.is_not_here:
+            return Outcome(foreign_run.status_of(answer), reason)
+        # Whether the plugin goes well is for the version to say that has yet to run.
+        return Outcome(Status.OK, reason, then=self._ask(plugin, plugin.current, check=False))
 
     def _meaning(
         self, plugin: _Plugin, version: _Version, answer: Mapping[str, Any], now_s: float
@@ -324,6 +331,8 @@ class Foreign:
                 "plugin_reload_errors_total": plugin.reload_errors,
                 "plugin_disabled": int(runs is not None and runs.is_not_here),
             }
+            if plugin.problem and not plugin.was_asked:
+                facts["plugin_up"] = 0  # of those that ran, the collector says so
             if plugin.repeats and plugin.measured_at is not None:
                 facts["plugin_replay_age_seconds"] = max(0.0, now_s - plugin.measured_at)
             for fact, value in facts.items():

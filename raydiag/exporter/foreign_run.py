@@ -37,8 +37,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     "scan": as `plugin_files.scan`, "look_at": as `plugin_files.entry`, "syntax_of": `bash -n`.
     Otherwise as `reading.run`, and besides: "declared" (name of a sample -> [metric, type, help]),
     "state" (str; None: none was printed), "not_here", "changed" (the file was written meanwhile:
-    nothing of it counts), "syntax" (it failed before it ran), "left" (pids of children that hang in
-    the kernel), "timed_out".
+    nothing of it counts), "syntax" (it is wrong, so it was not run), "left" (pids of children that
+    hang in the kernel), "timed_out".
     """
     try:
         if "scan" in request:
@@ -71,10 +71,7 @@ def _collect(request: Mapping[str, Any]) -> dict[str, Any]:
     path, digest = request["path"], request["digest"]
     known, function = _collectors.get(path, ("", None))
     if known != digest:
-        try:
-            function = _compiled(base64.b64decode(request["content"]), path, digest)
-        except ReadError as error:
-            return _failed(error, syntax=True)
+        function = _compiled(base64.b64decode(request["content"]), path, digest)
         _collectors[path] = (digest, function)
     name = os.path.basename(path)[: -len(".py")]
     plugin = Plugin(name, function, request["timeout_s"], request["reader"], False, None, False)
@@ -134,7 +131,7 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
         if request["check"] and request["is_script"]:
             try:
                 check_syntax(path if copy is None else f"/proc/self/fd/{copy}", copy)
-            except ReadError as error:
+            except ParseError as error:
                 return _failed(error, syntax=True)
         ended = program.run(
             _arguments(request, copy),

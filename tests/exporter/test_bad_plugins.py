@@ -133,9 +133,11 @@ def test_a_program_that_is_not_executable_is_said_to_be(directory: Path, running
     path = write(directory / "queue", GOOD, 0o644)
     assert running.run() == {}
     assert running.foreign.problems()[str(path)].endswith("a program, and not executable")
+    assert running.facts()["plugin_up", "queue"] == 0
     path.chmod(0o755)
     os.utime(path, (1_700_000_000, 1_700_000_000))
     assert values(running.run()["queue"]) == {"good": 1}
+    assert ("plugin_up", "queue") not in running.facts()  # it is the collector's
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")

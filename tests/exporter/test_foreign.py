@@ -283,6 +283,16 @@ def test_a_broken_version_is_tried_less_and_less_often(directory: Path, running:
     assert errors == [1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 4, 4]
 
 
+def test_a_version_with_wrong_syntax_is_not_tried_again(directory: Path, running: Cycles) -> None:
+    plugin = write(directory / "a_metrics_plugin.sh", "echo 'a 1'\n")
+    running.run()
+    write(plugin, "fi\n")
+    for _ in range(12):
+        assert values(running.run()["a_metrics_plugin"]) == {"a": 1}
+    assert running.facts()["plugin_reload_errors_total", "a_metrics_plugin"] == 1
+    assert running.facts()["plugin_outdated", "a_metrics_plugin"] == 1
+
+
 def test_a_version_that_never_worked_gives_way_to_one_that_may(
     directory: Path, running: Cycles
 ) -> None:
