@@ -278,6 +278,21 @@ def test_slow_steps_are_all_handed_out_however_late(tmp_path: Path, exporter: Ex
     assert exporter.unread == []
 
 
+@pytest.mark.parametrize("steps", [200, 1500])
+def test_of_a_long_file_it_begins_where_prometheus_would_take_it(
+    tmp_path: Path, exporter: Exporter, steps: int
+) -> None:
+    """Every 10 s a step of some 700 bytes: the last 50 minutes are a part of the longer file."""
+    now = time.time()
+    tags = [f"learning/tag_{n}" for n in range(12)]
+    one = step(0, 0.0, tags=tags)
+    assert 600 < len(one) < 900
+    file(tmp_path, b"".join(step(n, now + 5 - 10 * (steps - n), tags=tags) for n in range(steps)))
+    first = max(0, steps - 300)
+    assert exporter.steps(3) == [first, first + 1, first + 2]
+    assert exporter.unread == []
+
+
 # ---- whose files
 
 
@@ -410,7 +425,7 @@ def test_anything_may_stand_in_a_file(tmp_path: Path, exporter: Exporter, conten
 
 def test_pictures_texts_and_too_many_tags(tmp_path: Path, exporter: Exporter) -> None:
     now = time.time()
-    large = files.record(files.event(now - 50, 1, [files.scalar("x", 1.0)]) + bytes(3 << 20))
+    large = files.record(files.event(now - 50, 1, [files.scalar("x", 1.0)]) + bytes(600_000))
     text = files.tensor("run/text_summary", 7, files.message(8, b"hello"))
     many = step(2, now - 20, tags=[f"t/{n}" for n in range(700)])
     tf2 = files.tensor("perf/tf2", 1, files.message(4, struct.pack("<f", 4.0)))

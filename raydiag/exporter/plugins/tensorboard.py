@@ -46,7 +46,7 @@ _STEP, _FILL = "tb_step", "tb_metrics_plugin_staleness_fill"
 _FILL_S, _WRITER_S = 150.0, 130.0
 _REFUSED_S, _LATE_S = 3000.0, 600.0
 _FEWEST_FOR_PACE = 4
-_TAIL_BYTES = 4 << 20
+_TAILS_BYTES = (256 << 10, 1 << 20, 4 << 20)
 _MOST_FILES = 16
 _MOST_PARTS = 64  # of 32 KiB and more, read in one cycle while steps are left out
 
@@ -136,7 +136,7 @@ class _Bridge:
                     fd = self.host.open(path)
                     stack.callback(os.close, fd)
                     if path in new:
-                        self.offsets[path] = event_steps.tail(fd, _TAIL_BYTES)
+                        self.offsets[path] = self._beginning(fd)
                     elif os.fstat(fd).st_size < self.offsets[path]:
                         self.offsets[path] = 0  # it was cut, and is written anew
                     opened[path] = fd
@@ -151,6 +151,16 @@ class _Bridge:
         for path, count in self.left_out.items():
             text = f"{count} steps were too old to be handed out; the file has them"
             self.unread.append(Unread(path, Status.ERROR, text))
+
+    def _beginning(self, fd: int) -> int:
+        """Where to begin in a file that is new to us: no farther back than is of use."""
+        offset = 0
+        for most_bytes in _TAILS_BYTES:
+            offset = event_steps.tail(fd, most_bytes)
+            steps = event_steps.read(fd, offset, self.now).steps
+            if steps and self.now - steps[0].time > _REFUSED_S:
+                break
+        return offset
 
     def _choose(self, opened: Mapping[str, int], new: set[str]) -> None:
         """The oldest step that may be handed out; without any, a repetition if one is due."""
@@ -182,7 +192,7 @@ class _Bridge:
             if -_LATE_S <= self.now - step.time <= limit_s:  # Prometheus refuses the future, too
                 return step
             self.offsets[path] = step.end
-            if not is_new:
+            if not is_new and self.stamp_ms:
                 self.left_out[path] = self.left_out.get(path, 0) + 1
             if self.shown or self.job_start is not None:
                 self.shown = (step.number, step.values)  # what a repetition shall show
