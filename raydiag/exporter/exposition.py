@@ -42,6 +42,7 @@ _LABEL = re.compile(
 _NUMBER = re.compile(
     r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[Ii]nf(?:inity)?|NaN|nan)", re.ASCII
 )
+_BLANKS = re.compile(r"[ \t]+")
 _ESCAPE = re.compile(r"\\(.)")
 # Endings of the names that a metric of that type has.
 _PARTS = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
@@ -120,7 +121,7 @@ def _comment(row: str, printed: Printed, is_last: bool) -> None:
             raise ValueError(f"STATE of more than {_MOST_STATE_BYTES} bytes, or with a NUL")
         printed.state = row[len(_STATE) :].strip(" \t")
         return
-    words = row.split(None, 3)
+    words = _BLANKS.split(row, maxsplit=3)
     if words[0] != "#" or len(words) < 2 or words[1] not in ("TYPE", "HELP"):
         return
     if len(words) < 3 or not _NAME.fullmatch(words[2]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -307,3 +308,35 @@ def test_a_directory_that_hangs_costs_one_look_and_no_plugin(
         outcome = running.foreign.took(ask, running.ask(ask), time.time())
         assert values(outcome) == {"a": 1}  # the last good version, from its copy
         assert running.foreign.problems()[str(directory)] == "no answer"
+
+
+# ---- what a program may have
+
+
+def test_a_program_may_write_a_file_of_its_own(directory: Path, running: Cycles) -> None:
+    text = (
+        f'#!/bin/sh\nseq 100000 > {directory}/.scratch\necho "a $(wc -l < {directory}/.scratch)"\n'
+    )
+    write(directory / "writes", text)
+    assert values(running.run()["writes"]) == {"a": 100000}
+
+
+def test_a_program_that_takes_the_nodes_memory_gets_none(directory: Path, running: Cycles) -> None:
+    text = f"#!{sys.executable}\nx = bytearray(2 << 30)\nprint('a 1')\n"
+    write(directory / "takes", text)
+    outcome = running.run()["takes"]
+    assert outcome.samples is None
+    assert outcome.reason.startswith("exit status 1")
+
+
+def test_a_program_does_not_inherit_what_the_reader_has_open(
+    directory: Path, running: Cycles
+) -> None:
+    text = (
+        f"#!{sys.executable}\nimport os\n"
+        "links = [os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd')[3:-1]]\n"
+        "print('a', len([link for link in links if not link.startswith('socket:')]))\n"
+        "print('b', sum(link.startswith('socket:') for link in links))\n"
+    )
+    write(directory / "looks", text)
+    assert values(running.run()["looks"]) == {"a": 0, "b": 1}  # the lock of its source
