@@ -11,6 +11,7 @@ Source: as of `raydiag.event_file`.
 from __future__ import annotations
 
 import os
+import re
 import struct
 from dataclasses import dataclass, field
 
@@ -27,6 +28,8 @@ from raydiag.event_file import (
 _FIRST_WINDOW_BYTES, _LARGEST_WINDOW_BYTES = 32 << 10, 2 << 20
 _MOST_BYTES = 4 << 20  # in one go
 _LARGE_BYTES = 100_000  # an image or the like: passed over by its length
+# The length of a record is far below 2**24 and not zero, which is quick to look for.
+_LENGTH = re.compile(rb"(?!\0\0\0)[\s\S]{3}\0{5}")
 _MOST_TAGS = 500  # of a step; what a loop writes by mistake shall not become series
 _SETTLED_S, _SETTLED_CUT_S = 5.0, 180.0  # writers flush every 120 s
 
@@ -171,16 +174,12 @@ def _scalars_of(content: bytes) -> list[Scalar]:
 
 
 def _next_header(data: bytes, start: int) -> int:
-    """Where the next record begins; -1: nowhere in these bytes.
-
-    Its length is far below 2**24, so that five of its bytes are zero, which is quick to look for.
-    """
-    at = data.find(bytes(5), start + 3)
-    while at >= 0:
-        found = at - 3
-        if found + HEADER_BYTES <= len(data):
-            (told,) = struct.unpack_from("<I", data, found + 8)
-            if masked_crc(data[found : found + 8]) == told:
-                return found
-        at = data.find(bytes(5), at + 1)
+    """Where the next record begins; -1: nowhere in these bytes."""
+    candidate = _LENGTH.search(data, start)
+    while candidate is not None and candidate.start() + HEADER_BYTES <= len(data):
+        found = candidate.start()
+        (told,) = struct.unpack_from("<I", data, found + 8)
+        if masked_crc(data[found : found + 8]) == told:
+            return found
+        candidate = _LENGTH.search(data, found + 1)
     return -1
