@@ -34,6 +34,8 @@ _MOST_STUCK = 8  # stuck readers; with that many, what a driver fault hangs is n
 _MOST_TIMEOUTS = 4  # of its own timeout, for a source whose reader runs or still sends
 _LOCK_RETRY_S = 0.05
 _LOG_AGAIN_S = 60.0
+# Probes that read the same sources: under one lock, not both can get stuck in one of them.
+_LOCKED_AS = {"gpu_ras": "ras"}
 
 
 @dataclass
@@ -194,14 +196,14 @@ class Collector:
 
     def _own_task(self, plugin: plugins.Plugin, source: str, listing: bool = False) -> _Task:
         request = {"plugin": plugin.name, "source": source, "listing": listing, "root": self._root}
-        # The tag of the probe that reads the same: not both can get stuck there.
+        locked_as = _LOCKED_AS.get(plugin.name, plugin.name)
         return _Task(
             record=self._records[plugin.name],
             key=(plugin.name, source),
             kind=plugin.reader,
             timeout_s=plugin.timeout_s,
             request=request,
-            tag=sandbox.tag(f"{plugin.name}:{self._root}{source}"),
+            tag=sandbox.tag(f"{locked_as}:{self._root}{source}"),
             is_last=plugin.last,
         )
 
