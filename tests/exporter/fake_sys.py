@@ -153,7 +153,8 @@ def _proc(planted: Planted, numbers: Iterator[int]) -> None:
     write(proc / "net/netstat", _pairs("TcpExt", extensions, host))
     stat = [f"{name} {host[name]}" for name in ("ctxt", "procs_running", "procs_blocked")]
     write(
-        proc / "stat", "\n".join(["cpu0 1 2 3 4 5 6 7 8", "intr 12 3", "btime 1700000000", *stat])
+        proc / "stat",
+        "\n".join(["cpu0 1 2 3 4 5 6 7 8", "intr 12 3", "xctxt 9", "btime 1700000000", *stat]),
     )
     write(proc / "vmstat", f"nr_free_pages 1\noom_kill {host['oom_kill']}\noom_kill_x 5")
     memory = [f"{name}: {host[name]} kB" for name in ("WritebackTmp", "Dirty", "Writeback")]

@@ -91,7 +91,7 @@ def test_a_kernel_that_counts_no_kills_gives_no_zero(tmp_path: Path) -> None:
 
 def test_numbers_of_tasks_stand_after_a_line_of_a_million_interrupts(tmp_path: Path) -> None:
     interrupts = "intr " + "1 " * 500_000
-    text = f"cpu 1 2 3\n{interrupts}\nctxt 5\nprocs_running 2\nprocs_blocked 1\n"
+    text = f"cpu 1 2 3\n{interrupts}\nctxt 5\nprocs_running 2\nprocs_blocked 1\nnot_ctxt 6\n"
     fake_sys.write(tmp_path / "proc/stat", text)
     assert values(tmp_path, "procs")["hw_context_switches_total"] == 5
 

@@ -89,6 +89,16 @@ def test_real_files_of_sys_give_the_same_as_without_keeping_them_open() -> None:
     files.close()
 
 
+@pytest.mark.parametrize("limit", [4096, 10_000, 300_000])
+def test_a_file_of_sys_that_comes_a_page_at_a_time_is_read_whole(limit: int) -> None:
+    path = "/sys/kernel/btf/vmlinux"
+    if not os.access(path, os.R_OK):
+        pytest.skip(f"{path} is not there: no other file of /sys is that large everywhere")
+    files = NodeFiles()
+    assert files.read_bytes(path, limit) == Host().read_bytes(path, limit)
+    files.close()
+
+
 def test_directories_of_devices_are_listed_once_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
