@@ -1,9 +1,10 @@
 """Plugins that are not ours: which there are, which version of each runs, what each answer means.
 
-The collector's side, which touches no file and starts nothing: it says what to ask a guarded reader
-(`Ask`), and takes the answers of `foreign_run`. In each cycle the directories are looked at first.
-A file whose content has changed is tried: syntax, then one run whose output parses. Until it passes
-the last version that did goes on, from a copy in memory, and `plugin_outdated` is 1.
+The collector's side, which touches no file but `/proc/<pid>/stat` and starts nothing: it says what
+to ask a guarded reader (`Ask`), and takes the answers of `foreign_run`. In each cycle the
+directories are looked at first. A file whose content has changed is tried: syntax, then one run
+whose output parses. Until it passes the last version that did goes on, from a copy in memory, and
+`plugin_outdated` is 1.
 
 A plugin of the shell protocol may say that nothing is new, and its last values stand in again. That
 has a limit: values without a time of their own are repeated for five minutes, those with one for an
@@ -18,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
-from raydiag.exporter import foreign_run
+from raydiag.exporter import foreign_run, program
 from raydiag.exporter.metrics import OWN_PREFIX, Metric, Sample
 from raydiag.exporter.plugin_files import PYTHON
 from raydiag.model import Status
@@ -95,6 +96,8 @@ class _Plugin:
         self.current: Optional[_Version] = None
         self.offered: Optional[_Version] = None  # to be tried
         self.was_asked = False  # it has run, or was tried
+        self.left: dict[int, str] = {}  # children that hang in the kernel: pid -> start
+        self.left_since = 0.0  # Unix s
         self.is_unsettled = False  # its file is being written
         self.problem = ""  # why what is there now cannot be taken; "" while it can
         self.pause: float = 0  # cycles until the next trial
@@ -222,8 +225,14 @@ class Foreign:
     # ---- what runs
 
     def asks(self) -> Iterator[Ask]:
-        """One run of each plugin: the new version where there is one to try, else the last good."""
+        """One run of each plugin: the new version where there is one to try, else the last good.
+
+        None of a plugin whose children hang in the kernel: it would leave one more.
+        """
         for plugin in self._plugins.values():
+            plugin.left = {pid: at for pid, at in plugin.left.items() if program.hangs(pid, at)}
+            if plugin.left:
+                continue
             if plugin.offered is not None and plugin.pause == 0:
                 plugin.was_asked = True
                 yield self._ask(plugin, plugin.offered, check=True)
@@ -254,6 +263,7 @@ class Foreign:
             return Outcome(Status.OK)  # nothing of it counts
         self._left_alone[plugin.name] = list(answer.get("left_alone", ()))
         left = tuple(answer.get("left", ()))
+        plugin.left, plugin.left_since = {pid: program.started(pid) for pid in left}, now_s
         version, is_new = plugin.current, False
         if plugin.offered is not None and plugin.offered.digest == ask.request["digest"]:
             if answer["failed"] is not None and not self._is_better_than_none(plugin, answer):
@@ -337,6 +347,10 @@ class Foreign:
                 facts["plugin_replay_age_seconds"] = max(0.0, now_s - plugin.measured_at)
             for fact, value in facts.items():
                 yield Sample(OWN_PREFIX + fact, {"plugin": name}, value)
+            if plugin.left:
+                labels = {"plugin": name, "source": plugin.path}
+                age_s = max(0.0, now_s - plugin.left_since)
+                yield Sample(f"{OWN_PREFIX}stuck_source_seconds", labels, age_s)
 
     def problems(self) -> dict[str, str]:
         """Path -> why its content does not run, or is no plugin; for people."""

@@ -19,7 +19,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -66,6 +66,7 @@ def run(
     ended when it exits, whoever holds its output then.
     """
     confinement.adopt_orphans(True)
+    earlier = frozenset(_children())  # what hangs of other programs
     guard, alive = _start_guard()
 
     def lead() -> None:
@@ -78,16 +79,16 @@ def run(
         process = _start(argv, environment, (*sandbox.held_locks(), *keep), lead)
         status = _listen(process, stdout, stderr, time.monotonic() + timeout_s, limit_bytes)
     except ReadError as error:
-        left = _end(guard, alive, process)
+        left = _end(guard, alive, process, earlier)
         if left:
             stuck = StillThere(f"{error}; {_where(left)}")
             stuck.pids = left
             raise stuck from None
         raise
     except BaseException:
-        _end(guard, alive, process)
+        _end(guard, alive, process, earlier)
         raise
-    left = _end(guard, alive, process)
+    left = _end(guard, alive, process, earlier)
     return Ended(status, bytes(stdout), bytes(stderr), left)
 
 
@@ -183,8 +184,16 @@ def _take(fd: int, said: bytearray) -> bool:
     return bool(chunk)
 
 
-def _end(guard: int, alive: int, process: Optional[subprocess.Popen[bytes]]) -> tuple[int, ...]:
-    """End the group and whatever else descends from it; the pids of what does not go."""
+def _end(
+    guard: int,
+    alive: int,
+    process: Optional[subprocess.Popen[bytes]],
+    earlier: Collection[int],
+) -> tuple[int, ...]:
+    """End the group and whatever else descends from it; the pids of what does not go.
+
+    `earlier` are children that hang since before, and are none of this program's.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(guard, signal.SIGKILL)  # our own unreaped child leads it: no other's group
     os.close(alive)
@@ -193,7 +202,7 @@ def _end(guard: int, alive: int, process: Optional[subprocess.Popen[bytes]]) -> 
         if process is not None:
             process.poll()  # before the rest, or its status would be lost to it
         _reap()
-        children = _children()
+        children = [pid for pid in _children() if pid not in earlier]
         passed_s = time.monotonic() - began
         stuck = [pid for pid in children if _state(pid) == "D"]
         if not children or passed_s > _SURELY_S or (passed_s > _GONE_S and stuck == children):
@@ -231,6 +240,20 @@ def _state(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return stat.read(1024).rsplit(b")", 1)[-1].split()[0].decode()
+    except (OSError, IndexError):
+        return ""
+
+
+def hangs(pid: int, start: str) -> bool:
+    """Whether the process with that pid and start (of `started`) is still there."""
+    return _state(pid) not in ("Z", "X", "") and started(pid) == start
+
+
+def started(pid: int) -> str:
+    """When a process began, in clock ticks since boot, which tells it from others of its pid."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read(1024).rsplit(b")", 1)[-1].split()[19].decode()
     except (OSError, IndexError):
         return ""
 
