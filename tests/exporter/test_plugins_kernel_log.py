@@ -126,6 +126,20 @@ def test_after_a_reboot_it_starts_again(node: Node) -> None:
     assert node.cycle(new_reader=True) == {"errors": 1, "lost": 0}
 
 
+def test_a_log_that_is_too_long_for_one_cycle_is_read_on(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.log([(0, "Linux"), *((seq, ERROR) for seq in range(1, 1500))])
+    with monkeypatch.context() as patch:
+        patch.setattr("raydiag.exporter.plugins.kernel_log._READING_S", -1.0)
+        first = node.cycle()["errors"]
+        assert first < 1499
+        assert node.state["is_behind"] is True
+        assert node.cycle()["errors"] > first
+    assert node.cycle() == {"errors": 1499, "lost": 0}
+    assert node.state["is_behind"] is False
+
+
 @pytest.mark.parametrize("content", ["", "no record at all\n"])
 def test_nothing_to_read_is_not_checked(tmp_path: Path, content: str) -> None:
     fake_sys.write(tmp_path / "dev/kmsg", content)

@@ -27,7 +27,7 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _WARNING, _KERNEL_LEVELS = 4, 8  # a priority is 8 x facility + level, and the kernel is 0
 _DEVICES = (b"amdgpu", b"drm", b"xgmi")
 _TROUBLES = (b"error", b"fault", b"fail", b"reset", b"timeout")
-_READING_S = 1.0  # the rest of a long log is read in the next cycle
+_READING_S = 3.0  # below the timeout; the rest of a long log is read in the next cycle
 _LOOK_AT_CLOCK_LINES = 512
 
 # Kernel functions that show the driver fault; as in the catalog, which nodes need not have.
@@ -85,6 +85,7 @@ class _Log:
         self.path = path
         self.fd = host.open(PATH)
         self.seq = -1  # of the last record that came from it
+        self.lines: Optional[Iterator[bytes]] = None  # not None: those that are still to come
 
 
 _open: Optional[_Log] = None
@@ -92,15 +93,19 @@ _open: Optional[_Log] = None
 
 @plugin(timeout_s=4.0, keeps_state=True)
 def collect(host: Host, state: Mapping[str, Any]) -> Iterator[Union[Sample, State]]:
-    """Raises Denied when there is nothing to read: not checked is not the same as no errors."""
+    """Raises Denied when there is nothing to read: not checked is not the same as no errors.
+
+    The state has "driver_fault", the function that shows it or "", and "is_behind": the log was not
+    read to its end, so that it may still show it.
+    """
     count = resumed(state, _boot_id(host))
     try:
-        _read(_log(host, count.seq), count)
+        is_behind = _read(_log(host, count.seq), count)
     except NoData as error:
         raise Denied(f"{error}; {NOT_CHECKED}") from None
     if count.seq < 0:
         raise Denied(f"{PATH}: holds no record; {NOT_CHECKED}")
-    yield State(asdict(count))
+    yield State({**asdict(count), "is_behind": is_behind})
     yield Sample("hw_dmesg_gpu_errors_total", {}, count.errors)
     yield Sample(f"{OWN_PREFIX}kernel_log_records_lost_total", {}, count.lost)
 
@@ -134,16 +139,19 @@ def _log(host: Host, seq: int) -> _Log:
     return _open
 
 
-def _read(log: _Log, count: Count) -> None:
-    """Count what is new, for a second at most. Raises ReadError."""
+def _read(log: _Log, count: Count) -> bool:
+    """Count what is new; returns whether time was up before the end. Raises ReadError."""
     until = time.monotonic() + _READING_S
+    lines, log.lines = log.lines or read_lines(log.fd), None
     try:
-        for number, line in enumerate(read_lines(log.fd)):
+        for number, line in enumerate(lines):
             if line:
                 count.add(line)
             if number % _LOOK_AT_CLOCK_LINES == 0 and time.monotonic() > until:
-                break
+                log.lines = lines
+                return True
     except OSError as error:
         raise as_read_error(error, PATH) from None
     finally:
         log.seq = count.seq
+    return False
