@@ -99,6 +99,15 @@ def test_a_file_of_sys_that_comes_a_page_at_a_time_is_read_whole(limit: int) -> 
     files.close()
 
 
+@pytest.mark.parametrize("path", ["/sys/kernel/debug/x", "/sys/class/drm/amdgpu_gpu_recover"])
+def test_files_whose_reading_acts_are_never_opened(tmp_path: Path, path: str) -> None:
+    fake_sys.write(tmp_path / path[1:], "1")
+    files, before = NodeFiles(str(tmp_path)), open_files()
+    with pytest.raises(Denied):
+        files.read_int(path)
+    assert open_files() == before
+
+
 def test_directories_of_devices_are_listed_once_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
