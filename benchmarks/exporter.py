@@ -1,9 +1,9 @@
 """What the exporter costs, beside node_exporter over the same files in the same run.
 
-    python benchmarks/exporter.py             all of it; or one by one: cycle ...
+    python benchmarks/exporter.py             all of it; or one by one: cycle scrape idle growth
 
 The files are those of a node with 8 GPUs and 8 RDMA cards, below a temporary directory. CPU time is
-the kernel's own count in nanoseconds (schedstat), of all processes that take part.
+the kernel's own count in nanoseconds, of all processes that take part.
 """
 
 from __future__ import annotations
@@ -83,12 +83,11 @@ def plant(root: Path) -> None:
 
 
 def cpu_ms(pids: Iterable[int]) -> float:
-    """CPU time of processes, all their threads together, since they began."""
-    total = 0
-    for pid in pids:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            total += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0])
-    return total / 1e6
+    """CPU time of processes since they began, with all threads that they have had.
+
+    Source: clock_getcpuclockid(3), which is this number in the kernel's ABI
+    """
+    return 1e3 * sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)
 
 
 def children(pid: int) -> list[int]:
@@ -171,7 +170,108 @@ def cycle(root: Path) -> None:
         print(f"  node_exporter did less than it should: {line}")
 
 
-BENCHMARKS: dict[str, Callable[[Path], None]] = {"cycle": cycle}
+@contextlib.contextmanager
+def running(root: Path, interval_s: float) -> Iterator[tuple[int, str]]:
+    """Our exporter's pid and address, once it has served a page of metrics."""
+    address = f"127.0.0.1:{free_port()}"
+    argv = [sys.executable, "-m", "raydiag", "exporter", "run", "--listen", address]
+    argv += ["--root", str(root), "--interval", str(interval_s), "--state-dir", f"{root}/state"]
+    process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+    try:
+        page = ""
+        while "hw_gpu_power_watts" not in page:
+            time.sleep(0.2)
+            with contextlib.suppress(OSError):
+                page = get(address)
+        yield process.pid, address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def pss_mib(pids: Iterable[int]) -> float:
+    total_kib = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total_kib += int(line.split()[1])
+    return total_kib / 1024
+
+
+def scrape(root: Path) -> None:
+    """CPU time of one scrape, gzipped as Prometheus asks for it; memory of all processes."""
+    print("scrape")
+    peer = node_exporter(root) if _NODE_EXPORTER is not None else contextlib.nullcontext()
+    with running(root, 60) as (pid, address), peer as other:
+        pids = [pid, *children(pid)]
+        costs = _scrapes(pids, address)
+        _show("raydiag", _spread(costs), "<= 2 ms CPU")
+        held = f"{pss_mib(pids):.1f} MiB, {len(pids)} processes"
+        _show("raydiag, PSS of all its processes", held, "< 45 MiB")
+        if other is None:
+            print("  node_exporter: left out: it is not installed")
+            return
+        # Its scrape is its collection as well; ours was done before.
+        _show("node_exporter, collects as it serves", _spread(_scrapes([other[0]], other[1])), "-")
+        _show("node_exporter, PSS", f"{pss_mib([other[0]]):.1f} MiB", "-")
+
+
+def _scrapes(pids: Sequence[int], address: str) -> list[float]:
+    request = urllib.request.Request(f"http://{address}/metrics")
+    request.add_header("Accept-Encoding", "gzip")
+    costs = []
+    for _ in range(_ROUNDS):
+        before = cpu_ms(pids)
+        for _ in range(_CYCLES):
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                answer.read()
+        time.sleep(0.1)  # a thread ends after its client has the answer
+        costs.append((cpu_ms(pids) - before) / _CYCLES)
+    return costs
+
+
+def idle(root: Path) -> None:
+    """Share of a core at an interval of 15 s, with a scrape in each."""
+    print("idle: three cycles of 15 s")
+    with running(root, 15) as (pid, address):
+        pids = [pid, *children(pid)]
+        before, began = cpu_ms(pids), time.monotonic()
+        for _ in range(3):
+            time.sleep(15)
+            get(address)
+        spent_ms = cpu_ms(pids) - before
+        share = spent_ms / 10 / (time.monotonic() - began)
+        _show("raydiag", f"{share:.3f} % of a core", "< 0.1 %")
+
+
+def growth(root: Path, cycles: int = 10_000) -> None:
+    """Memory of all processes after a tenth of the cycles and after all, one upon the other."""
+    print(f"growth: {cycles} cycles")
+    settings = Settings(root=str(root), host="node001", state_directory=f"{root}/state")
+    exporter = Exporter(settings, lambda line: None)
+    pids = [os.getpid()]
+    held = []
+    for number in range(1, cycles + 1):
+        exporter.collector.begin()
+        while not exporter.collector.is_idle:
+            exporter.collector.work(1.0)
+        exporter.render()
+        if number in (cycles // 10, cycles):
+            pids = [os.getpid(), *children(os.getpid())]
+            descriptors = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
+            held.append((pss_mib(pids), len(pids), descriptors))
+    exporter.collector.close()
+    for part, (mib, processes, descriptors) in zip(("a tenth", "all"), held, strict=True):
+        what = f"{mib:.1f} MiB, {processes} proc, {descriptors} fd"
+        _show(f"after {part}", what, "the same")
+
+
+BENCHMARKS: dict[str, Callable[[Path], None]] = {
+    "cycle": cycle,
+    "scrape": scrape,
+    "idle": idle,
+    "growth": growth,
+}
 
 
 def main(names: Sequence[str]) -> int:
