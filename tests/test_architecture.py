@@ -122,7 +122,7 @@ STARTS_PROCESSES = {
     "tsdb/server.py",  # the throw-away prometheus
 }
 # Never in a Ray worker, which has threads.
-FORKS = {"sandbox.py", "exporter/program.py", "exporter/server.py"}
+FORKS = {"sandbox.py", "exporter/program.py", "exporter/server.py", "exporter/log.py"}
 
 
 def sources() -> list[Path]:

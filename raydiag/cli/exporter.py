@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
-import select
 import time
 from typing import TYPE_CHECKING
 
@@ -33,7 +31,6 @@ exit codes:
   all: 2 usage
 """
 _PORT = 9400
-_ATOMIC_BYTES = 4096  # a pipe takes that much at once or not at all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,16 +118,20 @@ def _run(arguments: argparse.Namespace) -> int:
 
     settings = _settings(arguments)
     if arguments.supervise and supervise.PARENT not in os.environ:
-        return supervise.supervise(supervise.own_command(), _say)
+        with _Spoken() as spoken:
+            return supervise.supervise(supervise.own_command(), spoken.whole)
     from raydiag.exporter import main
 
-    return main.run(settings, _log)
+    with _Spoken() as spoken:
+        return main.run(settings, spoken.dated)
 
 
 def _once(arguments: argparse.Namespace) -> int:
     from raydiag.exporter import main
 
-    options.write_report([main.collect_once(_settings(arguments), _log)], None)
+    with _Spoken() as spoken:
+        page = main.collect_once(_settings(arguments), spoken.dated)
+    options.write_report([page], None)
     return 0
 
 
@@ -209,20 +210,30 @@ def _host(arguments: argparse.Namespace) -> str:
     return getattr(arguments, "host", "") or os.uname().nodename.partition(".")[0]
 
 
-def _log(line: str) -> None:
-    _say(f"{time.strftime('[%Y-%m-%dT%H:%M:%SZ]', time.gmtime())} [Metrics Exporter] {line}")
+class _Spoken:
+    """Lines on stderr, each with its time, that nobody who takes them can hold up."""
 
+    def __init__(self) -> None:
+        from raydiag.exporter.log import Log
 
-def _say(line: str) -> None:
-    """A line on stderr, dropped where that takes none now: no reader of it may hold us up."""
-    from raydiag.render.escape import terminal
+        self._log = Log()
 
-    data = f"{terminal(line)}\n".encode("utf-8", "backslashreplace")[:_ATOMIC_BYTES]
-    poller = select.poll()
-    poller.register(2, select.POLLOUT)
-    with contextlib.suppress(OSError):
-        if any(event & select.POLLOUT for _, event in poller.poll(0)):
-            os.write(2, data)
+    def __enter__(self) -> _Spoken:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.close()
+
+    def dated(self, line: str) -> None:
+        """A line of the exporter."""
+        now = time.strftime("[%Y-%m-%dT%H:%M:%SZ]", time.gmtime())
+        self.whole(f"{now} [Metrics Exporter] {line}")
+
+    def whole(self, line: str) -> None:
+        """A line of the watchdog, which dates its own."""
+        from raydiag.render.escape import terminal
+
+        self._log.write(f"{terminal(line)}\n".encode("utf-8", "backslashreplace"))
 
 
 def _address(text: str) -> tuple[str, int]:
