@@ -66,6 +66,8 @@ STOPPED = """if True:
     from raydiag.exporter.log import Log
     log = Log()
     pid = log._pid
+    log.write(b"it is there\\n")
+    while not os.fstat(2).st_size: pass
     os.kill(pid, signal.SIGSTOP)
     for number in range(20000): log.write(b"line %d\\n" % number)
     log.close()
