@@ -22,6 +22,7 @@ from raydiag.exporter import plugins, reading
 from raydiag.exporter.metrics import OWN_PREFIX, Sample
 from raydiag.exporter.page import Page
 from raydiag.exporter.readers import IsHeld, IsStuck, Key, Readers
+from raydiag.exporter.record import Record
 from raydiag.exporter.state import State
 from raydiag.model import Status
 
@@ -33,33 +34,15 @@ _MOST_AT_WORK = 8  # readers at once
 _MOST_STUCK = 8  # stuck readers; with that many, what a driver fault hangs is not read
 _MOST_TIMEOUTS = 4  # of its own timeout, for a source whose reader runs or still sends
 _LOCK_RETRY_S = 0.05
-_LOG_AGAIN_S = 60.0
 # Probes that read the same sources: under one lock, not both can get stuck in one of them.
 _LOCKED_AS = {"gpu_ras": "ras"}
-
-
-@dataclass
-class _Record:
-    """What is known of one plugin."""
-
-    started: float = 0.0  # monotonic, when the first source of this run went to a reader
-    sources: int = 0  # of this run, that have not ended
-    trouble: str = ""  # why this run does not go well
-    up: Optional[bool] = None  # None: it has not run yet
-    last_success: float = 0.0  # Unix s; 0: none yet
-    duration_s: float = 0.0
-    failures: int = 0
-    timeouts: int = 0
-    rejected: int = 0
-    left_alone: int = 0  # paths
-    logged: tuple[str, float] = ("", 0.0)  # trouble, monotonic
 
 
 @dataclass(eq=False)
 class _Task:
     """One source of one plugin, from queue to outcome."""
 
-    record: _Record
+    record: Record
     key: Key
     kind: str  # of its reader
     timeout_s: float
@@ -99,12 +82,13 @@ class Collector:
         self._root = root.rstrip("/")
         self._foreign = foreign
         self._log = log
-        self._records = {plugin.name: _Record() for plugin in own}
+        self._records = {plugin.name: Record() for plugin in own}
         self._readers = Readers(_serve)
         self._queue: deque[_Task] = deque()
         self._last: deque[_Task] = deque()
         self._at_work: list[_Task] = []
         self._left_alone: set[str] = set()
+        self._problems: dict[str, str] = {}  # of foreign plugins, by path, as was told
         self._looks = 0  # at directories of foreign plugins, that have not ended
         self._began = self._ended = 0.0  # monotonic, of this cycle; 0: not yet
 
@@ -125,7 +109,7 @@ class Collector:
         if self._foreign is not None and not self._looks:
             for ask in self._foreign.looks():
                 self._looks += 1
-                self._queue.append(self._foreign_task(ask, _Record()))
+                self._queue.append(self._foreign_task(ask, Record()))
 
     def work(self, timeout_s: float, others: Iterable[int] = ()) -> None:
         """Go on for so long at most; back at once when one of the descriptors is readable."""
@@ -161,17 +145,7 @@ class Collector:
             return Sample(OWN_PREFIX + name, labels, value)
 
         for name, record in self._records.items():
-            if record.up is not None:
-                yield own("plugin_up", int(record.up), plugin=name)
-                yield own("plugin_duration_seconds", round(record.duration_s, 6), plugin=name)
-            if record.last_success:
-                moment = round(record.last_success, 3)
-                yield own("plugin_last_success_timestamp_seconds", moment, plugin=name)
-            yield own("plugin_failures_total", record.failures, plugin=name)
-            yield own("plugin_timeouts_total", record.timeouts, plugin=name)
-            yield own("plugin_series", self.page.series(name), plugin=name)
-            yield own("rejected_samples_total", record.rejected, plugin=name)
-            yield own("skipped_paths", record.left_alone, plugin=name)
+            yield from record.samples(name, self.page.series(name))
         stuck = self._readers.stuck
         yield own("abandoned_readers", len(stuck))
         yield own("abandoned_readers_total", self._readers.abandoned)
@@ -207,7 +181,7 @@ class Collector:
             is_last=plugin.last,
         )
 
-    def _foreign_task(self, ask: Ask, record: _Record) -> _Task:
+    def _foreign_task(self, ask: Ask, record: Record) -> _Task:
         return _Task(
             record=record,
             key=(ask.plugin, ask.source),
@@ -220,10 +194,7 @@ class Collector:
 
     def _open(self, task: _Task) -> None:
         """Queue a source of a plugin."""
-        record = task.record
-        if not record.sources:
-            record.started, record.trouble = 0.0, ""
-        record.sources += 1
+        task.record.open()
         (self._last if task.is_last else self._queue).append(task)
 
     def _start_what_may(self, now: float) -> None:
@@ -356,8 +327,12 @@ class Collector:
         self._looks -= 1
         if self._looks:
             return
+        problems = self._foreign.problems()
+        for path, why in problems.items() - self._problems.items():
+            self._log(f"{path}: {why}")
+        self._problems = problems
         for one in self._foreign.asks():
-            record = self._records.setdefault(one.plugin, _Record())
+            record = self._records.setdefault(one.plugin, Record())
             if not record.sources:
                 self._open(self._foreign_task(one, record))
 
@@ -394,26 +369,11 @@ class Collector:
 
     def _end(self, task: _Task, status: Status, reason: str) -> None:
         """A source has ended; with the last one, the plugin's run has."""
-        record = task.record
-        if not record.sources:
+        if not task.record.sources:
             return  # a look at a directory, which is no plugin
-        record.timeouts += status is Status.TIMEOUT
-        record.failures += status in (Status.ERROR, Status.DENIED)
-        if status not in (Status.OK, Status.NO_DATA):
-            record.trouble = record.trouble or reason
-        record.sources -= 1
-        if record.sources:
-            return
-        now = time.monotonic()
-        record.duration_s = now - (record.started or now)
-        was_up, record.up = record.up, not record.trouble
-        if record.up and task.ask is None:
-            record.last_success = time.time()
-        logged, logged_at = record.logged
-        turned = record.up is not (True if was_up is None else was_up)
-        if turned or (record.trouble != logged and now - logged_at > _LOG_AGAIN_S):
-            self._log(f"{task.key[0]}: {record.trouble or 'goes well again'}")
-            record.logged = (record.trouble, now)
+        line = task.record.end(status, reason, is_dated=task.ask is None)
+        if line:
+            self._log(f"{task.key[0]}: {line}")
 
 
 _files: dict[str, reading.NodeFiles] = {}  # in a reader: by root

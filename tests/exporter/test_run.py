@@ -277,12 +277,15 @@ def test_plugins_of_others_run_beside_ours(node: Path, tmp_path: Path) -> None:
     (directory / "site_metrics_plugin.sh").write_text(
         'echo "# TYPE site_fans gauge"; echo "site_fans{host=\\"$1\\"} 6"\n'
     )
+    (directory / "net_metrics_plugin.sh").write_text("echo 'no sample'\n")
     options = ("--root", str(node), "--interval", "0.2", "--plugins", str(directory))
     with exporter(tmp_path, *options, "--only", "procs") as running:
         assert running.wait_for("site_fans") == 6
         plugin = '{plugin="site_metrics_plugin"}'
         running.wait_for(f"{OWN}plugin_last_success_timestamp_seconds{plugin}")
         assert running.value(f"{OWN}plugin_up{plugin}") == 1
+        assert running.value(f'{OWN}plugin_up{{plugin="net_metrics_plugin"}}') == 0
+        assert running.said().count("net_metrics_plugin: line 1: ") == 1
         (directory / "site_metrics_plugin.sh").unlink()
         cycles = running.wait_for(CYCLES)
         running.wait_for(CYCLES, cycles + 5)
