@@ -244,6 +244,12 @@ def _timed(cluster: Cluster, argv: Sequence[str]) -> tuple[float, str]:
     return time.monotonic() - started, done.stdout
 
 
+def exporter() -> None:
+    """The exporter beside node_exporter; `benchmarks/exporter.py NAME` for one of its parts."""
+    script = Path(__file__).with_name("exporter.py")
+    subprocess.run([sys.executable, str(script)], check=True)
+
+
 def cluster() -> None:
     """A one-shot probe against a no-op job with an empty pinned actor on each node, in turn."""
     hosts = 4
@@ -303,6 +309,7 @@ _BENCHMARKS: dict[str, Callable[[], None]] = {
     "triage": triage,
     "node": node,
     "diagnose": diagnose,
+    "exporter": exporter,
     "cluster": cluster,
     "hung": hung,
 }

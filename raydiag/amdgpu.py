@@ -9,6 +9,8 @@ Source: /sys/bus/pci/drivers/amdgpu/<address>, /sys/class/hwmon/hwmon*/{name,dev
 
 from __future__ import annotations
 
+import functools
+
 from raydiag.errors import NoData, ReadError
 from raydiag.host import Host
 
@@ -54,6 +56,23 @@ def hwmon_directories(host: Host) -> dict[str, str]:
     return directories
 
 
+def hwmon_directory(host: Host, address: str) -> str:
+    """The hwmon directory of one GPU; "" when it has none. Raises Denied."""
+    try:
+        names = host.listdir(f"{DRIVER}/{address}/hwmon")
+    except NoData:
+        return hwmon_directories(host).get(address, "")
+    return next((f"{DRIVER}/{address}/hwmon/{one}" for one in names if one[:5] == "hwmon"), "")
+
+
+def device_directory(host: Host, address: str) -> str:
+    """The directory of one GPU, also where a container hides that of the driver."""
+    if host.exists(f"{DRIVER}/{address}"):
+        return f"{DRIVER}/{address}"
+    return f"{hwmon_directories(host).get(address, '')}/device"
+
+
+@functools.lru_cache(maxsize=4096)
 def is_pci_address(name: str) -> bool:
     """Whether it has the form domain:bus:device.function, in lower-case hexadecimal."""
     slot, _, function = name.rpartition(".")

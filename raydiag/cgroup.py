@@ -113,6 +113,17 @@ def parse_pressure(resource: str, text: str) -> dict[str, float]:
     return averages
 
 
+def parse_pressure_totals(text: str) -> dict[str, int]:
+    """Microseconds since boot of `some ... total=4308932` lines, keyed "some" and "full"."""
+    totals = {}
+    for line in text.split("\n"):
+        kind, _, rest = line.partition(" ")
+        value = rest.rpartition(" total=")[2]
+        if is_number(value):
+            totals[kind] = int(value)
+    return totals
+
+
 def is_number(text: str) -> bool:
     """Whether a text is a plain number of at most 20 digits."""
     return len(text) <= 20 and text.isascii() and text.isdigit()

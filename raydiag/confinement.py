@@ -6,7 +6,8 @@ no-new-privileges and seccomp only, because Landlock blinds them: under it anoth
 reads `0`, its stack gives EPERM, its fd and io EACCES, also for root. `sockets` readers are the
 same, but may open TCP connections. `commands` readers start programs that neither would let work
 (nvidia-smi opens its devices for writing, py-spy reads other processes' memory), so they have
-no-new-privileges alone.
+no-new-privileges alone. `plugins` readers run the exporter's third-party programs, which may write
+files of their own as well, but get a bounded memory.
 
 Everything that the filter refuses fails with EPERM; reading files and writing to descriptors that
 were handed over before stay allowed. Works through ctypes alone, on x86-64 and aarch64.
@@ -85,6 +86,7 @@ _SECCOMP_MODE_FILTER = 2
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF = 444, 446  # the same on every architecture
 
 _ADDRESS_SPACE_BYTES = 1 << 30  # far above what a reader needs, far below what hurts a node
+_PROGRAMS = ("commands", "plugins")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -110,8 +112,12 @@ def confine(kind: str) -> dict[str, Any]:
     Returns what really holds: {"no_new_privs": bool, "seccomp": bool, "landlock_abi": int}, where
     landlock_abi 0 means that the kernel has none, or that it was not asked for.
     """
-    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}  # a core dump would be a write
-    if kind != "commands":
+    limits = {resource.RLIMIT_CORE: 0}  # a core dump would be a write
+    if kind == "plugins":
+        limits[resource.RLIMIT_DATA] = _ADDRESS_SPACE_BYTES  # what is really taken of it
+    else:
+        limits[resource.RLIMIT_FSIZE] = 0
+    if kind not in _PROGRAMS:
         limits[resource.RLIMIT_AS] = _ADDRESS_SPACE_BYTES
     for limit, value in limits.items():
         _, most = resource.getrlimit(limit)
@@ -119,7 +125,7 @@ def confine(kind: str) -> dict[str, Any]:
         resource.setrlimit(limit, (value, value))
     no_new_privs = _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
     abi = _restrict_with_landlock() if kind == "files" and no_new_privs else 0
-    filtered = no_new_privs and kind != "commands"
+    filtered = no_new_privs and kind not in _PROGRAMS
     return {
         "no_new_privs": no_new_privs,
         "seccomp": filtered and _install_seccomp(tcp=kind == "sockets"),

@@ -17,6 +17,7 @@ from raydiag.errors import Denied, NoData, ParseError, ReadError
 # trigger firmware requests. Nothing that raydiag needs is in debugfs.
 _FORBIDDEN = ("/sys/kernel/debug", "/sys/kernel/tracing")
 
+READ_ONLY = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 TEXT_LIMIT_BYTES = 256 * 1024
 
 
@@ -38,8 +39,8 @@ class Host:
         Raises NoData (no such file, device or feature), Denied, ReadError (anything else: EIO,
         EINVAL, EBUSY). May block for ever in the kernel: call it in a guarded child only.
         """
-        with _translated(path):
-            fd = os.open(self.path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fd = os.open(self.path(path), READ_ONLY)
             try:
                 chunks = []
                 while limit > 0:
@@ -51,6 +52,12 @@ class Host:
                 return b"".join(chunks)
             finally:
                 os.close(fd)
+        except OSError as error:
+            self.failed(path, error)
+            raise as_read_error(error, path) from None
+
+    def failed(self, path: str, error: OSError) -> None:
+        """Called when the content of a file could not be read; here it does nothing."""
 
     def read_text(self, path: str, limit: int = TEXT_LIMIT_BYTES) -> str:
         """Like `read_bytes`, decoded as UTF-8 (bad bytes as U+FFFD), surrounding blanks removed."""
@@ -67,7 +74,7 @@ class Host:
     def open(self, path: str) -> int:
         """A read-only, non-blocking file descriptor, for records and streams; the caller closes."""
         with _translated(path):
-            return os.open(self.path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            return os.open(self.path(path), READ_ONLY)
 
     def listdir(self, path: str) -> list[str]:
         """Sorted names in a directory. Raises NoData when there is none."""

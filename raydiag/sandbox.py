@@ -105,6 +105,11 @@ def readers_at_work() -> dict[str, tuple[int, bool, float]]:
     return found
 
 
+def held_locks() -> tuple[int, ...]:
+    """In a reader: descriptors of its source's lock, for a program that shall hold it as well."""
+    return tuple(_locks)
+
+
 def wchan(pid: int) -> str:
     """Kernel symbol that the process waits in; empty when unknown."""
     try:

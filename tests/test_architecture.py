@@ -35,6 +35,8 @@ ARROWS = {
     "amdgpu": NODE,
     "cgroup": NODE,
     "masking": set[str](),
+    "protobuf": FOUNDATION,
+    "event_file": FOUNDATION | {"protobuf"},
     "worker_log": {"masking"},
     "nodeset": FOUNDATION,
     "confinement": set[str](),
@@ -50,18 +52,23 @@ ARROWS = {
     "joblog": set(FOUNDATION),
     "triage": FOUNDATION | {"catalog", "joblog"},
     "diagnosis": FOUNDATION | {"catalog", "rules"},
-    "tsdb": FOUNDATION,
+    "exporter": NODE
+    | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file"}
+    | {"records", "rules", "diagnosis"},  # of `status`, which judges what it sees
+    "tsdb": FOUNDATION | {"event_file"},
     "playbooks": FOUNDATION | {"catalog", "tsdb"},
     "verdict": FOUNDATION | {"catalog", "diagnosis", "playbooks"},
     "job": FOUNDATION
     | {"joblog", "triage", "tsdb", "playbooks", "diagnosis", "rules", "verdict"},
     "comparison": FOUNDATION
-    | {"catalog", "joblog", "triage", "tsdb", "playbooks", "diagnosis", "verdict", "job"},
-    "render": FOUNDATION | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison"},
+    | {"catalog", "joblog", "triage", "tsdb", "playbooks", "diagnosis", "verdict", "job"}
+    | {"event_file"},
+    "render": FOUNDATION
+    | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison", "exporter"},
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
     "cli": FOUNDATION
     | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "nodeset"}
-    | {"joblog", "triage", "tsdb", "job", "comparison"},
+    | {"joblog", "triage", "tsdb", "job", "comparison", "exporter"},
 }
 
 IMPORTS_RAY = {"cluster/coordinator.py", "cluster/actor.py", "cluster/local.py"}
@@ -71,6 +78,12 @@ SIGNALS = {
     ("sandbox.py", "os.kill"),  # a reader, our own child, not yet reaped
     ("sandbox.py", "self.kill"),  # the same
     ("sandbox.py", "process.kill"),  # the program of run_command, our own child
+    ("exporter/program.py", "os.killpg"),  # a plugin's group, led by our own unreaped child
+    ("exporter/program.py", "os.kill"),  # an unreaped child, by birth or adopted; our own group
+    ("exporter/collector.py", "reader.kill"),  # a reader, our own child, not yet reaped
+    ("exporter/server.py", "os.kill"),  # the HTTP server, our own child, not yet reaped
+    ("exporter/supervise.py", "process.terminate"),  # the exporter below it, the same
+    ("exporter/supervise.py", "process.kill"),  # the same
     ("runner.py", "reader.kill"),  # the same
     ("runner.py", "task.reader.kill"),  # the same
     ("cluster/actor.py", "process.kill"),  # the node runner, our own child
@@ -88,6 +101,8 @@ _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue",
 # a job has printed, as Ray gives it, in a private directory while it is read.
 WRITES_FILES = {"cli/options.py", "cli/live.py", "cluster/local.py", "cluster/ssh.py"}
 WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private", "server", "view")}
+# The state of plugins, with its directory; the pid file that was asked for.
+WRITES_FILES |= {"exporter/state.py", "exporter/main.py"}
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
 _WRITING_NAMES |= {"TemporaryDirectory", "TemporaryFile", "rmtree", "copytree", "copyfile", "move"}
@@ -103,10 +118,13 @@ STARTS_PROCESSES = {
     "cluster/local.py",  # the coordinator, where no Jobs API starts it
     "cluster/ssh.py",  # the system's ssh, for --ssh
     "sandbox.py",  # run_command, in a reader of its kind
+    "exporter/program.py",  # a plugin that is a program, in a reader of its kind
+    "exporter/supervise.py",  # the exporter, again and again
     "joblog/slurm.py",  # squeue, scontrol, sacct, where they are installed
     "tsdb/server.py",  # the throw-away prometheus
 }
-FORKS = {"sandbox.py"}  # never in a Ray worker, which has threads
+# Never in a Ray worker, which has threads.
+FORKS = {"sandbox.py", "exporter/program.py", "exporter/server.py", "exporter/log.py"}
 
 
 def sources() -> list[Path]:
@@ -244,6 +262,14 @@ def test_what_travels_is_python_3_9_and_standard_library(path: Path) -> None:
     foreign = roots(path) - (set(sys.stdlib_module_names) - since_then) - {"raydiag"}
     may_have_ray = path.is_relative_to(PACKAGE) and name(path) in IMPORTS_RAY
     assert foreign <= ({"ray"} if may_have_ray else set())
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "exporter").rglob("*.py")), ids=name)
+def test_the_exporter_runs_on_python_3_9_with_what_a_node_has(path: Path) -> None:
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
+    foreign = roots(path) - set(sys.stdlib_module_names) - {"raydiag"}
+    # Ray installs the one; the other comes with NVIDIA's tools, and its plugin does without.
+    assert foreign <= {"prometheus_client", "pynvml"}
 
 
 def test_what_travels_finds_all_that_it_imports() -> None:

@@ -12,11 +12,12 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from raydiag.event_file import metric_name
 from raydiag.joblog.facts import Steps as LoggedSteps
 from raydiag.playbooks.masks import ASYNC_STEPS, Steps
 from raydiag.playbooks.training import LOSS, SECONDS, TGS, Training
 from raydiag.tsdb.series import Floats
-from raydiag.tsdb.tfevents import Events, metric_name
+from raydiag.tsdb.tfevents import Events
 
 SKIPPED = 10  # steps after the later job's first one: compilation, first use, data pipeline
 SKIPPED_OF_FEW = 5

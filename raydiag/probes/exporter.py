@@ -87,7 +87,7 @@ def exporter(host: Host, port: int = 9400) -> Iterator[Union[Exporter, Unread]]:
     except ReadError as error:
         yield Unread(LOG, error.status, str(error))
     young = data_age_s is not None and data_age_s < _LEAST_AGE_S
-    processes = [] if young else list(_processes(host))
+    found = [] if young else list(processes(host))
     yield Exporter(
         port=port,
         answer=answer,
@@ -111,8 +111,8 @@ def exporter(host: Host, port: int = 9400) -> Iterator[Union[Exporter, Unread]]:
         ends_in_timeout=log.ends_in_timeout,
         skipped=log.skipped,
         restarts=log.restarts,
-        processes=tuple(f"{p.role} {p.pid} {p.state} {p.age_s:.0f}" for p in processes),
-        process_age_s=max((process.age_s for process in processes), default=None),
+        processes=tuple(f"{p.role} {p.pid} {p.state} {p.age_s:.0f}" for p in found),
+        process_age_s=max((process.age_s for process in found), default=None),
     )
 
 
@@ -222,7 +222,7 @@ def parse_log(text: str) -> LogState:
         elif " exited 99 " in line:
             skipped.append(plugin)
         elif "Watchdog: exited" in line:
-            restarts += _time_of(line)
+            restarts += time_of(line)
         elif "Address already in use" not in line:
             continue
         trouble.append(line[:300])
@@ -235,7 +235,7 @@ def parse_log(text: str) -> LogState:
     )
 
 
-def _time_of(line: str) -> Iterator[float]:
+def time_of(line: str) -> Iterator[float]:
     """Unix seconds of a line that begins with `[2026-02-12T19:58:10Z]`; nothing for another."""
     stamp, _, zone = line[1:].partition("]")[0].partition("Z")
     parts = stamp.replace("T", "-").replace(":", "-").split("-")
@@ -250,22 +250,23 @@ def _time_of(line: str) -> Iterator[float]:
 
 
 @dataclass(frozen=True)
-class _Process:
+class Process:
     pid: int
-    role: str  # "loop" (runs the plugins), "server" (of the file), "plugin"
+    parent: int
+    role: str  # "loop" (runs the plugins), "server" (of the file), "plugin"; "raydiag" is ours
     state: str
     age_s: float
 
 
-def _processes(host: Host) -> Iterator[_Process]:
-    """The shell exporter's processes. Arguments are read of shells and Pythons only."""
+def processes(host: Host) -> Iterator[Process]:
+    """The exporter's processes. Arguments are read of shells and Pythons only."""
     uptime_s = _uptime_s(host) or 0.0
     for name in host.listdir("/proc"):
         if not (name.isascii() and name.isdigit()):
             continue
         try:
             comm = host.read_text(f"/proc/{name}/comm", 64)
-            if not comm.startswith(("bash", "sh", "python", "metrics_export")):
+            if not comm.startswith(("bash", "sh", "python", "metrics_export", "raydiag")):
                 continue
             _, values = split_stat(host.read_text(f"/proc/{name}/stat", 4096), name)
             arguments = ""
@@ -276,7 +277,8 @@ def _processes(host: Host) -> Iterator[_Process]:
         role = _role(comm, arguments)
         if role:
             start_s = int(values[19]) / os.sysconf("SC_CLK_TCK")
-            yield _Process(int(name), role, values[0], max(0.0, uptime_s - start_s))
+            age_s = max(0.0, uptime_s - start_s)
+            yield Process(int(name), int(values[1]), role, values[0], age_s)
 
 
 def _role(comm: str, arguments: str) -> str:
@@ -287,7 +289,11 @@ def _role(comm: str, arguments: str) -> str:
         return "loop"
     if script.endswith("_metrics_plugin.sh"):
         return "plugin"
-    return "server" if comm.startswith("python") and FILE in parts else ""
+    if comm.startswith("python") and FILE in parts:
+        return "server"
+    words = [part.rpartition("/")[2] for part in parts[:6]]
+    ours = any(words[n : n + 3] == ["raydiag", "exporter", "run"] for n in range(4))
+    return "raydiag" if ours else ""
 
 
 def _is_in_file(host: Host, served: Served) -> bool:

@@ -57,23 +57,21 @@ def gpu_sensors(host: Host) -> Iterator[Union[GpuSensors, Unread]]:
     except ReadError as error:
         yield Unread(HWMON, error.status, str(error))
     for gpu, address in enumerate(addresses):
-        files = _Files(host)
+        files = SensorFiles(host)
         yield _sensors(files, gpu, address, hwmon.get(address))
         yield from files.unread
 
 
-def _sensors(files: _Files, gpu: int, address: str, hwmon: Optional[str]) -> GpuSensors:
+def _sensors(files: SensorFiles, gpu: int, address: str, hwmon: Optional[str]) -> GpuSensors:
     device = f"{DRIVER}/{address}"
     if hwmon and not files.host.exists(device):
         device = f"{hwmon}/device"
     temperature_c = crit_c = power_w = cap_w = sclk_mhz = mclk_mhz = None
     averaged = False
     if hwmon:
-        temperature_c, crit_c = _temperature(files, hwmon)
-        power_w = files.scaled(f"{hwmon}/power1_input", 1e6)
-        if power_w is None:
-            power_w = files.scaled(f"{hwmon}/power1_average", 1e6)
-            averaged = power_w is not None
+        sensor, temperature_c = files.temperature(hwmon)
+        crit_c = files.scaled(f"{hwmon}/{sensor}_crit", 1000) or None if sensor else None
+        power_w, averaged = files.power(hwmon)
         cap_w = files.scaled(f"{hwmon}/power1_cap", 1e6)
         sclk_mhz = files.scaled(f"{hwmon}/freq1_input", 1e6)
         mclk_mhz = files.scaled(f"{hwmon}/freq2_input", 1e6)
@@ -93,16 +91,7 @@ def _sensors(files: _Files, gpu: int, address: str, hwmon: Optional[str]) -> Gpu
     )
 
 
-def _temperature(files: _Files, hwmon: str) -> tuple[Optional[float], Optional[float]]:
-    """The first sensor above 0 and its critical limit; a sensor that is off reads 0."""
-    for sensor in _TEMPERATURE_SENSORS:
-        value = files.scaled(f"{hwmon}/{sensor}_input", 1000)
-        if value is not None and value > 0:
-            return value, files.scaled(f"{hwmon}/{sensor}_crit", 1000) or None
-    return None, None
-
-
-class _Files:
+class SensorFiles:
     """Reads values of one GPU and keeps what could not be read in `unread`."""
 
     def __init__(self, host: Host) -> None:
@@ -111,6 +100,22 @@ class _Files:
 
     def integer(self, path: str) -> Optional[int]:
         return self._value(path, self.host.read_int)
+
+    def temperature(self, hwmon: str) -> tuple[str, Optional[float]]:
+        """Name and degrees Celsius of the first sensor above 0; a sensor that is off reads 0."""
+        for sensor in _TEMPERATURE_SENSORS:
+            value = self.scaled(f"{hwmon}/{sensor}_input", 1000)
+            if value is not None and value > 0:
+                return sensor, value
+        return "", None
+
+    def power(self, hwmon: str) -> tuple[Optional[float], bool]:
+        """Watts, and whether they are a mean over some time, where there is nothing else."""
+        power_w = self.scaled(f"{hwmon}/power1_input", 1e6)
+        if power_w is not None:
+            return power_w, False
+        power_w = self.scaled(f"{hwmon}/power1_average", 1e6)
+        return power_w, power_w is not None
 
     def scaled(self, path: str, divisor: float) -> Optional[float]:
         value = self.integer(path)

@@ -39,7 +39,7 @@ def gpu_users(host: Host) -> Iterator[Union[GpuUser, Unread]]:
     Processes of other containers are in KFD's list and not among the holders. Raises NoData without
     a GPU driver, Denied when KFD's list may not be read.
     """
-    kfd = _kfd_pids(host)
+    kfd = kfd_pids(host)
     nvidia = any(_is_nvidia_gpu(f"/dev/{name}") for name in _names(host, "/dev"))
     if kfd is None and not nvidia:
         raise NoData("neither KFD nor an NVIDIA GPU")
@@ -65,7 +65,7 @@ def _is_nvidia_gpu(path: str) -> bool:
     return path.startswith(_NVIDIA_DEVICE) and number.isascii() and number.isdigit()
 
 
-def _kfd_pids(host: Host) -> Optional[Sequence[int]]:
+def kfd_pids(host: Host) -> Optional[Sequence[int]]:
     """None where there is no KFD. Raises Denied."""
     try:
         names = host.listdir(KFD_LIST)

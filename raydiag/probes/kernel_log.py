@@ -22,8 +22,8 @@ from raydiag.model import Status, Unread
 from raydiag.probes import FIRST, probe
 from raydiag.procfs import boot_time_s
 
-_PATH = "/dev/kmsg"
-_NOT_CHECKED = "the kernel log was not checked"
+PATH = "/dev/kmsg"
+NOT_CHECKED = "the kernel log was not checked"
 
 _TEXT_LIMIT_BYTES = 4096
 _LINE_LIMIT_BYTES = _TEXT_LIMIT_BYTES + 512  # header and text; a header has less than 100
@@ -91,16 +91,16 @@ def kernel_log(
         selection.offer(batch)
         if time.monotonic() > deadline:
             reason = f"more than {_READING_S:g} s of reading: the newest records were not read"
-            yield Unread(_PATH, Status.TIMEOUT, reason)
+            yield Unread(PATH, Status.TIMEOUT, reason)
             break
     if selection.first is None:
-        raise Denied(f"{_PATH}: holds no record; {_NOT_CHECKED}")
+        raise Denied(f"{PATH}: holds no record; {NOT_CHECKED}")
     if selection.dropped_bytes:
         reason = (
             f"{selection.dropped_bytes} bytes of older matching lines dropped: "
             f"the newest {_KEEP_BYTES >> 10} KiB are kept"
         )
-        yield Unread(_PATH, Status.ERROR, reason)
+        yield Unread(PATH, Status.ERROR, reason)
     yield from _dated((selection.first, *selection.kept), boot_s)
 
 
@@ -296,23 +296,23 @@ def _is_number(field: bytes) -> bool:
 
 def _lines(host: Host) -> Iterator[bytes]:
     try:
-        fd = host.open(_PATH)
+        fd = host.open(PATH)
     except (NoData, Denied) as error:
         if host.root:
-            raise Denied(f"{error}; {_NOT_CHECKED}") from None
+            raise Denied(f"{error}; {NOT_CHECKED}") from None
         yield from _syslog_lines(str(error))
         return
     try:
-        yield from _read_lines(fd)
+        yield from read_lines(fd)
     except OSError as error:
-        failure = as_read_error(error, _PATH)
+        failure = as_read_error(error, PATH)
         kind = Denied if isinstance(failure, NoData) else type(failure)
-        raise kind(f"{failure}; {_NOT_CHECKED}") from None
+        raise kind(f"{failure}; {NOT_CHECKED}") from None
     finally:
         os.close(fd)
 
 
-def _read_lines(fd: int) -> Iterator[bytes]:
+def read_lines(fd: int) -> Iterator[bytes]:
     """Lines of the device (a record per read, EAGAIN at the end) or of a file (any, then EOF).
 
     Lines are cut, empty ones and `KEY=value` left out; _GAP where records were overwritten.
@@ -361,7 +361,7 @@ def _syslog_lines(reason: str) -> Iterator[bytes]:
     length = libc.klogctl(_SYSLOG_READ_ALL, buffer, size) if size > 0 else size
     if length < 0:
         refusal = os.strerror(ctypes.get_errno())
-        raise Denied(f"{reason}; syslog(2): {refusal}; {_NOT_CHECKED}")
+        raise Denied(f"{reason}; syslog(2): {refusal}; {NOT_CHECKED}")
     for line in buffer.raw[:length].split(b"\n"):
         if line:
             yield line[:_LINE_LIMIT_BYTES]

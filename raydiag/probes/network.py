@@ -23,7 +23,7 @@ from raydiag.host import Host
 from raydiag.model import Unread
 from raydiag.probes import probe
 
-_DEV, _SNMP, _NETSTAT = "/proc/net/dev", "/proc/net/snmp", "/proc/net/netstat"
+DEV, _SNMP, _NETSTAT = "/proc/net/dev", "/proc/net/snmp", "/proc/net/netstat"
 # EstabResets and its like stand in snmp, not among the extensions of netstat.
 _TCP = ("RetransSegs", "OutSegs", "EstabResets")
 _TCP_EXTENSIONS = ("ListenOverflows", "ListenDrops", "TCPAbortOnTimeout")
@@ -64,15 +64,14 @@ def network(host: Host) -> Iterator[Union[NetworkState, Unread]]:
     Raises NoData when there is neither an interface nor a counter.
     """
     unread: list[Unread] = []
-    tcp = _counters(host, _SNMP, "Tcp", _TCP, unread)
-    tcp.update(_counters(host, _NETSTAT, "TcpExt", _TCP_EXTENSIONS, unread))
+    tcp = tcp_counters(host, unread)
     interfaces = {}
     try:
-        interfaces = parse_interfaces(host.read_text(_DEV))
+        interfaces = parse_interfaces(host.read_text(DEV))
     except NoData:
         pass
     except ReadError as error:
-        unread.append(Unread(_DEV, error.status, str(error)))
+        unread.append(Unread(DEV, error.status, str(error)))
     if not tcp and not interfaces and not unread:
         raise NoData("no network statistics")
     yield NetworkState(
@@ -85,7 +84,7 @@ def network(host: Host) -> Iterator[Union[NetworkState, Unread]]:
     yield from unread
 
 
-def parse_interfaces(text: str) -> dict[str, dict[str, int]]:
+def parse_interfaces(text: str, left_out: tuple[str, ...] = _INSIDE) -> dict[str, dict[str, int]]:
     """Counters by interface out of /proc/net/dev, without loopback and those of containers.
 
     The name may touch the first number. Raises ParseError.
@@ -95,8 +94,8 @@ def parse_interfaces(text: str) -> dict[str, dict[str, int]]:
         name, colon, rest = line.strip().rpartition(":")
         values = rest.split()
         if not colon or len(values) < 12 or not all(_is_count(value) for value in values[:12]):
-            raise ParseError(f"{_DEV}: not an interface: {line[:80]!r}")
-        if name != "lo" and not name.startswith(_INSIDE):
+            raise ParseError(f"{DEV}: not an interface: {line[:80]!r}")
+        if name != "lo" and not name.startswith(left_out):
             found[name] = {column: int(values[at]) for column, at in _COLUMNS.items()}
     return found
 
@@ -115,6 +114,13 @@ def parse_pairs(text: str, protocol: str) -> dict[str, int]:
         if not _is_count(value[1:] if value[0] == "-" else value):
             raise ParseError(f"{protocol}: not a number: {value[:80]!r}")
     return dict(zip(lines[0], map(int, lines[1])))
+
+
+def tcp_counters(host: Host, unread: list[Unread]) -> dict[str, int]:
+    """What the kernel counts of TCP, by its names; a file that gave nothing goes to `unread`."""
+    counters = _counters(host, _SNMP, "Tcp", _TCP, unread)
+    counters.update(_counters(host, _NETSTAT, "TcpExt", _TCP_EXTENSIONS, unread))
+    return counters
 
 
 def _counters(

@@ -54,6 +54,13 @@ def ras(host: Host, source: str) -> Iterator[Union[RasCount, Unread]]:
 
     An Unread for each file that gave no count. Raises NoData when the directory has no counters.
     """
+    yield from ras_counts(host, source)
+
+
+def ras_counts(
+    host: Host, source: str, blocks: Optional[Sequence[str]] = None
+) -> Iterator[Union[RasCount, Unread]]:
+    """As the probe, of some blocks only: each read is a question to the hardware."""
     address = source.split("/")[-2]
     addresses = amdgpu_addresses(host)
     if address not in addresses:
@@ -62,6 +69,8 @@ def ras(host: Host, source: str) -> Iterator[Union[RasCount, Unread]]:
     if not files:
         raise NoData(f"{source}: no error counters")
     for block, name in files:
+        if blocks is not None and block not in blocks:
+            continue
         path = f"{source}/{name}"
         try:
             counts = parse_counts(host.read_text(path, 4096))

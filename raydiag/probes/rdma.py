@@ -16,7 +16,7 @@ documentation, ABI sysfs-class-infiniband). Samples:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Optional, Union
 
@@ -102,7 +102,7 @@ def rdma(host: Host, source: str) -> Iterator[Union[RdmaPort, Unread]]:
     One Unread for a device that refuses, another one for what does not hold what it should. Raises
     NoData for a device without ports.
     """
-    files = _Files(host)
+    files = PortFiles(host)
     names = host.listdir(f"{source}/ports")
     ports = sorted(int(name) for name in names if name.isascii() and name.isdigit())
     if not ports:
@@ -139,7 +139,7 @@ def rdma(host: Host, source: str) -> Iterator[Union[RdmaPort, Unread]]:
         raise NoData(reason)
 
 
-class _Files:
+class PortFiles:
     """Reads files of one device until one fails."""
 
     def __init__(self, host: Host) -> None:
@@ -182,21 +182,27 @@ class _Files:
         found: dict[str, int] = {}
         kinds = (("hw_counters", HARDWARE_COUNTERS), ("counters", STANDARD_COUNTERS))
         for kind, wanted in kinds:
-            for name in self._names(f"{directory}/{kind}"):
-                if name not in wanted:
-                    continue
-                try:
-                    count = parse_count(self.text(f"{directory}/{kind}/{name}"))
-                except ParseError as error:
-                    self.malformed.append(f"{directory}/{kind}/{name}: {error}")
-                    continue
-                if count is not None and name in _UNITS_OF_4_BYTES:
-                    found[f"{name}_bytes"] = 4 * count
-                elif count is not None:
-                    found[name] = count
+            names = self.names(f"{directory}/{kind}")
+            found.update(self.counts(f"{directory}/{kind}", wanted.intersection(names)))
         return found
 
-    def _names(self, directory: str) -> Sequence[str]:
+    def counts(self, directory: str, names: Iterable[str]) -> dict[str, int]:
+        """What some files of a directory count, by name; `port_*_data_bytes` for `port_*_data`."""
+        found: dict[str, int] = {}
+        for name in sorted(names):
+            try:
+                count = parse_count(self.text(f"{directory}/{name}"))
+            except ParseError as error:
+                self.malformed.append(f"{directory}/{name}: {error}")
+                continue
+            if count is not None and name in _UNITS_OF_4_BYTES:
+                found[f"{name}_bytes"] = 4 * count
+            elif count is not None:
+                found[name] = count
+        return found
+
+    def names(self, directory: str) -> Sequence[str]:
+        """Sorted names in a directory; none where it is not there, and after a failure."""
         try:
             return [] if self.failure else self.host.listdir(directory)
         except NoData:

@@ -18,9 +18,13 @@ from raydiag.host import Host
 from raydiag.model import Unread
 from raydiag.probes import probe
 
-_STAT_LIMIT_BYTES = 4 << 20  # interrupt counts of many CPUs come before the numbers of tasks
+STAT, _STAT_LIMIT_BYTES = (
+    "/proc/stat",
+    4 << 20,
+)  # interrupt counts of many CPUs come before the numbers of tasks
 # The columns after these, of guests, are counted in user and nice as well.
 _STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+_TASK_NUMBERS = ("ctxt", "procs_running", "procs_blocked")
 _MAX_CPUS = 1 << 14
 
 
@@ -58,7 +62,7 @@ def scheduler(host: Host) -> Iterator[Union[SchedulerState, Unread]]:
     Raises NoData or Denied without /proc/stat, /proc/loadavg or /proc/uptime, ParseError when one
     of them does not hold its numbers.
     """
-    stat = parse_stat(host.read_text("/proc/stat", _STAT_LIMIT_BYTES))
+    stat = parse_stat(host.read_text(STAT, _STAT_LIMIT_BYTES))
     loads, tasks = parse_loadavg(host.read_text("/proc/loadavg"))
     files = ControlFiles(host)
     allowed = _allowed(files, stat.cpus)
@@ -110,11 +114,26 @@ def parse_stat(text: str) -> Stat:
             if len(words) < len(_STATES) or not all(map(is_number, words)):
                 raise ParseError(f"/proc/stat: not the times of a CPU: {line[:80]!r}")
             cpus[int(name[3:])] = tuple(map(int, words))
-        elif name in ("ctxt", "procs_running", "procs_blocked") and is_number(rest):
+        elif name in _TASK_NUMBERS and is_number(rest):
             numbers[name] = int(rest)
     if not cpus or len(numbers) < 3:
         raise ParseError(f"/proc/stat: {len(cpus)} CPUs, and of tasks only {sorted(numbers)}")
     return Stat(cpus, numbers)
+
+
+def task_numbers(host: Host) -> dict[str, int]:
+    """What /proc/stat says of tasks, without a look at its lines of CPUs and interrupts.
+
+    "ctxt", "procs_running", "procs_blocked". Raises ParseError when one is missing.
+    """
+    text = "\n" + host.read_text(STAT, _STAT_LIMIT_BYTES)
+    numbers = {}
+    for name in _TASK_NUMBERS:
+        value = text.rpartition(f"\n{name} ")[2].partition("\n")[0]
+        if not is_number(value):
+            raise ParseError(f"{STAT}: no number {name}")
+        numbers[name] = int(value)
+    return numbers
 
 
 def parse_loadavg(text: str) -> tuple[list[float], int]:

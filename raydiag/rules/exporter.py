@@ -84,7 +84,7 @@ def _most(peers: list[str], hosts: dict[str, list[NodeReport]]) -> bool:
 def _why_expected(state: _State, job_s: float | None) -> str:
     """What shows that an exporter should answer here; empty when nothing does."""
     now = state.now
-    loops = [text for text in now.processes if text.startswith("loop ")]
+    loops = [text for text in now.processes if text.startswith(("loop ", "raydiag "))]
     if loops:
         return f"its process is there ({loops[0]})"
     if now.answer == "timeout":

@@ -5,8 +5,7 @@
 The package `tensorboard` (which `tbparse` brings as well) reads them where it is installed; else,
 and where a file is damaged, they are read directly, with the same result.
 
-Source: TensorFlow, core/util/event.proto, core/framework/summary.proto and tensor.proto; names as
-in core/util/events_writer.cc.
+Source: as of `event_file`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import importlib
 import importlib.util
 import math
 import os
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,18 +22,15 @@ from typing import Any, Optional
 
 import numpy as np
 
+from raydiag import event_file
 from raydiag.errors import ParseError
+from raydiag.event_file import metric_name
 from raydiag.model import Status, Unread
-from raydiag.tsdb import protobuf, tfrecords
-from raydiag.tsdb.discovered import short_name
+from raydiag.tsdb import tfrecords
 from raydiag.tsdb.series import Floats
 
-_NAME = re.compile(r"^events\.out\.tfevents\.(?P<created>\d{1,12})\.(?P<host>.+)$")
 _MOST_BYTES = 256 << 20  # of one file
 _DEPTH, _ENTRIES = 4, 4000
-_DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}  # DataType: float, double, int32, int64
-_VALUES = {5: "<f4", 6: "<f8"}  # TensorProto: float_val, double_val
-_COUNTS = (7, 10)  # int_val, int64_val
 
 _Rows = dict[str, list[tuple[float, float, float]]]  # tag -> (step, wall time, value)
 
@@ -89,11 +84,6 @@ class Events:
         return next(found, None)
 
 
-def metric_name(tag: str) -> str:
-    """`tb_learning_loss` of "learning/loss", as the bridge names it."""
-    return "tb_" + re.sub(r"[^a-zA-Z0-9]", "_", tag)
-
-
 def find(
     places: Iterable[Path], host: Optional[str] = None, since: Optional[float] = None
 ) -> list[EventFile]:
@@ -105,21 +95,14 @@ def find(
     found = {}
     for place in places:
         for path in _files(place):
-            name = _NAME.match(os.path.basename(path))
-            if name is None:
+            name = event_file.name_of(path)
+            if name is None or (host is not None and not name.is_of(host)):
                 continue
-            one = EventFile(path, float(name["created"]), name["host"])
-            if host is not None and not _is_of(one.host, host):
-                continue
+            one = EventFile(path, name.created, name.host)
             if since is not None and one.created < math.floor(since):
                 continue
             found[os.path.realpath(path)] = one
     return sorted(found.values(), key=lambda one: (one.created, one.path))
-
-
-def _is_of(named: str, host: str) -> bool:
-    """A name may be short on one side and whole on the other."""
-    return named.split(".", 1)[0] == short_name(host) or f"{named}.".startswith(f"{host}.")
 
 
 def _files(place: Path) -> Iterator[str]:
@@ -214,7 +197,7 @@ def _by_tensorboard(path: str, rows: _Rows) -> None:
         rows[tag] += [(float(e.step), e.wall_time, float(e.value)) for e in found.Scalars(tag)]
     for tag in tags["tensors"]:
         for event in found.Tensors(tag):
-            value = _number(event.tensor_proto.SerializeToString())
+            value = event_file.tensor_number(event.tensor_proto.SerializeToString())
             if value is not None:
                 rows[tag].append((float(event.step), event.wall_time, value))
 
@@ -226,62 +209,8 @@ def _directly(records: tfrecords.Records, rows: _Rows) -> str:
     wrong = 0
     for content in records.contents:
         try:
-            for tag, row in _scalars(content):
-                rows[tag].append(row)
+            for tag, step, time, value in event_file.scalars(content):
+                rows[tag].append((float(step), time, value))
         except ParseError:
             wrong += 1
     return f"{wrong} records are no events" if wrong else ""
-
-
-def _scalars(event: bytes) -> Iterator[tuple[str, tuple[float, float, float]]]:
-    """The scalars of one Event message."""
-    time, step, summaries = 0.0, 0, []
-    for number, value in protobuf.fields(event):
-        if number == 1:
-            time = protobuf.double(value)
-        elif number == 2:
-            step = protobuf.signed(value)
-        elif number == 5:
-            summaries.append(protobuf.content(value))
-    for summary in summaries:
-        for number, value in protobuf.fields(summary):
-            if number != 1:
-                continue
-            tag, scalar = _tagged(protobuf.content(value))
-            if tag and scalar is not None:
-                yield tag, (float(step), time, scalar)
-
-
-def _tagged(message: bytes) -> tuple[str, Optional[float]]:
-    """Tag and number of one value of a summary; None for what is no single number."""
-    tag, scalar = "", None
-    for number, value in protobuf.fields(message):
-        if number == 1:
-            tag = protobuf.content(value).decode("utf-8", "replace")
-        elif number == 2:
-            scalar = protobuf.single(value)
-        elif number == 8:
-            scalar = _number(protobuf.content(value))
-    return tag, scalar
-
-
-def _number(tensor: bytes) -> Optional[float]:
-    """The value of a tensor with one numeric element; None for others, such as texts."""
-    kind, found = "", []
-    for number, value in protobuf.fields(tensor):
-        if number == 1:
-            kind = _DTYPES.get(protobuf.signed(value), "")
-        elif number == 4 and kind:
-            found += _elements(protobuf.content(value), kind)
-        elif number in _VALUES:
-            size = _VALUES[number]
-            found += _elements(protobuf.packed(value), size)
-        elif number in _COUNTS:
-            found += [float(one) for one in protobuf.integers(value)]
-    return found[0] if kind and len(found) == 1 else None
-
-
-def _elements(content: bytes, kind: str) -> list[float]:
-    if len(content) % np.dtype(kind).itemsize:
-        raise ParseError("a tensor of half an element")
-    return [float(one) for one in np.frombuffer(content, kind)[:2]]

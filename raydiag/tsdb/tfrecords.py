@@ -1,12 +1,9 @@
-"""Records of a TFRecord file, each checked.
+"""Records of a whole event file, each checked; the format is that of `event_file`.
 
-    length (8 bytes, little endian)  its checksum (4)  content  its checksum (4)
+A file that is still written ends within a record, which is normal. A record whose content is
+damaged is left out; behind a damaged length nothing can be found any more.
 
-Checksums are CRC-32C, rotated and offset. A file that is still written ends within a record, which
-is normal. A record whose content is damaged is left out; behind a damaged length nothing can be
-found any more.
-
-Source: TensorFlow, core/lib/io/record_writer.cc, core/lib/hash/crc32c.h.
+Source: as of `event_file`.
 """
 
 from __future__ import annotations
@@ -18,9 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_HEADER, _FOOTER = 12, 4
+from raydiag.event_file import CRC_TABLE, masked_crc
+from raydiag.event_file import FOOTER_BYTES as _FOOTER
+from raydiag.event_file import HEADER_BYTES as _HEADER
+
 _LARGE_BYTES = 1 << 20  # no scalar is so long: passed over
-_POLYNOMIAL = 0x82F63B78  # of CRC-32C, reflected
 _MASK = 0xA282EAD8
 _BATCH_BYTES = 1 << 24  # of records that are checked together
 
@@ -82,15 +81,7 @@ def _checked(data: bytes, places: list[tuple[int, int]]) -> tuple[tuple[bytes, .
 # ---- CRC-32C
 
 
-def _table() -> NDArray[np.uint32]:
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, (table >> 1) ^ np.uint32(_POLYNOMIAL), table >> 1)
-    return table.astype(np.uint32)
-
-
-_CRC = _table()
-_CRC_OF = [int(one) for one in _CRC]
+_CRC = np.array(CRC_TABLE, dtype=np.uint32)
 
 
 def _crcs(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
@@ -104,12 +95,3 @@ def _crcs(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
 def _masked(crc: NDArray[np.uint32]) -> NDArray[np.uint32]:
     turned = (crc >> np.uint32(15)) | (crc << np.uint32(17))
     return np.asarray(turned + np.uint32(_MASK), dtype=np.uint32)
-
-
-def masked_crc(content: bytes) -> int:
-    """As it stands behind the content."""
-    crc = 0xFFFFFFFF
-    for byte in content:
-        crc = crc >> 8 ^ _CRC_OF[(crc ^ byte) & 0xFF]
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF

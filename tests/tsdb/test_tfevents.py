@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raydiag import event_file
 from raydiag.model import Status
 from raydiag.tsdb import tfevents, tfrecords
 from raydiag.tsdb.tfevents import Events
@@ -35,7 +36,7 @@ def events(path: Path) -> Events:
 
 def test_checksums_are_crc_32c() -> None:
     assert files.crc32c(b"123456789") == 0xE3069283  # the check value of the algorithm
-    assert files.record(b"123456789")[-4:] == struct.pack("<I", tfrecords.masked_crc(b"123456789"))
+    assert files.record(b"123456789")[-4:] == struct.pack("<I", event_file.masked_crc(b"123456789"))
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))

@@ -1,0 +1,227 @@
+"""Does a plugin file pass, before it is rolled out: what the exporter would do with it, once.
+
+The same reader, the same limits, the same parser as in the exporter; a plugin that prints a state
+is run a second time with it, since that is the run that all later ones are like.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Optional
+
+from raydiag import sandbox
+from raydiag.errors import CannotRun
+from raydiag.exporter import foreign, foreign_run, naming, plugin_files
+from raydiag.exporter.metrics import REGISTRY, metric_of
+from raydiag.exporter.plugin_files import PYTHON, SHELL
+from raydiag.model import Status
+from raydiag.probes import FILES
+
+_SLOW_S = 5.0  # of the 10 s that a plugin has
+_MOST_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class CheckedMetric:
+    name: str
+    type: str
+    labels: tuple[str, ...]  # names, "host" included
+    series: int
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One file. It passes when there are no problems."""
+
+    path: str
+    kind: str = ""  # "shell", "python", "program"; "" when it cannot be told
+    digest: str = ""  # SHA-256 of the content
+    size_bytes: int = 0
+    was_run: bool = False
+    duration_s: Optional[float] = None  # of the first run
+    not_here: bool = False  # it asked not to be run on this node (exit status 99)
+    problems: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    metrics: Sequence[CheckedMetric] = ()
+
+    @property
+    def passes(self) -> bool:
+        return not self.problems
+
+
+def check(paths: Sequence[str], host: str, may_run: bool = True, root: str = "/") -> list[Checked]:
+    """Check each file, in that order. Raises CannotRun for one that is not there."""
+    for path in paths:
+        if not os.path.lexists(path):
+            raise CannotRun(f"{path}: no such file")
+    checked = [_check(os.path.abspath(path), host, may_run, root) for path in paths]
+    return list(_apart(checked))
+
+
+def _check(path: str, host: str, may_run: bool, root: str) -> Checked:
+    found = _ask(foreign.Ask("", path, FILES, 5.0, {"look_at": path}))
+    if "failed" in found:
+        return Checked(path, problems=(found["failed"][1],))
+    checked = Checked(path, found["kind"], found["digest"], found["signature"][1])
+    warnings = list(_about_file(path, found))
+    if not may_run:
+        return replace(_syntax_only(checked, path, found), warnings=warnings)
+    began = time.monotonic()
+    request = foreign.request(path, found, host, root, check=True)
+    answer = _run(path, found, request)
+    duration_s = time.monotonic() - began
+    if answer.get("state") and answer["failed"] is None:
+        again = _run(path, found, {**request, "check": False, "state": answer["state"]})
+        if again["failed"] is not None:
+            again["failed"][1] = f"run a second time, with its own state: {again['failed'][1]}"
+            answer = {**answer, "failed": again["failed"]}
+    problems = list(_problems(answer, found))
+    if duration_s > _SLOW_S and not problems:
+        warnings.append(f"took {duration_s:.1f} s of the {found['timeout_s']:g} s that it has")
+    metrics = _metrics(answer)
+    warnings += _advice(answer)
+    doubles, remarks = _of_ours(metrics, found["kind"])
+    return replace(
+        checked,
+        was_run=not answer.get("syntax"),
+        duration_s=round(duration_s, 3),
+        not_here=bool(answer.get("not_here")),
+        problems=(*problems, *doubles),
+        warnings=(*warnings, *remarks),
+        metrics=metrics,
+    )
+
+
+def _about_file(path: str, found: Mapping[str, Any]) -> Iterator[str]:
+    name = os.path.basename(path)
+    if found["mode"] & 0o002:
+        yield "anybody may write to this file, and the exporter runs it"
+    if name.endswith(".sh") and found["kind"] != SHELL:
+        yield f"runs as a plain program: the name does not end in {plugin_files.SHELL_SUFFIX}"
+    if found["content"] is None:
+        yield "too large for a copy: while a new version is broken, nothing runs in its stead"
+    if name.startswith(".") or name.endswith(plugin_files.COPIES):
+        yield "under this name the exporter passes it over"
+
+
+def _syntax_only(checked: Checked, path: str, found: Mapping[str, Any]) -> Checked:
+    """What can be said without running it; of Python that was said when it was looked at."""
+    if not found["is_script"]:
+        return checked
+    answer = _ask(foreign.Ask("", path, plugin_files.PLUGINS, 8.0, {"syntax_of": path}))
+    return replace(checked, problems=(answer["failed"][1],) if answer["failed"] else ())
+
+
+def _run(path: str, found: Mapping[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    limit_s = found["timeout_s"] + 3.0
+    return _ask(foreign.Ask("", path, found["reader"], limit_s, request))
+
+
+def _ask(ask: foreign.Ask) -> dict[str, Any]:
+    """Have a guarded reader of its own answer; one that does not is abandoned."""
+    reader = sandbox.Reader(_serve, ask.reader)
+    deadline = time.monotonic() + ask.timeout_s
+    failed: dict[str, Any] = {"samples": [], "timed_out": True}
+    try:
+        reader.ask(ask.request, sandbox.tag(f"check {os.getpid()} {ask.source}"), None)
+        while (left_s := deadline - time.monotonic()) > 0:
+            select.select([reader], [], [], left_s)
+            for message in reader.receive():
+                if "answer" in message:
+                    return dict(message["answer"])
+        failed["failed"] = [Status.TIMEOUT.value, f"no answer within {ask.timeout_s:g} s"]
+    except (EOFError, OSError) as error:
+        failed["failed"] = [Status.ERROR.value, f"the guarded reader: {error}"]
+    finally:
+        stuck = reader.abandon()
+    if stuck:
+        failed["failed"][1] += f"; it hangs in the kernel (pid {reader.pid}) and was abandoned"
+    return failed
+
+
+def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield {"answer": foreign_run.answer(request)}
+
+
+def _problems(answer: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    if answer["failed"] is not None:
+        yield answer["failed"][1]
+    elif answer.get("changed"):
+        yield "the file was written while it was checked"
+    if answer.get("left"):
+        pids = ", ".join(map(str, answer["left"]))
+        yield f"it left processes that hang in the kernel and cannot be ended: {pids}"
+    for source, status, reason in answer.get("unread", ()):
+        if found["kind"] == PYTHON and status not in (Status.NO_DATA.value, Status.DENIED.value):
+            yield f"could not read {source}: {reason}"
+
+
+def _metrics(answer: Mapping[str, Any]) -> list[CheckedMetric]:
+    declared = foreign_run.metrics(answer.get("declared", {}), answer["samples"])
+    found: dict[str, list[Any]] = {}
+    for name, labels, _, _ in answer["samples"]:
+        found.setdefault(name, []).append(labels)
+    return [
+        CheckedMetric(name, _type(name, declared), tuple(sorted({*labels[0], "host"})), len(labels))
+        for name, labels in found.items()
+    ]
+
+
+def _type(name: str, declared: Mapping[str, Any]) -> str:
+    metric = declared.get(name) or metric_of(name)
+    return str(metric.type) if metric else "untyped"
+
+
+def _advice(answer: Mapping[str, Any]) -> list[str]:
+    """On names that are not ours: those are as they are."""
+    declared = {
+        metric: (kind, text)
+        for name, (metric, kind, text) in answer.get("declared", {}).items()
+        if metric_of(name) is None
+    }
+    return [
+        f"{metric}: {line}"
+        for metric, (kind, text) in declared.items()
+        for line in naming.advice(metric, kind, text)
+    ]
+
+
+def _of_ours(metrics: Iterable[CheckedMetric], kind: str) -> tuple[list[str], list[str]]:
+    """Metrics that raydiag's exporter has itself: what is wrong, and what is to be known.
+
+    For the shell exporter a plugin has to have them; in raydiag's own, series that it exports by
+    itself are refused from anybody else.
+    """
+    ours = [metric for metric in metrics if metric.name in REGISTRY]
+    wrong = [
+        f"{one.name} is a {REGISTRY[one.name].type} in raydiag's exporter, and here a {one.type}"
+        for one in ours
+        if one.type not in ("untyped", REGISTRY[one.name].type)
+    ]
+    if not ours:
+        return wrong, []
+    names = [metric.name for metric in ours]
+    shown = ", ".join(names[:_MOST_SHOWN]) + (" ..." if len(names) > _MOST_SHOWN else "")
+    text = f"raydiag's exporter has these metrics itself and refuses them from a plugin: {shown}"
+    if kind == SHELL:
+        return wrong, [f"{text} (fine for the shell exporter)"]
+    return [*wrong, text], []
+
+
+def _apart(checked: Sequence[Checked]) -> Iterator[Checked]:
+    """With metrics that two of the files have, and plugins of the same name."""
+    owners: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for one in checked:
+        problems = list(one.problems)
+        name = os.path.splitext(os.path.basename(one.path))[0]
+        if names.setdefault(name, one.path) != one.path:
+            problems.append(f"{names[name]} makes a plugin of the same name, {name}")
+        for metric in one.metrics:
+            if owners.setdefault(metric.name, one.path) != one.path:
+                problems.append(f"{owners[metric.name]} has the metric {metric.name} as well")
+        yield replace(one, problems=tuple(problems))

@@ -1,0 +1,402 @@
+"""The collector: runs every plugin once a cycle, each source by itself, and never waits for one.
+
+Single-threaded. It reads nothing risky itself: each source goes to a guarded reader with a deadline
+of its own. A source that does not answer costs its own series, and is left alone until its reader
+is gone, which is looked at in every cycle: so there is one stuck process for each hung source, for
+ever. Plugins that touch what a driver fault hangs come last, one source at a time, to their first
+hang in a cycle, and not at all while the kernel log shows that fault.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional
+
+from raydiag import sandbox
+from raydiag.errors import ReadError
+from raydiag.exporter import plugins, reading
+from raydiag.exporter.metrics import OWN_PREFIX, Sample
+from raydiag.exporter.page import Page
+from raydiag.exporter.readers import IsHeld, IsStuck, Key, Readers
+from raydiag.exporter.record import Record
+from raydiag.exporter.state import State
+from raydiag.model import Status
+
+if TYPE_CHECKING:
+    from raydiag.exporter.foreign import Ask, Foreign
+
+_SLOW_S = 0.25  # after this long the next source is started beside a slow one
+_MOST_AT_WORK = 8  # readers at once
+_MOST_STUCK = 8  # stuck readers; with that many, what a driver fault hangs is not read
+_MOST_TIMEOUTS = 4  # of its own timeout, for a source whose reader runs or still sends
+_LOCK_RETRY_S = 0.05
+# Probes that read the same sources: under one lock, not both can get stuck in one of them.
+_LOCKED_AS = {"gpu_ras": "ras"}
+
+
+@dataclass(eq=False)
+class _Task:
+    """One source of one plugin, from queue to outcome."""
+
+    record: Record
+    key: Key
+    kind: str  # of its reader
+    timeout_s: float
+    request: dict[str, Any]
+    tag: str
+    is_last: bool = False
+    ask: Optional[Ask] = None  # of a foreign plugin, or of a look at a directory of them
+    outcome: tuple[Status, str] = (Status.ERROR, "the guarded reader gave no answer")
+    started: float = 0.0
+    due: float = 0.0  # when it is abandoned
+    not_before: float = 0.0
+    waiting_since: float = 0.0
+    reader: Optional[sandbox.Reader] = None
+
+    @property
+    def name(self) -> str:
+        return self.key[1] or self.key[0]
+
+
+class Collector:
+    """All plugins of one node. `begin` a cycle, then `work` until it is over or the next begins."""
+
+    def __init__(
+        self,
+        own: Sequence[plugins.Plugin],
+        page: Page,
+        state: State,
+        root: str = "/",
+        foreign: Optional[Foreign] = None,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`log` takes a line when a plugin stops going well, and when it does again."""
+        self.page = page
+        self.cycles = 0
+        self._own = {plugin.name: plugin for plugin in own}
+        self._state = state
+        self._root = root.rstrip("/")
+        self._foreign = foreign
+        self._log = log
+        self._records = {plugin.name: Record() for plugin in own}
+        self._readers = Readers(_serve)
+        self._queue: deque[_Task] = deque()
+        self._last: deque[_Task] = deque()
+        self._at_work: list[_Task] = []
+        self._left_alone: set[str] = set()
+        self._problems: dict[str, str] = {}  # of foreign plugins, by path, as was told
+        self._looks = 0  # at directories of foreign plugins, that have not ended
+        self._began = self._ended = 0.0  # monotonic, of this cycle; 0: not yet
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is queued or at work: the cycle is over."""
+        return not (self._queue or self._last or self._at_work)
+
+    def begin(self) -> None:
+        """Queue everything that is not still at work from the cycle before."""
+        self._began, self._ended = time.monotonic(), 0.0
+        self.cycles += 1
+        for plugin, source in self._readers.look_after_stuck():
+            self._log(f"{plugin}: the reader that hung in {source or 'it'} is gone")
+        for one in self._own.values():
+            if not self._records[one.name].sources:
+                self._open(self._own_task(one, "", listing=one.sources is not None))
+        if self._foreign is not None and not self._looks:
+            for ask in self._foreign.looks():
+                self._looks += 1
+                self._queue.append(self._foreign_task(ask, Record()))
+
+    def work(self, timeout_s: float, others: Iterable[int] = ()) -> None:
+        """Go on for so long at most; back at once when one of the descriptors is readable."""
+        now = time.monotonic()
+        self._start_what_may(now)
+        poller = select.poll()
+        for fd in others:
+            poller.register(fd, select.POLLIN)
+        by_fd = {}
+        for task in self._at_work:
+            assert task.reader is not None
+            by_fd[task.reader.fileno()] = task
+            poller.register(task.reader.fileno(), select.POLLIN)
+        waits = [timeout_s, *(task.due - now for task in self._at_work)]
+        if self._queue or self._last:
+            waits.append(_SLOW_S if self._at_work else _LOCK_RETRY_S)
+        ready = poller.poll(max(0.0, min(waits)) * 1000)
+        answered = [by_fd[fd] for fd, _ in ready if fd in by_fd]
+        for task in answered:
+            self._take(task)
+        self._enforce_deadlines(answered)
+        if self.is_idle and not self._ended:
+            self._ended = time.monotonic()
+
+    def duration_s(self) -> float:
+        """How long this cycle took, or has taken so far."""
+        return (self._ended or time.monotonic()) - self._began
+
+    def samples(self, now: float) -> Iterator[Sample]:
+        """What there is to say about the collecting itself; `now` is Unix time."""
+
+        def own(name: str, value: float, **labels: str) -> Sample:
+            return Sample(OWN_PREFIX + name, labels, value)
+
+        for name, record in self._records.items():
+            yield from record.samples(name, self.page.series(name))
+        stuck = self._readers.stuck
+        yield own("abandoned_readers", len(stuck))
+        yield own("abandoned_readers_total", self._readers.abandoned)
+        for (name, source), one in stuck.items():
+            age_s = round(time.monotonic() - one.since, 3)
+            yield own("stuck_source_seconds", age_s, plugin=name, source=source or name)
+        yield own("cycles_total", self.cycles)
+        yield own("cycle_timestamp_seconds", round(now, 3))
+        if self._foreign is not None:
+            yield from self._foreign.samples(now)
+
+    def close(self) -> None:
+        """End all readers; those that are stuck stay behind, as they must."""
+        at_work = [task.reader for task in self._at_work if task.reader is not None]
+        for reader in at_work:
+            reader.kill()
+        for reader in at_work:
+            reader.abandon(patience_s=0.2)
+        self._readers.close()
+
+    # ---- tasks
+
+    def _own_task(self, plugin: plugins.Plugin, source: str, listing: bool = False) -> _Task:
+        request = {"plugin": plugin.name, "source": source, "listing": listing, "root": self._root}
+        locked_as = _LOCKED_AS.get(plugin.name, plugin.name)
+        return _Task(
+            record=self._records[plugin.name],
+            key=(plugin.name, source),
+            kind=plugin.reader,
+            timeout_s=plugin.timeout_s,
+            request=request,
+            tag=sandbox.tag(f"{locked_as}:{self._root}{source}"),
+            is_last=plugin.last,
+        )
+
+    def _foreign_task(self, ask: Ask, record: Record) -> _Task:
+        return _Task(
+            record=record,
+            key=(ask.plugin, ask.source),
+            kind=ask.reader,
+            timeout_s=ask.timeout_s,
+            request={"ask": ask.request},
+            tag=sandbox.tag(f"{ask.plugin}:{ask.source}"),
+            ask=ask,
+        )
+
+    def _open(self, task: _Task) -> None:
+        """Queue a source of a plugin."""
+        task.record.open()
+        (self._last if task.is_last else self._queue).append(task)
+
+    def _start_what_may(self, now: float) -> None:
+        turns = len(self._queue) + len(self._last)
+        while turns > 0 and len(self._at_work) < _MOST_AT_WORK:
+            turns -= 1
+            if any(now - task.started < _SLOW_S for task in self._at_work):
+                return
+            if self._queue:
+                queue = self._queue
+            elif self._last and not any(task.is_last for task in self._at_work):
+                queue = self._last
+            else:
+                return
+            task = queue.popleft()
+            if now < task.not_before or not self._start(task, now):
+                queue.append(task)
+
+    def _start(self, task: _Task, now: float) -> bool:
+        """Put a reader to work on it; False: not now, since another one is at work on it."""
+        reason = self._why_not() if task.is_last else ""
+        if reason:
+            self._leave_out(task, f"not read: {reason}")
+            return True
+        if task.ask is None:
+            task.request["left_alone"] = sorted(self._left_alone)
+            task.request["state"] = self._state.get(task.key[0])
+        task.waiting_since = task.waiting_since or now
+        task.record.started = task.record.started or now
+        is_over = now - task.waiting_since >= task.timeout_s + _SLOW_S
+        look = is_over or task.waiting_since == now
+        try:
+            task.reader = self._readers.start(task.key, task.tag, task.kind, task.request, look)
+        except IsStuck as stuck:
+            self._leave_out(task, f"not read: {stuck}")
+        except IsHeld as held:
+            if not is_over:
+                task.not_before = now + _LOCK_RETRY_S
+                return False
+            self._leave_out(task, f"not read: {held}")
+        except OSError as error:
+            self._fail(task, Status.ERROR, f"no guarded reader: {error}")
+        else:
+            task.started, task.due = now, now + task.timeout_s
+            self._at_work.append(task)
+        return True
+
+    def _why_not(self) -> str:
+        """Why nothing that a driver fault hangs may be read; empty when it may."""
+        for name in self._own:
+            fault = self._state.get(name).get("driver_fault")
+            if fault:
+                return f"{fault} in the kernel log shows the driver fault"
+        if len(self._readers.stuck) >= _MOST_STUCK:
+            return f"{len(self._readers.stuck)} readers are stuck on this node already"
+        return ""
+
+    # ---- answers
+
+    def _take(self, task: _Task) -> None:
+        """Book what a reader sent."""
+        assert task.reader is not None
+        try:
+            messages = task.reader.receive()
+        except EOFError as error:
+            self._at_work.remove(task)
+            task.reader.abandon()
+            self._fail(task, Status.ERROR, str(error))
+            return
+        for message in messages:
+            if "answer" in message:
+                self._book(task, message["answer"])
+            elif "sources" in message:
+                task.outcome = (Status.OK, "")
+                for source in message["sources"]:
+                    self._open(self._own_task(self._own[task.key[0]], source))
+            elif "failed" in message:  # a listing, or an answer that JSON does not know
+                task.outcome = (Status(message["failed"][0]), message["failed"][1])
+            elif "end" in message:
+                self._at_work.remove(task)
+                self._readers.rest(task.reader, task.kind)
+                self._end(task, *task.outcome)
+
+    def _book(self, task: _Task, answer: Mapping[str, Any]) -> None:
+        if task.ask is not None:
+            self._book_foreign(task, task.ask, answer)
+            return
+        record, name = task.record, task.key[0]
+        new = set(answer["left_alone"]) - self._left_alone
+        self._left_alone |= new
+        record.left_alone += len(new)
+        if answer["state"] is not None:
+            self._state.put(name, answer["state"])
+        status, reason = answer["failed"] or ("ok", "")
+        task.outcome = (Status(status), reason)
+        samples = [Sample(*one) for one in answer["samples"]]
+        if samples or task.outcome[0] in (Status.OK, Status.NO_DATA):
+            refused = self.page.put(name, task.key[1], samples, time.monotonic())
+            record.rejected += len(refused)
+
+    def _book_foreign(
+        self, task: _Task, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str = ""
+    ) -> None:
+        """Hand an answer (None: there is none, and why) to the foreign plugins; do as they say."""
+        assert self._foreign is not None
+        if not ask.plugin:
+            self._looked(ask, answer, reason)
+            task.outcome = (Status.OK, "")
+            return
+        outcome = self._foreign.took(ask, answer, time.time(), reason)
+        record = task.record
+        if outcome.is_new:
+            self.page.drop(ask.plugin)  # its metrics may have changed their types
+        if outcome.samples is not None:
+            now = time.monotonic()
+            refused = self.page.put(ask.plugin, "", outcome.samples, now, outcome.declared)
+            record.rejected += len(refused) + len(outcome.refused)
+        if outcome.then is not None:
+            self._open(self._foreign_task(outcome.then, record))
+        if outcome.measured_at is not None:
+            record.last_success = outcome.measured_at
+        task.outcome = (outcome.status, outcome.reason)
+
+    def _looked(self, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str) -> None:
+        """A look at a directory has ended; after the last of them the plugins run."""
+        assert self._foreign is not None
+        for name in self._foreign.looked(ask, answer, reason):
+            self.page.drop(name)
+            self._records.pop(name, None)
+        self._looks -= 1
+        if self._looks:
+            return
+        problems = self._foreign.problems()
+        for path, why in problems.items() - self._problems.items():
+            self._log(f"{path}: {why}")
+        self._problems = problems
+        for one in self._foreign.asks():
+            record = self._records.setdefault(one.plugin, Record())
+            if not record.sources:
+                self._open(self._foreign_task(one, record))
+
+    def _enforce_deadlines(self, answered: Sequence[_Task]) -> None:
+        now = time.monotonic()
+        for task in [task for task in self._at_work if now >= task.due]:
+            assert task.reader is not None
+            # Slow is not hung: on a node whose CPUs are all taken we get little of them.
+            alive = task in answered or task.reader.is_runnable()
+            if alive and now - task.started < _MOST_TIMEOUTS * task.timeout_s:
+                task.due = now + task.timeout_s / 4
+                continue
+            self._at_work.remove(task)
+            reason = f"no answer within {now - task.started:.1f} s"
+            what = self._readers.abandon(task.reader, task.key, task.started)
+            self._fail(task, Status.TIMEOUT, f"{reason}; {what}" if what else reason)
+            while task.is_last and self._last:
+                reason = f"not read: {task.name} hung, and this may hang likewise"
+                self._leave_out(self._last.popleft(), reason)
+
+    def _fail(self, task: _Task, status: Status, reason: str) -> None:
+        """End a source that gave no answer."""
+        task.outcome = (status, reason)
+        if task.ask is not None:
+            self._book_foreign(task, task.ask, None, reason)
+        self._end(task, *task.outcome)
+
+    def _leave_out(self, task: _Task, reason: str) -> None:
+        """End a source that was not read at all: the plugin does not go well, but fails no more."""
+        if task.ask is not None and not task.ask.plugin:
+            self._looked(task.ask, None, reason)
+        task.record.trouble = task.record.trouble or reason
+        self._end(task, Status.OK, "")
+
+    def _end(self, task: _Task, status: Status, reason: str) -> None:
+        """A source has ended; with the last one, the plugin's run has."""
+        if not task.record.sources:
+            return  # a look at a directory, which is no plugin
+        line = task.record.end(status, reason, is_dated=task.ask is None)
+        if line:
+            self._log(f"{task.key[0]}: {line}")
+
+
+_files: dict[str, reading.NodeFiles] = {}  # in a reader: by root
+
+
+def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """In the reader: run one plugin on one source, or list a plugin's sources."""
+    if "ask" in request:
+        from raydiag.exporter import foreign_run  # with what starts programs
+
+        yield {"answer": foreign_run.answer(request["ask"])}
+        return
+    plugin = plugins.load(request["plugin"])
+    root = request["root"]
+    files = _files.get(root) or _files.setdefault(root, reading.NodeFiles(root))
+    files.left_alone.update(request["left_alone"])
+    if not request["listing"]:
+        yield {"answer": reading.run(plugin, request["source"], files, request["state"])}
+        return
+    try:
+        assert plugin.sources is not None
+        yield {"sources": list(plugin.sources(files))}
+    except ReadError as error:
+        yield {"failed": [error.status.value, str(error)]}
+    except Exception as error:
+        yield {"failed": [Status.ERROR.value, f"{type(error).__name__}: {error}"]}

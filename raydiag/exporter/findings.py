@@ -1,0 +1,287 @@
+"""What is wrong with the exporter of this node: rules over what `status` saw, pure functions.
+
+The rules that hold for every node come first (`rules.exporter`). What a look at the node itself
+adds: what raydiag's exporter says of its plugins, the watchdog's log, and leftovers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+from raydiag.exporter.exposition import Line
+from raydiag.exporter.metrics import OWN_PREFIX
+from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
+from raydiag.probes.exporter import FILE, Exporter, Process
+from raydiag.rules import judge
+
+MOST_RESTARTS = 50  # then the shell exporter's watchdog, and raydiag's, give up
+TWO_CYCLES_S = 22.0  # of the shell exporter; up to 12 s each
+_RECENT_S = 3600.0
+_OLD_INTERVALS = 2
+
+
+@dataclass(frozen=True)
+class PluginState:
+    """What raydiag's exporter says of one plugin."""
+
+    name: str
+    up: Optional[bool]  # None: it does not say
+    last_success: Optional[float]  # Unix seconds
+    failures: int  # since the exporter started
+    timeouts: int
+    new_timeouts: int  # between the looks
+    series: int
+    disabled: bool
+    outdated: bool
+    reload_errors: int
+    replay_age_s: Optional[float]
+
+
+@dataclass(frozen=True)
+class Served:
+    """What raydiag's exporter says of itself; all empty for another one."""
+
+    is_there: bool = False
+    version: str = ""
+    interval_s: Optional[float] = None
+    page_age_s: Optional[float] = None
+    cycle_time: Optional[float] = None  # Unix seconds, end of the last cycle
+    abandoned_readers: int = 0  # that hang now
+    plugins: Sequence[PluginState] = ()
+    stuck: Sequence[tuple[str, str, float]] = ()  # plugin, source, seconds
+
+    @classmethod
+    def of(cls, lines: Sequence[Line], before: Sequence[Line]) -> Served:
+        """`before` are the lines of the first look."""
+        if not lines:
+            return cls()
+        now, first = _Own(lines), _Own(before)
+        names = sorted(now.labelled("plugin_up") | now.labelled("plugin_disabled"))
+        version = (dict(line.labels).get("version", "") for line in now.of("build_info"))
+        stuck = [(dict(line.labels), line.value) for line in now.of("stuck_source_seconds")]
+        return cls(
+            is_there=True,
+            version=next(version, ""),
+            interval_s=now.value("interval_seconds"),
+            page_age_s=now.value("page_age_seconds"),
+            cycle_time=now.value("cycle_timestamp_seconds"),
+            abandoned_readers=int(now.value("abandoned_readers") or 0),
+            plugins=[_plugin(name, now, first) for name in names],
+            stuck=[(one.get("plugin", ""), one.get("source", ""), age) for one, age in stuck],
+        )
+
+
+class _Own:
+    """The exporter's lines about itself, by name."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._lines: dict[str, list[Line]] = {}
+        for line in lines:
+            self._lines.setdefault(line.name[len(OWN_PREFIX) :], []).append(line)
+
+    def of(self, name: str) -> Sequence[Line]:
+        return self._lines.get(name, ())
+
+    def labelled(self, name: str) -> set[str]:
+        return {dict(line.labels).get("plugin", "") for line in self.of(name)}
+
+    def value(self, name: str, plugin: Optional[str] = None) -> Optional[float]:
+        for line in self.of(name):
+            if plugin is None or dict(line.labels).get("plugin") == plugin:
+                return line.value if abs(line.value) < 1e15 else None
+        return None
+
+
+def _plugin(name: str, now: _Own, first: _Own) -> PluginState:
+    def count(fact: str, own: _Own = now) -> int:
+        return int(own.value(fact, name) or 0)
+
+    up = now.value("plugin_up", name)
+    timeouts = count("plugin_timeouts_total")
+    return PluginState(
+        name=name,
+        up=None if up is None else bool(up),
+        last_success=now.value("plugin_last_success_timestamp_seconds", name),
+        failures=count("plugin_failures_total"),
+        timeouts=timeouts,
+        new_timeouts=max(0, timeouts - count("plugin_timeouts_total", first)),
+        series=count("plugin_series"),
+        disabled=bool(count("plugin_disabled")),
+        outdated=bool(count("plugin_outdated")),
+        reload_errors=count("plugin_reload_errors_total"),
+        replay_age_s=now.value("plugin_replay_age_seconds", name),
+    )
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What the watchdog's log says, of what is left of it."""
+
+    restarts: Sequence[Sequence[float]] = ()  # Unix seconds, exit code, number; oldest first
+    gave_up: bool = False
+    log: str = ""  # path; "" where none was found
+    lines: Sequence[str] = field(default=())  # the last ones
+
+    @property
+    def number(self) -> int:
+        """Of the last restart; 0 where the log has none."""
+        return int(self.restarts[-1][2]) if self.restarts else 0
+
+    @property
+    def left(self) -> Optional[int]:
+        """Restarts that are left; None where no log was found."""
+        return max(0, MOST_RESTARTS - self.number) if self.log else None
+
+
+def judge_exporter(
+    snapshot: Snapshot,
+    exporter: Optional[Exporter],
+    served: Served,
+    watched: Watched,
+    processes: Sequence[Process],
+) -> Iterator[Finding]:
+    """All that is wrong, in no order. `snapshot` has the looks as samples of the probe."""
+    host = snapshot.nodes[0].node.host
+    general = [one for one in judge(snapshot) if one.failure_class != "exporter-restarting"]
+    yield from general
+    known = {one.failure_class for one in general}
+    if (exporter is None or exporter.answer != "ok") and "exporter-down" not in known:
+        said = "nothing listens on the port" if exporter is None else exporter.reason
+        yield _finding("exporter-down", host, Evidence("exporter", said))
+    yield from _own(host, served, snapshot.time)
+    yield from _restarts(host, watched, snapshot.time)
+    yield from _leftovers(host, exporter, processes, "ghost-data" in known)
+
+
+def standstill(
+    snapshot: Snapshot,
+    first: Optional[Exporter],
+    now: Optional[Exporter],
+    moved: int,
+    compared: int,
+) -> Iterator[Finding]:
+    """Nothing moved in two cycles, not even the duration of a cycle, which always does."""
+    (report,) = snapshot.nodes
+    waited_s = report.probes["exporter"].interval_s
+    if moved or not compared or first is None or now is None or waited_s < TWO_CYCLES_S:
+        return
+    if now.scrape_duration_s is None or first.scrape_duration_s != now.scrape_duration_s:
+        return
+    text = f"none of {compared} hardware series moved within {waited_s:.0f} s"
+    evidence = Evidence(f"http://127.0.0.1:{now.port}/metrics", text, time=snapshot.time)
+    yield _finding("ghost-data", report.node.host, evidence, confidence=Confidence.LIKELY)
+
+
+def _own(host: str, served: Served, now_s: float) -> Iterator[Finding]:
+    limit_s = _OLD_INTERVALS * (served.interval_s or 0.0)
+    if served.page_age_s is not None and limit_s and served.page_age_s > limit_s:
+        text = f"no cycle has ended for {served.page_age_s:.0f} s: only its own lines are served"
+        yield _finding("exporter-down", host, Evidence("page_age_seconds", text))
+    for plugin, source, seconds in served.stuck:
+        text = f"a reader of plugin {plugin} has hung in it for {seconds:.0f} s"
+        onset = now_s - seconds
+        yield _finding("hung-read", host, Evidence(source, text), device=source, onset=onset)
+    stuck = {plugin for plugin, _, _ in served.stuck}
+    for one in served.plugins:
+        if one.up is False and one.timeouts and one.name not in stuck:
+            text = (
+                f"plugin {one.name} missed its deadline {one.timeouts} times, its last run failed"
+            )
+            yield _finding(
+                "exporter-plugin-timeout",
+                host,
+                Evidence("plugin_timeouts_total", text),
+                explanation="Its metrics are missing; plugins run apart, and all others go on.",
+            )
+        elif one.up is False and one.name not in stuck:
+            text = f"the last run of plugin {one.name} failed; {one.failures} runs have"
+            evidence = Evidence("plugin_up", text)
+            yield _finding(
+                "exporter-plugin-skipped",
+                host,
+                evidence,
+                title="A plugin of the metrics exporter fails",
+                explanation="Its metrics are missing until a run goes well.",
+            )
+        if one.outdated:
+            text = f"plugin {one.name}: {one.reload_errors} new versions were refused"
+            yield _finding(
+                "exporter-plugin-skipped",
+                host,
+                Evidence("plugin_outdated", text),
+                title="The new version of a plugin is broken",
+                explanation="The last good version runs on; what was rolled out does not.",
+                next_steps=("See what is wrong with it: raydiag exporter check FILE.",),
+            )
+
+
+def _restarts(host: str, watched: Watched, now_s: float) -> Iterator[Finding]:
+    recent = [one for one in watched.restarts if one[0] >= now_s - _RECENT_S]
+    evidence = tuple(Evidence(watched.log, line) for line in watched.lines)
+    if watched.gave_up:
+        yield _finding("exporter-down", host, Evidence(watched.log, "the watchdog has given up"))
+    elif recent:
+        yield Finding(
+            "exporter-restarting",
+            host=host,
+            severity=Severity.WARNING if len(recent) > 1 else Severity.INFO,
+            onset=recent[0][0],
+            evidence=evidence,
+        )
+    if watched.left is not None and watched.left <= 1 and not watched.gave_up:
+        text = f"{watched.number} of {MOST_RESTARTS} restarts are used up"
+        yield _finding("exporter-restarting", host, Evidence(watched.log, text))
+
+
+def _leftovers(
+    host: str, exporter: Optional[Exporter], processes: Sequence[Process], is_ghost: bool
+) -> Iterator[Finding]:
+    """An HTTP server whose exporter is gone: it outlives a SIGKILL, and goes on serving a file."""
+    loops = {process.pid for process in processes if process.role == "loop"}
+    orphans = [one for one in processes if one.role == "server" and one.parent not in loops]
+    if not orphans or exporter is None or exporter.answer != "ok":
+        return
+    told = "; ".join(
+        f"pid {one.pid}, parent {one.parent}, {one.age_s:.0f} s old" for one in orphans
+    )
+    evidence = Evidence(FILE, f"its HTTP server is a leftover of an earlier exporter: {told}")
+    if not loops and not is_ghost:
+        text = f"{evidence.text}; no exporter writes the file any more"
+        yield _finding("ghost-data", host, Evidence(FILE, text), confidence=Confidence.LIKELY)
+    elif loops:
+        yield _finding(
+            "exporter-restarting",
+            host,
+            evidence,
+            severity=Severity.INFO,
+            explanation="What it serves is kept up to date by the exporter that runs now.",
+        )
+
+
+def _finding(
+    failure_class: str,
+    host: str,
+    evidence: Evidence,
+    *,
+    severity: Severity = Severity.WARNING,
+    confidence: Confidence = Confidence.CONFIRMED,
+    title: str = "",
+    explanation: str = "",
+    next_steps: Sequence[str] = (),
+    device: Optional[str] = None,
+    onset: Optional[float] = None,
+) -> Finding:
+    return Finding(
+        failure_class,
+        host=host,
+        severity=severity,
+        confidence=confidence,
+        evidence=(evidence,),
+        title=title,
+        explanation=explanation,
+        next_steps=next_steps,
+        device=device,
+        onset=onset,
+    )

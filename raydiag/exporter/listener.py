@@ -1,0 +1,87 @@
+"""The address that the exporter serves on: taken once, loopback unless it is said otherwise.
+
+Source: /proc/net/{tcp,tcp6}, /proc/<pid>/{fd,stat} for who has it already
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+from raydiag.errors import CannotRun, ReadError
+from raydiag.host import Host
+from raydiag.probes.listeners import parse_sockets
+from raydiag.procfs import split_stat
+
+_BACKLOG = 64
+_MOST_DESCRIPTORS = 4096
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A listening socket. Raises CannotRun, naming who has the port if that can be seen."""
+    try:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "not a host name"
+        raise CannotRun(f"--listen {address}: {said}") from None
+    family, kind, protocol, _, place = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        where = f"cannot listen on {shown(address, port)}"
+        if error.errno != errno.EADDRINUSE:
+            raise CannotRun(f"{where}: {error.strerror}") from None
+        raise CannotRun(f"{where}: {_whose(port)}") from None
+    return listener
+
+
+def shown(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def is_exposed(listener: socket.socket) -> bool:
+    """Whether others than this machine and its private networks may reach it."""
+    import ipaddress  # for this question only
+
+    address = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0])
+    return address.is_unspecified or not (address.is_private or address.is_link_local)
+
+
+def _whose(port: int) -> str:
+    """Who listens on that port, as far as it can be seen."""
+    host = Host()
+    inodes: set[str] = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            sockets = parse_sockets(host.read_text(table, 16 << 20), table)
+        except ReadError:
+            continue
+        inodes |= {inode for inode, (_, taken) in sockets.items() if taken == port}
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for pid in os.listdir("/proc") if wanted else ():
+        if pid.isdigit() and _holds(host, pid, wanted):
+            return f"{_name(host, pid)} (pid {pid}) has that port"
+    return "somebody has that port already" if wanted else "that port is taken"
+
+
+def _holds(host: Host, pid: str, wanted: set[str]) -> bool:
+    try:
+        for fd in host.listdir(f"/proc/{pid}/fd")[:_MOST_DESCRIPTORS]:
+            if host.readlink(f"/proc/{pid}/fd/{fd}") in wanted:
+                return True
+    except ReadError:
+        pass  # another user's, or gone
+    return False
+
+
+def _name(host: Host, pid: str) -> str:
+    path = f"/proc/{pid}/stat"  # never its command line, which can block
+    try:
+        return split_stat(host.read_text(path, 4096), path)[0]
+    except ReadError:
+        return "a process"

@@ -1,0 +1,246 @@
+"""The exporter's processes: this one collects, a child serves, readers read.
+
+The main process has one thread. In each cycle it hands the server a page when all plugins have
+ended, or after a second without those that have not; what comes later is on the next page. It ends
+when the server does, because an exporter that nobody can ask is none.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
+
+from raydiag import __version__
+from raydiag.errors import CannotRun, UsageError
+from raydiag.exporter import listener, plugins, supervise
+from raydiag.exporter.collector import Collector
+from raydiag.exporter.metrics import OWN_PREFIX, Sample
+from raydiag.exporter.page import OWN, Page, Text
+from raydiag.exporter.server import Server, tls_context
+from raydiag.exporter.signals import Signals
+from raydiag.exporter.state import State, boot_id
+from raydiag.host import Host
+from raydiag.procfs import split_stat
+
+if TYPE_CHECKING:
+    from raydiag.exporter.foreign import Foreign
+
+_PATIENCE_S = 1.0  # for all plugins, before a page goes out without the slow ones
+_NICE = 19
+_LAST_S = 60.0  # for one collection: far more than all deadlines together
+_TIMING = "cycle"  # the plugin whose sample is the duration of the cycle
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Tls:
+    certificate: str
+    key: Optional[str] = None  # None: it is in the file of the certificate
+    client_ca: Optional[str] = None  # None: clients need no certificate
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says."""
+
+    interval_s: float = 10.0
+    only: Sequence[str] = ()  # names of plugins; empty: all
+    skip: Sequence[str] = ()
+    plugin_directories: Sequence[str] = ()
+    state_directory: Optional[str] = None  # None: state ends with the process
+    host: str = ""  # value of the label; "": the node's short name
+    root: str = "/"
+    tensorboard_directory: str = ""
+    address: str = "127.0.0.1"
+    port: int = 9400
+    tls: Optional[Tls] = None
+    pid_file: Optional[str] = None
+
+    @property
+    def label(self) -> str:
+        return self.host or os.uname().nodename.partition(".")[0]
+
+
+class Exporter:
+    """The collector and its page."""
+
+    def __init__(self, settings: Settings, log: Log, keep_state: bool = True) -> None:
+        """Raises UsageError for plugins that do not exist."""
+        self._started = time.time()
+        self._settings = settings
+        self._log = log
+        self._problem = ""
+        _tell_readers(settings)
+        own = [plugins.load(name) for name in chosen(settings.only, settings.skip)]
+        boot = boot_id(Host(settings.root))
+        self.page = Page(settings.label, settings.interval_s)
+        self.state = State(settings.state_directory, settings.label, boot, keep_state)
+        foreign = _foreign(settings)
+        root = settings.root
+        self.collector = Collector(own, self.page, self.state, root, foreign, log)
+        gc.collect()
+        gc.freeze()  # what is shared with readers and server stays shared
+
+    def render(self) -> Text:
+        """The page as of now, once what it tells of is safe from a restart."""
+        self.state.save()
+        if self.state.problem != self._problem:
+            self._problem = self.state.problem
+            self._log(self._problem or "state is written again")
+        now_s = time.monotonic()
+        if self.collector.cycles:
+            timing = Sample("hw_scrape_duration_seconds", {}, round(self.collector.duration_s(), 6))
+            self.page.put(_TIMING, "", [timing], now_s)
+        self.page.put(OWN, "", self._samples(), now_s)
+        return self.page.render(now_s)
+
+    def _samples(self) -> Iterator[Sample]:
+        labels = {"version": __version__, "python": platform.python_version()}
+        yield Sample(f"{OWN_PREFIX}build_info", labels, 1)
+        yield Sample(f"{OWN_PREFIX}start_time_seconds", {}, round(self._started, 3))
+        yield Sample(f"{OWN_PREFIX}interval_seconds", {}, self._settings.interval_s)
+        yield from self.collector.samples(time.time())
+
+
+def run(settings: Settings, log: Log) -> int:
+    """Collect and serve until a signal says to end; returns the exit code: 128 + its number.
+
+    1 when the server has ended. Raises UsageError and CannotRun before anything is served.
+    """
+    supervise.end_with_watchdog()
+    _be_nice()
+    exporter = Exporter(settings, log)
+    tls = settings.tls
+    context = tls_context(tls.certificate, tls.key, tls.client_ca) if tls else None
+    socket = listener.listen(settings.address, settings.port)
+    where = listener.shown(*socket.getsockname()[:2])
+    if listener.is_exposed(socket):
+        who = "clients with a certificate" if tls and tls.client_ca else "whoever reaches this node"
+        log(f"{where} is not loopback or private: {who} can read its metrics")
+    signals = Signals()
+    server = Server(socket, settings.label, context)
+    try:
+        with _pid_file(settings.pid_file):
+            log(f"serving {'https' if tls else 'http'}://{where}/metrics")
+            _serve(exporter, server, signals, settings.interval_s)
+    except EOFError as error:
+        log(str(error))
+        return 1
+    finally:
+        server.stop()
+        exporter.collector.close()
+        exporter.state.save()
+        told = signals.told
+        signals.restore()
+    return 128 + told
+
+
+def collect_once(settings: Settings, log: Log) -> str:
+    """One cycle of all plugins, as text; state is read and not written."""
+    _be_nice()
+    exporter = Exporter(settings, log, keep_state=False)
+    signals = Signals()
+    try:
+        exporter.collector.begin()
+        deadline = time.monotonic() + _LAST_S
+        while not (exporter.collector.is_idle or signals.told or time.monotonic() > deadline):
+            exporter.collector.work(deadline - time.monotonic(), [signals.fileno()])
+        if signals.told:
+            raise KeyboardInterrupt
+        text = exporter.render()
+    finally:
+        exporter.collector.close()
+        signals.restore()
+    return (text.others + text.own).decode()
+
+
+def chosen(only: Sequence[str], skip: Sequence[str]) -> list[str]:
+    """Names of the plugins to run. Raises UsageError for unknown names."""
+    names = plugins.names()
+    for option, asked in (("--only", only), ("--skip", skip)):
+        for name in asked:
+            if name not in names:
+                raise UsageError(f"{option}: no plugin {name!r}; there are: {', '.join(names)}")
+    return [name for name in names if (not only or name in only) and name not in skip]
+
+
+def _serve(exporter: Exporter, server: Server, signals: Signals, interval_s: float) -> None:
+    """The loop. Raises EOFError when the server ended."""
+    collector = exporter.collector
+    server.publish(exporter.render(), time.monotonic(), interval_s)  # that there is an exporter
+    due = time.monotonic()
+    page_due: Optional[float] = None  # of this cycle; None: the page is out
+    is_late = False  # something has not ended when the page went out
+    while not signals.told:
+        now = time.monotonic()
+        if now >= due:
+            collector.begin()
+            due += interval_s * (1 + (now - due) // interval_s)  # cycles that were missed are
+            page_due = now + min(_PATIENCE_S, interval_s / 2)
+        wake = due if page_due is None else min(due, page_due)
+        collector.work(wake - now, [signals.fileno(), server.fileno()])
+        signals.clear()
+        server.flush()
+        is_over = collector.is_idle
+        now = time.monotonic()
+        if (page_due is not None and (is_over or now >= page_due)) or (is_late and is_over):
+            server.publish(exporter.render(), now, interval_s)
+            page_due, is_late = None, not is_over
+
+
+def _tell_readers(settings: Settings) -> None:
+    """What plugins take from the environment, which readers inherit."""
+    from raydiag.exporter.plugins import tensorboard
+
+    if settings.tensorboard_directory:
+        os.environ[tensorboard.DIRECTORY] = settings.tensorboard_directory
+
+
+def _foreign(settings: Settings) -> Optional[Foreign]:
+    if not settings.plugin_directories:
+        return None
+    from raydiag.exporter.foreign import Foreign
+
+    label, root = settings.label, settings.root
+    return Foreign(settings.plugin_directories, label, plugins.names(), root)
+
+
+def _be_nice() -> None:
+    with suppress(OSError):
+        os.nice(_NICE)
+
+
+@contextmanager
+def _pid_file(path: Optional[str]) -> Iterator[None]:
+    """Pid and start time (clock ticks since boot) in a file as long as we run.
+
+    The time is what makes it certain that a process of that pid is the one that wrote the file. A
+    file that somebody else has written since is left. Raises CannotRun when it cannot be written.
+    """
+    if path is None:
+        yield
+        return
+    _, values = split_stat(Host().read_text("/proc/self/stat", 4096), "/proc/self/stat")
+    text = f"{os.getpid()}\n{values[19]}\n"
+    new = f"{path}.{os.getpid()}"
+    try:
+        with open(new, "w", encoding="ascii") as file:
+            file.write(text)
+        os.replace(new, path)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(new)
+        raise CannotRun(f"--pid-file {path}: cannot be written: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        with suppress(OSError), open(path, encoding="ascii") as file:
+            if file.read(64) == text:
+                os.unlink(path)

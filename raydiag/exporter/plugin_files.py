@@ -1,0 +1,212 @@
+"""In a guarded reader: which files of a directory are plugins, and what is in those that changed.
+
+The directory may be on a file system that hangs, so the exporter itself never opens anything in it.
+Content is read where the file's stat has changed since the last look, and travels once.
+
+Which file is a plugin:
+
+| file | is |
+|---|---|
+| `*_metrics_plugin.sh` | a plugin of the shell exporter's protocol, executable or not |
+| `*.py` with `def collect` at its top level | a Python plugin |
+| any other executable file | a program that prints exposition text |
+
+In a directory with files of the first kind, those are the only plugins: the programs beside them
+are the job's own, and what starts a training run must not be started by an exporter. Names that
+begin with a dot, and copies that editors leave (`*~`, `*.bak`, ...), are never plugins.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from raydiag.errors import NoData, ParseError, ReadError
+from raydiag.host import as_read_error
+from raydiag.probes import COMMANDS, FILES, PROCESSES, SOCKETS
+
+SHELL, PYTHON, PROGRAM = "shell", "python", "program"
+SHELL_SUFFIX = "_metrics_plugin.sh"
+COPY_BYTES = 256 << 10  # larger programs run from their place only
+PLUGINS = "plugins"  # the reader that runs programs
+# What editors and package managers leave beside a file.
+COPIES = ("~", ".bak", ".orig", ".rej", ".swp", ".tmp", ".new", ".old", ".rpmsave", ".dpkg-dist")
+TIMEOUT_S = 10.0  # of a program; the shell exporter's own
+
+_MOST_FILES = 200
+_MOST_CONTENT_BYTES = 2 << 20  # in one answer; what is left out comes with the next
+_PROGRAM_BYTES = 256 << 20
+_SETTLED_S = 1.0  # a file that changed less than that ago may be half written
+_KINDS = {"FILES": FILES, "PROCESSES": PROCESSES, "SOCKETS": SOCKETS, "COMMANDS": COMMANDS}
+
+Signature = list[int]  # inode, size, mtime and ctime in ns
+
+
+def scan(directory: str, known: Mapping[str, Sequence[int]], settle: bool) -> dict[str, Any]:
+    """All plugins of a directory: {"files": {name: entry}, "passed_over": {name: reason}}.
+
+    An entry has "signature"; unless that is the one in `known`, also "kind", "digest", "reader",
+    "timeout_s", "content" (base64; None: too large for a copy) or "problem". With `settle`, an
+    entry whose file has just changed in place is left as it was known, and "unsettled". Raises
+    NoData, Denied, ReadError.
+    """
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError as error:
+        raise as_read_error(error, directory) from None
+    names = [name for name in names if not name.startswith(".") and not name.endswith(COPIES)]
+    shell = [name for name in names if name.endswith(SHELL_SUFFIX)]
+    files: dict[str, Any] = {}
+    passed_over = {}
+    if shell:
+        reason = f"in a directory with *{SHELL_SUFFIX} only these are plugins"
+        passed_over = dict.fromkeys((n for n in names if n not in shell and _looks(n)), reason)
+    room = _MOST_CONTENT_BYTES
+    for name in (shell or names)[:_MOST_FILES]:
+        path = os.path.join(directory, name)
+        try:
+            found = entry(path, known.get(name), settle, room)
+        except NoData as error:
+            passed_over[name] = str(error)
+            continue
+        except ReadError as error:
+            found = {"signature": _inode(path), "problem": [error.status.value, str(error)]}
+        room -= len(found.get("content") or "")
+        files[name] = found
+    if len(shell or names) > _MOST_FILES:
+        passed_over[directory] = f"more than {_MOST_FILES} files: the rest was not looked at"
+    return {"files": files, "passed_over": passed_over}
+
+
+def _looks(name: str) -> bool:
+    return name.endswith((".py", ".sh")) or "." not in name
+
+
+def signature(found: os.stat_result) -> Signature:
+    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def _inode(path: str) -> list[int]:
+    """A signature that no file has, so that the next look reads it again."""
+    try:
+        return [os.stat(path).st_ino]
+    except OSError:
+        return []
+
+
+def entry(
+    path: str, known: Any = None, settle: bool = False, room: int = _MOST_CONTENT_BYTES
+) -> dict[str, Any]:
+    """One file as in `scan`. Raises NoData for what is no plugin, ReadError for one to mend."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise as_read_error(error, path) from None
+    name = os.path.basename(path)
+    if not stat.S_ISREG(found.st_mode):
+        what = "a directory" if stat.S_ISDIR(found.st_mode) else "no regular file"
+        if name.endswith((SHELL_SUFFIX, ".py")):
+            raise ReadError(f"{path}: {what}")
+        raise NoData(f"{path}: {what}")
+    if list(known or ()) == signature(found):
+        return {"signature": signature(found)}
+    if settle and _may_be_half(found, known):
+        return {"signature": list(known or ()), "unsettled": True}
+    kind = _kind(name, found)
+    content, digest = _read(path, found.st_size)
+    told = {"signature": signature(found), "kind": kind, "reader": PLUGINS, "timeout_s": TIMEOUT_S}
+    told.update(mode=found.st_mode, digest=digest, is_script=kind == SHELL or _is_script(content))
+    if kind == PYTHON:
+        told["reader"], told["timeout_s"] = python_header(content, path)
+    elif kind == PROGRAM:
+        _check_executable(path, content)
+    if len(content) > COPY_BYTES and kind == PROGRAM:
+        return {**told, "content": None}
+    if len(content) > COPY_BYTES:
+        raise ParseError(f"{path}: {found.st_size} bytes; a script may have {COPY_BYTES}")
+    if len(content) > room:
+        return {"signature": list(known or ())}  # the next look takes it
+    return {**told, "content": base64.b64encode(content).decode()}
+
+
+def _may_be_half(found: os.stat_result, known: Any) -> bool:
+    """Whether somebody may still write to it; another inode of a known name came by a rename."""
+    was_replaced = bool(known) and known[0] != found.st_ino
+    return not was_replaced and 0 <= time.time() - found.st_mtime < _SETTLED_S
+
+
+def _kind(name: str, found: os.stat_result) -> str:
+    if name.endswith(SHELL_SUFFIX):
+        return SHELL
+    return PYTHON if name.endswith(".py") else PROGRAM
+
+
+def _is_script(content: bytes) -> bool:
+    """Whether its first line has a shell run it whose syntax bash knows."""
+    words = content.partition(b"\n")[0].replace(b"/", b" ").split()
+    return content.startswith(b"#!") and bool({b"bash", b"sh", b"dash"} & set(words))
+
+
+def _check_executable(path: str, content: bytes) -> None:
+    """Raises NoData for what is plainly no program, Denied for one that we may not run."""
+    if os.access(path, os.X_OK):
+        return
+    if content.startswith((b"#!", b"\x7fELF")):
+        raise ReadError(f"{path}: a program, and not executable")
+    raise NoData(f"{path}: not executable")
+
+
+def _read(path: str, size: int) -> tuple[bytes, str]:
+    """The content, of a long file its beginning, and the SHA-256 of all of it."""
+    if size > _PROGRAM_BYTES:
+        raise ParseError(f"{path}: {size} bytes are no plugin")
+    digest, head = hashlib.sha256(), b""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            while chunk := file.read(1 << 16):
+                digest.update(chunk)
+                head += chunk if len(head) <= COPY_BYTES else b""
+    except OSError as error:
+        raise as_read_error(error, path) from None
+    return head, digest.hexdigest()
+
+
+def python_header(content: bytes, path: str) -> tuple[str, float]:
+    """Reader and time limit that the file's `@plugin(...)` asks for; nothing of it is run.
+
+    Raises NoData for a file without `collect`, ParseError for one that is no Python.
+    """
+    try:
+        tree = ast.parse(content, filename=path)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ParseError(f"{path}: not Python: {said}{line}") from None
+    found = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "collect"]
+    if not found:
+        raise NoData(f"{path}: no function `collect` at its top level")
+    options = dict(_options(found[-1]))
+    reader = options.get("reader", FILES)
+    timeout_s = options.get("timeout_s", 2.0)
+    if reader not in _KINDS.values():
+        raise ParseError(f"{path}: no kind of reader {reader!r}")
+    if not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= 60:
+        raise ParseError(f"{path}: no time limit of up to 60 s: {timeout_s!r}")
+    return str(reader), float(timeout_s)
+
+
+def _options(function: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
+    for call in function.decorator_list:
+        for keyword in call.keywords if isinstance(call, ast.Call) else ():
+            if keyword.arg in ("reader", "timeout_s"):
+                try:
+                    yield keyword.arg, ast.literal_eval(keyword.value)
+                except ValueError:
+                    yield keyword.arg, _KINDS.get(ast.unparse(keyword.value).rpartition(".")[2], "")

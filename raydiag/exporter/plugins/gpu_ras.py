@@ -1,0 +1,32 @@
+"""Error counters of AMD GPUs' blocks: HBM ECC, XGMI and the engines.
+
+Each read is a question to the hardware, on the path that a driver fault hangs: so these come last,
+one GPU at a time, of the five blocks that have metrics only.
+
+Source: see `raydiag.probes.ras`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Union
+
+from raydiag.exporter.metrics import Sample
+from raydiag.exporter.plugins import plugin
+from raydiag.host import Host
+from raydiag.model import Unread
+from raydiag.probes.ras import ras_counts, ras_directories
+
+_BLOCKS = ("umc", "xgmi", "gfx", "mmhub", "sdma")
+
+
+@plugin(last=True, sources=ras_directories)
+def collect(host: Host, source: str) -> Iterator[Union[Sample, Unread]]:
+    for item in ras_counts(host, source, _BLOCKS):
+        if isinstance(item, Unread):
+            yield item
+            continue
+        for key, count in (("ue", item.ue), ("ce", item.ce)):
+            if count is not None:
+                name = f"hw_gpu_ras_{item.block}_{key}_total"
+                yield Sample(name, {"gpu": str(item.gpu)}, count)

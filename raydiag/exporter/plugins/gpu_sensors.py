@@ -1,0 +1,51 @@
+"""Temperature, power, clocks and memory of AMD GPUs.
+
+Source: see `raydiag.probes.gpu_sensors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Union
+
+from raydiag.amdgpu import amdgpu_addresses, device_directory, hwmon_directory
+from raydiag.errors import NoData
+from raydiag.exporter.metrics import Sample
+from raydiag.exporter.plugins import plugin
+from raydiag.host import Host
+from raydiag.model import Unread
+from raydiag.probes.gpu_sensors import SensorFiles
+
+
+def gpus(host: Host) -> Sequence[str]:
+    """PCI address of each GPU in index order: one that hangs costs no other its series."""
+    addresses = amdgpu_addresses(host)
+    if not addresses:
+        raise NoData("no amdgpu device on this node")
+    return addresses
+
+
+@plugin(sources=gpus)
+def collect(host: Host, source: str) -> Iterator[Union[Sample, Unread]]:
+    """A sensor that is not there gives no sample, and no Unread: that differs between models."""
+    gpu = {"gpu": str(amdgpu_addresses(host).index(source))}
+    files = SensorFiles(host)
+    hwmon = hwmon_directory(host, source)
+    if hwmon:
+        _, temperature_c = files.temperature(hwmon)
+        yield from _sample("hw_gpu_temperature_celsius", gpu, temperature_c)
+        power_w, _ = files.power(hwmon)
+        yield from _sample("hw_gpu_power_watts", gpu, power_w)
+        for number, clock in ((1, "sclk"), (2, "mclk")):
+            mhz = files.scaled(f"{hwmon}/freq{number}_input", 1e6)
+            yield from _sample("hw_gpu_clock_mhz", {**gpu, "type": clock}, mhz)
+    device = device_directory(host, source)
+    for what in ("used", "total"):
+        count = files.integer(f"{device}/mem_info_vram_{what}")
+        yield from _sample(f"hw_gpu_vram_{what}_bytes", gpu, count)
+    yield from files.unread
+
+
+def _sample(name: str, labels: dict[str, str], value: Union[int, float, None]) -> Iterator[Sample]:
+    if value is not None:
+        yield Sample(name, labels, value)

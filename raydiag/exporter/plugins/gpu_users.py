@@ -1,0 +1,18 @@
+"""How many processes have the GPU compute device open; 0 where there is no such driver.
+
+Source: names in /sys/class/kfd/kfd/proc
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raydiag.exporter.metrics import Sample
+from raydiag.exporter.plugins import plugin
+from raydiag.host import Host
+from raydiag.probes.gpu_users import kfd_pids
+
+
+@plugin()
+def collect(host: Host) -> Iterator[Sample]:
+    yield Sample("hw_gpu_user_processes", {}, len(kfd_pids(host) or ()))

@@ -1,0 +1,29 @@
+"""Bytes, errors and drops of network interfaces.
+
+Of every interface but loopback, Docker's bridge and those that end in a container.
+
+Source: /proc/net/dev (proc(5))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raydiag.exporter.metrics import Sample
+from raydiag.exporter.plugins import plugin
+from raydiag.host import Host
+from raydiag.probes.network import DEV, parse_interfaces
+
+_COLUMNS = {"bytes": "bytes", "errors": "errors", "dropped": "drop"}
+
+
+@plugin()
+def collect(host: Host) -> Iterator[Sample]:
+    interfaces = parse_interfaces(host.read_text(DEV, 4 << 20), left_out=("veth",))
+    for device, counters in interfaces.items():
+        if device == "docker0":
+            continue
+        for column, name in _COLUMNS.items():
+            for way in ("rx", "tx"):
+                value = counters[f"{way}_{column}"]
+                yield Sample(f"hw_net_{way}_{name}_total", {"device": device}, value)

@@ -1,0 +1,37 @@
+"""TCP as the kernel counts it: retransmissions, resets, connections that were not accepted.
+
+Source: /proc/net/snmp, /proc/net/netstat (proc(5)), of the exporter's network namespace
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Union
+
+from raydiag.errors import NoData
+from raydiag.exporter.metrics import Sample
+from raydiag.exporter.plugins import plugin
+from raydiag.host import Host
+from raydiag.model import Unread
+from raydiag.probes.network import tcp_counters
+
+_NAMES = {
+    "RetransSegs": "hw_tcp_retransmits_total",
+    "ListenOverflows": "hw_tcp_listen_overflows_total",
+    "ListenDrops": "hw_tcp_listen_drops_total",
+    "EstabResets": "hw_tcp_estab_resets_total",
+    "TCPAbortOnTimeout": "hw_tcp_abort_on_timeout_total",
+}
+
+
+@plugin()
+def collect(host: Host) -> Iterator[Union[Sample, Unread]]:
+    """Raises NoData when the kernel counts nothing of TCP here."""
+    unread: list[Unread] = []
+    counters = tcp_counters(host, unread)
+    if not counters and not unread:
+        raise NoData("no TCP statistics")
+    for name, metric in _NAMES.items():
+        if name in counters:
+            yield Sample(metric, {}, counters[name])
+    yield from unread

@@ -1,0 +1,129 @@
+"""Guarded readers that live across cycles, and what has become of those that hang.
+
+One idle reader of each kind is kept, because a fork for each file would cost more than the reading.
+A reader that hangs is killed and abandoned, and its source is left alone until that process is
+gone. What an exporter before this one, or a probe, has left stuck in a source is known by the
+source's lock, which lives as long as that process, and by its name: see `sandbox`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from raydiag import sandbox
+
+Key = tuple[str, str]  # plugin, source; "" for a plugin that is its own only source
+
+
+class IsStuck(Exception):
+    """A reader hangs in this source; the text says which."""
+
+
+class IsHeld(Exception):
+    """Another reader is at work on this source, and may end soon."""
+
+
+@dataclass(frozen=True)
+class Stuck:
+    since: float  # monotonic
+    pid: int
+    reader: Optional[sandbox.Reader]  # None: not our child
+
+
+class Readers:
+    """The readers of one collector."""
+
+    def __init__(self, serve: sandbox.Serve) -> None:
+        self.stuck: dict[Key, Stuck] = {}
+        self.abandoned = 0  # readers of this exporter that have ever hung
+        self._serve = serve
+        self._idle: dict[str, list[sandbox.Reader]] = {}
+
+    def start(
+        self, key: Key, tag: str, kind: str, request: Mapping[str, Any], look: bool
+    ) -> sandbox.Reader:
+        """Put a reader to work on a source.
+
+        Raises IsStuck, IsHeld (where `look` says to look for who holds it, which costs CPU, it is
+        told from a stuck one), OSError when there can be no reader.
+        """
+        stuck = self.stuck.get(key)
+        if stuck is not None and stuck.reader is not None:
+            raise IsStuck(f"a reader (pid {stuck.pid}) is still stuck in it")
+        lock = sandbox.lock(tag)
+        if lock is None:
+            self._find_holder(key, tag, look)
+            raise IsHeld("another raydiag reader on this machine holds it")
+        self.stuck.pop(key, None)  # what somebody else has left there is gone
+        try:
+            return self._put_to_work(tag, kind, dict(request), lock)
+        except OSError:
+            lock.close()
+            raise
+
+    def rest(self, reader: sandbox.Reader, kind: str) -> None:
+        """Keep one reader of each kind for the next source: each costs the node memory."""
+        idle = self._idle.setdefault(kind, [])
+        if idle:
+            reader.abandon()
+        else:
+            idle.append(reader)
+
+    def abandon(self, reader: sandbox.Reader, key: Key, since: float) -> str:
+        """End a reader that does not answer; says what became of it, "" when it is gone."""
+        if not reader.abandon():
+            return ""
+        self.abandoned += 1
+        self.stuck[key] = Stuck(since, reader.pid, reader)
+        wchan = sandbox.wchan(reader.pid)
+        return f"its reader (pid {reader.pid}) is stuck" + (f" in {wchan}" if wchan else "")
+
+    def look_after_stuck(self) -> list[Key]:
+        """Sources whose reader is gone, so that they may be read again."""
+        freed = [
+            key
+            for key, stuck in self.stuck.items()
+            if stuck.reader is not None and not stuck.reader.abandon()
+        ]
+        for key in freed:
+            del self.stuck[key]
+        return freed
+
+    def close(self) -> None:
+        """End those that wait."""
+        for readers in self._idle.values():
+            for reader in readers:
+                reader.abandon()
+        self._idle.clear()
+
+    def _find_holder(self, key: Key, tag: str, look: bool) -> None:
+        """Raises IsStuck when who holds the source hangs in it."""
+        if key not in self.stuck and look:
+            pid, stuck, age_s = sandbox.readers_at_work().get(tag, (0, False, 0.0))
+            if stuck:
+                self.stuck[key] = Stuck(time.monotonic() - age_s, pid, None)
+        if key in self.stuck:
+            pid = self.stuck[key].pid
+            raise IsStuck(f"a reader that is not ours (pid {pid}) is still stuck in it")
+
+    def _put_to_work(
+        self, tag: str, kind: str, request: dict[str, Any], lock: Any
+    ) -> sandbox.Reader:
+        idle = self._idle.get(kind, [])
+        while idle:
+            reader = idle.pop()
+            try:
+                reader.ask(request, tag, lock)
+                return reader
+            except OSError:
+                reader.abandon()  # it was ended while it waited
+        reader = sandbox.Reader(self._serve, kind)
+        try:
+            reader.ask(request, tag, lock)
+        except OSError:
+            reader.abandon()
+            raise
+        return reader

@@ -1,0 +1,132 @@
+"""What plugins remember from one exporter to the next, in one file that holds for one boot.
+
+The file is read once, at the start, and written when something in it has changed: a new file under
+another name, then a rename, so that it is old or new whenever the exporter is killed. Where it
+cannot be written the exporter goes on without. It is small and of this boot only, so its right
+place is a file system in memory, which cannot hang.
+
+Source: /proc/sys/kernel/random/boot_id (proc(5))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from raydiag.errors import ReadError
+from raydiag.host import Host
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_LIMIT_BYTES = 4 << 20
+
+
+def default_directory() -> str:
+    """A place for state that ends with this boot and that only this user can write to."""
+    if os.geteuid() == 0:
+        return "/run/raydiag"
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return f"{runtime}/raydiag" if os.path.isabs(runtime) else f"/tmp/raydiag-{os.geteuid()}"
+
+
+def boot_id(host: Host) -> str:
+    """Which boot this is; "" where the kernel does not tell."""
+    try:
+        return host.read_text(_BOOT_ID, 256)
+    except ReadError:
+        return ""
+
+
+class State:
+    """State of all plugins of one exporter.
+
+    `problem` says why nothing could be read or is not written; "" while all is well.
+    """
+
+    def __init__(self, directory: Optional[str], host: str, boot: str, keep: bool = True) -> None:
+        """`directory` None: only in memory. Not `keep`: what is there is read, never written."""
+        self.problem = ""
+        self._boot = boot
+        self._keep = keep and directory is not None
+        self._path = os.path.join(directory, f"exporter-{host}.json") if directory else ""
+        self._plugins: dict[str, Mapping[str, Any]] = {}
+        self._changed = False
+        try:
+            if directory is not None:
+                self._prepare(directory)
+                self._plugins = self._read()
+        except (OSError, ValueError) as error:
+            self.problem = f"{self._path}: not read: {_said(error)}"
+
+    def get(self, plugin: str) -> Mapping[str, Any]:
+        """What the plugin wanted to be given; {} at first."""
+        return self._plugins.get(plugin, {})
+
+    def put(self, plugin: str, values: Mapping[str, Any]) -> None:
+        self._changed = self._changed or self._plugins.get(plugin) != values
+        self._plugins[plugin] = values
+
+    def save(self) -> None:
+        """Write what has changed since the last time that this went well."""
+        if not self._changed or not self._keep:
+            return
+        text = json.dumps({"boot_id": self._boot, "plugins": self._plugins})
+        new = f"{self._path}.new"
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(new, flags, 0o644)
+            try:
+                left = memoryview(text.encode())
+                while left:
+                    left = left[os.write(fd, left) :]
+            finally:
+                os.close(fd)
+            os.replace(new, self._path)
+        except OSError as error:
+            self.problem = f"{self._path}: not written: {_said(error)}"
+            with contextlib.suppress(OSError):
+                os.unlink(new)  # half of it would take the room that is missing
+            return
+        self._changed, self.problem = False, ""
+
+    def _prepare(self, directory: str) -> None:
+        """Make the directory. Raises ValueError for one that somebody else could write to."""
+        if self._keep:
+            os.makedirs(directory, 0o755, exist_ok=True)
+        try:
+            found = os.stat(directory)
+        except FileNotFoundError:
+            return
+        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if found.st_uid not in (0, os.geteuid()) or (others and not found.st_mode & stat.S_ISVTX):
+            self._keep = False
+            raise ValueError("others can write to its directory")
+
+    def _read(self) -> dict[str, Mapping[str, Any]]:
+        """State of this boot. Raises OSError, ValueError."""
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return {}
+        with open(fd, "rb") as file:
+            if os.fstat(fd).st_uid not in (0, os.geteuid()):
+                raise ValueError("another user's file")
+            content = file.read(_LIMIT_BYTES + 1)
+        if len(content) > _LIMIT_BYTES:
+            raise ValueError("too large")
+        document = json.loads(content)
+        plugins = document.get("plugins") if isinstance(document, dict) else None
+        if not isinstance(plugins, dict):
+            raise ValueError("not a state of the exporter")
+        if document.get("boot_id") != self._boot:
+            return {}
+        return {name: values for name, values in plugins.items() if isinstance(values, dict)}
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+        return "not JSON"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
