@@ -1,333 +1,322 @@
 """Operations of a hotfix on one node: a JSON object in, a JSON object out, each bounded in time.
 
 Runs in a lean interpreter that the actor starts, single-threaded, Python 3.9 and standard library.
-`answer({"operation": "inspect", ...})` returns the fields of `Inspection`, and so on: each request
-below is the operation of its own lower-cased name, and says what it is answered with. A request
-that cannot be understood, or an operation that breaks, is answered with `{"error": "one line"}`.
+`answer({"operation": "inspect", ...})` returns the fields of `Inspection`, and so on: see
+`raydiag.hotfix.messages`. A request that cannot be understood, or an operation that breaks, is
+answered with `{"error": "one line"}`.
 
-An operation that finds any doubt does nothing and says why in `reason` or `refusals`.
+What only looks runs in a guarded reader, which the kernel keeps from writing and from signals. An
+operation that finds any doubt does nothing and says why in `reason`, or in the refusals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import base64
+import binascii
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional
 
-SHELL, RAYDIAG = "shell", "raydiag"
-
-# The files of the shell exporter that may be replaced; of raydiag's own, any plugin in its
-# directory.
-SHELL_TARGETS = (
-    "gpu_metrics_plugin.sh",
-    "host_metrics_plugin.sh",
-    "tb_metrics_plugin.sh",
-    "metrics_exporter.sh",
+from raydiag import sandbox
+from raydiag.hotfix import discovery, dry_run, place, replace, restart, undo, watch
+from raydiag.hotfix.inspection import inspect
+from raydiag.hotfix.journal import (
+    Journal,
+    JournalError,
+    is_rollout,
+    sha256,
+    write_whole,
 )
-
-
-@dataclass(frozen=True)
-class Request:
-    """What every request may say of the place; what is None is found, never guessed."""
-
-    exporter: str = SHELL  # or RAYDIAG
-    port: int = 9400
-    directory: Optional[str] = None  # of the files; None: that of the running exporter
-    pid_file: Optional[str] = None  # of raydiag's exporter; needed to find and to restart it
-    journal: Optional[str] = None  # directory; None: ~/.raydiag/hotfix/<host>
-    driver_fault: Optional[str] = None  # what probes saw of it here; None: they saw nothing
-    driver_fault_symbols: tuple[str, ...] = ()  # looked for in wait channels besides
-    metrics_file: str = "/tmp/node_hw_metrics.prom"  # which the shell exporter's server hands out
-    plugin_log: str = "/tmp/metrics_exporter.log"  # where the shell plugins' errors go
-    root: str = ""  # of /sys, for tests; the real one is looked at as well
-
-
-# ---- inspect
-
-
-@dataclass(frozen=True)
-class Inspect(Request):
-    """-> Inspection. Changes nothing. Takes up to 8 s."""
-
-    names: tuple[str, ...] = ()  # target files
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process by its identity: a pid alone may be another one's a moment later."""
-
-    pid: int
-    start_ticks: int  # field 22 of /proc/<pid>/stat, since boot
-    argv: tuple[str, ...]
-    role: str  # "exporter", "server", "orphan" (a server whose exporter is gone), "watchdog"
-    state: str = ""  # "S"
-    started_at: float = 0.0  # Unix s
-
-
-@dataclass(frozen=True)
-class Directory:
-    path: str  # as the exporter names it
-    real_path: str
-    device: int  # of this node's mount; says nothing on other nodes
-    inode: int
-    fs_type: str  # "nfs4", "ext4"
-    source: str  # of the mount: "server:/export"
-    network: bool  # other nodes may see the same files
-    identity: str  # equal on two nodes: one directory, to be written once
-
-
-@dataclass(frozen=True)
-class TargetFile:
-    name: str
-    exists: bool
-    sha256: str = ""
-    size_bytes: int = 0
-    mode: int = 0  # permission bits
-    uid: int = 0
-    gid: int = 0
-    mtime: float = 0.0
-    refused: str = ""  # why it cannot be replaced; "" when it can
-    restart: bool = False  # its change needs the exporter's restart
-
-
-@dataclass(frozen=True)
-class Watchdog:
-    log: str  # path: where its restart lines go
-    log_bytes: int  # its size now
-    restarts: int  # N of the last `restart #N`; 0: none yet
-    left: int  # of 50
-    last_restart_at: Optional[float] = None
-    gave_up: bool = False
-
-
-@dataclass(frozen=True)
-class Served:
-    """What the port answers."""
-
-    answer: str  # "ok", "refused", "timeout", "error"
-    reason: str = ""
-    metrics: Mapping[str, int] = field(default_factory=dict)  # name -> series
-    scrape_duration_s: Optional[float] = None
-    file_age_s: Optional[float] = None  # of the file that is served, since its last change
-
-
-@dataclass(frozen=True)
-class Inspection:
-    host: str  # short name
-    time: float  # of this node's clock
-    exporter: Optional[Process]
-    ends_on_restart: tuple[Process, ...]  # the exporter and its server, in this order
-    directory: Optional[Directory]
-    files: tuple[TargetFile, ...]
-    watchdog: Optional[Watchdog]
-    served: Served
-    plugin_log_bytes: int  # its size now: later lines are new
-    driver_fault: str  # what shows it; "": nothing does
-    unfinished: tuple[str, ...]  # roll-outs whose last record on this node is not an end
-    leftovers: tuple[str, ...]  # temporary files of roll-outs that died
-    refuse_replace: tuple[str, ...]  # why no file can be replaced here
-    refuse_restart: tuple[str, ...]  # why the exporter cannot be restarted here
-    euid: int = 0
-
-
-# ---- check
-
-
-@dataclass(frozen=True)
-class Check(Request):
-    """-> Checked. Syntax, and for a plugin a dry run whose output stays in memory. Up to 15 s.
-
-    The new content stands in the directory under a temporary name meanwhile, so that it finds what
-    lies beside it. Never runs the exporter, nor the GPU plugin where the driver fault shows.
-    """
-
-    name: str = ""
-    content: str = ""  # base64
-    dry_run: bool = True
-    limit_s: float = 10.0
-
-
-@dataclass(frozen=True)
-class Checked:
-    passed: bool
-    reason: str  # why it did not pass; else why there was no dry run, or ""
-    dry_run: str  # "passed", "failed", "skipped"
-    sha256: str
-    metrics: Mapping[str, int] = field(default_factory=dict)  # that it printed: name -> series
-    exit_status: Optional[int] = None  # of the dry run; 99: it does not want to run on this node
-    duration_s: float = 0.0
-    output: str = ""  # its last words on stderr
-
-
-# ---- apply
-
-
-@dataclass(frozen=True)
-class Apply(Request):
-    """-> Applied. Replaces one file by rename; recorded before and after. Up to 10 s."""
-
-    rollout: str = ""  # id: letters, digits, "-", at most 64
-    who: str = ""  # user@host of the driver
-    name: str = ""
-    content: str = ""  # base64
-    old_sha256: str = ""  # as planned; "" for a file that is new. Another content is refused.
-
-
-@dataclass(frozen=True)
-class Applied:
-    outcome: str  # "replaced", "already" (has the new content), "refused", "failed" (old is there)
-    reason: str = ""
-    path: str = ""
-    old_sha256: str = ""  # "" where there was no file
-    new_sha256: str = ""
-    at: float = 0.0  # this node's clock, after the rename
-    plugin_log_bytes: int = 0  # just before the rename
-    restart: bool = False  # the exporter has to be restarted for it
-
-
-# ---- restart
-
-
-@dataclass(frozen=True)
-class Restart(Request):
-    """-> Restarted. Ends the exporter and its server, for the watchdog to start anew. Up to 15 s."""
-
-    rollout: str = ""
-    who: str = ""
-    pid: int = 0  # as planned: exactly this exporter
-    start_ticks: int = 0
-    least_left: int = 5  # restarts of the watchdog that must be left before; 2 at least
-
-
-@dataclass(frozen=True)
-class Restarted:
-    outcome: str  # "ended", "refused" (nothing was ended), "failed" (some was: see reason)
-    reason: str = ""
-    ended: tuple[Process, ...] = ()
-    restarts: int = 0  # N of the last restart line before
-    log: str = ""  # the watchdog's
-    log_bytes: int = 0  # its size before
-    plugin_log_bytes: int = 0
-    at: float = 0.0  # just before the first was ended
-    port_free: bool = False  # nothing listened any more afterwards
-
-
-# ---- verify
-
-
-@dataclass(frozen=True)
-class Verify(Request):
-    """-> Verified. Watches until the cycles after a change are seen, or `limit_s` has passed."""
-
-    name: str = ""  # the file that was replaced
-    since: float = 0.0  # `at` of Applied, or of Restarted
-    plugin_log_bytes: int = 0  # of Applied or Restarted
-    before: Mapping[str, int] = field(default_factory=dict)  # Inspection.served.metrics
-    expected: Mapping[str, int] = field(default_factory=dict)  # Checked.metrics of the canary
-    restarted: Optional[Mapping[str, Any]] = None  # the fields of Restarted, after a restart
-    limit_s: float = 60.0
-
-
-@dataclass(frozen=True)
-class Verified:
-    healthy: bool
-    reason: str = ""  # why it is not
-    notes: tuple[str, ...] = ()  # what could not be judged, such as a plugin that does not run here
-    cycles: int = 0  # seen since the change
-    moved: int = 0  # series that changed between two of them
-    metrics: Mapping[str, int] = field(default_factory=dict)
-    exporter: Optional[Process] = None  # after a restart: the new one
-    restarts: Optional[int] = None  # after a restart: N of the new line
-    duration_s: float = 0.0
-
-
-# ---- rollback, close, status
-
-
-@dataclass(frozen=True)
-class Rollback(Request):
-    """-> RolledBack. Undoes what the roll-out did on this node, from its journal alone."""
-
-    rollout: str = ""
-    who: str = ""
-    name: str = ""  # "": every file of it
-
-
-@dataclass(frozen=True)
-class RestoredFile:
-    name: str
-    path: str
-    outcome: (
-        str  # "restored", "removed" (it was new), "already" (old is there), "refused", "failed"
-    )
-    reason: str = ""
-    sha256: str = ""  # now; "" where there is no file
-    at: float = 0.0
-    plugin_log_bytes: int = 0
-    restart: bool = False  # the exporter has to be restarted, if it ran with the new one
-
-
-@dataclass(frozen=True)
-class RolledBack:
-    files: tuple[RestoredFile, ...]
-    complete: bool  # every file has its old content
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Close(Request):
-    """-> Closed. Records the roll-out's end on this node, which frees it for the next one."""
-
-    rollout: str = ""
-    who: str = ""
-    outcome: str = ""  # "verified", "rolled back", "failed: ..."
-
-
-@dataclass(frozen=True)
-class Closed:
-    recorded: bool
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Status(Request):
-    """-> Statuses. From the journal and the files as they are now. Changes nothing."""
-
-    rollout: str = ""  # "": all
-
-
-@dataclass(frozen=True)
-class FileStatus:
-    rollout: str
-    name: str
-    path: str
-    content: str  # "old", "new", "neither" (changed by somebody else), "missing", "unreadable"
-    old_sha256: str
-    new_sha256: str
-    sha256: str  # now
-    event: str  # the last one recorded of it: "intent", "replaced", "restored", "failed"
-    at: float  # of that event
-    who: str = ""
-
-
-@dataclass(frozen=True)
-class RolloutStatus:
-    rollout: str
-    who: str
-    began_at: float
-    ended: str  # the outcome given to Close; "": it has not ended
-    files: tuple[FileStatus, ...]
-    restarts: int = 0  # of the exporter, by this roll-out
-    torn: bool = False  # the last record was not written whole
-
-
-@dataclass(frozen=True)
-class Statuses:
-    rollouts: tuple[RolloutStatus, ...]  # oldest first
-    leftovers: tuple[str, ...] = ()  # temporary files beside the files of these roll-outs
-
-
-OPERATIONS = {
-    cls.__name__.lower(): cls
-    for cls in (Inspect, Check, Apply, Restart, Verify, Rollback, Close, Status)
+from raydiag.hotfix.messages import (
+    OPERATIONS,
+    RAYDIAG,
+    SHELL,
+    Applied,
+    Apply,
+    Check,
+    Checked,
+    Close,
+    Closed,
+    Inspect,
+    Request,
+    Restart,
+    Restarted,
+    Rollback,
+    RolledBack,
+    Status,
+    Verify,
+)
+from raydiag.hotfix.replace import Refused
+
+# Nobody but us changes files or ends processes while one of ours does: an abstract socket, which
+# lives exactly as long as its process.
+LOCK = "hotfix"
+
+_INSPECT_LIMIT_S = 8.0
+
+
+class Wrong(Exception):
+    """The request cannot be understood; the message says why."""
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Do what the request asks; never raises."""
+    try:
+        asked = decoded(request)
+        limit_s = _looking_limit_s(asked)
+        return _looking(asked, limit_s) if limit_s else _plain(_OPERATIONS[type(asked)](asked))
+    except (Wrong, JournalError, Refused) as error:
+        return {"error": str(error)}
+    except Exception as error:
+        # The node's answer is all that the head ever sees of it.
+        return {"error": f"{type(error).__name__}: {error}"[:500]}
+
+
+def decoded(request: Mapping[str, Any]) -> Request:
+    """The request as its dataclass. Raises Wrong."""
+    if not isinstance(request, Mapping):
+        raise Wrong("the request is not an object")
+    kind = OPERATIONS.get(str(request.get("operation")))
+    if kind is None:
+        raise Wrong(f"unknown operation {str(request.get('operation'))[:40]!r}")
+    known = {one.name: one for one in dataclasses.fields(kind)}
+    values: dict[str, Any] = {}
+    for name, value in request.items():
+        if name == "operation":
+            continue
+        if name not in known:
+            raise Wrong(f"{request['operation']}: unknown field {name[:40]!r}")
+        values[name] = _checked(name, value, str(known[name].type))
+    asked: Request = kind(**values)
+    if asked.exporter not in (SHELL, RAYDIAG):
+        raise Wrong(f"unknown exporter {asked.exporter[:40]!r}")
+    if isinstance(asked, (Apply, Restart, Rollback, Close)) and not is_rollout(asked.rollout):
+        raise Wrong(f"not the name of a roll-out: {asked.rollout[:80]!r}")
+    return asked
+
+
+def _checked(name: str, value: object, kind: str) -> object:
+    """A field's value, of the type that its annotation says. Raises Wrong."""
+    if kind.startswith("Optional["):
+        if value is None:
+            return None
+        kind = kind[len("Optional[") : -1]
+    types: dict[str, tuple[type, ...]] = {
+        "str": (str,),
+        "int": (int,),
+        "float": (int, float),
+        "bool": (bool,),
+        "Mapping": (Mapping,),
+        "tuple": (list, tuple),
+    }
+    wanted = types[kind.partition("[")[0]]
+    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+        raise Wrong(f"{name}: {kind} was expected")
+    if isinstance(value, (list, tuple)):
+        if not all(isinstance(one, str) for one in value):
+            raise Wrong(f"{name}: texts were expected")
+        return tuple(value)
+    return value
+
+
+def _plain(result: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(result)))
+    return fields
+
+
+# ---- guarded looks
+
+
+def _looking_limit_s(request: Request) -> float:
+    """How long an operation that only looks may take; 0 for the others."""
+    if isinstance(request, Verify):
+        return request.limit_s + 5.0
+    return _INSPECT_LIMIT_S if isinstance(request, (Inspect, Status)) else 0.0
+
+
+def _looking(request: Request, limit_s: float) -> dict[str, Any]:
+    """What a guarded reader answers to a request that only looks; `error` when it does not."""
+    reader = sandbox.Reader(_serve, "sockets")
+    try:
+        kind = type(request).__name__.lower()
+        fields = {"operation": kind, **_plain(request)}
+        reader.ask(fields, sandbox.tag(f"hotfix:{kind}"), None)
+        deadline = time.monotonic() + limit_s
+        while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            for message in reader.receive():
+                if "answer" in message:
+                    found: dict[str, Any] = message["answer"]
+                    return found
+                if "failed" in message:
+                    return {"error": f"{message['failed']}"}
+        return {"error": f"{kind}: nothing was seen within {limit_s:g} s"}
+    except (EOFError, OSError) as error:
+        return {"error": str(error)}
+    finally:
+        reader.abandon()
+
+
+def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """In the reader."""
+    try:
+        asked = decoded(request)
+        yield {"answer": _plain(_OPERATIONS[type(asked)](asked))}
+    except (Wrong, JournalError, Refused) as error:
+        yield {"answer": {"error": str(error)}}
+    except Exception as error:
+        yield {"answer": {"error": f"{type(error).__name__}: {error}"[:500]}}
+
+
+# ---- operations
+
+
+def check(request: Check) -> Checked:
+    """See `Check`."""
+    content = _content(request.content)
+    found = discovery.find(request)
+    directory = request.directory or found.directory
+    if directory is None:
+        return Checked(False, "; ".join(found.doubts), "skipped", sha256(content))
+    with _lock() as reason:
+        if reason:
+            return Checked(False, reason, "skipped", sha256(content))
+        fault = request.driver_fault or discovery.driver_fault(request.driver_fault_symbols)
+        fault = fault or _timeouts(request)
+        return dry_run.check(request, content, directory, fault, found.environment)
+
+
+def _timeouts(request: Check) -> str:
+    """Timeouts of the GPU plugin, which are what the driver fault looks like from outside."""
+    text = discovery.tail(request.plugin_log)
+    text = text[text.rfind("] Starting on port ") + 1 :]
+    counted = text.count("gpu_metrics_plugin timed out")
+    return f"gpu_metrics_plugin timed out {counted} times" if counted else ""
+
+
+def apply(request: Apply) -> Applied:
+    """See `Apply`."""
+    content = _content(request.content)
+    reason = replace.name_refusal(request.exporter, request.name)
+    reason = reason or replace.content_refusal(request.name, content)
+    if reason:
+        return Applied("refused", reason)
+    found = discovery.find(request)
+    directory = request.directory or found.directory
+    if directory is None:
+        return Applied("refused", "; ".join(found.doubts))
+    with _lock() as reason:
+        return Applied("refused", reason) if reason else _apply(request, content, directory)
+
+
+def _apply(request: Apply, content: bytes, directory: str) -> Applied:
+    journal, new = Journal(request.journal), sha256(content)
+    try:
+        others = journal.unfinished(but=request.rollout)
+        if others:
+            raise Refused(f"roll-out {others[0]} has not ended here: roll it back, or close it")
+        target = place.target(request, directory, request.name)
+        if target.refused:
+            raise Refused(target.refused)
+        old = replace.current(directory, request.name)
+        if old.sha256 == new:
+            return Applied("already", "", old.path, new, new, time.time())
+        if old.sha256 != request.old_sha256:
+            raise Refused(f"{old.path} is not the planned one: it was changed meanwhile")
+        replace.clean(directory)
+        log_bytes = discovery.size(request.plugin_log)
+        one = replace.Replacement(journal, request.rollout, request.who, request.name, old, content)
+        one.run()
+    except (Refused, JournalError) as error:
+        return Applied("refused", str(error))
+    restart = target.restart
+    return Applied("replaced", "", old.path, old.sha256, new, one.at, log_bytes, restart)
+
+
+def rollback(request: Rollback) -> RolledBack:
+    """See `Rollback`."""
+    with _lock() as reason:
+        if reason:
+            return RolledBack((), False, reason)
+        log_bytes = discovery.size(request.plugin_log)
+        return undo.rollback(Journal(request.journal), request, log_bytes)
+
+
+def close(request: Close) -> Closed:
+    """See `Close`."""
+    journal = Journal(request.journal)
+    if not journal.history(request.rollout).records:
+        return Closed(False, "this node has no record of it")
+    try:
+        journal.append(request.rollout, request.who, "closed", outcome=request.outcome or "closed")
+    except JournalError as error:
+        return Closed(False, str(error))
+    return Closed(True)
+
+
+def _content(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Wrong("content: not base64") from None
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[str]:
+    """Holds the node; the reason why not, when another one does."""
+    held: Optional[socket.socket] = None
+    try:
+        held = sandbox.lock(LOCK)
+        yield "" if held else "another roll-out is at work on this node"
+    finally:
+        if held:
+            held.close()
+
+
+def end_exporter(request: Restart) -> Restarted:
+    """See `Restart`."""
+    with _lock() as reason:
+        if reason:
+            return Restarted("refused", reason)
+        return restart.restart(request, Journal(request.journal))
+
+
+_OPERATIONS: dict[type, Callable[[Any], Any]] = {
+    Inspect: inspect,
+    Check: check,
+    Apply: apply,
+    Restart: end_exporter,
+    Verify: watch.verify,
+    Rollback: rollback,
+    Close: close,
+    Status: lambda asked: undo.statuses(Journal(asked.journal), asked.rollout),
 }
+
+
+def main(request: Mapping[str, Any], budget_s: float, parent_pid: int) -> None:
+    """Entry of the process on the node: lowest priority, do, answer, end.
+
+    The answer goes to stdout as its length in decimal, a newline, and that many bytes of
+    zlib-compressed JSON. Whoever asked has to wait longer than the operation takes: `budget_s`
+    bounds the watching of `verify` only, since a change is not left half done.
+    """
+    os.nice(19)
+    if os.getppid() != parent_pid:
+        os._exit(1)  # nobody is left who would hear the answer
+    asked = dict(request)
+    if asked.get("operation") == "verify":
+        limit_s = asked.get("limit_s", Verify().limit_s)
+        if isinstance(limit_s, (int, float)):
+            asked["limit_s"] = max(1.0, min(float(limit_s), budget_s - 2.0))
+    said = zlib.compress(json.dumps(answer(asked)).encode())
+    write_whole(1, b"%d\n" % len(said) + said)
+    os._exit(0)
+
+
+__all__ = [*("answer", "decoded", "main"), *(cls.__name__ for cls in OPERATIONS.values())]
