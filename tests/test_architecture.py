@@ -58,6 +58,8 @@ ARROWS = {
     | {"catalog", "joblog", "triage", "tsdb", "playbooks", "diagnosis", "verdict", "job"},
     "render": FOUNDATION | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison"},
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
+    # Its node side; what judges a roll-out is pure and takes what nodes have answered.
+    "hotfix": NODE | {"probes", "sandbox"},
     "cli": FOUNDATION
     | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "nodeset"}
     | {"joblog", "triage", "tsdb", "job", "comparison"},
@@ -77,6 +79,11 @@ SIGNALS = {
     ("cluster/local.py", "self._job.terminate"),  # the coordinator on it, our own child
     ("cluster/ssh.py", "os.killpg"),  # the ssh of --ssh, our own child, with its ssh to a jump host
     ("cluster/coordinator.py", "ray.kill"),  # our own actors
+    ("hotfix/dry_run.py", "os.killpg"),  # the session of a dry run: our own child, not yet reaped
+    # The one function that ends a foreign process: an exporter that was verified, and its server.
+    ("hotfix/process.py", "os.pidfd_open"),
+    ("hotfix/process.py", "signal.pidfd_send_signal"),
+    ("hotfix/process.py", "os.kill"),
     ("tsdb/server.py", "self._process.kill"),  # the throw-away prometheus, our own child
 }
 _SIGNAL_NAMES = {"kill", "killpg", "terminate", "send_signal", "tgkill", "pthread_kill"}
@@ -85,6 +92,8 @@ _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue",
 # The report that the user asked for with -o, the directory of the embedded Ray, a file without a
 # name for what ssh says, and a throw-away server's directory: its links, its log, its removal.
 WRITES_FILES = {"cli/options.py", "cluster/local.py", "cluster/ssh.py"}
+# A hotfix: its records, the files it replaces, and the one it tries out.
+WRITES_FILES |= {f"hotfix/{one}.py" for one in ("dry_run", "journal", "replace")}
 WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private", "server", "view")}
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
@@ -268,6 +277,24 @@ def test_signals_go_to_processes_of_our_own_only() -> None:
         if function.rpartition(".")[2] in _SIGNAL_NAMES
     }
     assert found == SIGNALS
+
+
+def test_one_function_ends_a_foreign_process() -> None:
+    """Others of the package hand it a process that was verified; none looks for one by a name."""
+    path = PACKAGE / "hotfix" / "process.py"
+    senders = {
+        function.name
+        for function in ast.walk(parsed(path))
+        if isinstance(function, ast.FunctionDef)
+        and {"os.kill", "signal.pidfd_send_signal"}
+        & {ast.unparse(one.func) for one in ast.walk(function) if isinstance(one, ast.Call)}
+    }
+    assert senders == {"end"}
+    callers = everywhere(lambda one: "process.end" in {called for called, _ in calls(one)})
+    assert callers == {"hotfix/restart.py"}
+    patterns = re.compile(r"\b(pkill|killall|pgrep|fuser)\b")
+    ours = (PACKAGE / "hotfix").glob("*.py")
+    assert [one.name for one in ours if patterns.search(one.read_text())] == []
 
 
 def _writes(function: str, call: ast.Call) -> bool:

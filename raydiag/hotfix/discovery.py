@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
@@ -126,12 +126,31 @@ def _find_own(request: Request) -> Found:
     doubts = []
     with contextlib.suppress(OSError, ParseError):
         if process.arguments(process.see(one.parent)) == argv and "--supervise" in argv:
-            log, size, text = _log_of(pid)
+            watchdog = _counted(*_log_of(pid))
             return Found(
-                exporter, watchdog=_counted(log, size, text), environment=_environment(pid)
+                exporter,
+                watchdog=watchdog,
+                directory=_own_directory(exporter),
+                environment=_environment(pid),
             )
     doubts.append("no watchdog stands above the exporter: nothing would start it again")
-    return Found(exporter, doubts=tuple(doubts), environment=_environment(pid))
+    return Found(
+        exporter,
+        directory=_own_directory(exporter),
+        doubts=tuple(doubts),
+        environment=_environment(pid),
+    )
+
+
+def _own_directory(exporter: Process) -> Optional[str]:
+    """The directory of `--plugins`, where there is exactly one."""
+    words = [part for word in exporter.argv for part in word.split("=", 1)]
+    named = [value for option, value in zip(words, words[1:]) if option == "--plugins"]
+    with contextlib.suppress(OSError):
+        same = os.readlink(f"/proc/{exporter.pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt")
+        if same and len(named) == 1:
+            return os.path.join(os.readlink(f"/proc/{exporter.pid}/cwd"), named[0])
+    return None
 
 
 def _described(one: Seen, argv: tuple[str, ...], role: str) -> Process:
@@ -251,16 +270,22 @@ def _counted(log: str, size: int, text: str) -> Watchdog:
     )
 
 
-def driver_fault(symbols: Iterable[str]) -> str:
-    """The first process that waits in one of these functions of the kernel; "" when none does."""
-    wanted = tuple(symbols)
+def driver_fault(request: Request) -> str:
+    """What shows the GPU driver fault here, or may; "" when nothing does.
+
+    Besides what the request says: a process that waits in one of the driver's functions, and
+    timeouts of the GPU plugin, which are what the fault looks like from outside.
+    """
+    if request.driver_fault:
+        return request.driver_fault
+    wanted = request.driver_fault_symbols
     for one in process.processes().values() if wanted else ():
-        if one.state != "D":
-            continue
-        for name in ("wchan", "stack"):
+        for name in ("wchan", "stack") if one.state == "D" else ():
             with contextlib.suppress(OSError), open(f"/proc/{one.pid}/{name}") as file:
                 text = file.read(1 << 16)
                 hit = next((symbol for symbol in wanted if symbol in text), "")
                 if hit:
                     return f"pid {one.pid} waits in {hit}"
-    return ""
+    text = tail(request.plugin_log)
+    count = text[text.rfind("] Starting on port ") + 1 :].count("gpu_metrics_plugin timed out")
+    return f"gpu_metrics_plugin timed out {count} times" if count else ""

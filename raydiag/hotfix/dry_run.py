@@ -31,6 +31,7 @@ from raydiag.hotfix.replace import (
 )
 
 _SKIP = 99  # exit status of a plugin that does not want to run on this node
+_RUNS_EVERYWHERE = ("gpu_metrics_plugin.sh", "host_metrics_plugin.sh")
 _SYNTAX_LIMIT_S = 3.0
 _OUTPUT_BYTES = 1 << 20
 _WORDS_BYTES = 2000
@@ -120,6 +121,8 @@ def _run(request: Check, staged: str, digest: str, environment: Mapping[str, str
     reason = ""
     if "failed" in answer:
         reason = f"dry run: {answer['failed']}".replace(argv[0], request.name)
+    elif status == _SKIP and request.name in _RUNS_EVERYWHERE:
+        reason = f"dry run: exit status {status}: the exporter would not run it again"
     elif status not in (0, _SKIP):
         reason = f"dry run: exit status {status}: {words[-200:]}"
     elif page.broken:

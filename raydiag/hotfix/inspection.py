@@ -45,7 +45,7 @@ def inspect(request: Inspect) -> Inspection:
         watchdog=found.watchdog,
         served=_served(request),
         plugin_log_bytes=discovery.size(request.plugin_log),
-        driver_fault=request.driver_fault or discovery.driver_fault(request.driver_fault_symbols),
+        driver_fault=discovery.driver_fault(request),
         unfinished=tuple(journal.unfinished()),
         leftovers=tuple(replace.leftovers(directory.real_path) if directory else ()),
         refuse_replace=tuple(refusals),

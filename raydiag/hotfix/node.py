@@ -187,17 +187,8 @@ def check(request: Check) -> Checked:
     with _lock() as reason:
         if reason:
             return Checked(False, reason, "skipped", sha256(content))
-        fault = request.driver_fault or discovery.driver_fault(request.driver_fault_symbols)
-        fault = fault or _timeouts(request)
+        fault = discovery.driver_fault(request)
         return dry_run.check(request, content, directory, fault, found.environment)
-
-
-def _timeouts(request: Check) -> str:
-    """Timeouts of the GPU plugin, which are what the driver fault looks like from outside."""
-    text = discovery.tail(request.plugin_log)
-    text = text[text.rfind("] Starting on port ") + 1 :]
-    counted = text.count("gpu_metrics_plugin timed out")
-    return f"gpu_metrics_plugin timed out {counted} times" if counted else ""
 
 
 def apply(request: Apply) -> Applied:

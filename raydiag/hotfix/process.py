@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Optional
@@ -28,6 +29,7 @@ _GPU_DEVICES = ("/dev/kfd", "/dev/nvidia-uvm")
 _KFD_PROCESSES = "/sys/class/kfd/kfd/proc"
 _ARGUMENTS_LIMIT_BYTES = 1 << 18
 _LISTEN = "0A"
+_LOOKS, _LOOK_S = 10, 0.03
 
 
 class Doubt(Exception):
@@ -231,6 +233,9 @@ class Aim:
     def verify(self) -> None:
         """Look at it once more. Raises Doubt."""
         pid, argv = self.identity.pid, self.identity.argv
+        shell, server = is_exporter(argv), is_server(argv, self.metrics_file, self.port)
+        if shell:
+            self._is_the_loop()
         try:
             now = see(pid)
         except (OSError, ParseError):
@@ -241,7 +246,6 @@ class Aim:
             raise Doubt(f"pid {pid}: is in state {now.state}")
         if not argv or arguments(now) != argv:
             raise Doubt(f"pid {pid}: has other arguments now")
-        shell, server = is_exporter(argv), is_server(argv, self.metrics_file, self.port)
         if not (shell or server or is_own_exporter(argv)):
             raise Doubt(f"pid {pid}: is no exporter: {' '.join(argv)[:100]!r}")
         if not program(pid).startswith("bash" if shell else "python"):
@@ -252,10 +256,21 @@ class Aim:
         below = {one: seen[one] for one in descendants(pid, seen)}
         for user, why in gpu_users({pid: now, **below}, self.root).items():
             raise Doubt(f"pid {pid}: " + (why if user == pid else f"pid {user} below it {why}"))
-        if shell:
-            self._is_the_loop(below)
 
-    def _is_the_loop(self, below: Mapping[int, Seen]) -> None:
+    def _is_the_loop(self) -> None:
+        """Raises Doubt, but not for a subshell that is gone in a moment, as a plugin's is."""
+        for attempt in range(_LOOKS):
+            seen = processes()
+            below = {one: seen[one] for one in descendants(self.identity.pid, seen)}
+            try:
+                self._stands_alone(below)
+                return
+            except Doubt:
+                if attempt + 1 == _LOOKS:
+                    raise
+            time.sleep(_LOOK_S)
+
+    def _stands_alone(self, below: Mapping[int, Seen]) -> None:
         """A watchdog of the same arguments has its exporter below it, as the loop has subshells."""
         shells = [one for one in below.values() if arguments(one) == self.identity.argv]
         for shell in shells:

@@ -45,6 +45,9 @@ def restart(request: Restart, journal: Journal) -> Restarted:
     if (exporter.pid, exporter.start_ticks) != (request.pid, request.start_ticks):
         return Restarted("refused", f"pid {exporter.pid} is not the exporter that was planned")
     targets = [one for one in (exporter, found.server, *found.orphans) if one is not None]
+    listening = process.listeners(request.port)
+    if listening and not any(process.holds(one.pid, listening) for one in targets):
+        return Restarted("refused", f"port {request.port} belongs to somebody else")
     with contextlib.ExitStack() as held:
         try:
             aims = [_aim(one, request, held) for one in targets]

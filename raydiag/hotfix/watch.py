@@ -222,8 +222,13 @@ def _trouble(watch: _Watch) -> str:
             return f"{request.plugin_log}: {line.strip()[:200]}"
         if f"] {plugin}" in line and " exited 99 " in line and request.name not in _AT_REST:
             return f"{request.plugin_log}: {line.strip()[:200]}"
-        if "Address already in use" in line:
-            return f"{request.plugin_log}: {line.strip()[:200]}"
+    said = ""
+    if request.restarted is not None:
+        # What the new server complains of goes where the exporter's own words go.
+        log, log_bytes = str(request.restarted["log"]), int(request.restarted["log_bytes"])
+        said = discovery.tail(log, log_bytes) if log else ""
+    if "Address already in use" in new + said:
+        return f"the new exporter's server found port {request.port} taken"
     return _new_error(request, new, begin)
 
 
