@@ -58,6 +58,7 @@ from raydiag.hotfix.replace import Refused
 # Nobody but us changes files or ends processes while one of ours does: an abstract socket, which
 # lives exactly as long as its process.
 LOCK = "hotfix"
+LOOKS_AS = "sockets"  # kind of the guarded reader: no writes, no signals, but TCP
 
 _INSPECT_LIMIT_S = 8.0
 
@@ -143,7 +144,7 @@ def _looking_limit_s(request: Request) -> float:
 
 def _looking(request: Request, limit_s: float) -> dict[str, Any]:
     """What a guarded reader answers to a request that only looks; `error` when it does not."""
-    reader = sandbox.Reader(_serve, "sockets")
+    reader = sandbox.Reader(_serve, LOOKS_AS)
     try:
         kind = type(request).__name__.lower()
         fields = {"operation": kind, **_plain(request)}

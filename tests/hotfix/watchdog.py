@@ -52,11 +52,11 @@ cycle() {
     for file in "$here"/*_metrics_plugin.sh; do
         name=$(basename "$file" .sh)
         [ "${skipped[$name]}" ] && continue
-        out=$(_PLUGIN_STATE=${state[$name]} timeout -s KILL 10 bash "$file" "$HOST_NAME" \
-            2>>"$PLUGIN_LOG")
+        export _PLUGIN_STATE=${state[$name]}
+        out=$(timeout -s KILL "$PLUGIN_LIMIT" bash "$file" "$HOST_NAME" 2>>"$PLUGIN_LOG")
         code=$?
         if [ $code = 137 ]; then
-            echo "[metrics_exporter] $name timed out after 10s" >>"$PLUGIN_LOG"
+            echo "[metrics_exporter] $name timed out after ${PLUGIN_LIMIT}s" >>"$PLUGIN_LOG"
         elif [ $code = 99 ]; then
             skipped[$name]=1
             echo "[metrics_exporter] $name exited 99 — permanently skipped" >>"$PLUGIN_LOG"
@@ -217,6 +217,7 @@ class ShellNode:
             "METRICS_FILE": str(self.metrics_file),
             "NODE_RANK": str(self.rank),
             "PAUSE": str(self.pause_s),
+            "PLUGIN_LIMIT": "1",
             "PLUGIN_LOG": str(self.plugin_log),
             "PYTHON": sys.executable,
             "START_RESTARTS": str(self.restarts),
