@@ -79,7 +79,7 @@ SIGNALS = {
     ("cluster/local.py", "self._job.terminate"),  # the coordinator on it, our own child
     ("cluster/ssh.py", "os.killpg"),  # the ssh of --ssh, our own child, with its ssh to a jump host
     ("cluster/coordinator.py", "ray.kill"),  # our own actors
-    ("hotfix/dry_run.py", "os.killpg"),  # the session of a dry run: our own child, not yet reaped
+    ("hotfix/guarded.py", "os.killpg"),  # the session of a dry run: our own child, not yet reaped
     # The one function that ends a foreign process: an exporter that was verified, and its server.
     ("hotfix/process.py", "os.pidfd_open"),
     ("hotfix/process.py", "signal.pidfd_send_signal"),

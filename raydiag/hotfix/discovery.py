@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import calendar
 import contextlib
+import dataclasses
 import os
 import re
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Optional
+from typing import Any, Optional
 
 from raydiag.errors import ParseError
-from raydiag.hotfix import process
+from raydiag.hotfix import guarded, process
 from raydiag.hotfix.messages import Process, Request, Watchdog
 from raydiag.hotfix.process import Seen
 
@@ -25,6 +26,8 @@ MOST_RESTARTS = 50
 _LABEL = "Metrics Exporter"
 _LOG_BYTES = 4 << 20
 _RESAMPLES, _RESAMPLE_S = 10, 0.05
+_LOOK_LIMIT_S = 5.0
+_SEVERAL = "several processes look like the exporter"
 _LINE = re.compile(
     r"^\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)\] \[" + _LABEL + r"\] Watchdog: (.*)$", re.MULTILINE
 )
@@ -53,13 +56,40 @@ class Found:
     environment: Mapping[str, str] = field(default_factory=dict)  # of the exporter
 
 
+def look(request: Request) -> Found:
+    """`find`, in a guarded reader: the arguments of a process that hangs may block their reader."""
+    fields = {one.name: getattr(request, one.name) for one in dataclasses.fields(Request)}
+    try:
+        seen = guarded.ask(_serve, fields, "processes", guarded.LOOKS_AS, _LOOK_LIMIT_S)
+    except guarded.NoAnswer as error:
+        return Found(doubts=(str(error),))
+    one = {name: _process(seen[name]) for name in ("exporter", "server")}
+    return Found(
+        **one,
+        orphans=tuple(filter(None, map(_process, seen["orphans"]))),
+        watchdog=Watchdog(**seen["watchdog"]) if seen["watchdog"] else None,
+        directory=seen["directory"],
+        doubts=tuple(seen["doubts"]),
+        environment=seen["environment"],
+    )
+
+
+def _serve(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """In the reader."""
+    yield {"answer": dataclasses.asdict(find(Request(**fields)))}
+
+
+def _process(fields: Optional[dict[str, Any]]) -> Optional[Process]:
+    return Process(**{**fields, "argv": tuple(fields["argv"])}) if fields else None
+
+
 def find(request: Request) -> Found:
-    """Look at the processes. Reads argument lists of shells and Pythons only."""
+    """Look at the processes; may block, see `look`. Reads no arguments of training processes."""
     if request.exporter == "raydiag":
         return _find_own(request)
-    found, several = _find_shell(request), "several processes look like the exporter"
+    found = _find_shell(request)
     for _ in range(_RESAMPLES):
-        if several not in " ".join(found.doubts):
+        if not any(doubt.startswith(_SEVERAL) for doubt in found.doubts):
             break
         time.sleep(_RESAMPLE_S)  # a subshell about to become a plugin is gone in a moment
         found = _find_shell(request)
@@ -68,32 +98,29 @@ def find(request: Request) -> Found:
 
 def _find_shell(request: Request) -> Found:
     seen = process.processes()
-    shells, servers = {}, []
+    shells, hidden = _shells(seen, request.port)
+    listening = process.listeners(request.port)
+    servers = []
     for one in seen.values():
-        if one.name.startswith(("bash", process.SCRIPT[:15])):
-            argv = process.arguments(one)
-            if process.is_exporter(argv) and process.program(one.pid).startswith("bash"):
-                shells[one.pid] = argv
-        elif one.name.startswith("python"):
+        # Only what can be the server is asked for its arguments: a trainer is a Python as well.
+        if one.name.startswith("python") and (
+            one.parent in shells or (listening and process.holds(one.pid, listening))
+        ):
             argv = process.arguments(one)
             if process.is_server(argv, request.metrics_file, request.port):
                 servers.append(_described(one, argv, "server"))
-    shells = {pid: argv for pid, argv in shells.items() if _port(argv) in (None, request.port)}
     parents = {one.pid: seen[one.pid].parent for one in servers}
-    owners = {pid for pid in parents.values() if pid in shells}
-    if not owners:  # its server is gone: it is known by its arguments alone
-        owners = set(shells)
-    listening = process.listeners(request.port)
     orphans = tuple(
-        replace(one, role="orphan")
-        for one in servers
-        if parents[one.pid] not in shells and process.holds(one.pid, listening)
+        replace(one, role="orphan") for one in servers if parents[one.pid] not in shells
     )
+    # Without a server the exporter is known by its arguments alone.
+    owners = {pid for pid in parents.values() if pid in shells} or set(shells)
+    if len(owners) > 1:
+        return Found(doubts=(f"{_SEVERAL}: {', '.join(map(str, sorted(owners)))}",))
+    if not owners and hidden:
+        return Found(doubts=(f"pid {hidden[0]} may be the exporter and belongs to somebody else",))
     if not owners:
         return Found(orphans=orphans, doubts=("no exporter runs here",))
-    if len(owners) > 1:
-        named = ", ".join(map(str, sorted(owners)))
-        return Found(doubts=(f"several processes look like the exporter: {named}",))
     pid = owners.pop()
     exporter = _described(seen[pid], shells[pid], "exporter")
     own = next((one for one in servers if parents[one.pid] == pid), None)
@@ -101,6 +128,22 @@ def _find_shell(request: Request) -> Found:
     directory, doubt = _directory(exporter)
     doubts += [doubt] if doubt else []
     return Found(exporter, own, orphans, watchdog, directory, tuple(doubts), _environment(pid))
+
+
+def _shells(seen: Mapping[int, Seen], port: int) -> tuple[dict[int, tuple[str, ...]], list[int]]:
+    """Arguments of the shells that run the exporter's script; pids that may not be looked at."""
+    shells, hidden = {}, []
+    for one in seen.values():
+        if not one.name.startswith(("bash", process.SCRIPT[:15])):
+            continue
+        argv = process.arguments(one)
+        if process.is_exporter(argv) and _port(argv) in (None, port):
+            program = process.program(one.pid)
+            if program.startswith("bash"):
+                shells[one.pid] = argv
+            elif not program:
+                hidden.append(one.pid)
+    return shells, hidden
 
 
 def _find_own(request: Request) -> Found:

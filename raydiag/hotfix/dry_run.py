@@ -9,15 +9,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
-import select
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from raydiag import sandbox
 from raydiag.errors import ReadError
-from raydiag.hotfix import exposition
+from raydiag.hotfix import exposition, guarded
 from raydiag.hotfix.journal import sha256, short_host, write_whole
 from raydiag.hotfix.messages import Check, Checked
 from raydiag.hotfix.process import SCRIPT
@@ -142,38 +140,18 @@ def _run(request: Check, staged: str, digest: str, environment: Mapping[str, str
 
 
 def _guarded(request: dict[str, Any], limit_s: float) -> dict[str, Any]:
-    """Run it in a reader, which is never waited for; what it started ends with it."""
-    reader = sandbox.Reader(_serve, "commands")
-    answer: dict[str, Any] = {"failed": f"no answer within {limit_s:g} s"}
-    in_session = False
+    """What came of it; `failed` says why nothing did."""
     try:
-        reader.ask(request, sandbox.tag("hotfix dry run"), None)
-        deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline:
-            left_s = deadline - time.monotonic()
-            if not select.select([reader], [], [], max(0.0, left_s))[0]:
-                break
-            messages = reader.receive()
-            in_session = in_session or any("session" in one for one in messages)
-            answer = next(
-                (one for one in messages if {"status", "failed", "wrong"} & set(one)), answer
-            )
-            if any("end" in one for one in messages):
-                break
-    except (EOFError, OSError) as error:
-        answer = {"failed": str(error)}
-    finally:
-        if in_session:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(reader.pid, signal.SIGKILL)  # its own session, and not yet reaped
-        reader.abandon()
-    return answer
+        answer: dict[str, Any] = guarded.ask(_serve, request, "dry run", guarded.RUNS_AS, limit_s)
+        return answer
+    except guarded.NoAnswer as error:
+        return {"failed": str(error)}
 
 
 def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """In the reader: compile Python, or run a program in a session of its own."""
     if "python" in request:
-        yield {"wrong": _python(request["python"])}
+        yield {"answer": {"wrong": _python(request["python"])}}
         return
     os.setsid()
     yield {"session": os.getpid()}
@@ -183,13 +161,11 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         status, out, err = sandbox.run_command(request["argv"], request["limit_s"], _OUTPUT_BYTES)
     except ReadError as error:
-        yield {"failed": str(error)}
+        yield {"answer": {"failed": str(error)}}
         return
     texts = {"stdout": out, "stderr": err[-_WORDS_BYTES:]}
-    yield {
-        "status": status,
-        **{one: text.decode("utf-8", "replace") for one, text in texts.items()},
-    }
+    decoded = {name: text.decode("utf-8", "replace") for name, text in texts.items()}
+    yield {"answer": {"status": status, **decoded}}
 
 
 def _python(text: str) -> str:

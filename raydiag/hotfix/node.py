@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import select
 import socket
 import time
 import zlib
@@ -25,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional
 
 from raydiag import sandbox
-from raydiag.hotfix import discovery, dry_run, place, replace, restart, undo, watch
+from raydiag.hotfix import discovery, dry_run, guarded, place, replace, restart, undo, watch
 from raydiag.hotfix.inspection import inspect
 from raydiag.hotfix.journal import (
     Journal,
@@ -58,7 +57,6 @@ from raydiag.hotfix.replace import Refused
 # Nobody but us changes files or ends processes while one of ours does: an abstract socket, which
 # lives exactly as long as its process.
 LOCK = "hotfix"
-LOOKS_AS = "sockets"  # kind of the guarded reader: no writes, no signals, but TCP
 
 _INSPECT_LIMIT_S = 8.0
 
@@ -144,24 +142,13 @@ def _looking_limit_s(request: Request) -> float:
 
 def _looking(request: Request, limit_s: float) -> dict[str, Any]:
     """What a guarded reader answers to a request that only looks; `error` when it does not."""
-    reader = sandbox.Reader(_serve, LOOKS_AS)
+    operation = type(request).__name__.lower()
+    fields = {"operation": operation, **_plain(request)}
     try:
-        kind = type(request).__name__.lower()
-        fields = {"operation": kind, **_plain(request)}
-        reader.ask(fields, sandbox.tag(f"hotfix:{kind}"), None)
-        deadline = time.monotonic() + limit_s
-        while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            for message in reader.receive():
-                if "answer" in message:
-                    found: dict[str, Any] = message["answer"]
-                    return found
-                if "failed" in message:
-                    return {"error": f"{message['failed']}"}
-        return {"error": f"{kind}: nothing was seen within {limit_s:g} s"}
-    except (EOFError, OSError) as error:
+        found: dict[str, Any] = guarded.ask(_serve, fields, operation, guarded.LOOKS_AS, limit_s)
+        return found
+    except guarded.NoAnswer as error:
         return {"error": str(error)}
-    finally:
-        reader.abandon()
 
 
 def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -181,7 +168,7 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def check(request: Check) -> Checked:
     """See `Check`."""
     content = _content(request.content)
-    found = discovery.find(request)
+    found = discovery.look(request)
     directory = request.directory or found.directory
     if directory is None:
         return Checked(False, "; ".join(found.doubts), "skipped", sha256(content))
@@ -199,7 +186,7 @@ def apply(request: Apply) -> Applied:
     reason = reason or replace.content_refusal(request.name, content)
     if reason:
         return Applied("refused", reason)
-    found = discovery.find(request)
+    found = discovery.look(request)
     directory = request.directory or found.directory
     if directory is None:
         return Applied("refused", "; ".join(found.doubts))

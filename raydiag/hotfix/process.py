@@ -242,6 +242,8 @@ class Aim:
             raise Doubt(f"pid {pid}: has ended") from None
         if now.start_ticks != self.identity.start_ticks:
             raise Doubt(f"pid {pid}: is another process now")
+        if now.state in ("Z", "X"):
+            raise Doubt(f"pid {pid}: has ended")
         if now.state not in ("S", "R", "T", "t"):
             raise Doubt(f"pid {pid}: is in state {now.state}")
         if not argv or arguments(now) != argv:

@@ -203,7 +203,7 @@ class Replacement:
             os.setxattr(fd, attribute, os.getxattr(self.old.path, attribute))
         except OSError as error:
             # The file system's own and the security module's come with the directory.
-            if attribute.startswith("user.") and error.errno != errno.ENODATA:
+            if attribute.startswith(("user.", "system.posix_acl")) and error.errno != errno.ENODATA:
                 raise Refused(f"{self.old.path}: {attribute} cannot be kept") from None
 
     def _still_as_planned(self) -> None:

@@ -37,7 +37,7 @@ def refusals(found: Found, least_left: int) -> tuple[str, ...]:
 
 def restart(request: Restart, journal: Journal) -> Restarted:
     """End exactly the planned exporter and its server, when there is no doubt about either."""
-    found = discovery.find(request)
+    found = discovery.look(request)
     reasons = refusals(found, request.least_left)
     exporter, watchdog = found.exporter, found.watchdog
     if reasons or exporter is None or watchdog is None:

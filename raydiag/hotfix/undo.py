@@ -34,7 +34,7 @@ class _Change:
     name: str
     path: str
     old_sha256: str  # before the roll-out; "" where there was no file
-    new_sha256: str
+    new_sha256: tuple[str, ...]  # what it was to become; more than one if it was replaced again
     event: str
     at: float
     who: str
@@ -48,11 +48,12 @@ def _changes(history: History) -> Iterator[_Change]:
         if event not in _FILE_EVENTS or not isinstance(path, str):
             continue
         first = found.get(path)
+        new = () if event.startswith("resto") else (str(record.get("new_sha256", "")),)
         found[path] = _Change(
             name=str(record.get("name", "")),
             path=path,
             old_sha256=first.old_sha256 if first else str(record.get("old_sha256", "")),
-            new_sha256=first.new_sha256 if first else str(record.get("new_sha256", "")),
+            new_sha256=((*first.new_sha256, *new) if first else new),
             event=str(event),
             at=_number(record.get("at")),
             who=str(record.get("who", "")),
@@ -94,7 +95,7 @@ def _file_status(rollout: str, change: _Change) -> FileStatus:
         path=change.path,
         content=content,
         old_sha256=change.old_sha256,
-        new_sha256=change.new_sha256,
+        new_sha256=change.new_sha256[-1] if change.new_sha256 else "",
         sha256=digest,
         event=change.event,
         at=change.at,
@@ -114,7 +115,7 @@ def _which(change: _Change) -> tuple[str, str]:
         return "unreadable", ""
     if digest == change.old_sha256:
         return "old", digest
-    if digest == change.new_sha256:
+    if digest in change.new_sha256:
         return "new", digest
     return ("neither" if digest else "missing"), digest
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from raydiag import sandbox
+from raydiag.hotfix import guarded
 from raydiag.hotfix import node as hotfix
 from raydiag.hotfix.journal import sha256
 from tests.hotfix.training_tree import start_ticks
@@ -525,18 +526,19 @@ def test_what_only_looks_cannot_write_or_signal(tmp_path: Path, node: ShellNode)
     """The kernel refuses it in the reader that does the looking."""
 
     def serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        for attempt in (
+        attempts: tuple[Callable[[], object], ...] = (
             (tmp_path / "x").touch,
             lambda: os.rename(node.utils / NAME, node.utils / "x"),
             lambda: os.kill(node.pid, 0),
-        ):
+        )
+        for attempt in attempts:
             try:
                 attempt()
                 yield {"done": True}
             except PermissionError:
                 yield {"refused": True}
 
-    reader = sandbox.Reader(serve, hotfix.LOOKS_AS)
+    reader = sandbox.Reader(serve, guarded.LOOKS_AS)
     reader.ask({}, sandbox.tag("test"), None)
     said: list[dict[str, Any]] = []
 
