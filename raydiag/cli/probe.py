@@ -7,15 +7,15 @@ import contextlib
 import importlib
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from raydiag.cli import options
+from raydiag.cli import connection, options
 from raydiag.errors import UsageError
 
 if TYPE_CHECKING:
-    from raydiag.cluster.address import Address
-    from raydiag.cluster.collect import Cluster, Collected, Request
+    from raydiag.cluster.collect import Collected, Request
+    from raydiag.cluster.submission import Cluster
     from raydiag.model import Snapshot
 
 NAME = "probe"
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     progress = options.Progress(arguments.quiet)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.clear)  # also before the message of an error
-        api, address = stack.enter_context(_cluster(arguments, progress))
+        api, address = stack.enter_context(connection.cluster(arguments, progress))
         progress.say("asking the cluster ...")
         collected = stack.enter_context(
             collect(
@@ -131,44 +131,6 @@ def _import_judges() -> None:
     """What comes after the answers, loaded while the cluster is at work on them."""
     for name in ("raydiag.diagnosis", "raydiag.render.text", "raydiag.render.document"):
         importlib.import_module(name)
-
-
-@contextlib.contextmanager
-def _cluster(
-    arguments: argparse.Namespace, progress: options.Progress
-) -> Iterator[tuple[Cluster, Address]]:
-    from raydiag.cluster import address, jobs_api
-
-    if arguments.ssh is not None:
-        with _through_ssh(arguments, progress) as reached:
-            yield reached
-        return
-    if arguments.jump is not None or arguments.ssh_config is not None:
-        raise UsageError("-J and --ssh-config say how --ssh connects: give --ssh [USER@]HEAD too")
-    found = address.resolve(arguments.address)
-    if not found.is_local:
-        yield jobs_api.JobsApi(found.url, jobs_api.token()), found
-        return
-    from raydiag.cluster.local import throwaway_ray
-
-    progress.say("starting a throw-away Ray on this machine ...")
-    with throwaway_ray() as api:
-        yield api, found
-
-
-@contextlib.contextmanager
-def _through_ssh(
-    arguments: argparse.Namespace, progress: options.Progress
-) -> Iterator[tuple[Cluster, Address]]:
-    from raydiag.cluster import address, jobs_api, ssh
-
-    way = ssh.Way.parse(arguments.ssh, arguments.jump, arguments.ssh_config)
-    login = way.head.destination
-    found = address.seen_from(login, way.head.host, arguments.address)
-    token = jobs_api.token()
-    progress.say(f"connecting to {login} ...")
-    with ssh.forward(way, found.url) as forward:
-        yield jobs_api.JobsApi(found.url, token, forward), found
 
 
 def _request(arguments: argparse.Namespace) -> Request:

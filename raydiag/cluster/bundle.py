@@ -22,6 +22,12 @@ _MODULES = [
     *("cluster.__init__", "cluster.actor", "cluster.coordinator", "cluster.frames"),
 ]
 
+# What a hotfix needs on the head, and what its operations and the look at the driver fault need on
+# the nodes; whatever these import travels with them.
+_HOTFIX_HEAD = ["carried", "cluster.errand", "cluster.team", "hotfix.head"]
+HOTFIX_NODE = ["carried", "hotfix.node"]
+HOTFIX_PROBING = ["carried", "runner", "probes.kernel_log", "probes.d_state"]
+
 _BUILDS_ON = re.compile(r"^from raydiag\.probes\.(\w+) import", re.MULTILINE)
 
 # The driver must run on the Python that has Ray, which need not be the one on PATH. The shell's
@@ -65,6 +71,34 @@ def modules(probes: Iterable[str]) -> dict[str, str]:
 def _source(name: str) -> str:
     path = f"{name.replace('.', '/')}.py"
     return files("raydiag").joinpath(path).read_text(encoding="utf-8")
+
+
+def closure(names: Iterable[str]) -> dict[str, str]:
+    """Source of these modules (without "raydiag.") and of all of ours that they import."""
+    found: dict[str, str] = {}
+    waiting = [f"raydiag.{name}" for name in names]
+    while waiting:
+        full = waiting.pop()
+        parent = full.rpartition(".")[0]
+        waiting += [parent] if parent and parent not in found else []
+        text = None if full in found else _source_of(full)
+        if text is None:
+            continue  # a name inside a module, which travels for its own sake
+        found[full] = text
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "raydiag":
+                waiting += [str(node.module), *(f"{node.module}.{one.name}" for one in node.names)]
+    return found
+
+
+def _source_of(full: str) -> str | None:
+    """Source of a module or package; None for what is neither."""
+    name = "/".join(full.split(".")[1:])
+    for path in (f"{name}/__init__.py", f"{name}.py"):
+        found = files("raydiag").joinpath(path.lstrip("/"))
+        if found.is_file():
+            return found.read_text(encoding="utf-8")
+    return None
 
 
 def without_words(text: str) -> str:
@@ -111,24 +145,54 @@ def job_command(probes: Iterable[str], request: Mapping[str, Any]) -> str:
 
     Raises CannotRun when it would be too long for a command line.
     """
-    sources = modules(probes)
-    command = _command(sources, request)
+    hint = "ask for fewer nodes by name, or for --all-nodes"
+    return _command("probe_job", modules(probes), request, hint)
+
+
+def hotfix_command(work: Mapping[str, Any], request: Mapping[str, Any]) -> str:
+    """The same for a hotfix: `work` is what its head is asked, see `raydiag.hotfix.head`.
+
+    `request`: nonce, select, symbols and options of the probes that look for the driver fault.
+    """
+    node, probing = closure(HOTFIX_NODE), closure(HOTFIX_PROBING)
+    asked = {
+        "nonce": request["nonce"],
+        "select": request["select"],
+        "entrypoint": entrypoint("hotfix_node"),
+        "modules": sorted(node),
+        "probing": {
+            "entrypoint": entrypoint("node_runner"),
+            "modules": sorted(probing),
+            "symbols": request["symbols"],
+            "options": request["options"],
+        },
+        "work": work,
+    }
+    sources = {**closure(_HOTFIX_HEAD), **node, **probing}
+    hint = "deploy fewer files at once, or smaller ones"
+    return _command("hotfix_job", sources, asked, hint)
+
+
+def _command(
+    program: str, sources: Mapping[str, str], request: Mapping[str, Any], hint: str
+) -> str:
+    command = _packed(program, sources, request)
     if len(command) > _ENTRYPOINT_LIMIT_BYTES:
         # Taking the words out costs the caller a tenth of a second, so only where it has to be.
         bare = {name: without_words(text) for name, text in sources.items()}
-        command = _command(bare, request)
+        command = _packed(program, bare, request)
     if len(command) > _ENTRYPOINT_LIMIT_BYTES:
         raise CannotRun(
             f"the request has {len(command)} bytes, more than the {_ENTRYPOINT_LIMIT_BYTES} "
-            "that a command line takes: ask for fewer nodes by name, or for --all-nodes"
+            f"that a command line takes: {hint}"
         )
     return command
 
 
-def _command(sources: Mapping[str, str], request: Mapping[str, Any]) -> str:
+def _packed(program: str, sources: Mapping[str, str], request: Mapping[str, Any]) -> str:
     carried = json.dumps({"modules": sources, "request": request})
     packed = base64.b85encode(zlib.compress(carried.encode(), 9)).decode()
-    return start_command(entrypoint("probe_job"), packed)
+    return start_command(entrypoint(program), packed)
 
 
 def start_command(program: str, carried: str) -> str:

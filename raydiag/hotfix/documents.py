@@ -9,14 +9,13 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from raydiag.hotfix.plan import REFUSED, SAME, UNSEEN, Host, HostPlan, Plan
+from raydiag.hotfix.plan import REFUSED, SAME, Host, HostPlan, Plan
 from raydiag.hotfix.progress import ROLLED_BACK, VERIFIED
 
 PLANNED, NOTHING, INCOMPLETE = "planned", "nothing to do", "incomplete"
 AT_WORK, DIED = "at work", "its driver died"
 
 _WELL = {PLANNED, NOTHING, VERIFIED, SAME}
-_SEEN_FACTS = ("reason", "notes", "files", "seen")
 
 
 def plan_document(
@@ -124,9 +123,3 @@ def _is_wrong(rollout: Mapping[str, Any]) -> bool:
     open_ = rollout["state"] not in (VERIFIED, ROLLED_BACK, AT_WORK, REFUSED)
     odd = {"neither", "missing", "unreadable", "mixed"}
     return open_ or any(host["content"] in odd for host in rollout["hosts"])
-
-
-__all__ = [
-    *("AT_WORK", "DIED", "INCOMPLETE", "NOTHING", "PLANNED", "UNSEEN"),
-    *("coverage", "exit_code", "plan_document"),
-]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from raydiag import records
 from raydiag.errors import CannotRun, ParseError, UsageError
 from raydiag.hotfix import documents, plan
-from raydiag.hotfix.asking import Ask, Nodes, Silence
+from raydiag.hotfix.asking import Nodes, Silence
 from raydiag.hotfix.ledger import Ledger
 from raydiag.hotfix.messages import Inspection
 from raydiag.hotfix.overview import status_document
@@ -25,8 +26,14 @@ _PATIENCE_S = 600.0  # of `rollback`, for a roll-out that it has told to stop
 class Cluster(Protocol):
     """What the head has to say of the nodes, and the way to ask them."""
 
-    rows: Sequence[Mapping[str, Any]]  # node_id, hostname, address, alive, death_reason, asked
-    ask: Ask
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """node_id, hostname, address, alive, death_reason, asked."""
+
+    def ask(
+        self, requests: Mapping[str, Mapping[str, Any]], limit_s: float
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """See `asking.Ask`."""
 
     def faults(self, nodes: Sequence[str]) -> Mapping[str, str]:
         """What probes see of the driver fault, by node; nodes without it are absent."""
@@ -135,8 +142,9 @@ def _retreat(nodes: Nodes, progress: Progress, who: str, limit_s: float, reason:
 
 def _status(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
     name, ledger = request["rollout"], Ledger(request.get("ledger"))
-    nodes = Nodes(cluster.ask, request["place"])
-    found = status_document(name, _hosts(cluster), nodes, ledger)
+    hosts, nodes = _hosts(cluster), Nodes(cluster.ask, request["place"])
+    kept = [_as_now(record, hosts) for record in ledger.all()]
+    found = status_document(name, hosts, nodes, kept, ledger.at_work())
     if name and not found["rollouts"]:
         raise UsageError(_unknown(name, ledger))
     return found
@@ -152,8 +160,8 @@ def _rollback(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[st
         ledger.ask_to_stop(name, request["who"])
         say({"event": {"at": 0.0, "text": "its driver was told to stop; waiting for its end"}})
     with ledger.lock(name, _PATIENCE_S if ledger.at_work() == name else 1.0):
-        record = ledger.read(name) or record
         hosts = _hosts(cluster)
+        record = _as_now(ledger.read(name) or record, hosts)
         nodes = Nodes(cluster.ask, {**request["place"], **record["place"]})
         progress = Progress(record, ledger, say)
         undone = Retreat(nodes, progress, request["who"], float(request["verify_limit_s"])).run()
@@ -166,6 +174,18 @@ def _rollback(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[st
         return documents.plan_document(
             "rollback", made, hosts, state, str(record["reason"]), progress.record
         )
+
+
+def _as_now(record: dict[str, Any], hosts: Sequence[Host]) -> dict[str, Any]:
+    """The record with the node ids of today: a Ray that was started anew gives its nodes others."""
+    text, ids = json.dumps(record), {host.node_id for host in hosts}
+    for then in record["plan"]["hosts"]:
+        same = [host for host in hosts if host.name == then["host"]]
+        same = [host for host in same if host.address == then["address"]] or same
+        if then["node_id"] not in ids and len(same) == 1:
+            text = text.replace(json.dumps(then["node_id"]), json.dumps(same[0].node_id))
+    plain: dict[str, Any] = json.loads(text)
+    return plain
 
 
 def _unknown(name: str, ledger: Ledger) -> str:

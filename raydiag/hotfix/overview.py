@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 
 from raydiag.hotfix.asking import Nodes, Silence
 from raydiag.hotfix.documents import AT_WORK, DIED, coverage
-from raydiag.hotfix.ledger import RUNNING, Ledger
+from raydiag.hotfix.ledger import RUNNING
 from raydiag.hotfix.messages import Inspection, RolloutStatus, Status, Statuses
 from raydiag.hotfix.plan import Host
 
@@ -21,20 +21,27 @@ UNKNOWN = "unknown"
 
 
 def status_document(
-    rollout: str, hosts: Sequence[Host], nodes: Nodes, ledger: Ledger
+    rollout: str,
+    hosts: Sequence[Host],
+    nodes: Nodes,
+    kept: Sequence[Mapping[str, Any]],
+    at_work: str,
 ) -> dict[str, Any]:
-    """Of that roll-out, or of all that the head and the nodes know."""
+    """Of that roll-out, or of all that the head and the nodes know.
+
+    `kept`: the head's records; `at_work`: the roll-out that is driven right now.
+    """
     alive = [host.node_id for host in hosts if not host.unseen]
     said = nodes.ask(dict.fromkeys(alive, Status(rollout=rollout)), Statuses, _STATUS_S)
     seen = [
         dataclasses.replace(host, unseen=_silence(said.get(host.node_id)) or host.unseen)
         for host in hosts
     ]
-    records = {str(one["rollout"]): one for one in ledger.all()}
+    records = {str(one["rollout"]): one for one in kept}
     journals = _journals(said)
     known = {rollout} if rollout else records.keys() | journals.keys()
     rows = [
-        _rollout(name, records.get(name), journals.get(name, {}), seen, nodes, ledger)
+        _rollout(name, records.get(name), journals.get(name, {}), seen, nodes, at_work)
         for name in known
         if name in records or name in journals
     ]
@@ -70,7 +77,7 @@ def _rollout(
     journals: Mapping[str, RolloutStatus],
     hosts: Sequence[Host],
     nodes: Nodes,
-    ledger: Ledger,
+    at_work: str,
 ) -> dict[str, Any]:
     planned = {
         row["node_id"]: row
@@ -89,7 +96,7 @@ def _rollout(
     return {
         "rollout": name,
         "who": record["who"] if record else next((one.who for one in journals.values()), ""),
-        "state": _state(name, record, journals, ledger),
+        "state": _state(name, record, journals, at_work),
         "reason": record["reason"] if record else "the head has no record of it",
         "began_at": record["began_at"] if record else first,
         "ended_at": record["ended_at"] if record else None,
@@ -103,12 +110,12 @@ def _state(
     name: str,
     record: Optional[Mapping[str, Any]],
     journals: Mapping[str, RolloutStatus],
-    ledger: Ledger,
+    at_work: str,
 ) -> str:
     if record is None:
         ends = {one.ended for one in journals.values()}
         return ends.pop() if len(ends) == 1 and "" not in ends else DIED
-    if ledger.at_work() == name:
+    if at_work == name:
         return AT_WORK
     return DIED if record["state"] == RUNNING else str(record["state"])
 
