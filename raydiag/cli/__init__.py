@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import NoReturn, Optional
 
 from raydiag import __version__
-from raydiag.cli import compare, config, diagnose, kmsg, options, probe, triage, tsdb
+from raydiag.cli import compare, config, diagnose, hotfix, kmsg, options, probe, triage, tsdb
 from raydiag.errors import RaydiagError
 
-_COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb)
+_COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb, hotfix)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -23,7 +23,9 @@ Hear = Callable[[Mapping[str, Any]], None]
 
 
 class DriverLost(CannotRun):
-    """The driver on the head ended early, or is not heard any more; what it left is not known."""
+    """A driver that may have changed something ended early, or is not heard any more."""
+
+    exit_code = 1
 
 
 def operate(
@@ -48,6 +50,11 @@ def operate(
     follower = _Follower(job, nonce, hear, lambda start: check_cluster(address, version, start))
     try:
         end = follower.run()
+    except _NotHeard as error:
+        if not changes or not follower.started:
+            raise CannotRun(str(error)) from None
+        hint = f"what it left is told by: raydiag hotfix status {work['rollout']}"
+        raise DriverLost(f"{error}; {hint}") from None
     except BaseException:
         if changes and follower.started and not follower.ended:
             what = f"{work['command']} {work['rollout']} goes on by itself on the head"
@@ -65,6 +72,10 @@ def operate(
     return document
 
 
+class _NotHeard(Exception):
+    """The end message did not come."""
+
+
 class _Follower:
     """Reads the job's log until its end message."""
 
@@ -79,7 +90,7 @@ class _Follower:
         self._failures = 0
 
     def run(self) -> dict[str, Any]:
-        """The end message. Raises CannotRun, DriverLost."""
+        """The end message. Raises CannotRun, _NotHeard."""
         api = self._job.api
         limit = time.monotonic() + _STARTUP_LIMIT_S
         while time.monotonic() < limit:
@@ -105,7 +116,7 @@ class _Follower:
                 break
             time.sleep(_POLL_S)
         api.limit = time.monotonic() + 5.0
-        raise DriverLost(why_no_answer(self._job))
+        raise _NotHeard(why_no_answer(self._job))
 
     def _has_ended(self) -> bool:
         """A dashboard that does not answer now and then ends nothing."""
