@@ -83,11 +83,13 @@ def _stage(directory: str, name: str, content: bytes) -> str:
 def _syntax(name: str, content: bytes, staged: str) -> str:
     """Why it cannot be run at all; "" when it can be read."""
     if name.endswith(".py"):
-        answer = _guarded({"python": content.decode()}, _SYNTAX_LIMIT_S)
+        answer = _guarded({"python": content.decode()}, f"syntax of {staged}", _SYNTAX_LIMIT_S)
         return str(answer.get("wrong", answer.get("failed", "")))
     if not name.endswith(".sh") and b"sh" not in content.split(b"\n", 1)[0]:
         return ""
-    answer = _guarded({"argv": ["bash", "-n", staged], "limit_s": _SYNTAX_LIMIT_S}, 5.0)
+    answer = _guarded(
+        {"argv": ["bash", "-n", staged], "limit_s": _SYNTAX_LIMIT_S}, f"syntax of {staged}", 5.0
+    )
     if answer.get("status") == 0 and not answer.get("stderr"):
         return ""
     said = str(answer.get("stderr") or answer.get("failed") or "").replace(staged, name)
@@ -110,7 +112,9 @@ def _run(request: Check, staged: str, digest: str, environment: Mapping[str, str
     argv = ["bash", staged, short_host()] if shell else [staged]
     asked = {"argv": argv, "limit_s": request.limit_s, "environment": dict(environment)}
     began = time.monotonic()
-    answer = _guarded(asked, request.limit_s + 1.0)
+    # Named after the directory: what hangs in the kernel now must not be started again beside it.
+    source = f"dry run in {os.path.dirname(staged)}"
+    answer = _guarded(asked, source, request.limit_s + 1.0)
     duration_s = round(time.monotonic() - began, 3)
     status = answer.get("status")
     page = exposition.parse(str(answer.get("stdout", "")))
@@ -139,10 +143,10 @@ def _run(request: Check, staged: str, digest: str, environment: Mapping[str, str
     )
 
 
-def _guarded(request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+def _guarded(request: dict[str, Any], source: str, limit_s: float) -> dict[str, Any]:
     """What came of it; `failed` says why nothing did."""
     try:
-        answer: dict[str, Any] = guarded.ask(_serve, request, "dry run", guarded.RUNS_AS, limit_s)
+        answer: dict[str, Any] = guarded.ask(_serve, request, source, guarded.RUNS_AS, limit_s)
         return answer
     except guarded.NoAnswer as error:
         return {"failed": str(error)}

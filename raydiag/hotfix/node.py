@@ -54,10 +54,6 @@ from raydiag.hotfix.messages import (
 )
 from raydiag.hotfix.replace import Refused
 
-# Nobody but us changes files or ends processes while one of ours does: an abstract socket, which
-# lives exactly as long as its process.
-LOCK = "hotfix"
-
 _INSPECT_LIMIT_S = 8.0
 
 
@@ -172,7 +168,7 @@ def check(request: Check) -> Checked:
     directory = request.directory or found.directory
     if directory is None:
         return Checked(False, "; ".join(found.doubts), "skipped", sha256(content))
-    with _lock() as reason:
+    with _lock(request) as reason:
         if reason:
             return Checked(False, reason, "skipped", sha256(content))
         fault = discovery.driver_fault(request)
@@ -190,7 +186,7 @@ def apply(request: Apply) -> Applied:
     directory = request.directory or found.directory
     if directory is None:
         return Applied("refused", "; ".join(found.doubts))
-    with _lock() as reason:
+    with _lock(request) as reason:
         return Applied("refused", reason) if reason else _apply(request, content, directory)
 
 
@@ -220,7 +216,7 @@ def _apply(request: Apply, content: bytes, directory: str) -> Applied:
 
 def rollback(request: Rollback) -> RolledBack:
     """See `Rollback`."""
-    with _lock() as reason:
+    with _lock(request) as reason:
         if reason:
             return RolledBack((), False, reason)
         log_bytes = discovery.size(request.plugin_log)
@@ -246,12 +242,17 @@ def _content(text: str) -> bytes:
         raise Wrong("content: not base64") from None
 
 
+def lock_name(request: Request) -> str:
+    """Of the lock that whoever changes this node holds: one for each journal, so one for a node."""
+    return sandbox.tag(f"hotfix:{Journal(request.journal).directory}")
+
+
 @contextlib.contextmanager
-def _lock() -> Iterator[str]:
-    """Holds the node; the reason why not, when another one does."""
+def _lock(request: Request) -> Iterator[str]:
+    """Holds the node as long as the process lives; the reason why not, when another one does."""
     held: Optional[socket.socket] = None
     try:
-        held = sandbox.lock(LOCK)
+        held = sandbox.lock(lock_name(request))
         yield "" if held else "another roll-out is at work on this node"
     finally:
         if held:
@@ -260,7 +261,7 @@ def _lock() -> Iterator[str]:
 
 def end_exporter(request: Restart) -> Restarted:
     """See `Restart`."""
-    with _lock() as reason:
+    with _lock(request) as reason:
         if reason:
             return Restarted("refused", reason)
         return restart.restart(request, Journal(request.journal))

@@ -22,6 +22,7 @@ from raydiag import sandbox
 from raydiag.hotfix import guarded
 from raydiag.hotfix import node as hotfix
 from raydiag.hotfix.journal import sha256
+from tests.cluster import fuse_hang
 from tests.hotfix.training_tree import start_ticks
 from tests.hotfix.watchdog import EXPORTER, GPU, ShellNode, free_port, wait_until
 
@@ -135,6 +136,32 @@ def test_two_nodes_know_that_they_share_the_directory(node: ShellNode, tmp_path:
         assert other.trouble() == []
 
 
+def test_somebody_elses_exporter_is_left_to_him(node: ShellNode) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    program = """
+        import json, os, sys
+        sys.path.insert(0, sys.argv[1])
+        from raydiag.hotfix import node
+        b"".decode("ascii")  # he may not be allowed to read this Python's own files
+        os.setgid(65534); os.setuid(65534)
+        print(json.dumps(node.answer(json.load(sys.stdin))))
+    """
+    package = str(Path(hotfix.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", textwrap.dedent(program), package],
+        input=json.dumps(node.request("inspect", names=[NAME], journal="/nowhere")),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    found = json.loads(done.stdout)
+    assert found["exporter"] is None
+    for refused in (found["refuse_restart"], found["refuse_replace"]):
+        assert "belongs to somebody else" in refused[0]
+
+
 # ---- check
 
 
@@ -179,6 +206,28 @@ def test_what_a_plugin_started_ends_with_its_dry_run(node: ShellNode, tmp_path: 
     assert not check(node, text, limit_s=1.0)["passed"]
     for pid in map(int, note.read_text().split()):
         wait_until(lambda pid=pid: start_ticks(pid) is None, "its end")  # type: ignore[misc]
+
+
+def test_a_dry_run_that_hangs_in_the_kernel_is_left_and_not_repeated(
+    node: ShellNode, tmp_path: Path
+) -> None:
+    if reason := fuse_hang.unavailable():
+        pytest.skip(reason)
+    place = tmp_path / "ras"
+    place.mkdir()
+    (place / "aca_umc").write_text("ue 0\n")
+    text = f"#!/bin/bash\ncat {place}/aca_umc\necho hw_gpu_x 1\n"
+    with fuse_hang.HangingFile(place, hang=("aca_umc",)) as hanging:
+        assert "no answer" in check(node, text, limit_s=0.5)["reason"]
+        stuck = hanging.stuck_pids("cat")
+        assert len(stuck) == 1
+        found = check(node, text, limit_s=0.5)
+        assert not found["passed"]
+        assert "still there" in found["reason"]
+        assert hanging.stuck_pids() == stuck
+        hanging.release()
+        wait_until(lambda: start_ticks(stuck[0]) is None, "the end of the stuck one")
+        assert check(node, BETTER)["passed"]
 
 
 def test_the_gpu_plugin_is_not_tried_where_the_driver_fault_shows(
@@ -297,9 +346,8 @@ def test_a_file_that_is_not_the_planned_one_is_left(node: ShellNode) -> None:
 
 
 def test_one_rollout_at_a_time(node: ShellNode) -> None:
-    held = sandbox.lock(hotfix.LOCK)
-    if held is None:
-        pytest.skip("another hotfix runs on this machine now")
+    held = sandbox.lock(hotfix.lock_name(hotfix.decoded(node.request("status"))))
+    assert held is not None
     with held:
         assert "another roll-out is at work" in apply(node, BETTER)["reason"]
         assert "another roll-out is at work" in restart(node)["reason"]

@@ -127,6 +127,21 @@ def test_the_exporter_its_server_and_its_watchdog_are_told_apart(node: ShellNode
     assert (found.watchdog.log, found.watchdog.left) == (str(node.log), 50)
 
 
+def test_an_exporter_that_the_kernel_named_after_its_script_is_found(tmp_path: Path) -> None:
+    port, ready, page = free_port(), tmp_path / "ready", tmp_path / "page"
+    page.touch()
+    server = f"{sys.executable} -c 'import time; time.sleep(600)' {page} {port}"
+    path = script(tmp_path, f"{server} & touch {ready}; while :; do sleep 600; done\n")
+    with running([str(path), "--port", str(port)], ready) as pid:
+        assert process.see(pid).name == "metrics_exporte"
+        request = Request(port=port, metrics_file=str(page))
+        wait_until(lambda: discovery.look(request).server, "the server")
+        found = discovery.look(request)
+        assert found.exporter is not None
+        assert (found.exporter.pid, found.exporter.argv[0]) == (pid, "/bin/bash")
+        Aim(identity(pid), str(page), port).close()
+
+
 def test_an_exporter_of_another_port_is_another_one(node: ShellNode) -> None:
     request = Request(port=free_port(), metrics_file=str(node.metrics_file))
     assert discovery.find(request).exporter is None
