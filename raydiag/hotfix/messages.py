@@ -317,7 +317,7 @@ class RolloutStatus:
     began_at: float
     ended: str  # the outcome given to Close; "": it has not ended
     files: tuple[FileStatus, ...]
-    restarts: int = 0  # of the exporter, by this roll-out
+    restarts: int = 0  # of the exporter, begun by this roll-out
     torn: bool = False  # the last record was not written whole
 
 

@@ -82,7 +82,7 @@ def _status(history: History) -> RolloutStatus:
         began_at=_number(records[0].get("at")) if records else 0.0,
         ended=history.ended,
         files=tuple(_file_status(history.rollout, change) for change in _changes(history)),
-        restarts=sum(record.get("event") == "restarted" for record in records),
+        restarts=sum(record.get("event") == "restart intent" for record in records),
         torn=history.torn,
     )
 

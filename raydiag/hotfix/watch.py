@@ -139,7 +139,7 @@ def _judge(watch: _Watch, page: Page) -> str:
     watch.cycles += 1
     if page.broken:
         return f"what is served is not valid: {page.broken}"
-    wrong = _missing(request, page) or _own_trouble(request, page)
+    wrong = _own_trouble(request, page) or _missing(request, page)
     if wrong:
         return wrong
     if _DURATION in page.metrics:
