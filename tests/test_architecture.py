@@ -59,13 +59,13 @@ ARROWS = {
     "render": FOUNDATION | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison"},
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
     # Its node side; what judges a roll-out is pure and takes what nodes have answered.
-    "hotfix": NODE | {"probes", "sandbox"},
+    "hotfix": NODE | {"probes", "records", "sandbox"},
     "cli": FOUNDATION
     | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "nodeset"}
-    | {"joblog", "triage", "tsdb", "job", "comparison"},
+    | {"joblog", "triage", "tsdb", "job", "comparison", "hotfix"},
 }
 
-IMPORTS_RAY = {"cluster/coordinator.py", "cluster/actor.py", "cluster/local.py"}
+IMPORTS_RAY = {f"cluster/{one}.py" for one in ("coordinator", "actor", "local", "errand", "team")}
 
 # Every call that ends or signals a process, or looks like one: who is its target?
 SIGNALS = {
@@ -79,6 +79,7 @@ SIGNALS = {
     ("cluster/local.py", "self._job.terminate"),  # the coordinator on it, our own child
     ("cluster/ssh.py", "os.killpg"),  # the ssh of --ssh, our own child, with its ssh to a jump host
     ("cluster/coordinator.py", "ray.kill"),  # our own actors
+    ("cluster/team.py", "ray.kill"),  # the same
     ("hotfix/guarded.py", "os.killpg"),  # the session of a dry run: our own child, not yet reaped
     # The one function that ends a foreign process: an exporter that was verified, and its server.
     ("hotfix/process.py", "os.pidfd_open"),
@@ -92,8 +93,8 @@ _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue",
 # The report that the user asked for with -o, the directory of the embedded Ray, a file without a
 # name for what ssh says, and a throw-away server's directory: its links, its log, its removal.
 WRITES_FILES = {"cli/options.py", "cluster/local.py", "cluster/ssh.py"}
-# A hotfix: its records, the files it replaces, and the one it tries out.
-WRITES_FILES |= {f"hotfix/{one}.py" for one in ("dry_run", "journal", "replace")}
+# A hotfix: its records on head and nodes, the files it replaces, and the one it tries out.
+WRITES_FILES |= {f"hotfix/{one}.py" for one in ("dry_run", "journal", "ledger", "replace")}
 WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private", "server", "view")}
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
@@ -102,8 +103,8 @@ _WRITING_NAMES |= {"unlink", "rmdir", "mkdir", "makedirs", "touch", "chmod", "sy
 _WRITING_NAMES |= {"symlink_to", "hardlink_to", "mkfifo", "setxattr", "utime"}
 _WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE"}
 
-# The coordinator's stdout is the job's log, which is how its frames travel.
-PRINTS = ("cli/", "render/", "cluster/coordinator.py")
+# The coordinator's and the errand's stdout is the job's log, which is how its frames travel.
+PRINTS = ("cli/", "render/", "cluster/coordinator.py", "cluster/errand.py")
 
 STARTS_PROCESSES = {
     "cluster/actor.py",  # the node runner
@@ -234,9 +235,9 @@ def test_help_does_not_pay_for_a_cluster() -> None:
 
 
 def travels() -> list[Path]:
-    """Files that the bundle carries, and the programs that unpack it."""
+    """Files that the bundles carry, and the programs that unpack them."""
     probes = [path.stem for path in (PACKAGE / "probes").glob("*.py") if path.stem != "__init__"]
-    carried = [one.split(".")[1:] for one in bundle.modules(probes)]
+    carried = [one.split(".")[1:] for one in {**bundle.modules(probes), **bundle.hotfix_modules()}]
     files = [PACKAGE.joinpath(*parts) for parts in carried]
     inits = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in files]
     return sorted([*inits, *ENTRYPOINTS.glob("*.py")])

@@ -1,4 +1,4 @@
-"""`raydiag hotfix`: replace plugins and exporter of a job that runs, node by node, with a way back."""
+"""`raydiag hotfix`: replace plugins and exporter of a live job, node by node, with a way back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DESCRIPTION = f"R{HELP[1:]}. Nothing of the training is ever touched."
 EPILOG = """\
 examples:
   raydiag hotfix plan --all-nodes gpu_metrics_plugin.sh     what would change; changes nothing
-  raydiag hotfix apply --all-nodes gpu_metrics_plugin.sh    canary, verify, batches; or all the way back
+  raydiag hotfix apply --all-nodes gpu_metrics_plugin.sh    canary, batches; back on failure
   raydiag hotfix apply --node 'node[001-016]' --canary node003 metrics_exporter.sh
   raydiag hotfix status                                     every roll-out that is on record
   raydiag hotfix rollback 20261121-051402-3fa9
@@ -64,10 +64,10 @@ def _add_rollout(parser: argparse.ArgumentParser, name: str) -> None:
     nodes.add_argument("--all-nodes", action="store_true", help="every node of the cluster")
     nodes.add_argument(
         "--node",
-        nargs="+",
+        nargs=1,  # several would take the files for names
         action="extend",
         metavar="N",
-        help="host names, addresses, node ids, or sets such as 'node[001-016]'",
+        help="a host name, address, node id, or a set such as 'node[001-016]'; repeatable",
     )
     parser.add_argument("--canary", default="", metavar="HOST", help="the host to try it on first")
     parser.add_argument(

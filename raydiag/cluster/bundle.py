@@ -25,8 +25,8 @@ _MODULES = [
 # What a hotfix needs on the head, and what its operations and the look at the driver fault need on
 # the nodes; whatever these import travels with them.
 _HOTFIX_HEAD = ["carried", "cluster.errand", "cluster.team", "hotfix.head"]
-HOTFIX_NODE = ["carried", "hotfix.node"]
-HOTFIX_PROBING = ["carried", "runner", "probes.kernel_log", "probes.d_state"]
+_HOTFIX_NODE = ["carried", "hotfix.node"]
+_HOTFIX_PROBING = ["carried", "runner", "probes.kernel_log", "probes.d_state"]
 
 _BUILDS_ON = re.compile(r"^from raydiag\.probes\.(\w+) import", re.MULTILINE)
 
@@ -71,6 +71,11 @@ def modules(probes: Iterable[str]) -> dict[str, str]:
 def _source(name: str) -> str:
     path = f"{name.replace('.', '/')}.py"
     return files("raydiag").joinpath(path).read_text(encoding="utf-8")
+
+
+def hotfix_modules() -> dict[str, str]:
+    """Source of every module that a hotfix needs on the cluster, by module name."""
+    return closure([*_HOTFIX_HEAD, *_HOTFIX_NODE, *_HOTFIX_PROBING])
 
 
 def closure(names: Iterable[str]) -> dict[str, str]:
@@ -154,23 +159,21 @@ def hotfix_command(work: Mapping[str, Any], request: Mapping[str, Any]) -> str:
 
     `request`: nonce, select, symbols and options of the probes that look for the driver fault.
     """
-    node, probing = closure(HOTFIX_NODE), closure(HOTFIX_PROBING)
     asked = {
         "nonce": request["nonce"],
         "select": request["select"],
         "entrypoint": entrypoint("hotfix_node"),
-        "modules": sorted(node),
+        "modules": sorted(closure(_HOTFIX_NODE)),
         "probing": {
             "entrypoint": entrypoint("node_runner"),
-            "modules": sorted(probing),
+            "modules": sorted(closure(_HOTFIX_PROBING)),
             "symbols": request["symbols"],
             "options": request["options"],
         },
         "work": work,
     }
-    sources = {**closure(_HOTFIX_HEAD), **node, **probing}
     hint = "deploy fewer files at once, or smaller ones"
-    return _command("hotfix_job", sources, asked, hint)
+    return _command("hotfix_job", hotfix_modules(), asked, hint)
 
 
 def _command(

@@ -167,9 +167,8 @@ class Rollout:
                 self.since[node] = (restarted.at, restarted.plugin_log_bytes)
         self._require(answers, lambda one: one.outcome == "ended", "restart of the exporter")
         if requests:
-            self.progress.event(
-                f"exporter ended on {len(requests)} hosts, for its watchdog to start"
-            )
+            names = ", ".join(host.host for host in hosts)
+            self.progress.event(f"{names}: exporter ended, for its watchdog to start it anew")
 
     def _verify(self, hosts: Sequence[HostPlan]) -> None:
         """Every host, also those for which another one wrote; what was restarted comes first."""

@@ -27,7 +27,7 @@ _MOST_PROCESS_LINES = 16
 
 
 def json_report(document: Mapping[str, Any], generated_at: float) -> Iterator[str]:
-    """The document as JSON text, one host a line; `raydiag/schemas/hotfix.json` states its shape."""
+    """The document as JSON text, one host a line; see `raydiag/schemas/hotfix.json`."""
     head = {
         "schema": SCHEMA,
         "raydiag_version": __version__,
@@ -48,12 +48,14 @@ def text_report(document: Mapping[str, Any], colour: bool, width: int, plan_show
         blocks = [_rollout(rollout, page) for rollout in document["rollouts"]]
         blocks = blocks or [["No roll-out is on record."]]
     else:
+        plan_shown = plan_shown or document["command"] == "rollback"
         blocks = [_summary(document, page)]
         if not plan_shown:
             blocks += [_what(document, page)]
         blocks += [_hosts(document, page, plan_shown), _events(document, page)]
     blocks.append(_blind(document, page))
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+    text = "\n\n".join("\n".join(block) for block in blocks if block)
+    return f"\n{text}\n" if plan_shown and document["command"] == "apply" else f"{text}\n"
 
 
 def _summary(document: Mapping[str, Any], page: Page) -> list[str]:
