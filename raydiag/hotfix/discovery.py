@@ -27,6 +27,8 @@ _LABEL = "Metrics Exporter"
 _LOG_BYTES = 4 << 20
 _RESAMPLES, _RESAMPLE_S = 10, 0.05
 _LOOK_LIMIT_S = 5.0
+_ALONE = "no watchdog stands above the exporter: nothing would start it again"
+_UNCOUNTED = "the exporter's output goes to no file: restarts cannot be counted"
 _SEVERAL = "several processes look like the exporter"
 _LINE = re.compile(
     r"^\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)\] \[" + _LABEL + r"\] Watchdog: (.*)$", re.MULTILINE
@@ -166,23 +168,25 @@ def _find_own(request: Request) -> Found:
     if not process.is_own_exporter(argv) or not process.program(pid).startswith("python"):
         return Found(doubts=(f"pid {pid}: is no exporter of ours: {' '.join(argv)[:100]!r}",))
     exporter = _described(one, argv, "exporter")
-    doubts = []
-    with contextlib.suppress(OSError, ParseError):
-        if process.arguments(process.see(one.parent)) == argv and "--supervise" in argv:
-            watchdog = _counted(*_log_of(pid))
-            return Found(
-                exporter,
-                watchdog=watchdog,
-                directory=_own_directory(exporter),
-                environment=_environment(pid),
-            )
-    doubts.append("no watchdog stands above the exporter: nothing would start it again")
+    log, size, text = _log_of(pid)
+    doubts = [] if log else [_UNCOUNTED]
+    if not _is_supervised(one):
+        doubts.append(_ALONE)
     return Found(
         exporter,
+        watchdog=_counted(log, size, text) if log else None,
         directory=_own_directory(exporter),
         doubts=tuple(doubts),
         environment=_environment(pid),
     )
+
+
+def _is_supervised(exporter: Seen) -> bool:
+    try:
+        above = process.arguments(process.see(exporter.parent))
+    except (OSError, ParseError):
+        return False
+    return process.is_own_exporter(above) and "--supervise" in above
 
 
 def _own_directory(exporter: Process) -> Optional[str]:
@@ -242,11 +246,11 @@ def _watchdog(exporter: Process, seen: Mapping[int, Seen]) -> tuple[Optional[Wat
     """Its log and count; and why it may not be there to start the exporter again."""
     log, size, text = _log_of(exporter.pid)
     if not log:
-        return None, ["the exporter's output goes to no file: restarts cannot be counted"]
+        return None, [_UNCOUNTED]
     watchdog = _counted(log, size, text)
     parent = seen.get(seen[exporter.pid].parent)
     if parent is None or parent.pid <= 1 or not process.program(parent.pid).startswith("bash"):
-        return watchdog, ["no watchdog stands above the exporter: nothing would start it again"]
+        return watchdog, [_ALONE]
     argv, above = process.arguments(parent), seen.get(parent.parent)
     is_subshell = above is not None and bool(argv) and process.arguments(above) == argv
     if not is_subshell and argv != exporter.argv and not watchdog.restarts:

@@ -16,7 +16,7 @@ from raydiag.errors import ParseError
 from raydiag.hotfix import discovery, process
 from raydiag.hotfix.discovery import Found
 from raydiag.hotfix.journal import Journal, JournalError
-from raydiag.hotfix.messages import Process, Restart, Restarted
+from raydiag.hotfix.messages import RAYDIAG, Process, Restart, Restarted
 from raydiag.hotfix.process import Aim, Doubt, Identity
 
 # The watchdog waits 5 s before it starts the exporter again.
@@ -45,8 +45,7 @@ def restart(request: Restart, journal: Journal) -> Restarted:
     if (exporter.pid, exporter.start_ticks) != (request.pid, request.start_ticks):
         return Restarted("refused", f"pid {exporter.pid} is not the exporter that was planned")
     targets = [one for one in (exporter, found.server, *found.orphans) if one is not None]
-    listening = process.listeners(request.port)
-    if listening and not any(process.holds(one.pid, listening) for one in targets):
+    if not _is_theirs(request, targets):
         return Restarted("refused", f"port {request.port} belongs to somebody else")
     with contextlib.ExitStack() as held:
         try:
@@ -88,6 +87,15 @@ def restart(request: Restart, journal: Journal) -> Restarted:
         at=at,
         port_free=free,
     )
+
+
+def _is_theirs(request: Restart, targets: Sequence[Process]) -> bool:
+    """Whether nobody would be left on the port: the server of raydiag's exporter ends with it."""
+    listening = process.listeners(request.port)
+    pids = {one.pid for one in targets}
+    if request.exporter == RAYDIAG:
+        pids.update(process.descendants(targets[0].pid, process.processes()))
+    return not listening or any(process.holds(pid, listening) for pid in pids)
 
 
 def _aim(target: Process, request: Restart, held: contextlib.ExitStack) -> Aim:
