@@ -36,7 +36,9 @@ _STATUS_S, _ROLLBACK_S, _RESTART_S, _CLOSE_S = 8.0, 20.0, 15.0, 5.0
 _RESTORED = ("restored", "removed", "already")
 _LEAST_LEFT = 2  # the roll-out itself has kept more
 _WATCHDOG_S, _LOOK_S = 20.0, 1.0  # it waits 5 s before it starts an exporter
-_CLOCK_S = 1.5  # start times are known to a second only; a restart too many does no harm
+# How far a start and a file's change may be told apart, on one node and between two. In doubt the
+# exporter is restarted once too often, which does no harm.
+_CLOCK_S, _CLOCKS_S = 0.2, 2.0
 
 
 @dataclass
@@ -181,7 +183,8 @@ class Retreat:
             old_since = script.at
         else:
             return False  # it was never replaced, or is not restored
-        return writer.status.began_at - _CLOCK_S < started_at < old_since + _CLOCK_S
+        off_s = _CLOCK_S if writer is host else _CLOCKS_S
+        return writer.status.began_at - off_s < started_at < old_since + off_s
 
     def _writer(self, host: _Host) -> _Host:
         return self.hosts.get(host.writer, host)
