@@ -36,6 +36,10 @@ class Doubt(Exception):
     """A process is not, or may not be, what it has to be; nothing is done to it."""
 
 
+class Gone(Doubt):
+    """The process has ended by itself."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """One process as /proc/<pid>/stat shows it, which never blocks."""
@@ -221,7 +225,7 @@ class Aim:
             if hasattr(os, "pidfd_open"):
                 self.fd = os.pidfd_open(identity.pid)
         except ProcessLookupError:
-            raise Doubt(f"pid {identity.pid}: has ended") from None
+            raise Gone(f"pid {identity.pid}: has ended") from None
         except OSError:  # before Linux 5.3, or refused by a container: by pid then
             self.fd = None
         try:
@@ -239,11 +243,11 @@ class Aim:
         try:
             now = see(pid)
         except (OSError, ParseError):
-            raise Doubt(f"pid {pid}: has ended") from None
+            raise Gone(f"pid {pid}: has ended") from None
         if now.start_ticks != self.identity.start_ticks:
             raise Doubt(f"pid {pid}: is another process now")
         if now.state in ("Z", "X"):
-            raise Doubt(f"pid {pid}: has ended")
+            raise Gone(f"pid {pid}: has ended")
         if now.state not in ("S", "R", "T", "t"):
             raise Doubt(f"pid {pid}: is in state {now.state}")
         if not argv or arguments(now) != argv:
@@ -303,5 +307,7 @@ def end(aim: Aim) -> None:
             signal.pidfd_send_signal(aim.fd, signal.SIGKILL)
         else:
             os.kill(aim.identity.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        raise Gone(f"pid {aim.identity.pid}: has ended") from None
     except OSError as error:
         raise Doubt(f"pid {aim.identity.pid}: {error.strerror}") from None

@@ -10,14 +10,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from raydiag.errors import ParseError
 from raydiag.hotfix import discovery, process
 from raydiag.hotfix.discovery import Found
 from raydiag.hotfix.journal import Journal, JournalError
 from raydiag.hotfix.messages import RAYDIAG, Process, Restart, Restarted
-from raydiag.hotfix.process import Aim, Doubt, Identity
+from raydiag.hotfix.process import Aim, Doubt, Gone, Identity
 
 # The watchdog waits 5 s before it starts the exporter again.
 _GONE_S, _FREE_S = 2.0, 3.0
@@ -38,8 +39,8 @@ def refusals(found: Found, least_left: int) -> tuple[str, ...]:
 def restart(request: Restart, journal: Journal) -> Restarted:
     """End exactly the planned exporter and its server, when there is no doubt about either."""
     found = discovery.look(request)
-    reasons = refusals(found, request.least_left)
     exporter, watchdog = found.exporter, found.watchdog
+    reasons = refusals(found, request.least_left)
     if reasons or exporter is None or watchdog is None:
         return Restarted("refused", "; ".join(reasons) or "no exporter runs here")
     if (exporter.pid, exporter.start_ticks) != (request.pid, request.start_ticks):
@@ -47,46 +48,64 @@ def restart(request: Restart, journal: Journal) -> Restarted:
     targets = [one for one in (exporter, found.server, *found.orphans) if one is not None]
     if not _is_theirs(request, targets):
         return Restarted("refused", f"port {request.port} belongs to somebody else")
-    with contextlib.ExitStack() as held:
-        try:
-            aims = [_aim(one, request, held) for one in targets]
-            text = [f"{one.role} {one.pid} {one.start_ticks}" for one in targets]
-            journal.append(request.rollout, request.who, "restart intent", processes=text)
-        except (Doubt, JournalError) as error:
-            return Restarted("refused", str(error))
-        log_bytes, plugin_log_bytes = (
-            discovery.size(watchdog.log),
-            discovery.size(request.plugin_log),
-        )
-        at, ended, doubt = time.time(), [], ""
-        for target, aim in zip(targets, aims):
-            try:
-                process.end(aim)
-                ended.append(target)
-            except Doubt as error:
-                doubt = str(error)
-                break
-    gone = _wait_until_gone(ended)
-    free = _wait_until_free(request.port) if ended else False
-    if not doubt and not gone:
-        doubt = "what was ended is still there: it hangs in the kernel"
-    if not doubt and not free:
-        doubt = f"something still listens on port {request.port}"
-    outcome = ("failed" if ended else "refused") if doubt else "ended"
-    names = [f"{one.role} {one.pid}" for one in ended]
-    with contextlib.suppress(JournalError):  # it has happened, and the watchdog's log shows it
-        journal.append(request.rollout, request.who, "restarted", ended=names, reason=doubt)
-    return Restarted(
-        outcome=outcome,
-        reason=doubt,
-        ended=tuple(ended),
+    before = Restarted(
+        outcome="refused",
         restarts=watchdog.restarts,
         log=watchdog.log,
-        log_bytes=log_bytes,
-        plugin_log_bytes=plugin_log_bytes,
-        at=at,
-        port_free=free,
+        log_bytes=discovery.size(watchdog.log),
+        plugin_log_bytes=discovery.size(request.plugin_log),
+        at=time.time(),
     )
+    try:
+        ended, doubt = _end_all(request, journal, targets)
+    except (Doubt, JournalError) as error:
+        return Restarted("refused", str(error))
+    free = bool(ended) and _wait_until_free(request.port)
+    if not doubt and not free:
+        doubt = f"something still listens on port {request.port}"
+    with contextlib.suppress(JournalError):  # it has happened, and the watchdog's log shows it
+        names = [f"{one.role} {one.pid}" for one in ended]
+        journal.append(request.rollout, request.who, "restarted", ended=names, reason=doubt)
+    outcome = ("failed" if ended else "refused") if doubt else "ended"
+    return replace(before, outcome=outcome, reason=doubt, ended=tuple(ended), port_free=free)
+
+
+def _end_all(
+    request: Restart, journal: Journal, targets: Sequence[Process]
+) -> tuple[list[Process], str]:
+    """Those that were ended, and the doubt that spared the others or keeps them from being gone.
+
+    All are verified and held before the first is ended. Raises Doubt or JournalError; none was
+    ended then.
+    """
+    ended: list[Process] = []
+    with contextlib.ExitStack() as held:
+        aims = []
+        for target in targets:
+            with _may_be_gone(target):
+                aims.append((target, _aim(target, request, held)))
+        text = [f"{one.role} {one.pid} {one.start_ticks}" for one, _ in aims]
+        journal.append(request.rollout, request.who, "restart intent", processes=text)
+        for target, aim in aims:
+            try:
+                with _may_be_gone(target):
+                    process.end(aim)
+                    ended.append(target)
+            except Doubt as error:
+                _wait_until_gone(ended)
+                return ended, str(error)
+    gone = _wait_until_gone(ended)
+    return ended, "" if gone else "what was ended is still there: it hangs in the kernel"
+
+
+@contextlib.contextmanager
+def _may_be_gone(target: Process) -> Iterator[None]:
+    """A server ends by itself when the port is taken; when the exporter does, the plan is old."""
+    try:
+        yield
+    except Gone:
+        if target.role == "exporter":
+            raise
 
 
 def _is_theirs(request: Restart, targets: Sequence[Process]) -> bool:

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, Optional
 
 from raydiag.hotfix import discovery, exposition
 from raydiag.hotfix.exposition import Page
@@ -222,14 +222,17 @@ def _trouble(watch: _Watch) -> str:
             return f"{request.plugin_log}: {line.strip()[:200]}"
         if f"] {plugin}" in line and " exited 99 " in line and request.name not in _AT_REST:
             return f"{request.plugin_log}: {line.strip()[:200]}"
-    said = ""
-    if request.restarted is not None:
-        # What the new server complains of goes where the exporter's own words go.
-        log, log_bytes = str(request.restarted["log"]), int(request.restarted["log_bytes"])
-        said = discovery.tail(log, log_bytes) if log else ""
-    if "Address already in use" in new + said:
+    if request.restarted is not None and _found_port_taken(request.restarted):
         return f"the new exporter's server found port {request.port} taken"
     return _new_error(request, new, begin)
+
+
+def _found_port_taken(restarted: Mapping[str, Any]) -> bool:
+    """What the new server complains of goes where the exporter's own words go."""
+    text = discovery.tail(str(restarted["log"]), int(restarted["log_bytes"]))
+    # Before that line it is the complaint of a server that was ended, or ended by itself.
+    _, line, after = text.partition(f", restart #{int(restarted['restarts']) + 1}\n")
+    return bool(line) and "Address already in use" in after
 
 
 def _new_error(request: Verify, new: str, begin: int) -> str:

@@ -226,6 +226,9 @@ def test_a_dry_run_that_hangs_in_the_kernel_is_left_and_not_repeated(
         assert not found["passed"]
         assert "still there" in found["reason"]
         assert hanging.stuck_pids() == stuck
+        symbols = [fuse_hang.WAIT_CHANNEL]
+        fault = answer(node, "inspect", driver_fault_symbols=symbols)["driver_fault"]
+        assert fault == f"pid {stuck[0]} waits in {fuse_hang.WAIT_CHANNEL}"
         hanging.release()
         wait_until(lambda: start_ticks(stuck[0]) is None, "the end of the stuck one")
         assert check(node, BETTER)["passed"]
@@ -400,8 +403,10 @@ def test_a_server_that_was_orphaned_before_is_taken_along(node: ShellNode) -> No
         "the orphan",
     )
     ended = restart(node)
-    assert [one["role"] for one in ended["ended"]] == ["exporter", "orphan"]
-    assert ended["ended"][1]["pid"] == first["ends_on_restart"][1]["pid"]
+    assert (ended["outcome"], ended["reason"]) == ("ended", "")
+    roles = [one["role"] for one in ended["ended"]]
+    assert (roles[0], roles[-1]) == ("exporter", "orphan")
+    assert ended["ended"][-1]["pid"] == first["ends_on_restart"][1]["pid"]
     seen = answer(
         node, "verify", name=EXPORTER_NAME, since=ended["at"], restarted=ended, limit_s=20.0
     )
