@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -465,6 +466,22 @@ def test_a_port_that_somebody_else_has_is_said_before_anything_is_ended(tmp_path
         finally:
             stranger.kill()
             stranger.wait()
+        assert node.trouble() == []
+
+
+def test_a_port_that_somebody_takes_meanwhile_is_noticed(tmp_path: Path) -> None:
+    with ShellNode(tmp_path, pause_s=2.0) as node:
+        ended = restart(node)
+        assert (ended["outcome"], ended["port_free"]) == ("ended", True)
+        with socket.socket() as stranger:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            stranger.bind(("127.0.0.1", node.port))
+            stranger.listen()
+            seen = answer(
+                node, "verify", name=EXPORTER_NAME, since=ended["at"], restarted=ended, limit_s=20.0
+            )
+        assert not seen["healthy"]
+        assert seen["reason"] == f"the new exporter's server found port {node.port} taken"
         assert node.trouble() == []
 
 
