@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import functools
 import json
 import re
 import zlib
@@ -28,6 +29,7 @@ _HOTFIX_HEAD = ["carried", "cluster.errand", "cluster.team", "hotfix.head"]
 _HOTFIX_NODE = ["carried", "hotfix.node"]
 _HOTFIX_PROBING = ["carried", "runner", "probes.kernel_log", "probes.d_state"]
 
+_IMPORTS = re.compile(r"^\s*from (raydiag[\w.]*) import (\([^)]*\)|[^(\n]*)", re.MULTILINE)
 _BUILDS_ON = re.compile(r"^from raydiag\.probes\.(\w+) import", re.MULTILINE)
 
 # The driver must run on the Python that has Ray, which need not be the one on PATH. The shell's
@@ -90,12 +92,12 @@ def closure(names: Iterable[str]) -> dict[str, str]:
         if text is None:
             continue  # a name inside a module, which travels for its own sake
         found[full] = text
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "raydiag":
-                waiting += [str(node.module), *(f"{node.module}.{one.name}" for one in node.names)]
+        for module, names_ in _IMPORTS.findall(text):
+            waiting += [module, *(f"{module}.{one}" for one in re.findall(r"\w+", names_))]
     return found
 
 
+@functools.cache
 def _source_of(full: str) -> str | None:
     """Source of a module or package; None for what is neither."""
     name = "/".join(full.split(".")[1:])
