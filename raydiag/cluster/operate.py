@@ -56,7 +56,7 @@ def operate(
         hint = f"what it left is told by: raydiag hotfix status {work['rollout']}"
         raise DriverLost(f"{error}; {hint}") from None
     except BaseException:
-        if changes and follower.started and not follower.ended:
+        if changes and follower.started and not follower.ended and not address.is_local:
             what = f"{work['command']} {work['rollout']} goes on by itself on the head"
             hint = f"raydiag hotfix status {work['rollout']}"
             warn(f"{what} (job {job.id}): look at it with: {hint}")

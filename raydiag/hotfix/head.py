@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from raydiag import records
-from raydiag.errors import CannotRun, ParseError, UsageError
+from raydiag.errors import CannotRun, ParseError, RaydiagError, UsageError
 from raydiag.hotfix import documents, plan
 from raydiag.hotfix.asking import Nodes, Silence
 from raydiag.hotfix.ledger import Ledger
@@ -121,10 +121,14 @@ def _apply(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, 
         limit_s = float(request["verify_limit_s"])
         try:
             Rollout(made, nodes, progress, lambda: ledger.stop_asked(name), limit_s).run()
-            progress.end(VERIFIED)
-        except Stop as stop:
-            progress.event(str(stop))
-            _retreat(nodes, progress, request["who"], limit_s, str(stop))
+        except Exception as error:
+            # Whatever it was, hosts that were changed and not verified must not stay so.
+            known = isinstance(error, (Stop, RaydiagError))
+            reason = str(error) if known else f"{type(error).__name__}: {error}"[:500]
+            progress.event(reason)
+            _retreat(nodes, progress, request["who"], limit_s, reason)
+        else:
+            _end(progress, VERIFIED, "")
         record = progress.record
         state, reason = str(record["state"]), str(record["reason"])
         return documents.plan_document("apply", made, hosts, state, reason, record)
@@ -133,11 +137,18 @@ def _apply(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, 
 def _retreat(nodes: Nodes, progress: Progress, who: str, limit_s: float, reason: str) -> None:
     """Undo what was done, if anything was, and say how the roll-out ended."""
     if not progress.nodes(CHANGING, FAILED, VERIFIED):
-        progress.end(plan.REFUSED, reason)
+        _end(progress, plan.REFUSED, reason)
         return
-    progress.save()
     undone = Retreat(nodes, progress, who, limit_s).run()
-    progress.end(ROLLED_BACK if undone else documents.INCOMPLETE, reason)
+    _end(progress, ROLLED_BACK if undone else documents.INCOMPLETE, reason)
+
+
+def _end(progress: Progress, state: str, reason: str) -> None:
+    """A disk that is full now changes nothing of what the nodes have; their journals tell it."""
+    try:
+        progress.end(state, reason)
+    except CannotRun as error:
+        progress.event(str(error))
 
 
 def _status(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
@@ -166,7 +177,7 @@ def _rollback(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[st
         progress = Progress(record, ledger, say)
         undone = Retreat(nodes, progress, request["who"], float(request["verify_limit_s"])).run()
         state = ROLLED_BACK if undone else documents.INCOMPLETE
-        progress.end(state, f"rolled back by {request['who']}")
+        _end(progress, state, f"rolled back by {request['who']}")
         try:
             made = records.decode(Plan, record["plan"])
         except ParseError as error:
@@ -195,7 +206,7 @@ def _unknown(name: str, ledger: Ledger) -> str:
 
 
 def _hosts(cluster: Cluster) -> list[Host]:
-    """Machines, in the order of the list: one that has several Ray nodes has one exporter."""
+    """Machines by name: one that has several Ray nodes has one exporter."""
     found: dict[tuple[str, str], Host] = {}
     for row in cluster.rows:
         name = row["hostname"]
@@ -205,7 +216,7 @@ def _hosts(cluster: Cluster) -> list[Host]:
         other = found.get((short, row["address"]))
         if other is None or (other.unseen and not host.unseen):
             found[short, row["address"]] = host
-    return list(found.values())
+    return sorted(found.values(), key=lambda host: (host.name, host.address))
 
 
 _COMMANDS = {"plan": _plan, "apply": _apply, "status": _status, "rollback": _rollback}

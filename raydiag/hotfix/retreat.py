@@ -87,7 +87,6 @@ class Retreat:
         self._close()
         for host in self.hosts.values():
             self._settle(host)
-        self.progress.save()
         return not any(host.trouble for host in self.hosts.values())
 
     def _look(self) -> None:

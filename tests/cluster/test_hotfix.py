@@ -72,6 +72,11 @@ def power(hosts: Hosts, host: str) -> list[str]:
     return [line for line in page.splitlines() if line.startswith("hw_gpu_power_watts")]
 
 
+def wait_for_fresh_values(hosts: Hosts, host: str) -> None:
+    before = power(hosts, host)
+    wait_until(lambda: power(hosts, host) != before, f"{host}: fresh values")
+
+
 def digests(hosts: Hosts, name: str = NAME) -> set[str]:
     return {hosts.digest(host, name) for host in hosts.wishes}
 
@@ -125,8 +130,7 @@ def test_the_exporter_where_restarts_are_left(hosts: Hosts, tmp_path: Path) -> N
         assert "exited with code 137, restart #1\n" in hosts.watchdog_log(host)
         assert "Address already in use" not in hosts.watchdog_log(host)
         assert done.host(host)["seen"]["restarts"] == 1
-        before = power(hosts, host)
-        wait_until(lambda host=host, before=before: power(hosts, host) != before, "fresh values")
+        wait_for_fresh_values(hosts, host)
     assert "restart #50" not in hosts.watchdog_log("node004")
 
 
@@ -210,7 +214,6 @@ def test_a_driver_that_is_killed_at_a_random_moment(
     assert (back.exit_code, back.document["outcome"]) == (0, "rolled back"), back.document
     for name in texts:
         assert {host: hosts.digest(host, name) for host in hosts.wishes} == old[name]
-    assert set(hosts.hotfix("status", rollout).contents().values()) == {"old"}
     left = [path.name for host in hosts.wishes for path in hosts.utils(host).glob(".raydiag*")]
     assert left == []
 
@@ -281,7 +284,7 @@ class TestHostsThatDiffer:
 
         def at_work() -> bool:
             states = {one["host"]: one["state"] for one in record(hosts, rollout)["hosts"].values()}
-            return states["node002"] != "waiting"
+            return bool(states["node002"] != "waiting")
 
         wait_until(at_work, "the batch of node002", 60)
         hosts.cluster.cut_link("node003")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import signal
@@ -113,6 +114,7 @@ def works(dashboard: FakeDashboard, cluster: Canned, *, ends: bool = True) -> No
     def log(request: Mapping[str, Any]) -> str:
         start = {"gcs_address": GCS, "session_name": SESSION, "time": 0.0}
         said: list[Mapping[str, Any]] = []
+        end: dict[str, Any]
         try:
             end = {"document": head.run(request["work"], cluster, said.append)}
         except UsageError as error:
@@ -231,7 +233,7 @@ def test_no_host_could_be_seen(dashboard: FakeDashboard, plugin: str, invoke: In
 
 def test_nothing_to_do(dashboard: FakeDashboard, plugin: str, invoke: Invoke) -> None:
     content = Path(plugin).read_bytes()
-    there = target(sha256=head.hashlib.sha256(content).hexdigest())
+    there = target(sha256=hashlib.sha256(content).hexdigest())
     works(dashboard, Canned(inspection(1, there)))
     code, out, _ = invoke("apply", "--all-nodes", "--address", dashboard.url, plugin)
     assert code == 0
@@ -342,5 +344,5 @@ def test_new_content_reaches_the_head_as_it_is(
         "plan", "--all-nodes", "--address", dashboard.url, "--format", "json", str(path)
     )
     (file,) = json.loads(out)["files"]
-    assert file["sha256"] == head.hashlib.sha256(path.read_bytes()).hexdigest()
+    assert file["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert file["sha256"] != NEW

@@ -134,7 +134,7 @@ def test_the_exporter_comes_last_and_says_whom_it_ends() -> None:
 
 
 def test_few_restarts_left_refuse_an_exporter_and_no_plugin() -> None:
-    few = {"refuse_restart": ("the watchdog has 1 of 50 restarts left",)}
+    few: dict[str, Any] = {"refuse_restart": ("the watchdog has 1 of 50 restarts left",)}
     one = inspection(1, target(EXPORTER), target(GPU), **few)
     assert "1 of 50 restarts left" in reasons(made(one, files=(SCRIPT,)))
     assert states(made(one, files=(FILE,))) == {"node001": "change"}

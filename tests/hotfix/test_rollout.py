@@ -314,6 +314,28 @@ def test_a_roll_out_that_is_told_to_stop(nodes: Nodes, run: Run, tmp_path: Path)
     assert outcomes(document)["gamma"] == "untouched"
 
 
+@pytest.mark.parametrize("operation", ["apply", "close"])
+def test_a_head_whose_disk_fails(operation: str, nodes: Nodes, run: Run, tmp_path: Path) -> None:
+    """No step without a record before it; but what is verified everywhere stays."""
+
+    def fail(name: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        if name == "beta" and request["operation"] == operation and not moved.exists():
+            (tmp_path / "ledger").rename(moved)
+            (tmp_path / "ledger").write_text("a file stands here")
+        return None
+
+    moved = tmp_path / "moved"
+    nodes.fault = fail
+    document = run("apply", {NAME: BETTER})
+    there = {nodes.digest(name) for name in nodes.nodes}
+    assert "cannot keep a record" in document["events"][-1]["text"]
+    if operation == "close":
+        assert (document["outcome"], there) == ("verified", {sha256(BETTER)})
+    else:
+        assert (document["outcome"], there) == ("rolled back", {sha256(GPU)})
+        assert "cannot keep a record" in document["reason"]
+
+
 def test_the_canary_is_not_where_the_driver_fault_shows(nodes: Nodes, run: Run) -> None:
     nodes.sick = {"id-alpha": "amdgpu_cper_ring_write in the kernel log"}
     document = run("plan", {NAME: BETTER})
