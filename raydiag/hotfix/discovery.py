@@ -54,6 +54,7 @@ class Found:
     orphans: tuple[Process, ...] = ()  # servers of the same file and port without their exporter
     watchdog: Optional[Watchdog] = None
     directory: Optional[str] = None
+    elsewhere: str = ""  # why the files that we see may be none of the exporter's
     doubts: tuple[str, ...] = ()  # why nothing here may be ended
     environment: Mapping[str, str] = field(default_factory=dict)  # of the exporter
 
@@ -71,6 +72,7 @@ def look(request: Request) -> Found:
         orphans=tuple(filter(None, map(_process, seen["orphans"]))),
         watchdog=Watchdog(**seen["watchdog"]) if seen["watchdog"] else None,
         directory=seen["directory"],
+        elsewhere=seen["elsewhere"],
         doubts=tuple(seen["doubts"]),
         environment=seen["environment"],
     )
@@ -87,6 +89,8 @@ def _process(fields: Optional[dict[str, Any]]) -> Optional[Process]:
 
 def find(request: Request) -> Found:
     """Look at the processes; may block, see `look`. Reads no arguments of training processes."""
+    if process.numbers_doubt():
+        return Found(doubts=(process.numbers_doubt(),))
     if request.exporter == "raydiag":
         return _find_own(request)
     found = _find_shell(request)
@@ -127,9 +131,11 @@ def _find_shell(request: Request) -> Found:
     exporter = _described(seen[pid], shells[pid], "exporter")
     own = next((one for one in servers if parents[one.pid] == pid), None)
     watchdog, doubts = _watchdog(exporter, seen)
-    directory, doubt = _directory(exporter)
-    doubts += [doubt] if doubt else []
-    return Found(exporter, own, orphans, watchdog, directory, tuple(doubts), _environment(pid))
+    directory, elsewhere = _directory(exporter)
+    doubts += [elsewhere] if elsewhere else []
+    return Found(
+        exporter, own, orphans, watchdog, directory, elsewhere, tuple(doubts), _environment(pid)
+    )
 
 
 def _shells(seen: Mapping[int, Seen], port: int) -> tuple[dict[int, tuple[str, ...]], list[int]]:
@@ -172,10 +178,12 @@ def _find_own(request: Request) -> Found:
     doubts = [] if log else [_UNCOUNTED]
     if not _is_supervised(one):
         doubts.append(_ALONE)
+    elsewhere = _sees_others(pid)
     return Found(
         exporter,
         watchdog=_counted(log, size, text) if log else None,
-        directory=_own_directory(exporter),
+        directory=None if elsewhere else _own_directory(exporter),
+        elsewhere=elsewhere,
         doubts=tuple(doubts),
         environment=_environment(pid),
     )
@@ -194,8 +202,7 @@ def _own_directory(exporter: Process) -> Optional[str]:
     words = [part for word in exporter.argv for part in word.split("=", 1)]
     named = [value for option, value in zip(words, words[1:]) if option == "--plugins"]
     with contextlib.suppress(OSError):
-        same = os.readlink(f"/proc/{exporter.pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt")
-        if same and len(named) == 1:
+        if len(named) == 1:
             return os.path.join(os.readlink(f"/proc/{exporter.pid}/cwd"), named[0])
     return None
 
@@ -221,14 +228,29 @@ def _port(argv: tuple[str, ...]) -> Optional[int]:
 def _directory(exporter: Process) -> tuple[Optional[str], str]:
     """Where the script lies, from argv[1] and the working directory; or why that is not known."""
     pid = exporter.pid
+    if _sees_others(pid):
+        return None, _sees_others(pid)
     try:
-        if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
-            return None, f"pid {pid}: sees other files than we do (mount namespace)"
         path = os.path.join(os.readlink(f"/proc/{pid}/cwd"), exporter.argv[1])
         os.stat(path)
     except OSError as error:
         return None, f"pid {pid}: its directory is not known: {error.strerror}"
-    return os.path.dirname(os.path.normpath(path)), ""
+    directory = os.path.dirname(path)
+    plain = os.path.normpath(directory)
+    # The kernel follows a link before `..` and a shell's `cd` does not: they mean two directories.
+    if os.path.realpath(plain) != os.path.realpath(directory):
+        return None, f"pid {pid}: {directory} and {plain} are not one directory"
+    return plain, ""
+
+
+def _sees_others(pid: int) -> str:
+    """Why that process sees other files than we do, or may; "" when it sees the same."""
+    try:
+        same = os.readlink(f"/proc/{pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt")
+        same = same and os.path.samestat(os.stat(f"/proc/{pid}/root"), os.stat("/"))
+    except OSError as error:
+        return f"pid {pid}: which files it sees is not known: {error.strerror}"
+    return "" if same else f"pid {pid}: sees other files than we do"
 
 
 def _environment(pid: int) -> dict[str, str]:

@@ -21,15 +21,12 @@ def inspect(request: Inspect) -> Inspection:
     directory, files, refusals = None, [], []
     path = request.directory or found.directory
     try:
-        if path is None:
-            raise Refused("; ".join(found.doubts) or "the directory of the plugins was not given")
-        directory = place.directory(path)
-        files = [place.target(request, directory.real_path, name) for name in request.names]
+        if path is not None:
+            directory = place.directory(path)
+            files = [place.target(request, directory.real_path, name) for name in request.names]
+        place.chosen(request, found)
     except Refused as error:
         refusals.append(str(error))
-    own = found.directory
-    if own and directory and os.path.realpath(own) != directory.real_path:
-        refusals.append(f"the exporter here runs from {own}, not {path}")
     journal = Journal(request.journal)
     return Inspection(
         host=short_host(),

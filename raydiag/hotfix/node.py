@@ -165,9 +165,10 @@ def check(request: Check) -> Checked:
     """See `Check`."""
     content = _content(request.content)
     found = discovery.look(request)
-    directory = request.directory or found.directory
-    if directory is None:
-        return Checked(False, "; ".join(found.doubts), "skipped", sha256(content))
+    try:
+        directory = place.chosen(request, found)
+    except Refused as error:
+        return Checked(False, str(error), "skipped", sha256(content))
     with _lock(request) as reason:
         if reason:
             return Checked(False, reason, "skipped", sha256(content))
@@ -183,9 +184,10 @@ def apply(request: Apply) -> Applied:
     if reason:
         return Applied("refused", reason)
     found = discovery.look(request)
-    directory = request.directory or found.directory
-    if directory is None:
-        return Applied("refused", "; ".join(found.doubts))
+    try:
+        directory = place.chosen(request, found)
+    except Refused as error:
+        return Applied("refused", str(error))
     with _lock(request) as reason:
         return Applied("refused", reason) if reason else _apply(request, content, directory)
 

@@ -9,6 +9,7 @@ import os
 import re
 import stat
 
+from raydiag.hotfix.discovery import Found
 from raydiag.hotfix.messages import RAYDIAG, Directory, Request, TargetFile
 from raydiag.hotfix.process import SCRIPT
 from raydiag.hotfix.replace import Refused, current, name_refusal
@@ -17,6 +18,19 @@ _NETWORK = re.compile(
     r"(nfs\d?|lustre|ceph|gpfs|beegfs|wekafs|cifs|smb3|9p|glusterfs|afs|orangefs|virtiofs"
     r"|fuse\.(?!overlayfs|fuse-overlayfs).*|fuse)"
 )
+
+
+def chosen(request: Request, found: Found) -> str:
+    """The directory of the files. Raises Refused when it is not known, or not the exporter's."""
+    path = request.directory or found.directory
+    if found.elsewhere:
+        raise Refused(found.elsewhere)
+    if path is None:
+        raise Refused("; ".join(found.doubts) or "the directory of the plugins was not given")
+    own = found.directory
+    if own and os.path.realpath(own) != os.path.realpath(path):
+        raise Refused(f"the exporter here runs from {own}, not {path}")
+    return path
 
 
 def directory(path: str) -> Directory:

@@ -60,6 +60,15 @@ class Identity:
     argv: tuple[str, ...]
 
 
+def numbers_doubt() -> str:
+    """Why a number in /proc may be another process's for a signal; "" when both are the same."""
+    try:
+        ours = os.readlink("/proc/self")
+    except OSError:
+        ours = ""
+    return "" if ours == str(os.getpid()) else "/proc shows another PID namespace than ours"
+
+
 def processes() -> dict[int, Seen]:
     """Every process that can be seen now, by pid."""
     found = {}
@@ -237,6 +246,8 @@ class Aim:
     def verify(self) -> None:
         """Look at it once more. Raises Doubt."""
         pid, argv = self.identity.pid, self.identity.argv
+        if numbers_doubt():
+            raise Doubt(f"pid {pid}: {numbers_doubt()}")
         shell, server = is_exporter(argv), is_server(argv, self.metrics_file, self.port)
         if shell:
             self._is_the_loop()

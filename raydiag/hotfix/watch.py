@@ -46,7 +46,8 @@ class _Watch:
     last: Optional[Page] = None  # judged
     durations: set[str] = field(default_factory=set)
     moved: int = 0
-    exporter: Optional[Process] = None
+    exporter: Optional[Process] = None  # after a restart: the new one
+    first: Optional[Process] = None  # the exporter that was there when the watching began
     restarts: Optional[int] = None
     notes: list[str] = field(default_factory=list)
     waits_for: str = "a cycle of the exporter"
@@ -68,6 +69,8 @@ class _Watch:
 def verify(request: Verify) -> Verified:
     """Watch until it is well, it is not, or the time has passed."""
     began, watch = time.monotonic(), _Watch(request)
+    if request.restarted is None and _can_be_found(request):
+        watch.first = discovery.find(request).exporter
     while time.monotonic() - began < request.limit_s:
         trouble = _trouble(watch) or _step(watch)
         if trouble:
@@ -95,7 +98,24 @@ def _step(watch: _Watch) -> str:
     page = cycle[2]
     if not page.values:
         return ""  # as a shell exporter serves just after its start
-    return _judge(watch, page)
+    return _judge(watch, page) or ("" if watch.waits_for else _lives_on(watch))
+
+
+def _lives_on(watch: _Watch) -> str:
+    """Whether one exporter made all these cycles: good pages come from a crash loop as well."""
+    if not _can_be_found(watch.request):
+        return ""
+    now, first = discovery.find(watch.request).exporter, watch.exporter or watch.first
+    if now is None or first is None:
+        watch.first = first or now
+        watch.waits_for = "cycles of an exporter whose process is known"
+    elif (now.pid, now.start_ticks) != (first.pid, first.start_ticks):
+        return f"the exporter ended again: pid {first.pid} is gone, and pid {now.pid} runs"
+    return ""
+
+
+def _can_be_found(request: Verify) -> bool:
+    return request.exporter != RAYDIAG or bool(request.pid_file)
 
 
 def _since(watch: _Watch) -> float:
