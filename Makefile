@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: probe test unit prometheus lint bench clean
+.PHONY: probe test unit prometheus lint soak bench clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(READY)
@@ -26,6 +26,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Roll-outs whose driver is killed at 50 random moments.
+soak: $(READY)
+	RAYDIAG_SOAK=50 $(BIN)/pytest -q -m cluster tests/cluster/test_hotfix.py -k random_moment
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py

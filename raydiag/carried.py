@@ -35,7 +35,7 @@ class _Importer:
     def exec_module(self, module: ModuleType) -> None:
         # Taken out: nobody imports it twice, and a node has better uses for the memory.
         text = self.modules.pop(module.__name__)
-        exec(_compiled(module.__name__, text), module.__dict__)
+        exec(compiled(module.__name__, text), module.__dict__)
 
 
 def install(modules: Mapping[str, Union[str, CodeType]]) -> None:
@@ -43,13 +43,14 @@ def install(modules: Mapping[str, Union[str, CodeType]]) -> None:
     sys.meta_path.insert(0, _Importer(modules))
 
 
-def packed(modules: Mapping[str, str], request: Mapping[str, Any]) -> bytes:
+def packed(modules: Mapping[str, Union[str, CodeType]], request: Mapping[str, Any]) -> bytes:
     """The bundle for the nodes, as the entrypoint `node_runner` reads it from its stdin."""
-    code = {name: _compiled(name, text) for name, text in modules.items()}
+    code = {name: compiled(name, text) for name, text in modules.items()}
     return MAGIC_NUMBER + zlib.compress(marshal.dumps({"modules": code, "request": dict(request)}))
 
 
-def _compiled(name: str, text: Union[str, CodeType]) -> CodeType:
+def compiled(name: str, text: Union[str, CodeType]) -> CodeType:
+    """The module's code; what is code already is returned as it is."""
     if isinstance(text, CodeType):
         return text
     path = f"<carried>/{name.replace('.', '/')}.py"

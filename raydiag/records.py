@@ -66,7 +66,7 @@ def _check(kind: Any) -> _Check:
         return lambda value: None if value is None else inner[0](value)
     if origin is tuple:
         return lambda value: tuple(inner[0](item) for item in _exactly(list, value))
-    if origin is dict:
+    if origin in (dict, Mapping):
         return lambda value: {str(k): inner[1](v) for k, v in _exactly(dict, value).items()}
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return functools.partial(decode, kind)

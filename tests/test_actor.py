@@ -81,4 +81,9 @@ def test_environment_of_the_job_stays_out(
         "sys.stdout.buffer.write(b'%d\\n' % len(answer) + answer)"
     )
     _, _, answer = node_actor.probe(script, packed("memory"), 20).partition(b"\n")
-    assert set(zlib.decompress(answer).decode().split()) <= {"PATH", "LD_LIBRARY_PATH", "LC_CTYPE"}
+    assert set(zlib.decompress(answer).decode().split()) <= {
+        "HOME",
+        "PATH",
+        "LD_LIBRARY_PATH",
+        "LC_CTYPE",
+    }

@@ -59,19 +59,21 @@ ARROWS = {
     "playbooks": FOUNDATION | {"catalog", "tsdb"},
     "verdict": FOUNDATION | {"catalog", "diagnosis", "playbooks"},
     "job": FOUNDATION
-    | {"joblog", "triage", "tsdb", "playbooks", "diagnosis", "rules", "verdict"},
+    | {"joblog", "triage", "tsdb", "playbooks", "diagnosis", "rules", "verdict", "event_file"},
     "comparison": FOUNDATION
     | {"catalog", "joblog", "triage", "tsdb", "playbooks", "diagnosis", "verdict", "job"}
     | {"event_file"},
     "render": FOUNDATION
     | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison", "exporter"},
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
+    # Its node side; what judges a roll-out is pure and takes what nodes have answered.
+    "hotfix": NODE | {"probes", "records", "sandbox"},
     "cli": FOUNDATION
     | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "nodeset"}
-    | {"joblog", "triage", "tsdb", "job", "comparison", "exporter"},
+    | {"joblog", "triage", "tsdb", "job", "comparison", "exporter", "hotfix"},
 }
 
-IMPORTS_RAY = {"cluster/coordinator.py", "cluster/actor.py", "cluster/local.py"}
+IMPORTS_RAY = {f"cluster/{one}.py" for one in ("coordinator", "actor", "local", "errand", "team")}
 
 # Every call that ends or signals a process, or looks like one: who is its target?
 SIGNALS = {
@@ -91,6 +93,12 @@ SIGNALS = {
     ("cluster/local.py", "self._job.terminate"),  # the coordinator on it, our own child
     ("cluster/ssh.py", "os.killpg"),  # the ssh of --ssh, our own child, with its ssh to a jump host
     ("cluster/coordinator.py", "ray.kill"),  # our own actors
+    ("cluster/team.py", "ray.kill"),  # the same
+    ("hotfix/guarded.py", "os.killpg"),  # the session of a dry run: our own child, not yet reaped
+    # The one function that ends a foreign process: an exporter that was verified, and its server.
+    ("hotfix/process.py", "os.pidfd_open"),
+    ("hotfix/process.py", "signal.pidfd_send_signal"),
+    ("hotfix/process.py", "os.kill"),
     ("tsdb/server.py", "self._process.kill"),  # the throw-away prometheus, our own child
 }
 _SIGNAL_NAMES = {"kill", "killpg", "terminate", "send_signal", "tgkill", "pthread_kill"}
@@ -100,6 +108,8 @@ _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue",
 # name for what ssh says, a throw-away server's directory: its links, its log, its removal; and what
 # a job has printed, as Ray gives it, in a private directory while it is read.
 WRITES_FILES = {"cli/options.py", "cli/live.py", "cluster/local.py", "cluster/ssh.py"}
+# A hotfix: its records on head and nodes, the files it replaces, and the one it tries out.
+WRITES_FILES |= {f"hotfix/{one}.py" for one in ("dry_run", "journal", "ledger", "replace")}
 WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private", "server", "view")}
 # The state of plugins, with its directory; the pid file that was asked for.
 WRITES_FILES |= {"exporter/state.py", "exporter/main.py"}
@@ -110,8 +120,8 @@ _WRITING_NAMES |= {"unlink", "rmdir", "mkdir", "makedirs", "touch", "chmod", "sy
 _WRITING_NAMES |= {"symlink_to", "hardlink_to", "mkfifo", "setxattr", "utime"}
 _WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE"}
 
-# The coordinator's stdout is the job's log, which is how its frames travel.
-PRINTS = ("cli/", "render/", "cluster/coordinator.py")
+# The coordinator's and the errand's stdout is the job's log, which is how its frames travel.
+PRINTS = ("cli/", "render/", "cluster/coordinator.py", "cluster/errand.py")
 
 STARTS_PROCESSES = {
     "cluster/actor.py",  # the node runner
@@ -245,9 +255,9 @@ def test_help_does_not_pay_for_a_cluster() -> None:
 
 
 def travels() -> list[Path]:
-    """Files that the bundle carries, and the programs that unpack it."""
+    """Files that the bundles carry, and the programs that unpack them."""
     probes = [path.stem for path in (PACKAGE / "probes").glob("*.py") if path.stem != "__init__"]
-    carried = [one.split(".")[1:] for one in bundle.modules(probes)]
+    carried = [one.split(".")[1:] for one in {**bundle.modules(probes), **bundle.hotfix_modules()}]
     files = [PACKAGE.joinpath(*parts) for parts in carried]
     inits = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in files]
     return sorted([*inits, *ENTRYPOINTS.glob("*.py")])
@@ -296,6 +306,24 @@ def test_signals_go_to_processes_of_our_own_only() -> None:
         if function.rpartition(".")[2] in _SIGNAL_NAMES
     }
     assert found == SIGNALS
+
+
+def test_one_function_ends_a_foreign_process() -> None:
+    """Others of the package hand it a process that was verified; none looks for one by a name."""
+    path = PACKAGE / "hotfix" / "process.py"
+    senders = {
+        function.name
+        for function in ast.walk(parsed(path))
+        if isinstance(function, ast.FunctionDef)
+        and {"os.kill", "signal.pidfd_send_signal"}
+        & {ast.unparse(one.func) for one in ast.walk(function) if isinstance(one, ast.Call)}
+    }
+    assert senders == {"end"}
+    callers = everywhere(lambda one: "process.end" in {called for called, _ in calls(one)})
+    assert callers == {"hotfix/restart.py"}
+    patterns = re.compile(r"\b(pkill|killall|pgrep|fuser)\b")
+    ours = (PACKAGE / "hotfix").glob("*.py")
+    assert [one.name for one in ours if patterns.search(one.read_text())] == []
 
 
 def _writes(function: str, call: ast.Call) -> bool:

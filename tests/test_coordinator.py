@@ -35,26 +35,26 @@ NODES = [node(1), node(2), node(3, alive=False), node(4, name="10.0.0.4")]
     ],
 )
 def test_nodes_by_any_of_their_names(names: list[str] | None, numbers: list[int]) -> None:
-    chosen = coordinator._select(NODES, names)
+    chosen = coordinator.select(NODES, names)
     assert [int(item["NodeID"], 16) for item in chosen] == numbers
 
 
 def test_a_name_that_came_back_means_the_living_node() -> None:
     again = {**node(5), "NodeManagerHostname": "node003.example.net"}
-    assert coordinator._select([*NODES, again], ["node003"]) == [again]
+    assert coordinator.select([*NODES, again], ["node003"]) == [again]
 
 
 @pytest.mark.parametrize("name", ["node9", "10", "example"])
 def test_unknown_name_lists_what_there_is(name: str) -> None:
     with pytest.raises(coordinator.Selection) as caught:
-        coordinator._select(NODES, [name])
+        coordinator.select(NODES, [name])
     assert str(caught.value).endswith("it has: 10.0.0.4, node001, node002")
 
 
 @pytest.mark.parametrize("nodes", [[], [node(1, alive=False)]])
 def test_nobody_to_ask(nodes: list[dict[str, Any]]) -> None:
     with pytest.raises(coordinator.NoNodes):
-        coordinator._select(nodes, None)
+        coordinator.select(nodes, None)
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_nobody_to_ask(nodes: list[dict[str, Any]]) -> None:
 )
 def test_death_reason(reason: Any, message: Any, words: str) -> None:
     row = {**node(1, alive=False), "DeathReason": reason, "DeathReasonMessage": message}
-    assert coordinator._row(row)["death_reason"] == words
+    assert coordinator.row(row)["death_reason"] == words

@@ -311,9 +311,7 @@ def test_a_verdict_is_not_ruled_out() -> None:
 
 
 def test_nothing_causes_what_was_before_it_by_way_of_something_undated() -> None:
-    told = judged(
-        seen("oom-gpu", onset=201), seen("python-exception"), seen("actor-fail", onset=0)
-    )
+    told = judged(seen("oom-gpu", onset=201), seen("python-exception"), seen("actor-fail", onset=0))
     chains = [[one.failure_class for one in chain.findings] for chain in told.diagnosis.chains]
     assert sorted(chains) == [["actor-fail"], ["oom-gpu", "python-exception"]]
 

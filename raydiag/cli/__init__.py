@@ -14,10 +14,21 @@ from collections.abc import Sequence
 from typing import NoReturn, Optional
 
 from raydiag import __version__
-from raydiag.cli import compare, config, diagnose, exporter, kmsg, options, probe, triage, tsdb
+from raydiag.cli import (
+    compare,
+    config,
+    diagnose,
+    exporter,
+    hotfix,
+    kmsg,
+    options,
+    probe,
+    triage,
+    tsdb,
+)
 from raydiag.errors import RaydiagError
 
-_COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb, exporter)
+_COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb, exporter, hotfix)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

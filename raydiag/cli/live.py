@@ -17,7 +17,7 @@ from raydiag.cli import options, reach, triage
 from raydiag.errors import CannotRun
 
 if TYPE_CHECKING:
-    from raydiag.cluster.collect import Cluster
+    from raydiag.cluster.submission import Cluster
     from raydiag.cluster.ray_job import RayJob
     from raydiag.job import Examined, Nodes
     from raydiag.joblog.facts import JobFacts

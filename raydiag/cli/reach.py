@@ -13,8 +13,9 @@ from raydiag.errors import UsageError
 
 if TYPE_CHECKING:
     from raydiag.cluster.address import Address
-    from raydiag.cluster.collect import Cluster, Collected
+    from raydiag.cluster.collect import Collected
     from raydiag.cluster.ssh import Way
+    from raydiag.cluster.submission import Cluster
     from raydiag.model import Snapshot
 
 _VICTIM_WORDS = ("process", "task", "pid")  # in every kernel message that names one

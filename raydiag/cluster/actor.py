@@ -55,9 +55,8 @@ class RaydiagNodeActor:
         # What is left after the interpreter has started and before the answer must be out.
         runner_budget_s = max(0.5, budget_s - 0.4)
         arguments = [str(runner_budget_s), str(os.getpid())]
-        kept = {
-            name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ
-        }
+        names = ("HOME", "LD_LIBRARY_PATH", "PATH")
+        kept = {name: os.environ[name] for name in names if name in os.environ}
         # Memory files, not pipes: writing the bundle cannot block on a runner that does not read,
         # and reading stderr cannot block on a child that still holds it.
         stdin, stderr = _memory_file("raydiag-bundle"), _memory_file("raydiag-stderr")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import functools
 import json
 import re
 import zlib
@@ -22,6 +23,13 @@ _MODULES = [
     *("cluster.__init__", "cluster.actor", "cluster.coordinator", "cluster.frames"),
 ]
 
+# What a hotfix needs on the head, and what its operations and the look at the driver fault need on
+# the nodes; whatever these import travels with them.
+_HOTFIX_HEAD = ["carried", "cluster.errand", "cluster.team", "hotfix.head"]
+_HOTFIX_NODE = ["carried", "hotfix.node"]
+_HOTFIX_PROBING = ["carried", "runner", "probes.kernel_log", "probes.d_state"]
+
+_IMPORTS = re.compile(r"^\s*from (raydiag[\w.]*) import (\([^)]*\)|[^(\n]*)", re.MULTILINE)
 _BUILDS_ON = re.compile(r"^from raydiag\.probes\.(\w+) import", re.MULTILINE)
 
 # The driver must run on the Python that has Ray, which need not be the one on PATH. The shell's
@@ -65,6 +73,39 @@ def modules(probes: Iterable[str]) -> dict[str, str]:
 def _source(name: str) -> str:
     path = f"{name.replace('.', '/')}.py"
     return files("raydiag").joinpath(path).read_text(encoding="utf-8")
+
+
+def hotfix_modules() -> dict[str, str]:
+    """Source of every module that a hotfix needs on the cluster, by module name."""
+    return closure([*_HOTFIX_HEAD, *_HOTFIX_NODE, *_HOTFIX_PROBING])
+
+
+def closure(names: Iterable[str]) -> dict[str, str]:
+    """Source of these modules (without "raydiag.") and of all of ours that they import."""
+    found: dict[str, str] = {}
+    waiting = [f"raydiag.{name}" for name in names]
+    while waiting:
+        full = waiting.pop()
+        parent = full.rpartition(".")[0]
+        waiting += [parent] if parent and parent not in found else []
+        text = None if full in found else _source_of(full)
+        if text is None:
+            continue  # a name inside a module, which travels for its own sake
+        found[full] = text
+        for module, names_ in _IMPORTS.findall(text):
+            waiting += [module, *(f"{module}.{one}" for one in re.findall(r"\w+", names_))]
+    return found
+
+
+@functools.cache
+def _source_of(full: str) -> str | None:
+    """Source of a module or package; None for what is neither."""
+    name = "/".join(full.split(".")[1:])
+    for path in (f"{name}/__init__.py", f"{name}.py"):
+        found = files("raydiag").joinpath(path.lstrip("/"))
+        if found.is_file():
+            return found.read_text(encoding="utf-8")
+    return None
 
 
 def without_words(text: str) -> str:
@@ -111,24 +152,52 @@ def job_command(probes: Iterable[str], request: Mapping[str, Any]) -> str:
 
     Raises CannotRun when it would be too long for a command line.
     """
-    sources = modules(probes)
-    command = _command(sources, request)
+    hint = "ask for fewer nodes by name, or for --all-nodes"
+    return _command("probe_job", modules(probes), request, hint)
+
+
+def hotfix_command(work: Mapping[str, Any], request: Mapping[str, Any]) -> str:
+    """The same for a hotfix: `work` is what its head is asked, see `raydiag.hotfix.head`.
+
+    `request`: nonce, select, symbols and options of the probes that look for the driver fault.
+    """
+    asked = {
+        "nonce": request["nonce"],
+        "select": request["select"],
+        "entrypoint": entrypoint("hotfix_node"),
+        "modules": sorted(closure(_HOTFIX_NODE)),
+        "probing": {
+            "entrypoint": entrypoint("node_runner"),
+            "modules": sorted(closure(_HOTFIX_PROBING)),
+            "symbols": request["symbols"],
+            "options": request["options"],
+        },
+        "work": work,
+    }
+    hint = "deploy fewer files at once, or smaller ones"
+    return _command("hotfix_job", hotfix_modules(), asked, hint)
+
+
+def _command(
+    program: str, sources: Mapping[str, str], request: Mapping[str, Any], hint: str
+) -> str:
+    command = _packed(program, sources, request)
     if len(command) > _ENTRYPOINT_LIMIT_BYTES:
         # Taking the words out costs the caller a tenth of a second, so only where it has to be.
         bare = {name: without_words(text) for name, text in sources.items()}
-        command = _command(bare, request)
+        command = _packed(program, bare, request)
     if len(command) > _ENTRYPOINT_LIMIT_BYTES:
         raise CannotRun(
             f"the request has {len(command)} bytes, more than the {_ENTRYPOINT_LIMIT_BYTES} "
-            "that a command line takes: ask for fewer nodes by name, or for --all-nodes"
+            f"that a command line takes: {hint}"
         )
     return command
 
 
-def _command(sources: Mapping[str, str], request: Mapping[str, Any]) -> str:
+def _packed(program: str, sources: Mapping[str, str], request: Mapping[str, Any]) -> str:
     carried = json.dumps({"modules": sources, "request": request})
     packed = base64.b85encode(zlib.compress(carried.encode(), 9)).decode()
-    return start_command(entrypoint("probe_job"), packed)
+    return start_command(entrypoint(program), packed)
 
 
 def start_command(program: str, carried: str) -> str:

@@ -10,16 +10,22 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Optional, Protocol
+from typing import Any, Optional
 
-import raydiag
 from raydiag import probes, records
 from raydiag.cluster import bundle, frames
 from raydiag.cluster.address import Address
-from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL, is_ours, training_start
+from raydiag.cluster.jobs_api import TERMINAL, training_start
+from raydiag.cluster.submission import (
+    POLL_S,
+    Cluster,
+    Job,
+    check_cluster,
+    unpacked,
+    why_no_answer,
+)
 from raydiag.errors import CannotRun, ParseError, UsageError
 from raydiag.model import (
-    Actor,
     Node,
     NodeReport,
     NodeStatus,
@@ -30,11 +36,7 @@ from raydiag.model import (
 )
 
 _STARTUP_LIMIT_S = 120.0
-_POLL_S = 0.1
 _AFTER_DEADLINE_S = 0.8  # of the second that the command may take longer than its deadline
-_STOP_LIMIT_S = 6.0
-_CALL_LIMIT_S = 2.0  # for one call, when nothing but cleaning up is left
-_JOBS_KEPT = 5
 _MOST_FAILURES = 3  # looks at the job in a row, a second apart: the dashboard is gone
 _END = 999_999  # number of the coordinator's last message
 _NODE_ANSWER_LIMIT_BYTES = 256 << 20
@@ -65,67 +67,6 @@ class Collected:
     cluster: Mapping[str, Any]  # address, session_name, ray_version, gcs_address, the times
 
 
-class Cluster(Protocol):
-    """What carries a job of ours: a dashboard (`jobs_api`) or a throw-away Ray (`local`)."""
-
-    limit: float  # time.monotonic() at which calls have to be over
-
-    @property
-    def url(self) -> str: ...
-    def version(self) -> dict[str, Any]: ...
-    def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None: ...
-    def job(self, submission_id: str) -> dict[str, Any]: ...
-    def logs(self, submission_id: str) -> str: ...
-    def stop(self, submission_id: str) -> None: ...
-    def jobs(self) -> list[dict[str, Any]]: ...
-    def delete(self, submission_id: str) -> None: ...
-    def node_ends(self) -> dict[str, float]: ...
-    def actors(self) -> list[Actor]: ...
-
-
-class _Job:
-    """Our submission, from the POST until it is certainly over."""
-
-    def __init__(self, api: Cluster, command: str) -> None:
-        self.api = api
-        self.id = f"{SUBMISSION_PREFIX}probe-{secrets.token_hex(6)}"
-        metadata = {"raydiag": "probe", "raydiag_version": raydiag.__version__}
-        try:
-            api.submit(command, self.id, metadata)
-        except BaseException:
-            with contextlib.suppress(CannotRun):
-                api.stop(self.id)  # it may have arrived before we were interrupted
-            raise
-
-    def end(self, patience_s: float) -> None:
-        """Leave nothing running: give the job a moment to end by itself, then stop it.
-
-        Raises CannotRun when that cannot be had, or seen, within some seconds.
-        """
-        stop_at = time.monotonic() + patience_s
-        give_up_at = stop_at + _STOP_LIMIT_S
-        while True:
-            now = time.monotonic()
-            self.api.limit = min(give_up_at, now + _CALL_LIMIT_S)
-            if self.api.job(self.id).get("status") in TERMINAL:
-                return
-            if now > give_up_at:
-                raise CannotRun(f"job {self.id} does not stop")
-            if now > stop_at:
-                self.api.stop(self.id)
-                stop_at = give_up_at
-            time.sleep(_POLL_S)
-
-    def tidy(self, jobs: Sequence[Mapping[str, Any]]) -> None:
-        """Let Ray forget our jobs of earlier times, all but the last few: each is a long text."""
-        ended = [job for job in jobs if is_ours(job) and job.get("status") in TERMINAL]
-        if len(ended) <= 2 * _JOBS_KEPT:  # not one in every run: each costs a request
-            return
-        ended.sort(key=lambda job: job.get("end_time") or 0)
-        for job in ended[:-_JOBS_KEPT]:
-            self.api.delete(str(job["submission_id"]))
-
-
 @contextlib.contextmanager
 def collect(
     api: Cluster,
@@ -145,7 +86,7 @@ def collect(
     nonce = secrets.token_hex(8)
     session = str(version.get("session_name") or "")
     command = bundle.job_command(request.probes, _coordinator_request(request, nonce, session))
-    job = _Job(api, command)
+    job = Job(api, command, "probe")
     patience_s = 0.0
     jobs: Sequence[Mapping[str, Any]] = ()
     try:
@@ -159,7 +100,7 @@ def collect(
             raise CannotRun(end["failed"])
         if start is None:
             raise CannotRun(f"the log of raydiag's job {job.id} is damaged: try again")
-        _check_cluster(address, version, start)
+        check_cluster(address, version, start)
         patience_s = 1.5 if end else 0.0
         yield Collected(
             nodes=_with_ends(api, reports(start["nodes"], messages, request.probes)),
@@ -205,7 +146,7 @@ def _coordinator_request(request: Request, nonce: str, session: str) -> dict[str
 
 
 def _follow(
-    job: _Job, nonce: str, deadline_s: float, progress: Progress
+    job: Job, nonce: str, deadline_s: float, progress: Progress
 ) -> dict[int, dict[str, Any]]:
     """Read the job's log until the coordinator's end message, or until time is up.
 
@@ -227,7 +168,7 @@ def _follow(
                 failures += 1
         decoder.feed(job.api.logs(job.id))
         for number in [n for n in decoder.messages if n not in messages]:
-            messages[number] = _unpacked(decoder.messages[number])
+            messages[number] = unpacked(decoder.messages[number])
             if number == 0:
                 job.api.limit = time.monotonic() + deadline_s + _AFTER_DEADLINE_S
             elif number > _END:
@@ -238,50 +179,11 @@ def _follow(
         # for one more reading before the limit.
         took_s = time.monotonic() - began
         left_s = job.api.limit - time.monotonic() - took_s
-        time.sleep(max(_POLL_S, min(3 * took_s, left_s)))
+        time.sleep(max(POLL_S, min(3 * took_s, left_s)))
     if _END not in messages and not any(0 < number < _END for number in messages):
         job.api.limit = time.monotonic() + 1.0
-        raise CannotRun(_why_no_answer(job))
+        raise CannotRun(why_no_answer(job))
     return messages
-
-
-def _unpacked(payload: bytes) -> dict[str, Any]:
-    return dict(json.loads(zlib.decompress(payload)))
-
-
-def _why_no_answer(job: _Job) -> str:
-    try:
-        details = job.api.job(job.id)
-    except CannotRun as error:
-        return f"raydiag's job {job.id} gave no answer: {error}"
-    log = job.api.logs(job.id)
-    # Ray shows the command first, which is no news.
-    printed = log.rpartition(bundle.LAST_LINE)[2]
-    lines = [line for line in printed.splitlines() if line.strip() and "@raydiag" not in line]
-    last = (lines or ["(it printed nothing)"])[-1].strip()[:300]
-    # Ray's message ends with the end of the log, our bundle and frames included.
-    message = str(details.get("message") or "").partition(", last available logs")[0]
-    message = " ".join(message.split())[:300]
-    return (
-        f"raydiag's job {job.id} gave no answer: status {details.get('status')}: {message}; "
-        f"last line of its log: {last}"
-    )
-
-
-def _check_cluster(address: Address, version: Mapping[str, Any], start: Mapping[str, Any]) -> None:
-    """The coordinator must have joined the cluster that was asked for, and no other one."""
-    if address.gcs_address and address.gcs_address != start["gcs_address"]:
-        raise CannotRun(
-            f"{address.origin} names the cluster {address.gcs_address}, but the dashboard at "
-            f"{address.url} belongs to {start['gcs_address']}: give the right one with --address"
-        )
-    names = {version["session_name"], start["session_name"]}
-    if all(names) and len(names) > 1:
-        raise CannotRun(
-            f"the dashboard belongs to {version['session_name']}, but its job joined "
-            f"{start['session_name']} at {start['gcs_address']}: several Ray clusters run on the "
-            "head, and Ray mixed them up; what that one's nodes answered is not shown"
-        )
 
 
 def reports(

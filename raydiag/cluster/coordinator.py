@@ -87,17 +87,17 @@ class Coordinator:
 
     def run(self) -> None:
         nodes = ray.nodes()
-        asked = _select(nodes, self.request["select"])
+        asked = select(nodes, self.request["select"])
         context = ray.get_runtime_context()
         self.say(
             0,
             {
                 "time": time.time(),
                 "gcs_address": context.gcs_address,
-                "session_name": _session_name(context),
+                "session_name": session_name(context),
                 "ray_version": ray.__version__,
                 "python": sys.version.split()[0],
-                "nodes": [_row(node) for node in asked],
+                "nodes": [row(node) for node in asked],
             },
         )
         alive = [node["NodeID"] for node in asked if node["Alive"]]
@@ -169,7 +169,7 @@ class Coordinator:
             self.answered.add(node_id)
             self._say_node(node_id, message)
         except Exception as error:
-            self.silent[node_id] = ("unreachable", _in_one_line(error))
+            self.silent[node_id] = ("unreachable", in_one_line(error))
         self._end_actor(node_id)
 
     def _say_node(self, node_id: str, message: dict[str, Any]) -> None:
@@ -227,14 +227,14 @@ def _lost_nodes() -> dict[str, str]:
     return dict(found)
 
 
-def _session_name(context: Any) -> str:
+def session_name(context: Any) -> str:
     """Name of the Ray session that we joined; empty where this Ray does not tell."""
     if hasattr(context, "get_session_name"):  # Ray 2.41
         return str(context.get_session_name())
     return str(getattr(context.worker.node, "session_name", ""))
 
 
-def _row(node: Mapping[str, Any]) -> dict[str, Any]:
+def row(node: Mapping[str, Any]) -> dict[str, Any]:
     """A node of `ray.nodes()` as the fields of `model.Node`."""
     return {
         "node_id": node["NodeID"],
@@ -256,7 +256,7 @@ def _death_reason(node: Mapping[str, Any]) -> str:
     return ": ".join(parts) or "no reason given"
 
 
-def _in_one_line(error: Exception) -> str:
+def in_one_line(error: Exception) -> str:
     """Ray puts the traceback of a task before its error, and remarks after all others."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     told = lines[-1:] if isinstance(error, ray.exceptions.RayTaskError) else lines
@@ -269,7 +269,7 @@ def _host_names(node: Mapping[str, Any]) -> tuple[str, ...]:
     return (name,) if name == node["NodeManagerAddress"] else (name, name.split(".")[0])
 
 
-def _select(nodes: list[dict[str, Any]], names: Any) -> list[dict[str, Any]]:
+def select(nodes: list[dict[str, Any]], names: Any) -> list[dict[str, Any]]:
     """Nodes by short host name, full host name, address or node id; None means all."""
     if not any(node["Alive"] for node in nodes):
         raise NoNodes("the cluster has no node that is alive")

@@ -19,13 +19,14 @@ from typing import Optional
 
 import numpy as np
 
+from raydiag.event_file import metric_name
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Evidence, Finding, HostUnread, Status, Window
 from raydiag.playbooks.answers import Answers
 from raydiag.playbooks.training import STEP, Training
 from raydiag.tsdb import tfevents
 from raydiag.tsdb.series import Answer, Floats, Query, Series
-from raydiag.tsdb.tfevents import Events, metric_name
+from raydiag.tsdb.tfevents import Events
 
 _DIRECTORY = re.compile(r"Config param tensorboard_dir: (\S+)")
 _IN_CONTAINER = "/outputs/"

@@ -1,0 +1,17 @@
+"""What an actor starts on its node: one operation of a hotfix, out of the bundle on stdin.
+
+Arguments: the time for it in seconds, and the actor's process id.
+"""
+
+import marshal
+import sys
+import zlib
+
+carried = marshal.loads(zlib.decompress(sys.stdin.buffer.read()[4:]))  # after Python's magic number
+scope = {"__name__": "raydiag.carried"}
+exec(carried["modules"].pop("raydiag.carried"), scope)
+scope["install"](carried.pop("modules"))  # type: ignore[operator]
+
+from raydiag.hotfix.node import main  # noqa: E402
+
+main(carried["request"], float(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,280 @@
+"""`raydiag hotfix`: replace plugins and exporter of a live job, node by node, with a way back."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from raydiag.cli import options, reach
+from raydiag.errors import UsageError
+
+NAME = "hotfix"
+HELP = "roll a fixed plugin or exporter out to the nodes of a live job, verified, with a way back"
+DESCRIPTION = f"R{HELP[1:]}. Nothing of the training is ever touched."
+EPILOG = """\
+examples:
+  raydiag hotfix plan --all-nodes gpu_metrics_plugin.sh     what would change; changes nothing
+  raydiag hotfix apply --all-nodes gpu_metrics_plugin.sh    canary, batches; back on failure
+  raydiag hotfix apply --node 'node[001-016]' --canary node003 metrics_exporter.sh
+  raydiag hotfix status                                     every roll-out that is on record
+  raydiag hotfix rollback 20261121-051402-3fa9
+
+A file is deployed under its own name, beside the exporter that runs on each node.
+
+exit codes:
+  0 done and verified, or the plan has nothing against it    1 failed, rolled back, or refused hosts
+  2 usage    3 some hosts could not be seen                  4 could not run
+"""
+_LONGEST_VERIFY_S = 600.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
+    for name, words in (
+        ("plan", "say what a roll-out would do, and change nothing"),
+        ("apply", "roll out: canary, verify, then batches; back at the first failure"),
+    ):
+        _add_rollout(actions.add_parser(name, help=words, description=_sentence(words)), name)
+    words = "say what roll-outs have done, by the files themselves"
+    status = actions.add_parser("status", help=words, description=_sentence(words))
+    status.add_argument("rollout", nargs="?", default="", metavar="ROLLOUT")
+    words = "give every file that a roll-out replaced its old content"
+    back = actions.add_parser("rollback", help=words, description=_sentence(words))
+    back.add_argument("rollout", metavar="ROLLOUT")
+    _add_verify_limit(back)
+    for one in (status, back):
+        _add_places(one)
+        options.add_way_in(one)
+        options.add_output(one)
+    parser.set_defaults(reaches_cluster=True)
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def _add_rollout(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="new content; its name decides")
+    nodes = parser.add_mutually_exclusive_group(required=True)
+    nodes.add_argument("--all-nodes", action="store_true", help="every node of the cluster")
+    nodes.add_argument(
+        "--node",
+        nargs=1,  # several would take the files for names
+        action="extend",
+        metavar="N",
+        help="a host name, address, node id, or a set such as 'node[001-016]'; repeatable",
+    )
+    parser.add_argument("--canary", default="", metavar="HOST", help="the host to try it on first")
+    parser.add_argument(
+        "--batch",
+        type=_hosts,
+        default=0,
+        metavar="N",
+        help="hosts in each batch after the canary (default: one, then a tenth of all)",
+    )
+    if name == "plan":
+        parser.add_argument("--apply", action="store_true", help="do it: the same as `apply`")
+    _add_verify_limit(parser)
+    _add_places(parser)
+    options.add_way_in(parser)
+    options.add_output(parser)
+
+
+def _add_verify_limit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--verify-limit",
+        type=_seconds,
+        default=90.0,
+        metavar="S",
+        help="how long a host may take to serve well after a change (default %(default)g)",
+    )
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where things are on the nodes")
+    group.add_argument(
+        "--exporter",
+        choices=("shell", "raydiag"),
+        default="shell",
+        help="whose plugins (default %(default)s)",
+    )
+    group.add_argument(
+        "--artifact-dir",
+        metavar="DIR",
+        help="directory of the plugins (default: that of the exporter that runs)",
+    )
+    group.add_argument("--port", type=_port, default=9400, help="(default %(default)s)")
+    group.add_argument("--pid-file", metavar="FILE", help="of raydiag's own exporter")
+    group.add_argument(
+        "--metrics-file",
+        default="/tmp/node_hw_metrics.prom",
+        metavar="FILE",
+        help="that the shell exporter serves (default %(default)s)",
+    )
+    group.add_argument(
+        "--plugin-log",
+        default="/tmp/metrics_exporter.log",
+        metavar="FILE",
+        help="where its plugins complain (default %(default)s)",
+    )
+
+
+def _hosts(text: str) -> int:
+    return _integer(text, 1, 1_000_000)
+
+
+def _port(text: str) -> int:
+    return _integer(text, 1, 65535)
+
+
+def _integer(text: str, least: int, most: int) -> int:
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 5.0 <= value <= _LONGEST_VERIFY_S:
+        limits = f"5 to {_LONGEST_VERIFY_S:g}"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {limits}")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Have the head do it, show what came of it; returns the exit code."""
+    from raydiag import catalog
+    from raydiag.cluster.operate import operate
+    from raydiag.hotfix import documents
+
+    work, select = _work(arguments), _select(arguments)
+    progress = options.Progress(arguments.quiet)
+    shown = _Shown(arguments, progress)
+    kernel = {"words": list(catalog.kernel_words()), "quiet": list(catalog.kernel_quiet())}
+    with reach.cluster(arguments, progress) as (api, address):
+        progress.say("asking the cluster ...")
+        document = operate(
+            api,
+            address,
+            work,
+            select,
+            list(catalog.driver_fault_symbols()),
+            {"kernel_log": kernel},
+            shown.hear,
+            progress.warn,
+        )
+        progress.clear()
+        shown.report(document)
+    return documents.exit_code(document)
+
+
+def _select(arguments: argparse.Namespace) -> list[str] | None:
+    from raydiag import nodeset
+
+    if getattr(arguments, "node", None) is None:
+        return None
+    select = [name for text in arguments.node for name in nodeset.expand(text)]
+    if not select:
+        raise UsageError("--node: no node is named")
+    return select
+
+
+def _work(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the head is asked; see `raydiag.hotfix.head`."""
+    command = arguments.action
+    if command == "plan" and arguments.apply:
+        command = "apply"
+    place = {
+        "exporter": arguments.exporter,
+        "port": arguments.port,
+        "directory": arguments.artifact_dir,
+        "pid_file": arguments.pid_file,
+        "metrics_file": arguments.metrics_file,
+        "plugin_log": arguments.plugin_log,
+    }
+    work = {"command": command, "who": _who(), "place": place}
+    if command in ("status", "rollback"):
+        work["rollout"] = arguments.rollout
+    if command != "status":
+        work["verify_limit_s"] = arguments.verify_limit
+    if command in ("plan", "apply"):
+        work["rollout"] = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+        work["files"] = _files(arguments)
+        work["canary"], work["batch"] = arguments.canary, arguments.batch
+    return work
+
+
+def _who() -> str:
+    import getpass
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def _files(arguments: argparse.Namespace) -> list[dict[str, str]]:
+    """The new files by their names. Raises UsageError for what no node would take."""
+    from raydiag.hotfix.replace import CONTENT_LIMIT_BYTES, content_refusal, name_refusal
+
+    found: dict[str, str] = {}
+    for path in arguments.files:
+        name = os.path.basename(path)
+        try:
+            # What is no plain file may have no end.
+            if os.path.exists(path) and not os.path.isfile(path):
+                raise UsageError(f"{path}: is not a file")
+            with open(path, "rb") as file:
+                content = file.read(CONTENT_LIMIT_BYTES + 1)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UsageError(f"{path}: cannot be read: {reason}") from None
+        refused = name_refusal(arguments.exporter, name) or content_refusal(name, content)
+        if name in found:
+            refused = "its name is given twice"
+        if refused:
+            raise UsageError(f"{path}: {refused}")
+        found[name] = content.decode()
+    return [{"name": name, "content": content} for name, content in found.items()]
+
+
+class _Shown:
+    """What the user gets to see: the plan as soon as it stands, what happens, the report."""
+
+    def __init__(self, arguments: argparse.Namespace, progress: options.Progress) -> None:
+        self._arguments, self._progress = arguments, progress
+        self._plan_shown = False
+
+    def hear(self, message: Mapping[str, Any]) -> None:
+        """A message of the driver."""
+        if "plan" in message and self._arguments.format == "text" and not self._arguments.output:
+            self._progress.clear()
+            self._write(message["plan"])
+            self._plan_shown = True
+        elif "event" in message:
+            self._progress.say(str(message["event"]["text"])[:120])
+
+    def report(self, document: Mapping[str, Any]) -> None:
+        self._write(document)
+
+    def _write(self, document: Mapping[str, Any]) -> None:
+        from raydiag.render import hotfix as render
+
+        arguments = self._arguments
+        if arguments.format == "json":
+            chunks = render.json_report(document, time.time())
+        elif arguments.format == "markdown":
+            chunks = iter([render.markdown_report(document)])
+        else:
+            colour = options.wants_colour() and arguments.output is None
+            chunks = iter([render.text_report(document, colour, options.width(), self._plan_shown)])
+        options.write_report(chunks, arguments.output)

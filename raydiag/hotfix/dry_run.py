@@ -1,0 +1,182 @@
+"""Does a new file work, before it stands where the exporter finds it: syntax, and one guarded run.
+
+It lies in the exporter's directory under a temporary name meanwhile, beside what it may need, and
+runs with the exporter's environment. What it prints is read into memory and judged.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from raydiag import sandbox
+from raydiag.errors import ReadError
+from raydiag.hotfix import exposition, guarded
+from raydiag.hotfix.journal import sha256, short_host, write_whole
+from raydiag.hotfix.messages import Check, Checked
+from raydiag.hotfix.process import SCRIPT
+from raydiag.hotfix.replace import (
+    Refused,
+    clean,
+    content_refusal,
+    current,
+    name_refusal,
+    temporary_name,
+)
+
+_SKIP = 99  # exit status of a plugin that does not want to run on this node
+_RUNS_EVERYWHERE = ("gpu_metrics_plugin.sh", "host_metrics_plugin.sh")
+_SYNTAX_LIMIT_S = 3.0
+_OUTPUT_BYTES = 1 << 20
+_WORDS_BYTES = 2000
+
+
+def check(
+    request: Check, content: bytes, directory: str, fault: str, environment: Mapping[str, str]
+) -> Checked:
+    """Check that content for `request.name` in that directory. `fault`: of the driver, here."""
+    digest = sha256(content)
+
+    def failed(reason: str) -> Checked:
+        return Checked(False, reason, "skipped", digest)
+
+    reason = name_refusal(request.exporter, request.name) or content_refusal(request.name, content)
+    if reason:
+        return failed(reason)
+    try:
+        deployed = current(directory, request.name)
+        if deployed.sha256 == digest:
+            return failed("the new file is the same as the deployed one")
+        clean(directory)
+        staged = _stage(directory, request.name, content)
+    except Refused as error:
+        return failed(str(error))
+    except OSError as error:
+        return failed(f"{directory}: {error.strerror}")
+    try:
+        reason = _syntax(request.name, content, staged)
+        if reason:
+            return failed(reason)
+        skipped = _no_run(request, fault)
+        if skipped:
+            return Checked(True, skipped, "skipped", digest)
+        return _run(request, staged, digest, environment)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(staged)
+
+
+def _stage(directory: str, name: str, content: bytes) -> str:
+    path = os.path.join(os.path.realpath(directory), temporary_name(name))
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
+    try:
+        write_whole(fd, content)
+    finally:
+        os.close(fd)
+    return path
+
+
+def _syntax(name: str, content: bytes, staged: str) -> str:
+    """Why it cannot be run at all; "" when it can be read."""
+    if name.endswith(".py"):
+        answer = _guarded({"python": content.decode()}, f"syntax of {staged}", _SYNTAX_LIMIT_S)
+        return str(answer.get("wrong", answer.get("failed", "")))
+    if not name.endswith(".sh") and b"sh" not in content.split(b"\n", 1)[0]:
+        return ""
+    answer = _guarded(
+        {"argv": ["bash", "-n", staged], "limit_s": _SYNTAX_LIMIT_S}, f"syntax of {staged}", 5.0
+    )
+    if answer.get("status") == 0 and not answer.get("stderr"):
+        return ""
+    said = str(answer.get("stderr") or answer.get("failed") or "").replace(staged, name)
+    return f"syntax: {said.strip()[:300] or 'bash -n does not accept it'}"
+
+
+def _no_run(request: Check, fault: str) -> str:
+    """Why there is no dry run; "" when there is one."""
+    if request.name == SCRIPT:
+        return "no dry run: the exporter is never started twice"
+    if request.name.endswith(".py"):
+        return "no dry run: a Python plugin runs inside the exporter only"
+    if fault and "gpu" in request.name:
+        return f"no dry run: the GPU driver fault shows here ({fault})"
+    return "" if request.dry_run else "no dry run was asked for"
+
+
+def _run(request: Check, staged: str, digest: str, environment: Mapping[str, str]) -> Checked:
+    shell = request.name.endswith(".sh")
+    argv = ["bash", staged, short_host()] if shell else [staged]
+    asked = {"argv": argv, "limit_s": request.limit_s, "environment": dict(environment)}
+    began = time.monotonic()
+    # Named after the directory: what hangs in the kernel now must not be started again beside it.
+    source = f"dry run in {os.path.dirname(staged)}"
+    answer = _guarded(asked, source, request.limit_s + 1.0)
+    duration_s = round(time.monotonic() - began, 3)
+    status = answer.get("status")
+    page = exposition.parse(str(answer.get("stdout", "")))
+    said = str(answer.get("stderr", "")).replace(staged, request.name)
+    words = said[-_WORDS_BYTES:].strip()
+    reason = ""
+    if "failed" in answer:
+        reason = f"dry run: {answer['failed']}".replace(argv[0], request.name)
+    elif status == _SKIP and request.name in _RUNS_EVERYWHERE:
+        reason = f"dry run: exit status {status}: the exporter would not run it again"
+    elif status not in (0, _SKIP):
+        reason = f"dry run: exit status {status}: {words[-200:]}"
+    elif page.broken:
+        reason = f"dry run: {page.broken}"
+    elif status == 0 and not page.values and "# STATE " not in str(answer.get("stdout", "")):
+        reason = f"dry run: it printed no metrics: {words[-200:]}"
+    return Checked(
+        passed=not reason,
+        reason=reason,
+        dry_run="failed" if reason else "passed",
+        sha256=digest,
+        metrics=page.metrics,
+        exit_status=status,
+        duration_s=duration_s,
+        output=words,
+    )
+
+
+def _guarded(request: dict[str, Any], source: str, limit_s: float) -> dict[str, Any]:
+    """What came of it; `failed` says why nothing did."""
+    try:
+        answer: dict[str, Any] = guarded.ask(_serve, request, source, guarded.RUNS_AS, limit_s)
+        return answer
+    except guarded.NoAnswer as error:
+        return {"failed": str(error)}
+
+
+def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """In the reader: compile Python, or run a program in a session of its own."""
+    if "python" in request:
+        yield {"answer": {"wrong": _python(request["python"])}}
+        return
+    os.setsid()
+    yield {"session": os.getpid()}
+    if "environment" in request:
+        os.environ.clear()
+        os.environ.update(request["environment"])
+    try:
+        status, out, err = sandbox.run_command(request["argv"], request["limit_s"], _OUTPUT_BYTES)
+    except ReadError as error:
+        yield {"answer": {"failed": str(error)}}
+        return
+    texts = {"stdout": out, "stderr": err[-_WORDS_BYTES:]}
+    decoded = {name: text.decode("utf-8", "replace") for name, text in texts.items()}
+    yield {"answer": {"status": status, **decoded}}
+
+
+def _python(text: str) -> str:
+    try:
+        tree = ast.parse(text)
+        compile(tree, "plugin", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return f"syntax: {error}"
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return "" if "collect" in defined else "it defines no function `collect`"

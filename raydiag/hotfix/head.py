@@ -1,0 +1,222 @@
+"""A hotfix command on the head: asks the nodes, decides, and says what came of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from raydiag import records
+from raydiag.errors import CannotRun, ParseError, RaydiagError, UsageError
+from raydiag.hotfix import documents, plan
+from raydiag.hotfix.asking import Nodes, Silence
+from raydiag.hotfix.ledger import Ledger
+from raydiag.hotfix.messages import Inspection
+from raydiag.hotfix.overview import status_document
+from raydiag.hotfix.plan import Host, NewFile, Plan, Wishes
+from raydiag.hotfix.progress import CHANGING, FAILED, ROLLED_BACK, VERIFIED, Progress, Say
+from raydiag.hotfix.retreat import Retreat
+from raydiag.hotfix.rollout import Rollout, Stop
+
+_PATIENCE_S = 600.0  # of `rollback`, for a roll-out that it has told to stop
+
+
+class Cluster(Protocol):
+    """What the head has to say of the nodes, and the way to ask them."""
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """node_id, hostname, address, alive, death_reason, asked."""
+
+    def ask(
+        self, requests: Mapping[str, Mapping[str, Any]], limit_s: float
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """See `asking.Ask`."""
+
+    def faults(self, nodes: Sequence[str]) -> Mapping[str, str]:
+        """What probes see of the driver fault, by node; nodes without it are absent."""
+
+
+def run(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
+    """The document of the command. Raises UsageError and CannotRun.
+
+    `request`: command, rollout, who, place (fields of `messages.Request`), files (name, content),
+    canary, batch, verify_limit_s.
+    """
+    command = _COMMANDS[request["command"]]
+    return command(request, cluster, say)
+
+
+def _plan(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
+    hosts = _hosts(cluster)
+    made, hosts, _ = _made(request, hosts, cluster)
+    return documents.plan_document("plan", made, hosts, *_planned(made))
+
+
+def _planned(made: Plan) -> tuple[str, str]:
+    """Outcome of a plan, and why nothing can be done where nothing can."""
+    if made.canary:
+        return documents.PLANNED, ""
+    if made.reason or any(host.state == plan.REFUSED for host in made.hosts):
+        return plan.REFUSED, made.reason or "no host may be changed"
+    if all(host.state == plan.UNSEEN for host in made.hosts):
+        raise CannotRun("none of the hosts asked for could be looked at")
+    return documents.NOTHING, "every host that was seen has this content already"
+
+
+def _made(
+    request: Mapping[str, Any], hosts: list[Host], cluster: Cluster
+) -> tuple[Plan, list[Host], Nodes]:
+    """The plan, the hosts as far as they were seen, and the nodes with what they suffer from."""
+    asked = [host.node_id for host in hosts if host.asked and not host.unseen]
+    nodes = Nodes(cluster.ask, request["place"], cluster.faults(asked))
+    names = tuple(file["name"] for file in request["files"])
+    said = nodes.inspect(asked, names)
+    others = [host.node_id for host in hosts if not host.asked and not host.unseen]
+    if others and any(_is_shared(answer) for answer in said.values()):
+        said.update(nodes.inspect(others, names))
+        hosts = [host for host in hosts if host.asked or host.node_id in said]
+    else:
+        hosts = [host for host in hosts if host.asked]
+    seen = {node: one for node, one in said.items() if not isinstance(one, Silence)}
+    silent = {node: one.reason for node, one in said.items() if isinstance(one, Silence)}
+    hosts = [_silenced(host, silent) for host in hosts]
+    files = [_new_file(file) for file in request["files"]]
+    wishes = Wishes(request.get("canary", ""), int(request.get("batch", 0)))
+    return plan.make(hosts, seen, files, wishes), hosts, nodes
+
+
+def _is_shared(answer: object) -> bool:
+    """Whether other nodes may see the same files."""
+    place = answer.directory if isinstance(answer, Inspection) else None
+    return place is not None and place.network
+
+
+def _silenced(host: Host, silent: Mapping[str, str]) -> Host:
+    reason = silent.get(host.node_id)
+    return Host(host.node_id, host.name, host.address, host.asked, reason) if reason else host
+
+
+def _new_file(file: Mapping[str, str]) -> NewFile:
+    content = file["content"].encode()
+    return NewFile(
+        name=file["name"],
+        sha256=hashlib.sha256(content).hexdigest(),
+        size_bytes=len(content),
+        content=base64.b64encode(content).decode(),
+    )
+
+
+def _apply(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
+    ledger, name = Ledger(request.get("ledger")), request["rollout"]
+    with ledger.lock(name):
+        made, hosts, nodes = _made(request, _hosts(cluster), cluster)
+        outcome, reason = _planned(made)
+        say({"plan": documents.plan_document("plan", made, hosts, outcome, reason)})
+        if outcome != documents.PLANNED:
+            return documents.plan_document("apply", made, hosts, outcome, reason)
+        progress = Progress.begin(name, request["who"], request["place"], made, ledger, say)
+        limit_s = float(request["verify_limit_s"])
+        try:
+            Rollout(made, nodes, progress, lambda: ledger.stop_asked(name), limit_s).run()
+        except Exception as error:
+            # Whatever it was, hosts that were changed and not verified must not stay so.
+            known = isinstance(error, (Stop, RaydiagError))
+            reason = str(error) if known else f"{type(error).__name__}: {error}"[:500]
+            progress.event(reason)
+            _retreat(nodes, progress, request["who"], limit_s, reason)
+        else:
+            _end(progress, VERIFIED, "")
+        record = progress.record
+        state, reason = str(record["state"]), str(record["reason"])
+        return documents.plan_document("apply", made, hosts, state, reason, record)
+
+
+def _retreat(nodes: Nodes, progress: Progress, who: str, limit_s: float, reason: str) -> None:
+    """Undo what was done, if anything was, and say how the roll-out ended."""
+    if not progress.nodes(CHANGING, FAILED, VERIFIED):
+        _end(progress, plan.REFUSED, reason)
+        return
+    undone = Retreat(nodes, progress, who, limit_s).run()
+    _end(progress, ROLLED_BACK if undone else documents.INCOMPLETE, reason)
+
+
+def _end(progress: Progress, state: str, reason: str) -> None:
+    """A disk that is full now changes nothing of what the nodes have; their journals tell it."""
+    try:
+        progress.end(state, reason)
+    except CannotRun as error:
+        progress.event(str(error))
+
+
+def _status(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
+    name, ledger = request["rollout"], Ledger(request.get("ledger"))
+    hosts, nodes = _hosts(cluster), Nodes(cluster.ask, request["place"])
+    kept = [_as_now(record, hosts) for record in ledger.all()]
+    found = status_document(name, hosts, nodes, kept, ledger.at_work())
+    if name and not found["rollouts"]:
+        raise UsageError(_unknown(name, ledger))
+    return found
+
+
+def _rollback(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
+    """From the head's record; the nodes' journals say what there is to undo."""
+    name, ledger = request["rollout"], Ledger(request.get("ledger"))
+    record = ledger.read(name)
+    if record is None:
+        raise UsageError(_unknown(name, ledger))
+    if ledger.at_work() == name:
+        ledger.ask_to_stop(name, request["who"])
+        say({"event": {"at": 0.0, "text": "its driver was told to stop; waiting for its end"}})
+    with ledger.lock(name, _PATIENCE_S if ledger.at_work() == name else 1.0):
+        hosts = _hosts(cluster)
+        record = _as_now(ledger.read(name) or record, hosts)
+        nodes = Nodes(cluster.ask, {**request["place"], **record["place"]})
+        progress = Progress(record, ledger, say)
+        undone = Retreat(nodes, progress, request["who"], float(request["verify_limit_s"])).run()
+        state = ROLLED_BACK if undone else documents.INCOMPLETE
+        _end(progress, state, f"rolled back by {request['who']}")
+        try:
+            made = records.decode(Plan, record["plan"])
+        except ParseError as error:
+            raise CannotRun(f"the record of {name} cannot be understood: {error}") from None
+        return documents.plan_document(
+            "rollback", made, hosts, state, str(record["reason"]), progress.record
+        )
+
+
+def _as_now(record: dict[str, Any], hosts: Sequence[Host]) -> dict[str, Any]:
+    """The record with the node ids of today: a Ray that was started anew gives its nodes others."""
+    text, ids = json.dumps(record), {host.node_id for host in hosts}
+    for then in record["plan"]["hosts"]:
+        same = [host for host in hosts if host.name == then["host"]]
+        same = [host for host in same if host.address == then["address"]] or same
+        if then["node_id"] not in ids and len(same) == 1:
+            text = text.replace(json.dumps(then["node_id"]), json.dumps(same[0].node_id))
+    plain: dict[str, Any] = json.loads(text)
+    return plain
+
+
+def _unknown(name: str, ledger: Ledger) -> str:
+    known = [str(record["rollout"]) for record in ledger.all()][-5:]
+    there = f"the last are {', '.join(known)}" if known else "there is none"
+    return f"no roll-out {name!r} on record in {ledger.directory} of the head; {there}"
+
+
+def _hosts(cluster: Cluster) -> list[Host]:
+    """Machines by name: one that has several Ray nodes has one exporter."""
+    found: dict[tuple[str, str], Host] = {}
+    for row in cluster.rows:
+        name = row["hostname"]
+        short = name if name == row["address"] else name.split(".")[0]
+        reason = "" if row["alive"] else f"dead: {row['death_reason'] or 'Ray lost it'}"
+        host = Host(row["node_id"], short, row["address"], bool(row["asked"]), reason)
+        other = found.get((short, row["address"]))
+        if other is None or (other.unseen and not host.unseen):
+            found[short, row["address"]] = host
+    return sorted(found.values(), key=lambda host: (host.name, host.address))
+
+
+_COMMANDS = {"plan": _plan, "apply": _apply, "status": _status, "rollback": _rollback}

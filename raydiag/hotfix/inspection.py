@@ -1,0 +1,63 @@
+"""What a node looks like before a hotfix: exporter, directory, files, watchdog, what is served."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from raydiag.hotfix import discovery, exposition, place, replace, restart
+from raydiag.hotfix.journal import Journal, short_host
+from raydiag.hotfix.messages import Inspect, Inspection, Request, Restart, Served
+from raydiag.hotfix.replace import Refused
+from raydiag.probes.exporter import fetch
+
+_FETCH_LIMIT_S = 2.0
+
+
+def inspect(request: Inspect) -> Inspection:
+    """See `Inspect`. Looks only, and so runs in a guarded reader."""
+    found = discovery.find(request)
+    directory, files, refusals = None, [], []
+    path = request.directory or found.directory
+    try:
+        if path is not None:
+            directory = place.directory(path)
+            files = [place.target(request, directory.real_path, name) for name in request.names]
+        place.chosen(request, found)
+    except Refused as error:
+        refusals.append(str(error))
+    journal = Journal(request.journal)
+    return Inspection(
+        host=short_host(),
+        time=time.time(),
+        exporter=found.exporter,
+        ends_on_restart=tuple(
+            one for one in (found.exporter, found.server, *found.orphans) if one is not None
+        )
+        if found.exporter
+        else (),
+        directory=directory,
+        files=tuple(files),
+        watchdog=found.watchdog,
+        served=_served(request),
+        plugin_log_bytes=discovery.size(request.plugin_log),
+        driver_fault=discovery.driver_fault(request),
+        unfinished=tuple(journal.unfinished()),
+        leftovers=tuple(replace.leftovers(directory.real_path) if directory else ()),
+        refuse_replace=tuple(refusals),
+        refuse_restart=restart.refusals(found, Restart().least_left),
+        euid=os.geteuid(),
+    )
+
+
+def _served(request: Request) -> Served:
+    outcome, reason, body = fetch(request.port, _FETCH_LIMIT_S)
+    page = exposition.parse(body.decode("utf-8", "replace"))
+    duration = [v for s, v in page.values.items() if s.startswith("hw_scrape_duration_seconds")]
+    age_s = None
+    with contextlib.suppress(OSError):
+        age_s = round(max(0.0, time.time() - os.stat(request.metrics_file).st_mtime), 2)
+    if outcome == "ok" and page.broken:
+        outcome, reason = "error", f"what is served is not valid: {page.broken}"
+    return Served(outcome, reason, page.metrics, float(duration[0]) if duration else None, age_s)

@@ -1,0 +1,200 @@
+"""What roll-outs did on this node: a file per roll-out, a JSON object per line, only appended.
+
+A record is appended by a single write and reaches the disk before the call returns, so that a
+roll-out that is killed at any moment leaves whole records and at most one torn line at the end.
+The old contents of files are kept beside, named by their hash: a change can be undone from here.
+
+    {"at": 1770926290.1, "who": "ops@login1", "event": "intent", "name": "gpu_metrics_plugin.sh",
+     "path": "/artifact/utils/gpu_metrics_plugin.sh", "old_sha256": "9f...", "new_sha256": "3c..."}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from raydiag.errors import CannotRun
+
+_ROLLOUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+_SUFFIX = ".jsonl"
+_READ_LIMIT_BYTES = 16 << 20
+CLOSED = "closed"
+
+
+class JournalError(CannotRun):
+    """The journal cannot be written or read; nothing may be changed then."""
+
+
+@dataclass(frozen=True)
+class History:
+    """Records of one roll-out, oldest first; `torn`: the last line was not written whole."""
+
+    rollout: str
+    records: list[dict[str, Any]]
+    torn: bool = False
+
+    @property
+    def ended(self) -> str:
+        """The outcome that it was closed with; "" while it is open."""
+        last = self.records[-1] if self.records else {}
+        return str(last.get("outcome") or "closed") if last.get("event") == CLOSED else ""
+
+
+def default_directory() -> str:
+    """~/.raydiag/hotfix/<host>: homes may be shared between nodes."""
+    home = os.path.expanduser("~")
+    return os.path.join(home, ".raydiag", "hotfix", short_host())
+
+
+def short_host() -> str:
+    return socket.gethostname().split(".")[0] or "localhost"
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def is_rollout(name: str) -> bool:
+    """Whether it can name a roll-out: letters, digits and "-", at most 64."""
+    return bool(_ROLLOUT.fullmatch(name))
+
+
+class Journal:
+    """The records in one directory, which the first record creates for its owner alone."""
+
+    def __init__(self, directory: Optional[str] = None) -> None:
+        self.directory = directory or default_directory()
+
+    def append(self, rollout: str, who: str, event: str, **fields: object) -> float:
+        """Record an event; returns its time. Raises JournalError when it is not on the disk."""
+        if not is_rollout(rollout):
+            raise JournalError(f"not the name of a roll-out: {rollout[:80]!r}")
+        at = time.time()
+        record = {"at": at, "who": who, "event": event, **fields}
+        line = json.dumps(record).encode() + b"\n"
+        try:
+            self._make_directory()
+            self._append(self._path(rollout), line)
+        except OSError as error:
+            raise JournalError(f"{self.directory}: {error.strerror}") from None
+        return at
+
+    def _append(self, path: str, line: bytes) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                line = b"\n" + line  # the torn line of one that was killed stays a line of its own
+            if os.write(fd, line) != len(line):
+                raise OSError(28, "no space left: the record was not written whole")
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        sync_directory(self.directory)
+
+    def history(self, rollout: str) -> History:
+        """Records of that roll-out; none when this node does not know it. Raises JournalError."""
+        if not is_rollout(rollout):
+            raise JournalError(f"not the name of a roll-out: {rollout[:80]!r}")
+        try:
+            with open(self._path(rollout), "rb") as file:
+                text = file.read(_READ_LIMIT_BYTES)
+        except FileNotFoundError:
+            return History(rollout, [])
+        except OSError as error:
+            raise JournalError(f"{self._path(rollout)}: {error.strerror}") from None
+        records = []
+        for line in text.split(b"\n"):
+            try:
+                record = json.loads(line) if line else None
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                records.append(record)
+        return History(rollout, records, torn=bool(text) and not text.endswith(b"\n"))
+
+    def histories(self) -> Iterator[History]:
+        """Every roll-out that this node knows, in the order of their beginnings."""
+        try:
+            names = os.listdir(self.directory)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise JournalError(f"{self.directory}: {error.strerror}") from None
+        rollouts = [name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX)]
+        found = [self.history(rollout) for rollout in rollouts if is_rollout(rollout)]
+        yield from sorted(found, key=lambda one: _time(one.records[0]) if one.records else 0.0)
+
+    def unfinished(self, but: str = "") -> list[str]:
+        """Roll-outs that were not closed, without that one."""
+        return [one.rollout for one in self.histories() if not one.ended and one.rollout != but]
+
+    def keep(self, content: bytes) -> str:
+        """Keep a file's content; returns its hash. Raises JournalError."""
+        digest = sha256(content)
+        path = self._backup_path(digest)
+        temporary = f"{path}.{os.getpid()}"
+        try:
+            self._make_directory()
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                write_whole(fd, content)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(temporary, path)
+            sync_directory(self.directory)
+        except OSError as error:
+            raise JournalError(f"{path}: {error.strerror}") from None
+        return digest
+
+    def kept(self, digest: str) -> bytes:
+        """Content of that hash. Raises JournalError when it is not here, or is not whole."""
+        path = self._backup_path(digest)
+        try:
+            with open(path, "rb") as file:
+                content = file.read(_READ_LIMIT_BYTES)
+        except OSError as error:
+            raise JournalError(f"{path}: {error.strerror}") from None
+        if sha256(content) != digest:
+            raise JournalError(f"{path}: its content is not what was kept")
+        return content
+
+    def _make_directory(self) -> None:
+        os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        status = os.stat(self.directory)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise OSError(1, "somebody else may write there")
+
+    def _path(self, rollout: str) -> str:
+        return os.path.join(self.directory, f"{rollout}{_SUFFIX}")
+
+    def _backup_path(self, digest: str) -> str:
+        return os.path.join(self.directory, f"{digest}.old")
+
+
+def _time(record: dict[str, Any]) -> float:
+    at = record.get("at")
+    return float(at) if isinstance(at, (int, float)) else 0.0
+
+
+def write_whole(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync_directory(path: str) -> None:
+    """A new or renamed name survives a crash of the machine only after this."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

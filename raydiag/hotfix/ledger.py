@@ -1,0 +1,156 @@
+"""What the head remembers of roll-outs: one JSON file for each, replaced whole at every step.
+
+~/.raydiag/rollouts/<id>.json, of the user whose Ray runs on the head. The nodes' journals say what
+was done to files; the ledger says which nodes were to change, in which order, and why it ended.
+Whoever drives a roll-out holds the file `lock` there, which the kernel lets go with its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
+
+from raydiag.errors import CannotRun, UsageError
+from raydiag.hotfix.journal import is_rollout, sync_directory, write_whole
+
+_SUFFIX = ".json"
+_STOP = ".stop"
+_LOCK = "lock"
+_LIMIT_BYTES = 64 << 20
+RUNNING = "running"
+
+
+class Ledger:
+    """The files of one directory. Every method raises CannotRun where that cannot be had."""
+
+    def __init__(self, directory: Optional[str] = None) -> None:
+        self.directory = directory or os.path.join(os.path.expanduser("~"), ".raydiag", "rollouts")
+
+    @contextlib.contextmanager
+    def lock(self, rollout: str, patience_s: float = 1.0) -> Iterator[None]:
+        """Be the only driver of this head. Raises CannotRun when somebody else is."""
+        with self._explained():
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            fd = os.open(self._path(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            limit = time.monotonic() + patience_s
+            while not _locked(fd):
+                if time.monotonic() > limit:
+                    holder = os.pread(fd, 200, 0).decode("utf-8", "replace").strip()
+                    raise CannotRun(
+                        f"roll-out {holder or '(unknown)'} is at work on this cluster: wait for "
+                        f"its end, or stop it: raydiag hotfix rollback {holder}"
+                    )
+                time.sleep(0.2)
+            with self._explained():
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, rollout.encode(), 0)
+            yield
+        finally:
+            os.close(fd)
+
+    def at_work(self) -> str:
+        """The roll-out that is driven right now; "" when none is."""
+        try:
+            fd = os.open(self._path(_LOCK), os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return ""
+        try:
+            if _locked(fd):
+                return ""
+            return os.pread(fd, 200, 0).decode("utf-8", "replace").strip() or "(unknown)"
+        finally:
+            os.close(fd)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Keep the record: afterwards the old one or this one is on the disk, never a part."""
+        path = self._path(f"{record['rollout']}{_SUFFIX}")
+        temporary = f"{path}.{os.getpid()}"
+        with self._explained():
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                write_whole(fd, json.dumps(record).encode())
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(temporary, path)
+            sync_directory(self.directory)
+
+    def read(self, rollout: str) -> Optional[dict[str, Any]]:
+        """The record; None when there is none. Raises CannotRun when it cannot be understood."""
+        if not is_rollout(rollout):
+            raise UsageError(f"not the id of a roll-out: {rollout[:80]!r}")
+        path = self._path(f"{rollout}{_SUFFIX}")
+        with self._explained():
+            try:
+                with open(path, "rb") as file:
+                    text = file.read(_LIMIT_BYTES)
+            except FileNotFoundError:
+                return None
+        try:
+            record = json.loads(text)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            raise CannotRun(f"{path}: is not a record of a roll-out")
+        return record
+
+    def all(self) -> list[dict[str, Any]]:
+        """Every record that can be read, the oldest first."""
+        try:
+            names = os.listdir(self.directory)
+        except OSError:
+            return []
+        found = []
+        for name in names:
+            with contextlib.suppress(CannotRun, UsageError):
+                record = self.read(name[: -len(_SUFFIX)]) if name.endswith(_SUFFIX) else None
+                found += [record] if record else []
+        return sorted(found, key=lambda one: (_number(one.get("began_at")), str(one["rollout"])))
+
+    def ask_to_stop(self, rollout: str, who: str) -> None:
+        """Tell the driver of that roll-out, if there is one, to stop and roll back."""
+        with self._explained():
+            fd = os.open(
+                self._path(rollout + _STOP), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+            try:
+                write_whole(fd, who.encode())
+            finally:
+                os.close(fd)
+
+    def stop_asked(self, rollout: str) -> str:
+        """Who asked this roll-out to stop; "" when nobody did."""
+        try:
+            with open(self._path(rollout + _STOP), encoding="utf-8", errors="replace") as file:
+                return file.read(200).strip() or "somebody"
+        except OSError:
+            return ""
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            words = f"{self.directory}: cannot keep a record of the roll-out: {error.strerror}"
+            raise CannotRun(words) from None
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0

@@ -1,0 +1,333 @@
+"""What a hotfix asks of a node, and what the node answers: plain values, JSON in and out.
+
+Runs in a lean interpreter that the actor starts, single-threaded, Python 3.9 and standard library.
+`answer({"operation": "inspect", ...})` returns the fields of `Inspection`, and so on: each request
+below is the operation of its own lower-cased name, and says what it is answered with. A request
+that cannot be understood, or an operation that breaks, is answered with `{"error": "one line"}`.
+
+An operation that finds any doubt does nothing and says why in `reason` or `refusals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+SHELL, RAYDIAG = "shell", "raydiag"
+
+# The files of the shell exporter that may be replaced; of raydiag's own, any plugin in its
+# directory.
+SHELL_TARGETS = (
+    "gpu_metrics_plugin.sh",
+    "host_metrics_plugin.sh",
+    "tb_metrics_plugin.sh",
+    "metrics_exporter.sh",
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What every request may say of the place; what is None is found, never guessed."""
+
+    exporter: str = SHELL  # or RAYDIAG
+    port: int = 9400
+    directory: Optional[str] = None  # of the files; None: that of the running exporter
+    pid_file: Optional[str] = None  # of raydiag's exporter; needed to find and to restart it
+    journal: Optional[str] = None  # directory; None: ~/.raydiag/hotfix/<host>
+    driver_fault: Optional[str] = None  # what probes saw of it here; None: they saw nothing
+    driver_fault_symbols: tuple[str, ...] = ()  # looked for in wait channels besides
+    metrics_file: str = "/tmp/node_hw_metrics.prom"  # which the shell exporter's server hands out
+    plugin_log: str = "/tmp/metrics_exporter.log"  # where the shell plugins' errors go
+    root: str = ""  # of /sys, for tests; the real one is looked at as well
+
+
+# ---- inspect
+
+
+@dataclass(frozen=True)
+class Inspect(Request):
+    """-> Inspection. Changes nothing. Takes up to 8 s."""
+
+    names: tuple[str, ...] = ()  # target files
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process by its identity: a pid alone may be another one's a moment later."""
+
+    pid: int
+    start_ticks: int  # field 22 of /proc/<pid>/stat, since boot
+    argv: tuple[str, ...]
+    role: str  # "exporter", "server", "orphan" (a server whose exporter is gone), "watchdog"
+    state: str = ""  # "S"
+    started_at: float = 0.0  # Unix s
+
+
+@dataclass(frozen=True)
+class Directory:
+    path: str  # as the exporter names it
+    real_path: str
+    device: int  # of this node's mount; says nothing on other nodes
+    inode: int
+    fs_type: str  # "nfs4", "ext4"
+    source: str  # of the mount: "server:/export"
+    network: bool  # other nodes may see the same files
+    identity: str  # equal on two nodes: one directory, to be written once
+
+
+@dataclass(frozen=True)
+class TargetFile:
+    name: str
+    exists: bool
+    sha256: str = ""
+    size_bytes: int = 0
+    mode: int = 0  # permission bits
+    uid: int = 0
+    gid: int = 0
+    mtime: float = 0.0
+    refused: str = ""  # why it cannot be replaced; "" when it can
+    restart: bool = False  # its change needs the exporter's restart
+
+
+@dataclass(frozen=True)
+class Watchdog:
+    log: str  # path: where its restart lines go
+    log_bytes: int  # its size now
+    restarts: int  # N of the last `restart #N`; 0: none yet
+    left: int  # of 50
+    last_restart_at: Optional[float] = None
+    gave_up: bool = False
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the port answers."""
+
+    answer: str  # "ok", "refused", "timeout", "error"
+    reason: str = ""
+    metrics: Mapping[str, int] = field(default_factory=dict)  # name -> series
+    scrape_duration_s: Optional[float] = None
+    file_age_s: Optional[float] = None  # of the file that is served, since its last change
+
+
+@dataclass(frozen=True)
+class Inspection:
+    host: str  # short name
+    time: float  # of this node's clock
+    exporter: Optional[Process]
+    ends_on_restart: tuple[Process, ...]  # the exporter and its server, in this order
+    directory: Optional[Directory]
+    files: tuple[TargetFile, ...]
+    watchdog: Optional[Watchdog]
+    served: Served
+    plugin_log_bytes: int  # its size now: later lines are new
+    driver_fault: str  # what shows it; "": nothing does
+    unfinished: tuple[str, ...]  # roll-outs whose last record on this node is not an end
+    leftovers: tuple[str, ...]  # temporary files of roll-outs that died
+    refuse_replace: tuple[str, ...]  # why no file can be replaced here
+    refuse_restart: tuple[str, ...]  # why the exporter cannot be restarted here
+    euid: int = 0
+
+
+# ---- check
+
+
+@dataclass(frozen=True)
+class Check(Request):
+    """-> Checked. Syntax, and for a plugin a dry run whose output stays in memory. Up to 15 s.
+
+    The new content stands in the directory under a temporary name meanwhile, so that it finds what
+    lies beside it. Never runs the exporter, nor the GPU plugin where the driver fault shows.
+    """
+
+    name: str = ""
+    content: str = ""  # base64
+    dry_run: bool = True
+    limit_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Checked:
+    passed: bool
+    reason: str  # why it did not pass; else why there was no dry run, or ""
+    dry_run: str  # "passed", "failed", "skipped"
+    sha256: str
+    metrics: Mapping[str, int] = field(default_factory=dict)  # that it printed: name -> series
+    exit_status: Optional[int] = None  # of the dry run; 99: it does not want to run on this node
+    duration_s: float = 0.0
+    output: str = ""  # its last words on stderr
+
+
+# ---- apply
+
+
+@dataclass(frozen=True)
+class Apply(Request):
+    """-> Applied. Replaces one file by rename; recorded before and after. Up to 10 s."""
+
+    rollout: str = ""  # id: letters, digits, "-", at most 64
+    who: str = ""  # user@host of the driver
+    name: str = ""
+    content: str = ""  # base64
+    old_sha256: str = ""  # as planned; "" for a file that is new. Another content is refused.
+
+
+@dataclass(frozen=True)
+class Applied:
+    outcome: str  # "replaced", "already" (has the new content), "refused", "failed" (old is there)
+    reason: str = ""
+    path: str = ""
+    old_sha256: str = ""  # "" where there was no file
+    new_sha256: str = ""
+    at: float = 0.0  # this node's clock, after the rename
+    plugin_log_bytes: int = 0  # just before the rename
+    restart: bool = False  # the exporter has to be restarted for it
+
+
+# ---- restart
+
+
+@dataclass(frozen=True)
+class Restart(Request):
+    """-> Restarted. Ends the exporter and its server; its watchdog starts it anew. Up to 15 s."""
+
+    rollout: str = ""
+    who: str = ""
+    pid: int = 0  # as planned: exactly this exporter
+    start_ticks: int = 0
+    least_left: int = 5  # restarts of the watchdog that must be left before; 2 at least
+
+
+@dataclass(frozen=True)
+class Restarted:
+    outcome: str  # "ended", "refused" (nothing was ended), "failed" (some was: see reason)
+    reason: str = ""
+    ended: tuple[Process, ...] = ()
+    restarts: int = 0  # N of the last restart line before
+    log: str = ""  # the watchdog's
+    log_bytes: int = 0  # its size before
+    plugin_log_bytes: int = 0
+    at: float = 0.0  # just before the first was ended
+    port_free: bool = False  # nothing listened any more afterwards
+
+
+# ---- verify
+
+
+@dataclass(frozen=True)
+class Verify(Request):
+    """-> Verified. Watches until the cycles after a change are seen, or `limit_s` has passed."""
+
+    name: str = ""  # the file that was replaced
+    since: float = 0.0  # `at` of Applied, or of Restarted
+    plugin_log_bytes: int = 0  # of Applied or Restarted
+    before: Mapping[str, int] = field(default_factory=dict)  # Inspection.served.metrics
+    expected: Mapping[str, int] = field(default_factory=dict)  # Checked.metrics of the canary
+    restarted: Optional[Mapping[str, Any]] = None  # the fields of Restarted, after a restart
+    limit_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class Verified:
+    healthy: bool
+    reason: str = ""  # why it is not
+    notes: tuple[str, ...] = ()  # what could not be judged, such as a plugin that does not run here
+    cycles: int = 0  # seen since the change
+    moved: int = 0  # series that changed between two of them
+    metrics: Mapping[str, int] = field(default_factory=dict)
+    exporter: Optional[Process] = None  # after a restart: the new one
+    restarts: Optional[int] = None  # after a restart: N of the new line
+    duration_s: float = 0.0
+
+
+# ---- rollback, close, status
+
+
+@dataclass(frozen=True)
+class Rollback(Request):
+    """-> RolledBack. Undoes what the roll-out did on this node, from its journal alone."""
+
+    rollout: str = ""
+    who: str = ""
+    name: str = ""  # "": every file of it
+
+
+@dataclass(frozen=True)
+class RestoredFile:
+    name: str
+    path: str
+    outcome: (
+        str  # "restored", "removed" (it was new), "already" (old is there), "refused", "failed"
+    )
+    reason: str = ""
+    sha256: str = ""  # now; "" where there is no file
+    at: float = 0.0
+    plugin_log_bytes: int = 0
+    restart: bool = False  # the exporter has to be restarted, if it ran with the new one
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    files: tuple[RestoredFile, ...]
+    complete: bool  # every file has its old content
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Close(Request):
+    """-> Closed. Records the roll-out's end on this node, which frees it for the next one."""
+
+    rollout: str = ""
+    who: str = ""
+    outcome: str = ""  # "verified", "rolled back", "failed: ..."
+
+
+@dataclass(frozen=True)
+class Closed:
+    recorded: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Status(Request):
+    """-> Statuses. From the journal and the files as they are now. Changes nothing."""
+
+    rollout: str = ""  # "": all
+
+
+@dataclass(frozen=True)
+class FileStatus:
+    rollout: str
+    name: str
+    path: str
+    content: str  # "old", "new", "neither" (changed by somebody else), "missing", "unreadable"
+    old_sha256: str
+    new_sha256: str
+    sha256: str  # now
+    event: str  # the last one recorded of it: "intent", "replaced", "restored", "failed"
+    at: float  # of that event
+    who: str = ""
+
+
+@dataclass(frozen=True)
+class RolloutStatus:
+    rollout: str
+    who: str
+    began_at: float
+    ended: str  # the outcome given to Close; "": it has not ended
+    files: tuple[FileStatus, ...]
+    restarts: int = 0  # of the exporter, begun by this roll-out
+    torn: bool = False  # the last record was not written whole
+
+
+@dataclass(frozen=True)
+class Statuses:
+    rollouts: tuple[RolloutStatus, ...]  # oldest first
+    leftovers: tuple[str, ...] = ()  # temporary files beside the files of these roll-outs
+
+
+OPERATIONS = {
+    cls.__name__.lower(): cls
+    for cls in (Inspect, Check, Apply, Restart, Verify, Rollback, Close, Status)
+}

@@ -1,0 +1,304 @@
+"""Operations of a hotfix on one node: a JSON object in, a JSON object out, each bounded in time.
+
+Runs in a lean interpreter that the actor starts, single-threaded, Python 3.9 and standard library.
+`answer({"operation": "inspect", ...})` returns the fields of `Inspection`, and so on: see
+`raydiag.hotfix.messages`. A request that cannot be understood, or an operation that breaks, is
+answered with `{"error": "one line"}`.
+
+What only looks runs in a guarded reader, which the kernel keeps from writing and from signals. An
+operation that finds any doubt does nothing and says why in `reason`, or in the refusals.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Optional
+
+from raydiag import sandbox
+from raydiag.hotfix import discovery, dry_run, guarded, place, replace, restart, undo, watch
+from raydiag.hotfix.inspection import inspect
+from raydiag.hotfix.journal import (
+    Journal,
+    JournalError,
+    is_rollout,
+    sha256,
+    write_whole,
+)
+from raydiag.hotfix.messages import (
+    OPERATIONS,
+    RAYDIAG,
+    SHELL,
+    Applied,
+    Apply,
+    Check,
+    Checked,
+    Close,
+    Closed,
+    Inspect,
+    Request,
+    Restart,
+    Restarted,
+    Rollback,
+    RolledBack,
+    Status,
+    Verify,
+)
+from raydiag.hotfix.replace import Refused
+
+_INSPECT_LIMIT_S = 8.0
+
+
+class Wrong(Exception):
+    """The request cannot be understood; the message says why."""
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Do what the request asks; never raises."""
+    try:
+        asked = decoded(request)
+        limit_s = _looking_limit_s(asked)
+        return _looking(asked, limit_s) if limit_s else _plain(_OPERATIONS[type(asked)](asked))
+    except (Wrong, JournalError, Refused) as error:
+        return {"error": str(error)}
+    except Exception as error:
+        # The node's answer is all that the head ever sees of it.
+        return {"error": f"{type(error).__name__}: {error}"[:500]}
+
+
+def decoded(request: Mapping[str, Any]) -> Request:
+    """The request as its dataclass. Raises Wrong."""
+    if not isinstance(request, Mapping):
+        raise Wrong("the request is not an object")
+    kind = OPERATIONS.get(str(request.get("operation")))
+    if kind is None:
+        raise Wrong(f"unknown operation {str(request.get('operation'))[:40]!r}")
+    known = {one.name: one for one in dataclasses.fields(kind)}
+    values: dict[str, Any] = {}
+    for name, value in request.items():
+        if name == "operation":
+            continue
+        if name not in known:
+            raise Wrong(f"{request['operation']}: unknown field {name[:40]!r}")
+        values[name] = _checked(name, value, str(known[name].type))
+    asked: Request = kind(**values)
+    if asked.exporter not in (SHELL, RAYDIAG):
+        raise Wrong(f"unknown exporter {asked.exporter[:40]!r}")
+    if isinstance(asked, (Apply, Restart, Rollback, Close)) and not is_rollout(asked.rollout):
+        raise Wrong(f"not the name of a roll-out: {asked.rollout[:80]!r}")
+    return asked
+
+
+def _checked(name: str, value: object, kind: str) -> object:
+    """A field's value, of the type that its annotation says. Raises Wrong."""
+    if kind.startswith("Optional["):
+        if value is None:
+            return None
+        kind = kind[len("Optional[") : -1]
+    types: dict[str, tuple[type, ...]] = {
+        "str": (str,),
+        "int": (int,),
+        "float": (int, float),
+        "bool": (bool,),
+        "Mapping": (Mapping,),
+        "tuple": (list, tuple),
+    }
+    wanted = types[kind.partition("[")[0]]
+    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+        raise Wrong(f"{name}: {kind} was expected")
+    if isinstance(value, (list, tuple)):
+        if not all(isinstance(one, str) for one in value):
+            raise Wrong(f"{name}: texts were expected")
+        return tuple(value)
+    return value
+
+
+def _plain(result: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(result)))
+    return fields
+
+
+# ---- guarded looks
+
+
+def _looking_limit_s(request: Request) -> float:
+    """How long an operation that only looks may take; 0 for the others."""
+    if isinstance(request, Verify):
+        return request.limit_s + 5.0
+    return _INSPECT_LIMIT_S if isinstance(request, (Inspect, Status)) else 0.0
+
+
+def _looking(request: Request, limit_s: float) -> dict[str, Any]:
+    """What a guarded reader answers to a request that only looks; `error` when it does not."""
+    operation = type(request).__name__.lower()
+    fields = {"operation": operation, **_plain(request)}
+    try:
+        found: dict[str, Any] = guarded.ask(_serve, fields, operation, guarded.LOOKS_AS, limit_s)
+        return found
+    except guarded.NoAnswer as error:
+        return {"error": str(error)}
+
+
+def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """In the reader."""
+    try:
+        asked = decoded(request)
+        yield {"answer": _plain(_OPERATIONS[type(asked)](asked))}
+    except (Wrong, JournalError, Refused) as error:
+        yield {"answer": {"error": str(error)}}
+    except Exception as error:
+        yield {"answer": {"error": f"{type(error).__name__}: {error}"[:500]}}
+
+
+# ---- operations
+
+
+def check(request: Check) -> Checked:
+    """See `Check`."""
+    content = _content(request.content)
+    found = discovery.look(request)
+    try:
+        directory = place.chosen(request, found)
+    except Refused as error:
+        return Checked(False, str(error), "skipped", sha256(content))
+    with _lock(request) as reason:
+        if reason:
+            return Checked(False, reason, "skipped", sha256(content))
+        fault = discovery.driver_fault(request)
+        return dry_run.check(request, content, directory, fault, found.environment)
+
+
+def apply(request: Apply) -> Applied:
+    """See `Apply`."""
+    content = _content(request.content)
+    reason = replace.name_refusal(request.exporter, request.name)
+    reason = reason or replace.content_refusal(request.name, content)
+    if reason:
+        return Applied("refused", reason)
+    found = discovery.look(request)
+    try:
+        directory = place.chosen(request, found)
+    except Refused as error:
+        return Applied("refused", str(error))
+    with _lock(request) as reason:
+        return Applied("refused", reason) if reason else _apply(request, content, directory)
+
+
+def _apply(request: Apply, content: bytes, directory: str) -> Applied:
+    journal, new = Journal(request.journal), sha256(content)
+    try:
+        others = journal.unfinished(but=request.rollout)
+        if others:
+            raise Refused(f"roll-out {others[0]} has not ended here: roll it back, or close it")
+        target = place.target(request, directory, request.name)
+        if target.refused:
+            raise Refused(target.refused)
+        old = replace.current(directory, request.name)
+        if old.sha256 == new:
+            return Applied("already", "", old.path, new, new, time.time())
+        if old.sha256 != request.old_sha256:
+            raise Refused(f"{old.path} is not the planned one: it was changed meanwhile")
+        replace.clean(directory)
+        log_bytes = discovery.size(request.plugin_log)
+        one = replace.Replacement(journal, request.rollout, request.who, request.name, old, content)
+        one.run()
+    except (Refused, JournalError) as error:
+        return Applied("refused", str(error))
+    restart = target.restart
+    return Applied("replaced", "", old.path, old.sha256, new, one.at, log_bytes, restart)
+
+
+def rollback(request: Rollback) -> RolledBack:
+    """See `Rollback`."""
+    with _lock(request) as reason:
+        if reason:
+            return RolledBack((), False, reason)
+        log_bytes = discovery.size(request.plugin_log)
+        return undo.rollback(Journal(request.journal), request, log_bytes)
+
+
+def close(request: Close) -> Closed:
+    """See `Close`."""
+    journal = Journal(request.journal)
+    if not journal.history(request.rollout).records:
+        return Closed(False, "this node has no record of it")
+    try:
+        journal.append(request.rollout, request.who, "closed", outcome=request.outcome or "closed")
+    except JournalError as error:
+        return Closed(False, str(error))
+    return Closed(True)
+
+
+def _content(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Wrong("content: not base64") from None
+
+
+def lock_name(request: Request) -> str:
+    """Of the lock that whoever changes this node holds: one for each journal, so one for a node."""
+    return sandbox.tag(f"hotfix:{Journal(request.journal).directory}")
+
+
+@contextlib.contextmanager
+def _lock(request: Request) -> Iterator[str]:
+    """Holds the node as long as the process lives; the reason why not, when another one does."""
+    held: Optional[socket.socket] = None
+    try:
+        held = sandbox.lock(lock_name(request))
+        yield "" if held else "another roll-out is at work on this node"
+    finally:
+        if held:
+            held.close()
+
+
+def end_exporter(request: Restart) -> Restarted:
+    """See `Restart`."""
+    with _lock(request) as reason:
+        if reason:
+            return Restarted("refused", reason)
+        return restart.restart(request, Journal(request.journal))
+
+
+_OPERATIONS: dict[type, Callable[[Any], Any]] = {
+    Inspect: inspect,
+    Check: check,
+    Apply: apply,
+    Restart: end_exporter,
+    Verify: watch.verify,
+    Rollback: rollback,
+    Close: close,
+    Status: lambda asked: undo.statuses(Journal(asked.journal), asked.rollout),
+}
+
+
+def main(request: Mapping[str, Any], budget_s: float, parent_pid: int) -> None:
+    """Entry of the process on the node: lowest priority, do, answer, end.
+
+    The answer goes to stdout as its length in decimal, a newline, and that many bytes of
+    zlib-compressed JSON. Whoever asked has to wait longer than the operation takes: `budget_s`
+    bounds the watching of `verify` only, since a change is not left half done.
+    """
+    os.nice(19)
+    if os.getppid() != parent_pid:
+        os._exit(1)  # nobody is left who would hear the answer
+    asked = dict(request)
+    if asked.get("operation") == "verify":
+        limit_s = asked.get("limit_s", Verify().limit_s)
+        if isinstance(limit_s, (int, float)):
+            asked["limit_s"] = max(1.0, min(float(limit_s), budget_s - 2.0))
+    said = zlib.compress(json.dumps(answer(asked)).encode())
+    write_whole(1, b"%d\n" % len(said) + said)
+    os._exit(0)
+
+
+__all__ = [*("answer", "decoded", "main"), *(cls.__name__ for cls in OPERATIONS.values())]

@@ -1,0 +1,198 @@
+"""What became of roll-outs, told by the files themselves: old, new or neither on every host.
+
+The head's record says which hosts a roll-out was to change, and the nodes' journals what was done;
+both may have ended at any moment. The hash of a file has not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional, Union
+
+from raydiag.hotfix.asking import Nodes, Silence
+from raydiag.hotfix.documents import AT_WORK, DIED, coverage
+from raydiag.hotfix.ledger import RUNNING
+from raydiag.hotfix.messages import Inspection, RolloutStatus, Status, Statuses
+from raydiag.hotfix.plan import Host
+
+_STATUS_S = 8.0
+UNKNOWN = "unknown"
+
+
+def status_document(
+    rollout: str,
+    hosts: Sequence[Host],
+    nodes: Nodes,
+    kept: Sequence[Mapping[str, Any]],
+    at_work: str,
+) -> dict[str, Any]:
+    """Of that roll-out, or of all that the head and the nodes know.
+
+    `kept`: the head's records; `at_work`: the roll-out that is driven right now.
+    """
+    alive = [host.node_id for host in hosts if not host.unseen]
+    said = nodes.ask(dict.fromkeys(alive, Status(rollout=rollout)), Statuses, _STATUS_S)
+    seen = [
+        dataclasses.replace(host, unseen=_silence(said.get(host.node_id)) or host.unseen)
+        for host in hosts
+    ]
+    records = {str(one["rollout"]): one for one in kept}
+    journals = _journals(said)
+    known = {rollout} if rollout else records.keys() | journals.keys()
+    rows = [
+        _rollout(name, records.get(name), journals.get(name, {}), seen, nodes, at_work)
+        for name in known
+        if name in records or name in journals
+    ]
+    rows.sort(key=lambda row: (row["began_at"] or 0.0, row["rollout"]))
+    return {
+        "command": "status",
+        "rollout": rollout or None,
+        "rollouts": rows,
+        "findings": [],
+        "coverage": coverage(seen),
+    }
+
+
+def _silence(answer: Union[Statuses, Silence, None]) -> str:
+    return answer.reason if isinstance(answer, Silence) else ""
+
+
+def _journals(
+    said: Mapping[str, Union[Statuses, Silence]],
+) -> dict[str, dict[str, RolloutStatus]]:
+    """By roll-out and node."""
+    found: dict[str, dict[str, RolloutStatus]] = {}
+    for node, answer in said.items():
+        if not isinstance(answer, Silence):
+            for one in answer.rollouts:
+                found.setdefault(one.rollout, {})[node] = one
+    return found
+
+
+def _rollout(
+    name: str,
+    record: Optional[Mapping[str, Any]],
+    journals: Mapping[str, RolloutStatus],
+    hosts: Sequence[Host],
+    nodes: Nodes,
+    at_work: str,
+) -> dict[str, Any]:
+    planned = {
+        row["node_id"]: row
+        for row in (record["plan"]["hosts"] if record else [])
+        if row["state"] == "change"
+    }
+    looked_at = _looked_at(planned, journals, hosts, nodes, record)
+    by_id = {host.node_id: host for host in hosts}
+    rows = []
+    for node in {**planned, **journals}:
+        host = by_id.get(node) or Host(node, planned[node]["host"], planned[node]["address"])
+        told = record["hosts"].get(node) if record else None
+        rows.append(_host(host, planned.get(node), journals.get(node), looked_at.get(node), told))
+    rows.sort(key=lambda row: row["host"])
+    first = min((one.began_at for one in journals.values()), default=None)
+    return {
+        "rollout": name,
+        "who": record["who"] if record else next((one.who for one in journals.values()), ""),
+        "state": _state(name, record, journals, at_work),
+        "reason": record["reason"] if record else "the head has no record of it",
+        "began_at": record["began_at"] if record else first,
+        "ended_at": record["ended_at"] if record else None,
+        "recorded": record is not None,
+        "files": record["plan"]["files"] if record else [],
+        "hosts": rows,
+    }
+
+
+def _state(
+    name: str,
+    record: Optional[Mapping[str, Any]],
+    journals: Mapping[str, RolloutStatus],
+    at_work: str,
+) -> str:
+    if record is None:
+        ends = {one.ended for one in journals.values()}
+        return ends.pop() if len(ends) == 1 and "" not in ends else DIED
+    if at_work == name:
+        return AT_WORK
+    return DIED if record["state"] == RUNNING else str(record["state"])
+
+
+def _looked_at(
+    planned: Mapping[str, Mapping[str, Any]],
+    journals: Mapping[str, RolloutStatus],
+    hosts: Sequence[Host],
+    nodes: Nodes,
+    record: Optional[Mapping[str, Any]],
+) -> dict[str, Union[Inspection, Silence]]:
+    """Hosts that have no journal of it: those it did not come to, and those that share a writer."""
+    alive = {host.node_id for host in hosts if not host.unseen}
+    silent = [
+        node
+        for node in planned
+        if node in alive and not (node in journals and journals[node].files)
+    ]
+    if record is None or not silent:
+        return {}
+    names = tuple(file["name"] for file in record["plan"]["files"])
+    return nodes.at(record["place"]).inspect(silent, names)
+
+
+def _host(
+    host: Host,
+    planned: Optional[Mapping[str, Any]],
+    journal: Optional[RolloutStatus],
+    seen: Union[Inspection, Silence, None],
+    told: Optional[Mapping[str, Any]],
+) -> dict[str, Any]:
+    files = [dataclasses.asdict(one) for one in journal.files] if journal else []
+    if not files and planned is not None and isinstance(seen, Inspection):
+        files = _by_hash(planned, seen)
+    reason = host.unseen or (seen.reason if isinstance(seen, Silence) else "")
+    return {
+        "host": host.name,
+        "node_id": host.node_id,
+        "address": host.address,
+        "content": _content([str(file["content"]) for file in files]),
+        "unseen": reason,
+        "ended": journal.ended if journal else "",
+        "touched": bool(journal),
+        "restarts": journal.restarts if journal else 0,
+        "torn": bool(journal and journal.torn),
+        "files": files,
+        "outcome": told["state"] if told else None,
+        "outcome_reason": told["reason"] if told else "",
+        "notes": list(told["notes"]) if told else [],
+    }
+
+
+def _by_hash(planned: Mapping[str, Any], seen: Inspection) -> list[dict[str, Any]]:
+    now = {target.name: target for target in seen.files}
+    rows = []
+    for change in planned["changes"]:
+        target = now.get(change["name"])
+        digest = target.sha256 if target else ""
+        which = {change["new_sha256"]: "new", change["old_sha256"]: "old"}
+        rows.append(
+            {
+                "name": change["name"],
+                "path": change["path"],
+                "content": which.get(digest, "neither" if digest else "missing"),
+                "old_sha256": change["old_sha256"],
+                "new_sha256": change["new_sha256"],
+                "sha256": digest,
+            }
+        )
+    return rows
+
+
+def _content(files: Sequence[str]) -> str:
+    """Of all files of a host: "old", "new", "mixed" (each of them whole), or what is wrong."""
+    if not files:
+        return UNKNOWN
+    for wrong in ("unreadable", "missing", "neither"):
+        if wrong in files:
+            return wrong
+    return files[0] if len(set(files)) == 1 else "mixed"

@@ -1,0 +1,324 @@
+"""Processes of exporters: who is who, and the one function that ends one.
+
+A process is known by pid and start time, since a pid alone may be another's a moment later. Nothing
+is ever looked for by a pattern: the exporter is the shell whose arguments begin `bash
+<dir>/metrics_exporter.sh`, its server the Python that it started to hand out its file. The watchdog
+shows its parent's arguments, as every subshell does, and that parent's end would end the training:
+so what is ended is exactly one process, which was looked at twice, and never one that stands above
+anything that has the GPUs open.
+
+Source: proc(5): /proc/<pid>/{stat,cmdline,exe,fd}, /proc/net/tcp{,6}; /sys/class/kfd/kfd/proc
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Optional
+
+from raydiag.errors import ParseError
+from raydiag.procfs import split_stat
+
+SCRIPT = "metrics_exporter.sh"
+# Opened by what computes; monitoring through sysfs or NVML opens neither.
+_GPU_DEVICES = ("/dev/kfd", "/dev/nvidia-uvm")
+_KFD_PROCESSES = "/sys/class/kfd/kfd/proc"
+_ARGUMENTS_LIMIT_BYTES = 1 << 18
+_LISTEN = "0A"
+_LOOKS, _LOOK_S = 10, 0.03
+
+
+class Doubt(Exception):
+    """A process is not, or may not be, what it has to be; nothing is done to it."""
+
+
+class Gone(Doubt):
+    """The process has ended by itself."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One process as /proc/<pid>/stat shows it, which never blocks."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    start_ticks: int
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a process has to be at the moment when it is ended."""
+
+    pid: int
+    start_ticks: int  # since boot
+    argv: tuple[str, ...]
+
+
+def numbers_doubt() -> str:
+    """Why a number in /proc may be another process's for a signal; "" when both are the same."""
+    try:
+        ours = os.readlink("/proc/self")
+    except OSError:
+        ours = ""
+    return "" if ours == str(os.getpid()) else "/proc shows another PID namespace than ours"
+
+
+def processes() -> dict[int, Seen]:
+    """Every process that can be seen now, by pid."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isascii() and name.isdigit():
+            with contextlib.suppress(OSError, ParseError):
+                found[int(name)] = see(int(name))
+    return found
+
+
+def see(pid: int) -> Seen:
+    """Raises OSError or ParseError when there is no such process."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        name, values = split_stat(file.read(4096), f"/proc/{pid}/stat")
+    return Seen(pid, name, values[0], int(values[1]), int(values[19]))
+
+
+def arguments(seen: Seen) -> tuple[str, ...]:
+    """Its argument list; empty when it has none, or when reading might block."""
+    if seen.state in ("D", "Z", "X"):
+        return ()
+    try:
+        with open(f"/proc/{seen.pid}/cmdline", "rb") as file:
+            data = file.read(_ARGUMENTS_LIMIT_BYTES)
+    except OSError:
+        return ()
+    # Undecodable bytes as JSON can carry them: two readings have to be equal, no more.
+    return tuple(part.decode("utf-8", "backslashreplace") for part in data.split(b"\0")[:-1])
+
+
+def program(pid: int) -> str:
+    """Name of the file that it runs; "" when that may not be read."""
+    try:
+        return os.readlink(f"/proc/{pid}/exe").rpartition("/")[2]
+    except OSError:
+        return ""
+
+
+def is_exporter(argv: tuple[str, ...]) -> bool:
+    """`bash <dir>/metrics_exporter.sh ...`, exactly so."""
+    return len(argv) > 1 and _last(argv[0]) == "bash" and _last(argv[1]) == SCRIPT
+
+
+def is_server(argv: tuple[str, ...], metrics_file: str, port: int) -> bool:
+    """`python3 -c <code> <metrics file> <port>`, exactly so."""
+    return (
+        len(argv) == 5
+        and _last(argv[0]).startswith("python")
+        and argv[1] == "-c"
+        and argv[3:] == (metrics_file, str(port))
+    )
+
+
+def is_own_exporter(argv: tuple[str, ...]) -> bool:
+    """`python -m raydiag exporter run ...`, or the same by the installed command."""
+    if not argv or not _last(argv[0]).startswith("python"):
+        return False
+    rest = list(argv[1:])
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        rest.pop(0)
+    if rest[:1] == ["-m"]:
+        rest.pop(0)
+        named = rest[:1] == ["raydiag"]
+    else:
+        named = bool(rest) and (_last(rest[0]) == "raydiag" or rest[0].endswith("/__main__.py"))
+    return named and rest[1:3] == ["exporter", "run"]
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def descendants(pid: int, seen: Mapping[int, Seen]) -> Iterator[int]:
+    """Pids below that process, without itself."""
+    children: dict[int, list[int]] = {}
+    for one in seen.values():
+        children.setdefault(one.parent, []).append(one.pid)
+    waiting = list(children.get(pid, ()))
+    done = {pid}
+    while waiting:
+        child = waiting.pop()
+        if child not in done:
+            done.add(child)
+            yield child
+            waiting += children.get(child, ())
+
+
+def ancestors(pid: int, seen: Mapping[int, Seen]) -> list[int]:
+    """Pids above that process, nearest first."""
+    found: list[int] = []
+    while pid in seen and seen[pid].parent not in (0, *found):
+        pid = seen[pid].parent
+        found.append(pid)
+    return found
+
+
+def gpu_users(pids: Mapping[int, Seen], root: str = "") -> dict[int, str]:
+    """Which of these processes use the GPUs, or may: pid -> why."""
+    listed = set()
+    for place in {_KFD_PROCESSES, root + _KFD_PROCESSES}:
+        with contextlib.suppress(OSError):
+            listed.update(os.listdir(place))
+    found = {}
+    for pid, seen in pids.items():
+        why = f"is listed in {_KFD_PROCESSES}" if str(pid) in listed else _open_gpu(seen)
+        if why:
+            found[pid] = why
+    return found
+
+
+def _open_gpu(seen: Seen) -> str:
+    if seen.state in ("Z", "X"):
+        return ""  # has no files any more
+    place = f"/proc/{seen.pid}/fd"
+    try:
+        for name in os.listdir(place):
+            with contextlib.suppress(FileNotFoundError):
+                target = os.readlink(f"{place}/{name}").partition(" (deleted)")[0]
+                if target.endswith(_GPU_DEVICES):
+                    return f"has {target} open"
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"has files that cannot be seen: {error.strerror}"
+    return ""
+
+
+def listeners(port: int) -> set[str]:
+    """Inodes of the sockets that listen on that TCP port in this network namespace."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table, encoding="ascii", errors="replace") as file:
+            for line in file.read(16 << 20).split("\n")[1:]:
+                fields = line.split()
+                listens = len(fields) > 9 and fields[3] == _LISTEN
+                if listens and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.add(fields[9])
+    return found
+
+
+def holds(pid: int, sockets: set[str]) -> bool:
+    """Whether the process has one of these sockets open."""
+    wanted = {f"socket:[{inode}]" for inode in sockets}
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{name}") in wanted:
+                    return True
+    return False
+
+
+class Aim:
+    """A process that was verified, held so that its pid cannot come to mean another one.
+
+    `metrics_file` and `port`: of the exporter that it belongs to. Raises Doubt.
+    """
+
+    def __init__(self, identity: Identity, metrics_file: str, port: int, root: str = "") -> None:
+        self.identity = identity
+        self.metrics_file, self.port, self.root = metrics_file, port, root
+        self.fd: Optional[int] = None
+        try:
+            if hasattr(os, "pidfd_open"):
+                self.fd = os.pidfd_open(identity.pid)
+        except ProcessLookupError:
+            raise Gone(f"pid {identity.pid}: has ended") from None
+        except OSError:  # before Linux 5.3, or refused by a container: by pid then
+            self.fd = None
+        try:
+            self.verify()
+        except Doubt:
+            self.close()
+            raise
+
+    def verify(self) -> None:
+        """Look at it once more. Raises Doubt."""
+        pid, argv = self.identity.pid, self.identity.argv
+        if numbers_doubt():
+            raise Doubt(f"pid {pid}: {numbers_doubt()}")
+        shell, server = is_exporter(argv), is_server(argv, self.metrics_file, self.port)
+        if shell:
+            self._is_the_loop()
+        try:
+            now = see(pid)
+        except (OSError, ParseError):
+            raise Gone(f"pid {pid}: has ended") from None
+        if now.start_ticks != self.identity.start_ticks:
+            raise Doubt(f"pid {pid}: is another process now")
+        if now.state in ("Z", "X"):
+            raise Gone(f"pid {pid}: has ended")
+        if now.state not in ("S", "R", "T", "t"):
+            raise Doubt(f"pid {pid}: is in state {now.state}")
+        if not argv or arguments(now) != argv:
+            raise Doubt(f"pid {pid}: has other arguments now")
+        if not (shell or server or is_own_exporter(argv)):
+            raise Doubt(f"pid {pid}: is no exporter: {' '.join(argv)[:100]!r}")
+        if not program(pid).startswith("bash" if shell else "python"):
+            raise Doubt(f"pid {pid}: runs {program(pid) or 'an unknown program'}")
+        seen = processes()
+        if pid == 1 or pid == os.getpid() or pid in ancestors(os.getpid(), seen):
+            raise Doubt(f"pid {pid}: stands above us")
+        below = {one: seen[one] for one in descendants(pid, seen)}
+        for user, why in gpu_users({pid: now, **below}, self.root).items():
+            raise Doubt(f"pid {pid}: " + (why if user == pid else f"pid {user} below it {why}"))
+
+    def _is_the_loop(self) -> None:
+        """Raises Doubt, but not for a subshell that is gone in a moment, as a plugin's is."""
+        for attempt in range(_LOOKS):
+            seen = processes()
+            below = {one: seen[one] for one in descendants(self.identity.pid, seen)}
+            try:
+                self._stands_alone(below)
+                return
+            except Doubt:
+                if attempt + 1 == _LOOKS:
+                    raise
+            time.sleep(_LOOK_S)
+
+    def _stands_alone(self, below: Mapping[int, Seen]) -> None:
+        """A watchdog of the same arguments has its exporter below it, as the loop has subshells."""
+        shells = [one for one in below.values() if arguments(one) == self.identity.argv]
+        for shell in shells:
+            under = {one for one in below if below[one].parent == shell.pid}
+            if any(is_server(arguments(below[one]), self.metrics_file, self.port) for one in under):
+                raise Doubt(f"pid {self.identity.pid}: is the watchdog of pid {shell.pid}")
+        own = [one for one in below.values() if one.parent == self.identity.pid]
+        if shells and not any(
+            is_server(arguments(one), self.metrics_file, self.port) for one in own
+        ):
+            raise Doubt(f"pid {self.identity.pid}: cannot be told from its watchdog")
+
+    def close(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
+def end(aim: Aim) -> None:
+    """End exactly this process, at once. The only function of raydiag that ends a foreign one.
+
+    SIGKILL, because the exporter turns SIGTERM into an exit that its watchdog takes for the end of
+    the job. Raises Doubt, when it is not any more what was verified.
+    """
+    aim.verify()
+    try:
+        if aim.fd is not None:
+            signal.pidfd_send_signal(aim.fd, signal.SIGKILL)
+        else:
+            os.kill(aim.identity.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        raise Gone(f"pid {aim.identity.pid}: has ended") from None
+    except OSError as error:
+        raise Doubt(f"pid {aim.identity.pid}: {error.strerror}") from None

@@ -1,0 +1,155 @@
+"""End an exporter so that its watchdog starts it anew, with nothing left on its port.
+
+The server that hands out the metrics is a child of the exporter and outlives it: the new exporter
+could not listen then, and would go on without a server. So both are ended in one go, the exporter
+first: were we killed in between, the old server would still hand out what the new exporter writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from raydiag.errors import ParseError
+from raydiag.hotfix import discovery, process
+from raydiag.hotfix.discovery import Found
+from raydiag.hotfix.journal import Journal, JournalError
+from raydiag.hotfix.messages import RAYDIAG, Process, Restart, Restarted
+from raydiag.hotfix.process import Aim, Doubt, Gone, Identity
+
+# The watchdog waits 5 s before it starts the exporter again.
+_GONE_S, _FREE_S = 2.0, 3.0
+_LOOK_S = 0.02
+
+
+def refusals(found: Found, least_left: int) -> tuple[str, ...]:
+    """Why the exporter that was found may not be ended; none when it may."""
+    reasons = list(found.doubts)
+    if found.watchdog and found.watchdog.left < max(2, least_left):
+        left = found.watchdog.left
+        reasons.append(f"the watchdog has {left} of {discovery.MOST_RESTARTS} restarts left")
+    if found.watchdog and found.watchdog.gave_up:
+        reasons.append("the watchdog has given up")
+    return tuple(reasons)
+
+
+def restart(request: Restart, journal: Journal) -> Restarted:
+    """End exactly the planned exporter and its server, when there is no doubt about either."""
+    found = discovery.look(request)
+    exporter, watchdog = found.exporter, found.watchdog
+    reasons = refusals(found, request.least_left)
+    if reasons or exporter is None or watchdog is None:
+        return Restarted("refused", "; ".join(reasons) or "no exporter runs here")
+    if (exporter.pid, exporter.start_ticks) != (request.pid, request.start_ticks):
+        return Restarted("refused", f"pid {exporter.pid} is not the exporter that was planned")
+    targets = [one for one in (exporter, found.server, *found.orphans) if one is not None]
+    if not _is_theirs(request, targets):
+        return Restarted("refused", f"port {request.port} belongs to somebody else")
+    before = Restarted(
+        outcome="refused",
+        restarts=watchdog.restarts,
+        log=watchdog.log,
+        log_bytes=discovery.size(watchdog.log),
+        plugin_log_bytes=discovery.size(request.plugin_log),
+        at=time.time(),
+    )
+    try:
+        ended, doubt = _end_all(request, journal, targets)
+    except (Doubt, JournalError) as error:
+        return Restarted("refused", str(error))
+    free = bool(ended) and _wait_until_free(request.port)
+    if not doubt and not free:
+        doubt = f"something still listens on port {request.port}"
+    with contextlib.suppress(JournalError):  # it has happened, and the watchdog's log shows it
+        names = [f"{one.role} {one.pid}" for one in ended]
+        journal.append(request.rollout, request.who, "restarted", ended=names, reason=doubt)
+    outcome = ("failed" if ended else "refused") if doubt else "ended"
+    return replace(before, outcome=outcome, reason=doubt, ended=tuple(ended), port_free=free)
+
+
+def _end_all(
+    request: Restart, journal: Journal, targets: Sequence[Process]
+) -> tuple[list[Process], str]:
+    """Those that were ended, and the doubt that spared the others or keeps them from being gone.
+
+    All are verified and held before the first is ended. Raises Doubt or JournalError; none was
+    ended then.
+    """
+    ended: list[Process] = []
+    with contextlib.ExitStack() as held:
+        aims = []
+        for target in targets:
+            with _may_be_gone(target):
+                aims.append((target, _aim(target, request, held)))
+        text = [f"{one.role} {one.pid} {one.start_ticks}" for one, _ in aims]
+        journal.append(request.rollout, request.who, "restart intent", processes=text)
+        for target, aim in aims:
+            try:
+                with _may_be_gone(target):
+                    process.end(aim)
+                    ended.append(target)
+            except Doubt as error:
+                _wait_until_gone(ended)
+                return ended, str(error)
+    gone = _wait_until_gone(ended)
+    return ended, "" if gone else "what was ended is still there: it hangs in the kernel"
+
+
+@contextlib.contextmanager
+def _may_be_gone(target: Process) -> Iterator[None]:
+    """A server ends by itself when the port is taken; when the exporter does, the plan is old."""
+    try:
+        yield
+    except Gone:
+        if target.role == "exporter":
+            raise
+
+
+def _is_theirs(request: Restart, targets: Sequence[Process]) -> bool:
+    """Whether nobody would be left on the port: the server of raydiag's exporter ends with it."""
+    listening = process.listeners(request.port)
+    pids = {one.pid for one in targets}
+    if request.exporter == RAYDIAG:
+        pids.update(process.descendants(targets[0].pid, process.processes()))
+    return not listening or any(process.holds(pid, listening) for pid in pids)
+
+
+def _aim(target: Process, request: Restart, held: contextlib.ExitStack) -> Aim:
+    """Verified, and held until the block is left. Raises Doubt."""
+    identity = Identity(target.pid, target.start_ticks, target.argv)
+    aim = Aim(identity, request.metrics_file, request.port, request.root)
+    held.callback(aim.close)
+    return aim
+
+
+def _wait_until_gone(ended: Sequence[Process]) -> bool:
+    deadline = time.monotonic() + _GONE_S
+    while any(_is_there(one) for one in ended):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_S)
+    return True
+
+
+def _is_there(one: Process) -> bool:
+    try:
+        now = process.see(one.pid)
+    except (OSError, ParseError):
+        return False
+    return now.start_ticks == one.start_ticks and now.state not in ("Z", "X")
+
+
+def _wait_until_free(port: int) -> bool:
+    """Whether nothing takes connections on that port any more."""
+    deadline = time.monotonic() + _FREE_S
+    while True:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
+            connection.settimeout(1.0)
+            if connection.connect_ex(("127.0.0.1", port)) != 0:
+                return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_S)

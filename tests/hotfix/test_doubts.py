@@ -1,0 +1,195 @@
+"""A node where something is odd: what a hotfix does not touch there, and does not call well."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raydiag.hotfix import discovery
+from raydiag.hotfix import node as hotfix
+from raydiag.hotfix.journal import sha256
+from raydiag.hotfix.messages import Request
+from tests.hotfix.test_process import running
+from tests.hotfix.training_tree import start_ticks
+from tests.hotfix.watchdog import EXPORTER, GPU, ShellNode, free_port
+
+NAME, SCRIPT = "gpu_metrics_plugin.sh", "metrics_exporter.sh"
+PACKAGE = Path(hotfix.__file__).parents[2]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[ShellNode]:
+    with ShellNode(tmp_path) as one:
+        yield one
+        assert one.trouble() == []
+
+
+def answer(node: ShellNode, operation: str, **fields: object) -> dict[str, Any]:
+    return hotfix.answer(node.request(operation, **fields))
+
+
+def apply(node: ShellNode, name: str, text: str, **fields: object) -> dict[str, Any]:
+    given = {"old_sha256": sha256((node.utils / name).read_bytes()), **fields}
+    content = base64.b64encode(text.encode()).decode()
+    return answer(node, "apply", name=name, content=content, rollout="r1", who="me", **given)
+
+
+# ---- what is not called well
+
+
+def test_a_new_exporter_that_ends_after_each_cycle_is_not_well(node: ShellNode) -> None:
+    """Every one that the watchdog starts hands out one good page, and values that move."""
+    text = EXPORTER.replace('"$port" &\n', '"$port" & server=$!\n')
+    text = text.replace(
+        "    cycle\n", "    cycle; sleep .5; cycle; sleep .5; kill $server; exit 1\n"
+    )
+    before = answer(node, "inspect")
+    assert apply(node, SCRIPT, text)["outcome"] == "replaced"
+    one = before["exporter"]
+    ended = answer(
+        node, "restart", rollout="r1", who="me", pid=one["pid"], start_ticks=one["start_ticks"]
+    )
+    assert ended["outcome"] == "ended"
+    seen = answer(
+        node,
+        "verify",
+        name=SCRIPT,
+        since=ended["at"],
+        plugin_log_bytes=ended["plugin_log_bytes"],
+        before=before["served"]["metrics"],
+        restarted=ended,
+        limit_s=15.0,
+    )
+    assert not seen["healthy"]
+    assert "ended again" in seen["reason"]
+
+
+def test_an_exporter_that_ends_while_it_is_watched_is_not_well(node: ShellNode) -> None:
+    before = answer(node, "inspect")
+    done = apply(node, NAME, GPU.replace("700", "800"))
+    pid = before["exporter"]["pid"]
+    killer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
+    killer.start()
+    seen = answer(
+        node,
+        "verify",
+        name=NAME,
+        since=done["at"],
+        plugin_log_bytes=done["plugin_log_bytes"],
+        before=before["served"]["metrics"],
+        limit_s=15.0,
+    )
+    killer.join()
+    assert not seen["healthy"]
+    assert "ended again" in seen["reason"]
+
+
+# ---- who is not ended
+
+OTHER_NUMBERS = """
+import json, os, sys, time
+from raydiag.hotfix import discovery, process
+from raydiag.hotfix.messages import Request
+pid, metrics_file, port = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+with open("/proc/sys/kernel/ns_last_pid", "w") as file:
+    file.write(str(pid - 1))
+trainer = os.fork()
+if trainer == 0:
+    time.sleep(60)
+    os._exit(0)
+seen = process.see(pid)
+one = process.Identity(pid, seen.start_ticks, process.arguments(seen))
+said = {"same": trainer == pid, "doubt": ""}
+try:
+    process.end(process.Aim(one, metrics_file, port))
+except process.Doubt as doubt:
+    said["doubt"] = str(doubt)
+time.sleep(0.3)
+said["lives"] = os.waitpid(trainer, os.WNOHANG) == (0, 0)
+said["found"] = discovery.find(Request(port=port, metrics_file=metrics_file)).doubts
+print(json.dumps(said))
+"""
+
+
+def test_a_proc_of_another_pid_namespace_ends_nobody(node: ShellNode, tmp_path: Path) -> None:
+    """The exporter's number there is a trainer's here: a container that was given its host's."""
+    if os.geteuid() != 0:
+        pytest.skip("a PID namespace needs root")
+    exporter = answer(node, "inspect")["exporter"]
+    program = tmp_path / "inside.py"
+    program.write_text(OTHER_NUMBERS)
+    words = [str(program), str(exporter["pid"]), str(node.metrics_file), str(node.port)]
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", sys.executable, *words],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    said = json.loads(done.stdout)
+    assert said["same"]
+    assert said["lives"]
+    assert "PID namespace" in said["doubt"]
+    assert "PID namespace" in said["found"][0]
+    assert start_ticks(exporter["pid"]) == exporter["start_ticks"]
+
+
+# ---- what is not written
+
+
+def test_files_that_the_exporter_does_not_see_are_left(tmp_path: Path) -> None:
+    """It has a mount of its own over its directory; the name is the same, the files are not."""
+    if os.geteuid() != 0:
+        pytest.skip("a mount namespace needs root")
+    command = ["unshare", "--mount", "bash"]
+    with ShellNode(tmp_path, command=command) as node:
+        given = {"directory": str(node.utils)}
+        for more in ({}, given):
+            found = answer(node, "inspect", names=[NAME], **more)
+            assert "sees other files" in found["refuse_replace"][0]
+            done = apply(node, NAME, GPU + "# new\n", **more)
+            assert done["outcome"] == "refused"
+            assert "sees other files" in done["reason"]
+        assert (node.utils / NAME).read_text() == GPU
+        assert node.trouble() == []
+
+
+def test_no_other_directory_is_written_to_than_the_exporters(
+    node: ShellNode, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / NAME).write_text(GPU)
+    done = apply(node, NAME, GPU + "# new\n", directory=str(other))
+    assert done["outcome"] == "refused"
+    assert "runs from" in done["reason"]
+    assert (other / NAME).read_text() == GPU
+
+
+def test_a_directory_that_means_two_is_none(tmp_path: Path) -> None:
+    """To the kernel `job/now/..` is where the link leads, to a shell's `cd` it is `job`."""
+    real = tmp_path / "artifact" / "utils"
+    (tmp_path / "artifact" / "bin").mkdir(parents=True)
+    (tmp_path / "job" / "utils").mkdir(parents=True)
+    (tmp_path / "job" / "now").symlink_to(tmp_path / "artifact" / "bin")
+    real.mkdir()
+    ready, port = tmp_path / "ready", free_port()
+    (real / SCRIPT).write_text(f"touch {ready}; while :; do sleep 600; done\n")
+    (tmp_path / "job" / "utils" / SCRIPT).write_text("old\n")
+    argv = ["bash", f"{tmp_path}/job/now/../utils/{SCRIPT}", "--port", str(port)]
+    with running(argv, ready):
+        found = discovery.find(Request(port=port))
+        assert found.exporter is not None
+        assert found.directory is None
+        assert "are not one directory" in found.elsewhere

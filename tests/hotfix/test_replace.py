@@ -1,0 +1,295 @@
+"""A file is old or new at any moment, and what it was and is can always be told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from raydiag.hotfix import replace, undo
+from raydiag.hotfix.journal import Journal, JournalError, sha256
+from raydiag.hotfix.messages import RAYDIAG, SHELL, Rollback
+from raydiag.hotfix.replace import Refused, Replacement
+
+NAME = "gpu_metrics_plugin.sh"
+OLD, NEW = b"#!/bin/bash\necho old 1\n", b"#!/bin/bash\necho new 22\n" * 50
+STEPS = [
+    "contents kept",
+    "intent recorded",
+    "temporary file made",
+    "half written",
+    "temporary file on disk",
+    "renamed",
+    "directory on disk",
+    "outcome recorded",
+]
+
+
+@pytest.fixture
+def utils(tmp_path: Path) -> Path:
+    place = tmp_path / "artifact" / "utils"
+    place.mkdir(parents=True)
+    (place / NAME).write_bytes(OLD)
+    (place / NAME).chmod(0o755)
+    return place
+
+
+def replacement(utils: Path, content: bytes | None = NEW) -> Replacement:
+    journal = Journal(str(utils.parent.parent / "journal"))
+    old = replace.current(str(utils), NAME)
+    return Replacement(journal, "r1", "ops@login1", NAME, old, content)
+
+
+def killed_after(one: Replacement, steps: int) -> None:
+    """Do that many steps in a child, which then kills itself."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work = one.steps()
+            for _ in range(steps):
+                next(work)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def test_these_are_the_steps(utils: Path) -> None:
+    assert list(replacement(utils).steps()) == STEPS
+    assert (utils / NAME).read_bytes() == NEW
+
+
+@pytest.mark.parametrize("steps", range(len(STEPS) + 1))
+def test_killed_after_any_step_the_file_is_whole_and_status_is_true(
+    utils: Path, steps: int
+) -> None:
+    one = replacement(utils)
+    killed_after(one, steps)
+    content = (utils / NAME).read_bytes()
+    assert content == (NEW if steps > STEPS.index("renamed") else OLD)
+    known = undo.statuses(one.journal)
+    files = [file for rollout in known.rollouts for file in rollout.files]
+    if steps <= STEPS.index("intent recorded"):
+        assert files == []
+    else:
+        assert [file.content for file in files] == ["new" if content == NEW else "old"]
+        assert files[0].sha256 == sha256(content)
+        assert known.rollouts[0].ended == ""
+    temporary = STEPS.index("temporary file made") < steps <= STEPS.index("renamed")
+    assert len(replace.leftovers(str(utils))) == temporary
+    if files:
+        assert len(known.leftovers) == temporary
+
+    # The next one is not hindered by what was left, and nothing is left after it.
+    replace.clean(str(utils))
+    assert [path.name for path in utils.iterdir()] == [NAME]
+    done = undo.rollback(one.journal, Rollback(rollout="r1", who="me"), 0)
+    assert done.complete
+    assert (utils / NAME).read_bytes() == OLD
+    assert stat.S_IMODE((utils / NAME).stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("steps", range(len(STEPS) + 1))
+def test_killed_while_it_rolls_back_it_is_old_or_new_as_well(utils: Path, steps: int) -> None:
+    replacement(utils).run()
+    journal = Journal(str(utils.parent.parent / "journal"))
+    now = replace.current(str(utils), NAME)
+    back = Replacement(
+        journal, "r1", "me", NAME, now, journal.kept(sha256(OLD)), ("restore intent", "restored")
+    )
+    killed_after(back, steps)
+    content = (utils / NAME).read_bytes()
+    assert content in (OLD, NEW)
+    told = undo.statuses(journal).rollouts[0].files[0]
+    assert told.content == ("old" if content == OLD else "new")
+    assert undo.rollback(journal, Rollback(rollout="r1", who="me"), 0).complete
+    assert (utils / NAME).read_bytes() == OLD
+
+
+def test_owner_mode_and_attributes_stay(utils: Path) -> None:
+    target = utils / NAME
+    target.chmod(0o2750)
+    if os.geteuid() == 0:
+        os.chown(target, 12345, 23456)
+        target.chmod(0o2750)
+    try:
+        os.setxattr(target, "user.origin", b"artifact")
+    except OSError as error:
+        pytest.skip(f"no extended attributes here: {error.strerror}")
+    before = target.stat()
+    replacement(utils).run()
+    after = target.stat()
+    assert after.st_ino != before.st_ino
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode,
+        before.st_uid,
+        before.st_gid,
+    )
+    assert os.getxattr(target, "user.origin") == b"artifact"
+
+
+def test_a_reader_of_the_old_file_goes_on_with_the_old_one(utils: Path) -> None:
+    with (utils / NAME).open("rb") as file:
+        replacement(utils).run()
+        assert file.read() == OLD
+
+
+def test_the_temporary_name_is_no_plugins(utils: Path) -> None:
+    name = replace.temporary_name(NAME)
+    assert not Path(name).match("*_metrics_plugin.sh")
+    assert not Path(name).match("*.py")
+    assert name.startswith(".")
+
+
+def test_what_a_living_process_is_at_work_on_is_left_alone(utils: Path) -> None:
+    (utils / replace.temporary_name(NAME)).write_bytes(b"#!")
+    assert replace.clean(str(utils)) == []
+    other = f".raydiag-hotfix.other-host.1.1.{NAME}.tmp"
+    (utils / other).write_bytes(b"#!")
+    assert replace.clean(str(utils)) == []
+    os.utime(utils / other, (1, 1))
+    assert replace.clean(str(utils)) == [other]
+
+
+def test_a_file_that_somebody_changed_meanwhile_is_left(utils: Path) -> None:
+    one = replacement(utils)
+    (utils / NAME).write_bytes(b"#!/bin/bash\necho third\n")
+    with pytest.raises(Refused, match="changed by somebody else"):
+        one.run()
+    assert (utils / NAME).read_bytes() == b"#!/bin/bash\necho third\n"
+    assert [path.name for path in utils.iterdir()] == [NAME]
+
+
+def test_without_a_record_nothing_is_changed(utils: Path) -> None:
+    one = replacement(utils)
+    Path(one.journal.directory).write_text("a file where the directory should be")
+    with pytest.raises(JournalError):
+        one.run()
+    assert (utils / NAME).read_bytes() == OLD
+
+
+def test_a_full_disk_leaves_the_old_file(utils: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a full disk needs root, to mount a small one")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(utils)]
+    subprocess.run(mount, check=True)
+    try:
+        (utils / NAME).write_bytes(OLD)
+        one = replacement(utils, NEW * 20)
+        with pytest.raises(Refused, match="No space left"):
+            one.run()
+        assert (utils / NAME).read_bytes() == OLD
+        assert [path.name for path in utils.iterdir()] == [NAME]
+        assert undo.statuses(one.journal).rollouts[0].files[0].content == "old"
+    finally:
+        subprocess.run(["umount", str(utils)], check=True)
+
+
+def test_a_later_change_of_somebody_else_is_not_rolled_back(utils: Path) -> None:
+    one = replacement(utils)
+    one.run()
+    (utils / NAME).write_bytes(b"#!/bin/bash\necho third\n")
+    done = undo.rollback(one.journal, Rollback(rollout="r1", who="me"), 0)
+    assert not done.complete
+    assert [file.outcome for file in done.files] == ["refused"]
+    assert "neither old nor new" in done.files[0].reason
+    assert undo.statuses(one.journal).rollouts[0].files[0].content == "neither"
+
+
+def test_a_new_plugin_is_removed_again(utils: Path) -> None:
+    journal = Journal(str(utils.parent.parent / "journal"))
+    old = replace.current(str(utils), "extra.py")
+    assert old.content is None
+    Replacement(journal, "r1", "me", "extra.py", old, b"def collect(host):\n    pass\n").run()
+    assert stat.S_IMODE((utils / "extra.py").stat().st_mode) == 0o644
+    request = Rollback(exporter=RAYDIAG, rollout="r1", who="me")
+    done = undo.rollback(journal, request, 0)
+    assert [(file.outcome, file.sha256) for file in done.files] == [("removed", "")]
+    assert not (utils / "extra.py").exists()
+    assert undo.statuses(journal).rollouts[0].files[0].content == "old"
+
+
+def test_a_damaged_backup_is_not_written(utils: Path) -> None:
+    one = replacement(utils)
+    one.run()
+    (Path(one.journal.directory) / f"{sha256(OLD)}.old").write_bytes(b"#!/bin/ba")
+    done = undo.rollback(one.journal, Rollback(rollout="r1", who="me"), 0)
+    assert [file.outcome for file in done.files] == ["failed"]
+    assert (utils / NAME).read_bytes() == NEW
+
+
+# ---- names, links, contents
+
+
+@pytest.mark.parametrize(
+    ("exporter", "name", "allowed"),
+    [
+        (SHELL, "tb_metrics_plugin.sh", True),
+        (SHELL, "metrics_exporter.sh", True),
+        (SHELL, "train.py", False),
+        (SHELL, "../utils/gpu_metrics_plugin.sh", False),
+        (SHELL, "my_metrics_plugin.sh", False),
+        (SHELL, "", False),
+        (RAYDIAG, "ours.py", True),
+        (RAYDIAG, "disks", True),
+        (RAYDIAG, ".hidden", False),
+        (RAYDIAG, "a/b.py", False),
+        (RAYDIAG, "..", False),
+        (RAYDIAG, "x" * 101, False),
+    ],
+)
+def test_names_on_the_list_only(exporter: str, name: str, allowed: bool) -> None:
+    assert (replace.name_refusal(exporter, name) == "") is allowed
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b" \n\n", "empty"),
+        (b"\x7fELF\0\0", "binary"),
+        (b"#!/bin/bash\n\xff\xfe", "binary"),
+        (b"echo hello\n", "not a script"),
+        (b"#!/usr/bin/python3\nprint()\n", "not a shell script"),
+        (b"#!/bin/bash\r\necho\r\n", "Windows"),
+        (b"#!/bin/bash\n" + b"#" * (1 << 20), "bytes"),
+    ],
+)
+def test_what_is_no_plugin_is_refused(content: bytes, words: str) -> None:
+    assert words in replace.content_refusal(NAME, content)
+    assert replace.content_refusal(NAME, OLD) == ""
+
+
+def test_a_link_out_of_the_directory_is_refused_and_one_inside_followed(utils: Path) -> None:
+    outside = utils.parent / "train.sh"
+    outside.write_bytes(OLD)
+    (utils / NAME).unlink()
+    (utils / NAME).symlink_to(outside)
+    with pytest.raises(Refused, match="out of the directory"):
+        replace.current(str(utils), NAME)
+    (utils / NAME).unlink()
+    (utils / "gpu_v2.sh").write_bytes(OLD)
+    (utils / NAME).symlink_to("gpu_v2.sh")
+    replacement(utils).run()
+    assert (utils / NAME).is_symlink()
+    assert (utils / "gpu_v2.sh").read_bytes() == NEW
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "huge", "link to nothing"])
+def test_what_is_no_plain_file_is_refused(utils: Path, kind: str) -> None:
+    target = utils / NAME
+    target.unlink()
+    if kind == "directory":
+        target.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(target)
+    elif kind == "huge":
+        target.write_bytes(b"#" * ((1 << 20) + 1))
+    else:
+        target.symlink_to("nothing")
+    with pytest.raises(Refused):
+        replace.current(str(utils), NAME)
