@@ -114,12 +114,13 @@ def is_exporter(argv: tuple[str, ...]) -> bool:
 
 def is_server(argv: tuple[str, ...], metrics_file: str, port: int) -> bool:
     """`python3 -c <code> <metrics file> <port>`, exactly so."""
-    return (
-        len(argv) == 5
-        and _last(argv[0]).startswith("python")
-        and argv[1] == "-c"
-        and argv[3:] == (metrics_file, str(port))
-    )
+    return served_port(argv) == port and argv[3:] == (metrics_file, str(port))
+
+
+def served_port(argv: tuple[str, ...]) -> Optional[int]:
+    """Port of what looks like the server of any shell exporter."""
+    looks_like = len(argv) == 5 and _last(argv[0]).startswith("python") and argv[1] == "-c"
+    return int(argv[4]) if looks_like and argv[4].isascii() and argv[4].isdigit() else None
 
 
 def is_own_exporter(argv: tuple[str, ...]) -> bool:

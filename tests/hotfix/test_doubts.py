@@ -19,9 +19,9 @@ from raydiag.hotfix import discovery
 from raydiag.hotfix import node as hotfix
 from raydiag.hotfix.journal import sha256
 from raydiag.hotfix.messages import Request
-from tests.hotfix.test_process import running
+from tests.hotfix.test_process import running, script
 from tests.hotfix.training_tree import start_ticks
-from tests.hotfix.watchdog import EXPORTER, GPU, ShellNode, free_port
+from tests.hotfix.watchdog import EXPORTER, GPU, ShellNode, free_port, wait_until
 
 NAME, SCRIPT = "gpu_metrics_plugin.sh", "metrics_exporter.sh"
 PACKAGE = Path(hotfix.__file__).parents[2]
@@ -143,6 +143,48 @@ def test_a_proc_of_another_pid_namespace_ends_nobody(node: ShellNode, tmp_path: 
     assert "PID namespace" in said["doubt"]
     assert "PID namespace" in said["found"][0]
     assert start_ticks(exporter["pid"]) == exporter["start_ticks"]
+
+
+def test_the_exporter_of_another_port_is_known_by_its_server(tmp_path: Path) -> None:
+    """Two nodes on one machine, whose exporters have their ports from the environment."""
+    port, ready, page = free_port(), tmp_path / "ready", tmp_path / "page"
+    server = f"{sys.executable} -c 'import time; time.sleep(600)' {page} {port}"
+    inner = "( while :; do sleep 600; done ) &"
+    path = script(tmp_path, f"{server} &\n{inner}\ntouch {ready}; while :; do sleep 600; done\n")
+    with running(["bash", str(path)], ready) as pid:
+        request = Request(port=port, metrics_file=str(page))
+        wait_until(lambda: discovery.find(request).server, "the server")
+        mine = discovery.find(request).exporter
+        assert mine is not None
+        assert mine.pid == pid
+        other = discovery.find(Request(port=free_port(), metrics_file=str(page)))
+        assert (other.exporter, other.doubts) == (None, ("no exporter runs here",))
+
+
+def test_a_watchdog_whose_last_line_lies_far_back_is_counted(tmp_path: Path) -> None:
+    said = b'127.0.0.1 - - [12/Feb/2026 19:58:10] "GET /metrics HTTP/1.1" 200 -\n'
+    with ShellNode(tmp_path, restarts=49) as node:
+        for more, left in ((6 << 20, 1), (64 << 20, None)):
+            with node.log.open("ab") as log:
+                log.write(said * (more // len(said)))
+            found = answer(node, "inspect")
+            assert found["watchdog"] == left or found["watchdog"]["left"] == left
+            words = "1 of 50 restarts left" if left else "cannot be counted"
+            assert words in found["refuse_restart"][0]
+        assert node.trouble() == []
+
+
+def test_a_shell_that_has_never_restarted_it_is_no_watchdog(tmp_path: Path) -> None:
+    """The line is another one's, from before this shell was there."""
+    ready, port, log = tmp_path / "ready", free_port(), tmp_path / "log"
+    line = "[2026-02-12T19:58:10Z] [Metrics Exporter] Watchdog: exited with code 1, restart #1\n"
+    log.write_text(line)
+    path = script(tmp_path, f"touch {ready}; while :; do sleep 600; done\n")
+    by_hand = f"bash {path} --port {port} >>{log}; true"
+    with running(["bash", "-c", by_hand], ready):
+        found = discovery.find(Request(port=port))
+        assert found.exporter is not None
+        assert "may be no watchdog" in found.doubts[0]
 
 
 # ---- what is not written
