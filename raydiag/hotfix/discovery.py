@@ -147,7 +147,7 @@ def _servers(
             argv = process.arguments(one)
             if process.is_server(argv, request.metrics_file, request.port):
                 servers.append(_described(one, argv, "server"))
-            elif process.served_port(argv) not in (None, request.port):
+            elif one.parent in shells and process.served_port(argv) not in (None, request.port):
                 strangers.update((one.parent, *process.descendants(one.parent, seen)))
     return servers, strangers
 

@@ -235,3 +235,24 @@ def test_a_directory_that_means_two_is_none(tmp_path: Path) -> None:
         assert found.exporter is not None
         assert found.directory is None
         assert "are not one directory" in found.elsewhere
+
+
+# ---- dry runs
+
+
+@pytest.mark.parametrize("starts", ["setsid sleep 600 &", "setsid sleep 600 >/dev/null 2>&1 &"])
+def test_what_a_plugin_leaves_running_ends_and_is_said(
+    node: ShellNode, tmp_path: Path, starts: str
+) -> None:
+    note = tmp_path / "pids"
+    plugin = GPU + f"ln -s / {tmp_path}/ran\n{starts}\nln -s $! {note}\n"
+    content = base64.b64encode(plugin.encode()).decode()
+    found = answer(node, "check", name=NAME, content=content, limit_s=2.0)
+    pid = int(os.readlink(note))
+    try:
+        assert not found["passed"]
+        assert "left running" in found["reason"] or "no answer" in found["reason"]
+        wait_until(lambda: start_ticks(pid) is None, "its end", 3.0)
+    finally:
+        if start_ticks(pid) is not None:
+            os.kill(pid, signal.SIGKILL)
