@@ -237,6 +237,26 @@ def test_a_directory_that_means_two_is_none(tmp_path: Path) -> None:
         assert "are not one directory" in found.elsewhere
 
 
+def test_a_journal_whose_disk_is_full_takes_no_way_back(node: ShellNode) -> None:
+    """The old content is there already; what cannot be kept leaves nothing that fills the disk."""
+    if os.geteuid() != 0:
+        pytest.skip("a full disk needs root, to mount a small one")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=48k,mode=700", "tmpfs", str(node.journal)]
+    subprocess.run(mount, check=True)
+    try:
+        assert apply(node, NAME, GPU + "# new\n")["outcome"] == "replaced"
+        for _ in range(3):
+            done = apply(node, NAME, GPU + "# large\n" * 10000)
+            assert "No space left" in done["reason"]
+        with (node.journal / "filler").open("wb") as file:
+            file.write(bytes(32 << 10))
+        assert len(list(node.journal.iterdir())) == 4
+        assert answer(node, "rollback", rollout="r1", who="me")["complete"]
+        assert (node.utils / NAME).read_text() == GPU
+    finally:
+        subprocess.run(["umount", str(node.journal)], check=True)
+
+
 # ---- dry runs
 
 
@@ -245,7 +265,7 @@ def test_what_a_plugin_leaves_running_ends_and_is_said(
     node: ShellNode, tmp_path: Path, starts: str
 ) -> None:
     note = tmp_path / "pids"
-    plugin = GPU + f"ln -s / {tmp_path}/ran\n{starts}\nln -s $! {note}\n"
+    plugin = GPU + f"{starts}\nln -s $! {note}\nsleep 0.2\n"
     content = base64.b64encode(plugin.encode()).decode()
     found = answer(node, "check", name=NAME, content=content, limit_s=2.0)
     pid = int(os.readlink(note))
