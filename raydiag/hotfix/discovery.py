@@ -26,7 +26,7 @@ MOST_RESTARTS = 50
 _LABEL = "Metrics Exporter"
 _LOG_BYTES, _LOG_BLOCKS = 4 << 20, 16
 _CLOCK_S = 2.0  # its lines have whole seconds
-_RESAMPLES, _RESAMPLE_S = 10, 0.05
+_RESAMPLES_S, _RESAMPLE_S = 2.5, 0.05
 _LOOK_LIMIT_S = 5.0
 _ALONE = "no watchdog stands above the exporter: nothing would start it again"
 _UNCOUNTED = "the exporter's output goes to no file: restarts cannot be counted"
@@ -95,13 +95,13 @@ def find(request: Request) -> Found:
         return Found(doubts=(process.numbers_doubt(),))
     if request.exporter == "raydiag":
         return _find_own(request)
-    found = _find_shell(request)
-    for _ in range(_RESAMPLES):
-        if not any(doubt.startswith(_SEVERAL) for doubt in found.doubts):
-            break
-        time.sleep(_RESAMPLE_S)  # a subshell about to become a plugin is gone in a moment
+    deadline = time.monotonic() + _RESAMPLES_S
+    while True:
         found = _find_shell(request)
-    return found
+        several = any(doubt.startswith(_SEVERAL) for doubt in found.doubts)
+        if not several or time.monotonic() > deadline:
+            return found
+        time.sleep(_RESAMPLE_S)  # a subshell that waits for a plugin is gone in a moment
 
 
 def _find_shell(request: Request) -> Found:

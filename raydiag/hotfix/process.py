@@ -29,7 +29,7 @@ _GPU_DEVICES = ("/dev/kfd", "/dev/nvidia-uvm")
 _KFD_PROCESSES = "/sys/class/kfd/kfd/proc"
 _ARGUMENTS_LIMIT_BYTES = 1 << 18
 _LISTEN = "0A"
-_LOOKS, _LOOK_S = 10, 0.03
+_LOOKS_S, _LOOK_S = 2.0, 0.03
 
 
 class Doubt(Exception):
@@ -277,14 +277,15 @@ class Aim:
 
     def _is_the_loop(self) -> None:
         """Raises Doubt, but not for a subshell that is gone in a moment, as a plugin's is."""
-        for attempt in range(_LOOKS):
+        deadline = time.monotonic() + _LOOKS_S
+        while True:
             seen = processes()
             below = {one: seen[one] for one in descendants(self.identity.pid, seen)}
             try:
                 self._stands_alone(below)
                 return
             except Doubt:
-                if attempt + 1 == _LOOKS:
+                if time.monotonic() > deadline:
                     raise
             time.sleep(_LOOK_S)
 

@@ -44,6 +44,12 @@ def apply(node: ShellNode, name: str, text: str, **fields: object) -> dict[str, 
     return answer(node, "apply", name=name, content=content, rollout="r1", who="me", **given)
 
 
+def verify(node: ShellNode, name: str, done: dict[str, Any], **fields: object) -> dict[str, Any]:
+    given = {"limit_s": 15.0, **fields}
+    log_bytes = done["plugin_log_bytes"]
+    return answer(node, "verify", name=name, since=done["at"], plugin_log_bytes=log_bytes, **given)
+
+
 # ---- what is not called well
 
 
@@ -60,16 +66,8 @@ def test_a_new_exporter_that_ends_after_each_cycle_is_not_well(node: ShellNode) 
         node, "restart", rollout="r1", who="me", pid=one["pid"], start_ticks=one["start_ticks"]
     )
     assert ended["outcome"] == "ended"
-    seen = answer(
-        node,
-        "verify",
-        name=SCRIPT,
-        since=ended["at"],
-        plugin_log_bytes=ended["plugin_log_bytes"],
-        before=before["served"]["metrics"],
-        restarted=ended,
-        limit_s=15.0,
-    )
+    served = before["served"]["metrics"]
+    seen = verify(node, SCRIPT, ended, before=served, restarted=ended)
     assert not seen["healthy"]
     assert "ended again" in seen["reason"]
 
@@ -80,18 +78,21 @@ def test_an_exporter_that_ends_while_it_is_watched_is_not_well(node: ShellNode) 
     pid = before["exporter"]["pid"]
     killer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
     killer.start()
-    seen = answer(
-        node,
-        "verify",
-        name=NAME,
-        since=done["at"],
-        plugin_log_bytes=done["plugin_log_bytes"],
-        before=before["served"]["metrics"],
-        limit_s=15.0,
-    )
+    seen = verify(node, NAME, done, before=before["served"]["metrics"])
     killer.join()
     assert not seen["healthy"]
     assert "ended again" in seen["reason"]
+
+
+def test_metrics_that_a_new_exporter_lost_are_told(node: ShellNode) -> None:
+    before = answer(node, "inspect")
+    text = EXPORTER.replace("cycle() {", "cycle() {\n    skipped[tb_metrics_plugin]=1")
+    assert apply(node, SCRIPT, text)["outcome"] == "replaced"
+    one = before["exporter"]
+    planned = {"pid": one["pid"], "start_ticks": one["start_ticks"]}
+    ended = answer(node, "restart", rollout="r1", who="me", **planned)
+    seen = verify(node, SCRIPT, ended, before=before["served"]["metrics"], restarted=ended)
+    assert (seen["healthy"], seen["notes"]) == (True, ["not served any more: tb_learning_loss"])
 
 
 # ---- who is not ended
