@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,22 @@ def test_a_shell_that_has_never_restarted_it_is_no_watchdog(tmp_path: Path) -> N
         found = discovery.find(Request(port=port))
         assert found.exporter is not None
         assert "may be no watchdog" in found.doubts[0]
+
+
+def test_an_exporter_without_server_is_known_while_slow_plugins_run(tmp_path: Path) -> None:
+    """It waits for each of them in a subshell that shows its own arguments."""
+    with ShellNode(tmp_path, pause_s=0.1, interval_s=0.3) as node:
+        (node.utils / NAME).write_text(GPU + "sleep 0.8\n")
+        pid = answer(node, "inspect")["exporter"]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: "restart #1" in node.log.read_text(), "the watchdog")
+        time.sleep(1.0)
+        one = answer(node, "inspect")["exporter"]
+        planned = {"pid": one["pid"], "start_ticks": one["start_ticks"]}
+        ended = answer(node, "restart", rollout="r1", who="me", **planned)
+        assert (ended["outcome"], ended["reason"]) == ("ended", "")
+        assert [one["role"] for one in ended["ended"]] == ["exporter", "orphan"]
+        assert node.trouble() == []
 
 
 # ---- what is not written
