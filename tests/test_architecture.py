@@ -67,7 +67,7 @@ ARROWS = {
     | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison", "exporter"},
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
     # Its node side; what judges a roll-out is pure and takes what nodes have answered.
-    "hotfix": NODE | {"probes", "records", "sandbox"},
+    "hotfix": NODE | {"probes", "records", "sandbox", "confinement"},
     "cli": FOUNDATION
     | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "nodeset"}
     | {"joblog", "triage", "tsdb", "job", "comparison", "exporter", "hotfix"},
@@ -95,6 +95,7 @@ SIGNALS = {
     ("cluster/coordinator.py", "ray.kill"),  # our own actors
     ("cluster/team.py", "ray.kill"),  # the same
     ("hotfix/guarded.py", "os.killpg"),  # the session of a dry run: our own child, not yet reaped
+    ("hotfix/guarded.py", "os.kill"),  # what it left: our own children by then, not yet reaped
     # The one function that ends a foreign process: an exporter that was verified, and its server.
     ("hotfix/process.py", "os.pidfd_open"),
     ("hotfix/process.py", "signal.pidfd_send_signal"),

@@ -24,11 +24,13 @@ from raydiag.hotfix.process import Seen
 
 MOST_RESTARTS = 50
 _LABEL = "Metrics Exporter"
-_LOG_BYTES = 4 << 20
-_RESAMPLES, _RESAMPLE_S = 10, 0.05
+_LOG_BYTES, _LOG_BLOCKS = 4 << 20, 16
+_CLOCK_S = 2.0  # its lines have whole seconds
+_RESAMPLES_S, _RESAMPLE_S = 2.5, 0.05
 _LOOK_LIMIT_S = 5.0
 _ALONE = "no watchdog stands above the exporter: nothing would start it again"
 _UNCOUNTED = "the exporter's output goes to no file: restarts cannot be counted"
+_TOO_LONG = "the watchdog's last line is too far back in its log: restarts cannot be counted"
 _SEVERAL = "several processes look like the exporter"
 _LINE = re.compile(
     r"^\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)\] \[" + _LABEL + r"\] Watchdog: (.*)$", re.MULTILINE
@@ -93,28 +95,20 @@ def find(request: Request) -> Found:
         return Found(doubts=(process.numbers_doubt(),))
     if request.exporter == "raydiag":
         return _find_own(request)
-    found = _find_shell(request)
-    for _ in range(_RESAMPLES):
-        if not any(doubt.startswith(_SEVERAL) for doubt in found.doubts):
-            break
-        time.sleep(_RESAMPLE_S)  # a subshell about to become a plugin is gone in a moment
+    deadline = time.monotonic() + _RESAMPLES_S
+    while True:
         found = _find_shell(request)
-    return found
+        several = any(doubt.startswith(_SEVERAL) for doubt in found.doubts)
+        if not several or time.monotonic() > deadline:
+            return found
+        time.sleep(_RESAMPLE_S)  # a subshell that waits for a plugin is gone in a moment
 
 
 def _find_shell(request: Request) -> Found:
     seen = process.processes()
     shells, hidden = _shells(seen, request.port)
-    listening = process.listeners(request.port)
-    servers = []
-    for one in seen.values():
-        # Only what can be the server is asked for its arguments: a trainer is a Python as well.
-        if one.name.startswith("python") and (
-            one.parent in shells or (listening and process.holds(one.pid, listening))
-        ):
-            argv = process.arguments(one)
-            if process.is_server(argv, request.metrics_file, request.port):
-                servers.append(_described(one, argv, "server"))
+    servers, strangers = _servers(seen, shells, request)
+    shells = {pid: argv for pid, argv in shells.items() if pid not in strangers}
     parents = {one.pid: seen[one.pid].parent for one in servers}
     orphans = tuple(
         replace(one, role="orphan") for one in servers if parents[one.pid] not in shells
@@ -136,6 +130,26 @@ def _find_shell(request: Request) -> Found:
     return Found(
         exporter, own, orphans, watchdog, directory, elsewhere, tuple(doubts), _environment(pid)
     )
+
+
+def _servers(
+    seen: Mapping[int, Seen], shells: Mapping[int, object], request: Request
+) -> tuple[list[Process], set[int]]:
+    """Servers of our file and port; pids of exporters of other ports, with what is below them."""
+    listening = process.listeners(request.port)
+    servers: list[Process] = []
+    strangers: set[int] = set()
+    for one in seen.values():
+        # Only what can be the server is asked for its arguments: a trainer is a Python as well.
+        if one.name.startswith("python") and (
+            one.parent in shells or (listening and process.holds(one.pid, listening))
+        ):
+            argv = process.arguments(one)
+            if process.is_server(argv, request.metrics_file, request.port):
+                servers.append(_described(one, argv, "server"))
+            elif one.parent in shells and process.served_port(argv) not in (None, request.port):
+                strangers.update((one.parent, *process.descendants(one.parent, seen)))
+    return servers, strangers
 
 
 def _shells(seen: Mapping[int, Seen], port: int) -> tuple[dict[int, tuple[str, ...]], list[int]]:
@@ -174,14 +188,13 @@ def _find_own(request: Request) -> Found:
     if not process.is_own_exporter(argv) or not process.program(pid).startswith("python"):
         return Found(doubts=(f"pid {pid}: is no exporter of ours: {' '.join(argv)[:100]!r}",))
     exporter = _described(one, argv, "exporter")
-    log, size, text = _log_of(pid)
-    doubts = [] if log else [_UNCOUNTED]
+    watchdog, doubts = _counted(pid)
     if not _is_supervised(one):
         doubts.append(_ALONE)
     elsewhere = _sees_others(pid)
     return Found(
         exporter,
-        watchdog=_counted(log, size, text) if log else None,
+        watchdog=watchdog,
         directory=None if elsewhere else _own_directory(exporter),
         elsewhere=elsewhere,
         doubts=tuple(doubts),
@@ -266,22 +279,24 @@ def _environment(pid: int) -> dict[str, str]:
 
 def _watchdog(exporter: Process, seen: Mapping[int, Seen]) -> tuple[Optional[Watchdog], list[str]]:
     """Its log and count; and why it may not be there to start the exporter again."""
-    log, size, text = _log_of(exporter.pid)
-    if not log:
-        return None, [_UNCOUNTED]
-    watchdog = _counted(log, size, text)
+    watchdog, doubts = _counted(exporter.pid)
+    if watchdog is None:
+        return None, doubts
     parent = seen.get(seen[exporter.pid].parent)
     if parent is None or parent.pid <= 1 or not process.program(parent.pid).startswith("bash"):
         return watchdog, [_ALONE]
     argv, above = process.arguments(parent), seen.get(parent.parent)
-    is_subshell = above is not None and bool(argv) and process.arguments(above) == argv
-    if not is_subshell and argv != exporter.argv and not watchdog.restarts:
+    if not argv:
+        return watchdog, [f"pid {parent.pid} above the exporter cannot be looked at"]
+    is_subshell = above is not None and process.arguments(above) == argv
+    has_restarted = (watchdog.last_restart_at or 0.0) > _started_at(parent) - _CLOCK_S
+    if not is_subshell and argv != exporter.argv and not has_restarted:
         return watchdog, [f"pid {parent.pid} above the exporter may be no watchdog"]
     return watchdog, []
 
 
-def _log_of(pid: int) -> tuple[str, int, str]:
-    """Path, size and end of the file that its output goes to; "" where there is none."""
+def _log_of(pid: int) -> tuple[str, int]:
+    """Path and size of the file that its output goes to; "" where there is none."""
     for fd in (1, 2):
         link = f"/proc/{pid}/fd/{fd}"
         with contextlib.suppress(OSError):
@@ -289,8 +304,22 @@ def _log_of(pid: int) -> tuple[str, int, str]:
             opened, named = os.stat(link), os.stat(path)
             same = (opened.st_dev, opened.st_ino) == (named.st_dev, named.st_ino)
             if stat.S_ISREG(opened.st_mode) and same:
-                return path, opened.st_size, tail(path)
-    return "", 0, ""
+                return path, opened.st_size
+    return "", 0
+
+
+def _last_words(log: str, size: int) -> Optional[str]:
+    """The log's text around the watchdog's last line; None when that line is too far back.
+
+    What the exporter and its server say goes to the same file.
+    """
+    begin = size
+    for _ in range(_LOG_BLOCKS):
+        begin = max(0, begin - _LOG_BYTES + 1024)  # a line may lie across two blocks
+        text = tail(log, begin)
+        if begin == 0 or _LINE.search(text):
+            return text
+    return None
 
 
 def tail(path: str, begin: Optional[int] = None) -> str:
@@ -324,12 +353,16 @@ def restarts_in(text: str) -> list[Restarted]:
     return found
 
 
-def _counted(log: str, size: int, text: str) -> Watchdog:
+def _counted(exporter: int) -> tuple[Optional[Watchdog], list[str]]:
     """A watchdog counts from its own start, so the last line's number is what it has used up."""
+    log, size = _log_of(exporter)
+    text = _last_words(log, size) if log else None
+    if text is None:
+        return None, [_TOO_LONG if log else _UNCOUNTED]
     lines = restarts_in(text)
     number = lines[-1].number if lines else 0
     gave_up = any("too many restarts" in said for _, said in _LINE.findall(text)[-1:])
-    return Watchdog(
+    watchdog = Watchdog(
         log=log,
         log_bytes=size,
         restarts=number,
@@ -337,6 +370,7 @@ def _counted(log: str, size: int, text: str) -> Watchdog:
         last_restart_at=lines[-1].at if lines else None,
         gave_up=gave_up,
     )
+    return watchdog, []
 
 
 def driver_fault(request: Request) -> str:

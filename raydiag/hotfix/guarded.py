@@ -10,10 +10,12 @@ import socket
 import time
 from typing import Any
 
-from raydiag import sandbox
+from raydiag import confinement, sandbox
+from raydiag.hotfix import process
 
 LOOKS_AS = "sockets"  # kind of reader of what only looks: no writes, no signals, but TCP
 RUNS_AS = "commands"
+_LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _PATIENCE_S = 1.0  # one that was killed is gone by then, unless it hangs
 
 
@@ -27,27 +29,25 @@ def ask(
     """The `answer` that `serve` yields for the request, in a reader of that kind.
 
     The reader is never waited for. While one of an earlier run is stuck on the same source, or a
-    program that it ran, there is no second one. With it ends what it started in a session of its
-    own, which it tells by a message `session`. Raises NoAnswer.
+    program that it ran, there is no second one. With it ends what it started: in a session of its
+    own, which it tells by a message `session`, and in others, which is no good answer then. Raises
+    NoAnswer.
     """
     name = sandbox.tag(f"hotfix:{source}")
     pid, is_stuck, age_s = sandbox.readers_at_work().get(name, (0, False, 0.0))
     if is_stuck:
         raise NoAnswer(f"{source}: our reader {pid} hangs in the kernel since {age_s:.0f} s")
     held = _lock(source, name) if kind == RUNS_AS else None
+    ours: set[int] = set()
+    if kind == RUNS_AS:
+        ours = _children()
+        confinement.adopt_orphans(True)
     reader = sandbox.Reader(serve, kind)
     messages: list[dict[str, Any]] = []
+    left = 0
     try:
         reader.ask(request, name, held)
-        deadline = time.monotonic() + limit_s
-        while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            messages += reader.receive()
-            for message in messages:
-                if "answer" in message:
-                    return message["answer"]
-                if "failed" in message:
-                    raise NoAnswer(f"{source}: {message['failed'][-1]}")
-        raise NoAnswer(f"{source}: no answer within {limit_s:g} s")
+        answer = _answer(reader, messages, source, limit_s)
     except (EOFError, OSError) as error:
         raise NoAnswer(f"{source}: {error}") from None
     finally:
@@ -55,6 +55,51 @@ def ask(
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(reader.pid, signal.SIGKILL)  # its own session, and not yet reaped
         reader.abandon()
+        if kind == RUNS_AS:
+            left = _end_orphans(reader.pid, ours)
+            confinement.adopt_orphans(False)
+    if left:
+        raise NoAnswer(f"{source}: {left} of the processes that it started were left running")
+    return answer
+
+
+def _answer(
+    reader: sandbox.Reader, messages: list[dict[str, Any]], source: str, limit_s: float
+) -> Any:
+    """What it answers; `messages` takes all that it says. Raises NoAnswer, EOFError or OSError."""
+    deadline = time.monotonic() + limit_s
+    while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        messages += reader.receive()
+        for message in messages:
+            if "answer" in message:
+                return message["answer"]
+            if "failed" in message:
+                raise NoAnswer(f"{source}: {message['failed'][-1]}")
+    raise NoAnswer(f"{source}: no answer within {limit_s:g} s")
+
+
+def _children() -> set[int]:
+    return {one.pid for one in process.processes().values() if one.parent == os.getpid()}
+
+
+def _end_orphans(session: int, ours: set[int]) -> int:
+    """End what left the reader's process group, and became our child when the reader ended.
+
+    How many those were. One that hangs in the kernel is not waited for.
+    """
+    found: set[int] = set()
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        orphans = _children() - ours - {session}
+        if not orphans:
+            break
+        for pid in orphans:
+            if os.getpgid(pid) != session and os.waitid(os.P_PID, pid, _LOOK) is None:
+                found.add(pid)
+            os.kill(pid, signal.SIGKILL)  # our own child, not yet reaped
+            os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.01)
+    return len(found)
 
 
 def _lock(source: str, name: str) -> socket.socket:

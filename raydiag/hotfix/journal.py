@@ -10,6 +10,7 @@ The old contents of files are kept beside, named by their hash: a change can be 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -143,17 +144,22 @@ class Journal:
         temporary = f"{path}.{os.getpid()}"
         try:
             self._make_directory()
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            try:
-                write_whole(fd, content)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.replace(temporary, path)
+            if not self._keeps(digest):
+                _write(temporary, content)
+                os.replace(temporary, path)
             sync_directory(self.directory)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
             raise JournalError(f"{path}: {error.strerror}") from None
         return digest
+
+    def _keeps(self, digest: str) -> bool:
+        """If so, a way back needs no room on a disk that has become full."""
+        try:
+            return bool(self.kept(digest))
+        except JournalError:
+            return False
 
     def kept(self, digest: str) -> bytes:
         """Content of that hash. Raises JournalError when it is not here, or is not whole."""
@@ -183,6 +189,15 @@ class Journal:
 def _time(record: dict[str, Any]) -> float:
     at = record.get("at")
     return float(at) if isinstance(at, (int, float)) else 0.0
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        write_whole(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def write_whole(fd: int, data: bytes) -> None:

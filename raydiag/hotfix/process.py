@@ -29,7 +29,7 @@ _GPU_DEVICES = ("/dev/kfd", "/dev/nvidia-uvm")
 _KFD_PROCESSES = "/sys/class/kfd/kfd/proc"
 _ARGUMENTS_LIMIT_BYTES = 1 << 18
 _LISTEN = "0A"
-_LOOKS, _LOOK_S = 10, 0.03
+_LOOKS_S, _LOOK_S = 2.0, 0.03
 
 
 class Doubt(Exception):
@@ -114,12 +114,13 @@ def is_exporter(argv: tuple[str, ...]) -> bool:
 
 def is_server(argv: tuple[str, ...], metrics_file: str, port: int) -> bool:
     """`python3 -c <code> <metrics file> <port>`, exactly so."""
-    return (
-        len(argv) == 5
-        and _last(argv[0]).startswith("python")
-        and argv[1] == "-c"
-        and argv[3:] == (metrics_file, str(port))
-    )
+    return served_port(argv) == port and argv[3:] == (metrics_file, str(port))
+
+
+def served_port(argv: tuple[str, ...]) -> Optional[int]:
+    """Port of what looks like the server of any shell exporter."""
+    looks_like = len(argv) == 5 and _last(argv[0]).startswith("python") and argv[1] == "-c"
+    return int(argv[4]) if looks_like and argv[4].isascii() and argv[4].isdigit() else None
 
 
 def is_own_exporter(argv: tuple[str, ...]) -> bool:
@@ -276,14 +277,15 @@ class Aim:
 
     def _is_the_loop(self) -> None:
         """Raises Doubt, but not for a subshell that is gone in a moment, as a plugin's is."""
-        for attempt in range(_LOOKS):
+        deadline = time.monotonic() + _LOOKS_S
+        while True:
             seen = processes()
             below = {one: seen[one] for one in descendants(self.identity.pid, seen)}
             try:
                 self._stands_alone(below)
                 return
             except Doubt:
-                if attempt + 1 == _LOOKS:
+                if time.monotonic() > deadline:
                     raise
             time.sleep(_LOOK_S)
 

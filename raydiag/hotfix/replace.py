@@ -110,8 +110,14 @@ def current(directory: str, name: str) -> Current:
             raise Refused(f"{path} has {status.st_size} bytes, which is no plugin of anybody's")
         with open(fd, "rb", closefd=False) as file:
             return Current(path, file.read(CONTENT_LIMIT_BYTES + 1), status)
+    except OSError as error:  # such as ESTALE, of a file that another host has replaced
+        raise Refused(f"{path}: {error.strerror}") from None
     finally:
         os.close(fd)
+
+
+def _read(path: str) -> Current:
+    return current(*os.path.split(path))
 
 
 @dataclass
@@ -157,7 +163,7 @@ class Replacement:
         if self.content is None:
             os.unlink(self.old.path)
         else:
-            os.rename(self._temporary, self.old.path)
+            self._rename(sha256(self.content))
         self._temporary, self.at = "", time.time()
         yield "renamed"
         with contextlib.suppress(OSError):  # done is done; only a power cut could undo it
@@ -166,6 +172,14 @@ class Replacement:
         with contextlib.suppress(JournalError):  # the hash tells what the file is
             self._record(self.events[1])
         yield "outcome recorded"
+
+    def _rename(self, new_sha256: str) -> None:
+        """NFS may say that it failed when it did not: the answer was lost, and the name is gone."""
+        try:
+            os.rename(self._temporary, self.old.path)
+        except OSError:
+            if _read(self.old.path).sha256 != new_sha256:
+                raise
 
     def _write(self, content: bytes) -> Iterator[str]:
         directory, base = os.path.split(self.old.path)
@@ -195,7 +209,9 @@ class Replacement:
             os.fchown(fd, old.st_uid, old.st_gid)
         with contextlib.suppress(OSError):
             for attribute in os.listxattr(self.old.path):
-                self._copy_attribute(fd, attribute)
+                # Others come with the directory, or are about the old content, as a signature is.
+                if attribute.startswith(("user.", "system.", "security.selinux")):
+                    self._copy_attribute(fd, attribute)
         os.fchmod(fd, stat.S_IMODE(old.st_mode))  # last: the others may clear bits of it
 
     def _copy_attribute(self, fd: int, attribute: str) -> None:
@@ -207,7 +223,7 @@ class Replacement:
                 raise Refused(f"{self.old.path}: {attribute} cannot be kept") from None
 
     def _still_as_planned(self) -> None:
-        now = current(os.path.dirname(self.old.path), os.path.basename(self.old.path))
+        now = _read(self.old.path)
         if now.sha256 != self.old.sha256:
             raise Refused(f"{self.old.path} was changed by somebody else a moment ago")
 

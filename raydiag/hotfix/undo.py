@@ -161,12 +161,15 @@ def _restore(journal: Journal, request: Rollback, change: _Change) -> tuple[str,
         return "refused", f"{change.path} is neither old nor new: it was changed since", 0.0
     try:
         old = journal.kept(change.old_sha256) if change.old_sha256 else None
+        now = _now(change)
+        if now.sha256 not in change.new_sha256:
+            raise Refused(f"{change.path} was changed by somebody else a moment ago")
         one = Replacement(
             journal=journal,
             rollout=request.rollout,
             who=request.who,
             name=change.name,
-            old=_now(change),
+            old=now,
             content=old,
             events=("restore intent", "restored"),
         )

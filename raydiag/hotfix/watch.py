@@ -183,6 +183,9 @@ def _judge(watch: _Watch, page: Page) -> str:
         watch.waits_for = ""
         if rests and not watch.moved:
             watch.notes.append("its values were not seen to move, and need not")
+        gone = sorted(set(request.before) - set(page.metrics))
+        if gone:
+            watch.notes.append(f"not served any more: {', '.join(gone[:20])}")
     return ""
 
 

@@ -189,6 +189,28 @@ def test_a_full_disk_leaves_the_old_file(utils: Path) -> None:
         subprocess.run(["umount", str(utils)], check=True)
 
 
+@pytest.mark.parametrize("done", [True, False])
+def test_a_rename_that_is_said_to_fail_is_looked_at(
+    utils: Path, done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over NFS, when the answer of the server is lost and the question is sent again."""
+    one, rename = replacement(utils), os.rename
+
+    def failing(source: str, target: str) -> None:
+        if done:
+            rename(source, target)
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "rename", failing)
+    if done:
+        one.run()
+    else:
+        with pytest.raises(Refused, match="No such file"):
+            one.run()
+    assert (utils / NAME).read_bytes() == (NEW if done else OLD)
+    assert [path.name for path in utils.iterdir()] == [NAME]
+
+
 def test_a_later_change_of_somebody_else_is_not_rolled_back(utils: Path) -> None:
     one = replacement(utils)
     one.run()
