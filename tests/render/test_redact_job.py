@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from raydiag.cli import main
+from raydiag.playbooks.observed import Row
 from raydiag.render.job_names import JobNames
 from tests import comparable
 from tests.comparable import Made, make
@@ -45,6 +46,11 @@ def names(*hosts: str) -> JobNames:
         ("gpu[0-7]", "gpu[0-7]"),
         ("http://yankee4:9190/graph", "http://host-2:9190/graph"),
         ("secret sauce", "job-1 sauce"),
+        (r'x{instance=~"10\\.0\\.0\\.2:55080|x"}', 'x{instance=~"addr-1:55080|x"}'),
+        ("10.0.0.2_55080 of ip-10-0-0-7", "addr-1_55080 of host-4"),
+        ("version 5.15.0.91-generic, ~3 s, 10:20:30", "version 5.15.0.91-generic, ~3 s, 10:20:30"),
+        ("gs://falcon-team/run/ckpt at filer:/export/alice/x", "path-1 at filer:path-2"),
+        ("~alice/run/x file:///scratch/alice/x", "path-1 path-2"),
     ],
 )
 def test_text(text: str, expected: str) -> None:
@@ -58,6 +64,20 @@ def test_a_short_job_id_is_no_number_of_anything_else() -> None:
     known.know_job("12", "tiny", [])
     text = "job 12 has 12 steps of 12.5 s, 12-tiny.log"
     assert known.text(text) == "job-1 has 12 steps of 12.5 s, job-1.log"
+
+
+@pytest.mark.parametrize("name", ["hang", "rccl", "running", "step"])
+def test_a_job_that_is_called_like_a_class_leaves_the_classes(name: str) -> None:
+    known = names("head", "node")
+    known.know_job("78771", name, [f"/data/alice/outputs/78771-{name}"])
+    assert known.text("rccl-hang") == "rccl-hang"
+    assert known.text("running") == "running"
+    assert name not in known.text(f"/data/alice/outputs/78771-{name}.log")
+    assert known.value(a_row("node-death")) == a_row("node-death")
+
+
+def a_row(row: str) -> Row:
+    return Row("rccl-hang", row, True, "nothing of note")
 
 
 def test_what_is_one_object_stays_one() -> None:
