@@ -38,6 +38,9 @@ from raydiag.tsdb.stack_logs import StackLogs
 from raydiag.verdict.causes import SYMPTOMS
 
 DEADLINE_S = 120.0  # for all questions together
+_LONGEST_S = 30.0  # for one question
+_ROUNDS = 6  # that a server which stalls can make last so long, one after the other
+_TAIL_S = 60.0  # of samples after the end that Ray tells
 _FRESH_S = 300.0  # samples that are no older may be of a job that lives
 # Classes that only a host's exporter tells of: while it repeats itself, it tells nothing.
 _OF_EXPORTERS = SYMPTOMS | {"straggler", "thermal-throttling", "storage-stall"}
@@ -60,6 +63,8 @@ class Request:
     no_log: str = ""  # why there is no log
     nodes: Optional[Nodes] = None  # of the live cluster, where they were asked
     unread: tuple[HostUnread, ...] = ()  # what could not be reached before all this
+    nodelist: tuple[str, ...] = ()  # of the job, as its log says
+    notes: tuple[str, ...] = ()
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -153,7 +158,7 @@ def _opened(directory: Optional[str], request: Request, seen: Seen) -> Iterator[
         return
     if request.prometheus is not None:
         try:
-            live = connect(request.prometheus)
+            live = connect(request.prometheus, min(_LONGEST_S, request.deadline_s / _ROUNDS))
         except CannotRun as error:
             if directory is None or not (Path(directory) / "prometheus").is_dir():
                 raise
@@ -287,11 +292,14 @@ def _with_event_files(
 def _since(
     connection: Connection, moment: Moment, now: float, request: Request
 ) -> Optional[Window]:
-    """Of a server that runs longer than the job, the time since Ray started the job."""
-    start = request.nodes.snapshot.job_start if request.nodes is not None else None
-    if not connection.live or not moment.alive or start is None or start >= now:
+    """Of a server that runs longer than the job, the time from when Ray started the job."""
+    if request.nodes is None:
         return None
-    return Window(start, now)
+    start, ended = request.nodes.snapshot.job_start, request.nodes.ended
+    over = request.nodes.job and ended is not None  # Ray itself knows both times
+    if not connection.live or start is None or start >= now or not (moment.alive or over):
+        return None
+    return Window(start, min(ended + _TAIL_S, now) if ended is not None else now)
 
 
 def _trained(context: Context, steps: Steps) -> Context:
