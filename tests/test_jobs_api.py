@@ -109,44 +109,51 @@ def test_log(dashboard: FakeDashboard) -> None:
 STATE = "GET /api/v0/logs/file"
 
 
-def test_what_a_job_printed_comes_line_by_line_from_its_end(dashboard: FakeDashboard) -> None:
-    dashboard.overrides[STATE] = Reply(body="one\ntwo\n")
-    assert JobsApi(dashboard.url).printed("llama") == Printed("one\ntwo\n")
+@pytest.fixture
+def printing(dashboard: FakeDashboard) -> FakeDashboard:
+    """It knows on which node the job's driver runs."""
+    dashboard.overrides["GET JOB/"] = Reply(body='{"driver_node_id": "ab12"}')
+    return dashboard
+
+
+def test_what_a_job_printed_comes_line_by_line_from_its_end(printing: FakeDashboard) -> None:
+    printing.overrides[STATE] = Reply(body="one\ntwo\n")
+    assert JobsApi(printing.url).printed("llama") == Printed("one\ntwo\n")
 
 
 def test_the_end_of_a_long_log_is_told_as_such(
-    dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+    printing: FakeDashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_api, "_LOG_LINES", 3)
-    dashboard.overrides[STATE] = Reply(body="one\ntwo\nthree\n")
-    printed = JobsApi(dashboard.url).printed("llama")
+    printing.overrides[STATE] = Reply(body="one\ntwo\nthree\n")
+    printed = JobsApi(printing.url).printed("llama")
     assert printed.text == "one\ntwo\nthree\n"
     assert "last 3 lines" in printed.why
 
 
-def test_an_older_ray_gives_all_of_a_log(dashboard: FakeDashboard) -> None:
-    dashboard.overrides[STATE] = Reply(500, body="no submission_id here")
-    dashboard.overrides["GET JOB/logs"] = Reply(body='{"logs": "one\\n"}')
-    assert JobsApi(dashboard.url).printed("llama") == Printed("one\n")
+def test_an_older_ray_gives_all_of_a_log(printing: FakeDashboard) -> None:
+    printing.overrides[STATE] = Reply(500, body="no submission_id here")
+    printing.overrides["GET JOB/logs"] = Reply(body='{"logs": "one\\n"}')
+    assert JobsApi(printing.url).printed("llama") == Printed("one\n")
 
 
 @pytest.mark.parametrize("old", [True, False])
 def test_a_log_that_is_too_long_is_not_taken_for_all_of_it(
-    dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch, old: bool
+    printing: FakeDashboard, monkeypatch: pytest.MonkeyPatch, old: bool
 ) -> None:
     monkeypatch.setattr(jobs_api, "_LOG_BYTES", 1000)
     body = json.dumps({"logs": "x" * 5000})
-    dashboard.overrides[STATE] = Reply(500) if old else Reply(body=body)
-    dashboard.overrides["GET JOB/logs"] = Reply(body=body)
-    printed = JobsApi(dashboard.url).printed("llama")
+    printing.overrides[STATE] = Reply(500) if old else Reply(body=body)
+    printing.overrides["GET JOB/logs"] = Reply(body=body)
+    printed = JobsApi(printing.url).printed("llama")
     assert printed.text == ""
     assert "name its directory" in printed.why
 
 
-def test_a_log_that_is_not_given_is_told_so(dashboard: FakeDashboard) -> None:
+def test_a_log_that_is_not_given_is_told_so(printing: FakeDashboard) -> None:
     for route in (STATE, "GET JOB/logs"):
-        dashboard.overrides[route] = Reply(500, body="agent is gone")
-    printed = JobsApi(dashboard.url).printed("llama")
+        printing.overrides[route] = Reply(500, body="agent is gone")
+    printed = JobsApi(printing.url).printed("llama")
     assert printed.text == "" and "does not give its log" in printed.why
 
 

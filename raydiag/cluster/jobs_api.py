@@ -102,9 +102,12 @@ class JobsApi:
         Its end is asked for first: for all of it the cluster itself reads the file as a whole.
         """
         limit = time.monotonic() + _LOG_S
-        query = urlencode({"submission_id": submission_id, "lines": _LOG_LINES, "format": "text"})
         try:
-            status, body, whole = self._streamed(f"/api/v0/logs/file?{query}", limit)
+            node = str(self.job(submission_id).get("driver_node_id") or "")
+            name = f"job-driver-{submission_id}.log"
+            asked = {"node_id": node, "filename": name, "lines": _LOG_LINES, "format": "text"}
+            path = f"/api/v0/logs/file?{urlencode(asked)}"
+            status, body, whole = self._streamed(path, limit) if node else (0, b"", True)
             if status == 200:
                 return _end_of(body, whole)
         except CannotRun as error:

@@ -181,7 +181,8 @@ def _dated(finding: Finding, judged: Triage, seen: Seen) -> Finding:
 def _ruled_out(judged: Triage, seen: Seen, status: str) -> tuple[RuledOut, ...]:
     found = list(seen.metrics.outcome.ruled_out) if seen.metrics is not None else []
     if _refuted(judged, status):
-        found.append(RuledOut("hang", "steps go on to the last sample of the metrics", "triage"))
+        sample = "sample of the metrics" if seen.metrics is not None else "one of the event file"
+        found.append(RuledOut("hang", f"steps go on to the last {sample}", "triage"))
     return tuple(found)
 
 

@@ -100,7 +100,32 @@ class Seen:
 
 
 def look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> Seen:
-    """The metrics, as far as they can be had."""
+    """The metrics, as far as they can be had; without any, the steps of the event file."""
+    seen = _look(facts, judged, moment, request)
+    if seen.metrics is not None or request.no_log:
+        return seen
+    events = event_files.read(facts, None, moment.alive)
+    seen.unread += [HostUnread("", one.source, one.status, one.reason) for one in events.unread]
+    told = logged(facts)
+    losses = {s: x for s, x in zip(told.steps, told.losses, strict=True) if np.isfinite(x)}
+    steps = event_files.alone(events, losses)
+    if not len(steps) or steps.last_at is None:
+        return seen
+    seen.steps = steps
+    seen.notes.append(
+        f"there are no metrics: that step {steps.last} was the last, and when, is told by "
+        f"{events.files[-1]}"
+    )
+    ended = facts.summary.time if facts.summary is not None else None
+    now = facts.last_time if moment.log_end else moment.now
+    end = ended if ended is not None else now
+    if end is not None:
+        seen.window = Window(float(steps.ended_at[0]), max(end, steps.last_at))
+    return seen
+
+
+def _look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> Seen:
+    """The metrics."""
     seen = Seen()
     directory = facts.resolved.job_dir
     data = Path(directory) / "prometheus" if directory else None
@@ -141,7 +166,7 @@ def _from_directory(
     facts: JobFacts, judged: Triage, moment: Moment, request: Request, why: str
 ) -> Seen:
     """Where the server that was named answers with nonsense."""
-    seen = look(facts, judged, moment, replace(request, prometheus=None, connection=None))
+    seen = _look(facts, judged, moment, replace(request, prometheus=None, connection=None))
     seen.notes.insert(0, f"{why}: the job's directory was read instead")
     return seen
 
