@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from raydiag.triage.verdict import Moment
 
 _PROBE_DEADLINE_S = 30.0
+_MOST_OF_NAME = 200  # characters; a file name takes no more than 255 bytes
 _SEARCH_S = 40.0  # for a server on the head, one forward after the other
 _NO_JOB = "no job was named"
 
@@ -151,7 +152,7 @@ def _log(
         why = printed.why or f"Ray has no output of job {job.id}"
         lost = (HostUnread("", f"{job.id}.log", Status.ERROR, printed.why),) if printed.why else ()
         return _Found(missing, why, job, unread=lost)
-    name = f"{job.id}.log".replace("/", "_")
+    name = f"{job.id[:_MOST_OF_NAME]}.log".replace("/", "_")
     with tempfile.TemporaryDirectory(prefix="raydiag-") as place, _inside(place):
         # Read from there, so that the log goes by its own name and not by that of a copy.
         Path(name).write_text(printed.text, encoding="utf-8", errors="replace")

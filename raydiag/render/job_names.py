@@ -11,13 +11,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any, Optional
 
-from raydiag import catalog, nodeset
+from raydiag import nodeset
 from raydiag.errors import UsageError
+from raydiag.job.words import own_words
 from raydiag.render.names import Names
-from raydiag.triage.verdict import JobStatus
 from raydiag.tsdb import promql
 
 _PATH = re.compile(
@@ -100,7 +99,7 @@ class JobNames(Names):
 
     def text(self, text: str) -> str:
         known = self._texts.get(text)
-        if known is None and text in _own_words():
+        if known is None and text in own_words():
             return text
         if known is None:
             plain = self._known_names().sub(self._literal, text)
@@ -119,6 +118,7 @@ class JobNames(Names):
             for one in sorted(self._ids, key=len, reverse=True):
                 plain = re.escape(one)
                 parts.append(rf"\b(?P<job{len(parts)}>[Jj])ob[ _-]?{plain}(?![\w.]*\d)")
+                parts.append(rf"(?:(?<=StepId=)|(?<=STEP )){plain}(?=\.\w)")  # as Slurm says it
                 if len(one) >= _LONG_ID:
                     no_number = r"(?<![A-Za-z0-9])(?<!\d\.)(?<!step )(?<!step: )"
                     parts.append(rf"{no_number}{plain}(?![A-Za-z0-9]|\.\d)")
@@ -154,12 +154,6 @@ class JobNames(Names):
         return f"{len(names)} hosts"
 
 
-@cache
-def _own_words() -> frozenset[str]:
-    """Classes, statuses and the like, where they are all of a text."""
-    return frozenset(catalog.failures()) | {one.value for one in JobStatus} | {"healthy", "idle"}
-
-
 def hosts_of(tunnels: Iterable[str]) -> Iterator[str]:
     """Machines that a command for ssh names."""
     for text in tunnels:
@@ -170,8 +164,9 @@ def hosts_of(tunnels: Iterable[str]) -> Iterator[str]:
 def hosts_of_urls(texts: Iterable[str]) -> Iterator[str]:
     """Machines that URLs and logins in a text name."""
     for text in texts:
-        yield from re.findall(r"https?://(?:[^\s/@]*@)?([A-Za-z][\w.-]*\w)", text)
-        yield from re.findall(r"\w@([A-Za-z][\w.-]*\w)", text)
+        found = re.findall(r"https?://(?:[^\s/@]*@)?([A-Za-z][\w.-]*\w)", text)
+        found += re.findall(r"\w@([A-Za-z][\w.-]*\w)", text)
+        yield from (one for one in found if not one.isupper())  # as in --address http://HEAD:PORT
 
 
 def is_name(setting: str) -> bool:
@@ -193,4 +188,4 @@ def _stem(path: str) -> str:
 
 def _tells(text: str) -> bool:
     word = text.lower()
-    return len(text) >= _SHORTEST and word not in _NOTHING and word not in _own_words()
+    return len(text) >= _SHORTEST and word not in _NOTHING and word not in own_words()

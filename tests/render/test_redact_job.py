@@ -14,7 +14,7 @@ import pytest
 
 from raydiag.cli import main
 from raydiag.playbooks.observed import Row
-from raydiag.render.job_names import JobNames
+from raydiag.render.job_names import JobNames, hosts_of_urls
 from tests import comparable
 from tests.comparable import Made, make
 from tests.incidents.job import Job
@@ -46,6 +46,7 @@ def names(*hosts: str) -> JobNames:
         ("gpu[0-7]", "gpu[0-7]"),
         ("http://yankee4:9190/graph", "http://host-2:9190/graph"),
         ("secret sauce", "job-1 sauce"),
+        ("event in StepId=78771.0. STEP 78771.batch", "event in StepId=job-1.0. STEP job-1.batch"),
         (r'x{instance=~"10\\.0\\.0\\.2:55080|x"}', 'x{instance=~"addr-1:55080|x"}'),
         ("10.0.0.2_55080 of ip-10-0-0-7", "addr-1_55080 of host-4"),
         ("version 5.15.0.91-generic, ~3 s, 10:20:30", "version 5.15.0.91-generic, ~3 s, 10:20:30"),
@@ -85,6 +86,13 @@ def test_what_is_one_object_stays_one() -> None:
     once = comparable.SMALL
     first, second = known.value([once, once])
     assert first is second
+
+
+def test_machines_that_urls_and_logins_name() -> None:
+    told = (
+        "http://gate7.corp:8265 of oscar@login2: give --address http://HEAD:PORT or http://10.0.0.1"
+    )
+    assert list(hosts_of_urls([told])) == ["gate7.corp", "login2"]
 
 
 # ---- whole reports
