@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Optional
 
 import pytest
@@ -17,6 +18,7 @@ from raydiag.job import nodes
 from raydiag.job.conclusion import concluded
 from raydiag.job.contradictions import contradictions
 from raydiag.job.joined import joined
+from raydiag.job.metrics import Request, since
 from raydiag.job.nodes import PLAYBOOK, Nodes
 from raydiag.model import (
     Blind,
@@ -33,11 +35,15 @@ from raydiag.model import (
     Severity,
     Snapshot,
     Status,
+    Window,
 )
 from raydiag.playbooks.observed import Observation
 from raydiag.probes.ras import RasCount
 from raydiag.rules.kernel import ALL_OLD
+from raydiag.triage.verdict import Moment
 from raydiag.tsdb import live
+from raydiag.tsdb.client import Client
+from raydiag.tsdb.connection import Connection
 
 ADDRESS = "0000:75:00.0"
 
@@ -132,6 +138,35 @@ def test_a_kill_and_a_silent_node_are_sights_of_what_the_series_tell() -> None:
     )
     assert [one.finding.failure_class for one in both] == ["oom-host", "node-death"]
     assert [len(one.finding.evidence) for one in both] == [2, 3]
+
+
+def test_a_node_that_came_back_and_is_silent_now_is_lost_anew() -> None:
+    death = replace(told("node-death", host="gpu002", onset=500.0), recovered=True)
+    now = shown("node-unreachable", host="gpu002")
+    assert len(joined([death], [now], SNAPSHOT)) == 2
+    assert len(joined([replace(death, recovered=False)], [now], SNAPSHOT)) == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "moment", "expected"),
+    [
+        (Nodes(Snapshot([], 0.0), idle=True), Moment(9000.0), (5400.0, 9000.0)),
+        (Nodes(Snapshot([], 0.0, 4000.0), job="a"), Moment(9000.0, alive=True), (4000.0, 9000.0)),
+        (
+            Nodes(Snapshot([], 0.0, 4000.0), job="a", ended=5000.0),
+            Moment(9000.0, alive=False),
+            (4000.0, 5060.0),
+        ),
+    ],
+)
+def test_of_a_server_that_watches_for_long_only_the_job_is_judged(
+    own: Nodes, moment: Moment, expected: tuple[float, float]
+) -> None:
+    connection = Connection(Client("http://127.0.0.1:1"), "x", live=True)
+    request = Request(nodes=own, no_log="" if own.job else "no job runs")
+    assert moment.now is not None
+    window = since(connection, moment, moment.now, request)
+    assert window == Window(*expected)
 
 
 @pytest.mark.parametrize(

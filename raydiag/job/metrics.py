@@ -40,6 +40,7 @@ from raydiag.verdict.causes import SYMPTOMS
 DEADLINE_S = 120.0  # for all questions together
 _LONGEST_S = 30.0  # for one question
 _ROUNDS = 6  # that a server which stalls can make last so long, one after the other
+_RECENT_S = 3600.0
 _TAIL_S = 60.0  # of samples after the end that Ray tells
 _FRESH_S = 300.0  # samples that are no older may be of a job that lives
 # Classes that only a host's exporter tells of: while it repeats itself, it tells nothing.
@@ -223,8 +224,8 @@ def _ask(
     hosts = facts.header.nodelist or request.hosts
     addresses = request.nodes.addresses if request.nodes is not None else {}
     request.say("looking at what the metrics hold ...")
-    since = _since(connection, moment, now, request)
-    found = discover(connection, now, hosts, facts.header.nnodes, addresses, since)
+    start = since(connection, moment, now, request)
+    found = discover(connection, now, hosts, facts.header.nnodes, addresses, start)
     seen.unread += [HostUnread("", u.source, u.status, u.reason) for u in found.unread]
     failed = [one for one in connection.client.asked if one.status is not Status.OK]
     if found.window is None and failed:
@@ -314,13 +315,14 @@ def _with_event_files(
     return event_files.filled(told, events, missing)
 
 
-def _since(
-    connection: Connection, moment: Moment, now: float, request: Request
-) -> Optional[Window]:
+def since(connection: Connection, moment: Moment, now: float, request: Request) -> Optional[Window]:
     """Of a server that runs longer than the job, the time from when Ray started the job."""
     if request.nodes is None:
         return None
     start, ended = request.nodes.snapshot.job_start, request.nodes.ended
+    if connection.live and start is None and request.no_log:
+        # Without a job the question is how the cluster is now, not how it ever was.
+        return Window(now - _RECENT_S, now)
     over = request.nodes.job and ended is not None  # Ray itself knows both times
     if not connection.live or start is None or start >= now or not (moment.alive or over):
         return None
