@@ -14,7 +14,7 @@ import numpy as np
 from raydiag.model import Confidence, Evidence, Severity, Window
 from raydiag.playbooks import write_back
 from raydiag.playbooks.answers import Table
-from raydiag.playbooks.context import BEFORE_JOB, GHOST, LOADED, WARM_UP
+from raydiag.playbooks.context import BEFORE_JOB, GHOST, LOADED, SAVE, WARM_UP, WRITE_BACK
 from raydiag.playbooks.observed import Record
 from raydiag.playbooks.questions import (
     BLOCKED,
@@ -220,6 +220,7 @@ def _storage(scene: Scene, record: Record, hidden: bool) -> None:
             close = _held(fine, row, STALL_PERCENT)
             if close:
                 onset, step = close[0].start, fine.step_s
+        onset = _stalled_in_save(scene, host, onset)
         waiting = blocked.pick(BLOCKED, [host]).between(span.start, span.end).values
         tasks = float(np.nanmax(waiting)) if waiting.size and not np.isnan(waiting).all() else 0.0
         place = "outside saves" if dated else "at times that may be of saves: no step is dated"
@@ -242,6 +243,21 @@ def _storage(scene: Scene, record: Record, hidden: bool) -> None:
     elif not hits:
         record.row("storage-stall", False, "no host waits for storage outside saves")
         record.rule_out("storage-stall", "I/O pressure stays low outside saves")
+
+
+def _stalled_in_save(scene: Scene, host: str, seen: float) -> float:
+    """When storage stalled, also where that was in a save, of a host that no save loads usually."""
+    for _, row in scene.table("storage").pick(IO_FULL, [host]):
+        times = scene.table("storage").times
+        early = times < seen
+        saved = ~scene.context.judged(times, host, IO_FULL, SAVE, WRITE_BACK)
+        usual = middle(row[early & saved])
+        quiet = times[early & (row <= STALL_PERCENT)]  # NaN is not quiet either
+        if usual is None or usual > STALL_PERCENT / 4 or not quiet.size:
+            return seen
+        later = times[(times > quiet[-1]) & early & (row > STALL_PERCENT)]
+        return float(later[0]) if later.size else seen
+    return seen
 
 
 def _cpu(scene: Scene, record: Record, slow: Optional[Slow], hidden: bool) -> None:

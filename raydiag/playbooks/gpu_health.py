@@ -230,7 +230,8 @@ def _lasting(gaps: Floats, width: int) -> Floats:
     """The least of so many averages in a row: what only one five minutes show has not stayed."""
     if gaps.size < 2 * width:
         return gaps
-    return np.lib.stride_tricks.sliding_window_view(gaps, width).min(axis=1)
+    least: Floats = np.lib.stride_tricks.sliding_window_view(gaps, width).min(axis=1)
+    return least
 
 
 def _wander(means: Floats) -> float:

@@ -79,3 +79,19 @@ def test_the_share_counts_overlapping_masks_once() -> None:
     masks = [Mask(SAVE, 0, 40), Mask(WRITE_BACK, 20, 50), Mask("ghost", 0, 100)]
     assert write_back.share(masks, 0, 100) == pytest.approx(0.5, abs=0.01)
     assert write_back.share(masks, 100, 100) == 0.0
+
+
+@pytest.mark.parametrize(("usually", "onset"), [(0.5, 3180.0), (60.0, 3250.0)])
+def test_a_stall_that_begins_in_a_save_dates_from_there_on_hosts_that_write_nothing(
+    usually: float, onset: float
+) -> None:
+    world = World()
+    for start in (1000.0, 2000.0, 3100.0):
+        world.save(start, start + 140)
+        world.set("storage", usually, start, start + 140, ["n3"], PRESSURE)
+    world.set("storage", 80.0, 3180, 4200, ["n3"], PRESSURE)
+    (found,) = [
+        one for one in world.judge().observations if one.finding.failure_class == "storage-stall"
+    ]
+    assert found.finding.onset is not None
+    assert found.finding.onset - T0 == pytest.approx(onset, abs=15)
