@@ -53,6 +53,11 @@ def complete(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(map(filled, findings), key=order)
 
 
+def classes() -> frozenset[str]:
+    """Everything that can be found."""
+    return frozenset(catalog.failures())
+
+
 def filled(finding: Finding) -> Finding:
     """A finding with what the catalog knows of its class."""
     entry = catalog.failures()[finding.failure_class]

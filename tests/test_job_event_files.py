@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
 from raydiag.cli import main
+from raydiag.job import event_files
+from raydiag.tsdb.tfevents import Events, Scalar
 from tests.comparable import make
 from tests.incidents.job import Job
 from tests.incidents.kinds import World, slow
@@ -121,3 +124,35 @@ def test_an_event_file_of_another_host_is_not_the_jobs(
 
 def _lose(world: World) -> None:
     world.training.exported[40:45] = False
+
+
+def test_without_any_metrics_the_event_file_dates_the_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make(tmp_path, 5, lambda job: setattr(job, "event_file", True))
+    shutil.rmtree(Path(made.path) / "prometheus")
+    last = made.world.timeline.last
+    assert last is not None
+    arguments = ["diagnose", made.path, "--now", str(last.end + 30), "--format", "json"]
+    main(arguments)
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, SCHEMA)
+    assert any(f"step {last.number} was the last" in one for one in document["notes"])
+
+
+def test_an_event_file_whose_losses_are_not_the_logs_dates_nothing() -> None:
+    numbers, times = np.arange(10.0), np.arange(100.0, 110.0)
+    events = Events({"learning/loss": Scalar(numbers, times, 5.0 - numbers / 10)})
+    same = {int(step): 5.0 - step / 10 for step in numbers}
+    assert event_files.alone(events, same).last_at == 109.0
+    assert not len(event_files.alone(events, dict.fromkeys(same, 9.0)))
+    assert not len(event_files.alone(events, {700: 5.0}))
+    assert event_files.alone(events, {}).last == 9
+
+
+def test_only_the_last_run_of_an_event_file_counts() -> None:
+    numbers = np.arange(8.0)
+    times = np.array([0.0, 1, 2, 3, 4, 900, 901, 902])
+    times[4] = 950.0  # written by the run before, which got further
+    steps = event_files.alone(Events({"x": Scalar(numbers, times, numbers)}), {})
+    assert (steps.first, steps.last) == (5, 7)

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Optional
 
 import pytest
@@ -17,11 +18,13 @@ from raydiag.job import nodes
 from raydiag.job.conclusion import concluded
 from raydiag.job.contradictions import contradictions
 from raydiag.job.joined import joined
+from raydiag.job.metrics import Request, since
 from raydiag.job.nodes import PLAYBOOK, Nodes
 from raydiag.model import (
     Blind,
     Confidence,
     Coverage,
+    Diagnosis,
     Evidence,
     Finding,
     HostUnread,
@@ -32,10 +35,15 @@ from raydiag.model import (
     Severity,
     Snapshot,
     Status,
+    Window,
 )
 from raydiag.playbooks.observed import Observation
 from raydiag.probes.ras import RasCount
+from raydiag.rules.kernel import ALL_OLD
+from raydiag.triage.verdict import Moment
 from raydiag.tsdb import live
+from raydiag.tsdb.client import Client
+from raydiag.tsdb.connection import Connection
 
 ADDRESS = "0000:75:00.0"
 
@@ -132,6 +140,35 @@ def test_a_kill_and_a_silent_node_are_sights_of_what_the_series_tell() -> None:
     assert [len(one.finding.evidence) for one in both] == [2, 3]
 
 
+def test_a_node_that_came_back_and_is_silent_now_is_lost_anew() -> None:
+    death = replace(told("node-death", host="gpu002", onset=500.0), recovered=True)
+    now = shown("node-unreachable", host="gpu002")
+    assert len(joined([death], [now], SNAPSHOT)) == 2
+    assert len(joined([replace(death, recovered=False)], [now], SNAPSHOT)) == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "moment", "expected"),
+    [
+        (Nodes(Snapshot([], 0.0), idle=True), Moment(9000.0), (5400.0, 9000.0)),
+        (Nodes(Snapshot([], 0.0, 4000.0), job="a"), Moment(9000.0, alive=True), (4000.0, 9000.0)),
+        (
+            Nodes(Snapshot([], 0.0, 4000.0), job="a", ended=5000.0),
+            Moment(9000.0, alive=False),
+            (4000.0, 5060.0),
+        ),
+    ],
+)
+def test_of_a_server_that_watches_for_long_only_the_job_is_judged(
+    own: Nodes, moment: Moment, expected: tuple[float, float]
+) -> None:
+    connection = Connection(Client("http://127.0.0.1:1"), "x", live=True)
+    request = Request(nodes=own, no_log="" if own.job else "no job runs")
+    assert moment.now is not None
+    window = since(connection, moment, moment.now, request)
+    assert window == Window(*expected)
+
+
 @pytest.mark.parametrize(
     "other", [{"host": "gpu002", "onset": 902.0}, {"host": "gpu001", "onset": 5000.0}]
 )
@@ -222,6 +259,60 @@ def test_a_cluster_without_any_host_of_the_job_is_another_one() -> None:
     assert nodes.foreign(Nodes(SNAPSHOT), []) == ""
 
 
+def test_a_host_of_the_job_that_the_cluster_does_not_have_is_blind() -> None:
+    (missing,) = nodes.absent(Nodes(SNAPSHOT), ["gpu001.local", "10.0.0.2", "gpu003"])
+    assert missing.host == "gpu003"
+    hosts = ("gpu001", "gpu002")
+    series = Coverage(3, 2, (Blind("gpu003", "no series"),))
+    for told in (None, series):
+        found = nodes.coverage(Coverage(2, 2), told, Coverage(0, 0), hosts, [missing])
+        assert (found.asked, found.answered, found.blind) == (3, 2, (missing,))
+    assert not nodes.absent(Nodes(SNAPSHOT), [])
+
+
+def test_where_several_jobs_run_a_fault_of_some_node_is_a_possible_cause() -> None:
+    hang = told("rccl-hang", onset=100.0)
+    link = shown("pcie-degraded", host="gpu001", gpu=3, onset=95.0)
+    several = nodes.of_job(Nodes(SNAPSHOT, job="a", others=1), [], 0.0)
+    assert several.unplaced and "other jobs run" in several.notes[0]
+    case = verdict.Case(observations=[link, hang], coverage=Coverage(2, 2), status="hanging")
+    assert concluded(case, several, "", "").verdict.confidence is Confidence.POSSIBLE
+    placed = nodes.of_job(Nodes(SNAPSHOT, job="a", others=1), ["gpu001"], 0.0)
+    assert not placed.unplaced
+
+
+@pytest.mark.parametrize(
+    ("onset", "others", "now", "cause"),
+    [
+        (2900.0, 0, 3100.0, True),
+        (2900.0, 1, 90_000.0, True),
+        (5000.0, 0, 5100.0, False),  # after the job
+        (None, 0, 3100.0, True),
+        (None, 0, 90_000.0, False),
+        (None, 1, 3100.0, False),  # another job's by now
+    ],
+)
+def test_what_came_after_the_job_did_not_end_it(
+    onset: Optional[float], others: int, now: float, cause: bool
+) -> None:
+    end = Nodes(Snapshot(SNAPSHOT.nodes, now), job="a", ended=3000.0, others=others)
+    fault = shown("gpu-memory-error", host="gpu001", gpu=3, onset=onset)
+    case = verdict.Case(observations=[fault], coverage=Coverage(2, 2), status="failed")
+    found = concluded(case, end, "", "")
+    assert (found.verdict.failure_class == "gpu-memory-error") is cause
+    assert [one.failure_class for one in found.diagnosis.findings] == ["gpu-memory-error"]
+
+
+def test_a_kernel_event_older_than_the_job_explains_nothing_of_it() -> None:
+    old = Finding("gpu-memory-error", host="gpu001", onset=50.0, explanation=f"x {ALL_OLD}")
+    new = Finding("gpu-memory-error", host="gpu002", onset=950.0, explanation="x")
+    first, second = nodes.observed(Diagnosis([old, new], [], Coverage(2, 2)))
+    assert (first.before_job, second.before_job) == (True, False)
+    hang = told("rccl-hang", onset=1000.0)
+    assert explained(first, hang, status="hanging").verdict.failure_class == "rccl-hang"
+    assert explained(second, hang, status="hanging").verdict.failure_class == "gpu-memory-error"
+
+
 def test_coverage_counts_each_node_once() -> None:
     probed = Coverage(3, 2, (Blind("gpu003", "timeout"),))
     silent = HostUnread("", "q", Status.TIMEOUT, "slow")
@@ -260,6 +351,34 @@ def test_a_job_that_is_named_may_have_ended() -> None:
     assert found is not None and (found.id, found.alive) == ("b", False)
     assert ray_job.named(jobs, "c") is None
     assert ray_job.named(jobs, str(OURS["submission_id"])) is None
+
+
+def test_a_cluster_whose_last_job_failed_or_whose_job_waits_is_not_idle() -> None:
+    failed = {**job("a", "FAILED"), "end_time": 9000}
+    well = {**job("b", "SUCCEEDED"), "end_time": 5000}
+    last = ray_job.running([well, failed, OURS])
+    assert not last.idle and last.alive is None and "a, failed" in last.why
+    assert ray_job.running([well | {"end_time": 10_000}, failed]).idle
+    waiting = ray_job.running([job("c", "PENDING"), well])
+    assert not waiting.idle and "c waits" in waiting.why
+
+
+def test_a_job_that_began_after_the_log_ended_is_another_one() -> None:
+    jobs = [{**job("a"), "start_time": 50_000_000}, OURS]
+    other, note = ray_job.beside(jobs, 10_000.0, 60_000.0)
+    assert (other.alive, other.start, other.end, other.others) == (None, None, 10_000.0, 1)
+    assert "another one" in note
+    same, note = ray_job.beside(jobs, 49_990.0, 60_000.0)
+    assert (same.alive, same.start, note) == (True, 50_000.0, "")
+    two, note = ray_job.beside([*jobs, job("b")], 49_990.0, 60_000.0)
+    assert two.alive is None and "2 jobs run" in note
+
+
+def test_an_ended_job_has_the_times_that_ray_gives() -> None:
+    times = {"start_time": 1000, "end_time": 2000}
+    found = ray_job.named([{**job("a", "FAILED"), **times}, job("b")], "a")
+    assert found is not None
+    assert (found.start, found.end, found.others) == (1.0, 2.0, 1)
 
 
 # ---- whose server

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from raydiag.cluster import jobs_api
-from raydiag.cluster.jobs_api import JobsApi
+from raydiag.cluster.jobs_api import JobsApi, Printed
 from raydiag.errors import AuthenticationFailed, CannotRun
 from raydiag.model import Actor
 from tests.fake_dashboard import SESSION, FakeDashboard, Reply
@@ -104,6 +104,57 @@ def test_log(dashboard: FakeDashboard) -> None:
     api = JobsApi(dashboard.url)
     dashboard.overrides["GET JOB/logs"] = Reply(body=json.dumps({"logs": "one\ntwo\n"}))
     assert api.logs("raydiag-1") == "one\ntwo\n"
+
+
+STATE = "GET /api/v0/logs/file"
+
+
+@pytest.fixture
+def printing(dashboard: FakeDashboard) -> FakeDashboard:
+    """It knows on which node the job's driver runs."""
+    dashboard.overrides["GET JOB/"] = Reply(body='{"driver_node_id": "ab12"}')
+    return dashboard
+
+
+def test_what_a_job_printed_comes_line_by_line_from_its_end(printing: FakeDashboard) -> None:
+    printing.overrides[STATE] = Reply(body="one\ntwo\n")
+    assert JobsApi(printing.url).printed("llama") == Printed("one\ntwo\n")
+
+
+def test_the_end_of_a_long_log_is_told_as_such(
+    printing: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "_LOG_LINES", 3)
+    printing.overrides[STATE] = Reply(body="one\ntwo\nthree\n")
+    printed = JobsApi(printing.url).printed("llama")
+    assert printed.text == "one\ntwo\nthree\n"
+    assert "last 3 lines" in printed.why
+
+
+def test_an_older_ray_gives_all_of_a_log(printing: FakeDashboard) -> None:
+    printing.overrides[STATE] = Reply(500, body="no submission_id here")
+    printing.overrides["GET JOB/logs"] = Reply(body='{"logs": "one\\n"}')
+    assert JobsApi(printing.url).printed("llama") == Printed("one\n")
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_log_that_is_too_long_is_not_taken_for_all_of_it(
+    printing: FakeDashboard, monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    monkeypatch.setattr(jobs_api, "_LOG_BYTES", 1000)
+    body = json.dumps({"logs": "x" * 5000})
+    printing.overrides[STATE] = Reply(500) if old else Reply(body=body)
+    printing.overrides["GET JOB/logs"] = Reply(body=body)
+    printed = JobsApi(printing.url).printed("llama")
+    assert printed.text == ""
+    assert "name its directory" in printed.why
+
+
+def test_a_log_that_is_not_given_is_told_so(printing: FakeDashboard) -> None:
+    for route in (STATE, "GET JOB/logs"):
+        printing.overrides[route] = Reply(500, body="agent is gone")
+    printed = JobsApi(printing.url).printed("llama")
+    assert printed.text == "" and "does not give its log" in printed.why
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,7 @@ def _once(arguments: argparse.Namespace) -> int:
     from raydiag.exporter import main
 
     with _Spoken() as spoken:
+        main.be_nice()
         page = main.collect_once(_settings(arguments), spoken.dated)
     options.write_report([page], None)
     return 0

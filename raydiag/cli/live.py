@@ -17,14 +17,16 @@ from raydiag.cli import options, reach, triage
 from raydiag.errors import CannotRun
 
 if TYPE_CHECKING:
-    from raydiag.cluster.submission import Cluster
     from raydiag.cluster.ray_job import RayJob
+    from raydiag.cluster.submission import Cluster
     from raydiag.job import Examined, Nodes
     from raydiag.joblog.facts import JobFacts
     from raydiag.model import HostUnread
     from raydiag.triage.verdict import Moment
 
 _PROBE_DEADLINE_S = 30.0
+_MOST_OF_NAME = 200  # characters; a file name takes no more than 255 bytes
+_SEARCH_S = 40.0  # for a server on the head, one forward after the other
 _NO_JOB = "no job was named"
 
 
@@ -37,6 +39,7 @@ class _Found:
     job: Optional[RayJob] = None
     nodes: Optional[Nodes] = None
     unread: tuple[HostUnread, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def wanted(arguments: argparse.Namespace) -> bool:
@@ -66,6 +69,7 @@ def examined(arguments: argparse.Namespace, progress: options.Progress) -> Exami
             no_log=found.no_log,
             nodes=found.nodes,
             unread=found.unread,
+            notes=() if found.nodes is not None else found.notes,
         )
         return examine(found.facts, moment, request)
 
@@ -90,18 +94,27 @@ def _cluster(
     """Nodes and log; a cluster that is not there is told where there is something else to read."""
     from raydiag.model import HostUnread, Status
 
+    found = None
     try:
         api, address = stack.enter_context(reach.cluster(arguments, progress))
         jobs = api.jobs()
         found = _log(arguments, api, jobs, progress)
         nodes = _probed(found, api, address, progress, stack)
     except CannotRun as error:
-        if arguments.job is None and arguments.prometheus is None:
-            raise CannotRun(f"{error}; or name a job's directory, log or id") from None
+        if found is None:
+            if arguments.job is None and arguments.prometheus is None:
+                raise CannotRun(f"{error}; or name a job's directory, log or id") from None
+            found = _log_of(arguments, progress)
+        elif found.no_log and arguments.prometheus is None:
+            raise
         source = arguments.ssh or arguments.address or "the cluster"
-        found = _log_of(arguments, progress)
-        return replace(found, unread=(HostUnread("", source, Status.ERROR, str(error)),))
-    return replace(found, nodes=nodes)
+        lost = HostUnread("", source, Status.ERROR, str(error))
+        return replace(found, unread=(*found.unread, lost))
+    return replace(found, nodes=replace(nodes, jobs=_ids(jobs)))
+
+
+def _ids(jobs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(str(one["submission_id"]) for one in jobs if one.get("submission_id"))
 
 
 def _log_of(arguments: argparse.Namespace, progress: options.Progress) -> _Found:
@@ -123,22 +136,34 @@ def _log(
     """Of the job that is named, or of the only one that runs: what its driver has printed."""
     from raydiag.cluster import ray_job
     from raydiag.joblog.facts import Resolved
+    from raydiag.model import HostUnread, Status
 
     job = ray_job.named(jobs, arguments.job) if arguments.job else ray_job.running(jobs)
     if job is None:
-        return replace(_log_of(arguments, progress), job=ray_job.running(jobs))
+        found = _log_of(arguments, progress)
+        job, note = ray_job.beside(jobs, _written(found.facts), time.time())
+        return replace(found, job=job, notes=(note,) if note else ())
     if not job.id:
         return _Found(without_log("the cluster"), job.why, job)
     progress.say(f"reading what {job.id} has printed ...")
-    text = api.logs(job.id)
-    if not text.strip():
-        why = f"Ray has no output of job {job.id}"
-        return _Found(without_log(job.id), why, job)
-    name = f"{job.id}.log"
+    printed = api.printed(job.id)
+    if not printed.text.strip():
+        missing = without_log(job.id)
+        why = printed.why or f"Ray has no output of job {job.id}"
+        lost = (HostUnread("", f"{job.id}.log", Status.ERROR, printed.why),) if printed.why else ()
+        return _Found(missing, why, job, unread=lost)
+    name = f"{job.id[:_MOST_OF_NAME]}.log".replace("/", "_")
     with tempfile.TemporaryDirectory(prefix="raydiag-") as place, _inside(place):
         # Read from there, so that the log goes by its own name and not by that of a copy.
-        Path(name).write_text(text, encoding="utf-8", errors="replace")
-        return _Found(_read(Resolved(job.id, job.id, None, None, (name,))), job=job)
+        Path(name).write_text(printed.text, encoding="utf-8", errors="replace")
+        facts = _read(Resolved(job.id, job.id, None, None, (name,)))
+        return _Found(facts, job=job, notes=(printed.why,) if printed.why else ())
+
+
+def _written(facts: JobFacts) -> Optional[float]:
+    """When the job last wrote anything that is seen here."""
+    times = [one.mtime for one in facts.files if one.mtime is not None]
+    return max(times, default=None)
 
 
 @contextlib.contextmanager
@@ -171,17 +196,22 @@ def _probed(
     )
     snapshot = reach.snapshot(collected, api, whole_cluster=True)
     job = found.job
-    named = job.id if job is not None else ""
+    if job is None:
+        return Nodes(snapshot, collected.cluster)
+    if job.start is not None or job.end is not None:
+        # That of the job that is meant, not of whatever else runs.
+        snapshot = replace(snapshot, job_start=job.start)
     # A job whose directory is named is asked about, whether Ray knows it or not.
-    idle = job is not None and job.idle and bool(found.no_log)
-    return Nodes(snapshot, collected.cluster, named, idle)
+    idle = job.idle and bool(found.no_log)
+    return Nodes(snapshot, collected.cluster, job.id, idle, job.end, job.others, notes=found.notes)
 
 
 def _moment(arguments: argparse.Namespace, found: _Found) -> Moment:
     """As for a directory; whether the job lives Ray knows, where nobody else does."""
     moment = triage.when(found.facts, arguments)
     job = found.job
-    if moment.alive is None and job is not None and arguments.now is None:
+    known = job is not None and job.alive is not None
+    if moment.alive is None and job is not None and known and arguments.now is None:
         return replace(moment, alive=job.alive, source="Ray's Jobs API")
     if moment.now is None:
         return replace(moment, now=time.time())
@@ -204,17 +234,23 @@ def _metrics(
     if named is None and found.nodes is None:
         return None, "", "the cluster was not reached"
     if arguments.ssh is not None:
-        return _through_ssh(arguments, hosts, ports, progress, stack)
+        return _through_ssh(arguments, found, ports, progress, stack)
     if named is not None:
         return named, "", ""
     progress.say("looking for the metrics ...")
+    data = _data(found)
+    if data is not None:
+        # The job's own, or none: whoever else watches these nodes may have seen other jobs alone.
+        return live.find(data, ports), "", _none("this machine's", ports)
+    url = live.find_watching(hosts, ports)
+    return url, "", "" if url is not None else _none("this machine's", ports)
+
+
+def _data(found: _Found) -> Optional[Path]:
+    """Where the job's metrics are stored; None where that is not here."""
     place = found.facts.resolved.job_dir
     data = Path(place) / "prometheus" if place else None
-    url = live.find(data, ports) if data is not None and data.is_dir() else None
-    url = url or live.find_watching(hosts, ports)
-    if url is not None:
-        return url, "", ""
-    return None, "", _none("this machine's", ports)
+    return data if data is not None and data.is_dir() else None
 
 
 def _hosts(found: _Found) -> list[str]:
@@ -234,7 +270,7 @@ def _none(whose: str, ports: Sequence[int]) -> str:
 
 def _through_ssh(
     arguments: argparse.Namespace,
-    hosts: Sequence[str],
+    found: _Found,
     ports: Sequence[int],
     progress: options.Progress,
     stack: contextlib.ExitStack,
@@ -248,14 +284,28 @@ def _through_ssh(
     if arguments.prometheus is not None:
         named = arguments.prometheus
         seen = named if urlsplit(named).scheme else f"http://{named}"
-        forward = stack.enter_context(ssh.forward(way, seen))
+        try:
+            forward = stack.enter_context(ssh.forward(way, seen))
+        except CannotRun as error:
+            if found.nodes is None and found.no_log:
+                raise
+            return None, "", f"{seen} of {login} is not reached: {error}"
         return forward.url, f"{seen} of {login}", ""
+    data, hosts = _data(found), _hosts(found)
+    limit = time.monotonic() + _SEARCH_S
     for port in dict.fromkeys([*ports, *live.USUAL]):
         seen = f"http://127.0.0.1:{port}"
         progress.say(f"looking for the metrics on {login}, port {port} ...")
+        if time.monotonic() > limit:
+            why = f"{login} took too long to be asked for a Prometheus: name one with --prometheus"
+            return None, "", why
         with contextlib.ExitStack() as attempt:
-            forward = attempt.enter_context(ssh.forward(way, seen))
-            if live.watches(forward.url, hosts):
+            try:
+                forward = attempt.enter_context(ssh.forward(way, seen))
+            except CannotRun as error:
+                return None, "", f"{login} is no longer reached: {error}"
+            own = data is None or live.stores_in(forward.url, data)
+            if own and live.watches(forward.url, hosts):
                 stack.enter_context(attempt.pop_all())
                 return forward.url, f"{seen} of {login}", ""
     return None, "", _none(f"{login}'s", ports)

@@ -7,13 +7,15 @@ Source: Ray's `dashboard/modules/job` and `dashboard/modules/state`; checked on 
 from __future__ import annotations
 
 import ipaddress
+import json
 import math
 import os
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import requests
 
@@ -25,6 +27,17 @@ TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 SUBMISSION_PREFIX = "raydiag-"
 _AGENT_START_S = 20.0
 _TIMEOUT_S = (5.0, 30.0)  # connect, read
+_LOG_LINES = 100_000
+_LOG_BYTES = 64 << 20
+_LOG_S = 30.0
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a job has printed; `why` is set where that is not all."""
+
+    text: str = ""
+    why: str = ""
 
 
 class JobsApi:
@@ -82,6 +95,53 @@ class JobsApi:
             return str(self._call("GET", f"/api/jobs/{submission_id}/logs").get("logs") or "")
         except CannotRun:
             return ""
+
+    def printed(self, submission_id: str) -> Printed:
+        """What somebody's job has printed: all of a log that is not too long, else its end.
+
+        Its end is asked for first: for all of it the cluster itself reads the file as a whole.
+        """
+        limit = time.monotonic() + _LOG_S
+        try:
+            node = str(self.job(submission_id).get("driver_node_id") or "")
+            name = f"job-driver-{submission_id}.log"
+            asked = {"node_id": node, "filename": name, "lines": _LOG_LINES, "format": "text"}
+            path = f"/api/v0/logs/file?{urlencode(asked)}"
+            status, body, whole = self._streamed(path, limit) if node else (0, b"", True)
+            if status == 200:
+                return _end_of(body, whole)
+        except CannotRun as error:
+            if time.monotonic() > limit:
+                return Printed(why=f"Ray does not give its log: {error}")
+        path = f"/api/jobs/{quote(submission_id, safe='')}/logs"
+        try:
+            status, body, whole = self._streamed(path, limit)
+            if not whole:
+                return Printed(
+                    why=f"its log is longer than {_LOG_BYTES >> 20} MiB, or did not come "
+                    f"within {_LOG_S:.0f} s: name its directory"
+                )
+            return (
+                Printed(str(json.loads(body).get("logs") or ""))
+                if status == 200
+                else Printed(why=f"Ray does not give its log: HTTP {status}")
+            )
+        except (CannotRun, ValueError, AttributeError) as error:
+            return Printed(why=f"Ray does not give its log: {error}")
+
+    def _streamed(self, path: str, limit: float) -> tuple[int, bytes, bool]:
+        """Status, body, and whether that is all of it: no more than `_LOG_BYTES`, and in time."""
+        parts, size = [], 0
+        try:
+            with self._send("GET", path, stream=True) as reply:
+                for chunk in reply.iter_content(1 << 16):
+                    parts.append(chunk)
+                    size += len(chunk)
+                    if size > _LOG_BYTES or time.monotonic() > limit:
+                        return reply.status_code, b"".join(parts), False
+                return reply.status_code, b"".join(parts), True
+        except requests.exceptions.RequestException as error:
+            raise CannotRun(f"{self._place}: broken off: {_cause(error)}") from None
 
     def stop(self, submission_id: str) -> None:
         """Stop a job of ours; any other is refused."""
@@ -176,6 +236,18 @@ class JobsApi:
             f"{self._place} answers, but {path} is not that of a Ray dashboard: "
             "give the dashboard's URL with --address"
         )
+
+
+def _end_of(body: bytes, whole: bool) -> Printed:
+    """The last lines of a log; where they may not be all, that is said."""
+    if not whole:
+        why = f"its log did not come within {_LOG_S:.0f} s and {_LOG_BYTES >> 20} MiB"
+        return Printed(why=f"{why}: name its directory")
+    lines = body.count(b"\n")
+    text = body.decode("utf-8", "replace")
+    if lines < _LOG_LINES - 1:
+        return Printed(text)
+    return Printed(text, f"of a long log the last {_LOG_LINES} lines were read, without its start")
 
 
 def _cause(error: BaseException) -> str:

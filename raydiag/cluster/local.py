@@ -27,6 +27,7 @@ import psutil
 
 from raydiag import confinement
 from raydiag.cluster.interrupts import undisturbed
+from raydiag.cluster.jobs_api import Printed
 from raydiag.errors import CannotRun
 from raydiag.model import Actor
 
@@ -80,6 +81,10 @@ class LocalRay:
     def logs(self, submission_id: str) -> str:
         """Everything the job has printed so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def printed(self, submission_id: str) -> Printed:
+        """As `logs`."""
+        return Printed(self.logs(submission_id))
 
     def stop(self, submission_id: str) -> None:
         """End the job; it is a child of ours."""

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from raydiag.cluster.jobs_api import TERMINAL, is_ours
 
 _NAMED = 5
+_QUIET_S = 600.0  # a log may be opened, and then stay empty while the cluster comes up
 
 
 @dataclass(frozen=True)
@@ -17,32 +18,89 @@ class RayJob:
 
     id: str = ""  # submission id
     alive: Optional[bool] = None  # that it runs, or any job where none is meant; None: unknown
-    idle: bool = False  # no job runs at all
+    idle: bool = False  # no job runs at all, and the last one did not fail
     why: str = ""  # set without an id
+    start: Optional[float] = None  # Unix s
+    end: Optional[float] = None
+    others: int = 0  # jobs that run besides
 
 
 def named(jobs: Sequence[Mapping[str, Any]], asked: str) -> Optional[RayJob]:
     """The job of that submission id, ended or not; None without one."""
     for job in jobs:
         if job.get("submission_id") == asked and not is_ours(job):
-            return RayJob(asked, job.get("status") not in TERMINAL)
+            alive = job.get("status") not in TERMINAL
+            others = [one for one in _running(jobs) if one is not job]
+            end = None if alive else _seconds(job, "end_time")
+            return RayJob(
+                asked, alive, start=_seconds(job, "start_time"), end=end, others=len(others)
+            )
     return None
+
+
+def beside(
+    jobs: Sequence[Mapping[str, Any]], written: Optional[float], now: float
+) -> tuple[RayJob, str]:
+    """What Ray says of a job whose files are named, last written to at `written`; and a note.
+
+    A job that began long after that is another one, and what nodes do now tells nothing of this.
+    """
+    found = _running(jobs)
+    starts = [start for start in (_seconds(one, "start_time") for one in found) if start]
+    dated = bool(found) and written is not None and len(starts) == len(found)
+    if dated and written is not None and min(starts) > written + _QUIET_S:
+        note = (
+            "the job that runs in this cluster began after this one's log was last written to, so "
+            "it is another one"
+        )
+        return RayJob(end=min(written, now), others=len(found)), note
+    if len(found) == 1:
+        return RayJob(alive=True, start=_seconds(found[0], "start_time")), ""
+    if found:
+        return RayJob(others=len(found)), f"{len(found)} jobs run in this cluster"
+    return RayJob(idle=True), ""
 
 
 def running(jobs: Sequence[Mapping[str, Any]]) -> RayJob:
     """The only job that runs. Which of several is meant is not guessed."""
-    found = [job for job in jobs if job.get("status") == "RUNNING" and not is_ours(job)]
+    found = _running(jobs)
     if not found:
-        return RayJob(idle=True, why="no job runs in this cluster")
+        return _without(jobs)
     if len(found) > 1:
         listed = ", ".join(_listed(found))
-        return RayJob(alive=True, why=f"{len(found)} jobs run ({listed}): name one of them")
+        why = f"{len(found)} jobs run ({listed}): name one of them"
+        return RayJob(alive=True, why=why, others=len(found))
     (only,) = found
     submission = str(only.get("submission_id") or "")
     if not submission:
         why = f"job {only.get('job_id')} was not submitted through Ray, which keeps no log of it"
         return RayJob(alive=True, why=f"{why}: name its directory")
-    return RayJob(submission, True)
+    return RayJob(submission, True, start=_seconds(only, "start_time"))
+
+
+def _running(jobs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [job for job in jobs if job.get("status") == "RUNNING" and not is_ours(job)]
+
+
+def _without(jobs: Sequence[Mapping[str, Any]]) -> RayJob:
+    """Where none runs. One that waits, or that has failed just now, is not idleness."""
+    own = [job for job in jobs if not is_ours(job)]
+    waiting = [job for job in own if job.get("status") == "PENDING"]
+    if waiting:
+        why = f"no job runs, and {', '.join(_listed(waiting))} waits to start (PENDING)"
+        return RayJob(why=f"{why}: name it")
+    ended = [job for job in own if job.get("status") in TERMINAL and _seconds(job, "end_time")]
+    last = max(ended, key=lambda job: float(job["end_time"]), default=None)
+    if last is not None and last.get("status") == "FAILED":
+        (name,) = _listed([last])
+        return RayJob(why=f"no job runs, and the last one, {name}, failed: name it")
+    return RayJob(idle=True, why="no job runs in this cluster")
+
+
+def _seconds(job: Mapping[str, Any], key: str) -> Optional[float]:
+    """Ray gives milliseconds, and 0 or nothing where it has no time."""
+    value = job.get(key)
+    return float(value) / 1000 if isinstance(value, (int, float)) and value > 0 else None
 
 
 def _listed(jobs: Iterable[Mapping[str, Any]]) -> list[str]:

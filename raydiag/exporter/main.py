@@ -115,7 +115,7 @@ def run(settings: Settings, log: Log) -> int:
     1 when the server has ended. Raises UsageError and CannotRun before anything is served.
     """
     supervise.end_with_watchdog()
-    _be_nice()
+    be_nice()
     exporter = Exporter(settings, log)
     tls = settings.tls
     context = tls_context(tls.certificate, tls.key, tls.client_ca) if tls else None
@@ -144,7 +144,6 @@ def run(settings: Settings, log: Log) -> int:
 
 def collect_once(settings: Settings, log: Log) -> str:
     """One cycle of all plugins, as text; state is read and not written."""
-    _be_nice()
     exporter = Exporter(settings, log, keep_state=False)
     signals = Signals()
     try:
@@ -212,7 +211,8 @@ def _foreign(settings: Settings) -> Optional[Foreign]:
     return Foreign(settings.plugin_directories, label, plugins.names(), root)
 
 
-def _be_nice() -> None:
+def be_nice() -> None:
+    """Give way to training for good."""
     with suppress(OSError):
         os.nice(_NICE)
 

@@ -7,7 +7,7 @@ a live cluster what its nodes show comes on top, and log or metrics may be missi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
@@ -19,7 +19,7 @@ from raydiag.job.joined import joined
 from raydiag.job.metrics import Metrics, Request, Seen, look
 from raydiag.job.nodes import Nodes
 from raydiag.joblog.facts import JobFacts
-from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Status
+from raydiag.model import Blind, Coverage, Diagnosis, Finding, HostUnread, Status
 from raydiag.playbooks.observed import Observation, RuledOut
 from raydiag.triage.verdict import JobStatus, Moment
 from raydiag.triage.verdict import Verdict as Triage
@@ -59,7 +59,8 @@ def examine(facts: JobFacts, moment: Moment, request: Request) -> Examined:
     seen = look(facts, judged, moment, request)
     case = _case(judged, seen, moment, request, probed)
     explained = concluded(case, request.nodes, request.no_log, seen.log_only)
-    notes = (*judged.notes, *seen.notes, *(request.nodes.notes if request.nodes else ()))
+    of_nodes = request.nodes.notes if request.nodes is not None else ()
+    notes = (*judged.notes, *seen.notes, *request.notes, *of_nodes)
     return Examined(
         judged,
         case,
@@ -81,7 +82,8 @@ def _case(
     told = [*_told(judged, seen, status), *seen.observations]
     coverage = _coverage(judged, seen, request)
     if probed is not None and request.nodes is not None:
-        told, coverage = _with_nodes(told, coverage, seen, request.nodes, probed)
+        missing = _nodes.absent(request.nodes, request.nodelist)
+        told, coverage = _with_nodes(told, coverage, seen, request.nodes, probed, missing)
     idle = request.nodes is not None and request.nodes.idle and status == "unknown"
     progress = judged.progress
     return verdict.Case(
@@ -98,12 +100,17 @@ def _case(
 
 
 def _with_nodes(
-    told: list[Observation], coverage: Coverage, seen: Seen, own: Nodes, probed: Diagnosis
+    told: list[Observation],
+    coverage: Coverage,
+    seen: Seen,
+    own: Nodes,
+    probed: Diagnosis,
+    missing: Sequence[Blind],
 ) -> tuple[list[Observation], Coverage]:
     """With what the nodes themselves show, and where they contradict."""
     at_odds = tuple(contradictions(told, own.snapshot))
     coverage = replace(coverage, unread=(*coverage.unread, *at_odds))
-    whole = _nodes.coverage(probed.coverage, seen.coverage, coverage, own.hosts)
+    whole = _nodes.coverage(probed.coverage, seen.coverage, coverage, own.hosts, missing)
     return joined(told, list(_nodes.observed(probed)), own.snapshot), whole
 
 
@@ -118,7 +125,7 @@ def _probed(facts: JobFacts, request: Request) -> tuple[Request, Optional[Diagno
         item = HostUnread("", source, Status.NO_DATA, other)
         return replace(request, nodes=None, unread=(*request.unread, item)), None
     own = _nodes.of_job(request.nodes, nodelist, facts.first_time)
-    return replace(request, nodes=own), diagnosis.explain(own.snapshot)
+    return replace(request, nodes=own, nodelist=tuple(nodelist)), diagnosis.explain(own.snapshot)
 
 
 def _status(judged: Triage, seen: Seen, moment: Moment) -> str:
@@ -174,7 +181,8 @@ def _dated(finding: Finding, judged: Triage, seen: Seen) -> Finding:
 def _ruled_out(judged: Triage, seen: Seen, status: str) -> tuple[RuledOut, ...]:
     found = list(seen.metrics.outcome.ruled_out) if seen.metrics is not None else []
     if _refuted(judged, status):
-        found.append(RuledOut("hang", "steps go on to the last sample of the metrics", "triage"))
+        sample = "sample of the metrics" if seen.metrics is not None else "one of the event file"
+        found.append(RuledOut("hang", f"steps go on to the last {sample}", "triage"))
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ from typing import Optional
 
 from raydiag import verdict
 from raydiag.diagnosis import filled
-from raydiag.job.nodes import PLAYBOOK, Nodes
+from raydiag.job.nodes import PLAYBOOK, Nodes, is_late
 from raydiag.model import Chain, Confidence, Diagnosis, Severity
 from raydiag.playbooks.observed import Observation
 from raydiag.verdict import Case, Explained, JobVerdict
@@ -20,19 +20,19 @@ _SICK = ("failed", "hanging")
 
 def concluded(case: Case, nodes: Optional[Nodes], no_log: str, no_metrics: str) -> Explained:
     """The verdict on all sources; `no_log` and `no_metrics` say why there are none."""
-    found = _explained(case) if nodes is not None else verdict.explain(case)
+    found = _explained(case, nodes) if nodes is not None else verdict.explain(case)
     if nodes is None and not no_log:
         return found
-    told = _modest(found)
+    told = _modest(found, nodes)
     if told.failure_class == verdict.HEALTHY:
         told = _well(told, case, nodes, no_log, no_metrics)
     return replace(found, verdict=told)
 
 
-def _explained(case: Case) -> Explained:
+def _explained(case: Case, nodes: Nodes) -> Explained:
     """Asides are the verdict only where nothing else is wrong."""
-    asides = [one for one in case.observations if _is_aside(one)]
-    rest = [one for one in case.observations if not _is_aside(one)]
+    asides = [one for one in case.observations if _is_aside(one, nodes)]
+    rest = [one for one in case.observations if not _is_aside(one, nodes)]
     found = verdict.explain(replace(case, observations=rest))
     wrong = any(one.severity is not Severity.INFO for one in found.diagnosis.findings)
     if not asides:
@@ -42,8 +42,10 @@ def _explained(case: Case) -> Explained:
     return _with(found, asides)
 
 
-def _is_aside(one: Observation) -> bool:
-    return one.playbook == PLAYBOOK and one.finding.failure_class in ASIDES
+def _is_aside(one: Observation, nodes: Nodes) -> bool:
+    if one.playbook != PLAYBOOK:
+        return False
+    return one.finding.failure_class in ASIDES or is_late(one.finding, nodes)
 
 
 def _with(found: Explained, asides: Iterable[Observation]) -> Explained:
@@ -59,14 +61,20 @@ def _with(found: Explained, asides: Iterable[Observation]) -> Explained:
     return replace(found, diagnosis=whole, observations=(*found.observations, *more))
 
 
-def _modest(found: Explained) -> JobVerdict:
-    """A fact without a date that is made the cause of something is a possible cause, no more."""
+def _modest(found: Explained, nodes: Optional[Nodes]) -> JobVerdict:
+    """A fact without a date that is made the cause of something is a possible cause, no more.
+
+    So is one of a node that may be of no concern to the job.
+    """
     chains = found.diagnosis.chains
     if not chains or chains[0].findings[0].failure_class != found.verdict.failure_class:
         return found.verdict
     root, *effects = chains[0].findings
     seen = next((one for one in found.observations if one.finding is root), None)
-    if not effects or root.onset is not None or seen is None or seen.playbook != PLAYBOOK:
+    if seen is None or seen.playbook != PLAYBOOK:
+        return found.verdict
+    unplaced = nodes is not None and nodes.unplaced
+    if not unplaced and (not effects or root.onset is not None):
         return found.verdict
     return replace(found.verdict, confidence=Confidence.POSSIBLE)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,8 @@ from raydiag.event_file import metric_name
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Evidence, Finding, HostUnread, Status, Window
 from raydiag.playbooks.answers import Answers
-from raydiag.playbooks.training import STEP, Training
+from raydiag.playbooks.masks import Steps
+from raydiag.playbooks.training import LOSS, STEP, Training
 from raydiag.tsdb import tfevents
 from raydiag.tsdb.series import Answer, Floats, Query, Series
 from raydiag.tsdb.tfevents import Events
@@ -32,6 +33,8 @@ _DIRECTORY = re.compile(r"Config param tensorboard_dir: (\S+)")
 _IN_CONTAINER = "/outputs/"
 _FLUSH_S = 300.0  # at the end: the file is flushed each two minutes, and the bridge comes later
 _SHOWN = 8
+_AGREE = 0.9  # share of the steps that both log and file have
+_LOSS_APART = 0.01  # logs print few decimals
 _ZONES_S = 14 * 3600.0
 
 
@@ -81,6 +84,28 @@ def read(facts: JobFacts, window: Optional[Window], alive: Optional[bool]) -> Ev
     if ended is None and window is not None and alive is not True:
         ended = window.end
     return tfevents.read([one for one in files if ended is None or one.created <= ended])
+
+
+def alone(events: Events, logged: Mapping[int, float]) -> Steps:
+    """Steps and their times where there are no metrics; none that the log, step: loss, refutes.
+
+    Only the last run counts: what it trained again after a restart, it wrote again.
+    """
+    steps, times = events.steps, events.times
+    loss = next((one for tag, one in events.scalars.items() if metric_name(tag) == LOSS), None)
+    if logged and loss is not None:
+        both = [
+            abs(float(value) - logged[int(step)]) <= _LOSS_APART * max(1.0, abs(float(value)))
+            for step, value in zip(loss.steps, loss.values, strict=True)
+            if int(step) in logged
+        ]
+        if not both or sum(both) < _AGREE * len(both):
+            return Steps()
+    if not steps.size:
+        return Steps()
+    back = np.flatnonzero(np.diff(times) <= 0)
+    first = int(back[-1]) + 1 if back.size else 0
+    return Steps(steps[first:], times[first:])
 
 
 def _places(facts: JobFacts) -> Iterator[Path]:

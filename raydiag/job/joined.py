@@ -44,7 +44,8 @@ def _is_sight(sight: Observation, of: Observation) -> bool:
     if one.host is None or one.host != other.host:
         return False
     if one.onset is None or other.onset is None:
-        return other.failure_class == "node-death"  # a node that is gone has no second reason
+        # A node that is gone has no second reason; one that came back may be lost anew.
+        return other.failure_class == "node-death" and not of.recovered
     moments = (other.onset, float(of.facts.get("kill_time", other.onset)))
     return min(moments) - _NEAR_S <= one.onset <= max(moments) + _NEAR_S
 

@@ -38,6 +38,10 @@ from raydiag.tsdb.stack_logs import StackLogs
 from raydiag.verdict.causes import SYMPTOMS
 
 DEADLINE_S = 120.0  # for all questions together
+_LONGEST_S = 30.0  # for one question
+_ROUNDS = 6  # that a server which stalls can make last so long, one after the other
+_RECENT_S = 3600.0
+_TAIL_S = 60.0  # of samples after the end that Ray tells
 _FRESH_S = 300.0  # samples that are no older may be of a job that lives
 # Classes that only a host's exporter tells of: while it repeats itself, it tells nothing.
 _OF_EXPORTERS = SYMPTOMS | {"straggler", "thermal-throttling", "storage-stall"}
@@ -60,6 +64,8 @@ class Request:
     no_log: str = ""  # why there is no log
     nodes: Optional[Nodes] = None  # of the live cluster, where they were asked
     unread: tuple[HostUnread, ...] = ()  # what could not be reached before all this
+    nodelist: tuple[str, ...] = ()  # of the job, as its log says
+    notes: tuple[str, ...] = ()
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -95,7 +101,32 @@ class Seen:
 
 
 def look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> Seen:
-    """The metrics, as far as they can be had."""
+    """The metrics, as far as they can be had; without any, the steps of the event file."""
+    seen = _look(facts, judged, moment, request)
+    if seen.metrics is not None or request.no_log:
+        return seen
+    events = event_files.read(facts, None, moment.alive)
+    seen.unread += [HostUnread("", one.source, one.status, one.reason) for one in events.unread]
+    told = logged(facts)
+    losses = {s: x for s, x in zip(told.steps, told.losses, strict=True) if np.isfinite(x)}
+    steps = event_files.alone(events, losses)
+    if not len(steps) or steps.last_at is None:
+        return seen
+    seen.steps = steps
+    seen.notes.append(
+        f"there are no metrics: that step {steps.last} was the last, and when, is told by "
+        f"{events.files[-1]}"
+    )
+    ended = facts.summary.time if facts.summary is not None else None
+    now = facts.last_time if moment.log_end else moment.now
+    end = ended if ended is not None else now
+    if end is not None:
+        seen.window = Window(float(steps.ended_at[0]), max(end, steps.last_at))
+    return seen
+
+
+def _look(facts: JobFacts, judged: Triage, moment: Moment, request: Request) -> Seen:
+    """The metrics."""
     seen = Seen()
     directory = facts.resolved.job_dir
     data = Path(directory) / "prometheus" if directory else None
@@ -136,7 +167,7 @@ def _from_directory(
     facts: JobFacts, judged: Triage, moment: Moment, request: Request, why: str
 ) -> Seen:
     """Where the server that was named answers with nonsense."""
-    seen = look(facts, judged, moment, replace(request, prometheus=None, connection=None))
+    seen = _look(facts, judged, moment, replace(request, prometheus=None, connection=None))
     seen.notes.insert(0, f"{why}: the job's directory was read instead")
     return seen
 
@@ -153,7 +184,7 @@ def _opened(directory: Optional[str], request: Request, seen: Seen) -> Iterator[
         return
     if request.prometheus is not None:
         try:
-            live = connect(request.prometheus)
+            live = connect(request.prometheus, min(_LONGEST_S, request.deadline_s / _ROUNDS))
         except CannotRun as error:
             if directory is None or not (Path(directory) / "prometheus").is_dir():
                 raise
@@ -193,8 +224,8 @@ def _ask(
     hosts = facts.header.nodelist or request.hosts
     addresses = request.nodes.addresses if request.nodes is not None else {}
     request.say("looking at what the metrics hold ...")
-    since = _since(connection, moment, now, request)
-    found = discover(connection, now, hosts, facts.header.nnodes, addresses, since)
+    start = since(connection, moment, now, request)
+    found = discover(connection, now, hosts, facts.header.nnodes, addresses, start)
     seen.unread += [HostUnread("", u.source, u.status, u.reason) for u in found.unread]
     failed = [one for one in connection.client.asked if one.status is not Status.OK]
     if found.window is None and failed:
@@ -284,14 +315,18 @@ def _with_event_files(
     return event_files.filled(told, events, missing)
 
 
-def _since(
-    connection: Connection, moment: Moment, now: float, request: Request
-) -> Optional[Window]:
-    """Of a server that runs longer than the job, the time since Ray started the job."""
-    start = request.nodes.snapshot.job_start if request.nodes is not None else None
-    if not connection.live or not moment.alive or start is None or start >= now:
+def since(connection: Connection, moment: Moment, now: float, request: Request) -> Optional[Window]:
+    """Of a server that runs longer than the job, the time from when Ray started the job."""
+    if request.nodes is None:
         return None
-    return Window(start, now)
+    start, ended = request.nodes.snapshot.job_start, request.nodes.ended
+    if connection.live and start is None and request.no_log:
+        # Without a job the question is how the cluster is now, not how it ever was.
+        return Window(now - _RECENT_S, now)
+    over = request.nodes.job and ended is not None  # Ray itself knows both times
+    if not connection.live or start is None or start >= now or not (moment.alive or over):
+        return None
+    return Window(start, min(ended + _TAIL_S, now) if ended is not None else now)
 
 
 def _trained(context: Context, steps: Steps) -> Context:

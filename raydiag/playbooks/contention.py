@@ -12,8 +12,9 @@ from typing import Optional
 import numpy as np
 
 from raydiag.model import Confidence, Evidence, Severity, Window
+from raydiag.playbooks import write_back
 from raydiag.playbooks.answers import Table
-from raydiag.playbooks.context import BEFORE_JOB, GHOST, LOADED, WARM_UP
+from raydiag.playbooks.context import BEFORE_JOB, GHOST, LOADED, SAVE, WARM_UP, WRITE_BACK
 from raydiag.playbooks.observed import Record
 from raydiag.playbooks.questions import (
     BLOCKED,
@@ -67,8 +68,11 @@ class Slow:
 
 def check(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
     """One row for each metric of the list; findings for storage, CPU and foreign processes."""
-    _storage(scene, record)
-    _cpu(scene, record, slow)
+    unjudged = write_back.unjudged(scene.context, scene.trained)
+    if unjudged is not None:
+        _hidden(scene, record, unjudged)
+    _storage(scene, record, unjudged is not None)
+    _cpu(scene, record, slow, unjudged is not None)
     _neighbours(scene, record)
     _straggler(scene, record, slow)
     for group, question, metric in _LIST:
@@ -180,8 +184,23 @@ def _held(table: Table, row: Floats, floor: float) -> list[Span]:
     return [one for one in above(table, row, floor) if one.sustained]
 
 
-def _storage(scene: Scene, record: Record) -> None:
-    """Tasks that wait for storage outside saves, for minutes."""
+def _hidden(scene: Scene, record: Record, share: float) -> None:
+    """Says that saves leave next to nothing to judge storage and tasks by."""
+    text = f"saves and what they write back cover {100 * share:.0f} % of training"
+    text += ": a stall of storage or of a CPU in them could not be told from a save"
+    record.row("saves-everywhere", None, text, value=100 * share, unit="%", question="storage")
+    record.observe(
+        "saves-everywhere",
+        "checkpoint-effect",
+        [Evidence(scene.answers.promql("storage"), text, 100 * share)],
+        confidence=Confidence.POSSIBLE,
+        severity=Severity.INFO,
+        symptom=True,
+    )
+
+
+def _storage(scene: Scene, record: Record, hidden: bool) -> None:
+    """Tasks that wait for storage outside saves, for minutes. `hidden`: next to no such time."""
     if scene.undecided(record, "storage-stall", "storage"):
         return
     table = scene.without(scene.table("storage"), *LOADED, question="storage").pick(IO_FULL)
@@ -201,6 +220,7 @@ def _storage(scene: Scene, record: Record) -> None:
             close = _held(fine, row, STALL_PERCENT)
             if close:
                 onset, step = close[0].start, fine.step_s
+        onset = _stalled_in_save(scene, host, onset)
         waiting = blocked.pick(BLOCKED, [host]).between(span.start, span.end).values
         tasks = float(np.nanmax(waiting)) if waiting.size and not np.isnan(waiting).all() else 0.0
         place = "outside saves" if dated else "at times that may be of saves: no step is dated"
@@ -218,12 +238,29 @@ def _storage(scene: Scene, record: Record) -> None:
             recovered=scene.over(span),
             uncertainty_s=step,
         )
-    if not hits:
+    if not hits and hidden:
+        record.row("storage-stall", None, "next to no time outside saves", question="storage")
+    elif not hits:
         record.row("storage-stall", False, "no host waits for storage outside saves")
         record.rule_out("storage-stall", "I/O pressure stays low outside saves")
 
 
-def _cpu(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
+def _stalled_in_save(scene: Scene, host: str, seen: float) -> float:
+    """When storage stalled, also where that was in a save, of a host that no save loads usually."""
+    for _, row in scene.table("storage").pick(IO_FULL, [host]):
+        times = scene.table("storage").times
+        early = times < seen
+        saved = ~scene.context.judged(times, host, IO_FULL, SAVE, WRITE_BACK)
+        usual = middle(row[early & saved])
+        quiet = times[early & (row <= STALL_PERCENT)]  # NaN is not quiet either
+        if usual is None or usual > STALL_PERCENT / 4 or not quiet.size:
+            return seen
+        later = times[(times > quiet[-1]) & early & (row > STALL_PERCENT)]
+        return float(later[0]) if later.size else seen
+    return seen
+
+
+def _cpu(scene: Scene, record: Record, slow: Optional[Slow], hidden: bool) -> None:
     """More tasks than usual in steady training; a constant tax shows in a comparison only."""
     table = scene.steady("tasks").pick(RUNNING)
     if not len(table):
@@ -257,7 +294,9 @@ def _cpu(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
             recovered=scene.over(span),
             uncertainty_s=table.step_s,
         )
-    if not hits:
+    if not hits and hidden:
+        record.row("cpu-contention", None, "next to no time outside saves", question="tasks")
+    elif not hits:
         record.row("cpu-contention", False, "as many running tasks as usual", question="tasks")
         record.rule_out("cpu-contention", "the number of running tasks is steady on every host")
 

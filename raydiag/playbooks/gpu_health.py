@@ -214,7 +214,7 @@ def smoothed(row: Floats, step_s: float, over_s: float = SMOOTH_S) -> Floats:
         return np.where(counts >= _KNOWN * width, sums / counts, np.nan)
 
 
-def _width(step_s: float, over_s: float) -> int:
+def _width(step_s: float, over_s: float = SMOOTH_S) -> int:
     return max(1, round(over_s / step_s)) if step_s else 1
 
 
@@ -224,6 +224,20 @@ def _scatter(row: Floats) -> float:
     if known.size < 3:
         return 0.0
     return _TO_SIGMA * float(np.median(np.abs(np.diff(known)))) / math.sqrt(2.0)
+
+
+def _lasting(gaps: Floats, width: int) -> Floats:
+    """The least of so many averages in a row: what only one five minutes show has not stayed."""
+    if gaps.size < 2 * width:
+        return gaps
+    least: Floats = np.lib.stride_tricks.sliding_window_view(gaps, width).min(axis=1)
+    return least
+
+
+def _wander(means: Floats) -> float:
+    """Standard deviation of averages about their own level: power drifts, so they differ more
+    than independent samples would let them."""
+    return _TO_SIGMA * float(np.median(np.abs(means - np.median(means))))
 
 
 def spreads(steady: Table) -> dict[str, float]:
@@ -256,11 +270,15 @@ def _outlier(scene: Scene, each: Table, host: str) -> tuple[float, Optional[int]
     if not known.any():
         return 0.0, None, None
     gaps = means[:, known].max(axis=0) - means[:, known].min(axis=0)
+    gaps = _lasting(gaps, _width(each.step_s))
     at = int(np.argmax(gaps))
     odd = int(np.argmax(np.abs(means[:, known][:, at])))
     furthest = float(means[odd, known][at])
-    scatter = float(np.median([_scatter(row) for row in away]))
-    if abs(furthest) <= _CERTAIN * scatter / math.sqrt(_width(each.step_s, SMOOTH_S)):
+    chance = max(
+        float(np.median([_scatter(row) for row in away])) / math.sqrt(_width(each.step_s)),
+        float(np.median([_wander(row) for row in means[:, known]])),
+    )
+    if abs(furthest) <= _CERTAIN * chance:
         return 0.0, None, None
     sign = 1 if furthest > 0 else -1
     time = float(each.times[min(int(np.flatnonzero(known)[at]), each.times.size - 1)])

@@ -26,6 +26,7 @@ from raydiag.playbooks.context import (
 from raydiag.playbooks.context import Save as Told
 from raydiag.playbooks.questions import SCRAPE
 from raydiag.playbooks.training import STEP, Training
+from raydiag.playbooks.write_back import bounded
 from raydiag.tsdb.series import Floats, Series
 
 WARM_UP_STEPS = 5  # of a run: compilation and first use of everything
@@ -266,6 +267,8 @@ def of_job(
         replace(one, start=one.start - slack_s, end=one.end + slack_s)
         for one in saves(steps, period, job.async_saves, job.saves)
     ]
+    if steps.last_at is not None:
+        found = bounded(found, answers, float(steps.ended_at[0]), steps.last_at)
     found += outside_training(steps, job.start, job.end)
     for host, duration in scrape_durations(context, answers).items():
         power = _power(answers, host)

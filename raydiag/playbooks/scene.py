@@ -33,6 +33,7 @@ _LIMIT_SHARE = 0.5  # of the power limit, between waiting and training on every 
 _DEATH_S = 60.0
 _DEATH_SAMPLES = 5.0
 _FINAL = ("completed",)
+_HANGS = ("hang", "rccl-hang", "nccl-timeout")
 _OVER_S = 120.0
 _KEEPS_FAULTS = (
     "gpu-errors",
@@ -206,7 +207,9 @@ class Scene:
             end = min(end, self.job.crash_time)
         if time is None:
             return self._spinning(end, step)
-        if end - time <= self._patience_s(step):
+        # Where triage has judged it a hang, by more than the time, a save is no excuse any more.
+        saving = self._saves_next(step) and self.job.primary not in _HANGS
+        if end - time <= self._patience_s(saving):
             return None
         return Stall(time, end, step)
 
@@ -242,10 +245,10 @@ class Scene:
         period = self.job.checkpoint_period
         return step is not None and bool(period) and (step + 1) % (period or 1) == 0
 
-    def _patience_s(self, step: Optional[int]) -> float:
+    def _patience_s(self, saving: bool) -> float:
         each = self.training.step_time_s or self.job.step_time_s or 0.0
         patience = max(_STALL_STEPS * each, _STALL_S)
-        if self._saves_next(step):
+        if saving:
             longest = self.job.longest_save_s or 0.0
             patience = max(patience, _STALL_SAVES * longest, _STALL_SAVE_S)
         return patience

@@ -10,14 +10,26 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Optional
 
 from raydiag import nodeset
 from raydiag.errors import UsageError
+from raydiag.job.words import own_words
 from raydiag.render.names import Names
 from raydiag.tsdb import promql
 
-_PATH = re.compile(r"(?<![\w./:~-])(?:/[\w.@%+=,~-]+){2,}/?")
+_PATH = re.compile(
+    r"(?<![\w./:~-])(?:/[\w.@%+=,~-]+){2,}/?"
+    r"|(?<![\w.-])~[A-Za-z][\w.-]*(?:/[\w.@%+=,~-]+)+/?"
+    r"|(?<=\w:)(?:/[\w.@%+=,~-]+){2,}/?"  # behind the host of a file server
+    r"|(?<![\w.-])(?!https?:)[a-z][a-z0-9+]{1,9}://[^\s'\"<>(){},;]+",  # of an object store
+)
+# A job or a host may be called like one of raydiag's own words, which have to stay.
+_OWN_FIELDS = frozenset(
+    ("id", "kind", "playbook", "primary", "question", "row", "rule", "sampled", "stage")
+)
+_OWN_KEYS = frozenset(("cluster", "counts", "dashboards", "facts", "sights", "sources", "values"))
 _PUBLIC = re.compile(
     r"/(?:sys|proc|dev|usr|lib|lib64|opt|etc|bin|sbin|boot|run|var/log)/|/workspace/maxtext/"
 )
@@ -29,6 +41,8 @@ _NOTHING = ("", ".", "..", "/", "outputs", "tmp", "home", "data", "true", "false
 
 class JobNames(Names):
     """All names of one report, be it about several jobs."""
+
+    verbatim = Names.verbatim | _OWN_FIELDS
 
     def __init__(self, hosts: Iterable[str], everything: Any, numbered: bool = False) -> None:
         """`numbered`: an id by itself becomes a number, for reports that say "job" before it."""
@@ -75,11 +89,18 @@ class JobNames(Names):
     def _record(self, record: Any) -> Any:
         known = self._same.get(id(record))
         if known is None:
-            self._same[id(record)] = known = (record, super()._record(record))
+            told = super()._record(record)
+            for name in _OWN_KEYS:
+                held = getattr(record, name, None)
+                if isinstance(held, Mapping):
+                    told = replace(told, **{name: {k: self.value(v) for k, v in held.items()}})
+            self._same[id(record)] = known = (record, told)
         return known[1]
 
     def text(self, text: str) -> str:
         known = self._texts.get(text)
+        if known is None and text in own_words():
+            return text
         if known is None:
             plain = self._known_names().sub(self._literal, text)
             if plain in self._ids:
@@ -97,6 +118,7 @@ class JobNames(Names):
             for one in sorted(self._ids, key=len, reverse=True):
                 plain = re.escape(one)
                 parts.append(rf"\b(?P<job{len(parts)}>[Jj])ob[ _-]?{plain}(?![\w.]*\d)")
+                parts.append(rf"(?:(?<=StepId=)|(?<=STEP )){plain}(?=\.\w)")  # as Slurm says it
                 if len(one) >= _LONG_ID:
                     no_number = r"(?<![A-Za-z0-9])(?<!\d\.)(?<!step )(?<!step: )"
                     parts.append(rf"{no_number}{plain}(?![A-Za-z0-9]|\.\d)")
@@ -139,6 +161,14 @@ def hosts_of(tunnels: Iterable[str]) -> Iterator[str]:
         yield from re.findall(r":([A-Za-z][\w.-]*):\d+", text)
 
 
+def hosts_of_urls(texts: Iterable[str]) -> Iterator[str]:
+    """Machines that URLs and logins in a text name."""
+    for text in texts:
+        found = re.findall(r"https?://(?:[^\s/@]*@)?([A-Za-z][\w.-]*\w)", text)
+        found += re.findall(r"\w@([A-Za-z][\w.-]*\w)", text)
+        yield from (one for one in found if not one.isupper())  # as in --address http://HEAD:PORT
+
+
 def is_name(setting: str) -> bool:
     """Whether a setting's value is a name or a place."""
     tells = re.compile(r"(?:^|_| )(?:name|user|tag|alias|dir|directory|path|file|bucket)$")
@@ -157,4 +187,5 @@ def _stem(path: str) -> str:
 
 
 def _tells(text: str) -> bool:
-    return len(text) >= _SHORTEST and text.lower() not in _NOTHING
+    word = text.lower()
+    return len(text) >= _SHORTEST and word not in _NOTHING and word not in own_words()

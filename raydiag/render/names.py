@@ -23,7 +23,8 @@ _FOUND = re.compile(
     | (?P<id>(?<![0-9A-Za-z])[0-9a-f]{32,}(?![0-9A-Za-z]))
     | (?:(?<=/home/)|(?<=/Users/))(?P<home>[\w.+-]+)
     | (?P<login>(?<![\w.+/@-])[A-Za-z_][\w.+-]*)(?=@[\w\[])
-    | (?P<ip>(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w-])(?!\.\d))
+    | (?P<iphost>(?<![0-9A-Za-z-])ip(?:-\d{1,3}){4}(?![\w-]))
+    | (?P<ip>(?<![0-9A-Za-z.])(?:\d{1,3}\\*\.){3}\d{1,3}(?![0-9A-Za-z-])(?!\\*\.\d))
     | (?P<colons>(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,}[0-9a-fA-F]{0,4}(?![\w:]|\.\w))
     """,
     re.VERBOSE,
@@ -45,6 +46,8 @@ _NUMBERS = frozenset((int, float, bool, type(None)))
 
 class Names:
     """What is known to be a name, and what stands for it."""
+
+    verbatim = _VERBATIM  # fields that hold words of raydiag's own
 
     def __init__(self, hosts: Iterable[str], commands: Iterable[str], everything: Any) -> None:
         self._stand_ins: dict[tuple[str, str], str] = {}
@@ -127,7 +130,7 @@ class Names:
         changes: dict[str, Any] = {}
         for one in fields(record):
             old = getattr(record, one.name)
-            if type(old) in _NUMBERS or (one.name in _VERBATIM and isinstance(old, str)):
+            if type(old) in _NUMBERS or (one.name in self.verbatim and isinstance(old, str)):
                 continue
             if one.name in _HOST_FIELDS:
                 new = self._host(old)
@@ -171,6 +174,11 @@ class Names:
             if whole in _NOBODY:
                 return whole
             return self._stand_in("user", whole)
+        if kind == "iphost":
+            return self._stand_in("host", whole)
+        if kind == "ip":
+            whole = whole.replace("\\", "")  # in a regular expression its dots are escaped
+            return self._stand_in("addr", whole) if _is_address(whole) else match[0]
         if kind == "colons" and _HARDWARE.fullmatch(whole):
             return self._stand_in("addr", whole)
         # A colon behind an address belongs to the sentence.

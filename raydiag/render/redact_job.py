@@ -8,7 +8,7 @@ from typing import Optional
 from raydiag.comparison import Comparison
 from raydiag.job import Examined
 from raydiag.model import Coverage, Finding
-from raydiag.render.job_names import JobNames, hosts_of, named
+from raydiag.render.job_names import JobNames, hosts_of, hosts_of_urls, named
 from raydiag.render.redact import host_names
 from raydiag.triage.verdict import Verdict
 from raydiag.tsdb.discovered import is_address, short_name
@@ -26,6 +26,8 @@ def redacted_triage(verdicts: Sequence[Verdict]) -> list[Verdict]:
 def redacted_diagnosis(examined: Examined) -> Examined:
     names = JobNames(_of_job(examined), examined)
     _know(names, examined.triage)
+    for job in examined.nodes.jobs if examined.nodes is not None else ():
+        names.know_job(job, None, ())
     return names.value(examined)
 
 
@@ -71,7 +73,17 @@ def _of_job(examined: Examined) -> Iterator[str]:
             labels = (*host.labels, *(one.rpartition(":")[0] for one in host.instances), host.name)
             yield from (one for one in labels if not is_address(short_name(one)))
     found = examined.explained.diagnosis
+    yield from hosts_of_urls(_told_of(examined))
     yield from _of_findings(found.findings, found.coverage)
+
+
+def _told_of(examined: Examined) -> Iterator[str]:
+    """Texts that say what was asked, and what of it was not reached."""
+    yield from (examined.log_only, examined.no_log, *examined.notes)
+    for one in examined.explained.diagnosis.coverage.unread:
+        yield from (one.source, one.reason)
+    if examined.metrics is not None:
+        yield examined.metrics.origin
 
 
 def _of_findings(findings: Iterable[Finding], coverage: Coverage) -> Iterator[str]:

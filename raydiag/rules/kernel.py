@@ -16,6 +16,7 @@ from raydiag.rules.nodes import by_host
 from raydiag.rules.victims import RayProcesses, Victim
 
 _SOURCE = "/dev/kmsg"
+ALL_OLD = "All of this was before the present job started."
 _FOLD_S = 60.0  # an unspecific driver error this near to a specific one belongs to it
 _NEWS_S = 86_400.0  # without a job: what is older decides nothing beside what is newer
 _REPORT_LINES = 8  # evidence from an event without stack trace
@@ -227,7 +228,7 @@ class _Fault:
             )
             yield f"The log tells of a recovery ({self._clock(recovery)}){left and ': '}{left}."
         if self.job_start is not None and self._all_old:
-            yield "All of this was before the present job started."
+            yield ALL_OLD
         if any(event.userspace for event in self.members):
             yield "What a program wrote into the kernel log proves nothing by itself."
 

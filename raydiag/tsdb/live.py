@@ -59,6 +59,11 @@ def watches(url: str, hosts: Iterable[str]) -> bool:
     return False
 
 
+def stores_in(url: str, data: Path) -> bool:
+    """Whether a server stores into the directory of a job's metrics, by whatever path."""
+    return _stores_in(Client(url, _DEADLINE_S), data)
+
+
 def _stores_in(client: Client, data: Path) -> bool:
     flags = client.metadata("status/flags")
     if not flags.ok or not isinstance(flags.data, dict):

@@ -122,6 +122,34 @@ def test_power_that_scatters_more_than_gpus_differ_is_no_outlier() -> None:
     assert classes(world.judge(GPU)) == set()
 
 
+@pytest.mark.parametrize(("lasted_s", "seen"), [(420.0, False), (900.0, True)])
+def test_an_outlier_stays_one_for_longer_than_one_average(lasted_s: float, seen: bool) -> None:
+    """Power that drifts takes a GPU away from the others for some minutes, and back."""
+    world = World()
+    world.set("gpu-power", ACTIVE_WATTS - 65, 2000, 2000 + lasted_s, ["n3"], "min")
+    away = (world.times >= T0 + 2000) & (world.times <= T0 + 2000 + lasted_s)
+    for gpu in range(8):
+        row = world.rng.normal(ACTIVE_WATTS, 4.0, world.times.size)
+        if gpu == 5:
+            row[away] -= 60.0
+        world.put("gpu-power-fine", row, host="n3", gpu=str(gpu))
+    assert classes(world.judge(GPU)) == ({"gpu-power-outlier"} if seen else set())
+
+
+def test_power_that_wanders_is_no_outlier() -> None:
+    """Slow noise leaves averages further apart than independent samples would."""
+    world = World()
+    world.set("gpu-power", ACTIVE_WATTS - 60, 310, hosts=["n3"], metric="min")
+    world.set("gpu-power", ACTIVE_WATTS + 60, 310, hosts=["n3"], metric="max")
+    for gpu in range(8):
+        phase = 2 * np.pi * (gpu / 8 + world.times / 2400.0)
+        noise = world.rng.normal(0.0, 1.0, world.times.size)
+        world.put(
+            "gpu-power-fine", ACTIVE_WATTS + 40 * np.sin(phase) + noise, host="n3", gpu=f"{gpu}"
+        )
+    assert classes(world.judge(GPU)) == set()
+
+
 def test_extremes_of_single_moments_accuse_nobody() -> None:
     """Of a host that was not asked for GPU by GPU nothing is known but an upper bound."""
     world = World()

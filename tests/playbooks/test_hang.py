@@ -152,6 +152,16 @@ def test_a_hang_may_have_begun_in_the_save_after_the_last_step(
     assert found.uncertainty_s == pytest.approx(known_to_s, abs=0.5)
 
 
+@pytest.mark.parametrize(("primary", "seen"), [(None, set()), ("hang", {"rccl-hang"})])
+def test_a_save_is_an_excuse_until_the_log_says_that_it_hangs(
+    primary: str | None, seen: set[str]
+) -> None:
+    world = World()
+    world.hang(LENGTH_S - 1700)
+    world.tell(checkpoint_period=int((LENGTH_S - 1700 - 300) / 10) + 1, primary=primary)
+    assert classes(world.judge("rccl-hang")) == seen
+
+
 def test_ghost_data_is_no_straggler() -> None:
     world = World()
     world.hang(HANG)

@@ -97,3 +97,15 @@ def test_a_stall_that_may_be_a_save_is_a_remark() -> None:
     outcome = run(replace(world.context, masks=covered), world.answers())
     assert "storage-stall" in classes(outcome)
     assert "storage-stall" not in classes(outcome, severe=True)
+
+
+def test_of_two_hosts_both_have_to_compute() -> None:
+    """One computes to the end, for which the other waits: steps ended when the first stopped."""
+    world = World(("n1", "n2"))
+    world.without(*TB, FILL)
+    stopped = TRAINED_FROM + 200 * EACH_S
+    world.set("gpu-power", IDLE_WATTS, stopped, hosts=["n1"])
+    seconds = np.full(200, EACH_S)
+    seconds[0] = 200.0
+    found = place(world.answers(), np.arange(200.0), seconds)
+    assert found.steps.last_at == pytest.approx(T0 + stopped, abs=found.slack_s + EACH_S)

@@ -13,7 +13,8 @@ import jsonschema
 import pytest
 
 from raydiag.cli import main
-from raydiag.render.job_names import JobNames
+from raydiag.playbooks.observed import Row
+from raydiag.render.job_names import JobNames, hosts_of_urls
 from tests import comparable
 from tests.comparable import Made, make
 from tests.incidents.job import Job
@@ -45,6 +46,12 @@ def names(*hosts: str) -> JobNames:
         ("gpu[0-7]", "gpu[0-7]"),
         ("http://yankee4:9190/graph", "http://host-2:9190/graph"),
         ("secret sauce", "job-1 sauce"),
+        ("event in StepId=78771.0. STEP 78771.batch", "event in StepId=job-1.0. STEP job-1.batch"),
+        (r'x{instance=~"10\\.0\\.0\\.2:55080|x"}', 'x{instance=~"addr-1:55080|x"}'),
+        ("10.0.0.2_55080 of ip-10-0-0-7", "addr-1_55080 of host-4"),
+        ("version 5.15.0.91-generic, ~3 s, 10:20:30", "version 5.15.0.91-generic, ~3 s, 10:20:30"),
+        ("gs://falcon-team/run/ckpt at filer:/export/alice/x", "path-1 at filer:path-2"),
+        ("~alice/run/x file:///scratch/alice/x", "path-1 path-2"),
     ],
 )
 def test_text(text: str, expected: str) -> None:
@@ -60,11 +67,32 @@ def test_a_short_job_id_is_no_number_of_anything_else() -> None:
     assert known.text(text) == "job-1 has 12 steps of 12.5 s, job-1.log"
 
 
+@pytest.mark.parametrize("name", ["hang", "rccl", "running", "step"])
+def test_a_job_that_is_called_like_a_class_leaves_the_classes(name: str) -> None:
+    known = names("head", "node")
+    known.know_job("78771", name, [f"/data/alice/outputs/78771-{name}"])
+    assert known.text("rccl-hang") == "rccl-hang"
+    assert known.text("running") == "running"
+    assert name not in known.text(f"/data/alice/outputs/78771-{name}.log")
+    assert known.value(a_row("node-death")) == a_row("node-death")
+
+
+def a_row(row: str) -> Row:
+    return Row("rccl-hang", row, True, "nothing of note")
+
+
 def test_what_is_one_object_stays_one() -> None:
     known = names("yankee4")
     once = comparable.SMALL
     first, second = known.value([once, once])
     assert first is second
+
+
+def test_machines_that_urls_and_logins_name() -> None:
+    told = (
+        "http://gate7.corp:8265 of oscar@login2: give --address http://HEAD:PORT or http://10.0.0.1"
+    )
+    assert list(hosts_of_urls([told])) == ["gate7.corp", "login2"]
 
 
 # ---- whole reports
