@@ -63,6 +63,11 @@ class _Task:
     def name(self) -> str:
         return self.key[1] or self.key[0]
 
+    @property
+    def is_foreign(self) -> bool:
+        """It runs what somebody else has written."""
+        return self.ask is not None and bool(self.ask.plugin)
+
 
 class Collector:
     """All plugins of one node. `begin` a cycle, then `work` until it is over or the next begins."""
@@ -231,7 +236,9 @@ class Collector:
         is_over = now - task.waiting_since >= task.timeout_s + _SLOW_S
         look = is_over or task.waiting_since == now
         try:
-            task.reader = self._readers.start(task.key, task.tag, task.kind, task.request, look)
+            task.reader = self._readers.start(
+                task.key, task.tag, task.kind, task.request, look, task.is_foreign
+            )
         except IsStuck as stuck:
             self._leave_out(task, f"not read: {stuck}")
         except IsHeld as held:
@@ -281,7 +288,7 @@ class Collector:
                 task.outcome = (Status(message["failed"][0]), message["failed"][1])
             elif "end" in message:
                 self._at_work.remove(task)
-                self._readers.rest(task.reader, task.kind)
+                self._readers.rest(task.reader, task.kind, task.is_foreign)
                 self._end(task, *task.outcome)
 
     def _book(self, task: _Task, answer: Mapping[str, Any]) -> None:
