@@ -96,6 +96,21 @@ def _add_collection(parser: argparse.ArgumentParser) -> None:
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_port, default=_PORT, help="where it serves (default: 9400)")
+    parser.add_argument(
+        "--wait",
+        type=_interval,
+        default=25.0,
+        metavar="S",
+        help="how long to wait at most for values to move (default: 25; from 22 on it is certain)",
+    )
+    parser.add_argument(
+        "--log",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="logs of its watchdog, besides those that the exporter prints to",
+    )
     options.add_output(parser)
 
 
@@ -142,7 +157,8 @@ def _status(arguments: argparse.Namespace) -> int:
     from raydiag.render import exporter as render
     from raydiag.render.document import lines
 
-    examined = examine(arguments.port, _host(arguments))
+    logs = [os.path.abspath(path) for path in arguments.log]
+    examined = examine(arguments.port, _host(arguments), wait_s=arguments.wait, logs=logs)
     if arguments.format == "json":
         report = lines(render.status_document(examined, time.time()))
     elif arguments.format == "markdown":

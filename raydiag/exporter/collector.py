@@ -34,6 +34,8 @@ _MOST_AT_WORK = 8  # readers at once
 _MOST_STUCK = 8  # stuck readers; with that many, what a driver fault hangs is not read
 _MOST_TIMEOUTS = 4  # of its own timeout, for a source whose reader runs or still sends
 _LOCK_RETRY_S = 0.05
+_LEFT_ALONE_S = 3600.0
+_MOST_TOLD = 4
 # Probes that read the same sources: under one lock, not both can get stuck in one of them.
 _LOCKED_AS = {"gpu_ras": "ras"}
 
@@ -61,6 +63,11 @@ class _Task:
     def name(self) -> str:
         return self.key[1] or self.key[0]
 
+    @property
+    def is_foreign(self) -> bool:
+        """It runs what somebody else has written."""
+        return self.ask is not None and bool(self.ask.plugin)
+
 
 class Collector:
     """All plugins of one node. `begin` a cycle, then `work` until it is over or the next begins."""
@@ -87,7 +94,8 @@ class Collector:
         self._queue: deque[_Task] = deque()
         self._last: deque[_Task] = deque()
         self._at_work: list[_Task] = []
-        self._left_alone: set[str] = set()
+        self._left_alone: dict[str, tuple[str, float]] = {}  # path -> plugin, monotonic
+        self._unread: dict[Key, str] = {}  # what a source could not read, as it was logged
         self._problems: dict[str, str] = {}  # of foreign plugins, by path, as was told
         self._looks = 0  # at directories of foreign plugins, that have not ended
         self._began = self._ended = 0.0  # monotonic, of this cycle; 0: not yet
@@ -145,6 +153,7 @@ class Collector:
             return Sample(OWN_PREFIX + name, labels, value)
 
         for name, record in self._records.items():
+            record.left_alone = sum(name == plugin for plugin, _ in self._left_alone.values())
             yield from record.samples(name, self.page.series(name))
         stuck = self._readers.stuck
         yield own("abandoned_readers", len(stuck))
@@ -205,8 +214,8 @@ class Collector:
                 return
             if self._queue:
                 queue = self._queue
-            elif self._last and not any(task.is_last for task in self._at_work):
-                queue = self._last
+            elif self._last and all(task.ask is not None for task in self._at_work):
+                queue = self._last  # the kernel log and all else of ours has answered
             else:
                 return
             task = queue.popleft()
@@ -220,14 +229,16 @@ class Collector:
             self._leave_out(task, f"not read: {reason}")
             return True
         if task.ask is None:
-            task.request["left_alone"] = sorted(self._left_alone)
+            task.request["left_alone"] = self._forbidden(now)
             task.request["state"] = self._state.get(task.key[0])
         task.waiting_since = task.waiting_since or now
         task.record.started = task.record.started or now
         is_over = now - task.waiting_since >= task.timeout_s + _SLOW_S
         look = is_over or task.waiting_since == now
         try:
-            task.reader = self._readers.start(task.key, task.tag, task.kind, task.request, look)
+            task.reader = self._readers.start(
+                task.key, task.tag, task.kind, task.request, look, task.is_foreign
+            )
         except IsStuck as stuck:
             self._leave_out(task, f"not read: {stuck}")
         except IsHeld as held:
@@ -248,6 +259,8 @@ class Collector:
             fault = self._state.get(name).get("driver_fault")
             if fault:
                 return f"{fault} in the kernel log shows the driver fault"
+            if self._state.get(name).get("is_behind"):
+                return "the kernel log, which may show the driver fault, is not read to its end yet"
         if len(self._readers.stuck) >= _MOST_STUCK:
             return f"{len(self._readers.stuck)} readers are stuck on this node already"
         return ""
@@ -259,7 +272,7 @@ class Collector:
         assert task.reader is not None
         try:
             messages = task.reader.receive()
-        except EOFError as error:
+        except (EOFError, ValueError) as error:  # it ended, or what ran in it wrote to our socket
             self._at_work.remove(task)
             task.reader.abandon()
             self._fail(task, Status.ERROR, str(error))
@@ -275,7 +288,7 @@ class Collector:
                 task.outcome = (Status(message["failed"][0]), message["failed"][1])
             elif "end" in message:
                 self._at_work.remove(task)
-                self._readers.rest(task.reader, task.kind)
+                self._readers.rest(task.reader, task.kind, task.is_foreign)
                 self._end(task, *task.outcome)
 
     def _book(self, task: _Task, answer: Mapping[str, Any]) -> None:
@@ -283,9 +296,9 @@ class Collector:
             self._book_foreign(task, task.ask, answer)
             return
         record, name = task.record, task.key[0]
-        new = set(answer["left_alone"]) - self._left_alone
-        self._left_alone |= new
-        record.left_alone += len(new)
+        for path in set(answer["left_alone"]) - self._left_alone.keys():
+            self._left_alone[path] = (name, time.monotonic())
+        self._tell_unread(task.key, answer["unread"])
         if answer["state"] is not None:
             self._state.put(name, answer["state"])
         status, reason = answer["failed"] or ("ok", "")
@@ -294,6 +307,24 @@ class Collector:
         if samples or task.outcome[0] in (Status.OK, Status.NO_DATA):
             refused = self.page.put(name, task.key[1], samples, time.monotonic())
             record.rejected += len(refused)
+
+    def _forbidden(self, now: float) -> list[str]:
+        """Paths to be left alone; after an hour one is tried again, since a GPU that is being
+        reset refuses what it gives afterwards."""
+        for path, (_, since) in list(self._left_alone.items()):
+            if now - since > _LEFT_ALONE_S:
+                del self._left_alone[path]
+        return sorted(self._left_alone)
+
+    def _tell_unread(self, key: Key, unread: Sequence[Sequence[str]]) -> None:
+        """Log what a source could not read, when that has changed."""
+        reasons = [reason for _, status, reason in unread if status != Status.NO_DATA.value]
+        more = f" (and {len(reasons) - _MOST_TOLD} more)" if len(reasons) > _MOST_TOLD else ""
+        told = "; ".join(reasons[:_MOST_TOLD]) + more
+        if told != self._unread.get(key, ""):
+            what = f"not read: {told}" if told else f"all of {key[1] or 'it'} is read"
+            self._log(f"{key[0]}: {what}")
+        self._unread[key] = told
 
     def _book_foreign(
         self, task: _Task, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str = ""
@@ -317,6 +348,8 @@ class Collector:
         if outcome.measured_at is not None:
             record.last_success = outcome.measured_at
         task.outcome = (outcome.status, outcome.reason)
+        if answer is not None:
+            self._tell_unread(task.key, answer.get("unread", ()))
 
     def _looked(self, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str) -> None:
         """A look at a directory has ended; after the last of them the plugins run."""
@@ -389,7 +422,7 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     plugin = plugins.load(request["plugin"])
     root = request["root"]
     files = _files.get(root) or _files.setdefault(root, reading.NodeFiles(root))
-    files.left_alone.update(request["left_alone"])
+    files.left_alone = set(request["left_alone"])  # what is not in it any more is tried again
     if not request["listing"]:
         yield {"answer": reading.run(plugin, request["source"], files, request["state"])}
         return

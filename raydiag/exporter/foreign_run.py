@@ -75,11 +75,13 @@ def _collect(request: Mapping[str, Any]) -> dict[str, Any]:
         _collectors[path] = (digest, function)
     name = os.path.basename(path)[: -len(".py")]
     plugin = Plugin(name, function, request["timeout_s"], request["reader"], False, None, False)
-    given = reading.run(plugin, None, reading.NodeFiles(request["root"], request["left_alone"]), {})
+    files = reading.NodeFiles(request["root"], request["left_alone"])
+    try:
+        given = reading.run(plugin, None, files, {})
+    finally:
+        files.close()
     if given["failed"] is not None:
         return given
-    if len(given["samples"]) > exposition.MOST_SAMPLES:
-        raise ParseError(f"more than {exposition.MOST_SAMPLES} samples")
     given["samples"] = [_checked(sample, request["host"]) for sample in given["samples"]]
     given["declared"] = _declared_in(function, {name for name, *_ in given["samples"]})
     given["state"] = None
@@ -89,9 +91,22 @@ def _collect(request: Mapping[str, Any]) -> dict[str, Any]:
 def _declared_in(function: Any, names: set[str]) -> dict[str, list[str]]:
     """From `METRICS = (Metric(...), ...)` in the plugin's file; what is nowhere said is untyped."""
     said = {one.name: one for one in function.__globals__.get("METRICS", ())}
-    declared = {name: [name, said[name].type, said[name].help] for name in names & said.keys()}
-    unsaid = {name for name in names - said.keys() if metric_of(name) is None}
-    return {**declared, **{name: [name, "untyped", ""] for name in unsaid}}
+    declared = {name: _told(said[name]) for name in names & said.keys()}
+    for name in names - said.keys():
+        known = metric_of(name)
+        declared[name] = _told(known) if known else [name, "untyped", ""]
+    return declared
+
+
+def _told(metric: Metric) -> list[str]:
+    """Raises ParseError for what would make the whole page one that nobody can read."""
+    if metric.type not in exposition.TYPES:
+        raise ParseError(f"METRICS: {metric.name}: no type of metric {metric.type!r}")
+    try:
+        metric.help.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ParseError(f"METRICS: {metric.name}: no text for HELP {metric.help!r:.80}") from None
+    return [metric.name, metric.type, metric.help]
 
 
 def _compiled(content: bytes, path: str, digest: str) -> Any:
@@ -114,7 +129,8 @@ def _checked(sample: Sample, host: str) -> list[Any]:
     time = "" if timestamp_ms is None else f" {timestamp_ms}"
     printed = exposition.parse(f"{name}{{{written}}} {text}{time}\n".encode())
     (line,) = printed.lines
-    return [line.name, _without_host(line, host), value, line.time_ms]
+    number = int(value) if isinstance(value, int) else line.value  # True is 1
+    return [line.name, _without_host(line, host), number, line.time_ms]
 
 
 def _run(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -196,8 +196,11 @@ def _serve(exporter: Exporter, server: Server, signals: Signals, interval_s: flo
 
 def _tell_readers(settings: Settings) -> None:
     """What plugins take from the environment, which readers inherit."""
+    from raydiag.exporter import event_paths
     from raydiag.exporter.plugins import tensorboard
 
+    if settings.host:
+        os.environ[event_paths.HOST] = settings.host
     if settings.tensorboard_directory:
         os.environ[tensorboard.DIRECTORY] = settings.tensorboard_directory
 

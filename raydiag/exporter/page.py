@@ -2,7 +2,8 @@
 
 A plugin's samples replace those that it gave before for the same source, and are gone when they
 have not been replaced for two intervals. A series belongs to who gave it first, and a metric keeps
-its type: what breaks either is refused, with the reason, for the caller to count.
+its type: what breaks either is refused, with the reason, for the caller to count. Only raydiag's
+own plugins take theirs back from a foreign one, which may have come first where ours was late.
 
 prometheus_client's own rendering takes a fifth of what a whole cycle may cost, and it renames
 counters whose names do not end in _total, as some shell plugins have them. Its parser reads every
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Optional
 
-from raydiag.exporter.metrics import OWN_PREFIX, Metric, Sample, metric_of
+from raydiag.exporter.metrics import OWN_PREFIX, REGISTRY, Metric, Sample, metric_of
 
 OWN = "raydiag"  # the plugin whose samples are of the exporter itself
 _NONE: Mapping[str, Metric] = {}
@@ -51,6 +52,7 @@ class _Block(NamedTuple):
     shape: Sequence[tuple[str, Mapping[str, str]]]  # name and labels of each sample as it came
     series: Mapping[str, str]  # line up to the value, and metric, of each that was taken
     values: Sequence[str]  # in the order of `series`
+    is_foreign: bool
 
 
 class Page:
@@ -100,15 +102,18 @@ class Page:
                 beginning = self._beginning(sample, metric, bool(declared))
                 if beginning in series:
                     raise _Refused(f"{beginning.strip()}: comes twice")
-                if beginning in owners:
-                    raise _Refused(f"{beginning.strip()}: is a series of {owners[beginning][0]}")
+                owner = owners.get(beginning)
+                if owner and (declared or not self._blocks[owner].is_foreign):
+                    raise _Refused(f"{beginning.strip()}: is a series of {owner[0]}")
                 value = _value(sample)
-                series[beginning] = self._kept(metric)
+                series[beginning] = self._kept(metric, bool(declared))
+                if owner:
+                    self._take_away(owner, line=beginning)
                 values.append(value)
             except _Refused as refusal:
                 refused.append(str(refusal))
         owners.update(dict.fromkeys(series, me))
-        self._blocks[me] = _Block(now_s, shape, series, values)
+        self._blocks[me] = _Block(now_s, shape, series, values, bool(declared))
         return refused
 
     def drop(self, plugin: str) -> None:
@@ -144,19 +149,33 @@ class Page:
             del self._owners[beginning]
         return block
 
+    def _take_away(self, one: _Source, line: str = "", metric: str = "") -> None:
+        """Remove the series of a source that has this line up to its value, or all of a metric."""
+        block = self._blocks[one]
+        pairs = zip(block.series.items(), block.values)
+        left = [pair for pair in pairs if line != pair[0][0] and metric != pair[0][1]]
+        series = dict(pair[0] for pair in left)
+        for gone in block.series.keys() - series.keys():
+            self._owners.pop(gone, None)
+        self._blocks[one] = block._replace(series=series, values=[value for _, value in left])
+
     def _free(self) -> None:
         """Forget types of metrics that nobody has, and beginnings of lines."""
         held = {name for block in self._blocks.values() for name in block.series.values()}
         self._metrics = {name: one for name, one in self._metrics.items() if name in held}
         self._beginnings.clear()
 
-    def _kept(self, metric: Metric) -> str:
-        """The metric's name, if its type is that which it has had. Raises _Refused."""
+    def _kept(self, metric: Metric, is_foreign: bool) -> str:
+        """The metric's name, if its type is that which it has had, or ours. Raises _Refused."""
         if len(self._metrics) > _MOST_REMEMBERED:
             self._free()
         kept = self._metrics.setdefault(metric.name, metric)
         if kept.type != metric.type:
-            raise _Refused(f"{metric.name}: is a {kept.type}, and not a {metric.type}")
+            if is_foreign or REGISTRY.get(metric.name) is not metric:
+                raise _Refused(f"{metric.name}: is a {kept.type}, and not a {metric.type}")
+            for one in [one for one, block in self._blocks.items() if block.is_foreign]:
+                self._take_away(one, metric=metric.name)
+            self._metrics[metric.name] = metric
         return metric.name
 
     def _beginning(self, sample: Sample, metric: Metric, foreign: bool) -> str:

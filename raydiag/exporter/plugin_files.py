@@ -43,9 +43,16 @@ _MOST_FILES = 200
 _MOST_CONTENT_BYTES = 2 << 20  # in one answer; what is left out comes with the next
 _PROGRAM_BYTES = 256 << 20
 _SETTLED_S = 1.0  # a file that changed less than that ago may be half written
+_PROGRAM_BEGINS = (b"#!", b"\x7fELF")
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_MOST_REMEMBERED = 1000
 _KINDS = {"FILES": FILES, "PROCESSES": PROCESSES, "SOCKETS": SOCKETS, "COMMANDS": COMMANDS}
 
 Signature = list[int]  # inode, size, mtime and ctime in ns
+
+# In a reader, by path: with this signature it is no plugin, and why. To read and to parse what lies
+# beside the plugins in each cycle (data that grow, a library) would cost more than the plugins.
+_no_plugins: dict[str, tuple[Signature, str]] = {}
 
 
 def scan(directory: str, known: Mapping[str, Sequence[int]], settle: bool) -> dict[str, Any]:
@@ -119,6 +126,22 @@ def entry(
     if settle and _may_be_half(found, known):
         return {"signature": list(known or ()), "unsettled": True}
     kind = _kind(name, found)
+    if kind == PROGRAM and not found.st_mode & 0o111 and not _begins_as_program(path):
+        raise NoData(f"{path}: not executable")
+    seen, reason = _no_plugins.get(path, ((), ""))
+    if list(seen) == signature(found):
+        raise NoData(reason)
+    try:
+        return _content(path, kind, found, known, room)
+    except NoData as error:
+        if len(_no_plugins) > _MOST_REMEMBERED:
+            _no_plugins.clear()
+        _no_plugins[path] = (signature(found), str(error))
+        raise
+
+
+def _content(path: str, kind: str, found: os.stat_result, known: Any, room: int) -> dict[str, Any]:
+    """The entry of a file whose content has changed. Raises as `entry`."""
     content, digest = _read(path, found.st_size)
     told = {"signature": signature(found), "kind": kind, "reader": PLUGINS, "timeout_s": TIMEOUT_S}
     told.update(mode=found.st_mode, digest=digest, is_script=kind == SHELL or _is_script(content))
@@ -133,6 +156,14 @@ def entry(
     if len(content) > room:
         return {"signature": list(known or ())}  # the next look takes it
     return {**told, "content": base64.b64encode(content).decode()}
+
+
+def _begins_as_program(path: str) -> bool:
+    try:
+        with os.fdopen(os.open(path, _READ), "rb") as file:
+            return file.read(4).startswith(_PROGRAM_BEGINS)
+    except OSError as error:
+        raise as_read_error(error, path) from None
 
 
 def _may_be_half(found: os.stat_result, known: Any) -> bool:
@@ -157,7 +188,7 @@ def _check_executable(path: str, content: bytes) -> None:
     """Raises NoData for what is plainly no program, Denied for one that we may not run."""
     if os.access(path, os.X_OK):
         return
-    if content.startswith((b"#!", b"\x7fELF")):
+    if content.startswith(_PROGRAM_BEGINS):
         raise ReadError(f"{path}: a program, and not executable")
     raise NoData(f"{path}: not executable")
 
@@ -168,8 +199,7 @@ def _read(path: str, size: int) -> tuple[bytes, str]:
         raise ParseError(f"{path}: {size} bytes are no plugin")
     digest, head = hashlib.sha256(), b""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
+        with os.fdopen(os.open(path, _READ), "rb") as file:
             while chunk := file.read(1 << 16):
                 digest.update(chunk)
                 head += chunk if len(head) <= COPY_BYTES else b""

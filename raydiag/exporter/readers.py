@@ -40,12 +40,18 @@ class Readers:
         self.stuck: dict[Key, Stuck] = {}
         self.abandoned = 0  # readers of this exporter that have ever hung
         self._serve = serve
-        self._idle: dict[str, list[sandbox.Reader]] = {}
+        self._idle: dict[tuple[str, bool], list[sandbox.Reader]] = {}  # by kind and is_foreign
 
     def start(
-        self, key: Key, tag: str, kind: str, request: Mapping[str, Any], look: bool
+        self,
+        key: Key,
+        tag: str,
+        kind: str,
+        request: Mapping[str, Any],
+        look: bool,
+        is_foreign: bool = False,
     ) -> sandbox.Reader:
-        """Put a reader to work on a source.
+        """Put a reader to work on a source; a foreign plugin never in one that ours share.
 
         Raises IsStuck, IsHeld (where `look` says to look for who holds it, which costs CPU, it is
         told from a stuck one), OSError when there can be no reader.
@@ -59,14 +65,14 @@ class Readers:
             raise IsHeld("another raydiag reader on this machine holds it")
         self.stuck.pop(key, None)  # what somebody else has left there is gone
         try:
-            return self._put_to_work(tag, kind, dict(request), lock)
+            return self._put_to_work(tag, kind, is_foreign, dict(request), lock)
         except OSError:
             lock.close()
             raise
 
-    def rest(self, reader: sandbox.Reader, kind: str) -> None:
+    def rest(self, reader: sandbox.Reader, kind: str, is_foreign: bool = False) -> None:
         """Keep one reader of each kind for the next source: each costs the node memory."""
-        idle = self._idle.setdefault(kind, [])
+        idle = self._idle.setdefault((kind, is_foreign), [])
         if idle:
             reader.abandon()
         else:
@@ -110,9 +116,9 @@ class Readers:
             raise IsStuck(f"a reader that is not ours (pid {pid}) is still stuck in it")
 
     def _put_to_work(
-        self, tag: str, kind: str, request: dict[str, Any], lock: Any
+        self, tag: str, kind: str, is_foreign: bool, request: dict[str, Any], lock: Any
     ) -> sandbox.Reader:
-        idle = self._idle.get(kind, [])
+        idle = self._idle.get((kind, is_foreign), [])
         while idle:
             reader = idle.pop()
             try:

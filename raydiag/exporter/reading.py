@@ -18,7 +18,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
-from raydiag.errors import NoData, ReadError
+from raydiag.errors import NoData, ParseError, ReadError
+from raydiag.exporter.exposition import MOST_SAMPLES
 from raydiag.exporter.metrics import Sample
 from raydiag.exporter.plugins import Plugin, State
 from raydiag.host import READ_ONLY, TEXT_LIMIT_BYTES, Host, as_read_error
@@ -126,6 +127,9 @@ def run(
         for item in plugin.function(*arguments, **options):
             if isinstance(item, Sample):
                 samples.append(item)
+                if len(samples) > MOST_SAMPLES:
+                    samples.clear()
+                    raise ParseError(f"more than {MOST_SAMPLES} samples")
             elif isinstance(item, Unread):
                 unread.append([item.source, item.status.value, item.reason])
             elif isinstance(item, State):

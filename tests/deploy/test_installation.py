@@ -60,7 +60,8 @@ def test_the_unit_is_confined(tmp_path: Path) -> None:
 def test_the_unit_starts_our_command_and_lets_it_see_what_it_reads() -> None:
     lines = UNIT.read_text().splitlines()
     (start,) = (line for line in lines if line.startswith("ExecStart="))
-    assert " exporter run --state-dir /var/lib/raydiag " in start
+    assert " exporter run --state-dir /run/raydiag " in start
+    assert {"RuntimeDirectory=raydiag", "RuntimeDirectoryPreserve=yes"} <= set(lines)
     assert "Restart=always" in lines
     assert "DeviceAllow=/dev/kmsg r" in lines
     hidden = ("ProtectKernelLogs=yes", "PrivateDevices=yes", "ProcSubset=pid", "PrivateNetwork=yes")
@@ -258,7 +259,9 @@ POD = keys(
         "containers": {"type": "array", "minItems": 1, "items": CONTAINER},
         "volumes": {
             "type": "array",
-            "items": keys({"name": TEXT, "emptyDir": keys({"sizeLimit": TEXT})}, "name"),
+            "items": keys(
+                {"name": TEXT, "emptyDir": keys({"medium": TEXT, "sizeLimit": TEXT})}, "name"
+            ),
         },
     },
     "containers",
@@ -339,6 +342,14 @@ def test_containers_use_what_is_defined(
     port = container["ports"][0]["containerPort"]
     assert f":{port} " in f"{words} "
     assert not [one for one in container["resources"]["limits"] if "gpu" in one]
+
+
+def test_kubernetes_state_is_in_memory_and_a_collector_that_hangs_is_noticed() -> None:
+    spec = manifest("daemonset.yaml")["spec"]["template"]["spec"]
+    assert spec["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert spec["volumes"][0]["emptyDir"]["medium"] == "Memory"
+    for _, container, _ in containers():
+        assert "--skip kernel_log" in " ".join(container["args"])
 
 
 def test_the_sidecar_comes_behind_rays_container() -> None:

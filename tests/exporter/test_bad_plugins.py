@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from raydiag import sandbox
-from raydiag.exporter import foreign_run
+from raydiag.exporter import foreign_run, plugin_files
 from raydiag.model import Status
 from raydiag.sandbox import Reader
 from tests.cluster import fuse_hang
@@ -156,6 +156,7 @@ PYTHON = {
     "a bad name": ("yield Sample('a b', {}, 1)", "neither a sample nor a comment"),
     "a value that is none": ("yield Sample('a', {}, 'x')", "not a number"),
     "our own name": ("yield Sample('raydiag_exporter_x', {}, 1)", "are raydiag's own"),
+    "no end of samples": ("\n    while 1: yield Sample('a', {}, 1)", "more than 10000 samples"),
     "writes": ("open('/tmp/raydiag-was-here', 'w'); yield", "Operation not permitted"),
     "kills": ("import os; os.kill(os.getppid(), 0); yield", "Operation not permitted"),
 }
@@ -171,6 +172,62 @@ def test_python_that_misbehaves(what: str, directory: Path, running: Cycles) -> 
     assert why in outcome.reason
     write(directory / "bad.py", f"{head}    yield Sample('a', {{}}, 1)\n")
     assert values(running.run()["bad"]) == {"a": 1}  # the reader has survived, or was replaced
+
+
+@pytest.mark.parametrize(
+    "said", ["'Counter', '', ('host',), 'x'", "'gauge', '', (), None", "'gauge', '', (), '\\ud800'"]
+)
+def test_python_that_declares_what_no_page_can_hold(
+    said: str, directory: Path, running: Cycles
+) -> None:
+    write(
+        directory / "bad.py",
+        "from raydiag.exporter.metrics import Metric, Sample\n"
+        f"METRICS = (Metric('a', {said}, ''),)\n"
+        "def collect(host):\n"
+        "    yield Sample('a', {}, 1)\n",
+    )
+    outcome = running.run()["bad"]
+    assert outcome.samples is None
+    assert "METRICS: a: no " in outcome.reason
+
+
+def test_python_leaves_no_file_open_in_the_reader(directory: Path, running: Cycles) -> None:
+    text = (
+        "import os\n"
+        "from raydiag.exporter.metrics import Sample\n"
+        "def collect(host):\n"
+        "    for name in os.listdir('/sys/class/net'):\n"
+        "        host.read_text(f'/sys/class/net/{name}/mtu')\n"
+        "    yield Sample('a', {}, len(os.listdir('/proc/self/fd')))\n"
+    )
+    write(directory / "bad.py", text)
+    assert len({values(running.run()["bad"])["a"] for _ in range(3)}) == 1
+
+
+def test_what_is_true_counts_as_one(directory: Path, running: Cycles) -> None:
+    head = "from raydiag.exporter.metrics import Sample\ndef collect(host):\n"
+    write(directory / "fine.py", f"{head}    yield Sample('a', {{}}, True)\n")
+    assert type(values(running.run()["fine"])["a"]) is int
+
+
+def test_what_lies_beside_plugins_is_not_read_in_each_cycle(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(directory / "library.py", "def help_others(): pass\n", 0o644)
+    write(directory / "data", "a 1\n", 0o644)
+    write(directory / "words", "no program\n", 0o644)
+    read: list[str] = []
+    really = plugin_files._read
+    monkeypatch.setattr(
+        plugin_files, "_read", lambda path, size: read.append(path) or really(path, size)
+    )
+    for _ in range(3):
+        told = plugin_files.scan(str(directory), {}, settle=False)
+        assert sorted(told["passed_over"]) == ["data", "library.py", "words"]
+    assert read == [str(directory / "library.py")]
+    write(directory / "library.py", "def collect(host): yield\n", 0o644)
+    assert list(plugin_files.scan(str(directory), {}, settle=False)["files"]) == ["library.py"]
 
 
 def test_one_that_never_ends_is_ended_with_its_children(

@@ -343,6 +343,75 @@ def test_paths_that_answered_einval_are_counted(make: Make, tmp_path: Path) -> N
     assert node.series()["skipped_paths{plugin=x_reads}"] == 1
 
 
+def test_a_path_that_answered_einval_is_tried_again_after_an_hour(
+    make: Make,
+) -> None:
+    body = (
+        "@plugin()\ndef collect(host):\n"
+        "    if '/sys/a' not in host.left_alone:\n"
+        "        raise ReadError('opened')\n"
+        "    yield Sample('hw_procs_running', {}, 4)\n"
+    )
+    node = make({"x_alone": body})
+    node.collector._left_alone["/sys/a"] = ("x_alone", time.monotonic())
+    node.cycle()
+    assert node.series()["skipped_paths{plugin=x_alone}"] == 1
+    assert node.series()["plugin_failures_total{plugin=x_alone}"] == 0
+    node.collector._left_alone["/sys/a"] = ("x_alone", time.monotonic() - 3601)
+    node.cycle()
+    assert node.series()["plugin_failures_total{plugin=x_alone}"] == 1
+    assert node.series()["skipped_paths{plugin=x_alone}"] == 0
+
+
+def test_what_a_driver_fault_hangs_waits_for_the_kernel_log_of_this_cycle(make: Make) -> None:
+    """It answers slowly here, long after the next source would be started beside a slow one."""
+    node = make(
+        {
+            "x_log": "@plugin(timeout_s=5, keeps_state=True)\n"
+            "def collect(host, state):\n"
+            "    time.sleep(0.6)\n"
+            "    yield State({'driver_fault': 'aca_sysfs_read'})\n",
+            "x_ras": "@plugin(last=True)\n"
+            "def collect(host):\n"
+            "    yield Sample('hw_procs_running', {}, 4)\n",
+        }
+    )
+    node.cycle()
+    assert "hw_procs_running" not in node.series()
+    assert "aca_sysfs_read in the kernel log" in node.said[0]
+
+
+def test_nothing_that_a_driver_fault_hangs_is_read_before_the_log_is_read_to_its_end(
+    make: Make,
+) -> None:
+    node = make({"x_ras": GOOD.replace("0.5", "0.5, last=True"), "x_log": GOOD})
+    node.state.put("x_log", {"is_behind": True})
+    node.cycle()
+    assert node.series()["plugin_up{plugin=x_ras}"] == 0
+    assert "not read to its end" in node.said[0]
+    node.state.put("x_log", {"is_behind": False})
+    node.cycle()
+    assert node.series()["plugin_up{plugin=x_ras}"] == 1
+
+
+def test_what_could_not_be_read_is_told_once_for_each_change(make: Make) -> None:
+    node = make(
+        {
+            "x_half": "from raydiag.model import Status, Unread\n"
+            "@plugin(keeps_state=True)\n"
+            "def collect(host, state):\n"
+            "    n = state.get('n', 0)\n"
+            "    yield State({'n': n + 1})\n"
+            "    yield Sample('hw_procs_running', {}, 4)\n"
+            "    if n < 2: yield Unread('/a', Status.ERROR, '/a: Input/output error')\n"
+            "    yield Unread('/b', Status.NO_DATA, '/b: not there')\n"
+        }
+    )
+    for _ in range(4):
+        node.cycle()
+    assert node.said == ["x_half: not read: /a: Input/output error", "x_half: all of it is read"]
+
+
 def test_no_reader_is_left(make: Make) -> None:
     node = make({"x_good": GOOD})
     node.cycle()

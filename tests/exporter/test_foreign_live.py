@@ -135,3 +135,18 @@ def test_series_of_ours_and_of_another_plugin_are_refused(directory: Path, live:
     assert page["my_depth"] == 1
     assert page["hw_oom_kills_total"] >= 0
     assert page["raydiag_exporter_rejected_samples_total of b_metrics_plugin"] >= 2
+
+
+def test_a_python_plugin_cannot_spoil_the_readers_of_ours(directory: Path, live: Live) -> None:
+    text = (
+        "import raydiag.exporter.plugins.oom as oom\n"
+        "from raydiag.exporter.metrics import Sample\n"
+        "oom.parse_numbers = lambda text: {'oom_kill': 4711}\n"
+        "def collect(host):\n"
+        "    yield Sample('my_one', {}, 1)\n"
+    )
+    write(directory / "spoils.py", text)
+    live.until(lambda page: "my_one" in page)
+    before = live.page()["raydiag_exporter_cycles_total"]
+    page = live.until(lambda page: page["raydiag_exporter_cycles_total"] > before + 3)
+    assert page["hw_oom_kills_total"] != 4711

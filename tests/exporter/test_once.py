@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from raydiag.exporter import event_paths, main
 from raydiag.exporter.metrics import OWN_PREFIX
 from tests.exporter import fake_sys
 from tests.exporter.test_plugins import BUILT_IN, ESTABLISHED_RESETS, ONLY_OURS, prescribed, series
@@ -99,3 +100,12 @@ def test_on_this_machine_it_says_what_there_is() -> None:
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
     found = series(done.stdout)
     assert found["hw_context_switches_total", (("host", "here"),)] > 0
+
+
+def test_readers_know_the_name_that_the_host_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Event files are looked for by it."""
+    monkeypatch.setenv(event_paths.HOST, "")
+    main._tell_readers(main.Settings())
+    assert os.environ[event_paths.HOST] == ""
+    main._tell_readers(main.Settings(host="node007"))
+    assert os.environ[event_paths.HOST] == "node007"

@@ -125,6 +125,23 @@ def test_a_series_of_another_plugin_is_refused_and_stays_as_it_was() -> None:
     assert one.put("oom", "", [Sample(OOM, {}, 3)], 0.0) == []
 
 
+@pytest.mark.parametrize("kind", [COUNTER, GAUGE, UNTYPED])
+def test_our_own_plugin_takes_its_series_back_from_a_foreign_one(kind: str) -> None:
+    one = page()
+    samples = [Sample(OOM, {}, 99), Sample("tp_own", {}, 2)]
+    declared = {**foreign(OOM, kind), **foreign("tp_own")}
+    assert one.put("shell", "", samples, 0.0, declared) == []
+    assert one.put("oom", "", [Sample(OOM, {}, 1)], 0.0) == []
+    assert sorted(read(others(one)).values()) == [1, 2]
+    assert f"# TYPE {OOM} counter\n" in others(one)
+    (reason,) = one.put("shell", "", samples, 1.0, declared)
+    assert OOM in reason
+    assert one.put("oom", "", [Sample(OOM, {}, 3)], 1.0) == []
+    assert sorted(read(others(one, 1.0)).values()) == [2, 3]
+    one.drop("shell")
+    assert list(read(others(one, 1.0)).values()) == [3]
+
+
 def test_a_series_that_comes_twice_is_refused() -> None:
     one = page()
     (reason,) = one.put("oom", "", [Sample(OOM, {}, 1), Sample(OOM, {}, 2)], 0.0)

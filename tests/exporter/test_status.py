@@ -389,3 +389,14 @@ def test_a_look_leaves_nothing_behind(root: Path, port: int) -> None:
     argv = [sys.executable, "-c", program, str(port), str(root)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_the_command_takes_the_time_to_wait_and_further_logs(tmp_path: Path) -> None:
+    log = tmp_path / "watchdog.log"
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    log.write_text(f"[{when}] [Metrics Exporter] Watchdog: exited with code 137, restart #3\n")
+    words = ("status", "--port", "1", "--wait", "1", "--log", str(log))
+    command = [sys.executable, "-m", "raydiag", "exporter", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "3 of 50 restarts used" in done.stdout
