@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Iterable
 
 from raydiag.errors import CannotRun, ReadError
 from raydiag.host import Host
@@ -55,6 +56,21 @@ def is_exposed(listener: socket.socket) -> bool:
 def _whose(port: int) -> str:
     """Who listens on that port, as far as it can be seen."""
     host = Host()
+    wanted = _listening(host, port)
+    for pid in os.listdir("/proc") if wanted else ():
+        if pid.isdigit() and _holds(host, pid, wanted):
+            return f"{_name(host, pid)} (pid {pid}) has that port"
+    return "somebody has that port already" if wanted else "that port is taken"
+
+
+def holders(host: Host, port: int, pids: Iterable[int]) -> list[int]:
+    """Those of these processes that listen on the port, as far as it can be seen."""
+    wanted = _listening(host, port)
+    return [pid for pid in pids if _holds(host, str(pid), wanted)] if wanted else []
+
+
+def _listening(host: Host, port: int) -> set[str]:
+    """The listening sockets of a port, as links of descriptors name them."""
     inodes: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -62,11 +78,7 @@ def _whose(port: int) -> str:
         except ReadError:
             continue
         inodes |= {inode for inode, (_, taken) in sockets.items() if taken == port}
-    wanted = {f"socket:[{inode}]" for inode in inodes}
-    for pid in os.listdir("/proc") if wanted else ():
-        if pid.isdigit() and _holds(host, pid, wanted):
-            return f"{_name(host, pid)} (pid {pid}) has that port"
-    return "somebody has that port already" if wanted else "that port is taken"
+    return {f"socket:[{inode}]" for inode in inodes}
 
 
 def _holds(host: Host, pid: str, wanted: set[str]) -> bool:

@@ -24,7 +24,7 @@ from typing import Any, Optional
 
 from raydiag import diagnosis, sandbox
 from raydiag.errors import ParseError, ReadError
-from raydiag.exporter import exposition
+from raydiag.exporter import exposition, listener
 from raydiag.exporter.exposition import Line
 from raydiag.exporter.findings import TWO_CYCLES_S, Served, Watched, judge_exporter, standstill
 from raydiag.exporter.metrics import OWN_PREFIX
@@ -237,7 +237,7 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             lines = exposition.parse(body, own=True).lines
         except ParseError as error:
             malformed = str(error)
-    processes = list(probe.processes(host))
+    processes = _of_port(host, port, list(probe.processes(host)))
     found = [path for one in processes for path in _outputs(host, one)]
     watched, blind = _watchdog(host, [*request["logs"], *found])
     yield {
@@ -250,6 +250,25 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             "watched": asdict(watched),
         }
     }
+
+
+def _of_port(host: Host, port: int, found: Sequence[probe.Process]) -> Sequence[probe.Process]:
+    """Those of the exporter that has the port; all of them where it cannot be told whose it is.
+
+    A machine may run several, on ports of their own: neither's restarts are the other's.
+    """
+    known = {process.pid: process for process in found}
+    tops = {_top(pid, known) for pid in listener.holders(host, port, known)}
+    if not tops or any(known[top].role == "server" for top in tops):  # whose it was is not known
+        return found
+    return [process for process in found if _top(process.pid, known) in tops]
+
+
+def _top(pid: int, known: Mapping[int, probe.Process]) -> int:
+    """The highest of its ancestors that is known as well."""
+    while known[pid].parent in known:
+        pid = known[pid].parent
+    return pid
 
 
 def _outputs(host: Host, process: probe.Process) -> Iterator[str]:

@@ -219,9 +219,12 @@ def test_what_lies_beside_plugins_is_not_read_in_each_cycle(
     write(directory / "words", "no program\n", 0o644)
     read: list[str] = []
     really = plugin_files._read
-    monkeypatch.setattr(
-        plugin_files, "_read", lambda path, size: read.append(path) or really(path, size)
-    )
+
+    def noted(path: str, size: int) -> tuple[bytes, str]:
+        read.append(path)
+        return really(path, size)
+
+    monkeypatch.setattr(plugin_files, "_read", noted)
     for _ in range(3):
         told = plugin_files.scan(str(directory), {}, settle=False)
         assert sorted(told["passed_over"]) == ["data", "library.py", "words"]

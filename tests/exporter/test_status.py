@@ -180,6 +180,22 @@ def test_what_the_watchdogs_log_means(log: Any, expected: list[str], root: Path,
     assert classes(examined) == expected
 
 
+def test_restarts_of_an_exporter_on_another_port_are_not_its_own(root: Path, port: int) -> None:
+    for pid, count in ((500, 1), (700, 4)):
+        (root / f"{pid}.log").write_text(watchdog_lines(count, time.time() - 90_000))
+        loop = add_process(root, pid, "bash /job/utils/metrics_exporter.sh")
+        (loop / "fd/1").symlink_to(f"/{pid}.log")
+        server = add_process(root, pid + 1, f"python3 -c serve {FILE}", parent=pid)
+        (server / "fd/3").symlink_to(f"socket:[{pid}]")
+    (root / "proc/net").mkdir()
+    row = "{}: 0100007F:{:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 {} 1\n"
+    table = "  sl  local_address rem_address\n" + row.format(0, port, 500) + row.format(1, 1, 700)
+    (root / "proc/net/tcp").write_text(table)
+    with shell_exporter("healthy", port, root / FILE[1:]):
+        watched = looked(port, root).now.watched
+    assert (watched.number, watched.log) == (1, "/500.log")
+
+
 def test_a_log_that_is_not_there_is_unread(root: Path, port: int) -> None:
     with shell_exporter("healthy", port, root / FILE[1:]):
         examined = looked(port, root, logs=["/none.log"])
