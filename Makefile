@@ -9,14 +9,14 @@ READY := .venv/.ready
 probe: $(READY)
 	@$(BIN)/raydiag probe --all-nodes --address local || [ $$? -eq 1 ] || [ $$? -eq 3 ]
 
-# Everything: lint, types, unit tests, and the tests on a real Prometheus, a real Ray, simulated hosts.
+# Everything: lint, types, unit tests, those on real Prometheuses and exporters, those on a real Ray.
 test: lint unit
-	$(BIN)/pytest -q -n 2 -m prometheus
+	$(BIN)/pytest -q -n 3 -m 'slow and not cluster'
 	$(BIN)/pytest -m cluster
 
 # Three workers: on two cores one of them mostly waits, for a hang to be noticed.
 unit: $(READY) prometheus
-	$(BIN)/pytest -q -n 3 -m 'not cluster and not prometheus'
+	$(BIN)/pytest -q -n 3 -m 'not cluster and not slow'
 
 # A real Prometheus for the tests of raydiag tsdb: of the machine, else unpacked below .cache.
 prometheus:

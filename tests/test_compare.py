@@ -31,7 +31,7 @@ FLAG = "enable_single_replica_ckpt_restoring=true"
 FOR_EVER = 1e12
 Document = dict[str, Any]
 Compare = Callable[..., tuple[int, Document]]
-pytestmark = pytest.mark.prometheus
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ SMALL = Options(nodes=3, gpus=2, ports=1, minutes=25, interval_s=15)
 _SCHEMA = Path(raydiag.__file__).with_name("schemas") / "diagnose.json"
 SCHEMA = json.loads(_SCHEMA.read_text())
 pytestmark = [
-    pytest.mark.prometheus,
+    pytest.mark.slow,
     pytest.mark.skipif(
         not (shutil.which("promtool") and shutil.which("prometheus")),
         reason="promtool and prometheus are not on PATH",

@@ -21,10 +21,13 @@ from tests.incidents.job import Job
 from tests.incidents.kinds import World, slow
 
 SCHEMA = json.loads(files("raydiag").joinpath("schemas/diagnose.json").read_text("utf-8"))
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("promtool") and shutil.which("prometheus")),
-    reason="promtool and prometheus are not on PATH",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (shutil.which("promtool") and shutil.which("prometheus")),
+        reason="promtool and prometheus are not on PATH",
+    ),
+]
 Plant = Callable[[World], None]
 
 

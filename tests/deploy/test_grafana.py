@@ -22,6 +22,8 @@ from tests.incidents.generate import generate
 from tests.incidents.job import Options
 from tests.tsdb import promtool
 
+pytestmark = pytest.mark.slow
+
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "raydiag-job.json"
 SMALL = Options(nodes=2, gpus=2, ports=2, minutes=20, interval_s=15)
 VARIABLES = {"job": "node_hw", "host": ".*", "session": ".*"}

@@ -19,6 +19,8 @@ import jsonschema
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "systemd" / "raydiag-exporter.service"
 SCRIPTS = sorted(DEPLOY.rglob("*.sh"))

@@ -17,6 +17,8 @@ from raydiag.cli import _parser
 from raydiag.exporter import metrics
 from tests.tsdb import promtool
 
+pytestmark = pytest.mark.slow
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "alerts.yml"
 CASES = sorted(Path(__file__).parent.joinpath("alerts").glob("*.yml"))

@@ -19,6 +19,8 @@ from tests.cluster import fuse_hang
 from tests.cluster.fuse_hang import HangingFile
 from tests.exporter.foreign_cycle import PATIENCE_S, Cycles, cycles, values, write
 
+pytestmark = pytest.mark.slow
+
 GOOD = "#!/bin/sh\necho 'good 1'\n"
 
 

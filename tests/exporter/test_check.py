@@ -18,6 +18,8 @@ from raydiag.exporter.check import Checked, check
 from raydiag.render import exporter as render
 from tests.exporter.foreign_cycle import HOST, write
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = json.loads(files("raydiag").joinpath("schemas/exporter.json").read_text("utf-8"))
 GOOD = """\
 echo "# HELP my_depth Jobs that wait."

@@ -21,6 +21,8 @@ from raydiag.exporter.collector import Collector
 from raydiag.exporter.page import OWN, Page
 from raydiag.exporter.state import State
 
+pytestmark = pytest.mark.slow
+
 HEADER = """
 import os, time
 from raydiag.errors import Denied, NoData, ParseError, ReadError

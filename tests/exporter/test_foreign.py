@@ -13,6 +13,8 @@ from raydiag.exporter.foreign import DATED_REPLAY_S, REPLAY_S
 from raydiag.model import Status
 from tests.exporter.foreign_cycle import HOST, Cycles, cycles, values, write
 
+pytestmark = pytest.mark.slow
+
 # In the shell protocol: a counter that lives in the state, and says nothing new every other time.
 COUNTING = """\
 n=$(( ${_PLUGIN_STATE:-0} + 1 ))

@@ -18,6 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from raydiag.exporter.status import examine
 from tests.exporter.foreign_cycle import PATIENCE_S, write
 
+pytestmark = pytest.mark.slow
+
 COUNTING = """\
 n=$(( ${_PLUGIN_STATE:-0} + 1 ))
 echo "# TYPE my_runs gauge"

@@ -15,6 +15,8 @@ from raydiag.exporter.metrics import OWN_PREFIX
 from tests.exporter import fake_sys
 from tests.exporter.test_plugins import BUILT_IN, ESTABLISHED_RESETS, ONLY_OURS, prescribed, series
 
+pytestmark = pytest.mark.slow
+
 PROMTOOL = shutil.which("promtool")
 RAYDIAG = (sys.executable, "-m", "raydiag", "exporter", "once")
 

@@ -23,6 +23,8 @@ from tests.exporter.running import (
     wait_until_gone,
 )
 
+pytestmark = pytest.mark.slow
+
 OWN = "raydiag_exporter_"
 CYCLES = f"{OWN}cycles_total"
 

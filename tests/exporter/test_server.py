@@ -24,6 +24,8 @@ from raydiag.exporter import listener
 from raydiag.exporter.page import Text
 from raydiag.exporter.server import Server, tls_context
 
+pytestmark = pytest.mark.slow
+
 TEXT = Text(b'raydiag_exporter_cycles_total{host="n1"} 3\n', b'hw_procs_running{host="n1"} 4\n')
 Start = Callable[..., tuple[Server, int]]
 

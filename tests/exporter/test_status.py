@@ -28,6 +28,8 @@ from raydiag.probes.exporter import FILE, Exporter, Process
 from raydiag.render import exporter as render
 from tests.cluster.shell_exporter import metrics, shell_exporter
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = json.loads(files("raydiag").joinpath("schemas/exporter.json").read_text("utf-8"))
 
 

@@ -15,6 +15,8 @@ import pytest
 from raydiag.errors import CannotRun
 from raydiag.exporter.supervise import MOST_RESTARTS, PARENT, Pace, supervise
 
+pytestmark = pytest.mark.slow
+
 SOON = Pace(first_s=0.01, most_s=0.02)
 
 

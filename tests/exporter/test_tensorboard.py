@@ -30,6 +30,8 @@ from raydiag.model import Unread
 from tests.tsdb import eventfiles as files
 from tests.tsdb import promtool
 
+pytestmark = pytest.mark.slow
+
 HERE = os.uname().nodename.split(".")[0]
 TAGS = ("learning/loss", "perf/step_time_seconds")
 

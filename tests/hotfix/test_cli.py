@@ -23,6 +23,8 @@ from raydiag.hotfix.messages import Statuses
 from tests.fake_dashboard import END, GCS, SESSION, FakeDashboard, framed
 from tests.hotfix.test_plan import GPU, NEW, OLD, inspection, target
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = json.loads(files("raydiag").joinpath("schemas/hotfix.json").read_text())
 SCRIPT = "#!/usr/bin/env bash\necho 'hw_gpu_power_watts{gpu=\"0\"} 1'\n"
 Invoke = Callable[..., tuple[int, str, str]]

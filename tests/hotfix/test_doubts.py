@@ -24,6 +24,8 @@ from tests.hotfix.test_process import running, script
 from tests.hotfix.training_tree import start_ticks
 from tests.hotfix.watchdog import EXPORTER, GPU, ShellNode, free_port, wait_until
 
+pytestmark = pytest.mark.slow
+
 NAME, SCRIPT = "gpu_metrics_plugin.sh", "metrics_exporter.sh"
 PACKAGE = Path(hotfix.__file__).parents[2]
 

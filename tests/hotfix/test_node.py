@@ -28,6 +28,8 @@ from tests.cluster import fuse_hang
 from tests.hotfix.training_tree import start_ticks
 from tests.hotfix.watchdog import EXPORTER, GPU, ShellNode, free_port, wait_until
 
+pytestmark = pytest.mark.slow
+
 NAME = "gpu_metrics_plugin.sh"
 BETTER = GPU.replace("700", "800")
 EXPORTER_NAME = "metrics_exporter.sh"

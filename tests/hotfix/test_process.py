@@ -19,6 +19,8 @@ from raydiag.hotfix.process import Aim, Doubt, Identity
 from tests.hotfix.training_tree import start_ticks
 from tests.hotfix.watchdog import ShellNode, free_port, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[ShellNode]:

@@ -17,6 +17,8 @@ from raydiag.hotfix import node as hotfix
 from raydiag.hotfix.ledger import Ledger
 from tests.hotfix.watchdog import EXPORTER, GPU, ShellNode
 
+pytestmark = pytest.mark.slow
+
 NAME, SCRIPT = "gpu_metrics_plugin.sh", "metrics_exporter.sh"
 BETTER = GPU.replace("700", "800")
 # Well where it is tried, broken on one node only.

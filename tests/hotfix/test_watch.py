@@ -13,6 +13,8 @@ import pytest
 from raydiag.hotfix import watch
 from raydiag.hotfix.messages import RAYDIAG, Verified, Verify
 
+pytestmark = pytest.mark.slow
+
 CYCLE_S = 0.1
 
 

@@ -20,6 +20,8 @@ from tests.comparable import Made, make
 from tests.incidents.job import Job
 from tests.incidents.kinds import World
 
+pytestmark = pytest.mark.slow
+
 FORMATS = ("text", "markdown", "json")
 HOSTS = ("zulu-17.corp.example", "yankee4", "xray-a-3.corp.example")
 

@@ -18,7 +18,7 @@ from tests.tsdb.conftest import Live
 from tests.tsdb.evidence import digest
 
 SCHEMA = json.loads(files("raydiag").joinpath("schemas/tsdb.json").read_text("utf-8"))
-pytestmark = pytest.mark.prometheus
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.tsdb import promtool, samples
 from tests.tsdb.conftest import Live
 from tests.tsdb.evidence import digest
 
-pytestmark = [pytest.mark.prometheus, pytest.mark.usefixtures("needs_prometheus")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_prometheus")]
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from tests.tsdb import promtool, samples
 from tests.tsdb.conftest import Live
 from tests.tsdb.promtool import OneSeries
 
-pytestmark = pytest.mark.prometheus
+pytestmark = pytest.mark.slow
 
 
 def look(data: Path, expected: Sequence[str] = samples.HOSTS, **more: object) -> Discovery:

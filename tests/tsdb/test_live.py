@@ -8,7 +8,7 @@ from raydiag.tsdb import live as finder
 from raydiag.tsdb.connection import connect, open_directory
 from tests.tsdb.conftest import Live
 
-pytestmark = pytest.mark.prometheus
+pytestmark = pytest.mark.slow
 
 
 def port(url: str) -> int:

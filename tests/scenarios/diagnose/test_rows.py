@@ -20,7 +20,7 @@ PARAMS = [
     pytest.param(
         row,
         id=f"{table}: {row.name}",
-        marks=[pytest.mark.prometheus if row.name in QUICK else pytest.mark.cluster],
+        marks=[pytest.mark.slow if row.name in QUICK else pytest.mark.cluster],
     )
     for table, row in CASES
 ]
