@@ -47,9 +47,9 @@ def _outcome(record: Optional[Mapping[str, Any]], host: str, node: str) -> str:
     """How the roll-out ended on that host; "" when the head does not know that it did."""
     if record is None:
         return ""
-    done = record["hosts"].get(node) or next(
-        (one for one in record["hosts"].values() if one["host"] == host), {}
-    )
+    done: Optional[Mapping[str, Any]] = record["hosts"].get(node)
+    if done is None:  # under the id that it had before Ray was started anew
+        done = next((one for one in record["hosts"].values() if one["host"] == host), {})
     state = str(done.get("state", ""))
     # A roll-out that is verified on one host, and not as a whole, has still to be rolled back.
     ended = record["state"] == VERIFIED if state == VERIFIED else state == ROLLED_BACK

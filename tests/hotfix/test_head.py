@@ -264,3 +264,44 @@ def test_a_python_plugin_is_tried_by_the_exporter_itself(cluster: Cluster, run: 
     assert any("tried by" in event["text"] for event in document["events"])
     # What should have been tried and was not still stops it.
     assert run("apply", "r2", NEWER)["outcome"] == "refused"
+
+
+def test_a_rollback_whose_driver_is_killed(cluster: Cluster, run: Run) -> None:
+    """What was verified is not any more, and must not be told or closed as such."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(name: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        if (name, request["operation"]) == ("beta", "rollback"):
+            raise Killed
+        return None
+
+    run("apply")
+    cluster.fault = kill
+    with pytest.raises(Killed):
+        run("rollback")
+    cluster.fault = lambda node, request: None
+    status = run("status")
+    (rollout,) = status["rollouts"]
+    assert (rollout["state"], documents.exit_code(status)) == (documents.DIED, 1)
+    assert {one["host"]: one["content"] for one in rollout["hosts"]} == {
+        "alpha": "old",
+        "beta": "new",
+        "gamma": "new",
+    }
+    document = run("apply", "r2", NEWER)
+    assert "raydiag hotfix rollback r1" in reason(document, "alpha")
+    assert run("rollback")["outcome"] == "rolled back"
+
+
+def test_a_thousand_hosts(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+    cluster.nodes = {f"node{number:04}": Node() for number in range(1000)}
+    began = time.process_time()
+    document = run("apply")
+    assert document["outcome"] == "verified"
+    assert [len(batch) for batch in document["batches"]][:3] == [1, 1, 100]
+    assert run("status")["rollouts"][0]["state"] == "verified"
+    assert run("rollback")["outcome"] == "rolled back"
+    assert (tmp_path / "ledger" / "r1.json").stat().st_size < 4 << 20
+    assert time.process_time() - began < 20
