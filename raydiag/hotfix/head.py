@@ -193,7 +193,8 @@ def _rollback(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[st
             progress.again()
         undone = Retreat(nodes, progress, request["who"], float(request["verify_limit_s"])).run()
         state = ROLLED_BACK if undone else documents.INCOMPLETE
-        _end(progress, state, f"rolled back by {request['who']}")
+        words = "rolled back by" if undone else "rollback asked for by"
+        _end(progress, state, f"{words} {request['who']}")
         try:
             made = records.decode(Plan, record["plan"])
         except ParseError as error:
@@ -223,12 +224,13 @@ def _recorded(
     record = ledger.read(name)
     if record is not None:
         return _as_now(record, hosts)
-    made = loose_ends.plan_of(name, hosts, Nodes(cluster.ask, request["place"]))
-    if made is None:
+    found = loose_ends.told(name, hosts, Nodes(cluster.ask, request["place"]))
+    if found is None:
         raise UsageError(_unknown(name, ledger))
     progress = Progress.begin(
-        name, request["who"], request["place"], made, ledger, lambda message: None
+        name, found.who, request["place"], found.plan, ledger, lambda message: None
     )
+    progress.record["began_at"] = found.began_at
     progress.event("the head had no record of it: this one is made of the nodes' journals")
     progress.set(list(progress.record["hosts"]), CHANGING)
     return progress.record

@@ -7,6 +7,7 @@ roll-out that seems to be open there; a new head has no record of what the nodes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from raydiag.hotfix.asking import Nodes, Silence
@@ -35,10 +36,10 @@ def known_ends(nodes: Nodes, seen: Mapping[str, Inspection], ledger: Ledger) -> 
     for rollout, some in waiting.items():
         request = Status(rollout=rollout)
         for node, answer in nodes.ask(dict.fromkeys(some, request), Statuses, _STATUS_S).items():
-            told = [] if isinstance(answer, Silence) else answer.rollouts
+            known = [] if isinstance(answer, Silence) else answer.rollouts
             outcome = _outcome(records[rollout], seen[node].host, node)
-            contents = {file.content for one in told for file in one.files}
-            if told and contents <= {_CONTENTS[outcome]}:
+            contents = {file.content for one in known for file in one.files}
+            if known and contents <= {_CONTENTS[outcome]}:
                 found.setdefault(node, {})[rollout] = outcome
     return found
 
@@ -49,7 +50,8 @@ def _outcome(record: Optional[Mapping[str, Any]], host: str, node: str) -> str:
         return ""
     done: Optional[Mapping[str, Any]] = record["hosts"].get(node)
     if done is None:  # under the id that it had before Ray was started anew
-        done = next((one for one in record["hosts"].values() if one["host"] == host), {})
+        same = [one for one in record["hosts"].values() if one["host"] == host]
+        done = same[0] if len(same) == 1 else {}
     state = str(done.get("state", ""))
     # A roll-out that is verified on one host, and not as a whole, has still to be rolled back.
     ended = record["state"] == VERIFIED if state == VERIFIED else state == ROLLED_BACK
@@ -70,7 +72,16 @@ def record(nodes: Nodes, ends: Ends, who: str) -> str:
     return ""
 
 
-def plan_of(rollout: str, hosts: Sequence[Host], nodes: Nodes) -> Optional[Plan]:
+@dataclass(frozen=True)
+class Told:
+    """A roll-out as the nodes' journals tell it."""
+
+    plan: Plan
+    who: str
+    began_at: float
+
+
+def told(rollout: str, hosts: Sequence[Host], nodes: Nodes) -> Optional[Told]:
     """The roll-out as far as the nodes' journals tell it; None when they do not know it.
 
     Nodes that are alive and silent stand in it as well: they may have been changed.
@@ -102,7 +113,9 @@ def plan_of(rollout: str, hosts: Sequence[Host], nodes: Nodes) -> Optional[Plan]
     new = {change.name: change.new_sha256 for one in plans for change in one.changes}
     files = tuple(NewFile(name, digest, 0) for name, digest in new.items())
     plans.sort(key=lambda plan: (plan.host, plan.node_id))
-    return Plan(files, tuple(plans), (tuple(plan.node_id for plan in plans),))
+    plan = Plan(files, tuple(plans), (tuple(plan.node_id for plan in plans),))
+    first = min(journals.values(), key=lambda one: one.began_at)
+    return Told(plan, first.who, first.began_at)
 
 
 def _changes(status: Optional[RolloutStatus]) -> tuple[FileChange, ...]:
