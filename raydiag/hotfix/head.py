@@ -126,9 +126,9 @@ def _apply(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, 
     with ledger.lock(name):
         made, hosts, nodes, ends = _made(request, _hosts(cluster), cluster)
         outcome, reason = _planned(made)
-        say({"plan": documents.plan_document("plan", made, hosts, outcome, reason)})
         if outcome != documents.PLANNED:
             return documents.plan_document("apply", made, hosts, outcome, reason)
+        say({"plan": documents.plan_document("plan", made, hosts, outcome, reason)})
         progress = Progress.begin(name, request["who"], request["place"], made, ledger, say)
         limit_s = float(request["verify_limit_s"])
         try:
@@ -257,15 +257,32 @@ def _unknown(name: str, ledger: Ledger) -> str:
 def _hosts(cluster: Cluster) -> list[Host]:
     """Machines by name: one that has several Ray nodes has one exporter."""
     found: dict[tuple[str, str], Host] = {}
+    named = _names(cluster.rows)
     for row in cluster.rows:
-        name = row["hostname"]
-        short = name if name == row["address"] else name.split(".")[0]
+        short = named[row["node_id"]]
         reason = "" if row["alive"] else f"dead: {row['death_reason'] or 'Ray lost it'}"
         host = Host(row["node_id"], short, row["address"], bool(row["asked"]), reason)
         other = found.get((short, row["address"]))
         if other is None or (other.unseen and not host.unseen):
             found[short, row["address"]] = host
     return sorted(found.values(), key=lambda host: (host.name, host.address))
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """By node id: the short host name, unless several machines have it: then the full one, or else
+    the address.
+    """
+    addresses: dict[str, set[str]] = {}
+    for row in rows:
+        for name in {row["hostname"], row["hostname"].split(".")[0]} if row["alive"] else ():
+            addresses.setdefault(str(name), set()).add(str(row["address"]))
+    named = {}
+    for row in rows:
+        full, address = str(row["hostname"]), str(row["address"])
+        short = full if full == address else full.split(".")[0]
+        unique = (name for name in (short, full) if len(addresses.get(name, ())) <= 1)
+        named[str(row["node_id"])] = next(unique, address) if row["alive"] else short
+    return named
 
 
 _COMMANDS = {"plan": _plan, "apply": _apply, "status": _status, "rollback": _rollback}

@@ -71,6 +71,7 @@ def _summary(document: Mapping[str, Any], page: Page) -> list[str]:
         "incomplete": "NOT rolled back everywhere: see the hosts below.",
     }
     text = what + words.get(outcome, f"{outcome}.")
+    text = text[0].upper() + text[1:]
     lines = page.wrap(page.paint(terminal(text), _COLOURS.get(outcome, RED)))
     if document["reason"]:
         lines += page.wrap(f"why: {terminal(document['reason'])}", _INDENT, _DEEPER)

@@ -116,13 +116,14 @@ class Cluster:
     nodes: dict[str, Node]
     fault: Fault = lambda node, request: None
     asked: list[tuple[str, str]] = field(default_factory=list)  # node, operation
+    hostnames: Mapping[str, str] = field(default_factory=dict)  # where they are not the nodes'
 
     @property
     def rows(self) -> Sequence[Mapping[str, Any]]:
         return [
             {
                 "node_id": f"id-{name}",
-                "hostname": name,
+                "hostname": self.hostnames.get(name, name),
                 "address": f"10.0.0.{number}",
                 "alive": True,
                 "death_reason": "",

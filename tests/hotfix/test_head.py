@@ -15,6 +15,7 @@ from raydiag.errors import CannotRun
 from raydiag.hotfix import documents, head
 from raydiag.hotfix.ledger import Ledger
 from raydiag.hotfix.messages import Applied, Checked, RolledBack
+from raydiag.render import hotfix as render
 from tests.hotfix.scripted import LOST, NAME, OLD, Cluster, Fault, Node
 
 NEW = "#!/bin/bash\necho new\n"
@@ -306,3 +307,31 @@ def test_a_thousand_hosts(run: Run, cluster: Cluster, tmp_path: Path) -> None:
     assert run("rollback")["outcome"] == "rolled back"
     assert (tmp_path / "ledger" / "r1.json").stat().st_size < 4 << 20
     assert time.process_time() - began < 20
+
+
+def test_hosts_of_one_short_name_are_told_apart(cluster: Cluster, run: Run) -> None:
+    cluster.hostnames = {"alpha": "n1.rack1", "beta": "n1.rack2", "gamma": "n2.rack1"}
+    document = run("plan", canary="n1.rack2")
+    assert [host["host"] for host in document["hosts"]] == ["n1.rack1", "n1.rack2", "n2"]
+    assert document["canary"] == "n1.rack2"
+    cluster.hostnames = dict.fromkeys(cluster.nodes, "localhost")
+    assert run("plan", canary="10.0.0.3")["canary"] == "10.0.0.3"
+
+
+def test_a_refusal_is_told_once(cluster: Cluster, run: Run, said: list[Any]) -> None:
+    assert run("apply")["outcome"] == "verified"
+    said.clear()
+    assert run("apply", "r2")["outcome"] == "nothing to do"
+    assert said == []
+
+
+def test_what_to_do_after_a_rollback_that_is_not_complete(cluster: Cluster, run: Run) -> None:
+    run("apply")
+    cluster.fault = silent("beta", "status")
+    document = run("rollback")
+    assert document["reason"] == "rollback asked for by me@here"
+    text = render.text_report(document, False, 100, False)
+    assert "when these hosts answer again, or are mended: raydiag hotfix rollback r1" in text
+    cluster.fault = lambda node, request: None
+    text = render.text_report(run("status"), False, 100, False)
+    assert "raydiag hotfix rollback r1" in text
