@@ -129,7 +129,7 @@ class Team:
                     answers[node] = read(ray.get(ref, timeout=1))
                 except Exception as error:
                     # Whatever a node does costs its own answer and no other's.
-                    answers[node] = _lost(coordinator.in_one_line(error))
+                    answers[node] = _lost(_in_words(error))
                     self._drop(node)
             if time.monotonic() - self._beaten > _BEAT_S:
                 self._beaten = time.monotonic()
@@ -142,6 +142,14 @@ class Team:
     def _drop(self, node: str) -> None:
         with contextlib.suppress(Exception):  # cleaning up must not change the outcome
             ray.kill(self._actors.pop(node), no_restart=True)
+
+
+def _in_words(error: Exception) -> str:
+    """Ray tells the death of an actor with its whole life."""
+    if isinstance(error, ray.exceptions.RayActorError):
+        node = "node has died" in str(error) or "node was terminated" in str(error)
+        return f"Ray lost {'the node' if node else 'our actor there'} while it was asked"
+    return coordinator.in_one_line(error)
 
 
 def _lost(reason: str) -> dict[str, Any]:

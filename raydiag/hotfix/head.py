@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import dataclasses
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from raydiag import records
 from raydiag.errors import CannotRun, ParseError, RaydiagError, UsageError
-from raydiag.hotfix import documents, plan
+from raydiag.hotfix import documents, loose_ends, plan
 from raydiag.hotfix.asking import Nodes, Silence
 from raydiag.hotfix.ledger import Ledger
 from raydiag.hotfix.messages import Inspection
@@ -21,6 +24,7 @@ from raydiag.hotfix.retreat import Retreat
 from raydiag.hotfix.rollout import Rollout, Stop
 
 _PATIENCE_S = 600.0  # of `rollback`, for a roll-out that it has told to stop
+_TELL_S = 20.0  # that it still waits: who is not heard for long is taken for dead
 
 
 class Cluster(Protocol):
@@ -51,7 +55,7 @@ def run(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any
 
 def _plan(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
     hosts = _hosts(cluster)
-    made, hosts, _ = _made(request, hosts, cluster)
+    made, hosts, _, _ = _made(request, hosts, cluster)
     return documents.plan_document("plan", made, hosts, *_planned(made))
 
 
@@ -68,8 +72,10 @@ def _planned(made: Plan) -> tuple[str, str]:
 
 def _made(
     request: Mapping[str, Any], hosts: list[Host], cluster: Cluster
-) -> tuple[Plan, list[Host], Nodes]:
-    """The plan, the hosts as far as they were seen, and the nodes with what they suffer from."""
+) -> tuple[Plan, list[Host], Nodes, loose_ends.Ends]:
+    """The plan, the hosts as far as they were seen, the nodes with what they suffer from, and what
+    is to be recorded on them before they take part in it.
+    """
     asked = [host.node_id for host in hosts if host.asked and not host.unseen]
     nodes = Nodes(cluster.ask, request["place"], cluster.faults(asked))
     names = tuple(file["name"] for file in request["files"])
@@ -81,11 +87,17 @@ def _made(
     else:
         hosts = [host for host in hosts if host.asked]
     seen = {node: one for node, one in said.items() if not isinstance(one, Silence)}
+    ends = loose_ends.known_ends(nodes, seen, Ledger(request.get("ledger")))
+    for node, ended in ends.items():
+        open_ = tuple(one for one in seen[node].unfinished if one not in ended)
+        seen[node] = dataclasses.replace(seen[node], unfinished=open_)
     silent = {node: one.reason for node, one in said.items() if isinstance(one, Silence)}
     hosts = [_silenced(host, silent) for host in hosts]
     files = [_new_file(file) for file in request["files"]]
     wishes = Wishes(request.get("canary", ""), int(request.get("batch", 0)))
-    return plan.make(hosts, seen, files, wishes), hosts, nodes
+    made = plan.make(hosts, seen, files, wishes)
+    changing = {host.node_id for host in made.hosts if host.state == plan.CHANGE}
+    return made, hosts, nodes, {node: end for node, end in ends.items() if node in changing}
 
 
 def _is_shared(answer: object) -> bool:
@@ -112,14 +124,17 @@ def _new_file(file: Mapping[str, str]) -> NewFile:
 def _apply(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
     ledger, name = Ledger(request.get("ledger")), request["rollout"]
     with ledger.lock(name):
-        made, hosts, nodes = _made(request, _hosts(cluster), cluster)
+        made, hosts, nodes, ends = _made(request, _hosts(cluster), cluster)
         outcome, reason = _planned(made)
-        say({"plan": documents.plan_document("plan", made, hosts, outcome, reason)})
         if outcome != documents.PLANNED:
             return documents.plan_document("apply", made, hosts, outcome, reason)
+        say({"plan": documents.plan_document("plan", made, hosts, outcome, reason)})
         progress = Progress.begin(name, request["who"], request["place"], made, ledger, say)
         limit_s = float(request["verify_limit_s"])
         try:
+            trouble = loose_ends.record(nodes, ends, request["who"])
+            if trouble:
+                raise Stop(trouble)
             Rollout(made, nodes, progress, lambda: ledger.stop_asked(name), limit_s).run()
         except Exception as error:
             # Whatever it was, hosts that were changed and not verified must not stay so.
@@ -164,20 +179,22 @@ def _status(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str,
 def _rollback(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
     """From the head's record; the nodes' journals say what there is to undo."""
     name, ledger = request["rollout"], Ledger(request.get("ledger"))
-    record = ledger.read(name)
-    if record is None:
-        raise UsageError(_unknown(name, ledger))
+    ledger.read(name)  # raises for what names no roll-out
     if ledger.at_work() == name:
         ledger.ask_to_stop(name, request["who"])
         say({"event": {"at": 0.0, "text": "its driver was told to stop; waiting for its end"}})
-    with ledger.lock(name, _PATIENCE_S if ledger.at_work() == name else 1.0):
+    patience_s = _PATIENCE_S if ledger.at_work() == name else 1.0
+    with ledger.lock(name, patience_s, _Waiting(say)):
         hosts = _hosts(cluster)
-        record = _as_now(ledger.read(name) or record, hosts)
+        record = _recorded(request, hosts, cluster, ledger)
         nodes = Nodes(cluster.ask, {**request["place"], **record["place"]})
         progress = Progress(record, ledger, say)
+        with contextlib.suppress(CannotRun):  # the nodes' journals tell as much
+            progress.again()
         undone = Retreat(nodes, progress, request["who"], float(request["verify_limit_s"])).run()
         state = ROLLED_BACK if undone else documents.INCOMPLETE
-        _end(progress, state, f"rolled back by {request['who']}")
+        words = "rolled back by" if undone else "rollback asked for by"
+        _end(progress, state, f"{words} {request['who']}")
         try:
             made = records.decode(Plan, record["plan"])
         except ParseError as error:
@@ -185,6 +202,38 @@ def _rollback(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[st
         return documents.plan_document(
             "rollback", made, hosts, state, str(record["reason"]), progress.record
         )
+
+
+class _Waiting:
+    """Says now and then that somebody else's end is waited for."""
+
+    def __init__(self, say: Say) -> None:
+        self._say, self._told = say, time.monotonic()
+
+    def __call__(self) -> None:
+        if time.monotonic() - self._told > _TELL_S:
+            self._told = time.monotonic()
+            self._say({"event": {"at": time.time(), "text": "still waiting for its driver's end"}})
+
+
+def _recorded(
+    request: Mapping[str, Any], hosts: Sequence[Host], cluster: Cluster, ledger: Ledger
+) -> dict[str, Any]:
+    """The head's record; where it has none, one made of what the nodes' journals tell."""
+    name = request["rollout"]
+    record = ledger.read(name)
+    if record is not None:
+        return _as_now(record, hosts)
+    found = loose_ends.told(name, hosts, Nodes(cluster.ask, request["place"]))
+    if found is None:
+        raise UsageError(_unknown(name, ledger))
+    progress = Progress.begin(
+        name, found.who, request["place"], found.plan, ledger, lambda message: None
+    )
+    progress.record["began_at"] = found.began_at
+    progress.event("the head had no record of it: this one is made of the nodes' journals")
+    progress.set(list(progress.record["hosts"]), CHANGING)
+    return progress.record
 
 
 def _as_now(record: dict[str, Any], hosts: Sequence[Host]) -> dict[str, Any]:
@@ -208,15 +257,32 @@ def _unknown(name: str, ledger: Ledger) -> str:
 def _hosts(cluster: Cluster) -> list[Host]:
     """Machines by name: one that has several Ray nodes has one exporter."""
     found: dict[tuple[str, str], Host] = {}
+    named = _names(cluster.rows)
     for row in cluster.rows:
-        name = row["hostname"]
-        short = name if name == row["address"] else name.split(".")[0]
+        short = named[row["node_id"]]
         reason = "" if row["alive"] else f"dead: {row['death_reason'] or 'Ray lost it'}"
         host = Host(row["node_id"], short, row["address"], bool(row["asked"]), reason)
         other = found.get((short, row["address"]))
         if other is None or (other.unseen and not host.unseen):
             found[short, row["address"]] = host
     return sorted(found.values(), key=lambda host: (host.name, host.address))
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """By node id: the short host name, unless several machines have it: then the full one, or else
+    the address.
+    """
+    addresses: dict[str, set[str]] = {}
+    for row in rows:
+        for name in {row["hostname"], row["hostname"].split(".")[0]} if row["alive"] else ():
+            addresses.setdefault(str(name), set()).add(str(row["address"]))
+    named = {}
+    for row in rows:
+        full, address = str(row["hostname"]), str(row["address"])
+        short = full if full == address else full.split(".")[0]
+        unique = (name for name in (short, full) if len(addresses.get(name, ())) <= 1)
+        named[str(row["node_id"])] = next(unique, address) if row["alive"] else short
+    return named
 
 
 _COMMANDS = {"plan": _plan, "apply": _apply, "status": _status, "rollback": _rollback}

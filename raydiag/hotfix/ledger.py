@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional
 
 from raydiag.errors import CannotRun, UsageError
@@ -32,8 +32,13 @@ class Ledger:
         self.directory = directory or os.path.join(os.path.expanduser("~"), ".raydiag", "rollouts")
 
     @contextlib.contextmanager
-    def lock(self, rollout: str, patience_s: float = 1.0) -> Iterator[None]:
-        """Be the only driver of this head. Raises CannotRun when somebody else is."""
+    def lock(
+        self, rollout: str, patience_s: float = 1.0, waiting: Callable[[], object] = lambda: None
+    ) -> Iterator[None]:
+        """Be the only driver of this head; `waiting` is called at each look at the lock.
+
+        Raises CannotRun when somebody else is.
+        """
         with self._explained():
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
             fd = os.open(self._path(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -46,8 +51,9 @@ class Ledger:
                         f"roll-out {holder or '(unknown)'} is at work on this cluster: wait for "
                         f"its end, or stop it: raydiag hotfix rollback {holder}"
                     )
+                waiting()
                 time.sleep(0.2)
-            with self._explained():
+            with contextlib.suppress(OSError):  # the name is for people; a full disk has no room
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, rollout.encode(), 0)
             yield
@@ -74,11 +80,16 @@ class Ledger:
         with self._explained():
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                write_whole(fd, json.dumps(record).encode())
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.replace(temporary, path)
+                try:
+                    write_whole(fd, json.dumps(record).encode())
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                os.replace(temporary, path)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
             sync_directory(self.directory)
 
     def read(self, rollout: str) -> Optional[dict[str, Any]]:
@@ -120,7 +131,8 @@ class Ledger:
                 self._path(rollout + _STOP), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
             try:
-                write_whole(fd, who.encode())
+                with contextlib.suppress(OSError):  # the file itself is what asks
+                    write_whole(fd, who.encode())
             finally:
                 os.close(fd)
 

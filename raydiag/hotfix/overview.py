@@ -7,6 +7,7 @@ both may have ended at any moment. The hash of a file has not.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -18,6 +19,7 @@ from raydiag.hotfix.plan import Host
 
 _STATUS_S = 8.0
 UNKNOWN = "unknown"
+_GONE = "it is not a node of this cluster"
 
 
 def status_document(
@@ -40,10 +42,16 @@ def status_document(
     records = {str(one["rollout"]): one for one in kept}
     journals = _journals(said)
     known = {rollout} if rollout else records.keys() | journals.keys()
+    names = [name for name in known if name in records or name in journals]
+    looks = {
+        name: _without_files(records.get(name), journals.get(name, {}), seen) for name in names
+    }
+    looked_at = _looked_at(looks, records, nodes)
     rows = [
-        _rollout(name, records.get(name), journals.get(name, {}), seen, nodes, at_work)
-        for name in known
-        if name in records or name in journals
+        _rollout(
+            name, records.get(name), journals.get(name, {}), seen, looked_at.get(name, {}), at_work
+        )
+        for name in names
     ]
     rows.sort(key=lambda row: (row["began_at"] or 0.0, row["rollout"]))
     return {
@@ -76,19 +84,16 @@ def _rollout(
     record: Optional[Mapping[str, Any]],
     journals: Mapping[str, RolloutStatus],
     hosts: Sequence[Host],
-    nodes: Nodes,
+    looked_at: Mapping[str, Union[Inspection, Silence]],
     at_work: str,
 ) -> dict[str, Any]:
-    planned = {
-        row["node_id"]: row
-        for row in (record["plan"]["hosts"] if record else [])
-        if row["state"] == "change"
-    }
-    looked_at = _looked_at(planned, journals, hosts, nodes, record)
+    planned = _planned(record)
     by_id = {host.node_id: host for host in hosts}
     rows = []
     for node in {**planned, **journals}:
-        host = by_id.get(node) or Host(node, planned[node]["host"], planned[node]["address"])
+        host = by_id.get(node) or Host(
+            node, planned[node]["host"], planned[node]["address"], unseen=_GONE
+        )
         told = record["hosts"].get(node) if record else None
         rows.append(_host(host, planned.get(node), journals.get(node), looked_at.get(node), told))
     rows.sort(key=lambda row: row["host"])
@@ -120,24 +125,43 @@ def _state(
     return DIED if record["state"] == RUNNING else str(record["state"])
 
 
-def _looked_at(
-    planned: Mapping[str, Mapping[str, Any]],
+def _planned(record: Optional[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Hosts that it was to change, by node id."""
+    hosts = record["plan"]["hosts"] if record else []
+    return {row["node_id"]: row for row in hosts if row["state"] == "change"}
+
+
+def _without_files(
+    record: Optional[Mapping[str, Any]],
     journals: Mapping[str, RolloutStatus],
     hosts: Sequence[Host],
-    nodes: Nodes,
-    record: Optional[Mapping[str, Any]],
-) -> dict[str, Union[Inspection, Silence]]:
+) -> list[str]:
     """Hosts that have no journal of it: those it did not come to, and those that share a writer."""
     alive = {host.node_id for host in hosts if not host.unseen}
-    silent = [
+    return [
         node
-        for node in planned
+        for node in _planned(record)
         if node in alive and not (node in journals and journals[node].files)
     ]
-    if record is None or not silent:
-        return {}
-    names = tuple(file["name"] for file in record["plan"]["files"])
-    return nodes.at(record["place"]).inspect(silent, names)
+
+
+def _looked_at(
+    wanted: Mapping[str, Sequence[str]],
+    records: Mapping[str, Mapping[str, Any]],
+    nodes: Nodes,
+) -> dict[str, dict[str, Union[Inspection, Silence]]]:
+    """By roll-out and node: how these look now. Each is asked once for all roll-outs of a place."""
+    places: dict[str, list[str]] = {}
+    for name, some in wanted.items():
+        if some:
+            places.setdefault(json.dumps(records[name]["place"], sort_keys=True), []).append(name)
+    found: dict[str, dict[str, Union[Inspection, Silence]]] = {}
+    for place, rollouts in places.items():
+        files = {file["name"] for name in rollouts for file in records[name]["plan"]["files"]}
+        asked = {node for name in rollouts for node in wanted[name]}
+        seen = nodes.at(json.loads(place)).inspect(sorted(asked), tuple(sorted(files)))
+        found.update({name: {node: seen[node] for node in wanted[name]} for name in rollouts})
+    return found
 
 
 def _host(

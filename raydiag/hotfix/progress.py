@@ -61,6 +61,11 @@ class Progress:
     def save(self) -> None:
         self._ledger.write(self.record)
 
+    def again(self) -> None:
+        """It has not ended any more; kept at once, so that a driver that dies is told."""
+        self.record.update(state=RUNNING, ended_at=None)
+        self.save()
+
     def event(self, text: str) -> None:
         """Something that happened; kept with the next `save`."""
         event = {"at": time.time(), "text": text}

@@ -30,7 +30,13 @@ from raydiag.hotfix.messages import (
     Verify,
 )
 from raydiag.hotfix.process import SCRIPT
-from raydiag.hotfix.progress import NOT_ROLLED_BACK, ROLLED_BACK, UNTOUCHED, Progress
+from raydiag.hotfix.progress import (
+    NOT_ROLLED_BACK,
+    ROLLED_BACK,
+    UNTOUCHED,
+    WAITING,
+    Progress,
+)
 
 _STATUS_S, _ROLLBACK_S, _RESTART_S, _CLOSE_S = 8.0, 20.0, 15.0, 5.0
 _RESTORED = ("restored", "removed", "already")
@@ -48,6 +54,7 @@ class _Host:
     node: str
     writer: str
     before: Mapping[str, int]  # metrics that were served before the roll-out
+    settled: bool = False  # on record as never touched, or put back already
     status: Optional[RolloutStatus] = None
     now: Optional[Inspection] = None
     restored: list[RestoredFile] = field(default_factory=list)
@@ -72,7 +79,12 @@ class Retreat:
         self.verify_limit_s = verify_limit_s
         self.name = str(progress.record["rollout"])
         self.hosts = {
-            plan["node_id"]: _Host(plan["node_id"], plan["writer"], plan["metrics"])
+            plan["node_id"]: _Host(
+                plan["node_id"],
+                plan["writer"],
+                plan["metrics"],
+                progress.state(plan["node_id"]) in (WAITING, UNTOUCHED, ROLLED_BACK),
+            )
             for plan in progress.record["plan"]["hosts"]
             if plan["state"] == "change"
         }
@@ -96,7 +108,8 @@ class Retreat:
         for node, answer in said.items():
             host = self.hosts[node]
             if isinstance(answer, Silence):
-                host.trouble.append(_silent(answer))
+                if not host.settled:
+                    host.trouble.append(_silent(answer))
                 continue
             host.status = next(iter(answer.rollouts), None)
             if host.status is not None and host.status.files:
@@ -104,7 +117,14 @@ class Retreat:
 
     def _restore(self) -> None:
         request = Rollback(rollout=self.name, who=self.who)
-        touched = [node for node, host in self.hosts.items() if host.status and not host.trouble]
+        # Also where there is no record: an operation that got no answer may be about to begin one,
+        # and the node says so.
+        touched = [
+            node
+            for node, host in self.hosts.items()
+            if not host.trouble
+            and (host.status or (not host.settled and self._writer(host) is host))
+        ]
         answers = self.nodes.ask(dict.fromkeys(touched, request), RolledBack, _ROLLBACK_S)
         for node, answer in answers.items():
             host = self.hosts[node]
@@ -117,6 +137,9 @@ class Retreat:
                 for one in answer.files
                 if one.outcome not in _RESTORED
             ]
+            torn = host.status is not None and host.status.torn  # before its first change
+            if not answer.files and not answer.complete and not torn:
+                host.trouble.append(f"rolling back: {answer.reason}")
             if answer.files:
                 files = ", ".join(f"{one.name} {one.outcome}" for one in answer.files)
                 self.progress.event(f"{self._name(node)}: {files}")
@@ -246,6 +269,8 @@ class Retreat:
             self.progress.set([host.node], NOT_ROLLED_BACK, "; ".join(host.trouble))
         elif writer.restored or host.restarted:
             self.progress.set([host.node], ROLLED_BACK, before)
+        elif host.settled and self.progress.state(host.node) == ROLLED_BACK:
+            pass
         else:
             self.progress.set([host.node], UNTOUCHED, before)
 

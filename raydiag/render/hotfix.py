@@ -71,9 +71,13 @@ def _summary(document: Mapping[str, Any], page: Page) -> list[str]:
         "incomplete": "NOT rolled back everywhere: see the hosts below.",
     }
     text = what + words.get(outcome, f"{outcome}.")
+    text = text[0].upper() + text[1:]
     lines = page.wrap(page.paint(terminal(text), _COLOURS.get(outcome, RED)))
     if document["reason"]:
         lines += page.wrap(f"why: {terminal(document['reason'])}", _INDENT, _DEEPER)
+    if outcome == "incomplete":
+        hint = f"when these hosts answer again, or are mended: raydiag hotfix rollback {name}"
+        lines += page.wrap(terminal(hint), _INDENT, _DEEPER)
     return lines
 
 
@@ -154,7 +158,7 @@ def _rollout(rollout: Mapping[str, Any], page: Page) -> list[str]:
     lines = page.wrap(page.paint(terminal(text), _COLOURS.get(state, RED)))
     if rollout["reason"]:
         lines += page.wrap(f"why: {terminal(rollout['reason'])}", _INDENT, _DEEPER)
-    if state == "its driver died":
+    if state in ("its driver died", "incomplete"):
         hint = f"undo it: raydiag hotfix rollback {rollout['rollout']}"
         lines += page.wrap(terminal(hint), _INDENT, _DEEPER)
     rows: dict[tuple[str, ...], list[str]] = {}

@@ -239,7 +239,7 @@ def test_nothing_to_do(dashboard: FakeDashboard, plugin: str, invoke: Invoke) ->
     works(dashboard, Canned(inspection(1, there)))
     code, out, _ = invoke("apply", "--all-nodes", "--address", dashboard.url, plugin)
     assert code == 0
-    assert "nothing to do" in out
+    assert "Nothing to do" in out
 
 
 def test_an_apply_shows_its_plan_first_and_why_it_ended(
