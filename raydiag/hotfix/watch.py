@@ -156,12 +156,15 @@ def _own(page: Page, name: str, plugin: str = "") -> Optional[float]:
 
 def _judge(watch: _Watch, page: Page) -> str:
     request = watch.request
-    watch.cycles += 1
     if page.broken:
         return f"what is served is not valid: {page.broken}"
     wrong = _own_trouble(request, page) or _missing(request, page)
     if wrong:
         return wrong
+    watch.waits_for = _own_run(request, page)
+    if watch.waits_for:
+        return ""
+    watch.cycles += 1
     if _DURATION in page.metrics:
         watch.durations.add(next(v for s, v in page.values.items() if s.startswith(_DURATION)))
     if watch.last is not None:
@@ -223,11 +226,24 @@ def _own_trouble(request: Verify, page: Page) -> str:
     """What raydiag's exporter says of the plugin."""
     if request.exporter != RAYDIAG:
         return ""
-    plugin = request.name.partition(".")[0]
+    plugin = os.path.splitext(request.name)[0]
     if _own(page, "plugin_outdated", plugin):
         return f"{request.name} was not loaded: the exporter goes on with the one before"
-    if _own(page, "plugin_up", plugin) != 1:
-        return f"{request.name} fails: raydiag_exporter_plugin_up is not 1"
+    if _own(page, "plugin_up", plugin) == 0:
+        return f"{request.name} fails: raydiag_exporter_plugin_up is 0"
+    return ""
+
+
+def _own_run(request: Verify, page: Page) -> str:
+    """Which run of the plugin raydiag's exporter has still to make; "" when it made it."""
+    plugin = os.path.splitext(request.name)[0]
+    if request.exporter != RAYDIAG or _own(page, "plugin_disabled", plugin):
+        return ""
+    if _own(page, "plugin_up", plugin) is None:
+        return f"a first run of {request.name}"
+    succeeded_at = _own(page, "plugin_last_success_timestamp_seconds", plugin)
+    if succeeded_at is not None and succeeded_at < request.since:
+        return f"a run of {request.name} after the change"
     return ""
 
 

@@ -152,7 +152,6 @@ def test_a_plugin_that_breaks_in_the_exporter(
     assert running.wait_for(metric, at) > at
 
 
-@pytest.mark.xfail(reason="a page before a new plugin's first run is taken for its failure")
 def test_a_plugin_that_was_not_there_before(run: Run, running: Running, plugins: Path) -> None:
     name, text, metric = PLUGINS[0]
     document = run("apply", {name: text.replace("FACTOR", "0")})

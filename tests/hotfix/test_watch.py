@@ -52,6 +52,7 @@ def verified(port: int, **fields: object) -> Verified:
 
 
 UP = 'raydiag_exporter_plugin_up{host="n",plugin="disks"} 1'
+SUCCESS = 'raydiag_exporter_plugin_last_success_timestamp_seconds{plugin="disks"}'
 
 
 def test_a_plugin_that_is_up_and_moves_is_well() -> None:
@@ -74,7 +75,11 @@ def test_without_a_dry_run_being_up_is_enough_and_is_said() -> None:
     [
         (['raydiag_exporter_plugin_outdated{plugin="disks"} 1', UP], "was not loaded"),
         (['raydiag_exporter_plugin_up{plugin="disks"} 0'], "fails"),
-        (['raydiag_exporter_plugin_up{plugin="others"} 1'], "fails"),
+        (
+            ['raydiag_exporter_plugin_up{plugin="others"} 1'],
+            "waited 5 s for a first run of disks.py",
+        ),
+        ([UP, f"{SUCCESS} 5"], "waited 5 s for a run of disks.py after the change"),
         ([UP, "disk used 1"], "not valid"),
         ([UP, "other_metric %d"], "nothing is served of what disks.py makes"),
     ],
