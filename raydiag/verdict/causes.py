@@ -108,6 +108,7 @@ def _merged(one: Observation, other: Observation) -> Observation:
         first,
         finding=finding,
         recovered=one.recovered and other.recovered,
+        uncertainty_s=max(one.uncertainty_s, other.uncertainty_s),
         facts={**second.facts, **first.facts},
     )
 
