@@ -254,6 +254,30 @@ def test_a_symptom_is_the_verdict_only_where_nothing_explains_it() -> None:
 # ---- the job's log and what watches the job
 
 
+def test_a_node_that_died_took_nobody_elses_metrics() -> None:
+    told = hung(seen("node-death", "n1", 990), seen("ray-metrics-missing"))
+    assert told.verdict.failure_class == "node-death"
+    assert "ray-metrics-missing" not in classes(told)
+    own = hung(seen("node-death", "n1", 990), seen("ray-metrics-missing", "n1", 990))
+    assert "ray-metrics-missing" in classes(own)
+
+
+@pytest.mark.parametrize(("known_to_s", "root"), [(10.0, "hang"), (480.0, "node-death")])
+def test_a_hang_of_log_and_series_is_as_old_as_the_less_sure_says(
+    known_to_s: float, root: str
+) -> None:
+    """It may have begun in the save after the last step: what came in it may be its cause."""
+    told = judged(
+        seen("hang", onset=1000),
+        seen("hang", onset=1000, uncertainty_s=known_to_s),
+        seen("node-death", "n1", 1200, confidence=Confidence.POSSIBLE),
+        status="hanging",
+        primary="hang",
+        step_time_s=12.0,
+    )
+    assert told.verdict.failure_class == root
+
+
 def test_a_well_job_with_a_sick_exporter_gets_its_class() -> None:
     told = judged(seen("ghost-data", "node3", 10), status="completed")
     assert told.verdict.failure_class == "ghost-data"

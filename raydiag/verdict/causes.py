@@ -43,6 +43,7 @@ _MORE_SPECIFIC = (
     ("pcie-fatal", "pcie-degraded"),
     ("gpu-memory-error", "gpu-memory-degrading"),
 )
+_OF_ALL = frozenset({"ray-metrics-missing", "tsdb-gap"})  # without a host: no host has any
 HANGS = ("rccl-hang", "hang")
 _OVER_S = 600.0  # what ended so long before an effect did not cause it
 _NEAR_S = 120.0  # causes that are all so near to an effect are told apart by how grave they are
@@ -160,6 +161,8 @@ def _can_cause(cause: Observation, effect: Observation, step_time_s: Optional[fl
         return False  # it ended, and what it should explain went on
     if cause.before_job and not effect.before_job:
         return False  # the job went well with it
+    if other.failure_class in _OF_ALL and other.host is None and one.host is not None:
+        return False  # of one host's fault the others would still have theirs
     here = one.host is None or other.host is None or one.host == other.host
     if not here and other.failure_class not in _FELT_BY_PEERS:
         return False
