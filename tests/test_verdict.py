@@ -135,6 +135,12 @@ def test_a_cause_may_show_after_the_last_step_but_not_long_after() -> None:
     assert len(late.diagnosis.chains) == 2
 
 
+def test_what_came_later_is_no_cause_by_way_of_something_without_a_date() -> None:
+    told = judged(seen("actor-fail", onset=201), seen("unknown-death", onset=0), seen("node-fail"))
+    for chain in told.diagnosis.chains:
+        assert {"actor-fail", "unknown-death"} - {one.failure_class for one in chain.findings}
+
+
 def test_what_was_over_long_before_did_not_cause_it() -> None:
     told = hung(seen("rdma-degraded", "node2", 0, until=T0 + 200, recovered=True))
     assert told.verdict.failure_class == "rccl-hang"

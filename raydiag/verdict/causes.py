@@ -133,10 +133,41 @@ def causes(observed: Sequence[Observation], step_time_s: Optional[float]) -> lis
         )
         for effect in places
     }
-    return [
+    found = [
         _cause(index, able[one.finding.failure_class], observed, step_time_s)
         for index, one in enumerate(observed)
     ]
+    return [
+        None if _came_first(index, found, observed, step_time_s) else cause
+        for index, cause in enumerate(found)
+    ]
+
+
+def _came_first(
+    index: int,
+    found: Sequence[Optional[int]],
+    observed: Sequence[Observation],
+    step_time_s: Optional[float],
+) -> bool:
+    """Whether it came before what caused its cause, which itself has no date to show that."""
+    above, passed = found[index], {index}
+    while above is not None and above not in passed and observed[above].finding.onset is None:
+        passed.add(above)
+        above = found[above]
+    if above is None or above in passed or above == found[index]:
+        return False
+    return _is_later(observed[above], observed[index], step_time_s)
+
+
+def _is_later(cause: Observation, effect: Observation, step_time_s: Optional[float]) -> bool:
+    """It began after what it should explain, by more than the times are known to."""
+    began, seen = cause.finding.onset, effect.finding.onset
+    if began is None or seen is None:
+        return False
+    slack = max(cause.uncertainty_s, effect.uncertainty_s, _SLACK_S)
+    if effect.finding.failure_class in HANGS:
+        slack += step_time_s or 0.0  # a hang dates from the last step, its cause from the next
+    return began > seen + slack
 
 
 def _cause(
@@ -171,10 +202,7 @@ def _can_cause(cause: Observation, effect: Observation, step_time_s: Optional[fl
         return False
     if one.onset is None or other.onset is None:
         return True
-    slack = max(cause.uncertainty_s, effect.uncertainty_s, _SLACK_S)
-    if other.failure_class in HANGS:
-        slack += step_time_s or 0.0  # a hang dates from the last step, its cause from the next
-    if one.onset > other.onset + slack:
+    if _is_later(cause, effect, step_time_s):
         return False
     return cause.until is None or not cause.recovered or cause.until >= other.onset - _OVER_S
 
