@@ -251,12 +251,13 @@ def _busy_wait(
 
 def _hang(scene: Scene, record: Record, row: str, evidence: list[Evidence], text: str) -> None:
     assert scene.stall is not None
+    seen = not scene.unseen and not scene.missing("gpu-utilisation")
     record.observe(
         row,
         "rccl-hang",
         evidence,
         onset=scene.stall.start,
-        confidence=Confidence.CONFIRMED if not scene.unseen else Confidence.LIKELY,
+        confidence=Confidence.CONFIRMED if seen else Confidence.LIKELY,
         explanation=text,
         until=scene.stall.end,
         uncertainty_s=scene.next_step_s,
