@@ -135,6 +135,12 @@ def test_a_cause_may_show_after_the_last_step_but_not_long_after() -> None:
     assert len(late.diagnosis.chains) == 2
 
 
+def test_what_came_later_is_no_cause_by_way_of_something_without_a_date() -> None:
+    told = judged(seen("actor-fail", onset=201), seen("unknown-death", onset=0), seen("node-fail"))
+    for chain in told.diagnosis.chains:
+        assert {"actor-fail", "unknown-death"} - {one.failure_class for one in chain.findings}
+
+
 def test_what_was_over_long_before_did_not_cause_it() -> None:
     told = hung(seen("rdma-degraded", "node2", 0, until=T0 + 200, recovered=True))
     assert told.verdict.failure_class == "rccl-hang"
@@ -252,6 +258,30 @@ def test_a_symptom_is_the_verdict_only_where_nothing_explains_it() -> None:
 
 
 # ---- the job's log and what watches the job
+
+
+def test_a_node_that_died_took_nobody_elses_metrics() -> None:
+    told = hung(seen("node-death", "n1", 990), seen("ray-metrics-missing"))
+    assert told.verdict.failure_class == "node-death"
+    assert "ray-metrics-missing" not in classes(told)
+    own = hung(seen("node-death", "n1", 990), seen("ray-metrics-missing", "n1", 990))
+    assert "ray-metrics-missing" in classes(own)
+
+
+@pytest.mark.parametrize(("known_to_s", "root"), [(10.0, "hang"), (480.0, "node-death")])
+def test_a_hang_of_log_and_series_is_as_old_as_the_less_sure_says(
+    known_to_s: float, root: str
+) -> None:
+    """It may have begun in the save after the last step: what came in it may be its cause."""
+    told = judged(
+        seen("hang", onset=1000),
+        seen("hang", onset=1000, uncertainty_s=known_to_s),
+        seen("node-death", "n1", 1200, confidence=Confidence.POSSIBLE),
+        status="hanging",
+        primary="hang",
+        step_time_s=12.0,
+    )
+    assert told.verdict.failure_class == root
 
 
 def test_a_well_job_with_a_sick_exporter_gets_its_class() -> None:

@@ -158,12 +158,13 @@ def _judge(watch: _Watch, page: Page) -> str:
     request = watch.request
     if page.broken:
         return f"what is served is not valid: {page.broken}"
-    wrong = _own_trouble(request, page) or _missing(request, page)
+    watch.waits_for = _own_run(request, page)
+    wrong = _own_trouble(request, page)
+    if wrong or watch.waits_for:
+        return wrong
+    wrong = _missing(request, page)
     if wrong:
         return wrong
-    watch.waits_for = _own_run(request, page)
-    if watch.waits_for:
-        return ""
     watch.cycles += 1
     if _DURATION in page.metrics:
         watch.durations.add(next(v for s, v in page.values.items() if s.startswith(_DURATION)))

@@ -12,9 +12,8 @@ from typing import Optional
 import numpy as np
 
 from raydiag.model import Confidence, Evidence, Severity, Window
-from raydiag.playbooks import write_back
-from raydiag.playbooks.answers import Table
-from raydiag.playbooks.context import BEFORE_JOB, GHOST, LOADED, SAVE, WARM_UP, WRITE_BACK
+from raydiag.playbooks import storage, write_back
+from raydiag.playbooks.context import BEFORE_JOB, GHOST, WARM_UP
 from raydiag.playbooks.observed import Record
 from raydiag.playbooks.questions import (
     BLOCKED,
@@ -26,8 +25,7 @@ from raydiag.playbooks.questions import (
     WRITEBACK,
 )
 from raydiag.playbooks.scene import Scene, departure, medians, middle
-from raydiag.playbooks.spans import Span, above, present
-from raydiag.tsdb.series import Floats
+from raydiag.playbooks.spans import Span, held, present
 
 QUESTIONS = (
     "tasks",
@@ -49,8 +47,6 @@ QUESTIONS = (
     "gpu-errors",
     "gpu-corrected",
 )
-STALL_PERCENT = 20.0  # I/O pressure, "full": all tasks that could run wait for storage
-_STALL_BLOCKED = 3.0
 _CPU_FACTOR, _CPU_TASKS = 1.5, 16.0  # more running tasks than usual
 _CPU_PERCENT, _CPU_MORE = 85.0, 20.0
 _MORE = 1.2  # times what is usual, for a row to hold
@@ -70,8 +66,8 @@ def check(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
     """One row for each metric of the list; findings for storage, CPU and foreign processes."""
     unjudged = write_back.unjudged(scene.context, scene.trained)
     if unjudged is not None:
-        _hidden(scene, record, unjudged)
-    _storage(scene, record, unjudged is not None)
+        storage.hidden(scene, record, unjudged)
+    storage.stalls(scene, record, unjudged is not None)
     _cpu(scene, record, slow, unjudged is not None)
     _neighbours(scene, record)
     _straggler(scene, record, slow)
@@ -180,86 +176,6 @@ def _training(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
 # ---- what becomes a finding
 
 
-def _held(table: Table, row: Floats, floor: float) -> list[Span]:
-    return [one for one in above(table, row, floor) if one.sustained]
-
-
-def _hidden(scene: Scene, record: Record, share: float) -> None:
-    """Says that saves leave next to nothing to judge storage and tasks by."""
-    text = f"saves and what they write back cover {100 * share:.0f} % of training"
-    text += ": a stall of storage or of a CPU in them could not be told from a save"
-    record.row("saves-everywhere", None, text, value=100 * share, unit="%", question="storage")
-    record.observe(
-        "saves-everywhere",
-        "checkpoint-effect",
-        [Evidence(scene.answers.promql("storage"), text, 100 * share)],
-        confidence=Confidence.POSSIBLE,
-        severity=Severity.INFO,
-        symptom=True,
-    )
-
-
-def _storage(scene: Scene, record: Record, hidden: bool) -> None:
-    """Tasks that wait for storage outside saves, for minutes. `hidden`: next to no such time."""
-    if scene.undecided(record, "storage-stall", "storage"):
-        return
-    table = scene.without(scene.table("storage"), *LOADED, question="storage").pick(IO_FULL)
-    blocked = scene.without(scene.table("tasks"), *LOADED, question="tasks")
-    dated = scene.trained is not None or not scene.job.checkpoint_period
-    hits = {}
-    for where, row in table:
-        held = _held(table, row, STALL_PERCENT)
-        if held:
-            hits[where.host] = held[0]
-    for host, span in list(hits.items())[:_NAMED]:
-        fine = scene.without(scene.table("storage-fine"), *LOADED, question="storage").pick(
-            IO_FULL, [host]
-        )
-        onset, step = span.start, table.step_s
-        for _, row in fine:
-            close = _held(fine, row, STALL_PERCENT)
-            if close:
-                onset, step = close[0].start, fine.step_s
-        onset = _stalled_in_save(scene, host, onset)
-        waiting = blocked.pick(BLOCKED, [host]).between(span.start, span.end).values
-        tasks = float(np.nanmax(waiting)) if waiting.size and not np.isnan(waiting).all() else 0.0
-        place = "outside saves" if dated else "at times that may be of saves: no step is dated"
-        text = f"I/O pressure {span.peak:.0f} % {place}, {tasks:.0f} tasks wait"
-        record.row("storage-stall", True, text, [host], span.peak, "%", "storage")
-        record.observe(
-            "storage-stall",
-            "storage-stall",
-            [Evidence(scene.answers.promql("storage"), text, span.peak, span.peak_time)],
-            host,
-            onset,
-            Confidence.LIKELY if tasks >= _STALL_BLOCKED and dated else Confidence.POSSIBLE,
-            None if dated else Severity.INFO,
-            until=span.end,
-            recovered=scene.over(span),
-            uncertainty_s=step,
-        )
-    if not hits and hidden:
-        record.row("storage-stall", None, "next to no time outside saves", question="storage")
-    elif not hits:
-        record.row("storage-stall", False, "no host waits for storage outside saves")
-        record.rule_out("storage-stall", "I/O pressure stays low outside saves")
-
-
-def _stalled_in_save(scene: Scene, host: str, seen: float) -> float:
-    """When storage stalled, also where that was in a save, of a host that no save loads usually."""
-    for _, row in scene.table("storage").pick(IO_FULL, [host]):
-        times = scene.table("storage").times
-        early = times < seen
-        saved = ~scene.context.judged(times, host, IO_FULL, SAVE, WRITE_BACK)
-        usual = middle(row[early & saved])
-        quiet = times[early & (row <= STALL_PERCENT)]  # NaN is not quiet either
-        if usual is None or usual > STALL_PERCENT / 4 or not quiet.size:
-            return seen
-        later = times[(times > quiet[-1]) & early & (row > STALL_PERCENT)]
-        return float(later[0]) if later.size else seen
-    return seen
-
-
 def _cpu(scene: Scene, record: Record, slow: Optional[Slow], hidden: bool) -> None:
     """More tasks than usual in steady training; a constant tax shows in a comparison only."""
     table = scene.steady("tasks").pick(RUNNING)
@@ -273,9 +189,9 @@ def _cpu(scene: Scene, record: Record, slow: Optional[Slow], hidden: bool) -> No
         usual = min(filter(None, (middle(row[: max(4, row.size // 3)]), overall)), default=None)
         if usual is None:
             continue
-        held = _held(table, row, max(_CPU_FACTOR * usual, usual + _CPU_TASKS))
-        if held:
-            hits[where.host] = (held[0], usual)
+        long = held(table, row, max(_CPU_FACTOR * usual, usual + _CPU_TASKS))
+        if long:
+            hits[where.host] = (long[0], usual)
     for host, (span, usual) in list(hits.items())[:_NAMED]:
         load = medians(percent.pick(hosts=[host]), Window(span.start, span.end)).get(host)
         text = f"{span.peak:.0f} running tasks where {usual:.0f} are usual"
@@ -320,21 +236,21 @@ def _neighbours(scene: Scene, record: Record) -> None:
     hits = 0
     for where, row in table:
         usual = middle(row[: max(4, row.size // 3)])
-        held = _held(table, row, usual) if usual else []
-        if not held or hits >= _NAMED:
+        long = held(table, row, usual) if usual else []
+        if not long or hits >= _NAMED:
             continue
         hits += 1
-        text = f"{held[0].peak:.0f} processes on its GPUs where the job has {usual:.0f}"
-        record.row("neighbours", True, text, [where.host], held[0].peak, "processes", "driver")
+        text = f"{long[0].peak:.0f} processes on its GPUs where the job has {usual:.0f}"
+        record.row("neighbours", True, text, [where.host], long[0].peak, "processes", "driver")
         record.observe(
             "neighbours",
             "noisy-neighbour",
-            [Evidence(scene.answers.promql("driver"), text, held[0].peak, held[0].start)],
+            [Evidence(scene.answers.promql("driver"), text, long[0].peak, long[0].start)],
             where.host,
-            held[0].start,
+            long[0].start,
             Confidence.POSSIBLE,
-            until=held[0].end,
-            recovered=not held[0].open,
+            until=long[0].end,
+            recovered=not long[0].open,
             uncertainty_s=table.step_s,
         )
     if not hits:

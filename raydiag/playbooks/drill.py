@@ -14,7 +14,6 @@ import numpy as np
 
 from raydiag.model import Window
 from raydiag.playbooks import gpu_health, rdma
-from raydiag.playbooks.contention import STALL_PERCENT
 from raydiag.playbooks.questions import (
     CORRECTED,
     DIRTY,
@@ -32,6 +31,7 @@ from raydiag.playbooks.questions import (
 )
 from raydiag.playbooks.scene import Scene, capacities
 from raydiag.playbooks.spans import above, present
+from raydiag.playbooks.storage import STALL_PERCENT
 from raydiag.tsdb.series import Query
 
 HOSTS = 16  # that one question asks about, the worst first

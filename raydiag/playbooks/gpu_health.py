@@ -48,6 +48,7 @@ _WARMER_C = 4.0  # above its level: it began
 _SOON_S = 120.0
 _OUTSIDE = (GHOST, WARM_UP, BEFORE_JOB)  # a save heats nothing, and hides nothing of that kind
 _CERTAIN = 5.0  # standard deviations of a mean
+_MOVED_WATTS = 30.0  # from a GPU's own level: it changed
 _TO_SIGMA = 1.4826  # median absolute value of a normal variable to its deviation
 _KNOWN = 0.8  # of the samples that an average must have
 
@@ -278,7 +279,11 @@ def _outlier(scene: Scene, each: Table, host: str) -> tuple[float, Optional[int]
         float(np.median([_scatter(row) for row in away])) / math.sqrt(_width(each.step_s)),
         float(np.median([_wander(row) for row in means[:, known]])),
     )
-    if abs(furthest) <= _CERTAIN * chance:
+    levels = np.median(means[:, known], axis=1)
+    moved = abs(furthest - float(levels[odd])) > _MOVED_WATTS
+    # No two GPUs are alike: a gap that is usually less, and widens as power drifts, is nothing.
+    apart = float(np.ptp(levels)) > SPREAD_WATTS
+    if abs(furthest) <= _CERTAIN * chance or not (moved or apart):
         return 0.0, None, None
     sign = 1 if furthest > 0 else -1
     time = float(each.times[min(int(np.flatnonzero(known)[at]), each.times.size - 1)])

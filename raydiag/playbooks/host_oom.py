@@ -208,9 +208,10 @@ def pattern(scene: Scene, own: Course, kill: float, others: list[Course]) -> str
     ]
     if everyone and len(near) + 1 >= _TOGETHER * (len(others) + 1):
         return "all-nodes"
-    if _in_save(scene, own.left, own.host) or _repeats(scene, own):
+    slow = kill - own.left >= _SLOW_S  # a leak may begin in a save by chance
+    if (_in_save(scene, own.left, own.host) and not slow) or _repeats(scene, own):
         return "checkpoint"
-    return "leak" if kill - own.left >= _SLOW_S else "spike"
+    return "leak" if slow else "spike"
 
 
 def _in_save(scene: Scene, time: float, host: str) -> bool:
@@ -270,13 +271,24 @@ def _explain(
         "oom-host",
         sources,
         host,
-        own.left if own.left is not None else kill,
+        _began(own, others, kind, kill),
         Confidence.CONFIRMED,
         explanation=text,
         uncertainty_s=own.uncertainty_s,
         facts={"pattern": kind, "kill_time": kill},
     )
     return f"{host} ran out of memory ({kind})."
+
+
+def _began(own: Course, others: list[Course], kind: str, kill: float) -> float:
+    """When memory left its level. Where that is on all nodes at once, when it usually did: some of
+    them may have been in a save before."""
+    if own.left is None:
+        return kill
+    if kind != "all-nodes":
+        return own.left
+    all_left = sorted(one.left for one in (own, *others) if one.left is not None)
+    return all_left[len(all_left) // 2]
 
 
 _MEANING = {

@@ -133,6 +133,8 @@ def _decide(scene: Scene, record: Record, seen: dict[str, State]) -> str:
     trigger = triggers(scene)
     _network_row(scene, record, trigger)
     assert scene.stall is not None
+    if powers and not with_use and (slow := _lone_workers(seen)):
+        return _straggler(scene, record, seen, slow)
     if not powers or not with_use:
         return _blind_hang(scene, record, seen)
     gone = [one.host for one in scene.deaths if one.time <= scene.stall.start + _BEFORE_S]
@@ -162,8 +164,8 @@ def _blind_hang(scene: Scene, record: Record, seen: dict[str, State]) -> str:
     """Steps stopped, and nothing tells what GPUs do: it hangs, in what is not known."""
     assert scene.stall is not None
     why = "power or utilisation is not known"
-    gone = any(one.time <= scene.stall.start + _BEFORE_S for one in scene.deaths)
-    if scene.job.status in _ENDED or gone or _processes_gone(scene):
+    ended = scene.job.status in _ENDED and not _held_on(scene)
+    if ended or _processes_gone(scene):
         return _inconclusive(record, seen, why)
     text = f"no step for {scene.stall.end - scene.stall.start:.0f} s, and {why}"
     record.observe(
@@ -173,7 +175,7 @@ def _blind_hang(scene: Scene, record: Record, seen: dict[str, State]) -> str:
         onset=scene.stall.start,
         confidence=Confidence.POSSIBLE,
         until=scene.stall.end,
-        uncertainty_s=scene.training.step_time_s or scene.context.resolution_s(),
+        uncertainty_s=scene.next_step_s,
     )
     return _inconclusive(record, seen, why)
 
@@ -188,6 +190,24 @@ def _processes_gone(scene: Scene) -> bool:
     assert scene.stall is not None
     held = medians(scene.table("driver").pick(PROCESSES), scene.stall.settled)
     return bool(held) and max(held.values()) == 0
+
+
+def _held_on(scene: Scene) -> bool:
+    """A job that was cancelled, and whose processes had their GPUs on every host till then."""
+    assert scene.stall is not None
+    held = medians(scene.table("driver").pick(PROCESSES), scene.stall.settled)
+    known = [held.get(host, 0.0) for host in scene.context.hosts if host not in scene.dead]
+    return scene.job.status == "cancelled" and bool(known) and min(known) > 0
+
+
+def _lone_workers(seen: dict[str, State]) -> list[State]:
+    """By power alone: the few that compute while all others rest. One that is away looks alike."""
+    known = [state for state in seen.values() if state.power != UNKNOWN]
+    busy = [state for state in known if state.power == ACTIVE]
+    if {state.power for state in known} != {IDLE, ACTIVE}:
+        return []
+    alone = len(busy) == 1 and len(known) == 2
+    return busy if alone or len(busy) * 2 < len(known) else []
 
 
 def _left(scene: Scene, seen: dict[str, State]) -> list[str]:
@@ -231,12 +251,13 @@ def _busy_wait(
 
 def _hang(scene: Scene, record: Record, row: str, evidence: list[Evidence], text: str) -> None:
     assert scene.stall is not None
+    seen = not scene.unseen and not scene.missing("gpu-utilisation")
     record.observe(
         row,
         "rccl-hang",
         evidence,
         onset=scene.stall.start,
-        confidence=Confidence.CONFIRMED if not scene.unseen else Confidence.LIKELY,
+        confidence=Confidence.CONFIRMED if seen else Confidence.LIKELY,
         explanation=text,
         until=scene.stall.end,
         uncertainty_s=scene.next_step_s,
@@ -330,10 +351,8 @@ def _straggler(scene: Scene, record: Record, seen: dict[str, State], slow: list[
     others = middle([s.watts for s in seen.values() if s.host not in names and s.watts]) or 0.0
     source = scene.answers.promql("gpu-power")
     for state in slow:
-        text = (
-            f"{state.watts or 0:.0f} W, busiest GPU {state.busiest or 0:.0f} %; the others wait at "
-            f"{others:.0f} W"
-        )
+        use = "unknown" if state.busiest is None else f"{state.busiest:.0f} %"
+        text = f"{state.watts or 0:.0f} W, busiest GPU {use}; the others wait at {others:.0f} W"
         record.row("straggler", True, text, [state.host], state.watts, "W", "gpu-power")
         record.observe(
             "straggler",
@@ -341,7 +360,7 @@ def _straggler(scene: Scene, record: Record, seen: dict[str, State], slow: list[
             [Evidence(source, text, state.watts, scene.stall.settled.start)],
             state.host,
             scene.stall.start,
-            Confidence.LIKELY,
+            Confidence.POSSIBLE if state.busiest is None else Confidence.LIKELY,
             explanation=f"The other hosts wait for {state.host}: {text}.",
             until=scene.stall.end,
             uncertainty_s=scene.training.step_time_s or scene.context.resolution_s(),

@@ -22,6 +22,8 @@ from raydiag.tsdb.series import Floats, Series
 
 _STALL_STEPS, _STALL_S = 10.0, 300.0
 _STALL_SAVES, _STALL_SAVE_S = 3.0, 1800.0
+_SAVE_UNSEEN_S = 480.0  # a save may take, where none was seen: what writing one usually takes
+_SAVE_STEPS = 2.0  # times the usual step
 _UNDATED_S = 1800.0  # of spinning, where no step says when they stopped: longer than compiling
 BUSY_PERCENT = 80.0  # a kernel is there, whatever it does
 _SETTLE_S = 60.0  # until power and utilisation show what the collective does
@@ -238,8 +240,12 @@ class Scene:
     def next_step_s(self) -> float:
         """How long after the last step they may have stopped: a step, and a save where one came."""
         each = self.training.step_time_s or self.job.step_time_s or self.context.resolution_s()
-        saving = self._saves_next(self.last_step[0])
-        return each + ((self.job.longest_save_s or 0.0) if saving else 0.0)
+        if not self._saves_next(self.last_step[0]):
+            return each
+        longest = self.job.longest_save_s or 0.0
+        # A step of the usual length is no save that blocked: the first one is still to come.
+        seen = longest > _SAVE_STEPS * each or self.job.async_saves is True
+        return each + (longest if seen else _SAVE_UNSEEN_S)
 
     def _saves_next(self, step: Optional[int]) -> bool:
         period = self.job.checkpoint_period

@@ -73,6 +73,11 @@ def above(table: Table, row: Floats, floor: float) -> list[Span]:
     return spans(table.times, row, holds, table.step_s, table.span_s)
 
 
+def held(table: Table, row: Floats, floor: float) -> list[Span]:
+    """Where a row is above a value, and long enough that it is no burst."""
+    return [one for one in above(table, row, floor) if one.sustained]
+
+
 def below(table: Table, row: Floats, floor: float) -> list[Span]:
     """Where a row is below a value, exclusively; `peak` is then the lowest."""
     with np.errstate(invalid="ignore"):

@@ -30,6 +30,7 @@ _LOSS_SHARE, _GRAD_FACTOR, _BALANCE_FACTOR = 0.2, 8.0, 1.5
 _SIGMAS = 8.0
 _BEGUN = 3.0  # deviations above its level: the rise has begun
 _SMOOTH = 5  # steps
+_NEAR = 2.0  # deviations above the lowest: no rise yet
 _CLIMBING = 0.6  # of the time since the lowest, the loss went up
 _JUMP = 1.6  # of the learning rate from one step to the next
 _CLIP_FACTOR = 10.0
@@ -127,6 +128,21 @@ def turns(series: Series) -> Optional[tuple[int, float, float]]:
     return _begins(values, end, least + _BEGUN * noise), float(values[-_SMOOTH:].max()), least
 
 
+def _turned(values: Floats, index: int) -> int:
+    """Where a loss that used to fall began to rise: after the last step that was near its lowest.
+
+    What is usual lags behind a loss that falls, so a rise passes it steps after it began.
+    """
+    start = max(0, index - _BEFORE)
+    before = values[start:index]
+    if before.size < _LEAST:
+        return index
+    steps = np.diff(before)
+    noise = 1.05 * float(np.median(np.abs(steps - np.median(steps))))
+    near = np.flatnonzero(before <= float(before.min()) + _NEAR * noise)
+    return min(index, start + int(near[-1]) + 1)
+
+
 def _loss(scene: Scene, record: Record) -> None:
     series = scene.training.series(LOSS)
     if series is None:
@@ -147,7 +163,7 @@ def _loss(scene: Scene, record: Record) -> None:
         record.rule_out("loss-divergence", "loss has no NaN and no jump that stays")
         return
     index, value, level = found
-    time = float(series.times[index])
+    time = float(series.times[_turned(series.values, index)])
     text = f"loss rises from {level:.3g} to {value:.3g} at step {scene.training.step_at(time)}"
     grads = "; gradients rose with it" if _near_gradients(scene, time) else ""
     record.row("loss-jump", True, text + grads, value=value, question="training")

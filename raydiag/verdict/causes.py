@@ -43,6 +43,7 @@ _MORE_SPECIFIC = (
     ("pcie-fatal", "pcie-degraded"),
     ("gpu-memory-error", "gpu-memory-degrading"),
 )
+_OF_ALL = frozenset({"ray-metrics-missing", "tsdb-gap"})  # without a host: no host has any
 HANGS = ("rccl-hang", "hang")
 _OVER_S = 600.0  # what ended so long before an effect did not cause it
 _NEAR_S = 120.0  # causes that are all so near to an effect are told apart by how grave they are
@@ -108,6 +109,7 @@ def _merged(one: Observation, other: Observation) -> Observation:
         first,
         finding=finding,
         recovered=one.recovered and other.recovered,
+        uncertainty_s=max(one.uncertainty_s, other.uncertainty_s),
         facts={**second.facts, **first.facts},
     )
 
@@ -136,25 +138,36 @@ def causes(observed: Sequence[Observation], step_time_s: Optional[float]) -> lis
         for index, one in enumerate(observed)
     ]
     return [
-        None if _runs_backwards(index, found, observed) else cause
+        None if _came_first(index, found, observed, step_time_s) else cause
         for index, cause in enumerate(found)
     ]
 
 
-def _runs_backwards(
-    index: int, found: Sequence[Optional[int]], observed: Sequence[Observation]
+def _came_first(
+    index: int,
+    found: Sequence[Optional[int]],
+    observed: Sequence[Observation],
+    step_time_s: Optional[float],
 ) -> bool:
-    """Whether undated findings in between lead to a cause that is later than its effect."""
-    onset, above = observed[index].finding.onset, found[index]
-    seen = {index}
-    while onset is not None and above is not None and above not in seen:
-        seen.add(above)
-        began = observed[above].finding.onset
-        if began is not None:
-            slack = max(observed[above].uncertainty_s, observed[index].uncertainty_s, _SLACK_S)
-            return above != found[index] and began > onset + slack
+    """Whether it came before what caused its cause, which itself has no date to show that."""
+    above, passed = found[index], {index}
+    while above is not None and above not in passed and observed[above].finding.onset is None:
+        passed.add(above)
         above = found[above]
-    return False
+    if above is None or above in passed or above == found[index]:
+        return False
+    return _is_later(observed[above], observed[index], step_time_s)
+
+
+def _is_later(cause: Observation, effect: Observation, step_time_s: Optional[float]) -> bool:
+    """It began after what it should explain, by more than the times are known to."""
+    began, seen = cause.finding.onset, effect.finding.onset
+    if began is None or seen is None:
+        return False
+    slack = max(cause.uncertainty_s, effect.uncertainty_s, _SLACK_S)
+    if effect.finding.failure_class in HANGS:
+        slack += step_time_s or 0.0  # a hang dates from the last step, its cause from the next
+    return began > seen + slack
 
 
 def _cause(
@@ -179,6 +192,8 @@ def _can_cause(cause: Observation, effect: Observation, step_time_s: Optional[fl
         return False  # it ended, and what it should explain went on
     if cause.before_job and not effect.before_job:
         return False  # the job went well with it
+    if other.failure_class in _OF_ALL and other.host is None and one.host is not None:
+        return False  # of one host's fault the others would still have theirs
     here = one.host is None or other.host is None or one.host == other.host
     if not here and other.failure_class not in _FELT_BY_PEERS:
         return False
@@ -187,10 +202,7 @@ def _can_cause(cause: Observation, effect: Observation, step_time_s: Optional[fl
         return False
     if one.onset is None or other.onset is None:
         return True
-    slack = max(cause.uncertainty_s, effect.uncertainty_s, _SLACK_S)
-    if other.failure_class in HANGS:
-        slack += step_time_s or 0.0  # a hang dates from the last step, its cause from the next
-    if one.onset > other.onset + slack:
+    if _is_later(cause, effect, step_time_s):
         return False
     return cause.until is None or not cause.recovered or cause.until >= other.onset - _OVER_S
 

@@ -77,7 +77,7 @@ def test_without_a_dry_run_being_up_is_enough_and_is_said() -> None:
         (['raydiag_exporter_plugin_up{plugin="disks"} 0'], "fails"),
         (
             ['raydiag_exporter_plugin_up{plugin="others"} 1'],
-            "waited 5 s for a first run of disks.py",
+            "waited 5 s for a first run",
         ),
         ([UP, f"{SUCCESS} 5"], "waited 5 s for a run of disks.py after the change"),
         ([UP, "disk used 1"], "not valid"),

@@ -136,6 +136,19 @@ def test_an_outlier_stays_one_for_longer_than_one_average(lasted_s: float, seen:
     assert classes(world.judge(GPU)) == ({"gpu-power-outlier"} if seen else set())
 
 
+@pytest.mark.parametrize(("more", "seen"), [(14.0, False), (45.0, True)])
+def test_gpus_that_are_never_alike_and_drift_are_no_outlier(more: float, seen: bool) -> None:
+    """40 W between two of them all along, and for a quarter of an hour somewhat more."""
+    world = World()
+    world.set("gpu-power", ACTIVE_WATTS - 80, 310, hosts=["n3"], metric="min")
+    away = (world.times >= T0 + 3000) & (world.times <= T0 + 3900)
+    for gpu, level in enumerate((-28.0, 0.0, 0.0, 12.0, 0.0, 0.0, 0.0, 0.0)):
+        row = world.rng.normal(ACTIVE_WATTS + level, 4.0, world.times.size)
+        row[away] -= more if gpu == 0 else 0.0
+        world.put("gpu-power-fine", row, host="n3", gpu=str(gpu))
+    assert classes(world.judge(GPU)) == ({"gpu-power-outlier"} if seen else set())
+
+
 def test_power_that_wanders_is_no_outlier() -> None:
     """Slow noise leaves averages further apart than independent samples would."""
     world = World()

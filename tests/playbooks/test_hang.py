@@ -162,6 +162,62 @@ def test_a_save_is_an_excuse_until_the_log_says_that_it_hangs(
     assert classes(world.judge("rccl-hang")) == seen
 
 
+@pytest.mark.parametrize(("is_async", "minutes"), [(False, True), (None, True), (True, False)])
+def test_a_save_of_which_none_was_seen_yet_may_take_minutes(
+    is_async: bool | None, minutes: bool
+) -> None:
+    world = World()
+    world.hang(300.0 + 99 * 10)
+    world.tell(checkpoint_period=100, longest_save_s=10.4, async_saves=is_async)
+    (found,) = world.judge("rccl-hang").observations
+    assert (found.uncertainty_s > 300) is minutes
+
+
+def without_ray() -> World:
+    world = World()
+    world.without("ray_node_gpus_utilization")
+    return world
+
+
+@pytest.mark.parametrize(
+    ("cancelled", "processes", "seen"),
+    [
+        (False, 8.0, {"hang"}),
+        (True, 8.0, {"hang"}),
+        (True, 0.0, set()),
+    ],
+)
+def test_without_utilisation_a_cancelled_job_hung_while_it_held_its_gpus(
+    cancelled: bool, processes: float, seen: set[str]
+) -> None:
+    world = without_ray()
+    world.stop(HANG)
+    world.set("gpu-power", 300.0, HANG + 10)
+    world.set("driver", processes, HANG + 10, metric="hw_gpu_user_processes")
+    if cancelled:
+        world.tell(status="cancelled", primary="cancelled")
+    assert classes(world.judge("rccl-hang")) == seen
+
+
+def test_without_utilisation_the_one_that_computes_is_a_possible_straggler() -> None:
+    world = without_ray()
+    world.stop(HANG)
+    world.set("gpu-power", 300.0, HANG + 10)
+    world.set("gpu-power", 900.0, HANG + 10, hosts=["n2"])
+    outcome = world.judge("rccl-hang")
+    found = next(o for o in outcome.observations if o.finding.failure_class == "straggler")
+    assert (found.finding.host, found.finding.confidence) == ("n2", Confidence.POSSIBLE)
+    assert "unknown" in found.finding.evidence[0].text
+
+
+def test_without_utilisation_half_of_the_hosts_computing_tells_nothing() -> None:
+    world = without_ray()
+    world.stop(HANG)
+    world.set("gpu-power", 300.0, HANG + 10)
+    world.set("gpu-power", 900.0, HANG + 10, hosts=["n1", "n2"])
+    assert classes(world.judge("rccl-hang")) == {"hang"}
+
+
 def test_ghost_data_is_no_straggler() -> None:
     world = World()
     world.hang(HANG)

@@ -99,6 +99,31 @@ def test_all_nodes_at_once() -> None:
     assert len(outcome.observations) == len(HOSTS)
 
 
+def test_all_nodes_at_once_while_one_of_them_saves() -> None:
+    """Its memory had left its level for the save, minutes before that of all the others."""
+    world = World()
+    for host in HOSTS:
+        rise(world, host, KILL - 100, KILL)
+        kill(world, host)
+    world.save(KILL - 220, KILL)
+    before = (world.times >= T0 + KILL - 220) & (world.times < T0 + KILL - 100)
+    row(world, "n1")[before] += 320 * GB
+    outcome = world.judge(ONLY)
+    assert {one.facts["pattern"] for one in outcome.observations} == {"all-nodes"}
+    onsets = [one.finding.onset or 0 for one in outcome.observations]
+    assert max(abs(onset - (T0 + KILL - 100)) for onset in onsets) <= 30
+
+
+@pytest.mark.parametrize(("seconds", "pattern"), [(900.0, "leak"), (60.0, "checkpoint")])
+def test_a_leak_may_begin_in_a_save(seconds: float, pattern: str) -> None:
+    world = World()
+    world.save(KILL - seconds - 60, KILL - seconds + 90)
+    rise(world, "n3", KILL - seconds, KILL)
+    kill(world, "n3")
+    (found,) = world.judge(ONLY).observations
+    assert found.facts["pattern"] == pattern
+
+
 def test_a_peak_at_a_save_kills_nobody() -> None:
     world = World()
     rise(world, "n1", 1500, 1560, 1500.0)

@@ -100,7 +100,7 @@ def test_a_stall_that_may_be_a_save_is_a_remark() -> None:
 
 
 def test_of_two_hosts_both_have_to_compute() -> None:
-    """One computes to the end, for which the other waits: steps ended when the first stopped."""
+    """One computes to the end, and the other waits: steps ended when the first one stopped."""
     world = World(("n1", "n2"))
     world.without(*TB, FILL)
     stopped = TRAINED_FROM + 200 * EACH_S

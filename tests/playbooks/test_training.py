@@ -56,6 +56,18 @@ def test_a_loss_that_climbs_steadily_through_noise(noise: float) -> None:
     assert found[1] > 15
 
 
+def test_a_rise_of_a_loss_that_fell_dates_from_its_turn() -> None:
+    """The median of the steps before lies above the loss, so the rise passes it only later."""
+    world = World()
+    steps = np.arange(world.ended.size, dtype=np.float64)
+    falling = 9.0 - 0.02 * np.minimum(steps, 270)
+    rising = 0.12 * np.maximum(0.0, steps - 270)
+    world.scalars[LOSS] = falling + rising + world.rng.normal(0, 0.01, steps.size)
+    (found,) = world.judge(ONLY).observations
+    assert found.finding.onset is not None
+    assert abs(found.finding.onset - (T0 + 3000 + 10)) <= 20
+
+
 def test_a_loss_that_is_flat_at_its_end() -> None:
     world = World()
     world.scalars[LOSS] = 2.0 + world.rng.normal(0, 0.05, world.ended.size)
