@@ -162,21 +162,22 @@ class Runner:
 
     def _sample_again(self) -> None:
         """Read the counters a second time, of sources that the first sample could read."""
-        tasks, started = [], 0.0
+        tasks = []
         for probe in self.probes:
             outcome = self.outcomes[probe.name]
             if probe.samples > 1 and outcome.good:
                 tasks += [_Task(probe, source, False, second=True) for source in outcome.good]
-                started = max(started, outcome.first or 0.0)
+        for task in tasks:  # each probe by its own clock: nobody waits for who was read last
+            task.not_before = (self.outcomes[task.probe.name].first or 0.0) + self.interval_s
+        tasks.sort(key=lambda task: task.not_before)
         if not tasks:
             return
-        wait_s = max(0.0, started + self.interval_s - time.monotonic())
-        if time.monotonic() + wait_s + _RESERVE_S > self.deadline:
+        if max(time.monotonic(), tasks[-1].not_before) + _RESERVE_S > self.deadline:
             for probe in {task.probe.name: task.probe for task in tasks}.values():
                 reason = "no time was left for a second sample: what grows is not known"
                 self._end(probe, Status.TIMEOUT, reason, probe.name)
             return
-        time.sleep(wait_s)
+        time.sleep(max(0.0, tasks[0].not_before - time.monotonic()))
         self._work_off(deque(tasks), sequential=False)
 
     def _run_stage(self, stage: list[probes.Probe], sequential: bool) -> None:
@@ -197,7 +198,7 @@ class Runner:
                 else:
                     self._start(task, queue, now)
                     continue
-            ready = self._ready(now)
+            ready = self._ready(now, min((task.not_before for task in queue), default=0.0))
             for task in ready:
                 self._take(task, queue)
             self._enforce_deadlines(queue, sequential, ready)
@@ -263,7 +264,7 @@ class Runner:
             task.not_before = now + _LOCK_RETRY_S
             queue.append(task)
 
-    def _ready(self, now: float) -> list[_Task]:
+    def _ready(self, now: float, next_start: float) -> list[_Task]:
         """Tasks whose reader has sent something; waits until then, or until the clock matters."""
         poller = select.poll()
         by_fd = {}
@@ -273,6 +274,7 @@ class Runner:
         wake = min(
             [self.deadline - now, _LOCK_RETRY_S if not self.at_work else _SLOW_S]
             + [task.due - now for task in self.at_work]
+            + [next_start - now] * (next_start > now)
         )
         return [by_fd[fd] for fd, _ in poller.poll(max(0.0, wake) * 1000)]
 

@@ -281,7 +281,7 @@ def _anchored(words: Iterable[str]) -> tuple[str, ...]:
     """The same words, each as `a&b` with an `a` that many share: few searches find all of them."""
     parts = {word: word.split("&") for word in words}
     held_by = {
-        part: [word for word, own in parts.items() if any(part in other for other in own)]
+        part: [word for word in parts if part in word]  # no part has a `&`
         for part in {part for own in parts.values() for part in own}
     }
     anchored: dict[str, str] = {}
