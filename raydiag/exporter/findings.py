@@ -187,7 +187,7 @@ def _own(host: str, served: Served, now_s: float) -> Iterator[Finding]:
     for one in served.plugins:
         if one.up is False and one.timeouts and one.name not in stuck:
             text = (
-                f"plugin {one.name} missed its deadline {one.timeouts} times, its last run failed"
+                f"the last run of plugin {one.name} failed; missed deadlines so far: {one.timeouts}"
             )
             yield _finding(
                 "exporter-plugin-timeout",
@@ -196,7 +196,7 @@ def _own(host: str, served: Served, now_s: float) -> Iterator[Finding]:
                 explanation="Its metrics are missing; plugins run apart, and all others go on.",
             )
         elif one.up is False and one.name not in stuck:
-            text = f"the last run of plugin {one.name} failed; {one.failures} runs have"
+            text = f"the last run of plugin {one.name} failed; failures so far: {one.failures}"
             evidence = Evidence("plugin_up", text)
             yield _finding(
                 "exporter-plugin-skipped",

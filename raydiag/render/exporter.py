@@ -149,9 +149,10 @@ def _facts(examined: Examined) -> Iterator[str]:
     if record is not None and record.skipped:
         yield f"plugins that are not run any more: {', '.join(record.skipped)}"
     if watched.log:
-        used = f"{watched.number} of {MOST_RESTARTS} restarts used"
+        used = f"watchdog: {watched.number} of {MOST_RESTARTS} restarts used"
         last = f", the last at {utc(watched.restarts[-1][0])}" if watched.restarts else ""
-        yield f"watchdog: {used}{last} ({watched.log})"
+        # A log without any says neither that there is a watchdog nor that there is none.
+        yield f"{used}{last} ({watched.log})" if last else f"no restart in {watched.log}"
 
 
 def _trouble(plugin: PluginState) -> bool:
