@@ -35,6 +35,7 @@ ARROWS = {
     "amdgpu": NODE,
     "cgroup": NODE,
     "masking": set[str](),
+    "exposition": FOUNDATION,
     "protobuf": FOUNDATION,
     "event_file": FOUNDATION | {"protobuf"},
     "worker_log": {"masking"},
@@ -53,7 +54,7 @@ ARROWS = {
     "triage": FOUNDATION | {"catalog", "joblog"},
     "diagnosis": FOUNDATION | {"catalog", "rules"},
     "exporter": NODE
-    | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file"}
+    | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file", "exposition"}
     | {"records", "rules", "diagnosis"},  # of `status`, which judges what it sees
     "tsdb": FOUNDATION | {"event_file"},
     "playbooks": FOUNDATION | {"catalog", "tsdb"},
@@ -67,7 +68,7 @@ ARROWS = {
     | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison", "exporter"},
     "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
     # Its node side; what judges a roll-out is pure and takes what nodes have answered.
-    "hotfix": NODE | {"probes", "records", "sandbox", "confinement"},
+    "hotfix": NODE | {"probes", "records", "sandbox", "confinement", "exposition"},
     "cli": FOUNDATION
     | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "nodeset"}
     | {"joblog", "triage", "tsdb", "job", "comparison", "exporter", "hotfix"},

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.exporter.exposition import Line
 from raydiag.exporter.metrics import OWN_PREFIX
+from raydiag.exposition import Line
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.exporter import FILE, Exporter, Process
 from raydiag.rules import judge

@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any, Optional
 
+from raydiag import exposition
 from raydiag.errors import NoData, ParseError, ReadError
-from raydiag.exporter import exposition, plugin_files, program, reading
+from raydiag.exporter import plugin_files, program, reading
 from raydiag.exporter.metrics import Metric, Sample, metric_of
 from raydiag.exporter.plugins import Plugin
 from raydiag.model import Status

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 from raydiag.errors import NoData, ParseError, ReadError
-from raydiag.exporter.exposition import MOST_SAMPLES
 from raydiag.exporter.metrics import Sample
 from raydiag.exporter.plugins import Plugin, State
+from raydiag.exposition import MOST_SAMPLES
 from raydiag.host import READ_ONLY, TEXT_LIMIT_BYTES, Host, as_read_error
 from raydiag.model import Status, Unread
 

@@ -22,12 +22,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
-from raydiag import diagnosis, sandbox
+from raydiag import diagnosis, exposition, sandbox
 from raydiag.errors import ParseError, ReadError
-from raydiag.exporter import exposition, listener
-from raydiag.exporter.exposition import Line
+from raydiag.exporter import listener
 from raydiag.exporter.findings import TWO_CYCLES_S, Served, Watched, judge_exporter, standstill
 from raydiag.exporter.metrics import OWN_PREFIX
+from raydiag.exposition import Line
 from raydiag.host import Host
 from raydiag.model import (
     Diagnosis,

@@ -15,9 +15,10 @@ from typing import Any
 
 from raydiag import sandbox
 from raydiag.errors import ReadError
-from raydiag.hotfix import exposition, guarded
+from raydiag.hotfix import guarded
 from raydiag.hotfix.journal import sha256, short_host, write_whole
 from raydiag.hotfix.messages import Check, Checked
+from raydiag.hotfix.page import parse
 from raydiag.hotfix.process import SCRIPT
 from raydiag.hotfix.replace import (
     Refused,
@@ -117,7 +118,7 @@ def _run(request: Check, staged: str, digest: str, environment: Mapping[str, str
     answer = _guarded(asked, source, request.limit_s + 1.0)
     duration_s = round(time.monotonic() - began, 3)
     status = answer.get("status")
-    page = exposition.parse(str(answer.get("stdout", "")))
+    page = parse(str(answer.get("stdout", "")).encode(), own=False)
     said = str(answer.get("stderr", "")).replace(staged, request.name)
     words = said[-_WORDS_BYTES:].strip()
     reason = ""

@@ -6,9 +6,10 @@ import contextlib
 import os
 import time
 
-from raydiag.hotfix import discovery, exposition, place, replace, restart
+from raydiag.hotfix import discovery, place, replace, restart
 from raydiag.hotfix.journal import Journal, short_host
 from raydiag.hotfix.messages import Inspect, Inspection, Request, Restart, Served
+from raydiag.hotfix.page import parse
 from raydiag.hotfix.replace import Refused
 from raydiag.probes.exporter import fetch
 
@@ -53,11 +54,11 @@ def inspect(request: Inspect) -> Inspection:
 
 def _served(request: Request) -> Served:
     outcome, reason, body = fetch(request.port, _FETCH_LIMIT_S)
-    page = exposition.parse(body.decode("utf-8", "replace"))
+    page = parse(body)
     duration = [v for s, v in page.values.items() if s.startswith("hw_scrape_duration_seconds")]
     age_s = None
     with contextlib.suppress(OSError):
         age_s = round(max(0.0, time.time() - os.stat(request.metrics_file).st_mtime), 2)
     if outcome == "ok" and page.broken:
         outcome, reason = "error", f"what is served is not valid: {page.broken}"
-    return Served(outcome, reason, page.metrics, float(duration[0]) if duration else None, age_s)
+    return Served(outcome, reason, page.metrics, duration[0] if duration else None, age_s)

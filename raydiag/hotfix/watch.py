@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from raydiag.hotfix import discovery, exposition
-from raydiag.hotfix.exposition import Page
+from raydiag.hotfix import discovery
 from raydiag.hotfix.messages import RAYDIAG, Process, Verified, Verify
+from raydiag.hotfix.page import Page, parse
 from raydiag.hotfix.process import SCRIPT
 from raydiag.probes.exporter import fetch
 
@@ -44,7 +44,7 @@ class _Watch:
     mark: Optional[tuple[float, object]] = None  # end of the last cycle, and what tells it apart
     cycles: int = 0
     last: Optional[Page] = None  # judged
-    durations: set[str] = field(default_factory=set)
+    durations: set[float] = field(default_factory=set)
     moved: int = 0
     exporter: Optional[Process] = None  # after a restart: the new one
     first: Optional[Process] = None  # the exporter that was there when the watching began
@@ -96,7 +96,7 @@ def _step(watch: _Watch) -> str:
         watch.waits_for = "a cycle that began after the change"
         return ""
     page = cycle[2]
-    if not page.values:
+    if not page.values and not page.broken:
         return ""  # as a shell exporter serves just after its start
     return _judge(watch, page) or ("" if watch.waits_for else _lives_on(watch))
 
@@ -136,9 +136,10 @@ def _cycle(request: Verify) -> Optional[tuple[float, object, Page]]:
     answer, _, body = fetch(request.port, _FETCH_LIMIT_S)
     if answer != "ok":
         return None
-    page = exposition.parse(body.decode("utf-8", "replace"))
+    page = parse(body)
     if request.exporter == RAYDIAG:
-        mark = _own(page, "cycle_timestamp_seconds")
+        # A page that cannot be read tells no cycle: each look at it counts as one.
+        mark = time.time() if page.broken else _own(page, "cycle_timestamp_seconds")
         if mark is None:
             return None
         at = mark if isinstance(mark, float) else 0.0
@@ -150,7 +151,7 @@ def _own(page: Page, name: str, plugin: str = "") -> Optional[float]:
     for series, value in page.values.items():
         is_named = series.partition("{")[0] == _OWN + name
         if is_named and (not plugin or f'plugin="{plugin}"' in series):
-            return float(value)
+            return value
     return None
 
 
@@ -171,7 +172,7 @@ def _judge(watch: _Watch, page: Page) -> str:
     if watch.last is not None:
         own = set(_of_plugin(request, page.metrics))
         watch.moved += sum(
-            watch.last.values.get(series, value) != value
+            repr(watch.last.values.get(series, value)) != repr(value)  # NaN is not unlike itself
             for series, value in page.values.items()
             if series.partition("{")[0] in own
         )

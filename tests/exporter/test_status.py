@@ -20,9 +20,9 @@ import jsonschema
 import pytest
 
 from raydiag import diagnosis
-from raydiag.exporter.exposition import parse
 from raydiag.exporter.findings import Served, Watched, judge_exporter, standstill
 from raydiag.exporter.status import Examined, examine
+from raydiag.exposition import parse
 from raydiag.model import Finding, Node, NodeReport, NodeStatus, ProbeResult, Snapshot, Status
 from raydiag.probes.exporter import FILE, Exporter, Process
 from raydiag.render import exporter as render

@@ -1,4 +1,4 @@
-"""What a foreign plugin printed: Prometheus's text format, taken at its word or not at all.
+"""Prometheus's text format, taken at its word or not at all.
 
 Prometheus drops a whole scrape for one line that it cannot read, so one careless plugin would cost
 every other plugin's series. Hence the output is parsed strictly, before it comes near the page: a
@@ -48,6 +48,7 @@ _ESCAPE = re.compile(r"\\(.)")
 _PARTS = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
 
 Labels = tuple[tuple[str, str], ...]
+_Key = tuple[str, Labels, Optional[int]]  # a page may have several dated samples of a series
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def parse(output: bytes, may_lack_end: bool = False, own: bool = False) -> Print
         line = output.count(b"\n", 0, error.start) + 1
         raise ParseError(f"line {line}: not UTF-8 (byte 0x{output[error.start]:02x})") from None
     printed = Printed()
-    seen: set[tuple[str, Labels]] = set()
+    seen: set[_Key] = set()
     rows = [row.rstrip("\r") for row in text.split("\n")]
     last = max((number for number, row in enumerate(rows) if row.strip()), default=-1)
     for number, row in enumerate(rows[: last + 1]):
@@ -174,8 +175,8 @@ def escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def _add(line: Line, printed: Printed, seen: set[tuple[str, Labels]], own: bool) -> None:
-    key = (line.name, line.labels)
+def _add(line: Line, printed: Printed, seen: set[_Key], own: bool) -> None:
+    key = (line.name, line.labels, line.time_ms if own else None)
     if key in seen:
         raise ValueError("this series stands there twice")
     if line.name.startswith(OWN_PREFIX) and not own:

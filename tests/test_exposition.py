@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summ
 from prometheus_client.parser import text_string_to_metric_families
 
 from raydiag.errors import ParseError
-from raydiag.exporter.exposition import Line, parse
+from raydiag.exposition import Line, parse
 
 LABELS = st.dictionaries(
     st.from_regex(r"[a-zA-Z][a-zA-Z0-9_]{0,8}", fullmatch=True), st.text(max_size=12), max_size=3
