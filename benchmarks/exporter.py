@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from raydiag.exporter.main import Exporter, Settings
+from raydiag.exporter.main import Exporter, ExporterSettings
 from tests.exporter import fake_sys
 
 _ROUNDS, _CYCLES = 5, 40
@@ -133,7 +133,7 @@ def series(page: str, prefix: str = "") -> int:
 def cycle(root: Path) -> None:
     """CPU time of one cycle: read, parse, hand over, render."""
     print("cycle")
-    exporter = Exporter(Settings(root=str(root), host="node001"), lambda line: None, False)
+    exporter = Exporter(ExporterSettings(root=str(root), host="node001"), lambda line: None, False)
 
     def once() -> str:
         exporter.collector.begin()
@@ -247,7 +247,7 @@ def idle(root: Path) -> None:
 def growth(root: Path, cycles: int = 10_000) -> None:
     """Memory of all processes after a tenth of the cycles and after all, one upon the other."""
     print(f"growth: {cycles} cycles")
-    settings = Settings(root=str(root), host="node001", state_directory=f"{root}/state")
+    settings = ExporterSettings(root=str(root), host="node001", state_directory=f"{root}/state")
     exporter = Exporter(settings, lambda line: None)
     pids = [os.getpid()]
     held = []

@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from raydiag import carried, probes
+from raydiag import memory_import, probes
 from raydiag.cluster import bundle
 from raydiag.cluster.local import throwaway_ray
 from tests.cluster import fake_node, fake_rdma, namespaces
@@ -166,7 +166,7 @@ def _node_bundle(root: str, extra: dict[str, str] | None = None) -> bytes:
         "root": root,
         "options": {"kernel_log": {"words": ["amdgpu", "out of memory"]}},
     }
-    return carried.packed(modules, request)
+    return memory_import.packed(modules, request)
 
 
 def _node_command() -> list[str]:

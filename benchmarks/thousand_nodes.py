@@ -14,8 +14,9 @@ import time
 import zlib
 from typing import Any
 
-from raydiag import diagnosis, probes
+from raydiag import probes
 from raydiag.cluster import collect
+from raydiag.explain import diagnosis
 from raydiag.model import Snapshot
 from raydiag.render import document, text
 

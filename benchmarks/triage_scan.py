@@ -26,9 +26,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from raydiag.catalog.signatures import table
-from raydiag.joblog.facts import Line, Prefix, Selector
+from raydiag.joblog.facts import JobLogLine, Prefix, Selector
+from raydiag.joblog.line_selection import selector
 from raydiag.joblog.passes import ANCHORS
-from raydiag.joblog.select import selector
 from raydiag.triage.signatures import Classifier, make_selector
 
 _CHUNK = 1 << 20
@@ -166,9 +166,9 @@ def plain(path: str, limit: int) -> int:
     return found
 
 
-def _line(raw: bytes) -> Line:
+def _line(raw: bytes) -> JobLogLine:
     text = raw.decode("utf-8", "replace")[4:]
-    return Line("log", 1, text, text, Prefix(), None, None, True)
+    return JobLogLine("log", 1, text, text, Prefix(), None, None, True)
 
 
 def spent(work: Callable[[], int]) -> tuple[float, int]:

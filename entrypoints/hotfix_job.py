@@ -6,11 +6,11 @@ import os
 import zlib
 
 carried = json.loads(zlib.decompress(base64.b85decode(os.environ.pop("RAYDIAG_BUNDLE"))))
-scope = {"__name__": "raydiag.carried"}
-exec(carried["modules"]["raydiag.carried"], scope)
+scope = {"__name__": "raydiag.memory_import"}
+exec(carried["modules"]["raydiag.memory_import"], scope)
 scope["install"](carried["modules"])  # type: ignore[operator]
 
-from raydiag.cluster.errand import main  # noqa: E402
+from raydiag.cluster.hotfix_driver import main  # noqa: E402
 from raydiag.hotfix.head import run  # noqa: E402
 
 main(carried["modules"], carried["request"], run)

@@ -8,8 +8,8 @@ import sys
 import zlib
 
 carried = marshal.loads(zlib.decompress(sys.stdin.buffer.read()[4:]))  # after Python's magic number
-scope = {"__name__": "raydiag.carried"}
-exec(carried["modules"].pop("raydiag.carried"), scope)
+scope = {"__name__": "raydiag.memory_import"}
+exec(carried["modules"].pop("raydiag.memory_import"), scope)
 scope["install"](carried.pop("modules"))  # type: ignore[operator]
 
 from raydiag.runner import main  # noqa: E402

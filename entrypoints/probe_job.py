@@ -6,8 +6,8 @@ import os
 import zlib
 
 carried = json.loads(zlib.decompress(base64.b85decode(os.environ.pop("RAYDIAG_BUNDLE"))))
-scope = {"__name__": "raydiag.carried"}
-exec(carried["modules"]["raydiag.carried"], scope)
+scope = {"__name__": "raydiag.memory_import"}
+exec(carried["modules"]["raydiag.memory_import"], scope)
 scope["install"](carried["modules"])  # type: ignore[operator]
 
 from raydiag.cluster.coordinator import main  # noqa: E402

@@ -44,7 +44,7 @@ class Name(NamedTuple):
         return self.host.split(".", 1)[0] == short or f"{self.host}.".startswith(f"{host}.")
 
 
-class Scalar(NamedTuple):
+class ScalarValue(NamedTuple):
     tag: str  # "learning/loss"
     step: int
     time: float  # Unix seconds, when training wrote it
@@ -52,7 +52,7 @@ class Scalar(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Record:
+class EventRecord:
     """A record with a checksum that fits."""
 
     content: bytes
@@ -95,7 +95,7 @@ def masked_crc(content: bytes) -> int:
 # ---- events
 
 
-def scalars(event: bytes) -> Iterator[Scalar]:
+def scalars(event: bytes) -> Iterator[ScalarValue]:
     """The scalars of one Event message. Raises ParseError where it is none."""
     time, step, summaries = 0.0, 0, []
     for number, value in protobuf.fields(event):
@@ -111,7 +111,7 @@ def scalars(event: bytes) -> Iterator[Scalar]:
                 continue
             tag, scalar = _tagged(protobuf.content(value))
             if tag and scalar is not None:
-                yield Scalar(tag, step, time, scalar)
+                yield ScalarValue(tag, step, time, scalar)
 
 
 def _tagged(message: bytes) -> tuple[str, Optional[float]]:

@@ -52,7 +52,7 @@ _Key = tuple[str, Labels, Optional[int]]  # a page may have several dated sample
 
 
 @dataclass(frozen=True)
-class Line:
+class ExpositionLine:
     """One sample as it was printed."""
 
     name: str
@@ -62,10 +62,10 @@ class Line:
 
 
 @dataclass
-class Printed:
+class ExpositionPage:
     """All that an output holds."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[ExpositionLine] = field(default_factory=list)
     types: dict[str, str] = field(default_factory=dict)  # metric -> one of TYPES
     helps: dict[str, str] = field(default_factory=dict)  # metric -> text, unescaped
     state: Optional[str] = None  # after `# STATE` on the last line; None: no such line
@@ -84,7 +84,7 @@ class Printed:
         return name
 
 
-def parse(output: bytes, may_lack_end: bool = False, own: bool = False) -> Printed:
+def parse(output: bytes, may_lack_end: bool = False, own: bool = False) -> ExpositionPage:
     """The output of a plugin. Raises ParseError, naming the line, for anything out of order.
 
     A last line without an end may be half a number: only the shell protocol may lack it.
@@ -95,7 +95,7 @@ def parse(output: bytes, may_lack_end: bool = False, own: bool = False) -> Print
     except UnicodeDecodeError as error:
         line = output.count(b"\n", 0, error.start) + 1
         raise ParseError(f"line {line}: not UTF-8 (byte 0x{output[error.start]:02x})") from None
-    printed = Printed()
+    printed = ExpositionPage()
     seen: set[_Key] = set()
     rows = [row.rstrip("\r") for row in text.split("\n")]
     last = max((number for number, row in enumerate(rows) if row.strip()), default=-1)
@@ -114,7 +114,7 @@ def parse(output: bytes, may_lack_end: bool = False, own: bool = False) -> Print
     return printed
 
 
-def _comment(row: str, printed: Printed, is_last: bool) -> None:
+def _comment(row: str, printed: ExpositionPage, is_last: bool) -> None:
     if row.startswith(_STATE) and row[len(_STATE) :][:1] in ("", " ", "\t"):
         if not is_last:
             raise ValueError("STATE is not on the last line")
@@ -137,7 +137,7 @@ def _comment(row: str, printed: Printed, is_last: bool) -> None:
         raise ValueError(f"{name} is a {printed.types[name]} already")
 
 
-def _sample(row: str) -> Line:
+def _sample(row: str) -> ExpositionLine:
     found = _SAMPLE.fullmatch(row)
     if found is None:
         raise ValueError("neither a sample nor a comment")
@@ -147,7 +147,7 @@ def _sample(row: str) -> Line:
     if time is not None and len(time) > 15:
         raise ValueError("not a time in milliseconds")
     time_ms = None if time is None else int(time)
-    return Line(name, tuple(sorted(_labels(labels or ""))), float(number), time_ms)
+    return ExpositionLine(name, tuple(sorted(_labels(labels or ""))), float(number), time_ms)
 
 
 def _labels(text: str) -> Iterator[tuple[str, str]]:
@@ -175,7 +175,7 @@ def escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def _add(line: Line, printed: Printed, seen: set[_Key], own: bool) -> None:
+def _add(line: ExpositionLine, printed: ExpositionPage, seen: set[_Key], own: bool) -> None:
     key = (line.name, line.labels, line.time_ms if own else None)
     if key in seen:
         raise ValueError("this series stands there twice")
@@ -189,7 +189,7 @@ def _add(line: Line, printed: Printed, seen: set[_Key], own: bool) -> None:
     printed.lines.append(line)
 
 
-def _agree(printed: Printed) -> None:
+def _agree(printed: ExpositionPage) -> None:
     """One metric, one set of label names. Raises ParseError.
 
     A metric whose samples differ in their labels is two metrics: sums over it count both.

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Optional, Union
 
 from raydiag import catalog
-from raydiag.diagnosis import chains, complete
 from raydiag.errors import ReadError
+from raydiag.explain.diagnosis import chains, complete
 from raydiag.host import Host
 from raydiag.kernel_text import LogLine, log_lines
 from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Severity, Unread, Window
@@ -56,7 +56,7 @@ class LoggedEvent:
 
 
 @dataclass(frozen=True)
-class Examined:
+class ExaminedKernelLog:
     """What the files hold."""
 
     events: Sequence[LoggedEvent]
@@ -66,12 +66,12 @@ class Examined:
     nothing_read: bool  # no file could be read at all
 
 
-def examine(paths: Sequence[str], now_s: float) -> Examined:
+def examine(paths: Sequence[str], now_s: float) -> ExaminedKernelLog:
     """Events and findings of the files; without any, of this machine's own kernel log.
 
     `now_s`, Unix seconds, ages what this machine's log holds; files may be of any time.
     """
-    logs = [_File(path).read() for path in dict.fromkeys(paths)] or [_this_machine(now_s)]
+    logs = [_KernelLogFile(path).read() for path in dict.fromkeys(paths)] or [_this_machine(now_s)]
     events = [event for log in logs for event in log.events]
     unread = [item for log in logs for item in log.unread]
     found = complete(finding for log in logs for finding in log.findings)
@@ -80,10 +80,10 @@ def examine(paths: Sequence[str], now_s: float) -> Examined:
     items = tuple(HostUnread("", item.source, item.status, item.reason) for item in unread)
     diagnosis = Diagnosis(found, chains(found), Coverage(0, 0, (), items, window))
     blind = all(log.unread and not log.lines for log in logs)
-    return Examined(events, diagnosis, len(logs) if paths else 0, unread, blind)
+    return ExaminedKernelLog(events, diagnosis, len(logs) if paths else 0, unread, blind)
 
 
-class _File:
+class _KernelLogFile:
     """One file on its way: lines go in, events and findings come out."""
 
     def __init__(self, path: str) -> None:
@@ -94,10 +94,12 @@ class _File:
         self.unread: list[Unread] = []
         self._logs: dict[tuple[str, bool], Grouping] = {}
 
-    def read(self) -> _File:
+    def read(self) -> _KernelLogFile:
         return self.take(log_lines(self.path, catalog.kernel_words()), None)
 
-    def take(self, items: Iterator[Union[LogLine, Unread]], now_s: Optional[float]) -> _File:
+    def take(
+        self, items: Iterator[Union[LogLine, Unread]], now_s: Optional[float]
+    ) -> _KernelLogFile:
         for item in items:
             if isinstance(item, Unread):
                 self.unread.append(item)
@@ -117,8 +119,8 @@ class _File:
         return self
 
 
-def _this_machine(now_s: float) -> _File:
-    return _File(THIS_MACHINE).take(_own_lines(), now_s)
+def _this_machine(now_s: float) -> _KernelLogFile:
+    return _KernelLogFile(THIS_MACHINE).take(_own_lines(), now_s)
 
 
 def _own_lines() -> Iterator[Union[LogLine, Unread]]:

@@ -41,7 +41,7 @@ _GLANCE_S, _WATCH_S = 0.2, 1.0
 _RESERVE_S = 1.0  # before the node's deadline there is no time for a second sample
 
 
-class _Task:
+class _ProbeTask:
     """One source of one probe, from queue to outcome."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Runner:
         self.deadline = self.started + budget_s
         self.probes = [probes.load(name) for name in request["probes"]]
         self.outcomes = {probe.name: _Outcome() for probe in self.probes}
-        self.at_work: list[_Task] = []
+        self.at_work: list[_ProbeTask] = []
         self.idle: dict[str, list[sandbox.Reader]] = {}
         self.held = sandbox.readers_at_work()  # by tag, from before this run
         self.stuck: list[dict[str, Any]] = []
@@ -166,7 +166,7 @@ class Runner:
         for probe in self.probes:
             outcome = self.outcomes[probe.name]
             if probe.samples > 1 and outcome.good:
-                tasks += [_Task(probe, source, False, second=True) for source in outcome.good]
+                tasks += [_ProbeTask(probe, source, False, second=True) for source in outcome.good]
         for task in tasks:  # each probe by its own clock: nobody waits for who was read last
             task.not_before = (self.outcomes[task.probe.name].first or 0.0) + self.interval_s
         tasks.sort(key=lambda task: task.not_before)
@@ -182,10 +182,10 @@ class Runner:
 
     def _run_stage(self, stage: list[probes.Probe], sequential: bool) -> None:
         stage = sorted(stage, key=lambda probe: probe.stage)
-        tasks = (_Task(probe, None, probe.sources is not None) for probe in stage)
+        tasks = (_ProbeTask(probe, None, probe.sources is not None) for probe in stage)
         self._work_off(deque(tasks), sequential)
 
-    def _work_off(self, queue: deque[_Task], sequential: bool) -> None:
+    def _work_off(self, queue: deque[_ProbeTask], sequential: bool) -> None:
         while queue or self.at_work:
             now = time.monotonic()
             if now >= self.deadline:
@@ -209,7 +209,7 @@ class Runner:
         fresh = any(now - task.started < _SLOW_S for task in self.at_work)
         return not fresh and len(self.at_work) < _MOST_AT_WORK
 
-    def _start(self, task: _Task, queue: deque[_Task], now: float) -> None:
+    def _start(self, task: _ProbeTask, queue: deque[_ProbeTask], now: float) -> None:
         probe = task.probe
         if probe.stage != probes.FIRST and self._stuck_readers() >= _MOST_STUCK:
             reason = f"not read: {_MOST_STUCK} readers are stuck on this node already"
@@ -245,7 +245,7 @@ class Runner:
         old = sum(stuck for _, stuck, _ in self.held.values())
         return old + sum(bool(item["new"]) for item in self.stuck)
 
-    def _locked(self, task: _Task, queue: deque[_Task], now: float) -> None:
+    def _locked(self, task: _ProbeTask, queue: deque[_ProbeTask], now: float) -> None:
         """Somebody else is on this source: stuck for good, or another run that is quick?"""
         first = not task.waiting_since
         task.waiting_since = task.waiting_since or now
@@ -264,7 +264,7 @@ class Runner:
             task.not_before = now + _LOCK_RETRY_S
             queue.append(task)
 
-    def _ready(self, now: float, next_start: float) -> list[_Task]:
+    def _ready(self, now: float, next_start: float) -> list[_ProbeTask]:
         """Tasks whose reader has sent something; waits until then, or until the clock matters."""
         poller = select.poll()
         by_fd = {}
@@ -278,7 +278,7 @@ class Runner:
         )
         return [by_fd[fd] for fd, _ in poller.poll(max(0.0, wake) * 1000)]
 
-    def _take(self, task: _Task, queue: deque[_Task]) -> None:
+    def _take(self, task: _ProbeTask, queue: deque[_ProbeTask]) -> None:
         """Book what a reader sent."""
         outcome = self.outcomes[task.probe.name]
         try:
@@ -303,7 +303,7 @@ class Runner:
                 self._end(task.probe, Status(status), reason, task.path)
             elif "sources" in message:
                 sources = message["sources"]
-                queue.extendleft(_Task(task.probe, s, False) for s in reversed(sources))
+                queue.extendleft(_ProbeTask(task.probe, s, False) for s in reversed(sources))
             elif "done" in message:
                 outcome.good.append(task.source)
                 self._end(task.probe, Status.OK, "", task.path)
@@ -313,7 +313,7 @@ class Runner:
                 self.at_work.remove(task)
                 self._rest(task.reader, task.probe.reader, queue)
 
-    def _rest(self, reader: sandbox.Reader, kind: str, queue: deque[_Task]) -> None:
+    def _rest(self, reader: sandbox.Reader, kind: str, queue: deque[_ProbeTask]) -> None:
         """Keep a reader for the next source, or end it: a node pays memory for each that waits."""
         if queue and queue[0].probe.reader == kind:
             self.idle.setdefault(kind, []).append(reader)
@@ -321,7 +321,9 @@ class Runner:
             self.readers_cpu_s += reader.cpu_s()
             reader.kill()
 
-    def _enforce_deadlines(self, queue: deque[_Task], sequential: bool, ready: list[_Task]) -> None:
+    def _enforce_deadlines(
+        self, queue: deque[_ProbeTask], sequential: bool, ready: list[_ProbeTask]
+    ) -> None:
         now = time.monotonic()
         for task in [task for task in self.at_work if now >= task.due]:
             # Slow is not hung: on a node whose CPUs are all taken we get little of them.
@@ -333,14 +335,14 @@ class Runner:
             if sequential:
                 self._give_up(queue, task)
 
-    def _give_up(self, queue: deque[_Task], hung: _Task) -> None:
+    def _give_up(self, queue: deque[_ProbeTask], hung: _ProbeTask) -> None:
         """Leave the rest of the last stage unread."""
         for task in queue:
             reason = f"not read: {hung.path} hung, and this may hang in the same way"
             self._end(task.probe, Status.TIMEOUT, reason, task.path)
         queue.clear()
 
-    def _out_of_time(self, queue: deque[_Task]) -> None:
+    def _out_of_time(self, queue: deque[_ProbeTask]) -> None:
         now = time.monotonic()
         for task in self.at_work:
             task.reader.kill()
@@ -351,7 +353,9 @@ class Runner:
             self._end(task.probe, Status.TIMEOUT, reason, task.path)
         queue.clear()
 
-    def _abandon(self, task: _Task, now: float, reason: str, patience_s: float = math.inf) -> None:
+    def _abandon(
+        self, task: _ProbeTask, now: float, reason: str, patience_s: float = math.inf
+    ) -> None:
         self.at_work.remove(task)
         if task.reader.abandon(patience_s):
             wchan = self._stuck(task, task.reader.pid, now - task.started, new=True)
@@ -359,7 +363,7 @@ class Runner:
             reason += f"; its reader (pid {task.reader.pid}) is stuck{where} and was abandoned"
         self._end(task.probe, Status.TIMEOUT, f"{task.path}: {reason}", task.path)
 
-    def _stuck(self, task: _Task, pid: int, age_s: float, new: bool) -> str:
+    def _stuck(self, task: _ProbeTask, pid: int, age_s: float, new: bool) -> str:
         """List a stuck reader; returns the kernel symbol that it waits in."""
         wchan = sandbox.wchan(pid)
         self.stuck.append(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raydiag import carried, probes
+from raydiag import memory_import, probes
 from raydiag.cluster import actor, bundle
 
 ENTRYPOINT = bundle.entrypoint("node_runner")
@@ -24,7 +24,7 @@ def node_actor(monkeypatch: pytest.MonkeyPatch) -> actor.RaydiagNodeActor:
 
 def packed(*names: str) -> bytes:
     modules = bundle.modules(probes.names())
-    return carried.packed(modules, {"probes": list(names), "options": {}})
+    return memory_import.packed(modules, {"probes": list(names), "options": {}})
 
 
 def test_answer_of_a_real_runner(node_actor: actor.RaydiagNodeActor) -> None:

@@ -41,40 +41,37 @@ ARROWS = {
     "worker_log": {"masking"},
     "nodeset": FOUNDATION,
     "confinement": set[str](),
-    "carried": set[str](),
+    "memory_import": set[str](),
     "sandbox": FOUNDATION | {"confinement"},
     "probes": NODE | {"amdgpu", "cgroup", "masking", "sandbox", "worker_log"},
     "records": FOUNDATION,
     "runner": NODE | {"confinement", "sandbox", "probes"},
     "catalog": FOUNDATION,
     "kernel_text": FOUNDATION | {"probes"},
-    "kmsg": NODE | {"catalog", "diagnosis", "kernel_text", "probes", "rules"},
+    "kmsg": NODE | {"catalog", "explain", "kernel_text", "probes", "rules"},
     "rules": FOUNDATION | {"catalog", "nodeset", "probes"},
     "joblog": set(FOUNDATION),
     "triage": FOUNDATION | {"catalog", "joblog"},
-    "diagnosis": FOUNDATION | {"catalog", "rules"},
+    "explain": FOUNDATION
+    | {"catalog", "rules", "joblog", "triage", "tsdb", "playbooks", "event_file"},
     "exporter": NODE
     | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file", "exposition"}
-    | {"records", "rules", "diagnosis"},  # of `status`, which judges what it sees
+    | {"records", "rules", "explain"},  # of `status`, which judges what it sees
     "tsdb": FOUNDATION | {"event_file"},
     "playbooks": FOUNDATION | {"catalog", "tsdb"},
-    "verdict": FOUNDATION | {"catalog", "diagnosis", "playbooks"},
-    "job": FOUNDATION
-    | {"joblog", "triage", "tsdb", "playbooks", "diagnosis", "rules", "verdict", "event_file"},
-    "comparison": FOUNDATION
-    | {"catalog", "joblog", "triage", "tsdb", "playbooks", "diagnosis", "verdict", "job"}
-    | {"event_file"},
     "render": FOUNDATION
-    | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "job", "comparison", "exporter"},
-    "cluster": FOUNDATION | {"probes", "records", "carried", "confinement"},
+    | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "explain", "exporter"},
+    "cluster": FOUNDATION | {"probes", "records", "memory_import", "confinement"},
     # Its node side; what judges a roll-out is pure and takes what nodes have answered.
     "hotfix": NODE | {"probes", "records", "sandbox", "confinement", "exposition"},
     "cli": FOUNDATION
-    | {"probes", "catalog", "diagnosis", "render", "cluster", "kmsg", "nodeset"}
-    | {"joblog", "triage", "tsdb", "job", "comparison", "exporter", "hotfix"},
+    | {"probes", "catalog", "explain", "render", "cluster", "kmsg", "nodeset"}
+    | {"joblog", "triage", "tsdb", "exporter", "hotfix"},
 }
 
-IMPORTS_RAY = {f"cluster/{one}.py" for one in ("coordinator", "actor", "local", "errand", "team")}
+IMPORTS_RAY = {
+    f"cluster/{one}.py" for one in ("coordinator", "actor", "local", "hotfix_driver", "node_actors")
+}
 
 # Every call that ends or signals a process, or looks like one: who is its target?
 SIGNALS = {
@@ -94,9 +91,15 @@ SIGNALS = {
     ("cluster/local.py", "self._job.terminate"),  # the coordinator on it, our own child
     ("cluster/ssh.py", "os.killpg"),  # the ssh of --ssh, our own child, with its ssh to a jump host
     ("cluster/coordinator.py", "ray.kill"),  # our own actors
-    ("cluster/team.py", "ray.kill"),  # the same
-    ("hotfix/guarded.py", "os.killpg"),  # the session of a dry run: our own child, not yet reaped
-    ("hotfix/guarded.py", "os.kill"),  # what it left: our own children by then, not yet reaped
+    ("cluster/node_actors.py", "ray.kill"),  # the same
+    (
+        "hotfix/guarded_request.py",
+        "os.killpg",
+    ),  # the session of a dry run, our child
+    (
+        "hotfix/guarded_request.py",
+        "os.kill",
+    ),  # what it left: our children by then
     # The one function that ends a foreign process: an exporter that was verified, and its server.
     ("hotfix/process.py", "os.pidfd_open"),
     ("hotfix/process.py", "signal.pidfd_send_signal"),
@@ -112,7 +115,7 @@ _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue",
 WRITES_FILES = {"cli/options.py", "cli/live.py", "cluster/local.py", "cluster/ssh.py"}
 # A hotfix: its records on head and nodes, the files it replaces, and the one it tries out.
 WRITES_FILES |= {f"hotfix/{one}.py" for one in ("dry_run", "journal", "ledger", "replace")}
-WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private", "server", "view")}
+WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private_directory", "server", "view")}
 # The state of plugins, with its directory; the pid file that was asked for.
 WRITES_FILES |= {"exporter/state.py", "exporter/main.py"}
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
@@ -122,8 +125,8 @@ _WRITING_NAMES |= {"unlink", "rmdir", "mkdir", "makedirs", "touch", "chmod", "sy
 _WRITING_NAMES |= {"symlink_to", "hardlink_to", "mkfifo", "setxattr", "utime"}
 _WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE"}
 
-# The coordinator's and the errand's stdout is the job's log, which is how its frames travel.
-PRINTS = ("cli/", "render/", "cluster/coordinator.py", "cluster/errand.py")
+# What coordinator and hotfix driver print is the job's log, which is how their frames travel.
+PRINTS = ("cli/", "render/", "cluster/coordinator.py", "cluster/hotfix_driver.py")
 
 STARTS_PROCESSES = {
     "cluster/actor.py",  # the node runner
@@ -220,9 +223,10 @@ JUDGES = [path for part in ("rules", "triage") for path in sorted((PACKAGE / par
 
 
 PLAYBOOKS = sorted((PACKAGE / "playbooks").glob("*.py"))
+EXPLAINS = [PACKAGE / "explain" / name for name in ("diagnosis.py", "verdict.py", "causes.py")]
 
 
-@pytest.mark.parametrize("path", [*JUDGES, *PLAYBOOKS, PACKAGE / "diagnosis.py"], ids=name)
+@pytest.mark.parametrize("path", [*JUDGES, *PLAYBOOKS, *EXPLAINS], ids=name)
 def test_what_judges_does_no_input_or_output(path: Path) -> None:
     outside = {"os", "io", "sys", "pathlib", "subprocess", "socket", "requests", "urllib", "http"}
     outside |= {"shutil", "tempfile", "ctypes", "time", "random", "ray", "psutil", "threading"}
@@ -413,7 +417,7 @@ def words(path: Path) -> set[str]:
 
 
 def test_what_judges_uses_the_catalogs_words_only() -> None:
-    found = set().union(*map(words, [*JUDGES, PACKAGE / "diagnosis.py"]))
+    found = set().union(*map(words, [*JUDGES, *EXPLAINS]))
     known = set(catalog.failures()) | {event.event for event in catalog.kernel_events()}
     known |= set(signatures.table().by_id)
     known |= {"node-exit", "before-training"}  # a kind of exit, and a time, of job logs

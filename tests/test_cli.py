@@ -523,7 +523,7 @@ def test_colour_is_for_the_terminal_and_not_for_files(
 
 class TestProgress:
     def test_terminal_only(self, capsys: pytest.CaptureFixture[str]) -> None:
-        progress = options.Progress(quiet=False)
+        progress = options.ProgressLine(quiet=False)
         progress.nodes(1, 2)
         progress.clear()
         assert capsys.readouterr().err == ""
@@ -533,7 +533,7 @@ class TestProgress:
         self, quiet: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-        progress = options.Progress(quiet)
+        progress = options.ProgressLine(quiet)
         progress.say("a longer text than the next one, which has a bar of thirty characters .....")
         progress.nodes(1, 2)
         progress.clear()
@@ -552,4 +552,4 @@ class TestProgress:
 
     def test_no_nodes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-        options.Progress(quiet=False).nodes(0, 0)
+        options.ProgressLine(quiet=False).nodes(0, 0)

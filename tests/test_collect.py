@@ -17,7 +17,7 @@ from raydiag import probes
 from raydiag.cluster import collect as collect_module
 from raydiag.cluster import jobs_api
 from raydiag.cluster.address import Address
-from raydiag.cluster.collect import Collected, Request, collect, reports
+from raydiag.cluster.collect import Collected, ProbeRequest, collect, reports
 from raydiag.cluster.jobs_api import JobsApi
 from raydiag.errors import CannotRun, UsageError
 from raydiag.model import NodeReport, NodeStatus, ProbeResult, Status, StuckReader, Unread
@@ -260,8 +260,8 @@ def ends(dashboard: FakeDashboard, status: str, message: str = "") -> None:
     dashboard.status, dashboard.message = status, message
 
 
-def asking(select: Sequence[str] | None = None) -> Request:
-    return Request(
+def asking(select: Sequence[str] | None = None) -> ProbeRequest:
+    return ProbeRequest(
         probes=["versions"],
         select=select,
         deadline_s=DEADLINE_S,
@@ -272,7 +272,7 @@ def asking(select: Sequence[str] | None = None) -> Request:
 
 def run(
     dashboard: FakeDashboard,
-    request: Request | None = None,
+    request: ProbeRequest | None = None,
     address: Address | None = None,
     progress: Callable[[int, int], None] = lambda answered, asked: None,
     warn: Callable[[str], None] = lambda text: None,

@@ -11,14 +11,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summ
 from prometheus_client.parser import text_string_to_metric_families
 
 from raydiag.errors import ParseError
-from raydiag.exposition import Line, parse
+from raydiag.exposition import ExpositionLine, parse
 
 LABELS = st.dictionaries(
     st.from_regex(r"[a-zA-Z][a-zA-Z0-9_]{0,8}", fullmatch=True), st.text(max_size=12), max_size=3
 )
 
 
-def as_set(lines: list[Line]) -> set[tuple[str, tuple[tuple[str, str], ...], str]]:
+def as_set(lines: list[ExpositionLine]) -> set[tuple[str, tuple[tuple[str, str], ...], str]]:
     return {(line.name, line.labels, repr(line.value)) for line in lines}
 
 
@@ -113,8 +113,8 @@ def test_numbers_times_and_escapes() -> None:
     )
     (nan, infinite, escaped, half) = printed.lines
     assert math.isnan(nan.value)
-    assert infinite == Line("b", (), -math.inf, 5)
-    assert escaped == Line("c", (("d", 'x\\y"z\n'),), 0.0015, -7)
+    assert infinite == ExpositionLine("b", (), -math.inf, 5)
+    assert escaped == ExpositionLine("c", (("d", 'x\\y"z\n'),), 0.0015, -7)
     assert half.value == 0.5
 
 

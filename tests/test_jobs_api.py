@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from raydiag.cluster import jobs_api
-from raydiag.cluster.jobs_api import JobsApi, Printed
+from raydiag.cluster.jobs_api import JobsApi, PrintedLog
 from raydiag.errors import AuthenticationFailed, CannotRun
 from raydiag.model import Actor
 from tests.fake_dashboard import SESSION, FakeDashboard, Reply
@@ -118,7 +118,7 @@ def printing(dashboard: FakeDashboard) -> FakeDashboard:
 
 def test_what_a_job_printed_comes_line_by_line_from_its_end(printing: FakeDashboard) -> None:
     printing.overrides[STATE] = Reply(body="one\ntwo\n")
-    assert JobsApi(printing.url).printed("llama") == Printed("one\ntwo\n")
+    assert JobsApi(printing.url).printed("llama") == PrintedLog("one\ntwo\n")
 
 
 def test_the_end_of_a_long_log_is_told_as_such(
@@ -134,7 +134,7 @@ def test_the_end_of_a_long_log_is_told_as_such(
 def test_an_older_ray_gives_all_of_a_log(printing: FakeDashboard) -> None:
     printing.overrides[STATE] = Reply(500, body="no submission_id here")
     printing.overrides["GET JOB/logs"] = Reply(body='{"logs": "one\\n"}')
-    assert JobsApi(printing.url).printed("llama") == Printed("one\n")
+    assert JobsApi(printing.url).printed("llama") == PrintedLog("one\n")
 
 
 @pytest.mark.parametrize("old", [True, False])

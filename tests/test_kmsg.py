@@ -21,14 +21,14 @@ from raydiag.model import Severity
 
 SCHEMA = json.loads(files("raydiag").joinpath("schemas/kmsg.json").read_text("utf-8"))
 XID = "NVRM: Xid (PCI:0000:1b:00): {}, pid=4242, name=python3, something"
-Examine = Callable[..., kmsg.Examined]
+Examine = Callable[..., kmsg.ExaminedKernelLog]
 
 
 @pytest.fixture
 def examine(tmp_path: Path) -> Examine:
     """`examine(line, ...)`: the lines as one file."""
 
-    def run(*lines: str) -> kmsg.Examined:
+    def run(*lines: str) -> kmsg.ExaminedKernelLog:
         log = tmp_path / "log"
         log.write_text("".join(f"{line}\n" for line in lines))
         return kmsg.examine([str(log)], 2e9)
@@ -36,11 +36,11 @@ def examine(tmp_path: Path) -> Examine:
     return run
 
 
-def classes(examined: kmsg.Examined) -> list[str]:
+def classes(examined: kmsg.ExaminedKernelLog) -> list[str]:
     return [event.event_class for event in examined.events]
 
 
-def findings(examined: kmsg.Examined) -> dict[str, Severity | None]:
+def findings(examined: kmsg.ExaminedKernelLog) -> dict[str, Severity | None]:
     return {found.failure_class: found.severity for found in examined.diagnosis.findings}
 
 

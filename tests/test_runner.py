@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from raydiag import carried, probes, runner, sandbox
+from raydiag import memory_import, probes, runner, sandbox
 from raydiag.cluster import bundle
 from raydiag.cluster.actor import RaydiagNodeActor
 from tests.cluster import fuse_hang
@@ -27,7 +27,7 @@ from tests.cluster.fuse_hang import HangingFile
 PATIENCE_S = 10.0  # only a hang takes that long
 BUDGET_S = 20.0  # of a run in which the probes' own deadlines matter
 MOST_STUCK = runner._MOST_STUCK
-REPOSITORY = Path(carried.__file__).parent.parent
+REPOSITORY = Path(memory_import.__file__).parent.parent
 
 _PREAMBLE = """
 from dataclasses import dataclass
@@ -48,10 +48,10 @@ def content(path):
 _ACTOR = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from raydiag import carried
+from raydiag import memory_import
 from raydiag.cluster.actor import RaydiagNodeActor
 asked = json.load(sys.stdin)
-packed = carried.packed(asked["modules"], asked["request"])
+packed = memory_import.packed(asked["modules"], asked["request"])
 answer = RaydiagNodeActor.probe(None, asked["entrypoint"], packed, asked["budget_s"])
 sys.stdout.buffer.write(answer.partition(b"\\n")[2])
 """
@@ -73,7 +73,7 @@ def modules(sources: Mapping[str, str], real: tuple[str, ...] = ()) -> dict[str,
 
 def run(sources: Mapping[str, str], budget_s: float = BUDGET_S, **request: Any) -> dict[str, Any]:
     """The node's answer to planted probes."""
-    packed = carried.packed(modules(sources), {"probes": list(sources), **request})
+    packed = memory_import.packed(modules(sources), {"probes": list(sources), **request})
     entrypoint = bundle.entrypoint("node_runner")
     answer = RaydiagNodeActor.probe(None, entrypoint, packed, budget_s)  # type: ignore[arg-type]
     decoded: dict[str, Any] = json.loads(zlib.decompress(answer.partition(b"\n")[2]))
@@ -194,7 +194,7 @@ def test_the_answer_says_how_readers_were_confined_and_what_it_cost() -> None:
 
 
 def test_without_descriptors_for_a_reader_the_probe_says_so() -> None:
-    packed = carried.packed(modules({"good": GOOD}), {"probes": ["good"]})
+    packed = memory_import.packed(modules({"good": GOOD}), {"probes": ["good"]})
     limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))\n"
     program = limit + bundle.entrypoint("node_runner")
     argv = [sys.executable, "-I", "-S", "-B", "-c", program, "10", str(os.getpid())]
@@ -425,9 +425,11 @@ def test_runner_and_readers_end_with_the_actor() -> None:
     until(lambda: is_gone(reader))
 
 
-def asked_of_actor(carried: Mapping[str, str], names: list[str], budget_s: float) -> dict[str, Any]:
+def asked_of_actor(
+    carried_modules: Mapping[str, str], names: list[str], budget_s: float
+) -> dict[str, Any]:
     return {
-        "modules": carried,
+        "modules": carried_modules,
         "request": {"probes": names},
         "entrypoint": bundle.entrypoint("node_runner"),
         "budget_s": budget_s,

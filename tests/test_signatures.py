@@ -11,8 +11,8 @@ from raydiag import catalog
 from raydiag.catalog.literals import required_literals, without_digits
 from raydiag.catalog.signatures import Signature, parse_signatures, table
 from raydiag.errors import CatalogError
-from raydiag.joblog.facts import Hit, Line, Prefix
-from raydiag.joblog.select import selector
+from raydiag.joblog.facts import Hit, JobLogLine, Prefix
+from raydiag.joblog.line_selection import selector
 from raydiag.model import Severity
 from raydiag.triage.signatures import BESIDE_LINES, Classifier, make_selector
 
@@ -46,8 +46,8 @@ SELECTORS = [make_selector([]), selector(LITERALS, fast=False)]
 CLASSIFIER = Classifier()
 
 
-def line(text: str, number: int = 1, training: bool = True) -> Line:
-    return Line("job.log", number, text, text, Prefix(), None, None, training)
+def line(text: str, number: int = 1, training: bool = True) -> JobLogLine:
+    return JobLogLine("job.log", number, text, text, Prefix(), None, None, training)
 
 
 def hits(text: str, training: bool = True) -> list[Hit]:

@@ -12,7 +12,7 @@ import zlib
 
 import pytest
 
-from raydiag import carried, probes
+from raydiag import memory_import, probes
 from raydiag.cluster import bundle
 
 # "?" lets strace go on where the machine has no such call.
@@ -73,7 +73,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Call], dict[str,
     log = tmp_path_factory.mktemp("strace") / "log"
     names = probes.names()
     modules = bundle.modules(names)
-    packed = carried.packed(modules, {"probes": names, "options": {"kernel_log": {"words": ["a"]}}})
+    packed = memory_import.packed(
+        modules, {"probes": names, "options": {"kernel_log": {"words": ["a"]}}}
+    )
     strace = ["strace", "-f", "-qq", "-s", "300", "-o", str(log), "-e", f"trace={','.join(_CALLS)}"]
     # The shell stands in for the actor: strace would be the parent that the runner checks for.
     runner = [sys.executable, "-I", "-S", "-B", "-c", bundle.entrypoint("node_runner"), "30"]

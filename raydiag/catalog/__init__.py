@@ -16,7 +16,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Optional
 
-from raydiag.catalog.rows import FAMILIES, Row, loaded, rows
+from raydiag.catalog.rows import FAMILIES, CatalogRow, loaded, rows
 from raydiag.errors import CatalogError
 from raydiag.model import Severity
 
@@ -174,7 +174,7 @@ def parse_kernel_events(
     text: str, classes: Mapping[str, FailureClass], file: str = _KERNEL_EVENTS
 ) -> KernelTable:
     """The table in a YAML object. Raises CatalogError, also for a finding not in `classes`."""
-    top = Row(loaded(text, file), file, file)
+    top = CatalogRow(loaded(text, file), file, file)
     symbols = top.texts("driver_fault_symbols")
     trace_words = top.texts("trace_words")
     quiet = top.texts("quiet")
@@ -226,7 +226,7 @@ def parse_nvidia_codes(
         raise CatalogError(f"{file}: not a list of rows")
     table: dict[tuple[str, int], NvidiaCode] = {}
     for number, item in enumerate(data, 1):
-        row = Row(item, file, f"row {number}")
+        row = CatalogRow(item, file, f"row {number}")
         numbers = row.numbers("codes")
         title, next_step = row.text("title"), row.text("next_step")
         severity = row.severity() if "severity" in row.data else None
@@ -245,7 +245,7 @@ def parse_nvidia_codes(
     return MappingProxyType(table)
 
 
-def _kernel_event(row: Row, classes: Mapping[str, FailureClass], file: str) -> KernelEvent:
+def _kernel_event(row: CatalogRow, classes: Mapping[str, FailureClass], file: str) -> KernelEvent:
     finding = row.text("finding") if "finding" in row.data else row.name
     by_block = row.mapping("finding_by_block")
     for target in (finding, *by_block.values()):

@@ -9,7 +9,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Optional
 
-from raydiag.catalog.rows import Row, loaded, rows
+from raydiag.catalog.rows import CatalogRow, loaded, rows
 from raydiag.errors import CatalogError
 
 _FILE = "hardware.yaml"
@@ -84,10 +84,10 @@ def parse_hardware(text: str, file: str = _FILE) -> tuple[Accelerator, ...]:
     return tuple(found)
 
 
-def _number(row: Row, key: str) -> tuple[Optional[float], str]:
+def _number(row: CatalogRow, key: str) -> tuple[Optional[float], str]:
     if key not in row.data:
         return None, ""
-    part = Row(row.take(key), row.file, f"{row.name}: {key}")
+    part = CatalogRow(row.take(key), row.file, f"{row.name}: {key}")
     value, source = part.take("value"), part.text("source")
     part.end()
     if type(value) not in (int, float) or not 0 < value < float("inf"):
@@ -95,7 +95,7 @@ def _number(row: Row, key: str) -> tuple[Optional[float], str]:
     return float(value), source
 
 
-def _check_levels(row: Row, numbers: Mapping[str, Optional[float]]) -> None:
+def _check_levels(row: CatalogRow, numbers: Mapping[str, Optional[float]]) -> None:
     """Idle, waiting, active and limit go up, as far as they are known."""
     levels = [value for key, value in numbers.items() if key.endswith("_watts") and value]
     if levels != sorted(levels):

@@ -17,7 +17,7 @@ _DIGITS = "0123456789"
 GROUPS = frozenset({"device", "pid", "process", "ring", "block", "count", "code"})
 
 
-class Row:
+class CatalogRow:
     """One mapping of a table; every key must be taken by the time `end` is called."""
 
     def __init__(self, data: object, file: str, name: str) -> None:
@@ -115,12 +115,12 @@ class Row:
             raise self.error(f"unknown key {min(self.data)!r}")
 
 
-def rows(data: object, file: str, key: str) -> Iterator[Row]:
+def rows(data: object, file: str, key: str) -> Iterator[CatalogRow]:
     """The rows of a list, each named by its value of `key`. Raises CatalogError."""
     if not isinstance(data, list) or not data:
         raise CatalogError(f"{file}: not a list of rows")
     for number, item in enumerate(data, 1):
-        row = Row(item, file, f"row {number}")
+        row = CatalogRow(item, file, f"row {number}")
         row.name = row.text(key)
         yield row
 

@@ -15,7 +15,7 @@ from typing import Literal, cast
 
 from raydiag import catalog
 from raydiag.catalog.literals import required_literals
-from raydiag.catalog.rows import Row, loaded, rows
+from raydiag.catalog.rows import CatalogRow, loaded, rows
 from raydiag.errors import CatalogError
 
 _FILE = "signatures.yaml"
@@ -76,7 +76,7 @@ def table() -> SignatureTable:
 
 def parse_signatures(text: str, classes: Iterable[str], file: str = _FILE) -> SignatureTable:
     """The table in a YAML object. Raises CatalogError, also for a class not in `classes`."""
-    top = Row(loaded(text, file), file, file)
+    top = CatalogRow(loaded(text, file), file, file)
     quotes = _alternation(top, top.texts("quotes"))
     known = frozenset(classes)
     signatures = tuple(_signature(row, known) for row in rows(top.take("signatures"), file, "id"))
@@ -93,7 +93,7 @@ def parse_signatures(text: str, classes: Iterable[str], file: str = _FILE) -> Si
     return SignatureTable(signatures, MappingProxyType(by_id), quotes)
 
 
-def _signature(row: Row, classes: frozenset[str]) -> Signature:
+def _signature(row: CatalogRow, classes: frozenset[str]) -> Signature:
     role = cast(Role, _one_of(row, "role", ROLES, None))
     failure_class = row.text("class") if role != "harmless" else ""
     if failure_class and failure_class not in classes:
@@ -126,7 +126,7 @@ def _signature(row: Row, classes: frozenset[str]) -> Signature:
     return entry
 
 
-def _one_of(row: Row, key: str, values: tuple[str, ...], default: str | None) -> str:
+def _one_of(row: CatalogRow, key: str, values: tuple[str, ...], default: str | None) -> str:
     if default is not None and key not in row.data:
         return default
     value = row.text(key)
@@ -135,7 +135,7 @@ def _one_of(row: Row, key: str, values: tuple[str, ...], default: str | None) ->
     return value
 
 
-def _alternation(row: Row, patterns: tuple[str, ...]) -> re.Pattern[str]:
+def _alternation(row: CatalogRow, patterns: tuple[str, ...]) -> re.Pattern[str]:
     try:
         return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
     except re.error as error:

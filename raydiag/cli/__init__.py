@@ -78,7 +78,7 @@ def _failed(error: RaydiagError) -> int:
     return error.exit_code
 
 
-class _Parser(argparse.ArgumentParser):
+class _ArgumentParser(argparse.ArgumentParser):
     """An argument parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
@@ -96,7 +96,7 @@ def _one_line(error: object) -> str:
 
 
 def _parser() -> tuple[argparse.ArgumentParser, config.Commands]:
-    parser = _Parser(
+    parser = _ArgumentParser(
         prog="raydiag",
         description="Find out, from inside a Ray cluster, why a training job hangs or dies.",
     )

@@ -11,7 +11,7 @@ from raydiag.cli import options, triage
 from raydiag.errors import UsageError
 
 if TYPE_CHECKING:
-    from raydiag.comparison import Asked, Comparison
+    from raydiag.explain.comparison import AskedJob, Comparison
 
 NAME = "compare"
 HELP = "say why one job runs slower than another: settings first, then step by step"
@@ -87,14 +87,14 @@ def _seconds(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, ask, compare, show; returns the exit code."""
-    from raydiag.comparison import compare, exit_code
+    from raydiag.explain.comparison import compare, exit_code
 
     jobs: list[str] = arguments.jobs
     if not jobs:
         raise UsageError("name two jobs to compare, or one, whose saves are compared")
     if len(set(jobs)) < len(jobs):
         raise UsageError("one job is named twice")
-    progress = options.Progress(arguments.quiet)
+    progress = options.ProgressLine(arguments.quiet)
     try:
         asked = _asked(arguments, progress)
         found = compare(asked, arguments.deadline, progress.say)
@@ -104,11 +104,11 @@ def run(arguments: argparse.Namespace) -> int:
     return exit_code(found)
 
 
-def _asked(arguments: argparse.Namespace, progress: options.Progress) -> list[Asked]:
+def _asked(arguments: argparse.Namespace, progress: options.ProgressLine) -> list[AskedJob]:
     """The logs of all jobs, read before anything else."""
     from functools import cache
 
-    from raydiag.comparison import Asked
+    from raydiag.explain.comparison import AskedJob
     from raydiag.joblog import find, read
     from raydiag.triage.signatures import Classifier, make_selector
 
@@ -121,7 +121,7 @@ def _asked(arguments: argparse.Namespace, progress: options.Progress) -> list[As
         if state not in ("running", "ended", "auto"):
             raise UsageError(f"--job-state {state}: running, ended or auto")
     selector = cache(make_selector)  # building one takes longer than reading a small log
-    asked: list[Asked] = []
+    asked: list[AskedJob] = []
     seen: dict[str, str] = {}
     for job in jobs:
         progress.say(f"reading the log of {job} ...")
@@ -132,7 +132,7 @@ def _asked(arguments: argparse.Namespace, progress: options.Progress) -> list[As
         seen[log] = job
         facts = read.read(resolved, selector, Classifier())
         how = argparse.Namespace(now=times.get(job), job_state=states.get(job, "auto"))
-        asked.append(Asked(job, facts, triage.when(facts, how), urls.get(job)))
+        asked.append(AskedJob(job, facts, triage.when(facts, how), urls.get(job)))
     return asked
 
 

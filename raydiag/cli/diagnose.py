@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from raydiag.cli import live, options, triage
 
 if TYPE_CHECKING:
-    from raydiag.job import Examined
+    from raydiag.explain.job import ExaminedJob
 
 NAME = "diagnose"
 HELP = "say why a job hung, slowed down or died: its log, metrics and nodes, and what moved first"
@@ -99,7 +99,7 @@ def _seconds(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, ask, judge, show; returns the exit code."""
-    progress = options.Progress(arguments.quiet)
+    progress = options.ProgressLine(arguments.quiet)
     try:
         examined = _examined(arguments, progress)
     finally:
@@ -108,14 +108,16 @@ def run(arguments: argparse.Namespace) -> int:
     return examined.exit_code
 
 
-def _examined(arguments: argparse.Namespace, progress: options.Progress) -> Examined:
-    from raydiag.job import Request, examine
+def _examined(arguments: argparse.Namespace, progress: options.ProgressLine) -> ExaminedJob:
+    from raydiag.explain.job import DiagnosisRequest, examine
     from raydiag.joblog import find, read
     from raydiag.triage.signatures import Classifier, make_selector
 
     if live.wanted(arguments):
         return live.examined(arguments, progress)
-    request = Request(arguments.prometheus, arguments.all, arguments.deadline, progress.say)
+    request = DiagnosisRequest(
+        arguments.prometheus, arguments.all, arguments.deadline, progress.say
+    )
     if arguments.job is None:
         facts = live.without_log(arguments.prometheus)
         request = replace(request, no_log="no job was named")
@@ -126,7 +128,7 @@ def _examined(arguments: argparse.Namespace, progress: options.Progress) -> Exam
     return examine(facts, triage.when(facts, arguments), request)
 
 
-def _report(arguments: argparse.Namespace, examined: Examined) -> Iterable[str]:
+def _report(arguments: argparse.Namespace, examined: ExaminedJob) -> Iterable[str]:
     from raydiag.render import diagnose, diagnose_document, diagnose_markdown, document
 
     if arguments.redact:

@@ -12,7 +12,7 @@ from raydiag.cli import options
 from raydiag.errors import UsageError
 
 if TYPE_CHECKING:
-    from raydiag.exporter.main import Settings
+    from raydiag.exporter.main import ExporterSettings
 
 NAME = "exporter"
 HELP = "serve this node's GPU, network and host metrics, and look after who does"
@@ -152,7 +152,7 @@ def _once(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from raydiag.diagnosis import exit_code
+    from raydiag.explain.diagnosis import exit_code
     from raydiag.exporter.status import examine
     from raydiag.render import exporter as render
     from raydiag.render.document import lines
@@ -187,7 +187,7 @@ def _check(arguments: argparse.Namespace) -> int:
     return 0 if all(one.passes for one in checked) else 1
 
 
-def _settings(arguments: argparse.Namespace) -> Settings:
+def _settings(arguments: argparse.Namespace) -> ExporterSettings:
     """What the options say. Raises UsageError."""
     from raydiag.exporter import main
     from raydiag.exporter.state import default_directory
@@ -198,7 +198,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     for directory in arguments.plugins:
         if not os.path.isdir(directory):
             raise UsageError(f"--plugins {directory}: there is no such directory")
-    settings = main.Settings(
+    settings = main.ExporterSettings(
         interval_s=arguments.interval,
         only=arguments.only,
         skip=arguments.skip,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from raydiag.cli import options, reach
+from raydiag.cli import cluster_options, options
 from raydiag.errors import UsageError
 
 NAME = "hotfix"
@@ -152,16 +152,16 @@ def _seconds(text: str) -> float:
 def run(arguments: argparse.Namespace) -> int:
     """Have the head do it, show what came of it; returns the exit code."""
     from raydiag import catalog
-    from raydiag.cluster.operate import operate
+    from raydiag.cluster.hotfix_submission import submit_hotfix
     from raydiag.hotfix import documents
 
     work, select = _work(arguments), _select(arguments)
-    progress = options.Progress(arguments.quiet)
+    progress = options.ProgressLine(arguments.quiet)
     shown = _Shown(arguments, progress)
     kernel = {"words": list(catalog.kernel_words()), "quiet": list(catalog.kernel_quiet())}
-    with reach.cluster(arguments, progress) as (api, address):
+    with cluster_options.cluster(arguments, progress) as (api, address):
         progress.say("asking the cluster ...")
-        document = operate(
+        document = submit_hotfix(
             api,
             address,
             work,
@@ -250,7 +250,7 @@ def _files(arguments: argparse.Namespace) -> list[dict[str, str]]:
 class _Shown:
     """What the user gets to see: the plan as soon as it stands, what happens, the report."""
 
-    def __init__(self, arguments: argparse.Namespace, progress: options.Progress) -> None:
+    def __init__(self, arguments: argparse.Namespace, progress: options.ProgressLine) -> None:
         self._arguments, self._progress = arguments, progress
         self._plan_shown = False
 

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, judge, show; returns the exit code."""
-    from raydiag.diagnosis import exit_code
+    from raydiag.explain.diagnosis import exit_code
     from raydiag.kmsg import examine
     from raydiag.render import kmsg as render
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 from urllib.parse import urlsplit
 
-from raydiag.cli import options, reach, triage
+from raydiag.cli import cluster_options, options, triage
 from raydiag.errors import CannotRun
 
 if TYPE_CHECKING:
     from raydiag.cluster.ray_job import RayJob
-    from raydiag.cluster.submission import Cluster
-    from raydiag.job import Examined, Nodes
+    from raydiag.cluster.submission import ClusterAccess
+    from raydiag.explain.job import ExaminedJob, LiveNodes
     from raydiag.joblog.facts import JobFacts
     from raydiag.model import HostUnread
     from raydiag.triage.verdict import Moment
@@ -31,13 +31,13 @@ _NO_JOB = "no job was named"
 
 
 @dataclass
-class _Found:
+class _LiveSources:
     """What could be had so far."""
 
     facts: JobFacts
     no_log: str = ""
     job: Optional[RayJob] = None
-    nodes: Optional[Nodes] = None
+    nodes: Optional[LiveNodes] = None
     unread: tuple[HostUnread, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -48,18 +48,18 @@ def wanted(arguments: argparse.Namespace) -> bool:
     return any(way is not None for way in ways) or not (arguments.job or arguments.prometheus)
 
 
-def examined(arguments: argparse.Namespace, progress: options.Progress) -> Examined:
+def examined(arguments: argparse.Namespace, progress: options.ProgressLine) -> ExaminedJob:
     """Ask everything that there is, and judge it together.
 
     Raises CannotRun when nothing at all can be reached.
     """
-    from raydiag.job import Request, examine
+    from raydiag.explain.job import DiagnosisRequest, examine
 
     with contextlib.ExitStack() as stack:
         found = _cluster(arguments, progress, stack)
         moment = _moment(arguments, found)
         url, origin, why = _metrics(arguments, found, progress, stack)
-        request = Request(
+        request = DiagnosisRequest(
             prometheus=url,
             every_playbook=arguments.all,
             deadline_s=arguments.deadline,
@@ -89,14 +89,14 @@ def _read(resolved: Any) -> JobFacts:
 
 
 def _cluster(
-    arguments: argparse.Namespace, progress: options.Progress, stack: contextlib.ExitStack
-) -> _Found:
+    arguments: argparse.Namespace, progress: options.ProgressLine, stack: contextlib.ExitStack
+) -> _LiveSources:
     """Nodes and log; a cluster that is not there is told where there is something else to read."""
     from raydiag.model import HostUnread, Status
 
     found = None
     try:
-        api, address = stack.enter_context(reach.cluster(arguments, progress))
+        api, address = stack.enter_context(cluster_options.cluster(arguments, progress))
         jobs = api.jobs()
         found = _log(arguments, api, jobs, progress)
         nodes = _probed(found, api, address, progress, stack)
@@ -117,22 +117,22 @@ def _ids(jobs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(str(one["submission_id"]) for one in jobs if one.get("submission_id"))
 
 
-def _log_of(arguments: argparse.Namespace, progress: options.Progress) -> _Found:
+def _log_of(arguments: argparse.Namespace, progress: options.ProgressLine) -> _LiveSources:
     """Of a directory, a file or an id below --outputs."""
     from raydiag.joblog import find
 
     if arguments.job is None:
-        return _Found(without_log("the metrics alone"), _NO_JOB)
+        return _LiveSources(without_log("the metrics alone"), _NO_JOB)
     progress.say("reading the job's log ...")
-    return _Found(_read(find.resolve(arguments.job, arguments.outputs or "outputs")))
+    return _LiveSources(_read(find.resolve(arguments.job, arguments.outputs or "outputs")))
 
 
 def _log(
     arguments: argparse.Namespace,
-    api: Cluster,
+    api: ClusterAccess,
     jobs: Sequence[Mapping[str, Any]],
-    progress: options.Progress,
-) -> _Found:
+    progress: options.ProgressLine,
+) -> _LiveSources:
     """Of the job that is named, or of the only one that runs: what its driver has printed."""
     from raydiag.cluster import ray_job
     from raydiag.joblog.facts import Resolved
@@ -144,20 +144,20 @@ def _log(
         job, note = ray_job.beside(jobs, _written(found.facts), time.time())
         return replace(found, job=job, notes=(note,) if note else ())
     if not job.id:
-        return _Found(without_log("the cluster"), job.why, job)
+        return _LiveSources(without_log("the cluster"), job.why, job)
     progress.say(f"reading what {job.id} has printed ...")
     printed = api.printed(job.id)
     if not printed.text.strip():
         missing = without_log(job.id)
         why = printed.why or f"Ray has no output of job {job.id}"
         lost = (HostUnread("", f"{job.id}.log", Status.ERROR, printed.why),) if printed.why else ()
-        return _Found(missing, why, job, unread=lost)
+        return _LiveSources(missing, why, job, unread=lost)
     name = f"{job.id[:_MOST_OF_NAME]}.log".replace("/", "_")
     with tempfile.TemporaryDirectory(prefix="raydiag-") as place, _inside(place):
         # Read from there, so that the log goes by its own name and not by that of a copy.
         Path(name).write_text(printed.text, encoding="utf-8", errors="replace")
         facts = _read(Resolved(job.id, job.id, None, None, (name,)))
-        return _Found(facts, job=job, notes=(printed.why,) if printed.why else ())
+        return _LiveSources(facts, job=job, notes=(printed.why,) if printed.why else ())
 
 
 def _written(facts: JobFacts) -> Optional[float]:
@@ -177,36 +177,42 @@ def _inside(place: str) -> Iterator[None]:
 
 
 def _probed(
-    found: _Found, api: Cluster, address: Any, progress: options.Progress, stack: Any
-) -> Nodes:
+    found: _LiveSources,
+    api: ClusterAccess,
+    address: Any,
+    progress: options.ProgressLine,
+    stack: Any,
+) -> LiveNodes:
     from raydiag import catalog, probes
-    from raydiag.cluster.collect import Request, collect
-    from raydiag.job import Nodes
+    from raydiag.cluster.collect import ProbeRequest, collect
+    from raydiag.explain.job import LiveNodes
 
     progress.say("asking the cluster ...")
-    request = Request(
+    request = ProbeRequest(
         probes=probes.defaults(),
         select=None,
         deadline_s=_PROBE_DEADLINE_S,
-        options=reach.probe_options(),
+        options=cluster_options.probe_options(),
         driver_fault_symbols=catalog.driver_fault_symbols(),
     )
     collected = stack.enter_context(
         collect(api, address, request, progress.nodes, warn=progress.warn)
     )
-    snapshot = reach.snapshot(collected, api, whole_cluster=True)
+    snapshot = cluster_options.snapshot(collected, api, whole_cluster=True)
     job = found.job
     if job is None:
-        return Nodes(snapshot, collected.cluster)
+        return LiveNodes(snapshot, collected.cluster)
     if job.start is not None or job.end is not None:
         # That of the job that is meant, not of whatever else runs.
         snapshot = replace(snapshot, job_start=job.start)
     # A job whose directory is named is asked about, whether Ray knows it or not.
     idle = job.idle and bool(found.no_log)
-    return Nodes(snapshot, collected.cluster, job.id, idle, job.end, job.others, notes=found.notes)
+    return LiveNodes(
+        snapshot, collected.cluster, job.id, idle, job.end, job.others, notes=found.notes
+    )
 
 
-def _moment(arguments: argparse.Namespace, found: _Found) -> Moment:
+def _moment(arguments: argparse.Namespace, found: _LiveSources) -> Moment:
     """As for a directory; whether the job lives Ray knows, where nobody else does."""
     moment = triage.when(found.facts, arguments)
     job = found.job
@@ -220,8 +226,8 @@ def _moment(arguments: argparse.Namespace, found: _Found) -> Moment:
 
 def _metrics(
     arguments: argparse.Namespace,
-    found: _Found,
-    progress: options.Progress,
+    found: _LiveSources,
+    progress: options.ProgressLine,
     stack: contextlib.ExitStack,
 ) -> tuple[Optional[str], str, str]:
     """URL of the server, what people call it, and why there is none."""
@@ -246,14 +252,14 @@ def _metrics(
     return url, "", "" if url is not None else _none("this machine's", ports)
 
 
-def _data(found: _Found) -> Optional[Path]:
+def _data(found: _LiveSources) -> Optional[Path]:
     """Where the job's metrics are stored; None where that is not here."""
     place = found.facts.resolved.job_dir
     data = Path(place) / "prometheus" if place else None
     return data if data is not None and data.is_dir() else None
 
 
-def _hosts(found: _Found) -> list[str]:
+def _hosts(found: _LiveSources) -> list[str]:
     nodes = found.nodes
     return [*nodes.hosts, *nodes.addresses] if nodes is not None else []
 
@@ -270,16 +276,16 @@ def _none(whose: str, ports: Sequence[int]) -> str:
 
 def _through_ssh(
     arguments: argparse.Namespace,
-    found: _Found,
+    found: _LiveSources,
     ports: Sequence[int],
-    progress: options.Progress,
+    progress: options.ProgressLine,
     stack: contextlib.ExitStack,
 ) -> tuple[Optional[str], str, str]:
     """The same on the head's loopback, a forward for each port that is tried."""
     from raydiag.cluster import ssh
     from raydiag.tsdb import live
 
-    way = reach.way(arguments)
+    way = cluster_options.way(arguments)
     login = way.head.destination
     if arguments.prometheus is not None:
         named = arguments.prometheus

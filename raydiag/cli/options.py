@@ -155,7 +155,7 @@ def _umask() -> int:
     return mask
 
 
-class Progress:
+class ProgressLine:
     """A line on stderr that says how many nodes have answered; silent unless it is a terminal."""
 
     def __init__(self, quiet: bool) -> None:

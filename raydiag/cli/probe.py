@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from raydiag.cli import options, reach
+from raydiag.cli import cluster_options, options
 from raydiag.errors import UsageError
 
 if TYPE_CHECKING:
-    from raydiag.cluster.collect import Request
+    from raydiag.cluster.collect import ProbeRequest
     from raydiag.model import Snapshot
 
 NAME = "probe"
@@ -100,10 +100,10 @@ def run(arguments: argparse.Namespace) -> int:
     from raydiag.cluster.collect import collect
 
     request = _request(arguments)
-    progress = options.Progress(arguments.quiet)
+    progress = options.ProgressLine(arguments.quiet)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.clear)  # also before the message of an error
-        api, address = stack.enter_context(reach.cluster(arguments, progress))
+        api, address = stack.enter_context(cluster_options.cluster(arguments, progress))
         progress.say("asking the cluster ...")
         collected = stack.enter_context(
             collect(
@@ -115,9 +115,9 @@ def run(arguments: argparse.Namespace) -> int:
                 meanwhile=_import_judges,
             )
         )
-        from raydiag import diagnosis
+        from raydiag.explain import diagnosis
 
-        snapshot = reach.snapshot(collected, api, whole_cluster=request.select is None)
+        snapshot = cluster_options.snapshot(collected, api, whole_cluster=request.select is None)
         progress.clear()
         explained = diagnosis.explain(snapshot)
         report = _rendered(arguments, snapshot, explained, collected.cluster)
@@ -127,13 +127,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _import_judges() -> None:
     """What comes after the answers, loaded while the cluster is at work on them."""
-    for name in ("raydiag.diagnosis", "raydiag.render.text", "raydiag.render.document"):
+    for name in ("raydiag.explain.diagnosis", "raydiag.render.text", "raydiag.render.document"):
         importlib.import_module(name)
 
 
-def _request(arguments: argparse.Namespace) -> Request:
+def _request(arguments: argparse.Namespace) -> ProbeRequest:
     from raydiag import catalog, nodeset
-    from raydiag.cluster.collect import Request
+    from raydiag.cluster.collect import ProbeRequest
 
     select = None
     if arguments.node is not None:
@@ -145,11 +145,11 @@ def _request(arguments: argparse.Namespace) -> Request:
             f"--interval {arguments.interval:g} leaves no time to read a second time before the "
             f"deadline of {arguments.deadline:g} s: give a longer --deadline"
         )
-    return Request(
+    return ProbeRequest(
         probes=_chosen(arguments.only, arguments.skip, arguments.stacks),
         select=select,
         deadline_s=arguments.deadline,
-        options=reach.probe_options(),
+        options=cluster_options.probe_options(),
         driver_fault_symbols=catalog.driver_fault_symbols(),
         force_ras=arguments.force_ras,
         interval_s=arguments.interval,

@@ -13,7 +13,7 @@ from raydiag.errors import CannotRun, RaydiagError, UsageError
 
 if TYPE_CHECKING:
     from raydiag.joblog.facts import JobFacts, MakeSelector
-    from raydiag.joblog.state import State
+    from raydiag.joblog.state import PassState
     from raydiag.triage.verdict import Moment, Verdict
 
 NAME = "triage"
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     verdicts, failed = _verdicts(arguments, state)
     if not verdicts:
         raise CannotRun("; ".join(failed) or f"{arguments.outputs}: there is no job")
-    progress = options.Progress(arguments.quiet)
+    progress = options.ProgressLine(arguments.quiet)
     for problem in failed:
         progress.warn(problem)  # on the terminal of whoever knows the names; no part of the report
     options.write_report(_report(arguments, verdicts), arguments.output)
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _verdicts(
-    arguments: argparse.Namespace, state: Optional[State]
+    arguments: argparse.Namespace, state: Optional[PassState]
 ) -> tuple[list[Verdict], list[str]]:
     """One verdict for each job that could be read, and why the others could not."""
     from functools import cache
@@ -111,7 +111,7 @@ def _verdict(
     job: str,
     outputs: str,
     arguments: argparse.Namespace,
-    state: Optional[State],
+    state: Optional[PassState],
     selector: MakeSelector,
 ) -> Verdict:
     from raydiag.joblog import find, read
@@ -160,11 +160,11 @@ def _report(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> Itera
     return render.text_report(verdicts, colour, options.width(), arguments.verbose)
 
 
-def _state(path: Optional[str]) -> Optional[State]:
+def _state(path: Optional[str]) -> Optional[PassState]:
     """What an earlier call has remembered; empty when the file is new or of another version."""
     if path is None:
         return None
-    from raydiag.joblog.state import State
+    from raydiag.joblog.state import PassState
 
     try:
         with open(path, encoding="utf-8") as file:
@@ -173,7 +173,7 @@ def _state(path: Optional[str]) -> Optional[State]:
         text = ""
     except (OSError, UnicodeDecodeError) as error:
         raise CannotRun(f"--state {path}: {getattr(error, 'strerror', 'not a text')}") from None
-    return State.loads(text, _fingerprint())
+    return PassState.loads(text, _fingerprint())
 
 
 def _fingerprint() -> str:

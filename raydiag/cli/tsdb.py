@@ -19,7 +19,7 @@ from raydiag.errors import CannotRun, RaydiagError, UsageError
 if TYPE_CHECKING:
     from raydiag.joblog.facts import JobFacts
     from raydiag.tsdb.connection import Connection
-    from raydiag.tsdb.discovered import Discovery
+    from raydiag.tsdb.discovery_types import Discovery
     from raydiag.tsdb.identity import Logged
     from raydiag.tsdb.series import Query
 
@@ -102,8 +102,8 @@ def _info(arguments: argparse.Namespace) -> int:
 
 def _query(arguments: argparse.Namespace) -> int:
     from raydiag.render import tsdb as render
-    from raydiag.tsdb.bounds import extent
     from raydiag.tsdb.series import Query
+    from raydiag.tsdb.time_bounds import extent
 
     with _reached(arguments, arguments.job) as connection:
         whole = extent(connection, time.time())
@@ -135,7 +135,7 @@ def _over(promql: str, start: float, end: float, step: Optional[float]) -> Query
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from raydiag.diagnosis import complete, exit_code
+    from raydiag.explain.diagnosis import complete, exit_code
     from raydiag.model import Diagnosis
     from raydiag.render import tsdb as render
     from raydiag.tsdb import identity
@@ -145,7 +145,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         seen = _discovered(connection, facts)
         found = identity.check(connection.client, seen, _logged(facts))
     diagnosis = Diagnosis(complete(found.findings(seen.origin)), (), seen.coverage)
-    told = render.Checked(seen, found, diagnosis)
+    told = render.VerifiedJob(seen, found, diagnosis)
     _show(arguments, render.verify_document(told), render.verify_text(told))
     code = exit_code(diagnosis)
     return 3 if code == 0 and found.belief is identity.Belief.UNVERIFIED else code
@@ -197,7 +197,7 @@ def _opened(arguments: argparse.Namespace, job: str) -> Iterator[Connection]:
     """A throw-away server over the job's directory."""
     from raydiag.tsdb import connection
 
-    progress = options.Progress(arguments.quiet)
+    progress = options.ProgressLine(arguments.quiet)
 
     def wait(waited_s: float) -> None:
         progress.say(f"prometheus reads the data of {job} ({waited_s:.0f} s)")

@@ -19,15 +19,15 @@ _ENTRYPOINT_LIMIT_BYTES = 120_000
 
 _MODULES = [
     *("__init__", "model", "errors", "host", "procfs", "amdgpu", "cgroup", "masking"),
-    *("worker_log", "confinement", "sandbox", "runner", "carried", "probes.__init__"),
+    *("worker_log", "confinement", "sandbox", "runner", "memory_import", "probes.__init__"),
     *("cluster.__init__", "cluster.actor", "cluster.coordinator", "cluster.frames"),
 ]
 
 # What a hotfix needs on the head, and what its operations and the look at the driver fault need on
 # the nodes; whatever these import travels with them.
-_HOTFIX_HEAD = ["carried", "cluster.errand", "cluster.team", "hotfix.head"]
-_HOTFIX_NODE = ["carried", "hotfix.node"]
-_HOTFIX_PROBING = ["carried", "runner", "probes.kernel_log", "probes.d_state"]
+_HOTFIX_HEAD = ["memory_import", "cluster.hotfix_driver", "cluster.node_actors", "hotfix.head"]
+_HOTFIX_NODE = ["memory_import", "hotfix.node"]
+_HOTFIX_PROBING = ["memory_import", "runner", "probes.kernel_log", "probes.d_state"]
 
 _IMPORTS = re.compile(r"^\s*from (raydiag[\w.]*) import (\([^)]*\)|[^(\n]*)", re.MULTILINE)
 _BUILDS_ON = re.compile(r"^from raydiag\.probes\.(\w+) import", re.MULTILINE)

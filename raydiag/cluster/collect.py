@@ -18,8 +18,8 @@ from raydiag.cluster.address import Address
 from raydiag.cluster.jobs_api import TERMINAL, training_start
 from raydiag.cluster.submission import (
     POLL_S,
-    Cluster,
-    Job,
+    ClusterAccess,
+    SubmittedJob,
     check_cluster,
     unpacked,
     why_no_answer,
@@ -45,7 +45,7 @@ Progress = Callable[[int, int], None]  # nodes answered, nodes asked
 
 
 @dataclass(frozen=True)
-class Request:
+class ProbeRequest:
     """What to collect."""
 
     probes: Sequence[str]
@@ -69,9 +69,9 @@ class Collected:
 
 @contextlib.contextmanager
 def collect(
-    api: Cluster,
+    api: ClusterAccess,
     address: Address,
-    request: Request,
+    request: ProbeRequest,
     progress: Progress,
     warn: Callable[[str], None],
     meanwhile: Callable[[], None] = lambda: None,
@@ -86,7 +86,7 @@ def collect(
     nonce = secrets.token_hex(8)
     session = str(version.get("session_name") or "")
     command = bundle.job_command(request.probes, _coordinator_request(request, nonce, session))
-    job = Job(api, command, "probe")
+    job = SubmittedJob(api, command, "probe")
     patience_s = 0.0
     jobs: Sequence[Mapping[str, Any]] = ()
     try:
@@ -125,7 +125,7 @@ def collect(
             warn(f"raydiag's job {job.id} may still run, until its own deadline at most: {why}")
 
 
-def _coordinator_request(request: Request, nonce: str, session: str) -> dict[str, Any]:
+def _coordinator_request(request: ProbeRequest, nonce: str, session: str) -> dict[str, Any]:
     options = dict(request.options)
     if "ray_logs" in request.probes:
         # A machine may run several clusters: the logs are those of the one that was asked.
@@ -146,7 +146,7 @@ def _coordinator_request(request: Request, nonce: str, session: str) -> dict[str
 
 
 def _follow(
-    job: Job, nonce: str, deadline_s: float, progress: Progress
+    job: SubmittedJob, nonce: str, deadline_s: float, progress: Progress
 ) -> dict[int, dict[str, Any]]:
     """Read the job's log until the coordinator's end message, or until time is up.
 
@@ -204,7 +204,7 @@ def reports(
     return sorted(found, key=lambda report: (report.node.host, report.node.node_id))
 
 
-def _with_ends(api: Cluster, found: Sequence[NodeReport]) -> Sequence[NodeReport]:
+def _with_ends(api: ClusterAccess, found: Sequence[NodeReport]) -> Sequence[NodeReport]:
     """Dead nodes with the time of their end: one that was lost weeks ago is no news."""
     if all(report.node.alive for report in found):
         return found

@@ -28,7 +28,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raydiag import carried
+from raydiag import memory_import
 from raydiag.cluster import actor as actor_module
 from raydiag.cluster import frames
 from raydiag.cluster.actor import RaydiagNodeActor
@@ -134,7 +134,9 @@ class Coordinator:
 
     def _packed(self) -> bytes:
         names = [name for name in self.modules if not name.startswith("raydiag.cluster")]
-        return carried.packed({name: self.modules[name] for name in names}, self.request["node"])
+        return memory_import.packed(
+            {name: self.modules[name] for name in names}, self.request["node"]
+        )
 
     def _ask(self, node_id: str) -> None:
         options = {

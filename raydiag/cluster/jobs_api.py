@@ -33,7 +33,7 @@ _LOG_S = 30.0
 
 
 @dataclass(frozen=True)
-class Printed:
+class PrintedLog:
     """What a job has printed; `why` is set where that is not all."""
 
     text: str = ""
@@ -96,7 +96,7 @@ class JobsApi:
         except CannotRun:
             return ""
 
-    def printed(self, submission_id: str) -> Printed:
+    def printed(self, submission_id: str) -> PrintedLog:
         """What somebody's job has printed: all of a log that is not too long, else its end.
 
         Its end is asked for first: for all of it the cluster itself reads the file as a whole.
@@ -112,22 +112,22 @@ class JobsApi:
                 return _end_of(body, whole)
         except CannotRun as error:
             if time.monotonic() > limit:
-                return Printed(why=f"Ray does not give its log: {error}")
+                return PrintedLog(why=f"Ray does not give its log: {error}")
         path = f"/api/jobs/{quote(submission_id, safe='')}/logs"
         try:
             status, body, whole = self._streamed(path, limit)
             if not whole:
-                return Printed(
+                return PrintedLog(
                     why=f"its log is longer than {_LOG_BYTES >> 20} MiB, or did not come "
                     f"within {_LOG_S:.0f} s: name its directory"
                 )
             return (
-                Printed(str(json.loads(body).get("logs") or ""))
+                PrintedLog(str(json.loads(body).get("logs") or ""))
                 if status == 200
-                else Printed(why=f"Ray does not give its log: HTTP {status}")
+                else PrintedLog(why=f"Ray does not give its log: HTTP {status}")
             )
         except (CannotRun, ValueError, AttributeError) as error:
-            return Printed(why=f"Ray does not give its log: {error}")
+            return PrintedLog(why=f"Ray does not give its log: {error}")
 
     def _streamed(self, path: str, limit: float) -> tuple[int, bytes, bool]:
         """Status, body, and whether that is all of it: no more than `_LOG_BYTES`, and in time."""
@@ -238,16 +238,18 @@ class JobsApi:
         )
 
 
-def _end_of(body: bytes, whole: bool) -> Printed:
+def _end_of(body: bytes, whole: bool) -> PrintedLog:
     """The last lines of a log; where they may not be all, that is said."""
     if not whole:
         why = f"its log did not come within {_LOG_S:.0f} s and {_LOG_BYTES >> 20} MiB"
-        return Printed(why=f"{why}: name its directory")
+        return PrintedLog(why=f"{why}: name its directory")
     lines = body.count(b"\n")
     text = body.decode("utf-8", "replace")
     if lines < _LOG_LINES - 1:
-        return Printed(text)
-    return Printed(text, f"of a long log the last {_LOG_LINES} lines were read, without its start")
+        return PrintedLog(text)
+    return PrintedLog(
+        text, f"of a long log the last {_LOG_LINES} lines were read, without its start"
+    )
 
 
 def _cause(error: BaseException) -> str:

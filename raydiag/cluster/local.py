@@ -27,7 +27,7 @@ import psutil
 
 from raydiag import confinement
 from raydiag.cluster.interrupts import undisturbed
-from raydiag.cluster.jobs_api import Printed
+from raydiag.cluster.jobs_api import PrintedLog
 from raydiag.errors import CannotRun
 from raydiag.model import Actor
 
@@ -82,9 +82,9 @@ class LocalRay:
         """Everything the job has printed so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
-    def printed(self, submission_id: str) -> Printed:
+    def printed(self, submission_id: str) -> PrintedLog:
         """As `logs`."""
-        return Printed(self.logs(submission_id))
+        return PrintedLog(self.logs(submission_id))
 
     def stop(self, submission_id: str) -> None:
         """End the job; it is a child of ours."""

@@ -161,7 +161,7 @@ def _opened(way: Way, target: str) -> Iterator[_Ssh]:
         ssh = _Ssh(way, target)
         try:
             ssh.wait_until_ready()
-        except _PortTaken:
+        except _ForwardPortTaken:
             ssh.end()
             continue
         except BaseException:
@@ -176,7 +176,7 @@ def _opened(way: Way, target: str) -> Iterator[_Ssh]:
         ssh.end()
 
 
-class _PortTaken(CannotRun):
+class _ForwardPortTaken(CannotRun):
     """Somebody bound our port between our choice and ssh's use of it."""
 
 
@@ -224,7 +224,7 @@ class _Ssh:
             self._process.wait(_END_PATIENCE_S)  # then it has said all
         words = self._words()
         if f"[127.0.0.1]:{self.port}: Address already in use" in words:
-            raise _PortTaken(words)
+            raise _ForwardPortTaken(words)
         raise CannotRun(ssh_errors.not_opened(self._way.head.destination, words))
 
     def trouble(self) -> str:

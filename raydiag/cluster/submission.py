@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import raydiag
 from raydiag.cluster import bundle
 from raydiag.cluster.address import Address
-from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL, Printed, is_ours
+from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL, PrintedLog, is_ours
 from raydiag.errors import CannotRun
 from raydiag.model import Actor
 
@@ -23,7 +23,7 @@ _CALL_LIMIT_S = 2.0  # for one call, when nothing but cleaning up is left
 _JOBS_KEPT = 5
 
 
-class Cluster(Protocol):
+class ClusterAccess(Protocol):
     """What carries a job of ours: a dashboard (`jobs_api`) or a throw-away Ray (`local`)."""
 
     limit: float  # time.monotonic() at which calls have to be over
@@ -34,7 +34,7 @@ class Cluster(Protocol):
     def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None: ...
     def job(self, submission_id: str) -> dict[str, Any]: ...
     def logs(self, submission_id: str) -> str: ...
-    def printed(self, submission_id: str) -> Printed: ...
+    def printed(self, submission_id: str) -> PrintedLog: ...
     def stop(self, submission_id: str) -> None: ...
     def jobs(self) -> list[dict[str, Any]]: ...
     def delete(self, submission_id: str) -> None: ...
@@ -42,10 +42,10 @@ class Cluster(Protocol):
     def actors(self) -> list[Actor]: ...
 
 
-class Job:
+class SubmittedJob:
     """Our submission, from the POST until it is certainly over."""
 
-    def __init__(self, api: Cluster, command: str, kind: str) -> None:
+    def __init__(self, api: ClusterAccess, command: str, kind: str) -> None:
         self.api = api
         self.id = f"{SUBMISSION_PREFIX}{kind}-{secrets.token_hex(6)}"
         metadata = {"raydiag": kind, "raydiag_version": raydiag.__version__}
@@ -90,7 +90,7 @@ def unpacked(payload: bytes) -> dict[str, Any]:
     return dict(json.loads(zlib.decompress(payload)))
 
 
-def why_no_answer(job: Job) -> str:
+def why_no_answer(job: SubmittedJob) -> str:
     """What is known of a job that said nothing of use."""
     try:
         details = job.api.job(job.id)

@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 from raydiag import sandbox
 from raydiag.errors import CannotRun
-from raydiag.exporter import foreign, foreign_run, naming, plugin_files
+from raydiag.exporter import external_plugins, external_run, naming, plugin_files
 from raydiag.exporter.metrics import REGISTRY, metric_of
 from raydiag.exporter.plugin_files import PYTHON, SHELL
 from raydiag.model import Status
@@ -34,7 +34,7 @@ class CheckedMetric:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedPlugin:
     """One file. It passes when there are no problems."""
 
     path: str
@@ -53,7 +53,9 @@ class Checked:
         return not self.problems
 
 
-def check(paths: Sequence[str], host: str, may_run: bool = True, root: str = "/") -> list[Checked]:
+def check(
+    paths: Sequence[str], host: str, may_run: bool = True, root: str = "/"
+) -> list[CheckedPlugin]:
     """Check each file, in that order. Raises CannotRun for one that is not there."""
     for path in paths:
         if not os.path.lexists(path):
@@ -62,16 +64,16 @@ def check(paths: Sequence[str], host: str, may_run: bool = True, root: str = "/"
     return list(_apart(checked))
 
 
-def _check(path: str, host: str, may_run: bool, root: str) -> Checked:
-    found = _ask(foreign.Ask("", path, FILES, 5.0, {"look_at": path}))
+def _check(path: str, host: str, may_run: bool, root: str) -> CheckedPlugin:
+    found = _ask(external_plugins.Ask("", path, FILES, 5.0, {"look_at": path}))
     if "failed" in found:
-        return Checked(path, problems=(found["failed"][1],))
-    checked = Checked(path, found["kind"], found["digest"], found["signature"][1])
+        return CheckedPlugin(path, problems=(found["failed"][1],))
+    checked = CheckedPlugin(path, found["kind"], found["digest"], found["signature"][1])
     warnings = list(_about_file(path, found))
     if not may_run:
         return replace(_syntax_only(checked, path, found), warnings=warnings)
     began = time.monotonic()
-    request = foreign.request(path, found, host, root, check=True)
+    request = external_plugins.request(path, found, host, root, check=True)
     answer = _run(path, found, request)
     duration_s = time.monotonic() - began
     if answer.get("state") and answer["failed"] is None:
@@ -108,20 +110,20 @@ def _about_file(path: str, found: Mapping[str, Any]) -> Iterator[str]:
         yield "under this name the exporter passes it over"
 
 
-def _syntax_only(checked: Checked, path: str, found: Mapping[str, Any]) -> Checked:
+def _syntax_only(checked: CheckedPlugin, path: str, found: Mapping[str, Any]) -> CheckedPlugin:
     """What can be said without running it; of Python that was said when it was looked at."""
     if not found["is_script"]:
         return checked
-    answer = _ask(foreign.Ask("", path, plugin_files.PLUGINS, 8.0, {"syntax_of": path}))
+    answer = _ask(external_plugins.Ask("", path, plugin_files.PLUGINS, 8.0, {"syntax_of": path}))
     return replace(checked, problems=(answer["failed"][1],) if answer["failed"] else ())
 
 
 def _run(path: str, found: Mapping[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     limit_s = found["timeout_s"] + 3.0
-    return _ask(foreign.Ask("", path, found["reader"], limit_s, request))
+    return _ask(external_plugins.Ask("", path, found["reader"], limit_s, request))
 
 
-def _ask(ask: foreign.Ask) -> dict[str, Any]:
+def _ask(ask: external_plugins.Ask) -> dict[str, Any]:
     """Have a guarded reader of its own answer; one that does not is abandoned."""
     reader = sandbox.Reader(_serve, ask.reader)
     deadline = time.monotonic() + ask.timeout_s
@@ -144,7 +146,7 @@ def _ask(ask: foreign.Ask) -> dict[str, Any]:
 
 
 def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield {"answer": foreign_run.answer(request)}
+    yield {"answer": external_run.answer(request)}
 
 
 def _problems(answer: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
@@ -161,7 +163,7 @@ def _problems(answer: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[s
 
 
 def _metrics(answer: Mapping[str, Any]) -> list[CheckedMetric]:
-    declared = foreign_run.metrics(answer.get("declared", {}), answer["samples"])
+    declared = external_run.metrics(answer.get("declared", {}), answer["samples"])
     found: dict[str, list[Any]] = {}
     for name, labels, _, _ in answer["samples"]:
         found.setdefault(name, []).append(labels)
@@ -212,7 +214,7 @@ def _of_ours(metrics: Iterable[CheckedMetric], kind: str) -> tuple[list[str], li
     return [*wrong, text], []
 
 
-def _apart(checked: Sequence[Checked]) -> Iterator[Checked]:
+def _apart(checked: Sequence[CheckedPlugin]) -> Iterator[CheckedPlugin]:
     """With metrics that two of the files have, and plugins of the same name."""
     owners: dict[str, str] = {}
     names: dict[str, str] = {}

@@ -20,14 +20,14 @@ from raydiag import sandbox
 from raydiag.errors import ReadError
 from raydiag.exporter import plugins, reading
 from raydiag.exporter.metrics import OWN_PREFIX, Sample
-from raydiag.exporter.page import Page
+from raydiag.exporter.page import MetricsPage
+from raydiag.exporter.plugin_record import PluginRecord
 from raydiag.exporter.readers import IsHeld, IsStuck, Key, Readers
-from raydiag.exporter.record import Record
-from raydiag.exporter.state import State
+from raydiag.exporter.state import SavedState
 from raydiag.model import Status
 
 if TYPE_CHECKING:
-    from raydiag.exporter.foreign import Ask, Foreign
+    from raydiag.exporter.external_plugins import Ask, Foreign
 
 _SLOW_S = 0.25  # after this long the next source is started beside a slow one
 _MOST_AT_WORK = 8  # readers at once
@@ -41,10 +41,10 @@ _LOCKED_AS = {"gpu_ras": "ras"}
 
 
 @dataclass(eq=False)
-class _Task:
+class _SourceTask:
     """One source of one plugin, from queue to outcome."""
 
-    record: Record
+    record: PluginRecord
     key: Key
     kind: str  # of its reader
     timeout_s: float
@@ -75,8 +75,8 @@ class Collector:
     def __init__(
         self,
         own: Sequence[plugins.Plugin],
-        page: Page,
-        state: State,
+        page: MetricsPage,
+        state: SavedState,
         root: str = "/",
         foreign: Optional[Foreign] = None,
         log: Callable[[str], None] = lambda line: None,
@@ -89,11 +89,11 @@ class Collector:
         self._root = root.rstrip("/")
         self._foreign = foreign
         self._log = log
-        self._records = {plugin.name: Record() for plugin in own}
+        self._records = {plugin.name: PluginRecord() for plugin in own}
         self._readers = Readers(_serve)
-        self._queue: deque[_Task] = deque()
-        self._last: deque[_Task] = deque()
-        self._at_work: list[_Task] = []
+        self._queue: deque[_SourceTask] = deque()
+        self._last: deque[_SourceTask] = deque()
+        self._at_work: list[_SourceTask] = []
         self._left_alone: dict[str, tuple[str, float]] = {}  # path -> plugin, monotonic
         self._unread: dict[Key, str] = {}  # what a source could not read, as it was logged
         self._problems: dict[str, str] = {}  # of foreign plugins, by path, as was told
@@ -117,7 +117,7 @@ class Collector:
         if self._foreign is not None and not self._looks:
             for ask in self._foreign.looks():
                 self._looks += 1
-                self._queue.append(self._foreign_task(ask, Record()))
+                self._queue.append(self._foreign_task(ask, PluginRecord()))
 
     def work(self, timeout_s: float, others: Iterable[int] = ()) -> None:
         """Go on for so long at most; back at once when one of the descriptors is readable."""
@@ -177,10 +177,10 @@ class Collector:
 
     # ---- tasks
 
-    def _own_task(self, plugin: plugins.Plugin, source: str, listing: bool = False) -> _Task:
+    def _own_task(self, plugin: plugins.Plugin, source: str, listing: bool = False) -> _SourceTask:
         request = {"plugin": plugin.name, "source": source, "listing": listing, "root": self._root}
         locked_as = _LOCKED_AS.get(plugin.name, plugin.name)
-        return _Task(
+        return _SourceTask(
             record=self._records[plugin.name],
             key=(plugin.name, source),
             kind=plugin.reader,
@@ -190,8 +190,8 @@ class Collector:
             is_last=plugin.last,
         )
 
-    def _foreign_task(self, ask: Ask, record: Record) -> _Task:
-        return _Task(
+    def _foreign_task(self, ask: Ask, record: PluginRecord) -> _SourceTask:
+        return _SourceTask(
             record=record,
             key=(ask.plugin, ask.source),
             kind=ask.reader,
@@ -201,7 +201,7 @@ class Collector:
             ask=ask,
         )
 
-    def _open(self, task: _Task) -> None:
+    def _open(self, task: _SourceTask) -> None:
         """Queue a source of a plugin."""
         task.record.open()
         (self._last if task.is_last else self._queue).append(task)
@@ -222,7 +222,7 @@ class Collector:
             if now < task.not_before or not self._start(task, now):
                 queue.append(task)
 
-    def _start(self, task: _Task, now: float) -> bool:
+    def _start(self, task: _SourceTask, now: float) -> bool:
         """Put a reader to work on it; False: not now, since another one is at work on it."""
         reason = self._why_not() if task.is_last else ""
         if reason:
@@ -267,7 +267,7 @@ class Collector:
 
     # ---- answers
 
-    def _take(self, task: _Task) -> None:
+    def _take(self, task: _SourceTask) -> None:
         """Book what a reader sent."""
         assert task.reader is not None
         try:
@@ -291,7 +291,7 @@ class Collector:
                 self._readers.rest(task.reader, task.kind, task.is_foreign)
                 self._end(task, *task.outcome)
 
-    def _book(self, task: _Task, answer: Mapping[str, Any]) -> None:
+    def _book(self, task: _SourceTask, answer: Mapping[str, Any]) -> None:
         if task.ask is not None:
             self._book_foreign(task, task.ask, answer)
             return
@@ -327,7 +327,7 @@ class Collector:
         self._unread[key] = told
 
     def _book_foreign(
-        self, task: _Task, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str = ""
+        self, task: _SourceTask, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str = ""
     ) -> None:
         """Hand an answer (None: there is none, and why) to the foreign plugins; do as they say."""
         assert self._foreign is not None
@@ -365,11 +365,11 @@ class Collector:
             self._log(f"{path}: {why}")
         self._problems = problems
         for one in self._foreign.asks():
-            record = self._records.setdefault(one.plugin, Record())
+            record = self._records.setdefault(one.plugin, PluginRecord())
             if not record.sources:
                 self._open(self._foreign_task(one, record))
 
-    def _enforce_deadlines(self, answered: Sequence[_Task]) -> None:
+    def _enforce_deadlines(self, answered: Sequence[_SourceTask]) -> None:
         now = time.monotonic()
         for task in [task for task in self._at_work if now >= task.due]:
             assert task.reader is not None
@@ -386,21 +386,21 @@ class Collector:
                 reason = f"not read: {task.name} hung, and this may hang likewise"
                 self._leave_out(self._last.popleft(), reason)
 
-    def _fail(self, task: _Task, status: Status, reason: str) -> None:
+    def _fail(self, task: _SourceTask, status: Status, reason: str) -> None:
         """End a source that gave no answer."""
         task.outcome = (status, reason)
         if task.ask is not None:
             self._book_foreign(task, task.ask, None, reason)
         self._end(task, *task.outcome)
 
-    def _leave_out(self, task: _Task, reason: str) -> None:
+    def _leave_out(self, task: _SourceTask, reason: str) -> None:
         """End a source that was not read at all: the plugin does not go well, but fails no more."""
         if task.ask is not None and not task.ask.plugin:
             self._looked(task.ask, None, reason)
         task.record.trouble = task.record.trouble or reason
         self._end(task, Status.OK, "")
 
-    def _end(self, task: _Task, status: Status, reason: str) -> None:
+    def _end(self, task: _SourceTask, status: Status, reason: str) -> None:
         """A source has ended; with the last one, the plugin's run has."""
         if not task.record.sources:
             return  # a look at a directory, which is no plugin
@@ -415,9 +415,9 @@ _files: dict[str, reading.NodeFiles] = {}  # in a reader: by root
 def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """In the reader: run one plugin on one source, or list a plugin's sources."""
     if "ask" in request:
-        from raydiag.exporter import foreign_run  # with what starts programs
+        from raydiag.exporter import external_run  # with what starts programs
 
-        yield {"answer": foreign_run.answer(request["ask"])}
+        yield {"answer": external_run.answer(request["ask"])}
         return
     plugin = plugins.load(request["plugin"])
     root = request["root"]

@@ -19,7 +19,7 @@ from raydiag.errors import ParseError
 from raydiag.event_file import (
     FOOTER_BYTES,
     HEADER_BYTES,
-    Scalar,
+    ScalarValue,
     masked_crc,
     metric_name,
     scalars,
@@ -60,7 +60,7 @@ def read(fd: int, offset: int, now: float) -> Part:
     window, damaged, left = _FIRST_WINDOW_BYTES, 0, _MOST_BYTES
     while True:
         data = os.pread(fd, window, offset)
-        part = _Parser(data, offset, size).run(now)
+        part = _EventParser(data, offset, size).run(now)
         left -= len(data)
         if part.start > offset:
             damaged += part.damaged
@@ -86,7 +86,7 @@ def tail(fd: int, most_bytes: int) -> int:
     return size
 
 
-class _Parser:
+class _EventParser:
     """One pass over bytes that begin with a record at the offset `base`."""
 
     def __init__(self, data: bytes, base: int, size: int) -> None:
@@ -144,7 +144,7 @@ class _Parser:
         self.position = found if found >= 0 else len(self.data) - HEADER_BYTES + 1
         return True
 
-    def _take(self, scalar: Scalar, end: int) -> None:
+    def _take(self, scalar: ScalarValue, end: int) -> None:
         steps = self.part.steps
         if not steps or steps[-1].number != scalar.step:
             steps.append(Step(scalar.step, scalar.time, end))
@@ -166,7 +166,7 @@ class _Parser:
         return len(self.part.steps) == 1 and len(self.data) >= _LARGEST_WINDOW_BYTES
 
 
-def _scalars_of(content: bytes) -> list[Scalar]:
+def _scalars_of(content: bytes) -> list[ScalarValue]:
     try:
         return list(scalars(content))
     except (ParseError, OverflowError):

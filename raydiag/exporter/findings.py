@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from raydiag.exporter.metrics import OWN_PREFIX
-from raydiag.exposition import Line
+from raydiag.exposition import ExpositionLine
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.exporter import FILE, Exporter, Process
 from raydiag.rules import judge
@@ -23,7 +23,7 @@ _OLD_INTERVALS = 2
 
 
 @dataclass(frozen=True)
-class PluginState:
+class PluginHealth:
     """What raydiag's exporter says of one plugin."""
 
     name: str
@@ -40,7 +40,7 @@ class PluginState:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedMetrics:
     """What raydiag's exporter says of itself; all empty for another one."""
 
     is_there: bool = False
@@ -49,11 +49,11 @@ class Served:
     page_age_s: Optional[float] = None
     cycle_time: Optional[float] = None  # Unix seconds, end of the last cycle
     abandoned_readers: int = 0  # that hang now
-    plugins: Sequence[PluginState] = ()
+    plugins: Sequence[PluginHealth] = ()
     stuck: Sequence[tuple[str, str, float]] = ()  # plugin, source, seconds
 
     @classmethod
-    def of(cls, lines: Sequence[Line], before: Sequence[Line]) -> Served:
+    def of(cls, lines: Sequence[ExpositionLine], before: Sequence[ExpositionLine]) -> ServedMetrics:
         """`before` are the lines of the first look."""
         if not lines:
             return cls()
@@ -76,12 +76,12 @@ class Served:
 class _Own:
     """The exporter's lines about itself, by name."""
 
-    def __init__(self, lines: Sequence[Line]) -> None:
-        self._lines: dict[str, list[Line]] = {}
+    def __init__(self, lines: Sequence[ExpositionLine]) -> None:
+        self._lines: dict[str, list[ExpositionLine]] = {}
         for line in lines:
             self._lines.setdefault(line.name[len(OWN_PREFIX) :], []).append(line)
 
-    def of(self, name: str) -> Sequence[Line]:
+    def of(self, name: str) -> Sequence[ExpositionLine]:
         return self._lines.get(name, ())
 
     def labelled(self, name: str) -> set[str]:
@@ -94,13 +94,13 @@ class _Own:
         return None
 
 
-def _plugin(name: str, now: _Own, first: _Own) -> PluginState:
+def _plugin(name: str, now: _Own, first: _Own) -> PluginHealth:
     def count(fact: str, own: _Own = now) -> int:
         return int(own.value(fact, name) or 0)
 
     up = now.value("plugin_up", name)
     timeouts = count("plugin_timeouts_total")
-    return PluginState(
+    return PluginHealth(
         name=name,
         up=None if up is None else bool(up),
         last_success=now.value("plugin_last_success_timestamp_seconds", name),
@@ -138,7 +138,7 @@ class Watched:
 def judge_exporter(
     snapshot: Snapshot,
     exporter: Optional[Exporter],
-    served: Served,
+    served: ServedMetrics,
     watched: Watched,
     processes: Sequence[Process],
 ) -> Iterator[Finding]:
@@ -174,7 +174,7 @@ def standstill(
     yield _finding("ghost-data", report.node.host, evidence, confidence=Confidence.LIKELY)
 
 
-def _own(host: str, served: Served, now_s: float) -> Iterator[Finding]:
+def _own(host: str, served: ServedMetrics, now_s: float) -> Iterator[Finding]:
     limit_s = _OLD_INTERVALS * (served.interval_s or 0.0)
     if served.page_age_s is not None and limit_s and served.page_age_s > limit_s:
         text = f"no cycle has ended for {served.page_age_s:.0f} s: only its own lines are served"

@@ -21,15 +21,15 @@ from raydiag.errors import CannotRun, UsageError
 from raydiag.exporter import listener, plugins, supervise
 from raydiag.exporter.collector import Collector
 from raydiag.exporter.metrics import OWN_PREFIX, Sample
-from raydiag.exporter.page import OWN, Page, Text
-from raydiag.exporter.server import Server, tls_context
+from raydiag.exporter.page import OWN, MetricsPage, Text
+from raydiag.exporter.server import PageServer, tls_context
 from raydiag.exporter.signals import Signals
-from raydiag.exporter.state import State, boot_id
+from raydiag.exporter.state import SavedState, boot_id
 from raydiag.host import Host
 from raydiag.procfs import split_stat
 
 if TYPE_CHECKING:
-    from raydiag.exporter.foreign import Foreign
+    from raydiag.exporter.external_plugins import Foreign
 
 _PATIENCE_S = 1.0  # for all plugins, before a page goes out without the slow ones
 _NICE = 19
@@ -47,7 +47,7 @@ class Tls:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ExporterSettings:
     """What the command line says."""
 
     interval_s: float = 10.0
@@ -71,7 +71,7 @@ class Settings:
 class Exporter:
     """The collector and its page."""
 
-    def __init__(self, settings: Settings, log: Log, keep_state: bool = True) -> None:
+    def __init__(self, settings: ExporterSettings, log: Log, keep_state: bool = True) -> None:
         """Raises UsageError for plugins that do not exist."""
         self._started = time.time()
         self._settings = settings
@@ -80,8 +80,8 @@ class Exporter:
         _tell_readers(settings)
         own = [plugins.load(name) for name in chosen(settings.only, settings.skip)]
         boot = boot_id(Host(settings.root))
-        self.page = Page(settings.label, settings.interval_s)
-        self.state = State(settings.state_directory, settings.label, boot, keep_state)
+        self.page = MetricsPage(settings.label, settings.interval_s)
+        self.state = SavedState(settings.state_directory, settings.label, boot, keep_state)
         foreign = _foreign(settings)
         root = settings.root
         self.collector = Collector(own, self.page, self.state, root, foreign, log)
@@ -109,7 +109,7 @@ class Exporter:
         yield from self.collector.samples(time.time())
 
 
-def run(settings: Settings, log: Log) -> int:
+def run(settings: ExporterSettings, log: Log) -> int:
     """Collect and serve until a signal says to end; returns the exit code: 128 + its number.
 
     1 when the server has ended. Raises UsageError and CannotRun before anything is served.
@@ -125,7 +125,7 @@ def run(settings: Settings, log: Log) -> int:
         who = "clients with a certificate" if tls and tls.client_ca else "whoever reaches this node"
         log(f"{where} is not loopback or private: {who} can read its metrics")
     signals = Signals()
-    server = Server(socket, settings.label, context)
+    server = PageServer(socket, settings.label, context)
     try:
         with _pid_file(settings.pid_file):
             log(f"serving {'https' if tls else 'http'}://{where}/metrics")
@@ -142,7 +142,7 @@ def run(settings: Settings, log: Log) -> int:
     return 128 + told
 
 
-def collect_once(settings: Settings, log: Log) -> str:
+def collect_once(settings: ExporterSettings, log: Log) -> str:
     """One cycle of all plugins, as text; state is read and not written."""
     exporter = Exporter(settings, log, keep_state=False)
     signals = Signals()
@@ -170,7 +170,7 @@ def chosen(only: Sequence[str], skip: Sequence[str]) -> list[str]:
     return [name for name in names if (not only or name in only) and name not in skip]
 
 
-def _serve(exporter: Exporter, server: Server, signals: Signals, interval_s: float) -> None:
+def _serve(exporter: Exporter, server: PageServer, signals: Signals, interval_s: float) -> None:
     """The loop. Raises EOFError when the server ended."""
     collector = exporter.collector
     server.publish(exporter.render(), time.monotonic(), interval_s)  # that there is an exporter
@@ -194,7 +194,7 @@ def _serve(exporter: Exporter, server: Server, signals: Signals, interval_s: flo
             page_due, is_late = None, not is_over
 
 
-def _tell_readers(settings: Settings) -> None:
+def _tell_readers(settings: ExporterSettings) -> None:
     """What plugins take from the environment, which readers inherit."""
     from raydiag.exporter import event_paths
     from raydiag.exporter.plugins import tensorboard
@@ -205,10 +205,10 @@ def _tell_readers(settings: Settings) -> None:
         os.environ[tensorboard.DIRECTORY] = settings.tensorboard_directory
 
 
-def _foreign(settings: Settings) -> Optional[Foreign]:
+def _foreign(settings: ExporterSettings) -> Optional[Foreign]:
     if not settings.plugin_directories:
         return None
-    from raydiag.exporter.foreign import Foreign
+    from raydiag.exporter.external_plugins import Foreign
 
     label, root = settings.label, settings.root
     return Foreign(settings.plugin_directories, label, plugins.names(), root)

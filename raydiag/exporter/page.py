@@ -55,7 +55,7 @@ class _Block(NamedTuple):
     is_foreign: bool
 
 
-class Page:
+class MetricsPage:
     """The series of one host."""
 
     def __init__(self, host: str, interval_s: float) -> None:

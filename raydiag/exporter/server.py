@@ -47,7 +47,7 @@ _REASONS = {
 }
 
 
-class Server:
+class PageServer:
     """The collector's side: the child, and the way of pages to it."""
 
     def __init__(

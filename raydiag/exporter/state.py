@@ -40,7 +40,7 @@ def boot_id(host: Host) -> str:
         return ""
 
 
-class State:
+class SavedState:
     """State of all plugins of one exporter.
 
     `problem` says why nothing could be read or is not written; "" while all is well.

@@ -22,12 +22,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
-from raydiag import diagnosis, exposition, sandbox
+from raydiag import exposition, sandbox
 from raydiag.errors import ParseError, ReadError
+from raydiag.explain import diagnosis
 from raydiag.exporter import listener
-from raydiag.exporter.findings import TWO_CYCLES_S, Served, Watched, judge_exporter, standstill
+from raydiag.exporter.findings import (
+    TWO_CYCLES_S,
+    ServedMetrics,
+    Watched,
+    judge_exporter,
+    standstill,
+)
 from raydiag.exporter.metrics import OWN_PREFIX
-from raydiag.exposition import Line
+from raydiag.exposition import ExpositionLine
 from raydiag.host import Host
 from raydiag.model import (
     Diagnosis,
@@ -56,8 +63,8 @@ class Look:
 
     record: Optional[probe.Exporter]  # None: nothing listens, and nothing is left
     unread: Sequence[Unread]
-    lines: Sequence[Line]  # of hw_, tb_ and other metrics, not of raydiag's own
-    own: Sequence[Line]
+    lines: Sequence[ExpositionLine]  # of hw_, tb_ and other metrics, not of raydiag's own
+    own: Sequence[ExpositionLine]
     malformed: str  # why Prometheus would refuse the page; "" when it would not
     processes: Sequence[probe.Process]
     watched: Watched
@@ -65,7 +72,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Examined:
+class ExaminedExporter:
     """The exporter of this node."""
 
     host: str
@@ -78,7 +85,7 @@ class Examined:
     waited_s: float  # between the looks
     first: Look
     now: Look
-    served: Served
+    served: ServedMetrics
     diagnosis: Diagnosis = field(repr=False)
 
 
@@ -89,7 +96,7 @@ def examine(
     wait_s: float = LONGEST_WAIT_S,
     logs: Sequence[str] = (),
     again_s: float = 1.0,
-) -> Examined:
+) -> ExaminedExporter:
     """Look twice; `again_s` apart, and once more until values move or `wait_s` are over.
 
     `logs` are further logs of the watchdog; those that the exporter prints to are found.
@@ -107,7 +114,7 @@ def examine(
             break
     moved, compared = _moved(first, now)
     waited_s = time.monotonic() - began
-    served = Served.of(now.own, first.own)
+    served = ServedMetrics.of(now.own, first.own)
     kind = _kind(now, served)
     snapshot = _snapshot(host, first, now, waited_s, is_unsure=bool(compared) and not moved)
     found = list(judge_exporter(snapshot, now.record, served, now.watched, now.processes))
@@ -115,7 +122,7 @@ def examine(
         found += standstill(snapshot, first.record, now.record, moved, compared)
     complete = diagnosis.complete(found)
     told = Diagnosis(complete, diagnosis.chains(complete), diagnosis.coverage(snapshot))
-    return Examined(
+    return ExaminedExporter(
         host=host,
         port=port,
         kind=kind,
@@ -131,7 +138,7 @@ def examine(
     )
 
 
-def _kind(look: Look, served: Served) -> str:
+def _kind(look: Look, served: ServedMetrics) -> str:
     roles = {process.role for process in look.processes}
     if served.is_there or "raydiag" in roles:
         return "raydiag"
@@ -150,7 +157,7 @@ def _moved(first: Look, now: Look) -> tuple[int, int]:
     return sum(before[key] != after[key] for key in both), len(both)
 
 
-def _is_hardware(line: Line) -> bool:
+def _is_hardware(line: ExpositionLine) -> bool:
     return line.name.startswith("hw_")
 
 
@@ -202,7 +209,7 @@ def _look(port: int, root: str, logs: Sequence[str]) -> Look:
 def _decoded(answer: Mapping[str, Any]) -> Look:
     record = answer.get("record")
     lines = [
-        Line(name, tuple((key, value) for key, value in labels), value, time_ms)
+        ExpositionLine(name, tuple((key, value) for key, value in labels), value, time_ms)
         for name, labels, value, time_ms in answer.get("lines", ())
     ]
     return Look(

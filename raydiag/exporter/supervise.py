@@ -25,7 +25,7 @@ ENDS = (0, 128 + signal.SIGTERM, 128 + signal.SIGINT)  # somebody wanted it to e
 _GRACE_S = 10.0  # from the signal to end to SIGKILL
 
 
-class Pace(NamedTuple):
+class RestartPace(NamedTuple):
     """How long to wait before a restart, in seconds."""
 
     first_s: float = 5.0
@@ -33,7 +33,7 @@ class Pace(NamedTuple):
     good_s: float = 600.0  # an exporter that ran that long starts again after the first delay
 
 
-USUAL_PACE = Pace()
+USUAL_PACE = RestartPace()
 
 
 def own_command() -> list[str]:
@@ -45,7 +45,7 @@ def own_command() -> list[str]:
 def supervise(
     command: Sequence[str],
     log: Callable[[str], None],
-    pace: Pace = USUAL_PACE,
+    pace: RestartPace = USUAL_PACE,
     label: str = "Metrics Exporter",
 ) -> int:
     """Run the command until it ends as told, or too often; returns the exit code.

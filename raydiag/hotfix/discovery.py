@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from raydiag.errors import ParseError
-from raydiag.hotfix import guarded, process
-from raydiag.hotfix.messages import Process, Request, Watchdog
-from raydiag.hotfix.process import Seen
+from raydiag.hotfix import guarded_request, process
+from raydiag.hotfix.messages import NodeRequest, ProcessInfo, Watchdog
+from raydiag.hotfix.process import SeenProcess
 
 MOST_RESTARTS = 50
 _LABEL = "Metrics Exporter"
@@ -39,7 +39,7 @@ _RESTART = re.compile(r"exited with code (-?\d+), restart #(\d+)$")
 
 
 @dataclass(frozen=True)
-class Restarted:
+class RestartCount:
     """One restart line."""
 
     at: float  # Unix s
@@ -51,9 +51,11 @@ class Restarted:
 class Found:
     """The exporter of this node, as far as it is beyond doubt."""
 
-    exporter: Optional[Process] = None
-    server: Optional[Process] = None  # that the exporter started
-    orphans: tuple[Process, ...] = ()  # servers of the same file and port without their exporter
+    exporter: Optional[ProcessInfo] = None
+    server: Optional[ProcessInfo] = None  # that the exporter started
+    orphans: tuple[
+        ProcessInfo, ...
+    ] = ()  # servers of the same file and port without their exporter
     watchdog: Optional[Watchdog] = None
     directory: Optional[str] = None
     elsewhere: str = ""  # why the files that we see may be none of the exporter's
@@ -61,12 +63,14 @@ class Found:
     environment: Mapping[str, str] = field(default_factory=dict)  # of the exporter
 
 
-def look(request: Request) -> Found:
+def look(request: NodeRequest) -> Found:
     """`find`, in a guarded reader: the arguments of a process that hangs may block their reader."""
-    fields = {one.name: getattr(request, one.name) for one in dataclasses.fields(Request)}
+    fields = {one.name: getattr(request, one.name) for one in dataclasses.fields(NodeRequest)}
     try:
-        seen = guarded.ask(_serve, fields, "processes", guarded.LOOKS_AS, _LOOK_LIMIT_S)
-    except guarded.NoAnswer as error:
+        seen = guarded_request.ask(
+            _serve, fields, "processes", guarded_request.LOOKS_AS, _LOOK_LIMIT_S
+        )
+    except guarded_request.NoAnswer as error:
         return Found(doubts=(str(error),))
     one = {name: _process(seen[name]) for name in ("exporter", "server")}
     return Found(
@@ -82,14 +86,14 @@ def look(request: Request) -> Found:
 
 def _serve(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """In the reader."""
-    yield {"answer": dataclasses.asdict(find(Request(**fields)))}
+    yield {"answer": dataclasses.asdict(find(NodeRequest(**fields)))}
 
 
-def _process(fields: Optional[dict[str, Any]]) -> Optional[Process]:
-    return Process(**{**fields, "argv": tuple(fields["argv"])}) if fields else None
+def _process(fields: Optional[dict[str, Any]]) -> Optional[ProcessInfo]:
+    return ProcessInfo(**{**fields, "argv": tuple(fields["argv"])}) if fields else None
 
 
-def find(request: Request) -> Found:
+def find(request: NodeRequest) -> Found:
     """Look at the processes; may block, see `look`. Reads no arguments of training processes."""
     if process.numbers_doubt():
         return Found(doubts=(process.numbers_doubt(),))
@@ -104,7 +108,7 @@ def find(request: Request) -> Found:
         time.sleep(_RESAMPLE_S)  # a subshell that waits for a plugin is gone in a moment
 
 
-def _find_shell(request: Request) -> Found:
+def _find_shell(request: NodeRequest) -> Found:
     seen = process.processes()
     shells, hidden = _shells(seen, request.port)
     servers, strangers = _servers(seen, shells, request)
@@ -133,11 +137,11 @@ def _find_shell(request: Request) -> Found:
 
 
 def _servers(
-    seen: Mapping[int, Seen], shells: Mapping[int, object], request: Request
-) -> tuple[list[Process], set[int]]:
+    seen: Mapping[int, SeenProcess], shells: Mapping[int, object], request: NodeRequest
+) -> tuple[list[ProcessInfo], set[int]]:
     """Servers of our file and port; pids of exporters of other ports, with what is below them."""
     listening = process.listeners(request.port)
-    servers: list[Process] = []
+    servers: list[ProcessInfo] = []
     strangers: set[int] = set()
     for one in seen.values():
         # Only what can be the server is asked for its arguments: a trainer is a Python as well.
@@ -152,7 +156,9 @@ def _servers(
     return servers, strangers
 
 
-def _shells(seen: Mapping[int, Seen], port: int) -> tuple[dict[int, tuple[str, ...]], list[int]]:
+def _shells(
+    seen: Mapping[int, SeenProcess], port: int
+) -> tuple[dict[int, tuple[str, ...]], list[int]]:
     """Arguments of the shells that run the exporter's script; pids that may not be looked at."""
     shells, hidden = {}, []
     for one in seen.values():
@@ -168,7 +174,7 @@ def _shells(seen: Mapping[int, Seen], port: int) -> tuple[dict[int, tuple[str, .
     return shells, hidden
 
 
-def _find_own(request: Request) -> Found:
+def _find_own(request: NodeRequest) -> Found:
     """By its pid file: `<pid> [<start time in clock ticks since boot>]`."""
     if not request.pid_file:
         return Found(doubts=("no pid file was named",))
@@ -202,7 +208,7 @@ def _find_own(request: Request) -> Found:
     )
 
 
-def _is_supervised(exporter: Seen) -> bool:
+def _is_supervised(exporter: SeenProcess) -> bool:
     try:
         above = process.arguments(process.see(exporter.parent))
     except (OSError, ParseError):
@@ -210,7 +216,7 @@ def _is_supervised(exporter: Seen) -> bool:
     return process.is_own_exporter(above) and "--supervise" in above
 
 
-def _own_directory(exporter: Process) -> Optional[str]:
+def _own_directory(exporter: ProcessInfo) -> Optional[str]:
     """The directory of `--plugins`, where there is exactly one."""
     words = [part for word in exporter.argv for part in word.split("=", 1)]
     named = [value for option, value in zip(words, words[1:]) if option == "--plugins"]
@@ -220,11 +226,11 @@ def _own_directory(exporter: Process) -> Optional[str]:
     return None
 
 
-def _described(one: Seen, argv: tuple[str, ...], role: str) -> Process:
-    return Process(one.pid, one.start_ticks, argv, role, one.state, _started_at(one))
+def _described(one: SeenProcess, argv: tuple[str, ...], role: str) -> ProcessInfo:
+    return ProcessInfo(one.pid, one.start_ticks, argv, role, one.state, _started_at(one))
 
 
-def _started_at(one: Seen) -> float:
+def _started_at(one: SeenProcess) -> float:
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return round(boot + one.start_ticks / ticks_per_s, 2)
@@ -238,7 +244,7 @@ def _port(argv: tuple[str, ...]) -> Optional[int]:
     return None
 
 
-def _directory(exporter: Process) -> tuple[Optional[str], str]:
+def _directory(exporter: ProcessInfo) -> tuple[Optional[str], str]:
     """Where the script lies, from argv[1] and the working directory; or why that is not known."""
     pid = exporter.pid
     if _sees_others(pid):
@@ -277,7 +283,9 @@ def _environment(pid: int) -> dict[str, str]:
     return {name: value for name, equals, value in pairs if name and equals}
 
 
-def _watchdog(exporter: Process, seen: Mapping[int, Seen]) -> tuple[Optional[Watchdog], list[str]]:
+def _watchdog(
+    exporter: ProcessInfo, seen: Mapping[int, SeenProcess]
+) -> tuple[Optional[Watchdog], list[str]]:
     """Its log and count; and why it may not be there to start the exporter again."""
     watchdog, doubts = _counted(exporter.pid)
     if watchdog is None:
@@ -341,7 +349,7 @@ def size(path: str) -> int:
         return 0
 
 
-def restarts_in(text: str) -> list[Restarted]:
+def restarts_in(text: str) -> list[RestartCount]:
     """Restart lines of the exporter's watchdog, in order."""
     found = []
     for stamp, said in _LINE.findall(text):
@@ -349,7 +357,7 @@ def restarts_in(text: str) -> list[Restarted]:
         if match:
             with contextlib.suppress(ValueError):
                 at = calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))
-                found.append(Restarted(float(at), int(match[1]), int(match[2])))
+                found.append(RestartCount(float(at), int(match[1]), int(match[2])))
     return found
 
 
@@ -373,7 +381,7 @@ def _counted(exporter: int) -> tuple[Optional[Watchdog], list[str]]:
     return watchdog, []
 
 
-def driver_fault(request: Request) -> str:
+def driver_fault(request: NodeRequest) -> str:
     """What shows the GPU driver fault here, or may; "" when nothing does.
 
     Besides what the request says: a process that waits in one of the driver's functions, and

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from raydiag.hotfix.plan import REFUSED, SAME, Host, HostPlan, Plan
+from raydiag.hotfix.plan import REFUSED, SAME, HostPlan, HostState, Plan
 from raydiag.hotfix.progress import ROLLED_BACK, VERIFIED
 
 PLANNED, NOTHING, INCOMPLETE = "planned", "nothing to do", "incomplete"
@@ -21,7 +21,7 @@ _WELL = {PLANNED, NOTHING, VERIFIED, SAME}
 def plan_document(
     command: str,
     plan: Plan,
-    hosts: Sequence[Host],
+    hosts: Sequence[HostState],
     outcome: str,
     reason: str = "",
     record: Optional[Mapping[str, Any]] = None,
@@ -94,7 +94,7 @@ def _directories(plan: Plan, names: Mapping[str, str]) -> list[dict[str, Any]]:
     return rows
 
 
-def coverage(hosts: Iterable[Host]) -> dict[str, Any]:
+def coverage(hosts: Iterable[HostState]) -> dict[str, Any]:
     """Which of the hosts that were asked answered."""
     asked = [host for host in hosts if host.asked]
     blind = [{"host": one.name, "reason": one.unseen} for one in asked if one.unseen]

@@ -15,19 +15,19 @@ from typing import Any
 
 from raydiag import sandbox
 from raydiag.errors import ReadError
-from raydiag.hotfix import guarded
+from raydiag.hotfix import guarded_request
 from raydiag.hotfix.journal import sha256, short_host, write_whole
-from raydiag.hotfix.messages import Check, Checked
-from raydiag.hotfix.page import parse
+from raydiag.hotfix.messages import Check, CheckedFile
 from raydiag.hotfix.process import SCRIPT
 from raydiag.hotfix.replace import (
-    Refused,
+    ReplaceRefused,
     clean,
     content_refusal,
     current,
     name_refusal,
     temporary_name,
 )
+from raydiag.hotfix.served_page import parse
 
 _SKIP = 99  # exit status of a plugin that does not want to run on this node
 _RUNS_EVERYWHERE = ("gpu_metrics_plugin.sh", "host_metrics_plugin.sh")
@@ -38,12 +38,12 @@ _WORDS_BYTES = 2000
 
 def check(
     request: Check, content: bytes, directory: str, fault: str, environment: Mapping[str, str]
-) -> Checked:
+) -> CheckedFile:
     """Check that content for `request.name` in that directory. `fault`: of the driver, here."""
     digest = sha256(content)
 
-    def failed(reason: str) -> Checked:
-        return Checked(False, reason, "skipped", digest)
+    def failed(reason: str) -> CheckedFile:
+        return CheckedFile(False, reason, "skipped", digest)
 
     reason = name_refusal(request.exporter, request.name) or content_refusal(request.name, content)
     if reason:
@@ -54,7 +54,7 @@ def check(
             return failed("the new file is the same as the deployed one")
         clean(directory)
         staged = _stage(directory, request.name, content)
-    except Refused as error:
+    except ReplaceRefused as error:
         return failed(str(error))
     except OSError as error:
         return failed(f"{directory}: {error.strerror}")
@@ -64,7 +64,7 @@ def check(
             return failed(reason)
         skipped = _no_run(request, fault)
         if skipped:
-            return Checked(True, skipped, "skipped", digest)
+            return CheckedFile(True, skipped, "skipped", digest)
         return _run(request, staged, digest, environment)
     finally:
         with contextlib.suppress(OSError):
@@ -108,7 +108,7 @@ def _no_run(request: Check, fault: str) -> str:
     return "" if request.dry_run else "no dry run was asked for"
 
 
-def _run(request: Check, staged: str, digest: str, environment: Mapping[str, str]) -> Checked:
+def _run(request: Check, staged: str, digest: str, environment: Mapping[str, str]) -> CheckedFile:
     shell = request.name.endswith(".sh")
     argv = ["bash", staged, short_host()] if shell else [staged]
     asked = {"argv": argv, "limit_s": request.limit_s, "environment": dict(environment)}
@@ -132,7 +132,7 @@ def _run(request: Check, staged: str, digest: str, environment: Mapping[str, str
         reason = f"dry run: {page.broken}"
     elif status == 0 and not page.values and "# STATE " not in str(answer.get("stdout", "")):
         reason = f"dry run: it printed no metrics: {words[-200:]}"
-    return Checked(
+    return CheckedFile(
         passed=not reason,
         reason=reason,
         dry_run="failed" if reason else "passed",
@@ -147,9 +147,11 @@ def _run(request: Check, staged: str, digest: str, environment: Mapping[str, str
 def _guarded(request: dict[str, Any], source: str, limit_s: float) -> dict[str, Any]:
     """What came of it; `failed` says why nothing did."""
     try:
-        answer: dict[str, Any] = guarded.ask(_serve, request, source, guarded.RUNS_AS, limit_s)
+        answer: dict[str, Any] = guarded_request.ask(
+            _serve, request, source, guarded_request.RUNS_AS, limit_s
+        )
         return answer
-    except guarded.NoAnswer as error:
+    except guarded_request.NoAnswer as error:
         return {"failed": str(error)}
 
 

@@ -13,15 +13,15 @@ from typing import Any, Protocol
 
 from raydiag import records
 from raydiag.errors import CannotRun, ParseError, RaydiagError, UsageError
-from raydiag.hotfix import documents, loose_ends, plan
-from raydiag.hotfix.asking import Nodes, Silence
+from raydiag.hotfix import documents, plan, unfinished_rollouts
 from raydiag.hotfix.ledger import Ledger
 from raydiag.hotfix.messages import Inspection
-from raydiag.hotfix.overview import status_document
-from raydiag.hotfix.plan import Host, NewFile, Plan, Wishes
-from raydiag.hotfix.progress import CHANGING, FAILED, ROLLED_BACK, VERIFIED, Progress, Say
-from raydiag.hotfix.retreat import Retreat
+from raydiag.hotfix.node_requests import NoAnswerFromNode, NodeRequests
+from raydiag.hotfix.plan import HostState, NewFile, Plan, Wishes
+from raydiag.hotfix.progress import CHANGING, FAILED, ROLLED_BACK, VERIFIED, RolloutProgress, Say
+from raydiag.hotfix.rollback import Retreat
 from raydiag.hotfix.rollout import Rollout, Stop
+from raydiag.hotfix.rollout_status import status_document
 
 _PATIENCE_S = 600.0  # of `rollback`, for a roll-out that it has told to stop
 _TELL_S = 20.0  # that it still waits: who is not heard for long is taken for dead
@@ -71,13 +71,13 @@ def _planned(made: Plan) -> tuple[str, str]:
 
 
 def _made(
-    request: Mapping[str, Any], hosts: list[Host], cluster: Cluster
-) -> tuple[Plan, list[Host], Nodes, loose_ends.Ends]:
+    request: Mapping[str, Any], hosts: list[HostState], cluster: Cluster
+) -> tuple[Plan, list[HostState], NodeRequests, unfinished_rollouts.Ends]:
     """The plan, the hosts as far as they were seen, the nodes with what they suffer from, and what
     is to be recorded on them before they take part in it.
     """
     asked = [host.node_id for host in hosts if host.asked and not host.unseen]
-    nodes = Nodes(cluster.ask, request["place"], cluster.faults(asked))
+    nodes = NodeRequests(cluster.ask, request["place"], cluster.faults(asked))
     names = tuple(file["name"] for file in request["files"])
     said = nodes.inspect(asked, names)
     others = [host.node_id for host in hosts if not host.asked and not host.unseen]
@@ -86,12 +86,12 @@ def _made(
         hosts = [host for host in hosts if host.asked or host.node_id in said]
     else:
         hosts = [host for host in hosts if host.asked]
-    seen = {node: one for node, one in said.items() if not isinstance(one, Silence)}
-    ends = loose_ends.known_ends(nodes, seen, Ledger(request.get("ledger")))
+    seen = {node: one for node, one in said.items() if not isinstance(one, NoAnswerFromNode)}
+    ends = unfinished_rollouts.known_ends(nodes, seen, Ledger(request.get("ledger")))
     for node, ended in ends.items():
         open_ = tuple(one for one in seen[node].unfinished if one not in ended)
         seen[node] = dataclasses.replace(seen[node], unfinished=open_)
-    silent = {node: one.reason for node, one in said.items() if isinstance(one, Silence)}
+    silent = {node: one.reason for node, one in said.items() if isinstance(one, NoAnswerFromNode)}
     hosts = [_silenced(host, silent) for host in hosts]
     files = [_new_file(file) for file in request["files"]]
     wishes = Wishes(request.get("canary", ""), int(request.get("batch", 0)))
@@ -106,9 +106,9 @@ def _is_shared(answer: object) -> bool:
     return place is not None and place.network
 
 
-def _silenced(host: Host, silent: Mapping[str, str]) -> Host:
+def _silenced(host: HostState, silent: Mapping[str, str]) -> HostState:
     reason = silent.get(host.node_id)
-    return Host(host.node_id, host.name, host.address, host.asked, reason) if reason else host
+    return HostState(host.node_id, host.name, host.address, host.asked, reason) if reason else host
 
 
 def _new_file(file: Mapping[str, str]) -> NewFile:
@@ -129,10 +129,10 @@ def _apply(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, 
         if outcome != documents.PLANNED:
             return documents.plan_document("apply", made, hosts, outcome, reason)
         say({"plan": documents.plan_document("plan", made, hosts, outcome, reason)})
-        progress = Progress.begin(name, request["who"], request["place"], made, ledger, say)
+        progress = RolloutProgress.begin(name, request["who"], request["place"], made, ledger, say)
         limit_s = float(request["verify_limit_s"])
         try:
-            trouble = loose_ends.record(nodes, ends, request["who"])
+            trouble = unfinished_rollouts.record(nodes, ends, request["who"])
             if trouble:
                 raise Stop(trouble)
             Rollout(made, nodes, progress, lambda: ledger.stop_asked(name), limit_s).run()
@@ -149,7 +149,9 @@ def _apply(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, 
         return documents.plan_document("apply", made, hosts, state, reason, record)
 
 
-def _retreat(nodes: Nodes, progress: Progress, who: str, limit_s: float, reason: str) -> None:
+def _retreat(
+    nodes: NodeRequests, progress: RolloutProgress, who: str, limit_s: float, reason: str
+) -> None:
     """Undo what was done, if anything was, and say how the roll-out ended."""
     if not progress.nodes(CHANGING, FAILED, VERIFIED):
         _end(progress, plan.REFUSED, reason)
@@ -158,7 +160,7 @@ def _retreat(nodes: Nodes, progress: Progress, who: str, limit_s: float, reason:
     _end(progress, ROLLED_BACK if undone else documents.INCOMPLETE, reason)
 
 
-def _end(progress: Progress, state: str, reason: str) -> None:
+def _end(progress: RolloutProgress, state: str, reason: str) -> None:
     """A disk that is full now changes nothing of what the nodes have; their journals tell it."""
     try:
         progress.end(state, reason)
@@ -168,7 +170,7 @@ def _end(progress: Progress, state: str, reason: str) -> None:
 
 def _status(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
     name, ledger = request["rollout"], Ledger(request.get("ledger"))
-    hosts, nodes = _hosts(cluster), Nodes(cluster.ask, request["place"])
+    hosts, nodes = _hosts(cluster), NodeRequests(cluster.ask, request["place"])
     kept = [_as_now(record, hosts) for record in ledger.all()]
     found = status_document(name, hosts, nodes, kept, ledger.at_work())
     if name and not found["rollouts"]:
@@ -187,8 +189,8 @@ def _rollback(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[st
     with ledger.lock(name, patience_s, _Waiting(say)):
         hosts = _hosts(cluster)
         record = _recorded(request, hosts, cluster, ledger)
-        nodes = Nodes(cluster.ask, {**request["place"], **record["place"]})
-        progress = Progress(record, ledger, say)
+        nodes = NodeRequests(cluster.ask, {**request["place"], **record["place"]})
+        progress = RolloutProgress(record, ledger, say)
         with contextlib.suppress(CannotRun):  # the nodes' journals tell as much
             progress.again()
         undone = Retreat(nodes, progress, request["who"], float(request["verify_limit_s"])).run()
@@ -217,17 +219,17 @@ class _Waiting:
 
 
 def _recorded(
-    request: Mapping[str, Any], hosts: Sequence[Host], cluster: Cluster, ledger: Ledger
+    request: Mapping[str, Any], hosts: Sequence[HostState], cluster: Cluster, ledger: Ledger
 ) -> dict[str, Any]:
     """The head's record; where it has none, one made of what the nodes' journals tell."""
     name = request["rollout"]
     record = ledger.read(name)
     if record is not None:
         return _as_now(record, hosts)
-    found = loose_ends.told(name, hosts, Nodes(cluster.ask, request["place"]))
+    found = unfinished_rollouts.told(name, hosts, NodeRequests(cluster.ask, request["place"]))
     if found is None:
         raise UsageError(_unknown(name, ledger))
-    progress = Progress.begin(
+    progress = RolloutProgress.begin(
         name, found.who, request["place"], found.plan, ledger, lambda message: None
     )
     progress.record["began_at"] = found.began_at
@@ -236,7 +238,7 @@ def _recorded(
     return progress.record
 
 
-def _as_now(record: dict[str, Any], hosts: Sequence[Host]) -> dict[str, Any]:
+def _as_now(record: dict[str, Any], hosts: Sequence[HostState]) -> dict[str, Any]:
     """The record with the node ids of today: a Ray that was started anew gives its nodes others."""
     text, ids = json.dumps(record), {host.node_id for host in hosts}
     for then in record["plan"]["hosts"]:
@@ -254,14 +256,14 @@ def _unknown(name: str, ledger: Ledger) -> str:
     return f"no roll-out {name!r} on record in {ledger.directory} of the head; {there}"
 
 
-def _hosts(cluster: Cluster) -> list[Host]:
+def _hosts(cluster: Cluster) -> list[HostState]:
     """Machines by name: one that has several Ray nodes has one exporter."""
-    found: dict[tuple[str, str], Host] = {}
+    found: dict[tuple[str, str], HostState] = {}
     named = _names(cluster.rows)
     for row in cluster.rows:
         short = named[row["node_id"]]
         reason = "" if row["alive"] else f"dead: {row['death_reason'] or 'Ray lost it'}"
-        host = Host(row["node_id"], short, row["address"], bool(row["asked"]), reason)
+        host = HostState(row["node_id"], short, row["address"], bool(row["asked"]), reason)
         other = found.get((short, row["address"]))
         if other is None or (other.unseen and not host.unseen):
             found[short, row["address"]] = host

@@ -6,11 +6,11 @@ import contextlib
 import os
 import time
 
-from raydiag.hotfix import discovery, place, replace, restart
+from raydiag.hotfix import discovery, replace, restart, target_directory
 from raydiag.hotfix.journal import Journal, short_host
-from raydiag.hotfix.messages import Inspect, Inspection, Request, Restart, Served
-from raydiag.hotfix.page import parse
-from raydiag.hotfix.replace import Refused
+from raydiag.hotfix.messages import Inspect, Inspection, NodeRequest, Restart, ServedPage
+from raydiag.hotfix.replace import ReplaceRefused
+from raydiag.hotfix.served_page import parse
 from raydiag.probes.exporter import fetch
 
 _FETCH_LIMIT_S = 2.0
@@ -23,10 +23,13 @@ def inspect(request: Inspect) -> Inspection:
     path = request.directory or found.directory
     try:
         if path is not None:
-            directory = place.directory(path)
-            files = [place.target(request, directory.real_path, name) for name in request.names]
-        place.chosen(request, found)
-    except Refused as error:
+            directory = target_directory.directory(path)
+            files = [
+                target_directory.target(request, directory.real_path, name)
+                for name in request.names
+            ]
+        target_directory.chosen(request, found)
+    except ReplaceRefused as error:
         refusals.append(str(error))
     journal = Journal(request.journal)
     return Inspection(
@@ -52,7 +55,7 @@ def inspect(request: Inspect) -> Inspection:
     )
 
 
-def _served(request: Request) -> Served:
+def _served(request: NodeRequest) -> ServedPage:
     outcome, reason, body = fetch(request.port, _FETCH_LIMIT_S)
     page = parse(body)
     duration = [v for s, v in page.values.items() if s.startswith("hw_scrape_duration_seconds")]
@@ -61,4 +64,4 @@ def _served(request: Request) -> Served:
         age_s = round(max(0.0, time.time() - os.stat(request.metrics_file).st_mtime), 2)
     if outcome == "ok" and page.broken:
         outcome, reason = "error", f"what is served is not valid: {page.broken}"
-    return Served(outcome, reason, page.metrics, duration[0] if duration else None, age_s)
+    return ServedPage(outcome, reason, page.metrics, duration[0] if duration else None, age_s)

@@ -27,7 +27,7 @@ SHELL_TARGETS = (
 
 
 @dataclass(frozen=True)
-class Request:
+class NodeRequest:
     """What every request may say of the place; what is None is found, never guessed."""
 
     exporter: str = SHELL  # or RAYDIAG
@@ -46,14 +46,14 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Inspect(Request):
+class Inspect(NodeRequest):
     """-> Inspection. Changes nothing. Takes up to 8 s."""
 
     names: tuple[str, ...] = ()  # target files
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessInfo:
     """A process by its identity: a pid alone may be another one's a moment later."""
 
     pid: int
@@ -101,7 +101,7 @@ class Watchdog:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedPage:
     """What the port answers."""
 
     answer: str  # "ok", "refused", "timeout", "error"
@@ -115,12 +115,12 @@ class Served:
 class Inspection:
     host: str  # short name
     time: float  # of this node's clock
-    exporter: Optional[Process]
-    ends_on_restart: tuple[Process, ...]  # the exporter and its server, in this order
+    exporter: Optional[ProcessInfo]
+    ends_on_restart: tuple[ProcessInfo, ...]  # the exporter and its server, in this order
     directory: Optional[Directory]
     files: tuple[TargetFile, ...]
     watchdog: Optional[Watchdog]
-    served: Served
+    served: ServedPage
     plugin_log_bytes: int  # its size now: later lines are new
     driver_fault: str  # what shows it; "": nothing does
     unfinished: tuple[str, ...]  # roll-outs whose last record on this node is not an end
@@ -134,7 +134,7 @@ class Inspection:
 
 
 @dataclass(frozen=True)
-class Check(Request):
+class Check(NodeRequest):
     """-> Checked. Syntax, and for a plugin a dry run whose output stays in memory. Up to 15 s.
 
     The new content stands in the directory under a temporary name meanwhile, so that it finds what
@@ -148,7 +148,7 @@ class Check(Request):
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedFile:
     passed: bool
     reason: str  # why it did not pass; else why there was no dry run, or ""
     dry_run: str  # "passed", "failed", "skipped"
@@ -163,7 +163,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Apply(Request):
+class Apply(NodeRequest):
     """-> Applied. Replaces one file by rename; recorded before and after. Up to 10 s."""
 
     rollout: str = ""  # id: letters, digits, "-", at most 64
@@ -189,7 +189,7 @@ class Applied:
 
 
 @dataclass(frozen=True)
-class Restart(Request):
+class Restart(NodeRequest):
     """-> Restarted. Ends the exporter and its server; its watchdog starts it anew. Up to 15 s."""
 
     rollout: str = ""
@@ -203,7 +203,7 @@ class Restart(Request):
 class Restarted:
     outcome: str  # "ended", "refused" (nothing was ended), "failed" (some was: see reason)
     reason: str = ""
-    ended: tuple[Process, ...] = ()
+    ended: tuple[ProcessInfo, ...] = ()
     restarts: int = 0  # N of the last restart line before
     log: str = ""  # the watchdog's
     log_bytes: int = 0  # its size before
@@ -216,7 +216,7 @@ class Restarted:
 
 
 @dataclass(frozen=True)
-class Verify(Request):
+class Verify(NodeRequest):
     """-> Verified. Watches until the cycles after a change are seen, or `limit_s` has passed."""
 
     name: str = ""  # the file that was replaced
@@ -236,7 +236,7 @@ class Verified:
     cycles: int = 0  # seen since the change
     moved: int = 0  # series that changed between two of them
     metrics: Mapping[str, int] = field(default_factory=dict)
-    exporter: Optional[Process] = None  # after a restart: the new one
+    exporter: Optional[ProcessInfo] = None  # after a restart: the new one
     restarts: Optional[int] = None  # after a restart: N of the new line
     duration_s: float = 0.0
 
@@ -245,7 +245,7 @@ class Verified:
 
 
 @dataclass(frozen=True)
-class Rollback(Request):
+class Rollback(NodeRequest):
     """-> RolledBack. Undoes what the roll-out did on this node, from its journal alone."""
 
     rollout: str = ""
@@ -275,7 +275,7 @@ class RolledBack:
 
 
 @dataclass(frozen=True)
-class Close(Request):
+class Close(NodeRequest):
     """-> Closed. Records the roll-out's end on this node, which frees it for the next one."""
 
     rollout: str = ""
@@ -290,7 +290,7 @@ class Closed:
 
 
 @dataclass(frozen=True)
-class Status(Request):
+class StatusRequest(NodeRequest):
     """-> Statuses. From the journal and the files as they are now. Changes nothing."""
 
     rollout: str = ""  # "": all
@@ -327,7 +327,14 @@ class Statuses:
     leftovers: tuple[str, ...] = ()  # temporary files beside the files of these roll-outs
 
 
-OPERATIONS = {
-    cls.__name__.lower(): cls
-    for cls in (Inspect, Check, Apply, Restart, Verify, Rollback, Close, Status)
+OPERATIONS: dict[str, type[NodeRequest]] = {
+    "inspect": Inspect,
+    "check": Check,
+    "apply": Apply,
+    "restart": Restart,
+    "verify": Verify,
+    "rollback": Rollback,
+    "close": Close,
+    "status": StatusRequest,
 }
+OPERATION_NAMES = {request: operation for operation, request in OPERATIONS.items()}

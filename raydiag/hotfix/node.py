@@ -24,7 +24,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional
 
 from raydiag import sandbox
-from raydiag.hotfix import discovery, dry_run, guarded, place, replace, restart, undo, watch
+from raydiag.hotfix import (
+    discovery,
+    dry_run,
+    guarded_request,
+    node_rollback,
+    replace,
+    restart,
+    target_directory,
+    verification,
+)
 from raydiag.hotfix.inspection import inspect
 from raydiag.hotfix.journal import (
     Journal,
@@ -40,19 +49,19 @@ from raydiag.hotfix.messages import (
     Applied,
     Apply,
     Check,
-    Checked,
+    CheckedFile,
     Close,
     Closed,
     Inspect,
-    Request,
+    NodeRequest,
     Restart,
     Restarted,
     Rollback,
     RolledBack,
-    Status,
+    StatusRequest,
     Verify,
 )
-from raydiag.hotfix.replace import Refused
+from raydiag.hotfix.replace import ReplaceRefused
 
 _INSPECT_LIMIT_S = 8.0
 
@@ -67,14 +76,14 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         asked = decoded(request)
         limit_s = _looking_limit_s(asked)
         return _looking(asked, limit_s) if limit_s else _plain(_OPERATIONS[type(asked)](asked))
-    except (Wrong, JournalError, Refused) as error:
+    except (Wrong, JournalError, ReplaceRefused) as error:
         return {"error": str(error)}
     except Exception as error:
         # The node's answer is all that the head ever sees of it.
         return {"error": f"{type(error).__name__}: {error}"[:500]}
 
 
-def decoded(request: Mapping[str, Any]) -> Request:
+def decoded(request: Mapping[str, Any]) -> NodeRequest:
     """The request as its dataclass. Raises Wrong."""
     if not isinstance(request, Mapping):
         raise Wrong("the request is not an object")
@@ -89,7 +98,7 @@ def decoded(request: Mapping[str, Any]) -> Request:
         if name not in known:
             raise Wrong(f"{request['operation']}: unknown field {name[:40]!r}")
         values[name] = _checked(name, value, str(known[name].type))
-    asked: Request = kind(**values)
+    asked: NodeRequest = kind(**values)
     if asked.exporter not in (SHELL, RAYDIAG):
         raise Wrong(f"unknown exporter {asked.exporter[:40]!r}")
     if isinstance(asked, (Apply, Restart, Rollback, Close)) and not is_rollout(asked.rollout):
@@ -129,21 +138,23 @@ def _plain(result: Any) -> dict[str, Any]:
 # ---- guarded looks
 
 
-def _looking_limit_s(request: Request) -> float:
+def _looking_limit_s(request: NodeRequest) -> float:
     """How long an operation that only looks may take; 0 for the others."""
     if isinstance(request, Verify):
         return request.limit_s + 5.0
-    return _INSPECT_LIMIT_S if isinstance(request, (Inspect, Status)) else 0.0
+    return _INSPECT_LIMIT_S if isinstance(request, (Inspect, StatusRequest)) else 0.0
 
 
-def _looking(request: Request, limit_s: float) -> dict[str, Any]:
+def _looking(request: NodeRequest, limit_s: float) -> dict[str, Any]:
     """What a guarded reader answers to a request that only looks; `error` when it does not."""
     operation = type(request).__name__.lower()
     fields = {"operation": operation, **_plain(request)}
     try:
-        found: dict[str, Any] = guarded.ask(_serve, fields, operation, guarded.LOOKS_AS, limit_s)
+        found: dict[str, Any] = guarded_request.ask(
+            _serve, fields, operation, guarded_request.LOOKS_AS, limit_s
+        )
         return found
-    except guarded.NoAnswer as error:
+    except guarded_request.NoAnswer as error:
         return {"error": str(error)}
 
 
@@ -152,7 +163,7 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         asked = decoded(request)
         yield {"answer": _plain(_OPERATIONS[type(asked)](asked))}
-    except (Wrong, JournalError, Refused) as error:
+    except (Wrong, JournalError, ReplaceRefused) as error:
         yield {"answer": {"error": str(error)}}
     except Exception as error:
         yield {"answer": {"error": f"{type(error).__name__}: {error}"[:500]}}
@@ -161,17 +172,17 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 # ---- operations
 
 
-def check(request: Check) -> Checked:
+def check(request: Check) -> CheckedFile:
     """See `Check`."""
     content = _content(request.content)
     found = discovery.look(request)
     try:
-        directory = place.chosen(request, found)
-    except Refused as error:
-        return Checked(False, str(error), "skipped", sha256(content))
+        directory = target_directory.chosen(request, found)
+    except ReplaceRefused as error:
+        return CheckedFile(False, str(error), "skipped", sha256(content))
     with _lock(request) as reason:
         if reason:
-            return Checked(False, reason, "skipped", sha256(content))
+            return CheckedFile(False, reason, "skipped", sha256(content))
         fault = discovery.driver_fault(request)
         return dry_run.check(request, content, directory, fault, found.environment)
 
@@ -185,8 +196,8 @@ def apply(request: Apply) -> Applied:
         return Applied("refused", reason)
     found = discovery.look(request)
     try:
-        directory = place.chosen(request, found)
-    except Refused as error:
+        directory = target_directory.chosen(request, found)
+    except ReplaceRefused as error:
         return Applied("refused", str(error))
     with _lock(request) as reason:
         return Applied("refused", reason) if reason else _apply(request, content, directory)
@@ -197,20 +208,22 @@ def _apply(request: Apply, content: bytes, directory: str) -> Applied:
     try:
         others = journal.unfinished(but=request.rollout)
         if others:
-            raise Refused(f"roll-out {others[0]} has not ended here: roll it back, or close it")
-        target = place.target(request, directory, request.name)
+            raise ReplaceRefused(
+                f"roll-out {others[0]} has not ended here: roll it back, or close it"
+            )
+        target = target_directory.target(request, directory, request.name)
         if target.refused:
-            raise Refused(target.refused)
+            raise ReplaceRefused(target.refused)
         old = replace.current(directory, request.name)
         if old.sha256 == new:
             return Applied("already", "", old.path, new, new, time.time())
         if old.sha256 != request.old_sha256:
-            raise Refused(f"{old.path} is not the planned one: it was changed meanwhile")
+            raise ReplaceRefused(f"{old.path} is not the planned one: it was changed meanwhile")
         replace.clean(directory)
         log_bytes = discovery.size(request.plugin_log)
         one = replace.Replacement(journal, request.rollout, request.who, request.name, old, content)
         one.run()
-    except (Refused, JournalError) as error:
+    except (ReplaceRefused, JournalError) as error:
         return Applied("refused", str(error))
     restart = target.restart
     return Applied("replaced", "", old.path, old.sha256, new, one.at, log_bytes, restart)
@@ -222,7 +235,7 @@ def rollback(request: Rollback) -> RolledBack:
         if reason:
             return RolledBack((), False, reason)
         log_bytes = discovery.size(request.plugin_log)
-        return undo.rollback(Journal(request.journal), request, log_bytes)
+        return node_rollback.rollback(Journal(request.journal), request, log_bytes)
 
 
 def close(request: Close) -> Closed:
@@ -244,13 +257,13 @@ def _content(text: str) -> bytes:
         raise Wrong("content: not base64") from None
 
 
-def lock_name(request: Request) -> str:
+def lock_name(request: NodeRequest) -> str:
     """Of the lock that whoever changes this node holds: one for each journal, so one for a node."""
     return sandbox.tag(f"hotfix:{Journal(request.journal).directory}")
 
 
 @contextlib.contextmanager
-def _lock(request: Request) -> Iterator[str]:
+def _lock(request: NodeRequest) -> Iterator[str]:
     """Holds the node as long as the process lives; the reason why not, when another one does."""
     held: Optional[socket.socket] = None
     try:
@@ -274,10 +287,10 @@ _OPERATIONS: dict[type, Callable[[Any], Any]] = {
     Check: check,
     Apply: apply,
     Restart: end_exporter,
-    Verify: watch.verify,
+    Verify: verification.verify,
     Rollback: rollback,
     Close: close,
-    Status: lambda asked: undo.statuses(Journal(asked.journal), asked.rollout),
+    StatusRequest: lambda asked: node_rollback.statuses(Journal(asked.journal), asked.rollout),
 }
 
 

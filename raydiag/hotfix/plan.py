@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.hotfix.messages import Directory, Inspection, Process, TargetFile
+from raydiag.hotfix.messages import Directory, Inspection, ProcessInfo, TargetFile
 
 CHANGE, SAME, REFUSED, UNSEEN = "change", "same", "refused", "unseen"
 
@@ -32,7 +32,7 @@ class NewFile:
 
 
 @dataclass(frozen=True)
-class Host:
+class HostState:
     """A node of the cluster, as the coordinator lists it."""
 
     node_id: str
@@ -60,8 +60,8 @@ class HostPlan:
     reasons: tuple[str, ...] = ()  # of refused and unseen
     changes: tuple[FileChange, ...] = ()
     writer: str = ""  # node id of the host that writes the directory for this one; "": none does
-    exporter: Optional[Process] = None
-    ends: tuple[Process, ...] = ()  # processes that a restart would end
+    exporter: Optional[ProcessInfo] = None
+    ends: tuple[ProcessInfo, ...] = ()  # processes that a restart would end
     directory: Optional[Directory] = None
     restarts: Optional[int] = None  # of the watchdog so far
     restarts_left: Optional[int] = None
@@ -95,7 +95,7 @@ class Wishes:
 
 
 def make(
-    hosts: Sequence[Host],
+    hosts: Sequence[HostState],
     seen: Mapping[str, Inspection],
     files: Sequence[NewFile],
     wishes: Wishes,
@@ -126,7 +126,7 @@ def _changes(plan: Optional[HostPlan]) -> bool:
     return plan is not None and plan.state == CHANGE
 
 
-def _units(hosts: Sequence[Host], seen: Mapping[str, Inspection]) -> list[tuple[str, ...]]:
+def _units(hosts: Sequence[HostState], seen: Mapping[str, Inspection]) -> list[tuple[str, ...]]:
     """Node ids that change together, in the order of the hosts."""
     found: dict[str, list[str]] = {}
     for host in hosts:
@@ -139,7 +139,7 @@ def _units(hosts: Sequence[Host], seen: Mapping[str, Inspection]) -> list[tuple[
 
 def _unit_plans(
     unit: tuple[str, ...],
-    hosts: Sequence[Host],
+    hosts: Sequence[HostState],
     seen: Mapping[str, Inspection],
     files: Sequence[NewFile],
 ) -> list[HostPlan]:
@@ -230,8 +230,8 @@ def _refused(target: TargetFile) -> str:
 
 
 def _refusals_of_unit(
-    members: Sequence[Host],
-    hosts: Sequence[Host],
+    members: Sequence[HostState],
+    hosts: Sequence[HostState],
     seen: Mapping[str, Inspection],
     changes: Mapping[str, Sequence[FileChange]],
     why: Mapping[str, tuple[str, ...]],

@@ -41,7 +41,7 @@ class Gone(Doubt):
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenProcess:
     """One process as /proc/<pid>/stat shows it, which never blocks."""
 
     pid: int
@@ -52,7 +52,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Identity:
+class ProcessIdentity:
     """What a process has to be at the moment when it is ended."""
 
     pid: int
@@ -69,7 +69,7 @@ def numbers_doubt() -> str:
     return "" if ours == str(os.getpid()) else "/proc shows another PID namespace than ours"
 
 
-def processes() -> dict[int, Seen]:
+def processes() -> dict[int, SeenProcess]:
     """Every process that can be seen now, by pid."""
     found = {}
     for name in os.listdir("/proc"):
@@ -79,14 +79,14 @@ def processes() -> dict[int, Seen]:
     return found
 
 
-def see(pid: int) -> Seen:
+def see(pid: int) -> SeenProcess:
     """Raises OSError or ParseError when there is no such process."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         name, values = split_stat(file.read(4096), f"/proc/{pid}/stat")
-    return Seen(pid, name, values[0], int(values[1]), int(values[19]))
+    return SeenProcess(pid, name, values[0], int(values[1]), int(values[19]))
 
 
-def arguments(seen: Seen) -> tuple[str, ...]:
+def arguments(seen: SeenProcess) -> tuple[str, ...]:
     """Its argument list; empty when it has none, or when reading might block."""
     if seen.state in ("D", "Z", "X"):
         return ()
@@ -142,7 +142,7 @@ def _last(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def descendants(pid: int, seen: Mapping[int, Seen]) -> Iterator[int]:
+def descendants(pid: int, seen: Mapping[int, SeenProcess]) -> Iterator[int]:
     """Pids below that process, without itself."""
     children: dict[int, list[int]] = {}
     for one in seen.values():
@@ -157,7 +157,7 @@ def descendants(pid: int, seen: Mapping[int, Seen]) -> Iterator[int]:
             waiting += children.get(child, ())
 
 
-def ancestors(pid: int, seen: Mapping[int, Seen]) -> list[int]:
+def ancestors(pid: int, seen: Mapping[int, SeenProcess]) -> list[int]:
     """Pids above that process, nearest first."""
     found: list[int] = []
     while pid in seen and seen[pid].parent not in (0, *found):
@@ -166,7 +166,7 @@ def ancestors(pid: int, seen: Mapping[int, Seen]) -> list[int]:
     return found
 
 
-def gpu_users(pids: Mapping[int, Seen], root: str = "") -> dict[int, str]:
+def gpu_users(pids: Mapping[int, SeenProcess], root: str = "") -> dict[int, str]:
     """Which of these processes use the GPUs, or may: pid -> why."""
     listed = set()
     for place in {_KFD_PROCESSES, root + _KFD_PROCESSES}:
@@ -180,7 +180,7 @@ def gpu_users(pids: Mapping[int, Seen], root: str = "") -> dict[int, str]:
     return found
 
 
-def _open_gpu(seen: Seen) -> str:
+def _open_gpu(seen: SeenProcess) -> str:
     if seen.state in ("Z", "X"):
         return ""  # has no files any more
     place = f"/proc/{seen.pid}/fd"
@@ -227,7 +227,9 @@ class Aim:
     `metrics_file` and `port`: of the exporter that it belongs to. Raises Doubt.
     """
 
-    def __init__(self, identity: Identity, metrics_file: str, port: int, root: str = "") -> None:
+    def __init__(
+        self, identity: ProcessIdentity, metrics_file: str, port: int, root: str = ""
+    ) -> None:
         self.identity = identity
         self.metrics_file, self.port, self.root = metrics_file, port, root
         self.fd: Optional[int] = None
@@ -289,7 +291,7 @@ class Aim:
                     raise
             time.sleep(_LOOK_S)
 
-    def _stands_alone(self, below: Mapping[int, Seen]) -> None:
+    def _stands_alone(self, below: Mapping[int, SeenProcess]) -> None:
         """A watchdog of the same arguments has its exporter below it, as the loop has subshells."""
         shells = [one for one in below.values() if arguments(one) == self.identity.argv]
         for shell in shells:

@@ -23,7 +23,7 @@ NOT_ROLLED_BACK = "not rolled back"
 Say = Callable[[Mapping[str, Any]], None]
 
 
-class Progress:
+class RolloutProgress:
     """The record of one roll-out. What is done next is on the disk before it is done."""
 
     def __init__(self, record: dict[str, Any], ledger: Ledger, say: Say) -> None:
@@ -34,7 +34,7 @@ class Progress:
     @classmethod
     def begin(
         cls, rollout: str, who: str, place: Mapping[str, Any], plan: Plan, ledger: Ledger, say: Say
-    ) -> Progress:
+    ) -> RolloutProgress:
         """Raises CannotRun when no record can be kept: then nothing may be done."""
         bare = [dataclasses.replace(file, content="") for file in plan.files]
         plain = dataclasses.asdict(dataclasses.replace(plan, files=tuple(bare)))

@@ -39,7 +39,7 @@ _ABANDONED_S = 600.0
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
-class Refused(Exception):
+class ReplaceRefused(Exception):
     """Why the file is not replaced; nothing was changed."""
 
 
@@ -93,25 +93,29 @@ def current(directory: str, name: str) -> Current:
     base = os.path.realpath(directory)
     path = os.path.realpath(os.path.join(base, name))
     if os.path.dirname(path) != base:
-        raise Refused(f"{name} is a symbolic link that leads out of the directory, to {path}")
+        raise ReplaceRefused(
+            f"{name} is a symbolic link that leads out of the directory, to {path}"
+        )
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         if os.path.islink(os.path.join(base, name)):
-            raise Refused(f"{name} is a symbolic link to nothing") from None
+            raise ReplaceRefused(f"{name} is a symbolic link to nothing") from None
         return Current(path, None)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from None
+        raise ReplaceRefused(f"{path}: {error.strerror}") from None
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise Refused(f"{path} is not a file")
+            raise ReplaceRefused(f"{path} is not a file")
         if status.st_size > CONTENT_LIMIT_BYTES:
-            raise Refused(f"{path} has {status.st_size} bytes, which is no plugin of anybody's")
+            raise ReplaceRefused(
+                f"{path} has {status.st_size} bytes, which is no plugin of anybody's"
+            )
         with open(fd, "rb", closefd=False) as file:
             return Current(path, file.read(CONTENT_LIMIT_BYTES + 1), status)
     except OSError as error:  # such as ESTALE, of a file that another host has replaced
-        raise Refused(f"{path}: {error.strerror}") from None
+        raise ReplaceRefused(f"{path}: {error.strerror}") from None
     finally:
         os.close(fd)
 
@@ -144,7 +148,7 @@ class Replacement:
             for _ in self.steps():
                 pass
         except OSError as error:
-            raise Refused(f"{self.old.path}: {error.strerror}") from None
+            raise ReplaceRefused(f"{self.old.path}: {error.strerror}") from None
         finally:
             self._remove_temporary()
 
@@ -220,12 +224,12 @@ class Replacement:
         except OSError as error:
             # The file system's own and the security module's come with the directory.
             if attribute.startswith(("user.", "system.posix_acl")) and error.errno != errno.ENODATA:
-                raise Refused(f"{self.old.path}: {attribute} cannot be kept") from None
+                raise ReplaceRefused(f"{self.old.path}: {attribute} cannot be kept") from None
 
     def _still_as_planned(self) -> None:
         now = _read(self.old.path)
         if now.sha256 != self.old.sha256:
-            raise Refused(f"{self.old.path} was changed by somebody else a moment ago")
+            raise ReplaceRefused(f"{self.old.path} was changed by somebody else a moment ago")
 
     def _record(self, event: str) -> None:
         self.journal.append(

@@ -17,8 +17,8 @@ from raydiag.errors import ParseError
 from raydiag.hotfix import discovery, process
 from raydiag.hotfix.discovery import Found
 from raydiag.hotfix.journal import Journal, JournalError
-from raydiag.hotfix.messages import RAYDIAG, Process, Restart, Restarted
-from raydiag.hotfix.process import Aim, Doubt, Gone, Identity
+from raydiag.hotfix.messages import RAYDIAG, ProcessInfo, Restart, Restarted
+from raydiag.hotfix.process import Aim, Doubt, Gone, ProcessIdentity
 
 # The watchdog waits 5 s before it starts the exporter again.
 _GONE_S, _FREE_S = 2.0, 3.0
@@ -71,14 +71,14 @@ def restart(request: Restart, journal: Journal) -> Restarted:
 
 
 def _end_all(
-    request: Restart, journal: Journal, targets: Sequence[Process]
-) -> tuple[list[Process], str]:
+    request: Restart, journal: Journal, targets: Sequence[ProcessInfo]
+) -> tuple[list[ProcessInfo], str]:
     """Those that were ended, and the doubt that spared the others or keeps them from being gone.
 
     All are verified and held before the first is ended. Raises Doubt or JournalError; none was
     ended then.
     """
-    ended: list[Process] = []
+    ended: list[ProcessInfo] = []
     with contextlib.ExitStack() as held:
         aims = []
         for target in targets:
@@ -99,7 +99,7 @@ def _end_all(
 
 
 @contextlib.contextmanager
-def _may_be_gone(target: Process) -> Iterator[None]:
+def _may_be_gone(target: ProcessInfo) -> Iterator[None]:
     """A server ends by itself when the port is taken; when the exporter does, the plan is old."""
     try:
         yield
@@ -108,7 +108,7 @@ def _may_be_gone(target: Process) -> Iterator[None]:
             raise
 
 
-def _is_theirs(request: Restart, targets: Sequence[Process]) -> bool:
+def _is_theirs(request: Restart, targets: Sequence[ProcessInfo]) -> bool:
     """Whether nobody would be left on the port: the server of raydiag's exporter ends with it."""
     listening = process.listeners(request.port)
     pids = {one.pid for one in targets}
@@ -117,15 +117,15 @@ def _is_theirs(request: Restart, targets: Sequence[Process]) -> bool:
     return not listening or any(process.holds(pid, listening) for pid in pids)
 
 
-def _aim(target: Process, request: Restart, held: contextlib.ExitStack) -> Aim:
+def _aim(target: ProcessInfo, request: Restart, held: contextlib.ExitStack) -> Aim:
     """Verified, and held until the block is left. Raises Doubt."""
-    identity = Identity(target.pid, target.start_ticks, target.argv)
+    identity = ProcessIdentity(target.pid, target.start_ticks, target.argv)
     aim = Aim(identity, request.metrics_file, request.port, request.root)
     held.callback(aim.close)
     return aim
 
 
-def _wait_until_gone(ended: Sequence[Process]) -> bool:
+def _wait_until_gone(ended: Sequence[ProcessInfo]) -> bool:
     deadline = time.monotonic() + _GONE_S
     while any(_is_there(one) for one in ended):
         if time.monotonic() > deadline:
@@ -134,7 +134,7 @@ def _wait_until_gone(ended: Sequence[Process]) -> bool:
     return True
 
 
-def _is_there(one: Process) -> bool:
+def _is_there(one: ProcessInfo) -> bool:
     try:
         now = process.see(one.pid)
     except (OSError, ParseError):

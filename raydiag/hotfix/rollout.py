@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn, TypeVar, Union
 
-from raydiag.hotfix.asking import Nodes, Silence
 from raydiag.hotfix.messages import (
     RAYDIAG,
     Applied,
     Apply,
     Check,
-    Checked,
+    CheckedFile,
     Close,
     Closed,
     Inspection,
@@ -27,9 +26,10 @@ from raydiag.hotfix.messages import (
     Verified,
     Verify,
 )
+from raydiag.hotfix.node_requests import NoAnswerFromNode, NodeRequests
 from raydiag.hotfix.plan import HostPlan, NewFile, Plan
 from raydiag.hotfix.process import SCRIPT
-from raydiag.hotfix.progress import CHANGING, FAILED, VERIFIED, Progress
+from raydiag.hotfix.progress import CHANGING, FAILED, VERIFIED, RolloutProgress
 
 _CHECK_S, _APPLY_S, _RESTART_S, _CLOSE_S = 15.0, 10.0, 15.0, 5.0
 _AGREE_S = 65.0  # for the others of a shared directory to see its new content: NFS caches a minute
@@ -49,8 +49,8 @@ class Rollout:
     def __init__(
         self,
         plan: Plan,
-        nodes: Nodes,
-        progress: Progress,
+        nodes: NodeRequests,
+        progress: RolloutProgress,
         stop_asked: Callable[[], str] = lambda: "",
         verify_limit_s: float = 90.0,
         sleep: Callable[[float], None] = time.sleep,
@@ -61,7 +61,7 @@ class Rollout:
         self.verify_limit_s = verify_limit_s
         self.sleep = sleep
         self.name, self.who = str(progress.record["rollout"]), str(progress.record["who"])
-        self.checked: dict[str, Checked] = {}  # by file, on the canary
+        self.checked: dict[str, CheckedFile] = {}  # by file, on the canary
         self.applied: dict[tuple[str, str], Applied] = {}  # by writer and file
         self.restarted: dict[str, Restarted] = {}  # by node
         self.since: dict[str, tuple[float, int]] = {}  # by node: time, size of the plugins' log
@@ -91,9 +91,9 @@ class Rollout:
         canary = self.plan.host(self.plan.canary)
         for change in canary.changes:
             request = Check(name=change.name, content=self._file(change.name).content)
-            answers = self.nodes.ask({canary.node_id: request}, Checked, _CHECK_S)
+            answers = self.nodes.ask({canary.node_id: request}, CheckedFile, _CHECK_S)
             checked = answers[canary.node_id]
-            if isinstance(checked, Silence):
+            if isinstance(checked, NoAnswerFromNode):
                 raise Stop(f"{canary.host}: check of {change.name}: {checked.reason}")
             if not checked.passed:
                 said = f": {checked.output.strip()[-300:]}" if checked.output.strip() else ""
@@ -134,7 +134,7 @@ class Rollout:
             }
             answers = self.nodes.ask(requests, Applied, _APPLY_S)
             for node, applied in answers.items():
-                if not isinstance(applied, Silence):
+                if not isinstance(applied, NoAnswerFromNode):
                     self.applied[node, name] = applied
                     self.since.setdefault(node, (applied.at, applied.plugin_log_bytes))
             self._require(answers, lambda one: one.outcome in ("replaced", "already"), name)
@@ -146,7 +146,7 @@ class Rollout:
         while waiting:
             answers = self.nodes.inspect(waiting, _names(waiting.values()))
             for node, seen in answers.items():
-                if isinstance(seen, Silence):
+                if isinstance(seen, NoAnswerFromNode):
                     self._fail(node, seen.reason)
                 if _sees(seen, waiting[node]):
                     host = waiting.pop(node)
@@ -170,7 +170,7 @@ class Rollout:
             )
         answers = self.nodes.ask(requests, Restarted, _RESTART_S)
         for node, restarted in answers.items():
-            if not isinstance(restarted, Silence):
+            if not isinstance(restarted, NoAnswerFromNode):
                 self.restarted[node] = restarted
                 self.since[node] = (restarted.at, restarted.plugin_log_bytes)
         self._require(answers, lambda one: one.outcome == "ended", "restart of the exporter")
@@ -187,7 +187,7 @@ class Rollout:
                     requests[host.node_id] = self._question(host, name)
             answers = self.nodes.ask(requests, Verified, self.verify_limit_s)
             for node, verified in answers.items():
-                if isinstance(verified, Silence):
+                if isinstance(verified, NoAnswerFromNode):
                     continue
                 for note in verified.notes:
                     self.progress.note(node, f"{name}: {note}")
@@ -214,7 +214,9 @@ class Rollout:
         answers = self.nodes.ask(dict.fromkeys(nodes, request), Closed, _CLOSE_S)
         for node, closed in answers.items():
             host = self.plan.host(node)
-            if host.writer == node and (isinstance(closed, Silence) or not closed.recorded):
+            if host.writer == node and (
+                isinstance(closed, NoAnswerFromNode) or not closed.recorded
+            ):
                 text = f"its end could not be recorded there: {closed.reason}"
                 self.progress.note(node, text)
 
@@ -227,14 +229,14 @@ class Rollout:
 
     def _require(
         self,
-        answers: dict[str, Union[_Answer, Silence]],
+        answers: dict[str, Union[_Answer, NoAnswerFromNode]],
         is_good: Callable[[_Answer], bool],
         what: str,
     ) -> None:
         """Raises Stop, with the state of every host whose answer is not good."""
         first = ""
         for node, answer in answers.items():
-            if isinstance(answer, Silence) or not is_good(answer):
+            if isinstance(answer, NoAnswerFromNode) or not is_good(answer):
                 reason = f"{what}: {answer.reason or 'no reason given'}"
                 self.progress.set([node], FAILED, reason)
                 first = first or f"{self.plan.host(node).host}: {reason}"

@@ -11,8 +11,8 @@ import signal
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.joblog.facts import Heartbeats, Line, TaskExit
-from raydiag.joblog.view import View
+from raydiag.joblog.facts import Heartbeats, JobLogLine, TaskExit
+from raydiag.joblog.line_context import LineContext
 
 EXITS = 2048
 LOOKED_AT = 16 * EXITS
@@ -105,7 +105,7 @@ class ExitTally:
     errors: int = 0
     hosts: dict[int, str] = field(default_factory=dict)  # task -> host, of lines that name both
 
-    def take(self, line: Line, view: View) -> None:
+    def take(self, line: JobLogLine, view: LineContext) -> None:
         text = line.whole_words
         if _UNHEALTHY in text or _POLLED in text or _FATAL in text:
             self._heartbeat(line, view)
@@ -135,7 +135,7 @@ class ExitTally:
         elif found := _LAUNCHER.search(text):
             self._add("launcher", line, code=int(found["code"]))
 
-    def _srun(self, found: re.Match[str], line: Line) -> None:
+    def _srun(self, found: re.Match[str], line: JobLogLine) -> None:
         code = int(found["code"]) if found["code"] else None
         how = found["how"].strip()
         number = next((n for name, n in _SRUN_SIGNALS.items() if how.startswith(name)), None)
@@ -148,14 +148,14 @@ class ExitTally:
         for task in tasks:
             self._add("srun", line, code=code, signal_number=number, host=found["host"], task=task)
 
-    def _subprocess(self, found: re.Match[str], line: Line) -> None:
+    def _subprocess(self, found: re.Match[str], line: JobLogLine) -> None:
         number = int(found["signal"]) if found["signal"] else None
         if number is None and found["name"]:
             number = getattr(signal, found["name"], None)
         code = int(found["code"]) if found["code"] else None
         self._add("subprocess", line, code=code, signal_number=number)
 
-    def _table(self, found: re.Match[str], line: Line, view: View) -> None:
+    def _table(self, found: re.Match[str], line: JobLogLine, view: LineContext) -> None:
         """One entry of torchrun's table: rank and host stand above the exit code."""
         rank = host = None
         for text in view.above(8)[::-1]:
@@ -172,7 +172,7 @@ class ExitTally:
     def _add(
         self,
         kind: str,
-        line: Line,
+        line: JobLogLine,
         code: Optional[int] = None,
         signal_number: Optional[int] = None,
         host: Optional[str] = None,
@@ -208,7 +208,7 @@ class ExitTally:
             )
         )
 
-    def _heartbeat(self, line: Line, view: View) -> None:
+    def _heartbeat(self, line: JobLogLine, view: LineContext) -> None:
         if not self.first_line:
             self.first_line, self.time, self.near_time = line.number, line.time, line.near_time
             self.file = line.file

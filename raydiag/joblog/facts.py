@@ -43,7 +43,7 @@ class Prefix:
 
 
 @dataclass(frozen=True)
-class Line:
+class JobLogLine:
     """One decoded line: what a signature is matched against."""
 
     file: str  # path as it was found
@@ -94,7 +94,7 @@ class Hit:
 class Classify(Protocol):
     """Decides: which rows match this line. A harmless row is told like any other."""
 
-    def __call__(self, line: Line, /) -> Sequence[Hit]: ...
+    def __call__(self, line: JobLogLine, /) -> Sequence[Hit]: ...
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,7 @@ class WriterProgress:
 
 
 @dataclass(frozen=True)
-class Steps:
+class LoggedSteps:
     """Training progress by the step lines of one format."""
 
     format: str  # id in the table of formats
@@ -339,7 +339,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Save:
+class LoggedSave:
     """A checkpoint save, told by one line or by several."""
 
     step: Optional[int]
@@ -435,7 +435,7 @@ class PhaseMark:
 
 
 @dataclass(frozen=True)
-class Gap:
+class LogGap:
     """The longest silence between lines that print a time."""
 
     seconds: float
@@ -457,12 +457,12 @@ class WorkerLogs:
     last_step_time: Optional[float] = None
     head_file: Optional[str] = None
     seconds_sum: Optional[float] = None  # of `last_step_file`, duplicates counted once
-    steps: Optional[Steps] = None  # of `last_step_file`
+    steps: Optional[LoggedSteps] = None  # of `last_step_file`
     restores: tuple[Restore, ...] = ()
     per_host: Mapping[str, int] = field(default_factory=dict)  # host -> last step
     matches: tuple[Match, ...] = ()  # by file and line; `host` is the directory's name
     tracebacks: tuple[Traceback, ...] = ()
-    saves: tuple[Save, ...] = ()
+    saves: tuple[LoggedSave, ...] = ()
     phases: tuple[PhaseMark, ...] = ()
 
 
@@ -475,8 +475,8 @@ class JobFacts:
     header: Header
     stages: tuple[StageEvent, ...]
     summary: Optional[Summary]
-    steps: Optional[Steps]
-    saves: tuple[Save, ...]  # the first 64 and the last 192 by line
+    steps: Optional[LoggedSteps]
+    saves: tuple[LoggedSave, ...]  # the first 64 and the last 192 by line
     saves_total: int
     restores: tuple[Restore, ...]
     matches: tuple[Match, ...]  # by file and line
@@ -495,7 +495,7 @@ class JobFacts:
     first_time: Optional[float]
     last_time: Optional[float]
     last_time_line: Optional[int]
-    gap: Optional[Gap]
+    gap: Optional[LogGap]
     clock_jumps: int  # times that run backwards by more than a minute
     head: tuple[str, ...]  # verbatim first lines, at most 80
     tail: tuple[str, ...]  # verbatim last lines, at most 200

@@ -39,7 +39,7 @@ _LISTED = 8
 
 
 @dataclass
-class _Found:
+class _FoundLogs:
     """A job on the way to being resolved."""
 
     asked: str
@@ -123,7 +123,7 @@ def _is_empty(path: Path) -> bool:
         return next(iter(entries), None) is None
 
 
-def _identify(found: _Found, stem: str) -> None:
+def _identify(found: _FoundLogs, stem: str) -> None:
     attempt = _ATTEMPT.match(stem)
     if attempt:
         found.job_id, found.name = attempt["id"], attempt["name"]
@@ -131,8 +131,8 @@ def _identify(found: _Found, stem: str) -> None:
         found.job_id, found.name = matched[1], matched[2]
 
 
-def _directory(asked: str, path: Path) -> _Found:
-    found = _Found(asked, job_dir=path)
+def _directory(asked: str, path: Path) -> _FoundLogs:
+    found = _FoundLogs(asked, job_dir=path)
     stem = path.resolve().name
     _identify(found, stem)
     log = _log_of(path, found.notes)
@@ -159,7 +159,7 @@ def _directory(asked: str, path: Path) -> _Found:
     return _among(found, live, path)
 
 
-def _among(found: _Found, live: Sequence[Path], path: Path) -> _Found:
+def _among(found: _FoundLogs, live: Sequence[Path], path: Path) -> _FoundLogs:
     """One log of several in a directory that is not a job directory."""
     if len(live) == 1:
         found.logs = _pieces(live[0])
@@ -273,8 +273,8 @@ def _pieces(log: Path) -> list[str]:
     return [str(log.parent / name) for _, _, name in sorted(pieces)] + [str(log)]
 
 
-def _file(asked: str, path: Path) -> _Found:
-    found = _Found(asked)
+def _file(asked: str, path: Path) -> _FoundLogs:
+    found = _FoundLogs(asked)
     if path.is_symlink() and not path.exists():
         raise CannotRun(f"{path} is a broken link: it names {os.readlink(path)}")
     if path.name == "log" and path.is_symlink() and (path.parent / "log").exists():
@@ -292,7 +292,7 @@ def _file(asked: str, path: Path) -> _Found:
     return found
 
 
-def _by_id(asked: str, outputs: Path) -> _Found:
+def _by_id(asked: str, outputs: Path) -> _FoundLogs:
     """A job id below `outputs`, or an attempt of it, `1778(1)` or `1778_1`."""
     wanted, index = asked, None
     if one := _ATTEMPT_ID.match(asked):
@@ -313,7 +313,7 @@ def _by_id(asked: str, outputs: Path) -> _Found:
         elif stem and name.startswith(f"{wanted}-"):
             stems.setdefault(_TAGGED.sub("", stem), path)
     if attempts and not stems:
-        return _attempts(_Found(asked), attempts, index)
+        return _attempts(_FoundLogs(asked), attempts, index)
     if not stems:
         raise CannotRun(f"{asked}: no such job below {outputs}, and no such file")
     if len(stems) > 1 or attempts:
@@ -323,7 +323,7 @@ def _by_id(asked: str, outputs: Path) -> _Found:
     return _directory(asked, path) if path.is_dir() else _file(asked, path)
 
 
-def _attempts(found: _Found, paths: Sequence[Path], index: Optional[int] = None) -> _Found:
+def _attempts(found: _FoundLogs, paths: Sequence[Path], index: Optional[int] = None) -> _FoundLogs:
     """Several logs of one job id, ordered by the time in their names."""
     ordered = sorted(paths, key=_attempt_time)
     ids = {_ATTEMPT.match(_stem(p.name))["id"] for p in ordered}  # type: ignore[index]
@@ -344,7 +344,7 @@ def _attempt_time(path: Path) -> tuple[str, str]:
     return (found["date"], found["time"]) if found else ("", "")
 
 
-def _resolved(found: _Found) -> Resolved:
+def _resolved(found: _FoundLogs) -> Resolved:
     job_dir = found.job_dir
     workers: list[str] = []
     hosts: list[str] = []

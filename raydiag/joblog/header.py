@@ -18,8 +18,8 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.joblog.facts import Header, Line
-from raydiag.joblog.view import View
+from raydiag.joblog.facts import Header, JobLogLine
+from raydiag.joblog.line_context import LineContext
 
 _KEYS = {
     "JOB_ID": "job_id",
@@ -148,7 +148,7 @@ class HeaderTally:
     ray: bool = False
     others: list[str] = field(default_factory=list)  # further job ids
 
-    def take(self, line: Line, view: View) -> None:
+    def take(self, line: JobLogLine, view: LineContext) -> None:
         text = line.text
         if found := _KEY.match(text):
             self._key(found[1], found[2].strip(), line.number)
@@ -181,7 +181,7 @@ class HeaderTally:
         elif name == "job_id" and value not in (self.values[name], *self.others):
             self.others = [*self.others, value][:8]
 
-    def _stages(self, line: Line, view: View) -> None:
+    def _stages(self, line: JobLogLine, view: LineContext) -> None:
         for _, text in view.writers_below(64, line.prefix):
             found = _STAGE.match(text)
             if not found:

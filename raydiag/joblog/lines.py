@@ -34,7 +34,7 @@ _MAGIC = {
 
 
 @dataclass(frozen=True)
-class Window:
+class TextWindow:
     """A stretch of a log: lines between `begin` and `end`, and what is in sight around them."""
 
     data: bytes
@@ -204,7 +204,7 @@ def _reason(error: Exception) -> str:
 
 def windows(
     source: Source, start: int = 0, line: int = 1, chunk: int = CHUNK_BYTES, behind: bytes = b""
-) -> Iterator[Window]:
+) -> Iterator[TextWindow]:
     """The log in windows that end where a line does; the last may be empty.
 
     Nothing but the middle of an overlong line lies between one window and the next.
@@ -220,7 +220,7 @@ def windows(
         data += more
         end = _cut(data, begin, len(data) - AHEAD_BYTES)
         if end > begin:
-            window = Window(data, begin, end, offset, line)
+            window = TextWindow(data, begin, end, offset, line)
             goes_on = data[end - 1] not in b"\r\n"
             if looked_at < LOOKED_AT_BYTES or not goes_on or _ends(data, end):
                 yield window
@@ -228,7 +228,7 @@ def windows(
             line = window.line_at(end)
             drop = max(0, end - BEHIND_BYTES)
             data, begin, offset = data[drop:], end - drop, offset + drop
-    yield Window(data, begin, len(data), offset, line, last=True)
+    yield TextWindow(data, begin, len(data), offset, line, last=True)
 
 
 def _ends(data: bytes, begin: int) -> bool:

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
-from raydiag.joblog.facts import Classify, Line, Match, MatchCount, Traceback
-from raydiag.joblog.view import View
+from raydiag.joblog.facts import Classify, JobLogLine, Match, MatchCount, Traceback
+from raydiag.joblog.line_context import LineContext
 
 ANCHORS = (b"Traceback (most recent call last)",)
 OPENING = "Traceback (most recent call last)"
@@ -54,8 +54,8 @@ class MatchTally:
 
     def take(
         self,
-        line: Line,
-        view: View,
+        line: JobLogLine,
+        view: LineContext,
         classify: Classify,
         last_step: Optional[int],
     ) -> None:
@@ -110,7 +110,7 @@ class MatchTally:
             else:
                 self.newest[key] = match
 
-    def _traceback(self, line: Line, view: View) -> Optional[Traceback]:
+    def _traceback(self, line: JobLogLine, view: LineContext) -> Optional[Traceback]:
         self.tracebacks_total += 1
         if self.tracebacks_total > EXAMINED:
             return None
@@ -134,7 +134,7 @@ class MatchTally:
         }
 
 
-def _dead_actor(line: Line, view: View) -> dict[str, str]:
+def _dead_actor(line: JobLogLine, view: LineContext) -> dict[str, str]:
     """Process and address of the actor whose death the lines below describe."""
     if "Actor" not in line.text:
         return {}
@@ -148,13 +148,13 @@ def _dead_actor(line: Line, view: View) -> dict[str, str]:
     return {key: told[key] for key in ("pid", "ip") if key in told}
 
 
-def _with_context(match: Match, view: View) -> Match:
+def _with_context(match: Match, view: LineContext) -> Match:
     before = tuple(text[:CONTEXT_CHARS] for text in view.above(CONTEXT_BEFORE))
     after = tuple(text[:CONTEXT_CHARS] for _, text in view.below(CONTEXT_AFTER))
     return replace(match, before=before, after=after)
 
 
-def read_traceback(line: Line, view: View) -> Traceback:
+def read_traceback(line: JobLogLine, view: LineContext) -> Traceback:
     """The traceback that opens on this line, by the lines of the same writer below it."""
     header = line.text[: line.text.index(OPENING)]
     lead: Optional[str] = None

@@ -7,19 +7,21 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from raydiag.errors import ReadError
-from raydiag.joblog import exits, header, matches, saves, stages, starts, step_formats
+from raydiag.joblog import exits, header, matches, saves, stages, startup, step_formats
 from raydiag.joblog.clock import REACH, Clock, Stamp, Timeline, has_time
 from raydiag.joblog.exits import ExitTally
-from raydiag.joblog.facts import Classify, Line, LogFile, Selector
+from raydiag.joblog.facts import Classify, JobLogLine, LogFile, Selector
+from raydiag.joblog.fast_step_lines import ShortWay
 from raydiag.joblog.header import HeaderTally, expand
-from raydiag.joblog.interests import Interest, Interests
+from raydiag.joblog.line_context import LineContext, decode
+from raydiag.joblog.line_shapes import Interest, Interests
 from raydiag.joblog.lines import (
     AHEAD_BYTES,
     BEHIND_BYTES,
     CHUNK_BYTES,
     Opened,
     Source,
-    Window,
+    TextWindow,
     binary,
     open_log,
     windows,
@@ -27,13 +29,11 @@ from raydiag.joblog.lines import (
 from raydiag.joblog.matches import MatchTally
 from raydiag.joblog.prefixes import of_rank, on_host, plain, split
 from raydiag.joblog.saves import SavePattern, SaveTally
-from raydiag.joblog.short_way import ShortWay
 from raydiag.joblog.stages import StageTally
-from raydiag.joblog.starts import StartTally
-from raydiag.joblog.state import Mark, State, digests, restored
+from raydiag.joblog.startup import StartTally
+from raydiag.joblog.state import Mark, PassState, digests, restored
 from raydiag.joblog.state import plain as as_json
 from raydiag.joblog.steps import StepTally
-from raydiag.joblog.view import View, decode
 from raydiag.model import Unread
 
 ANCHORS: tuple[bytes, ...] = tuple(
@@ -43,7 +43,7 @@ ANCHORS: tuple[bytes, ...] = tuple(
         + stages.ANCHORS
         + exits.ANCHORS
         + saves.ANCHORS
-        + starts.ANCHORS
+        + startup.ANCHORS
         + matches.ANCHORS
     )
 )
@@ -59,7 +59,7 @@ def _strings(anchors: Sequence[bytes]) -> tuple[str, ...]:
 
 
 _HEADER, _STAGES, _EXITS = (_strings(part.ANCHORS) for part in (header, stages, exits))
-_STARTS = _strings(starts.ANCHORS)
+_STARTS = _strings(startup.ANCHORS)
 
 
 def _holds(text: str, anchors: tuple[str, ...]) -> bool:
@@ -108,7 +108,7 @@ class Pass:
     complete: bool = True
     resumed_at: int = 0
 
-    def read(self, path: str, role: str, state: Optional[State] = None) -> bool:
+    def read(self, path: str, role: str, state: Optional[PassState] = None) -> bool:
         """Reads one file. False, and a line in `unread`, where it cannot be opened."""
         try:
             opened = open_log(path)
@@ -154,7 +154,7 @@ class Pass:
             self.unread.append(Unread(path, ReadError.status, source.trouble))
         return True
 
-    def _resumed(self, opened: Opened, state: Optional[State]) -> Optional[Mark]:
+    def _resumed(self, opened: Opened, state: Optional[PassState]) -> Optional[Mark]:
         """The mark to go on from, its tallies loaded; None for reading from the start."""
         if state is None or opened.kind != "plain":
             return None
@@ -167,7 +167,7 @@ class Pass:
             return None
         return mark
 
-    def _remember(self, opened: Opened, window: Window, state: Optional[State]) -> None:
+    def _remember(self, opened: Opened, window: TextWindow, state: Optional[PassState]) -> None:
         """Before the last window: what is in it may still change as the log grows."""
         if state is None or opened.kind != "plain":
             return
@@ -180,7 +180,7 @@ class Pass:
         mark = Mark(offset, window.line, opened.inode, first, edge, as_json(self.learnt))
         state.marks[opened.path] = mark
 
-    def _window(self, window: Window) -> None:
+    def _window(self, window: TextWindow) -> None:
         if window.offset + window.begin == 0:
             self._start(window)
         data, offset, learnt = window.data, window.offset, self.learnt
@@ -211,7 +211,7 @@ class Pass:
                 at = floor
         self._probe(window, window.offset + window.end)
 
-    def _segment(self, window: Window, start: int, end: int, number: int) -> None:
+    def _segment(self, window: TextWindow, start: int, end: int, number: int) -> None:
         """One candidate line."""
         learnt = self.learnt
         raw = window.data[start:end]
@@ -226,7 +226,7 @@ class Pass:
         if self.host is not None and prefix.host is None:
             prefix = on_host(prefix, self.host)
         time = stamp.time if stamp else None
-        line = Line(
+        line = JobLogLine(
             self._path,
             number,
             text,
@@ -246,9 +246,9 @@ class Pass:
             if stamp is None:
                 self._short.learn(line, raw)
             return
-        self._others(line, View(window, start, end, number, self._node_names), interest)
+        self._others(line, LineContext(window, start, end, number, self._node_names), interest)
 
-    def _others(self, line: Line, view: View, interest: Interest) -> None:
+    def _others(self, line: JobLogLine, view: LineContext, interest: Interest) -> None:
         learnt, text = self.learnt, line.text
         if interest.header and _holds(text, _HEADER):
             learnt.header.take(line, view)
@@ -259,7 +259,7 @@ class Pass:
             learnt.exits.take(line, view)
         if interest.saves:
             learnt.saves.take(line, self.patterns)
-        if interest.starts and _holds(text, _STARTS):
+        if interest.startup and _holds(text, _STARTS):
             learnt.starts.take(line)
         learnt.matches.take(line, view, self.classify, learnt.steps.newest)
 
@@ -274,7 +274,7 @@ class Pass:
             self._node_names = frozenset(expand(nodelist))
             self._short.forget()
 
-    def _probe(self, window: Window, until: int) -> None:
+    def _probe(self, window: TextWindow, until: int) -> None:
         """Sees a time every so often up to `until`, an offset in the log, by candidates or not."""
         learnt, data = self.learnt, window.data
         while learnt.probe_at < until:
@@ -289,12 +289,12 @@ class Pass:
             if found >= 0 and window.offset + found > learnt.seen_to:
                 self._look(window, found)
 
-    def _look(self, window: Window, start: int) -> None:
+    def _look(self, window: TextWindow, start: int) -> None:
         stamp = self._clock.stamp(_head(window.data, start))
         if stamp:
             self._see(window, start, window.line_at(start), stamp)
 
-    def _see(self, window: Window, start: int, number: int, stamp: Stamp) -> None:
+    def _see(self, window: TextWindow, start: int, number: int, stamp: Stamp) -> None:
         """The time of one line, and of all above it where the longest silence may lie."""
         learnt, data = self.learnt, window.data
         if learnt.timeline.may_hide(stamp):
@@ -306,7 +306,7 @@ class Pass:
         learnt.steps.see_time(stamp.time)
         learnt.seen_to = window.offset + start
 
-    def _start(self, window: Window) -> None:
+    def _start(self, window: TextWindow) -> None:
         data = window.data
         if binary(data):
             self.learnt.binary = True
@@ -318,7 +318,7 @@ class Pass:
             lines.pop()
         self.learnt.head = [decode(line.rstrip(b"\r"))[:EDGE_CHARS] for line in lines]
 
-    def _finish(self, window: Window) -> int:
+    def _finish(self, window: TextWindow) -> int:
         """Tail and number of lines; the last 128 KiB are always in sight here."""
         data = window.data
         self.complete = not data or data.endswith(b"\n")
@@ -333,7 +333,7 @@ class Pass:
         self.tail_first_line = total - len(lines) + 1 if lines else 0
         return total
 
-    def _close(self, window: Window) -> None:
+    def _close(self, window: TextWindow) -> None:
         """The times of the log's last lines."""
         data = window.data
         floor = max(self.learnt.seen_to + 1 - window.offset, len(data) - AHEAD_BYTES)

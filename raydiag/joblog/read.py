@@ -10,23 +10,23 @@ from typing import Optional
 from raydiag.errors import CannotRun
 from raydiag.joblog.facts import (
     Classify,
-    Gap,
     JobFacts,
     LogFile,
+    LogGap,
+    LoggedSave,
+    LoggedSteps,
     MakeSelector,
     Match,
     PhaseMark,
     Resolved,
     Restore,
-    Save,
-    Steps,
     Traceback,
     WorkerLogs,
 )
 from raydiag.joblog.header import expand
 from raydiag.joblog.passes import ANCHORS, Pass
 from raydiag.joblog.saves import SavePattern
-from raydiag.joblog.state import State
+from raydiag.joblog.state import PassState
 from raydiag.model import Unread
 
 __all__ = ["ANCHORS", "read"]
@@ -39,7 +39,7 @@ def read(
     make_selector: MakeSelector,
     classify: Classify,
     *,
-    state: Optional[State] = None,
+    state: Optional[PassState] = None,
     save_patterns: Sequence[SavePattern] = (),
     workers: bool = True,
     chunk: Optional[int] = None,
@@ -49,7 +49,7 @@ def read(
     Raises CannotRun when the job has logs and none of them can be read.
     """
     anchors = (*ANCHORS, *(pattern.anchor.encode() for pattern in save_patterns))
-    reader = _Reader(make_selector, anchors, classify, state, tuple(save_patterns), chunk)
+    reader = _JobLogReader(make_selector, anchors, classify, state, tuple(save_patterns), chunk)
     main = reader.log(resolved.logs, "main")
     if resolved.logs and not main.files:
         reasons = "; ".join(f"{item.source} {item.reason}" for item in main.unread)
@@ -63,7 +63,7 @@ def read(
     return _with_ranks(facts, [one for _, one in ranks])
 
 
-class _Reader:
+class _JobLogReader:
     """What every pass of one call shares."""
 
     def __init__(
@@ -71,7 +71,7 @@ class _Reader:
         make_selector: MakeSelector,
         anchors: Sequence[bytes],
         classify: Classify,
-        state: Optional[State],
+        state: Optional[PassState],
         patterns: Sequence[SavePattern],
         chunk: Optional[int],
     ) -> None:
@@ -108,10 +108,10 @@ class _Reader:
         """The workers' own logs, the head node's first; the one that came furthest is kept."""
         paths = sorted(resolved.worker_logs, key=lambda path: _host(path) != head)
         files: list[LogFile] = []
-        best: Optional[Steps] = None
+        best: Optional[LoggedSteps] = None
         matches: list[Match] = []
         tracebacks: list[Traceback] = []
-        saves: list[Save] = []
+        saves: list[LoggedSave] = []
         phases: list[PhaseMark] = []
         restores: list[Restore] = []
         per_host: dict[str, int] = {}
@@ -151,7 +151,7 @@ class _Reader:
         )
 
 
-def _attempt(reader: _Reader, resolved: Resolved, logs: tuple[str, ...]) -> JobFacts:
+def _attempt(reader: _JobLogReader, resolved: Resolved, logs: tuple[str, ...]) -> JobFacts:
     one = reader.log(logs, "attempt")
     alone = replace(resolved, logs=logs, attempts=(), rank_logs=(), worker_logs=(), notes=())
     return _facts(alone, one, WorkerLogs(), (), tuple(one.unread))
@@ -203,7 +203,7 @@ def _facts(
         first_time=timeline.first,
         last_time=timeline.last,
         last_time_line=timeline.last_line or None,
-        gap=Gap(gap.seconds, gap.start, gap.end, gap.line, last) if gap else None,
+        gap=LogGap(gap.seconds, gap.start, gap.end, gap.line, last) if gap else None,
         clock_jumps=timeline.jumps,
         head=tuple(learnt.head),
         tail=tuple(main.tail),
@@ -258,7 +258,7 @@ def _with_ranks(facts: JobFacts, ranks: Sequence[Pass]) -> JobFacts:
     )
 
 
-def _joined(steps: Optional[Steps], other: Optional[Steps]) -> Optional[Steps]:
+def _joined(steps: Optional[LoggedSteps], other: Optional[LoggedSteps]) -> Optional[LoggedSteps]:
     if steps is None or other is None:
         return steps or other
     writers = (*steps.writers, *other.writers)
@@ -293,7 +293,7 @@ def _on_hosts(matches: Sequence[Match], hosts: Mapping[int, str]) -> list[Match]
     ]
 
 
-def _placed(steps: Optional[Steps], hosts: Mapping[int, str]) -> Optional[Steps]:
+def _placed(steps: Optional[LoggedSteps], hosts: Mapping[int, str]) -> Optional[LoggedSteps]:
     if steps is None:
         return None
     writers = tuple(

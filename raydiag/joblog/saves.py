@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.joblog.facts import Line, Restore, Save
+from raydiag.joblog.facts import JobLogLine, LoggedSave, Restore
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ FIRST, LAST = 64, 192
 class SaveTally:
     """The first and the last saves of one file. `extra` are patterns of this site."""
 
-    saves: list[Save] = field(default_factory=list)
+    saves: list[LoggedSave] = field(default_factory=list)
     total: int = 0
     restores: list[Restore] = field(default_factory=list)
 
-    def take(self, line: Line, extra: Sequence[SavePattern] = ()) -> None:
+    def take(self, line: JobLogLine, extra: Sequence[SavePattern] = ()) -> None:
         text = line.text
         for row in (*PATTERNS, *extra):
             if row.anchor in text and (found := row.pattern.search(text)):
@@ -91,14 +91,14 @@ class SaveTally:
                 self._restore(found, line)
                 return
 
-    def _add(self, row: SavePattern, found: re.Match[str], line: Line) -> None:
+    def _add(self, row: SavePattern, found: re.Match[str], line: JobLogLine) -> None:
         groups = found.groupdict()
         step, seconds = groups.get("step"), groups.get("seconds")
         self.total += 1
         if len(self.saves) >= FIRST + LAST:
             del self.saves[FIRST]
         self.saves.append(
-            Save(
+            LoggedSave(
                 step=int(step) if step else None,
                 event=row.event,
                 seconds=float(seconds) if seconds else None,
@@ -112,7 +112,7 @@ class SaveTally:
             )
         )
 
-    def _restore(self, found: re.Match[str], line: Line) -> None:
+    def _restore(self, found: re.Match[str], line: JobLogLine) -> None:
         step: Optional[str] = found.groupdict().get("step")
         if len(self.restores) < FIRST:
             self.restores.append(

@@ -15,8 +15,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.joblog.facts import Line, StageEvent, Summary
-from raydiag.joblog.view import View
+from raydiag.joblog.facts import JobLogLine, StageEvent, Summary
+from raydiag.joblog.line_context import LineContext
 
 ANCHORS = (b"== ", b"JOB SUMMARY")
 EVENTS, SUMMARIES = 256, 4096
@@ -45,7 +45,7 @@ class StageTally:
     summary: Optional[Summary] = None
     summaries: int = 0
 
-    def take(self, line: Line, view: View) -> None:
+    def take(self, line: JobLogLine, view: LineContext) -> None:
         text = line.text
         if _SUMMARY.match(text):
             self.summaries += 1
@@ -57,7 +57,7 @@ class StageTally:
             self.events.append(_event(found, line))
 
 
-def _event(found: re.Match[str], line: Line) -> StageEvent:
+def _event(found: re.Match[str], line: JobLogLine) -> StageEvent:
     event = (found.groupdict().get("event") or "BEGIN").lower()
     inside = found["inside"] or ""
     seconds = [float(number) for number in _SECONDS.findall(inside)]
@@ -80,7 +80,7 @@ def _event(found: re.Match[str], line: Line) -> StageEvent:
     )
 
 
-def _summary(line: Line, view: View, count: int) -> Summary:
+def _summary(line: JobLogLine, view: LineContext, count: int) -> Summary:
     fields: dict[str, tuple[int, str]] = {}
     for number, text in view.writers_below(_BLOCK_LINES, line.prefix):
         if _SUMMARY.match(text):

@@ -33,7 +33,7 @@ class Mark:
 
 
 @dataclass
-class State:
+class PassState:
     """Marks by path, and which signatures they were made with."""
 
     fingerprint: str = ""
@@ -44,7 +44,7 @@ class State:
         return json.dumps({"version": VERSION, "fingerprint": self.fingerprint, "marks": marks})
 
     @classmethod
-    def loads(cls, text: str, fingerprint: str) -> State:
+    def loads(cls, text: str, fingerprint: str) -> PassState:
         """Empty unless the text is a state of this version and fingerprint."""
         try:
             document = json.loads(text)

@@ -16,7 +16,7 @@ NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|NaN|NAN|inf|Inf|INF
 
 
 @dataclass(frozen=True)
-class StepFormat:
+class JobStepFormat:
     """One form of step line."""
 
     id: str
@@ -49,8 +49,8 @@ _COUNT = (
     r"\[(?:\d+ days?, )?[\d:]+<[^,\]]{0,24},\s*(?P<rate>[\d.]+)?\??(?P<unit>s/it|it/s)?"
 )
 
-FORMATS: tuple[StepFormat, ...] = (
-    StepFormat(  # MaxText, max_logging.log in metric_logger.py
+FORMATS: tuple[JobStepFormat, ...] = (
+    JobStepFormat(  # MaxText, max_logging.log in metric_logger.py
         "maxtext",
         "maxtext",
         (b"completed step:",),
@@ -67,7 +67,7 @@ FORMATS: tuple[StepFormat, ...] = (
             rb"loss: (\d+\.\d+|nan)"
         ),
     ),
-    StepFormat(  # Megatron-LM and Megatron-DeepSpeed, training_log in training.py
+    JobStepFormat(  # Megatron-LM and Megatron-DeepSpeed, training_log in training.py
         "megatron",
         "megatron",
         (b"elapsed time per iteration (",),
@@ -79,7 +79,7 @@ FORMATS: tuple[StepFormat, ...] = (
         tokens=r"tokens[-/ ]per[-/ ]sec(?:ond)?(?:[-/ ]per[-/ ]gpu)?[^:|]{0,24}: ",
         unit="tokens/s",
     ),
-    StepFormat(  # NeMo 2, its own progress printer
+    JobStepFormat(  # NeMo 2, its own progress printer
         "nemo",
         "nemo",
         (b"reduced_train_loss",),
@@ -90,7 +90,7 @@ FORMATS: tuple[StepFormat, ...] = (
         loss=r"\breduced_train_loss[:=]\s*",
         shape=re.compile(rb"global_step[:=]"),
     ),
-    StepFormat(  # DeepSpeed PipelineEngine
+    JobStepFormat(  # DeepSpeed PipelineEngine
         "deepspeed-pipe",
         "deepspeed",
         (b"iter time (s):",),
@@ -99,13 +99,13 @@ FORMATS: tuple[StepFormat, ...] = (
         tokens=r"samples/sec: ",
         unit="samples/s",
     ),
-    StepFormat(  # DeepSpeed engine, _report_progress
+    JobStepFormat(  # DeepSpeed engine, _report_progress
         "deepspeed",
         "deepspeed",
         (b", skipped=",),
         re.compile(r"\bstep=(?P<step>\d+), skipped="),
     ),
-    StepFormat(  # TorchTitan, metrics.py; colour codes stand between the words
+    JobStepFormat(  # TorchTitan, metrics.py; colour codes stand between the words
         "torchtitan",
         "torchtitan",
         (b"tps: ", b"wps: "),
@@ -115,7 +115,7 @@ FORMATS: tuple[StepFormat, ...] = (
         tokens=r"\b[tw]ps: ",
         unit="tokens/s/device",
     ),
-    StepFormat(  # TorchSpec, controller/loop.py
+    JobStepFormat(  # TorchSpec, controller/loop.py
         "torchspec",
         "torchspec",
         (b"Training:",),
@@ -125,7 +125,7 @@ FORMATS: tuple[StepFormat, ...] = (
         unit="samples/s",
         whole=False,
     ),
-    StepFormat(  # nanoGPT, train.py
+    JobStepFormat(  # nanoGPT, train.py
         "nanogpt",
         "nanogpt",
         (b"ms, mfu",),
@@ -136,7 +136,7 @@ FORMATS: tuple[StepFormat, ...] = (
         scale=0.001,
         loss=r"\bloss ",
     ),
-    StepFormat(  # modded-nanogpt
+    JobStepFormat(  # modded-nanogpt
         "modded-nanogpt",
         "nanogpt",
         (b"step_avg:",),
@@ -145,7 +145,7 @@ FORMATS: tuple[StepFormat, ...] = (
         scale=0.001,
         loss=r"\btrain_loss:",
     ),
-    StepFormat(  # llm.c, main.log
+    JobStepFormat(  # llm.c, main.log
         "llm.c",
         "llm.c",
         (b" trl:",),
@@ -154,7 +154,7 @@ FORMATS: tuple[StepFormat, ...] = (
         counts_done=False,
         loss=r"\btrl:",
     ),
-    StepFormat(  # build-nanogpt and llm.c on the terminal
+    JobStepFormat(  # build-nanogpt and llm.c on the terminal
         "nanogpt-bar",
         "nanogpt",
         (b"tok/s",),
@@ -167,13 +167,13 @@ FORMATS: tuple[StepFormat, ...] = (
         tokens=r"\btok/sec: ",
         unit="tokens/s",
     ),
-    StepFormat(  # Composer and LLM Foundry console logger
+    JobStepFormat(  # Composer and LLM Foundry console logger
         "composer",
         "composer",
         (b"[batch=",),
         re.compile(r"\[batch=(?P<step>\d+)/(?P<total>\d+)\]"),
     ),
-    StepFormat(  # fairseq and metaseq, json log format
+    JobStepFormat(  # fairseq and metaseq, json log format
         "fairseq",
         "fairseq",
         (b'"num_updates":', b"num_updates="),
@@ -182,7 +182,7 @@ FORMATS: tuple[StepFormat, ...] = (
         tokens=r"\bwps\"?[:=] ?\"?",
         unit="tokens/s",
     ),
-    StepFormat(  # Lightning and tqdm: the name in front says what the bar counts
+    JobStepFormat(  # Lightning and tqdm: the name in front says what the bar counts
         "bar",
         "",
         (b"it/s", b"s/it"),
@@ -191,7 +191,7 @@ FORMATS: tuple[StepFormat, ...] = (
         regular=False,
         whole=False,
     ),
-    StepFormat(  # home-made loops: "step 120/1000 loss 2.31", "Iteration: 7, Loss = 0.3"
+    JobStepFormat(  # home-made loops: "step 120/1000 loss 2.31", "Iteration: 7, Loss = 0.3"
         "generic",
         "",
         (b"loss", b"Loss", b"LOSS"),

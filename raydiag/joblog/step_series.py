@@ -18,7 +18,7 @@ _STATES = {state: state.encode() for state in "nfai"}
 
 
 @dataclass
-class Series:
+class StepColumns:
     """Columns that grow with the run until they are thinned in the middle."""
 
     columns: dict[str, array[float]] = field(
@@ -75,7 +75,7 @@ class Series:
 
 
 @dataclass
-class Run:
+class StepColumnsRun:
     first_step: int
     last_step: int
     first_line: int

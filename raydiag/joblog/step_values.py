@@ -7,14 +7,14 @@ import re
 from functools import lru_cache
 from typing import Optional
 
-from raydiag.joblog.step_formats import NUMBER, StepFormat
+from raydiag.joblog.step_formats import NUMBER, JobStepFormat
 
 # Total, seconds, loss, state of the loss, TFLOP/s, tokens/s; NaN where a line does not have it.
 # States: n no loss on the line; f finite; a nan; i infinite.
 StepValues = tuple[Optional[int], float, float, str, float, float]
 
 
-def searched(form: StepFormat, found: re.Match[str], text: str) -> StepValues:
+def searched(form: JobStepFormat, found: re.Match[str], text: str) -> StepValues:
     """By the patterns of the form, behind the step where a line may say something else too."""
     start = 0 if form.whole else found.start()
     groups = found.groupdict()
@@ -33,7 +33,7 @@ def searched(form: StepFormat, found: re.Match[str], text: str) -> StepValues:
     )
 
 
-def read_at_once(form: StepFormat, data: bytes, start: int, end: int) -> Optional[StepValues]:
+def read_at_once(form: JobStepFormat, data: bytes, start: int, end: int) -> Optional[StepValues]:
     """The values of `data[start:end]` where it has the form's usual layout from end to end.
 
     The same as `searched` finds, given that no field stands before `start`.
@@ -47,7 +47,7 @@ def read_at_once(form: StepFormat, data: bytes, start: int, end: int) -> Optiona
     return None, float(seconds), value, state, float(tflops), float(tokens)
 
 
-def has_field(form: StepFormat, text: str) -> bool:
+def has_field(form: JobStepFormat, text: str) -> bool:
     """Whether a search for the form's fields finds one of them in `text`."""
     patterns = (form.seconds, form.loss, form.tflops, form.tokens)
     return any(pattern and _field(pattern).search(text) for pattern in patterns)

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.joblog.facts import Line, Prefix, Steps, WriterProgress
+from raydiag.joblog.facts import JobLogLine, LoggedSteps, Prefix, WriterProgress
 from raydiag.joblog.step_formats import (
     FORMATS,
     HF_LOSS,
     TRAINING_BAR,
-    StepFormat,
+    JobStepFormat,
 )
-from raydiag.joblog.step_series import Run, Series
+from raydiag.joblog.step_series import StepColumns, StepColumnsRun
 from raydiag.joblog.step_values import StepValues, searched
 
 RUNS = 64
@@ -44,14 +44,14 @@ class Writer:
 
 
 @dataclass
-class Progress:
+class StepProgress:
     """Step lines of one form (of bars: and one length) in one file."""
 
     format: str
     total: Optional[int] = None
     reference: str = ""
-    series: Series = field(default_factory=Series)
-    runs: list[Run] = field(default_factory=list)
+    series: StepColumns = field(default_factory=StepColumns)
+    runs: list[StepColumnsRun] = field(default_factory=list)
     runs_total: int = 0
     writers: dict[str, Writer] = field(default_factory=dict)
     writers_total: int = 0
@@ -97,7 +97,7 @@ class Progress:
         return step < self.runs[-1].last_step - _LAG
 
     def _open(self, step: int, where: str, number: int, time: Optional[float]) -> None:
-        self.runs.append(Run(step, step, number, number, time, time))
+        self.runs.append(StepColumnsRun(step, step, number, number, time, time))
         self.runs_total += 1
         if len(self.runs) > RUNS:
             del self.runs[0]
@@ -140,7 +140,7 @@ class Progress:
         run.file = self.file = file
         self.near_time, self.next_time = near_time, None
 
-    def told(self, framework: str, regular: bool) -> Steps:
+    def told(self, framework: str, regular: bool) -> LoggedSteps:
         form = _FORMATS[self.format]
         run = self.runs[-1]
         writers = [
@@ -150,7 +150,7 @@ class Progress:
             )
             for where, w in self.writers.items()
         ]  # fmt: skip
-        return Steps(
+        return LoggedSteps(
             format=self.format,
             framework=framework,
             zero_based=form.zero_based or (self.format == "generic" and self._from_zero()),
@@ -185,12 +185,12 @@ def _writer_order(writer: WriterProgress) -> tuple[int, int, str]:
 class StepTally:
     """All step lines of one file."""
 
-    progresses: dict[str, Progress] = field(default_factory=dict)
+    progresses: dict[str, StepProgress] = field(default_factory=dict)
     hf_losses: int = 0
     seen: int = 0
     newest: Optional[int] = None
 
-    def take(self, line: Line, forms: Sequence[StepFormat] = FORMATS) -> bool:
+    def take(self, line: JobLogLine, forms: Sequence[JobStepFormat] = FORMATS) -> bool:
         """Whether it is a step line and nothing else; a bar may have an error glued to it.
 
         `forms`: those that it may be of.
@@ -207,7 +207,7 @@ class StepTally:
             self._hugging_face(text)
         return False
 
-    def _step(self, form: StepFormat, found: re.Match[str], line: Line) -> bool:
+    def _step(self, form: JobStepFormat, found: re.Match[str], line: JobLogLine) -> bool:
         if len(found["step"]) > 15:
             return False
         step = int(found["step"])
@@ -225,7 +225,7 @@ class StepTally:
         if progress is None:
             if len(self.progresses) >= PROGRESSES:
                 return True
-            progress = self.progresses[key] = Progress(form.id, named=named)
+            progress = self.progresses[key] = StepProgress(form.id, named=named)
             if form.id == "bar" and "epochs" not in key:
                 progress.total = total
         if progress.counts(step, line.prefix, line.prefix.where, line.number, line.time):
@@ -238,7 +238,7 @@ class StepTally:
 
     def leads(
         self,
-        form: StepFormat,
+        form: JobStepFormat,
         step: int,
         values: StepValues,
         prefix: Prefix,
@@ -297,12 +297,12 @@ class StepTally:
             if progress.next_time is None:
                 progress.next_time = time
 
-    def _bar(self) -> Optional[Progress]:
+    def _bar(self) -> Optional[StepProgress]:
         """The likeliest bar of training: one that says so, else the longest that moves."""
         bars = [p for p in self.progresses.values() if p.format == "bar" and p.runs]
         return max(bars, key=lambda p: (p.named, sum(r.steps for r in p.runs)), default=None)
 
-    def told(self) -> Optional[Steps]:
+    def told(self) -> Optional[LoggedSteps]:
         """Progress in the first form of the table that has any; a nameless bar comes last."""
         order = {form.id: place for place, form in enumerate(FORMATS)}
         found = [p for p in self.progresses.values() if p.runs and p.format != "bar"]

@@ -1,10 +1,10 @@
 """JUDGE: series -> observations, rows and findings; one file per question.
 
-The order of a run: `plan` says what to ask first; with those answers `drill` says what to ask about
-the hosts that stand out; `run` judges. Nothing here talks to a server:
+The order of a run: `plan` says what to ask first; with those answers `follow_up` says what to ask
+about the hosts that stand out; `run` judges. Nothing here talks to a server:
 
     answers = Answers(ask(plan(context)), context.discovery)
-    answers = answers.also(ask(drill(context, answers, MOST_QUERIES - asked)))
+    answers = answers.also(ask(follow_up(context, answers, MOST_QUERIES - asked)))
     outcome = run(context, answers)
 """
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Optional, Protocol
 
-from raydiag.playbooks import drill as _drill
 from raydiag.playbooks import (
+    follow_up_queries,
     gpu_health,
     heartbeat,
     host_oom,
@@ -23,19 +23,19 @@ from raydiag.playbooks import (
     rccl_hang,
     training_stability,
 )
-from raydiag.playbooks.answers import Answers, Table, Where
-from raydiag.playbooks.context import Context, Job, Mask, Save
-from raydiag.playbooks.observed import (
+from raydiag.playbooks.context import Context, Mask, SaveWindow, TrainingJob
+from raydiag.playbooks.observations import (
     Exclusion,
     Observation,
-    Outcome,
-    Record,
+    ObservationRecorder,
+    PlaybookOutcome,
     Report,
-    Row,
+    ReportRow,
     RuledOut,
 )
-from raydiag.playbooks.questions import plan
-from raydiag.playbooks.scene import Scene
+from raydiag.playbooks.queries import plan
+from raydiag.playbooks.query_results import Answers, ResultTable, Where
+from raydiag.playbooks.timeline import RunTimeline
 from raydiag.tsdb.series import Query
 
 __all__ = [
@@ -43,18 +43,18 @@ __all__ = [
     "Answers",
     "Context",
     "Exclusion",
-    "Job",
+    "TrainingJob",
     "Mask",
     "Observation",
-    "Outcome",
+    "PlaybookOutcome",
     "Report",
-    "Row",
+    "ReportRow",
     "RuledOut",
-    "Save",
-    "Table",
+    "SaveWindow",
+    "ResultTable",
     "Where",
     "chosen",
-    "drill",
+    "follow_up",
     "plan",
     "run",
 ]
@@ -73,7 +73,7 @@ class Playbook(Protocol):
     def TRIGGERS(self) -> Sequence[str]:
         """Failure classes of the log that it fits."""
 
-    def run(self, scene: Scene, record: Record, /) -> Report:
+    def run(self, scene: RunTimeline, record: ObservationRecorder, /) -> Report:
         """Judges; what it finds goes to `record`."""
 
 
@@ -95,25 +95,27 @@ def chosen(primary: Optional[str], cascade: Iterable[str] = ()) -> tuple[str, ..
     return fitting or tuple(one.ID for one in PLAYBOOKS)
 
 
-def drill(context: Context, answers: Answers, most: Optional[int] = None) -> list[Query]:
+def follow_up(context: Context, answers: Answers, most: Optional[int] = None) -> list[Query]:
     """What to ask about the hosts that stand out in the first answers; `most`: so many at most."""
-    return _drill.drill(Scene(context, answers), most)
+    return follow_up_queries.follow_up(RunTimeline(context, answers), most)
 
 
-def run(context: Context, answers: Answers, only: Optional[Iterable[str]] = None) -> Outcome:
+def run(
+    context: Context, answers: Answers, only: Optional[Iterable[str]] = None
+) -> PlaybookOutcome:
     """Judge by the playbooks of `only`, or by all. One thing that several of them see is told once.
 
     The cheap part is asking: what was asked for one playbook serves all, so all may run.
     """
     wanted = None if only is None else frozenset(only)
-    scene = Scene(context, answers)
+    scene = RunTimeline(context, answers)
     reports: list[Report] = []
     ruled_out: list[RuledOut] = []
     seen: dict[tuple[object, ...], Observation] = {}
     for playbook in PLAYBOOKS:
         if wanted is not None and playbook.ID not in wanted:
             continue
-        record = Record(playbook.ID, context.window)
+        record = ObservationRecorder(playbook.ID, context.window)
         reports.append(playbook.run(scene, record))
         ruled_out += record.ruled_out
         for one in record.observations:
@@ -124,7 +126,7 @@ def run(context: Context, answers: Answers, only: Optional[Iterable[str]] = None
                 seen[key] = one
     found = {one.finding.failure_class for one in seen.values()}
     kept = {one.failure_class: one for one in ruled_out if one.failure_class not in found}
-    return Outcome(tuple(seen.values()), tuple(reports), tuple(kept.values()))
+    return PlaybookOutcome(tuple(seen.values()), tuple(reports), tuple(kept.values()))
 
 
 def _is_graver(one: Observation, other: Observation) -> bool:

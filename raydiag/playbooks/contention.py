@@ -14,8 +14,8 @@ import numpy as np
 from raydiag.model import Confidence, Evidence, Severity, Window
 from raydiag.playbooks import storage, write_back
 from raydiag.playbooks.context import BEFORE_JOB, GHOST, WARM_UP
-from raydiag.playbooks.observed import Record
-from raydiag.playbooks.questions import (
+from raydiag.playbooks.observations import ObservationRecorder
+from raydiag.playbooks.queries import (
     BLOCKED,
     DIRTY,
     IO_FULL,
@@ -24,8 +24,8 @@ from raydiag.playbooks.questions import (
     RUNNING,
     WRITEBACK,
 )
-from raydiag.playbooks.scene import Scene, departure, medians, middle
 from raydiag.playbooks.spans import Span, held, present
+from raydiag.playbooks.timeline import RunTimeline, departure, medians, middle
 
 QUESTIONS = (
     "tasks",
@@ -62,7 +62,7 @@ class Slow:
     change: float
 
 
-def check(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
+def check(scene: RunTimeline, record: ObservationRecorder, slow: Optional[Slow]) -> None:
     """One row for each metric of the list; findings for storage, CPU and foreign processes."""
     unjudged = write_back.unjudged(scene.context, scene.trained)
     if unjudged is not None:
@@ -112,8 +112,8 @@ _COUNTED = (
 
 
 def _compare(
-    scene: Scene,
-    record: Record,
+    scene: RunTimeline,
+    record: ObservationRecorder,
     group: str,
     question: str,
     metric: Optional[str],
@@ -153,7 +153,7 @@ def _changed(now: float, was: float, falls: bool) -> bool:
     return now > _MORE * was and now - was > 1e-9
 
 
-def _training(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
+def _training(scene: RunTimeline, record: ObservationRecorder, slow: Optional[Slow]) -> None:
     """Did training's own numbers change with it?"""
     from raydiag.playbooks.training import BALANCE, GRAD, LOSS
 
@@ -176,7 +176,9 @@ def _training(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
 # ---- what becomes a finding
 
 
-def _cpu(scene: Scene, record: Record, slow: Optional[Slow], hidden: bool) -> None:
+def _cpu(
+    scene: RunTimeline, record: ObservationRecorder, slow: Optional[Slow], hidden: bool
+) -> None:
     """More tasks than usual in steady training; a constant tax shows in a comparison only."""
     table = scene.steady("tasks").pick(RUNNING)
     if not len(table):
@@ -217,7 +219,7 @@ def _cpu(scene: Scene, record: Record, slow: Optional[Slow], hidden: bool) -> No
         record.rule_out("cpu-contention", "the number of running tasks is steady on every host")
 
 
-def _begun(scene: Scene, host: str, span: Span, usual: float) -> float:
+def _begun(scene: RunTimeline, host: str, span: Span, usual: float) -> float:
     """When its tasks became more, also when a save hid that."""
     table = scene.table("tasks").pick(RUNNING, [host])
     least = max((_CPU_FACTOR - 1) * usual, _CPU_TASKS)
@@ -227,7 +229,7 @@ def _begun(scene: Scene, host: str, span: Span, usual: float) -> float:
     return span.start
 
 
-def _neighbours(scene: Scene, record: Record) -> None:
+def _neighbours(scene: RunTimeline, record: ObservationRecorder) -> None:
     """Processes on the GPUs that came on top of the job's own."""
     table = scene.steady("driver").pick(PROCESSES)
     if not len(table):
@@ -257,7 +259,7 @@ def _neighbours(scene: Scene, record: Record) -> None:
         record.row("neighbours", False, "no process came on top of the job's", question="driver")
 
 
-def _straggler(scene: Scene, record: Record, slow: Optional[Slow]) -> None:
+def _straggler(scene: RunTimeline, record: ObservationRecorder, slow: Optional[Slow]) -> None:
     """One host whose GPUs draw much less than the others' from about when training got slower.
 
     The others wait for it at each step, which costs them power as well, but less.

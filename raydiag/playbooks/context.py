@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raydiag.model import Window
-from raydiag.tsdb.discovered import Discovery
+from raydiag.tsdb.discovery_types import Discovery
 from raydiag.tsdb.series import Floats
 
 SAVE, WRITE_BACK, WARM_UP, GHOST, FILL = "save", "write-back", "warm-up", "ghost", "fill"
@@ -25,7 +25,7 @@ _UNFELT = {WRITE_BACK: ("hw_gpu_", "ray_node_gpus", "tb_")}
 
 
 @dataclass(frozen=True)
-class Save:
+class SaveWindow:
     """A checkpoint save as the job's log tells of it."""
 
     step: Optional[int]
@@ -35,7 +35,7 @@ class Save:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """What triage says about the job, as plain values."""
 
     status: str = "unknown"  # completed, failed, cancelled, running, hanging, unknown
@@ -55,7 +55,7 @@ class Job:
     coordinator: Optional[str] = None  # host of task 0
     checkpoint_period: Optional[int] = None  # None: no saves are known to happen
     async_saves: Optional[bool] = None
-    saves: tuple[Save, ...] = ()
+    saves: tuple[SaveWindow, ...] = ()
     config: Mapping[str, str] = field(default_factory=dict)  # key=value as the job was started
 
 
@@ -74,7 +74,7 @@ class Mask:
 class Context:
     """Everything besides the series themselves."""
 
-    job: Job
+    job: TrainingJob
     window: Window  # of the job, and of every question; `now` or the job's end is its end
     now: float
     discovery: Discovery

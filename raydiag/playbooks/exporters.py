@@ -10,12 +10,18 @@ from raydiag.model import (
     Evidence,
     Severity,
 )
-from raydiag.playbooks.answers import ALIVE
 from raydiag.playbooks.context import GHOST, Mask
 from raydiag.playbooks.masks import scrape_durations
-from raydiag.playbooks.observed import Observation
-from raydiag.playbooks.questions import SCRAPE
-from raydiag.playbooks.stack import Stack, log_lines, newest_samples, observation, scraped
+from raydiag.playbooks.monitoring_stack import (
+    Stack,
+    log_lines,
+    newest_samples,
+    observation,
+    scraped,
+)
+from raydiag.playbooks.observations import Observation
+from raydiag.playbooks.queries import SCRAPE
+from raydiag.playbooks.query_results import ALIVE
 
 _SLOW_S, _TIMED_OUT_S, _FAST_S = 8.0, 11.5, 3.0  # duration of an exporter's cycle
 _SLOW_CYCLES = 3

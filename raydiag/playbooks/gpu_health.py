@@ -13,12 +13,12 @@ import numpy as np
 
 from raydiag.model import Confidence, Evidence, Severity
 from raydiag.playbooks import gpu_summary
-from raydiag.playbooks.answers import Table
 from raydiag.playbooks.context import BEFORE_JOB, GHOST, WARM_UP
-from raydiag.playbooks.observed import Record, Report
-from raydiag.playbooks.questions import VRAM_TOTAL
-from raydiag.playbooks.scene import Scene, capacities, departure, middle
+from raydiag.playbooks.observations import ObservationRecorder, Report
+from raydiag.playbooks.queries import VRAM_TOTAL
+from raydiag.playbooks.query_results import ResultTable
 from raydiag.playbooks.spans import Span, above, below
+from raydiag.playbooks.timeline import RunTimeline, capacities, departure, middle
 from raydiag.tsdb.series import Floats
 
 ID, TITLE, ANALYSIS = "gpu-health", "GPU health", "gpu-health"
@@ -53,7 +53,7 @@ _TO_SIGMA = 1.4826  # median absolute value of a normal variable to its deviatio
 _KNOWN = 0.8  # of the samples that an average must have
 
 
-def run(scene: Scene, record: Record) -> Report:
+def run(scene: RunTimeline, record: ObservationRecorder) -> Report:
     """Every threshold is exclusive: exactly 90 degrees is well."""
     slow = _clock(scene, record)
     _temperature(scene, record, slow)
@@ -82,7 +82,7 @@ def run(scene: Scene, record: Record) -> Report:
 
 
 def culprit(
-    scene: Scene, question: str, host: str, span: Span, highest: bool = True
+    scene: RunTimeline, question: str, host: str, span: Span, highest: bool = True
 ) -> Optional[int]:
     """Which GPU of a host it is, where each of them was asked for."""
     table = scene.table(question).pick(hosts=[host]).between(span.start, span.end)
@@ -98,7 +98,7 @@ def culprit(
     return best
 
 
-def _temperature(scene: Scene, record: Record, slow: dict[str, Span]) -> None:
+def _temperature(scene: RunTimeline, record: ObservationRecorder, slow: dict[str, Span]) -> None:
     """A hot moment is a remark; hot for minutes a concern; hot and slow, or too hot, throttles."""
     if scene.undecided(record, "temperature", "gpu-temperature"):
         return
@@ -151,7 +151,9 @@ def _temperature(scene: Scene, record: Record, slow: dict[str, Span]) -> None:
         record.rule_out("thermal-throttling", text)
 
 
-def _heating(scene: Scene, table: Table, row: Floats, host: str, crossed: float) -> float:
+def _heating(
+    scene: RunTimeline, table: ResultTable, row: Floats, host: str, crossed: float
+) -> float:
     """When it began to get hotter: the highest GPU's series left its level."""
     each = scene.table("gpu-temperature-fine").pick(hosts=[host])
     later = Span(crossed, crossed + _SOON_S, 0.0, crossed, 1, 0.0, False)
@@ -162,7 +164,7 @@ def _heating(scene: Scene, table: Table, row: Floats, host: str, crossed: float)
     return departure(scene, table, row, host, crossed, _WARMER_C, 1, _OUTSIDE)
 
 
-def _power(scene: Scene, record: Record) -> None:
+def _power(scene: RunTimeline, record: ObservationRecorder) -> None:
     """GPUs of one node that draw differently for the same work."""
     if scene.undecided(record, "power-spread", "gpu-power"):
         return
@@ -241,7 +243,7 @@ def _wander(means: Floats) -> float:
     return _TO_SIGMA * float(np.median(np.abs(means - np.median(means))))
 
 
-def spreads(steady: Table) -> dict[str, float]:
+def spreads(steady: ResultTable) -> dict[str, float]:
     """Widest gap between a host's highest and lowest GPU, each averaged over five minutes.
 
     Noise makes extremes of many GPUs wider than any GPU's own average: an upper bound.
@@ -259,7 +261,9 @@ def spreads(steady: Table) -> dict[str, float]:
     return found
 
 
-def _outlier(scene: Scene, each: Table, host: str) -> tuple[float, Optional[int], Optional[float]]:
+def _outlier(
+    scene: RunTimeline, each: ResultTable, host: str
+) -> tuple[float, Optional[int], Optional[float]]:
     """Widest gap of averages between GPUs, the GPU furthest from the middle, and since when.
 
     No gap where no GPU is further away than chance takes the mean of such samples.
@@ -295,7 +299,7 @@ def _outlier(scene: Scene, each: Table, host: str) -> tuple[float, Optional[int]
     return float(gaps[at]), each.where[odd].gpu, min(since, time)
 
 
-def _clock(scene: Scene, record: Record) -> dict[str, Span]:
+def _clock(scene: RunTimeline, record: ObservationRecorder) -> dict[str, Span]:
     """Hosts whose slowest GPU falls well below what the job's GPUs run at, and stays there."""
     if scene.undecided(record, "clock", "gpu-clock"):
         return {}
@@ -346,7 +350,7 @@ def _column_medians(values: Floats) -> Floats:
     return result
 
 
-def _vram(scene: Scene, record: Record) -> None:
+def _vram(scene: RunTimeline, record: ObservationRecorder) -> None:
     """Frameworks reserve memory in advance, so a full GPU is a remark."""
     if scene.undecided(record, "vram", "gpu-vram"):
         return
@@ -383,7 +387,7 @@ def _vram(scene: Scene, record: Record) -> None:
         record.row("vram", False if known else None, text, question="gpu-vram")
 
 
-def _utilisation(scene: Scene, record: Record) -> None:
+def _utilisation(scene: RunTimeline, record: ObservationRecorder) -> None:
     """GPUs that are not busy though steps go on."""
     if scene.undecided(record, "utilisation", "gpu-utilisation"):
         return

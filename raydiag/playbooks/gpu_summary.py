@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from raydiag.playbooks.questions import CORRECTED, FATAL, VRAM_TOTAL
-from raydiag.playbooks.scene import Scene, capacities
+from raydiag.playbooks.queries import CORRECTED, FATAL, VRAM_TOTAL
+from raydiag.playbooks.timeline import RunTimeline, capacities
 
 WARM_C = 90.0
 
 
-def lines(scene: Scene, odd: Iterable[str], spreads: Mapping[str, float]) -> Iterator[str]:
+def lines(scene: RunTimeline, odd: Iterable[str], spreads: Mapping[str, float]) -> Iterator[str]:
     """Lines of the health summary, in their order; what is absent is called so."""
     gpus = sum(int(np.nanmax(row)) for _, row in scene.table("gpu-count") if np.any(row > 0))
     yield f"GPU Health Summary ({len(scene.context.hosts)} nodes, {gpus} GPUs)"
@@ -37,7 +37,7 @@ def lines(scene: Scene, odd: Iterable[str], spreads: Mapping[str, float]) -> Ite
     yield "Anomalous GPUs: " + (", ".join(odd) or "None")
 
 
-def _range(scene: Scene, question: str, unit: str, mean: bool = True) -> str:
+def _range(scene: RunTimeline, question: str, unit: str, mean: bool = True) -> str:
     """Lowest, mean and highest while training went on, else of the whole window."""
     table = scene.steady(question)
     if not table.times.size or np.isnan(table.values).all():
@@ -50,7 +50,7 @@ def _range(scene: Scene, question: str, unit: str, mean: bool = True) -> str:
     return f"min {low:.0f}, " + (f"avg {middle_:.0f}, " if mean else "") + f"max {high:.0f} {unit}"
 
 
-def _vram_line(scene: Scene) -> str:
+def _vram_line(scene: RunTimeline) -> str:
     table, totals = scene.table("gpu-vram"), capacities(scene, VRAM_TOTAL)
     shares = [
         (float(np.nanmax(row)), totals[where.host])
@@ -63,7 +63,7 @@ def _vram_line(scene: Scene) -> str:
     return f"{100 * used / total:.0f} % ({used / 1e9:.0f} GB/{total / 1e9:.0f} GB)"
 
 
-def _totals(scene: Scene, question: str, word: str) -> str:
+def _totals(scene: RunTimeline, question: str, word: str) -> str:
     """Sum over all GPUs of the counters whose name has a word in it."""
     names = CORRECTED if question == "gpu-corrected" else FATAL
     if not any(word in name and scene.context.discovery.has(name) for name in names):

@@ -15,10 +15,10 @@ import numpy as np
 from raydiag.model import Confidence, Evidence, Window
 from raydiag.playbooks import rccl_hang
 from raydiag.playbooks.context import SAVE
-from raydiag.playbooks.observed import Record, Report
-from raydiag.playbooks.questions import DIRTY, IO_FULL, LISTEN, MEM_USED
-from raydiag.playbooks.scene import Scene, medians
+from raydiag.playbooks.observations import ObservationRecorder, Report
+from raydiag.playbooks.queries import DIRTY, IO_FULL, LISTEN, MEM_USED
 from raydiag.playbooks.spans import present
+from raydiag.playbooks.timeline import RunTimeline, medians
 
 ID, TITLE, ANALYSIS = "heartbeat", "Heartbeat timeout", "heartbeat"
 TRIGGERS = ("heartbeat-timeout",)
@@ -53,7 +53,7 @@ class _Seen:
     io_percent: Optional[float]
 
 
-def run(scene: Scene, record: Record) -> Report:
+def run(scene: RunTimeline, record: ObservationRecorder) -> Report:
     """Nothing to judge where the log tells of no heartbeat."""
     crash, timeout = scene.job.crash_time, scene.job.heartbeat_timeout_s
     told = "heartbeat-timeout" in (scene.job.primary, *scene.job.cascade)
@@ -70,11 +70,13 @@ def run(scene: Scene, record: Record) -> Report:
     return _report(record, _decide(scene, record, stop, crash, window))
 
 
-def _report(record: Record, verdict: str) -> Report:
+def _report(record: ObservationRecorder, verdict: str) -> Report:
     return Report(ID, TITLE, ANALYSIS, record.window, QUESTIONS, tuple(record.rows), verdict)
 
 
-def _decide(scene: Scene, record: Record, stop: float, crash: float, window: Window) -> str:
+def _decide(
+    scene: RunTimeline, record: ObservationRecorder, stop: float, crash: float, window: Window
+) -> str:
     accused = [host for host in scene.job.accused if host in scene.context.hosts]
     others = [host for host in scene.context.hosts if host not in accused]
     judged = accused or others
@@ -104,7 +106,7 @@ def _decide(scene: Scene, record: Record, stop: float, crash: float, window: Win
     return _false_alarm(scene, record, known, stop, window, at_rest)
 
 
-def _computed(scene: Scene, seen: Sequence[_Seen]) -> bool:
+def _computed(scene: RunTimeline, seen: Sequence[_Seen]) -> bool:
     """Where utilisation is not known: all of them drew the power of training."""
     levels = scene.levels
     if levels is None or not seen:
@@ -120,7 +122,7 @@ def _at_rest(known: Sequence[_Seen], control: Sequence[_Seen]) -> bool:
     return all((one.busiest or 0.0) >= _ALIKE * max(beside) for one in known)
 
 
-def _hung(scene: Scene, record: Record, crash: float) -> bool:
+def _hung(scene: RunTimeline, record: ObservationRecorder, crash: float) -> bool:
     """Steps stopped long before the error, and GPUs do not compute."""
     stall = scene.stall
     if stall is None or crash - stall.start <= _STALLED_BEFORE_S:
@@ -143,7 +145,9 @@ def _hung(scene: Scene, record: Record, crash: float) -> bool:
     return True
 
 
-def _lost(scene: Scene, record: Record, judged: Sequence[str], crash: float) -> list[str]:
+def _lost(
+    scene: RunTimeline, record: ObservationRecorder, judged: Sequence[str], crash: float
+) -> list[str]:
     """Accused hosts that really were in trouble: silent, killed for memory, GPU errors."""
     found: dict[str, str] = {}
     for death in scene.deaths:
@@ -169,7 +173,7 @@ def _lost(scene: Scene, record: Record, judged: Sequence[str], crash: float) -> 
     return guilty
 
 
-def _look(scene: Scene, host: str, window: Window, crash: float) -> _Seen:
+def _look(scene: RunTimeline, host: str, window: Window, crash: float) -> _Seen:
     """Around the time; where all of it is a save, in which GPUs rest, from then to the error."""
 
     def value(question: str, metric: Optional[str] = None) -> Optional[float]:
@@ -199,7 +203,7 @@ def _look(scene: Scene, host: str, window: Window, crash: float) -> _Seen:
     )
 
 
-def _measured(record: Record, one: _Seen, control: bool, window: Window) -> None:
+def _measured(record: ObservationRecorder, one: _Seen, control: bool, window: Window) -> None:
     parts = [
         f"utilisation {one.busiest:.0f} %" if one.busiest is not None else "utilisation absent",
         f"{one.tcp_per_s:.1f} TCP retransmits/s" if one.tcp_per_s is not None else "TCP absent",
@@ -210,8 +214,8 @@ def _measured(record: Record, one: _Seen, control: bool, window: Window) -> None
 
 
 def _false_alarm(
-    scene: Scene,
-    record: Record,
+    scene: RunTimeline,
+    record: ObservationRecorder,
     known: list[_Seen],
     stop: float,
     window: Window,
@@ -262,7 +266,7 @@ def _false_alarm(
     return ("Confirmed" if certain else "Likely") + f" false alarm: {text}."
 
 
-def _context(scene: Scene, record: Record, stop: float) -> None:
+def _context(scene: RunTimeline, record: ObservationRecorder, stop: float) -> None:
     """Coordinator's queue, memory, and saves: what could have set it off or only followed."""
     errors = scene.table("tcp-errors")
     refused = [

@@ -13,10 +13,9 @@ import numpy as np
 
 from raydiag.model import Confidence, Evidence, Window
 from raydiag.playbooks import onset
-from raydiag.playbooks.answers import Table
 from raydiag.playbooks.context import SAVE, WRITE_BACK
-from raydiag.playbooks.observed import Record, Report
-from raydiag.playbooks.questions import (
+from raydiag.playbooks.observations import ObservationRecorder, Report
+from raydiag.playbooks.queries import (
     BLOCKED,
     DIRTY,
     IO_FULL,
@@ -26,8 +25,9 @@ from raydiag.playbooks.questions import (
     VRAM_TOTAL,
     WRITEBACK,
 )
-from raydiag.playbooks.scene import Scene, capacities
+from raydiag.playbooks.query_results import ResultTable
 from raydiag.playbooks.spans import present
+from raydiag.playbooks.timeline import RunTimeline, capacities
 from raydiag.tsdb.series import Floats, Series
 
 ID, TITLE, ANALYSIS = "host-oom", "Host out of memory", "oom"
@@ -71,7 +71,7 @@ class Course:
         return self.peak / self.total if self.total else None
 
 
-def run(scene: Scene, record: Record) -> Report:
+def run(scene: RunTimeline, record: ObservationRecorder) -> Report:
     """Kills first; without any, a peak at the limit is told and nothing more."""
     used = _metric(scene)
     kills = _kills(scene, record)
@@ -92,13 +92,13 @@ def run(scene: Scene, record: Record) -> Report:
     return Report(ID, TITLE, ANALYSIS, record.window, QUESTIONS, tuple(record.rows), verdict)
 
 
-def _metric(scene: Scene) -> str:
+def _metric(scene: RunTimeline) -> str:
     """The host's own memory where Ray tells it apart from the container's."""
     metrics = {where.metric for where in scene.table("memory").where}
     return next((one for one in (MEM_HOST, MEM_USED) if one in metrics), "")
 
 
-def _kills(scene: Scene, record: Record) -> dict[str, float]:
+def _kills(scene: RunTimeline, record: ObservationRecorder) -> dict[str, float]:
     """First kill of each host in the window."""
     if not scene.context.discovery.has("hw_oom_kills_total"):
         record.row("oom-kills", None, "hw_oom_kills_total: metric absent", question="oom-kills")
@@ -119,7 +119,7 @@ def _kills(scene: Scene, record: Record) -> dict[str, float]:
     return kills
 
 
-def _memory(scene: Scene, used: str, host: str) -> tuple[Table, Optional[Floats]]:
+def _memory(scene: RunTimeline, used: str, host: str) -> tuple[ResultTable, Optional[Floats]]:
     for question in ("memory-fine", "memory"):
         table = scene.table(question)
         row = table.row(host, used)
@@ -128,7 +128,7 @@ def _memory(scene: Scene, used: str, host: str) -> tuple[Table, Optional[Floats]
     return scene.table("memory"), None
 
 
-def course(scene: Scene, used: str, host: str, until: float) -> Optional[Course]:
+def course(scene: RunTimeline, used: str, host: str, until: float) -> Optional[Course]:
     """None without memory samples of the host before `until`."""
     table, row = _memory(scene, used, host)
     if row is None:
@@ -197,7 +197,7 @@ def _is_stair(times: Floats, values: Floats, level: float, near: float, least: f
     return level - float(np.median(values[:start])) > least
 
 
-def pattern(scene: Scene, own: Course, kill: float, others: list[Course]) -> str:
+def pattern(scene: RunTimeline, own: Course, kill: float, others: list[Course]) -> str:
     """leak, spike, checkpoint or all-nodes."""
     risen = [one for one in others if one.left is not None]
     everyone = len(risen) + 1 >= _TOGETHER * (len(others) + 1) and len(others) >= 2
@@ -214,7 +214,7 @@ def pattern(scene: Scene, own: Course, kill: float, others: list[Course]) -> str
     return "leak" if slow else "spike"
 
 
-def _in_save(scene: Scene, time: float, host: str) -> bool:
+def _in_save(scene: RunTimeline, time: float, host: str) -> bool:
     """A rise that begins with a save belongs to it, also when its mask begins a sample later."""
     step = 2 * scene.context.resolution_s()
     return not scene.context.judged(
@@ -222,7 +222,7 @@ def _in_save(scene: Scene, time: float, host: str) -> bool:
     ).all()
 
 
-def _repeats(scene: Scene, own: Course) -> bool:
+def _repeats(scene: RunTimeline, own: Course) -> bool:
     """Earlier spikes that went away again, all of them in saves."""
     assert own.left is not None
     level = own.usual + _BACK_SHARE * (own.peak - own.usual)
@@ -234,7 +234,12 @@ def _repeats(scene: Scene, own: Course) -> bool:
 
 
 def _explain(
-    scene: Scene, record: Record, used: str, host: str, kill: float, kills: dict[str, float]
+    scene: RunTimeline,
+    record: ObservationRecorder,
+    used: str,
+    host: str,
+    kill: float,
+    kills: dict[str, float],
 ) -> str:
     """One finding for each host whose kernel killed something."""
     table = scene.table("oom-kills")
@@ -305,7 +310,7 @@ def _told(own: Course, kind: str, kill: float) -> str:
     return f"{own.usual / 1e9:.0f} GB, then {own.peak / 1e9:.0f} GB{share}{since}: {_MEANING[kind]}"
 
 
-def _again(scene: Scene, own: Course) -> tuple[bool, str]:
+def _again(scene: RunTimeline, own: Course) -> tuple[bool, str]:
     if own.left is not None and _repeats(scene, own):
         return True, "memory rises with each save"
     slow = own.left is not None and own.times[-1] - own.left >= _SLOW_S
@@ -314,7 +319,7 @@ def _again(scene: Scene, own: Course) -> tuple[bool, str]:
     return False, "seen once"
 
 
-def _from_log(scene: Scene, record: Record, used: str) -> str:
+def _from_log(scene: RunTimeline, record: ObservationRecorder, used: str) -> str:
     """The log says so and no kernel's count does: the hosts at their limit are the likely ones."""
     end = scene.job.crash_time or scene.window.end
     near = Window(end - _NEAR_KILL_S, end)
@@ -346,7 +351,9 @@ def _from_log(scene: Scene, record: Record, used: str) -> str:
     )
 
 
-def _limits(scene: Scene, record: Record, used: str, kills: dict[str, float]) -> None:
+def _limits(
+    scene: RunTimeline, record: ObservationRecorder, used: str, kills: dict[str, float]
+) -> None:
     """Peaks at the limit without a kill: close, and no more than that."""
     totals = capacities(scene, MEM_TOTAL)
     if used and not totals:
@@ -367,7 +374,7 @@ def _limits(scene: Scene, record: Record, used: str, kills: dict[str, float]) ->
         record.row("limit", False, "no host came near its limit", question="memory")
 
 
-def _pressure(scene: Scene, record: Record, kills: dict[str, float]) -> None:
+def _pressure(scene: RunTimeline, record: ObservationRecorder, kills: dict[str, float]) -> None:
     """What storage and GPUs did when the kernel killed."""
     for host, kill in kills.items():
         for question, metric, unit in (

@@ -12,7 +12,6 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag.playbooks.answers import ALIVE, Answers
 from raydiag.playbooks.context import (
     AFTER_HANG,
     BEFORE_JOB,
@@ -23,8 +22,9 @@ from raydiag.playbooks.context import (
     Context,
     Mask,
 )
-from raydiag.playbooks.context import Save as Told
-from raydiag.playbooks.questions import SCRAPE
+from raydiag.playbooks.context import SaveWindow as Told
+from raydiag.playbooks.queries import SCRAPE
+from raydiag.playbooks.query_results import ALIVE, Answers
 from raydiag.playbooks.training import STEP, Training
 from raydiag.playbooks.write_back import bounded
 from raydiag.tsdb.series import Floats, Series
@@ -47,7 +47,7 @@ def span(kind: str, start: float, end: float, host: Optional[str] = None, prefix
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class MetricSteps:
     """Completed training steps of the last run: numbers and the times at which they ended."""
 
     numbers: Floats = field(default_factory=lambda: np.empty(0))
@@ -83,7 +83,7 @@ class Steps:
         return float(np.interp(number, self.numbers, self.ended_at))
 
 
-def completed(step: Series, fill: Optional[Series] = None) -> Steps:
+def completed(step: Series, fill: Optional[Series] = None) -> MetricSteps:
     """Steps from `tb_step`: no fills, no repeats; a number that falls starts a new run."""
     times, numbers = step.times, step.values
     if fill is not None and fill.times.size:
@@ -91,15 +91,15 @@ def completed(step: Series, fill: Optional[Series] = None) -> Steps:
         keep = ~np.isin(times, filled)
         times, numbers = times[keep], numbers[keep]
     if not times.size:
-        return Steps()
+        return MetricSteps()
     falls = np.flatnonzero(np.diff(numbers) < 0)
     start = int(falls[-1]) + 1 if falls.size else 0
     times, numbers = times[start:], numbers[start:]
     fresh = np.concatenate([[True], np.diff(numbers) > 0])
-    return Steps(numbers[fresh], times[fresh])
+    return MetricSteps(numbers[fresh], times[fresh])
 
 
-def with_log(steps: Steps, numbers: Floats, seconds: Floats) -> Steps:
+def with_log(steps: MetricSteps, numbers: Floats, seconds: Floats) -> MetricSteps:
     """Also the steps that the bridge lost, each at its printed duration after the one before.
 
     `numbers` and `seconds` are those of the log, NaN where it prints none. What comes before the
@@ -119,10 +119,10 @@ def with_log(steps: Steps, numbers: Floats, seconds: Floats) -> Steps:
         found[number], last = now, number
     ordered = sorted(found)
     times = np.maximum.accumulate(np.array([found[number] for number in ordered]))
-    return Steps(np.array(ordered), times)
+    return MetricSteps(np.array(ordered), times)
 
 
-def save_steps(steps: Steps, period: Optional[int]) -> list[int]:
+def save_steps(steps: MetricSteps, period: Optional[int]) -> list[int]:
     """Numbers of the steps that save: multiples of the period, one beyond the last step as well."""
     if not period or steps.first is None or steps.last is None:
         return []
@@ -130,7 +130,7 @@ def save_steps(steps: Steps, period: Optional[int]) -> list[int]:
     return list(range(first, steps.last + 2, period))
 
 
-def inferred_period(steps: Steps) -> Optional[int]:
+def inferred_period(steps: MetricSteps) -> Optional[int]:
     """Distance of slow steps that come again and again; None where they do not."""
     usual = steps.step_time_s
     if usual is None:
@@ -147,7 +147,7 @@ def inferred_period(steps: Steps) -> Optional[int]:
 
 
 def saves(
-    steps: Steps, period: Optional[int], is_async: Optional[bool], told: Iterable[Told] = ()
+    steps: MetricSteps, period: Optional[int], is_async: Optional[bool], told: Iterable[Told] = ()
 ) -> list[Mask]:
     """Windows in which a checkpoint is saved, from the end of the step before on.
 
@@ -177,7 +177,7 @@ def saves(
     return found
 
 
-def _began(steps: Steps, number: int, usual: float) -> float:
+def _began(steps: MetricSteps, number: int, usual: float) -> float:
     """When the step before it ended, counted on from the last step that is known."""
     before = int(np.searchsorted(steps.numbers, number)) - 1
     known = max(before, 0)
@@ -185,7 +185,9 @@ def _began(steps: Steps, number: int, usual: float) -> float:
     return float(steps.ended_at[known] + max(0.0, missing) * usual)
 
 
-def _paid_for(steps: Steps, number: int, usual: float, is_async: Optional[bool]) -> Optional[float]:
+def _paid_for(
+    steps: MetricSteps, number: int, usual: float, is_async: Optional[bool]
+) -> Optional[float]:
     """When the last step that the save slowed down ended; None when no step followed."""
     after = int(np.searchsorted(steps.numbers, number))
     if after >= steps.numbers.size:
@@ -201,7 +203,7 @@ def _paid_for(steps: Steps, number: int, usual: float, is_async: Optional[bool])
 
 
 def outside_training(
-    steps: Steps, job_start: Optional[float], job_end: Optional[float]
+    steps: MetricSteps, job_start: Optional[float], job_end: Optional[float]
 ) -> list[Mask]:
     """What is not steady training: before the job, warm-up, and all after the last step."""
     found = []
@@ -255,7 +257,7 @@ def ghosts(host: str, scrape_duration: Series, confirming: Sequence[Series] = ()
 
 
 def of_job(
-    context: Context, answers: Answers, steps: Steps, slack_s: float = 0.0
+    context: Context, answers: Answers, steps: MetricSteps, slack_s: float = 0.0
 ) -> tuple[Mask, ...]:
     """Everything that is known to say nothing, for a run of the playbooks.
 
@@ -276,10 +278,10 @@ def of_job(
     return tuple(found)
 
 
-def steps_of(answers: Answers) -> Steps:
+def steps_of(answers: Answers) -> MetricSteps:
     """Steps as the series tell them; without any, there are none."""
     step = Training.of(answers).series(STEP)
-    return completed(step) if step is not None else Steps()
+    return completed(step) if step is not None else MetricSteps()
 
 
 def scrape_durations(context: Context, answers: Answers) -> dict[str, Series]:

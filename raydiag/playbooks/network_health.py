@@ -9,10 +9,10 @@ import numpy as np
 
 from raydiag.model import Confidence, Evidence, Severity
 from raydiag.playbooks import rdma, tcp
-from raydiag.playbooks.observed import Exclusion, Record, Report
-from raydiag.playbooks.questions import CQE, RETRY
-from raydiag.playbooks.scene import Scene, middle
+from raydiag.playbooks.observations import Exclusion, ObservationRecorder, Report
+from raydiag.playbooks.queries import CQE, RETRY
 from raydiag.playbooks.spans import above, growths, present
+from raydiag.playbooks.timeline import RunTimeline, middle
 
 ID, TITLE, ANALYSIS = "network-health", "Network health", "network-health"
 TRIGGERS = ("nccl-timeout", "nccl-error", "tgs-degradation")
@@ -34,7 +34,7 @@ _MANY_SHARE, _MANY_HOSTS = 0.3, 3
 _SPARE_NODES = 2  # TCP-only nodes are worth no more spares
 
 
-def run(scene: Scene, record: Record) -> Report:
+def run(scene: RunTimeline, record: ObservationRecorder) -> Report:
     """Every row; findings for what is wrong beyond noise."""
     hosts: dict[int, list[tuple[str, str]]] = {1: [], 2: [], 3: [], 4: []}
     hosts[1] += [(one, "retries exhausted") for one in _errors(scene, record)]
@@ -55,7 +55,7 @@ def run(scene: Scene, record: Record) -> Report:
     )
 
 
-def _sentence(record: Record) -> str:
+def _sentence(record: ObservationRecorder) -> str:
     classes = dict.fromkeys(one.finding.failure_class for one in record.observations)
     return "Seen: " + ", ".join(classes) + "."
 
@@ -70,7 +70,7 @@ def _order(hosts: dict[int, list[tuple[str, str]]]) -> tuple[Exclusion, ...]:
     return tuple(found.values())
 
 
-def _errors(scene: Scene, record: Record) -> list[str]:
+def _errors(scene: RunTimeline, record: ObservationRecorder) -> list[str]:
     """Retries that ran out, and completions with an error."""
     if scene.undecided(record, "retry-exhausted", "rdma-errors"):
         return []
@@ -132,7 +132,7 @@ def _errors(scene: Scene, record: Record) -> list[str]:
     return list(dict.fromkeys(hit.where.host for hit in lost))
 
 
-def _ports(scene: Scene, record: Record) -> None:
+def _ports(scene: RunTimeline, record: ObservationRecorder) -> None:
     """A port that is not active; one that nobody uses is down everywhere."""
     if scene.undecided(record, "port-down", "rdma-ports-down"):
         return
@@ -181,7 +181,7 @@ def _ports(scene: Scene, record: Record) -> None:
         record.rule_out("rdma-port-down", "no RDMA port went down on any host")
 
 
-def _retransmits(scene: Scene, record: Record) -> list[tuple[str, str]]:
+def _retransmits(scene: RunTimeline, record: ObservationRecorder) -> list[tuple[str, str]]:
     """Retransmits and ACK timeouts, by host and port, with what training did meanwhile."""
     if scene.undecided(record, "rdma-retransmits", "rdma-retransmits"):
         return []
@@ -236,7 +236,7 @@ def _retransmits(scene: Scene, record: Record) -> list[tuple[str, str]]:
     return bad
 
 
-def _is_serious(scene: Scene, own: list[rdma.Event]) -> bool:
+def _is_serious(scene: RunTimeline, own: list[rdma.Event]) -> bool:
     """More than a burst that nothing followed."""
     if any(one.span.sustained and one.span.peak >= rdma.BURST_PER_S for one in own):
         return True
@@ -259,7 +259,7 @@ def _certainty(own: list[rdma.Event]) -> Confidence:
     )
 
 
-def _cleared(scene: Scene, own: list[rdma.Event]) -> bool:
+def _cleared(scene: RunTimeline, own: list[rdma.Event]) -> bool:
     """Whether throughput stayed low after they ended, so that something else keeps it there."""
     back = [one.came_back for one in own if one.came_back is not None]
     return bool(back) and not any(back) and not any(rdma.before_stall(scene, o.span) for o in own)
@@ -277,7 +277,7 @@ def _told(event: rdma.Event) -> str:
     return ", ".join(parts)
 
 
-def _phases(scene: Scene, record: Record) -> None:
+def _phases(scene: RunTimeline, record: ObservationRecorder) -> None:
     """Does throughput go with the retransmits, host after host?"""
     found = [one for one in rdma.events(scene) if one.notable]
     if not found:
@@ -300,7 +300,7 @@ def _phases(scene: Scene, record: Record) -> None:
         record.row("recovery", None, "no retransmits ended in time to see throughput after them")
 
 
-def _congestion(scene: Scene, record: Record) -> list[str]:
+def _congestion(scene: RunTimeline, record: ObservationRecorder) -> list[str]:
     """Congestion notifications: on many nodes it is the switch."""
     if scene.undecided(record, "congestion", "rdma-cnp"):
         return []
@@ -340,7 +340,7 @@ def _congestion(scene: Scene, record: Record) -> list[str]:
     return sorted(spans)
 
 
-def _collectives(scene: Scene, record: Record) -> None:
+def _collectives(scene: RunTimeline, record: ObservationRecorder) -> None:
     """Where the card counts collectives apart: their share of retransmitted packets."""
     table = scene.table("rdma-collectives")
     for where, row in table:

@@ -13,11 +13,11 @@ import numpy as np
 
 from raydiag.model import Confidence, Evidence, Severity
 from raydiag.playbooks import rccl_hang
-from raydiag.playbooks.answers import Table, Where
-from raydiag.playbooks.observed import Record, Report
-from raydiag.playbooks.questions import CORRECTED, DMESG, PROCESSES, SCRAPE
-from raydiag.playbooks.scene import Scene
+from raydiag.playbooks.observations import ObservationRecorder, Report
+from raydiag.playbooks.queries import CORRECTED, DMESG, PROCESSES, SCRAPE
+from raydiag.playbooks.query_results import ResultTable, Where
 from raydiag.playbooks.spans import present
+from raydiag.playbooks.timeline import RunTimeline
 from raydiag.tsdb.series import Floats
 
 ID, TITLE, ANALYSIS = "node-failure", "Node failure and hardware", "hardware"
@@ -57,7 +57,7 @@ _SWINGS = 3  # between good and timed-out cycles
 _POWER_GAPS = 3
 
 
-def run(scene: Scene, record: Record) -> Report:
+def run(scene: RunTimeline, record: ObservationRecorder) -> Report:
     """Every counter of every GPU, the driver, and who fell silent."""
     rccl_hang.deaths(scene, record)
     _uncorrected(scene, record)
@@ -80,7 +80,7 @@ class _Count:
     grew_at: Optional[float]  # first time that it was higher than before
 
 
-def _counts(scene: Scene) -> list[_Count]:
+def _counts(scene: RunTimeline) -> list[_Count]:
     """From the coarse question, dated by the fine one where that was asked."""
     table, fine = scene.table("gpu-errors"), scene.table("gpu-errors-fine")
     dated = {(w.host, w.gpu, w.metric): row for w, row in fine}
@@ -107,7 +107,7 @@ def _growth(times: Floats, values: Floats, first: float) -> Optional[float]:
     return float(times[rose[0]]) if rose.size else None
 
 
-def _uncorrected(scene: Scene, record: Record) -> None:
+def _uncorrected(scene: RunTimeline, record: ObservationRecorder) -> None:
     """Any above zero; critical where it grew, a warning where it was there before the job."""
     if scene.undecided(record, "uncorrected", "gpu-errors"):
         return
@@ -154,7 +154,7 @@ def _grave(metric: str) -> Optional[Severity]:
     return None if metric in _BY_CHANGE else Severity.CRITICAL
 
 
-def _corrected(scene: Scene, record: Record) -> None:
+def _corrected(scene: RunTimeline, record: ObservationRecorder) -> None:
     """Corrected errors, by what they grew: nothing is lost yet."""
     if scene.undecided(record, "corrected", "gpu-corrected"):
         return
@@ -194,7 +194,7 @@ def _corrected(scene: Scene, record: Record) -> None:
         record.row("corrected", False, "none grew while the job ran", question="gpu-corrected")
 
 
-def _driver(scene: Scene, record: Record) -> None:
+def _driver(scene: RunTimeline, record: ObservationRecorder) -> None:
     """The GPU driver: lines in the kernel log, exporter cycles that time out, gaps in power."""
     table = scene.table("driver")
     lines = {where.host: row for where, row in table.pick(DMESG)}
@@ -232,7 +232,7 @@ def _driver(scene: Scene, record: Record) -> None:
         record.row("driver", False, "no GPU error in any kernel log", question="driver")
 
 
-def _rise(table: Table, row: Floats) -> Optional[float]:
+def _rise(table: ResultTable, row: Floats) -> Optional[float]:
     """When the count of lines rose; it may fall, as the kernel's buffer forgets."""
     known = np.flatnonzero(~np.isnan(row))
     if known.size < 2:
@@ -250,7 +250,7 @@ def _alternates(row: Optional[Floats]) -> bool:
     return int(np.count_nonzero(np.diff(marked.astype(np.int8)))) >= _SWINGS
 
 
-def _power_gaps(scene: Scene, host: str) -> bool:
+def _power_gaps(scene: RunTimeline, host: str) -> bool:
     """GPUs that come and go in the answers of a host that lives."""
     table = scene.table("gpu-count")
     row = table.row(host)
@@ -261,7 +261,7 @@ def _power_gaps(scene: Scene, host: str) -> bool:
     return int(np.count_nonzero(np.diff(known.astype(np.int8)) == 1)) >= _POWER_GAPS
 
 
-def _missing_gpus(scene: Scene, record: Record) -> None:
+def _missing_gpus(scene: RunTimeline, record: ObservationRecorder) -> None:
     """A GPU whose series end while its host goes on."""
     table = scene.table("gpu-count")
     if scene.undecided(record, "gpu-missing", "gpu-count"):
@@ -291,7 +291,7 @@ def _missing_gpus(scene: Scene, record: Record) -> None:
         record.row("gpu-missing", False, "no GPU fell silent on its own", question="gpu-count")
 
 
-def _processes(scene: Scene, record: Record) -> None:
+def _processes(scene: RunTimeline, record: ObservationRecorder) -> None:
     """Processes on GPUs that end on a few hosts while the others keep theirs: a silent exit."""
     table = scene.table("driver").pick(PROCESSES)
     falls: dict[str, float] = {}

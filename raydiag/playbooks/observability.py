@@ -20,7 +20,6 @@ from raydiag.model import (
     Status,
     Window,
 )
-from raydiag.playbooks.answers import ALIVE
 from raydiag.playbooks.context import GHOST
 from raydiag.playbooks.exporters import (
     exporter_down,
@@ -30,8 +29,9 @@ from raydiag.playbooks.exporters import (
     restarting,
 )
 from raydiag.playbooks.masks import sampled_at
-from raydiag.playbooks.observed import Observation, Report, Row
-from raydiag.playbooks.stack import ID, Stack, log_lines, newest_samples, observation
+from raydiag.playbooks.monitoring_stack import ID, Stack, log_lines, newest_samples, observation
+from raydiag.playbooks.observations import Observation, Report, ReportRow
+from raydiag.playbooks.query_results import ALIVE
 
 TITLE = "Is the observability stack itself well?"
 SEEN_S = 60.0  # samples that reach so near to the end count as seen
@@ -51,7 +51,7 @@ def judge(stack: Stack) -> tuple[list[Observation], Report]:
         hosts = tuple(sorted({one.finding.host for one in own if one.finding.host}))
         holds = bool(own)
         text = own[0].finding.evidence[0].text if own and own[0].finding.evidence else words
-        rows.append(Row(ID, symptom.__name__.replace("_", "-"), holds, text, hosts))
+        rows.append(ReportRow(ID, symptom.__name__.replace("_", "-"), holds, text, hosts))
     questions = tuple(one for one in (ALIVE, "up", "driver", "training") if one in stack.answers)
     word = "sick in part" if found else "well"
     verdict = f"The observability stack is {word}."

@@ -14,10 +14,10 @@ import numpy as np
 from raydiag.model import Confidence, Evidence, Window
 from raydiag.playbooks import rdma, tcp
 from raydiag.playbooks.context import LOADED
-from raydiag.playbooks.observed import Record, Report
-from raydiag.playbooks.questions import DMESG, PROCESSES, TCP_RETX
-from raydiag.playbooks.scene import BUSY_PERCENT, Levels, Scene, medians, middle
+from raydiag.playbooks.observations import ObservationRecorder, Report
+from raydiag.playbooks.queries import DMESG, PROCESSES, TCP_RETX
 from raydiag.playbooks.spans import above
+from raydiag.playbooks.timeline import BUSY_PERCENT, Levels, RunTimeline, medians, middle
 
 ID, TITLE, ANALYSIS = "rccl-hang", "Hang of a collective", "hang"
 TRIGGERS = ("hang", "rccl-hang", "nccl-timeout")
@@ -43,7 +43,7 @@ _BEFORE_S = rdma.BEFORE_STALL_S
 
 
 @dataclass(frozen=True)
-class State:
+class HangState:
     """One host while steps stand still."""
 
     host: str
@@ -53,7 +53,7 @@ class State:
     usual: Optional[float]  # % on average
 
 
-def states(scene: Scene, window: Window) -> dict[str, State]:
+def states(scene: RunTimeline, window: Window) -> dict[str, HangState]:
     """Power and utilisation of every host that lives, as medians of a window."""
     power, use = scene.table("gpu-power"), scene.table("gpu-utilisation")
     means, lows, highs = (medians(power.pick(stat), window) for stat in ("avg", "min", "max"))
@@ -63,7 +63,7 @@ def states(scene: Scene, window: Window) -> dict[str, State]:
         if host in scene.dead or (host not in means and host not in tops):
             continue
         kind = _power(scene.levels, lows.get(host), means.get(host), highs.get(host))
-        found[host] = State(host, kind, means.get(host), tops.get(host), usual.get(host))
+        found[host] = HangState(host, kind, means.get(host), tops.get(host), usual.get(host))
     return found
 
 
@@ -79,7 +79,7 @@ def _power(
     return MIXED
 
 
-def run(scene: Scene, record: Record) -> Report:
+def run(scene: RunTimeline, record: ObservationRecorder) -> Report:
     """Rows of the interpretation table; at most one of them is the verdict."""
     deaths(scene, record)
     stall = scene.stall
@@ -104,11 +104,13 @@ def run(scene: Scene, record: Record) -> Report:
     return _report(record, _decide(scene, record, seen))
 
 
-def _report(record: Record, verdict: str) -> Report:
+def _report(record: ObservationRecorder, verdict: str) -> Report:
     return Report(ID, TITLE, ANALYSIS, record.window, QUESTIONS, tuple(record.rows), verdict)
 
 
-def _values(scene: Scene, record: Record, seen: dict[str, State], window: Window) -> None:
+def _values(
+    scene: RunTimeline, record: ObservationRecorder, seen: dict[str, HangState], window: Window
+) -> None:
     """What was measured, for a person: one row a host, and what is absent."""
     for question in ("gpu-power", "gpu-utilisation", "rdma-retransmits", "tcp-retransmits"):
         why = scene.answers.missing(question)
@@ -126,7 +128,7 @@ def _values(scene: Scene, record: Record, seen: dict[str, State], window: Window
         )
 
 
-def _decide(scene: Scene, record: Record, seen: dict[str, State]) -> str:
+def _decide(scene: RunTimeline, record: ObservationRecorder, seen: dict[str, HangState]) -> str:
     busy = [s for s in seen.values() if s.busiest is not None and s.busiest > BUSY_PERCENT]
     with_use = [s for s in seen.values() if s.busiest is not None]
     powers = {s.power for s in seen.values() if s.power != UNKNOWN}
@@ -160,7 +162,7 @@ def _decide(scene: Scene, record: Record, seen: dict[str, State]) -> str:
     return _inconclusive(record, seen, "power and utilisation fit no row")
 
 
-def _blind_hang(scene: Scene, record: Record, seen: dict[str, State]) -> str:
+def _blind_hang(scene: RunTimeline, record: ObservationRecorder, seen: dict[str, HangState]) -> str:
     """Steps stopped, and nothing tells what GPUs do: it hangs, in what is not known."""
     assert scene.stall is not None
     why = "power or utilisation is not known"
@@ -180,19 +182,19 @@ def _blind_hang(scene: Scene, record: Record, seen: dict[str, State]) -> str:
     return _inconclusive(record, seen, why)
 
 
-def _inconclusive(record: Record, seen: dict[str, State], why: str) -> str:
+def _inconclusive(record: ObservationRecorder, seen: dict[str, HangState], why: str) -> str:
     record.row("inconclusive", True, why, sorted(seen))
     return f"Inconclusive: {why}."
 
 
-def _processes_gone(scene: Scene) -> bool:
+def _processes_gone(scene: RunTimeline) -> bool:
     """No process on any GPU of any host, where that is counted."""
     assert scene.stall is not None
     held = medians(scene.table("driver").pick(PROCESSES), scene.stall.settled)
     return bool(held) and max(held.values()) == 0
 
 
-def _held_on(scene: Scene) -> bool:
+def _held_on(scene: RunTimeline) -> bool:
     """A job that was cancelled, and whose processes had their GPUs on every host till then."""
     assert scene.stall is not None
     held = medians(scene.table("driver").pick(PROCESSES), scene.stall.settled)
@@ -200,7 +202,7 @@ def _held_on(scene: Scene) -> bool:
     return scene.job.status == "cancelled" and bool(known) and min(known) > 0
 
 
-def _lone_workers(seen: dict[str, State]) -> list[State]:
+def _lone_workers(seen: dict[str, HangState]) -> list[HangState]:
     """By power alone: the few that compute while all others rest. One that is away looks alike."""
     known = [state for state in seen.values() if state.power != UNKNOWN]
     busy = [state for state in known if state.power == ACTIVE]
@@ -210,7 +212,7 @@ def _lone_workers(seen: dict[str, State]) -> list[State]:
     return busy if alone or len(busy) * 2 < len(known) else []
 
 
-def _left(scene: Scene, seen: dict[str, State]) -> list[str]:
+def _left(scene: RunTimeline, seen: dict[str, HangState]) -> list[str]:
     """Idle hosts of which most GPU processes are gone, while other hosts keep theirs."""
     assert scene.stall is not None
     table = scene.table("driver").pick(PROCESSES)
@@ -224,7 +226,11 @@ def _left(scene: Scene, seen: dict[str, State]) -> list[str]:
 
 
 def _busy_wait(
-    scene: Scene, record: Record, seen: dict[str, State], busy: list[State], trigger: list[str]
+    scene: RunTimeline,
+    record: ObservationRecorder,
+    seen: dict[str, HangState],
+    busy: list[HangState],
+    trigger: list[str],
 ) -> str:
     assert scene.stall is not None
     watts = middle([s.watts for s in seen.values() if s.watts is not None]) or 0.0
@@ -249,7 +255,9 @@ def _busy_wait(
     return ("Confirmed: " if clean else "Set off by the network: ") + text + "."
 
 
-def _hang(scene: Scene, record: Record, row: str, evidence: list[Evidence], text: str) -> None:
+def _hang(
+    scene: RunTimeline, record: ObservationRecorder, row: str, evidence: list[Evidence], text: str
+) -> None:
     assert scene.stall is not None
     seen = not scene.unseen and not scene.missing("gpu-utilisation")
     record.observe(
@@ -265,7 +273,7 @@ def _hang(scene: Scene, record: Record, row: str, evidence: list[Evidence], text
     )
 
 
-def _levels(scene: Scene) -> str:
+def _levels(scene: RunTimeline) -> str:
     levels = scene.levels
     if levels is None:
         return "levels unknown"
@@ -273,7 +281,7 @@ def _levels(scene: Scene) -> str:
     return f"{usual}idle below {levels.idle_watts:.0f} W by {levels.source}"
 
 
-def triggers(scene: Scene) -> list[str]:
+def triggers(scene: RunTimeline) -> list[str]:
     """What the network did just before steps stopped. Never TCP, which collectives do not use."""
     stall = scene.stall
     if stall is None:
@@ -299,7 +307,7 @@ def _timed_out(event: rdma.Event, start: float) -> bool:
     return near and event.timeouts_per_s > 0
 
 
-def _network_row(scene: Scene, record: Record, trigger: list[str]) -> None:
+def _network_row(scene: RunTimeline, record: ObservationRecorder, trigger: list[str]) -> None:
     stall = scene.stall
     assert stall is not None
     if scene.answers.missing("rdma-retransmits"):
@@ -320,12 +328,12 @@ def _network_row(scene: Scene, record: Record, trigger: list[str]) -> None:
         record.row("network-tcp", True, text, loud, question="tcp-retransmits")
 
 
-def _stragglers(scene: Scene, seen: dict[str, State]) -> list[State]:
+def _stragglers(scene: RunTimeline, seen: dict[str, HangState]) -> list[HangState]:
     """The few that are not where the others are: they compute, or have not joined in."""
     known = [s for s in seen.values() if s.power != UNKNOWN]
     if len(known) < 2:
         return []
-    groups: dict[str, list[State]] = {}
+    groups: dict[str, list[HangState]] = {}
     for state in known:
         groups.setdefault(_role(state), []).append(state)
     most = max(groups.values(), key=len)
@@ -338,14 +346,19 @@ def _stragglers(scene: Scene, seen: dict[str, State]) -> list[State]:
     return odd if waiting >= len(most) / 2 else []
 
 
-def _role(state: State) -> str:
+def _role(state: HangState) -> str:
     """What a host does in the stall: one that is idle in both senses waits for nothing."""
     if state.power == IDLE and state.busiest is not None and state.busiest < QUIET_PERCENT:
         return "away"
     return state.power
 
 
-def _straggler(scene: Scene, record: Record, seen: dict[str, State], slow: list[State]) -> str:
+def _straggler(
+    scene: RunTimeline,
+    record: ObservationRecorder,
+    seen: dict[str, HangState],
+    slow: list[HangState],
+) -> str:
     assert scene.stall is not None
     names = [state.host for state in slow]
     others = middle([s.watts for s in seen.values() if s.host not in names and s.watts]) or 0.0
@@ -370,7 +383,7 @@ def _straggler(scene: Scene, record: Record, seen: dict[str, State], slow: list[
     return f"Straggler: {text}."
 
 
-def deaths(scene: Scene, record: Record) -> None:
+def deaths(scene: RunTimeline, record: ObservationRecorder) -> None:
     """Nodes whose series ended: no sample is not 0 %, and neither is it health."""
     if scene.answers.missing("alive"):
         record.row("node-death", None, scene.answers.missing("alive"), question="alive")
@@ -395,7 +408,7 @@ def deaths(scene: Scene, record: Record) -> None:
             record.rule_out("node-death", "every host has series to the end of the window")
 
 
-def _last_words(scene: Scene, host: str, time: float) -> list[str]:
+def _last_words(scene: RunTimeline, host: str, time: float) -> list[str]:
     """GPU errors in the kernel log and in counters of a node that died."""
     found = []
     table = scene.table("driver")

@@ -13,10 +13,10 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from raydiag.playbooks.answers import Table
-from raydiag.playbooks.questions import RDMA_RETX, RDMA_TIMEOUTS
-from raydiag.playbooks.scene import Scene, middle
+from raydiag.playbooks.queries import RDMA_RETX, RDMA_TIMEOUTS
+from raydiag.playbooks.query_results import ResultTable
 from raydiag.playbooks.spans import Span, above
+from raydiag.playbooks.timeline import RunTimeline, middle
 from raydiag.playbooks.training import TGS
 from raydiag.tsdb.series import Floats, Series
 
@@ -45,7 +45,7 @@ class Event:
         return self.span.sustained or self.span.peak >= BURST_PER_S or self.timeouts_per_s > 0
 
 
-def events(scene: Scene) -> list[Event]:
+def events(scene: RunTimeline) -> list[Event]:
     """Of all hosts, by time."""
     if "rdma" not in scene.memory:
         scene.memory["rdma"] = _events(scene)
@@ -54,7 +54,7 @@ def events(scene: Scene) -> list[Event]:
     return found
 
 
-def _events(scene: Scene) -> list[Event]:
+def _events(scene: RunTimeline) -> list[Event]:
     found = []
     retransmits, timeouts = scene.table("rdma-retransmits"), scene.table("rdma-timeouts")
     floor = background(retransmits)
@@ -72,7 +72,7 @@ def _events(scene: Scene) -> list[Event]:
     return sorted(found, key=lambda one: one.span.start)
 
 
-def before_stall(scene: Scene, span: Span) -> bool:
+def before_stall(scene: RunTimeline, span: Span) -> bool:
     """A burst just before steps stopped."""
     stall = scene.stall
     if stall is None:
@@ -81,14 +81,19 @@ def before_stall(scene: Scene, span: Span) -> bool:
     return near and span.peak >= BURST_PER_S
 
 
-def background(table: Table) -> float:
+def background(table: ResultTable) -> float:
     """What every host does all the time is no fault of one: ten times the job's own median."""
     usual = middle(table.values.ravel())
     return _BACKGROUND * usual if usual else 0.0
 
 
 def _event(
-    scene: Scene, host: str, span: Span, table: Table, timeouts: Table, row: Optional[Floats]
+    scene: RunTimeline,
+    host: str,
+    span: Span,
+    table: ResultTable,
+    timeouts: ResultTable,
+    row: Optional[Floats],
 ) -> Event:
     peak = 0.0
     if row is not None:
@@ -101,7 +106,7 @@ def _event(
     return Event(host, span, peak, port(scene, host, span), slower, back)
 
 
-def port(scene: Scene, host: str, span: Span) -> Optional[str]:
+def port(scene: RunTimeline, host: str, span: Span) -> Optional[str]:
     """The network port that most of a host's retransmits are of."""
     table = scene.table("rdma-ports").pick(hosts=[host]).between(span.start, span.end)
     for metric in (RDMA_RETX, RDMA_TIMEOUTS):
@@ -115,7 +120,7 @@ def port(scene: Scene, host: str, span: Span) -> Optional[str]:
     return None
 
 
-def slowdown(scene: Scene, stretches: Sequence[tuple[float, float]]) -> Optional[float]:
+def slowdown(scene: RunTimeline, stretches: Sequence[tuple[float, float]]) -> Optional[float]:
     """Share of throughput that is missing in some stretches of time; below zero: it was faster.
 
     Steps that save, or that warm up, count on neither side.
@@ -130,7 +135,7 @@ def slowdown(scene: Scene, stretches: Sequence[tuple[float, float]]) -> Optional
     return float(1.0 - np.median(then) / np.median(usual))
 
 
-def came_back(scene: Scene, start: float, end: float) -> Optional[bool]:
+def came_back(scene: RunTimeline, start: float, end: float) -> Optional[bool]:
     """Whether throughput was back two steps after `end`; None where nothing says."""
     series, keep = _throughput(scene)
     if series is None:
@@ -148,7 +153,7 @@ def is_slower(slower: Optional[float]) -> bool:
     return slower is not None and slower > _SLOWER
 
 
-def _throughput(scene: Scene) -> tuple[Optional[Series], NDArray[np.bool_]]:
+def _throughput(scene: RunTimeline) -> tuple[Optional[Series], NDArray[np.bool_]]:
     """Tokens per second by step, and which steps are steady ones."""
     series = scene.training.series(TGS)
     if series is None or not len(series):

@@ -9,7 +9,7 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from raydiag.playbooks.answers import Table, Where
+from raydiag.playbooks.query_results import ResultTable, Where
 from raydiag.tsdb.series import Floats
 
 SUSTAINED = 3  # evaluations in a row
@@ -64,7 +64,7 @@ def spans(
     return found
 
 
-def above(table: Table, row: Floats, floor: float) -> list[Span]:
+def above(table: ResultTable, row: Floats, floor: float) -> list[Span]:
     """Where a row is above a value, exclusively."""
     with np.errstate(invalid="ignore"):
         holds = row > floor
@@ -73,12 +73,12 @@ def above(table: Table, row: Floats, floor: float) -> list[Span]:
     return spans(table.times, row, holds, table.step_s, table.span_s)
 
 
-def held(table: Table, row: Floats, floor: float) -> list[Span]:
+def held(table: ResultTable, row: Floats, floor: float) -> list[Span]:
     """Where a row is above a value, and long enough that it is no burst."""
     return [one for one in above(table, row, floor) if one.sustained]
 
 
-def below(table: Table, row: Floats, floor: float) -> list[Span]:
+def below(table: ResultTable, row: Floats, floor: float) -> list[Span]:
     """Where a row is below a value, exclusively; `peak` is then the lowest."""
     with np.errstate(invalid="ignore"):
         holds = row < floor
@@ -90,7 +90,7 @@ def below(table: Table, row: Floats, floor: float) -> list[Span]:
     ]
 
 
-def present(table: Table, row: Floats) -> list[Span]:
+def present(table: ResultTable, row: Floats) -> list[Span]:
     """Where a question that keeps only what is wrong has an answer at all."""
     found = np.flatnonzero(~np.isnan(row))
     if not found.size:
@@ -124,7 +124,7 @@ class Growth:
     total: float  # of all of them
 
 
-def growths(table: Table, metric: Optional[str] = None) -> Iterator[Growth]:
+def growths(table: ResultTable, metric: Optional[str] = None) -> Iterator[Growth]:
     """Rows of a question that keeps what grew."""
     # Where increases look back further than the step, each event is counted more than once.
     overlap = max(1.0, table.span_s / table.step_s) if table.step_s else 1.0

@@ -6,17 +6,17 @@ import numpy as np
 
 from raydiag.model import Confidence, Evidence, Severity
 from raydiag.playbooks.context import LOADED, SAVE, WRITE_BACK
-from raydiag.playbooks.observed import Record
-from raydiag.playbooks.questions import BLOCKED, IO_FULL
-from raydiag.playbooks.scene import Scene, middle
+from raydiag.playbooks.observations import ObservationRecorder
+from raydiag.playbooks.queries import BLOCKED, IO_FULL
 from raydiag.playbooks.spans import held
+from raydiag.playbooks.timeline import RunTimeline, middle
 
 STALL_PERCENT = 20.0  # I/O pressure, "full": all tasks that could run wait for storage
 _STALL_BLOCKED = 3.0
 _NAMED = 8
 
 
-def hidden(scene: Scene, record: Record, share: float) -> None:
+def hidden(scene: RunTimeline, record: ObservationRecorder, share: float) -> None:
     """Says that saves leave next to nothing to judge storage and tasks by."""
     text = f"saves and what they write back cover {100 * share:.0f} % of training"
     text += ": a stall of storage or of a CPU in them could not be told from a save"
@@ -31,7 +31,7 @@ def hidden(scene: Scene, record: Record, share: float) -> None:
     )
 
 
-def stalls(scene: Scene, record: Record, hidden: bool) -> None:
+def stalls(scene: RunTimeline, record: ObservationRecorder, hidden: bool) -> None:
     """Tasks that wait for storage outside saves, for minutes. `hidden`: next to no such time."""
     if scene.undecided(record, "storage-stall", "storage"):
         return
@@ -77,7 +77,7 @@ def stalls(scene: Scene, record: Record, hidden: bool) -> None:
         record.rule_out("storage-stall", "I/O pressure stays low outside saves")
 
 
-def _stalled_in_save(scene: Scene, host: str, seen: float) -> float:
+def _stalled_in_save(scene: RunTimeline, host: str, seen: float) -> float:
     """When storage stalled, also where that was in a save, of a host that no save loads usually."""
     for _, row in scene.table("storage").pick(IO_FULL, [host]):
         times = scene.table("storage").times

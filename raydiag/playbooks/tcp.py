@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from raydiag.model import Confidence, Evidence, Severity
 from raydiag.playbooks.context import LOADED
-from raydiag.playbooks.observed import Record
-from raydiag.playbooks.questions import LISTEN, TCP_ABORTS, TCP_RESETS
-from raydiag.playbooks.scene import Scene
+from raydiag.playbooks.observations import ObservationRecorder
+from raydiag.playbooks.queries import LISTEN, TCP_ABORTS, TCP_RESETS
 from raydiag.playbooks.spans import Span, above, growths
+from raydiag.playbooks.timeline import RunTimeline
 
 TCP_PER_S = 10.0
 _FEW_ERRORS = 10.0
 _NAMED = 8  # hosts that get a finding of their own; more are one of the whole job
 
 
-def retransmits(scene: Scene, record: Record, rdma_hosts: set[str]) -> list[str]:
+def retransmits(scene: RunTimeline, record: ObservationRecorder, rdma_hosts: set[str]) -> list[str]:
     """TCP retransmits outside saves; alone they are storage or coordination."""
     if scene.undecided(record, "tcp-retransmits", "tcp-retransmits"):
         return []
@@ -65,7 +65,7 @@ def retransmits(scene: Scene, record: Record, rdma_hosts: set[str]) -> list[str]
     return only
 
 
-def connections(scene: Scene, record: Record) -> None:
+def connections(scene: RunTimeline, record: ObservationRecorder) -> None:
     """Connections that timed out or were reset, and a server that cannot accept."""
     if scene.undecided(record, "tcp-aborts", "tcp-errors"):
         return
@@ -118,7 +118,7 @@ def connections(scene: Scene, record: Record) -> None:
         record.row("listen-queue", False, "no connection was refused", question="tcp-errors")
 
 
-def cards(scene: Scene, record: Record) -> None:
+def cards(scene: RunTimeline, record: ObservationRecorder) -> None:
     """Errors that network cards count."""
     if scene.undecided(record, "nic-errors", "nic-errors"):
         return

@@ -12,8 +12,8 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag.playbooks.answers import Answers
-from raydiag.playbooks.questions import FILL
+from raydiag.playbooks.queries import FILL
+from raydiag.playbooks.query_results import Answers
 from raydiag.tsdb.series import Floats, Series
 
 STEP = "tb_step"

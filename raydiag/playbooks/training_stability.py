@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from raydiag.model import Confidence, Evidence
 from raydiag.playbooks import contention
 from raydiag.playbooks.context import SAVE
-from raydiag.playbooks.observed import Record, Report
-from raydiag.playbooks.scene import Scene
+from raydiag.playbooks.observations import ObservationRecorder, Report
+from raydiag.playbooks.timeline import RunTimeline
 from raydiag.playbooks.training import BALANCE, GRAD, LOSS, RATE, RAW_GRAD, SECONDS, TGS
 from raydiag.tsdb.series import Floats, Series
 
@@ -40,7 +40,7 @@ _SPIKE = 2.0  # times the usual step time
 _GRADUAL = 0.05  # of step time, over the run
 
 
-def run(scene: Scene, record: Record) -> Report:
+def run(scene: RunTimeline, record: ObservationRecorder) -> Report:
     """Loss to throughput, then the whole checklist, whatever was found before."""
     if scene.answers.missing("training"):
         why = scene.answers.missing("training")
@@ -143,7 +143,7 @@ def _turned(values: Floats, index: int) -> int:
     return min(index, start + int(near[-1]) + 1)
 
 
-def _loss(scene: Scene, record: Record) -> None:
+def _loss(scene: RunTimeline, record: ObservationRecorder) -> None:
     series = scene.training.series(LOSS)
     if series is None:
         record.row("loss", None, f"{LOSS}: metric absent", question="training")
@@ -171,8 +171,8 @@ def _loss(scene: Scene, record: Record) -> None:
 
 
 def _diverged(
-    scene: Scene,
-    record: Record,
+    scene: RunTimeline,
+    record: ObservationRecorder,
     row: str,
     text: str,
     source: str,
@@ -189,13 +189,13 @@ def _diverged(
     )
 
 
-def _near_gradients(scene: Scene, time: float) -> bool:
+def _near_gradients(scene: RunTimeline, time: float) -> bool:
     found = _explosion(scene)
     each = scene.training.step_time_s or 0.0
     return found is not None and abs(found[1] - time) <= 10 * each
 
 
-def _explosion(scene: Scene) -> Optional[tuple[str, float, float, float]]:
+def _explosion(scene: RunTimeline) -> Optional[tuple[str, float, float, float]]:
     """(metric, time, value, usual) of gradients that grew many times over, or became NaN."""
     found = []
     for metric in (RAW_GRAD, GRAD):
@@ -210,7 +210,7 @@ def _explosion(scene: Scene) -> Optional[tuple[str, float, float, float]]:
     return min(found, key=lambda one: one[1], default=None)
 
 
-def _gradients(scene: Scene, record: Record) -> None:
+def _gradients(scene: RunTimeline, record: ObservationRecorder) -> None:
     series = scene.training.series(GRAD) or scene.training.series(RAW_GRAD)
     if series is None:
         record.row("gradients", None, f"{GRAD}: metric absent", question="training")
@@ -238,7 +238,7 @@ def _gradients(scene: Scene, record: Record) -> None:
             record.row("clipping", True, text, value=ratio, question="training")
 
 
-def _balance(scene: Scene, record: Record) -> None:
+def _balance(scene: RunTimeline, record: ObservationRecorder) -> None:
     series = scene.training.series(BALANCE)
     if series is None:
         record.row("moe-balance", None, f"{BALANCE}: metric absent", question="training")
@@ -265,7 +265,7 @@ def _balance(scene: Scene, record: Record) -> None:
 # ---- learning rate
 
 
-def _learning_rate(scene: Scene, record: Record) -> None:
+def _learning_rate(scene: RunTimeline, record: ObservationRecorder) -> None:
     series = scene.training.series(RATE)
     if series is None or len(series) < _LEAST:
         record.row("learning-rate", None, f"{RATE}: metric absent", question="training")
@@ -301,7 +301,7 @@ def _jump(series: Series) -> Optional[tuple[float, float, str]]:
     return None
 
 
-def _off_schedule(scene: Scene, series: Series) -> Optional[tuple[float, float, str]]:
+def _off_schedule(scene: RunTimeline, series: Series) -> Optional[tuple[float, float, str]]:
     """Away from the warm-up that the job was configured with; only where its numbers are known."""
     config = scene.job.config
     peak, total = _number(config.get("learning_rate")), scene.job.total_steps
@@ -344,7 +344,7 @@ def _runs(flags: NDArray[np.bool_], hold: int) -> Iterator[int]:
 # ---- speed
 
 
-def _steps(scene: Scene, record: Record) -> None:
+def _steps(scene: RunTimeline, record: ObservationRecorder) -> None:
     """Slow steps: at saves they are normal, elsewhere they are told."""
     series = scene.training.series(SECONDS)
     if series is None or len(series) < _LEAST:
@@ -370,7 +370,7 @@ def _steps(scene: Scene, record: Record) -> None:
         record.row("gradual", gradual, text, value=rise[-1], unit="s", question="training")
 
 
-def _throughput(scene: Scene, record: Record) -> Optional[contention.Slow]:
+def _throughput(scene: RunTimeline, record: ObservationRecorder) -> Optional[contention.Slow]:
     """Throughput below its steady mean; a symptom, with the time at which it began."""
     series = scene.training.series(TGS)
     if series is None or len(series) < 2 * _LEAST:

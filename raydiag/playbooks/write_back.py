@@ -13,9 +13,9 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag.playbooks.answers import Answers, Table
 from raydiag.playbooks.context import SAVE, WRITE_BACK, Context, Mask
-from raydiag.playbooks.questions import IO_FULL
+from raydiag.playbooks.queries import IO_FULL
+from raydiag.playbooks.query_results import Answers, ResultTable
 from raydiag.tsdb.series import Floats
 
 MOST_MASKED = 0.5  # of training: beyond that a guess is not good enough
@@ -86,7 +86,7 @@ def usual_s(backs: Sequence[Mask], found: Sequence[Mask], answers: Answers) -> O
     return _MARGIN * longest + 2.0 * table.step_s
 
 
-def _written_s(table: Table, row: Floats, start: float, end: float) -> Optional[float]:
+def _written_s(table: ResultTable, row: Floats, start: float, end: float) -> Optional[float]:
     """From the start to the last sample under load before the first pause; None without any."""
     inside = (table.times >= start) & (table.times <= end) & ~np.isnan(row)
     times = table.times[inside]

@@ -57,7 +57,7 @@ def d_state(host: Host) -> Iterator[Union[BlockedTask, Unread]]:
 
     Raises Denied when /proc cannot be listed.
     """
-    scan = _Scan(host)
+    scan = _TaskScan(host)
     first = scan.blocked()
     blocked = list(_twice(host, first)) if first else []
     blocked.sort(key=lambda item: (not item[2], item[0].pid))
@@ -156,7 +156,7 @@ def _has_sigkill(mask: str) -> bool:
         return False
 
 
-class _Scan:
+class _TaskScan:
     """The first sample: every process, then the threads of those that train."""
 
     def __init__(self, host: Host) -> None:

@@ -47,7 +47,7 @@ def gpu_users(host: Host) -> Iterator[Union[GpuUser, Unread]]:
         yield GpuUser(pid, (), "")
     if not nvidia and not (kfd and host.exists(_KFD_DEVICE)):
         return  # nobody anywhere uses KFD, or nobody here can
-    scan = _Scan(host)
+    scan = _HolderScan(host)
     holders = scan.holders(() if nvidia else kfd or ())
     yield from holders
     # What may not be looked into matters only where a user is missing.
@@ -81,7 +81,7 @@ def _names(host: Host, directory: str) -> Sequence[str]:
         return ()
 
 
-class _Scan:
+class _HolderScan:
     """Open files of every process that is visible here, as far as they may be looked at."""
 
     def __init__(self, host: Host) -> None:

@@ -122,7 +122,7 @@ def _chosen(variables: Mapping[str, str], names: Sequence[str]) -> dict[str, str
 
 
 @dataclass(frozen=True)
-class _Stat:
+class _ProcessStat:
     comm: str
     state: str
     ppid: int
@@ -143,7 +143,7 @@ class _Table:
         read = ((int(name), self._stat(name)) for name in names)
         self.stats = {pid: stat for pid, stat in read if stat}
 
-    def _stat(self, name: str) -> Optional[_Stat]:
+    def _stat(self, name: str) -> Optional[_ProcessStat]:
         path = f"/proc/{name}/stat"
         try:
             comm, values = split_stat(self.host.read_text(path, 4096), path)
@@ -151,7 +151,7 @@ class _Table:
             self._failed("stat", error)
             return None
         numbers = {key: int(values[at]) for key, at in _STAT_FIELDS.items()}
-        return _Stat(comm, values[0], **numbers)
+        return _ProcessStat(comm, values[0], **numbers)
 
     def command(self, pid: int) -> str:
         """Arguments (each ended by NUL) or title; empty when it is not or must not be read."""

@@ -178,24 +178,24 @@ def _session_of(host: Host, raylet: int) -> Optional[Session]:
 
 
 @dataclass(frozen=True)
-class _Stat:
+class _FileStat:
     comm: str
     state: str
     ppid: int
     start_s: float  # since boot
 
 
-def _stat(host: Host, pid: int) -> Optional[_Stat]:
+def _stat(host: Host, pid: int) -> Optional[_FileStat]:
     path = f"/proc/{pid}/stat"
     try:
         comm, values = split_stat(host.read_text(path, 4096), path)
     except ReadError:
         return None
-    return _Stat(comm, values[0], int(values[1]), int(values[19]) / os.sysconf("SC_CLK_TCK"))
+    return _FileStat(comm, values[0], int(values[1]), int(values[19]) / os.sysconf("SC_CLK_TCK"))
 
 
 @dataclass(frozen=True)
-class _Worker:
+class _WorkerLogs:
     pid: int
     job_id: str
     files: tuple[str, ...]  # .out before .err
@@ -203,7 +203,7 @@ class _Worker:
     changed: float  # newest change of its files, Unix seconds
 
 
-def _live_workers(host: Host, session: Session) -> list[_Worker]:
+def _live_workers(host: Host, session: Session) -> list[_WorkerLogs]:
     """Workers whose process lives and is not idle, the one that wrote last first."""
     alive = set(host.listdir("/proc"))
     uptime_s = _uptime_s(host)
@@ -223,11 +223,11 @@ def _live_workers(host: Host, session: Session) -> list[_Worker]:
         age_s = uptime_s - stat.start_s
         # A number that was given to another process since: the log is older than the process.
         if ours and time.time() - changed <= age_s + 2:
-            workers.append(_Worker(pid, job_id, tuple(paths), age_s, changed))
+            workers.append(_WorkerLogs(pid, job_id, tuple(paths), age_s, changed))
     return sorted(workers, key=lambda worker: -worker.changed)
 
 
-def _is_below(host: Host, stat: _Stat, raylet: Optional[int]) -> bool:
+def _is_below(host: Host, stat: _FileStat, raylet: Optional[int]) -> bool:
     """Whether the raylet started the process, through a wrapper that stays perhaps."""
     if raylet is None:
         return stat.comm.startswith("ray::")
@@ -281,7 +281,7 @@ def _read_ends(host: Host, path: str, tail_bytes: int) -> _File:
     return _File(head, tail, status.st_size, status.st_mtime)
 
 
-def _read_worker(host: Host, session: Session, worker: _Worker, most_bytes: int) -> RayLog:
+def _read_worker(host: Host, session: Session, worker: _WorkerLogs, most_bytes: int) -> RayLog:
     for tail_bytes in (min(_SHORT_BYTES, most_bytes), min(_LONG_BYTES, most_bytes)):
         read = [(path, _read_ends(host, path, tail_bytes)) for path in worker.files]
         ends = [_parsed(host, path, file, tail_bytes) for path, file in read]

@@ -96,14 +96,14 @@ def scheduler(host: Host) -> Iterator[Union[SchedulerState, Unread]]:
 
 
 @dataclass(frozen=True)
-class Stat:
+class CpuStat:
     """What /proc/stat says of tasks and of each CPU."""
 
     cpus: Mapping[int, tuple[int, ...]]  # ticks in the order of _STATES, by number of the CPU
     numbers: Mapping[str, int]  # "ctxt", "procs_running", "procs_blocked"
 
 
-def parse_stat(text: str) -> Stat:
+def parse_stat(text: str) -> CpuStat:
     """Raises ParseError when a number of tasks or all CPUs are missing, or a CPU's line is cut."""
     cpus: dict[int, tuple[int, ...]] = {}
     numbers: dict[str, int] = {}
@@ -118,7 +118,7 @@ def parse_stat(text: str) -> Stat:
             numbers[name] = int(rest)
     if not cpus or len(numbers) < 3:
         raise ParseError(f"/proc/stat: {len(cpus)} CPUs, and of tasks only {sorted(numbers)}")
-    return Stat(cpus, numbers)
+    return CpuStat(cpus, numbers)
 
 
 def task_numbers(host: Host) -> dict[str, int]:
@@ -187,7 +187,7 @@ def _allowed(files: ControlFiles, cpus: Mapping[int, object]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _CpuGroup:
     version: int
     path: str
     is_root: bool
@@ -199,7 +199,7 @@ class _Group:
     pressure: dict[str, float]
 
 
-def _group(files: ControlFiles, cpus_online: int) -> _Group:
+def _group(files: ControlFiles, cpus_online: int) -> _CpuGroup:
     """The tightest quota's level, else the outermost with fewer CPUs than the node, else our own.
 
     Of equal quotas the outer level is nearer to its own: it counts the siblings too.
@@ -208,7 +208,7 @@ def _group(files: ControlFiles, cpus_online: int) -> _Group:
     version = 1 if mount else 2
     mount = mount or files.unified("cpu")
     if not mount:
-        return _Group(0, "", False, None, None, None, {}, None, {})
+        return _CpuGroup(0, "", False, None, None, None, {}, None, {})
     levels = files.levels(mount, "cpu" if version == 1 else "")
     quotas = {level: _quota(files, version, level) for level in levels}
     cpusets = {level: _cpuset(files, version, level, mount) for level in levels}
@@ -222,7 +222,7 @@ def _group(files: ControlFiles, cpus_online: int) -> _Group:
     counts = files.numbers(f"{path}/cpu.stat")
     micros, nanos = counts.get("throttled_usec"), counts.get("throttled_time")
     paths = {"cpu": f"{path}/cpu.pressure", "io": f"{path}/io.pressure"}
-    return _Group(
+    return _CpuGroup(
         version,
         path,
         _is_root(files.host, version, path),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from raydiag.comparison import Comparison
-from raydiag.comparison.pair import Contrast
+from raydiag.explain.comparison import Comparison
+from raydiag.explain.comparison.pair import Contrast
 from raydiag.render import compare_content as content
 from raydiag.render.escape import terminal
-from raydiag.render.layout import GREEN, RED, YELLOW, Page
+from raydiag.render.layout import GREEN, RED, YELLOW, ReportPage
 
 _CELL = 40  # columns of one cell, at most
 _LEAST_ROOM = 24  # of the last column; with less it stands on a line of its own
@@ -16,7 +16,7 @@ _LEAST_ROOM = 24  # of the last column; with less it stands on a line of its own
 
 def text_report(found: Comparison, colour: bool, width: int, every: bool) -> str:
     """The report for people. What came from logs and metrics is escaped."""
-    page = Page(max(width, 60), colour)
+    page = ReportPage(max(width, 60), colour)
     blocks: list[list[str]] = []
     for told in found.contrasts:
         blocks += _contrast(told, page, every)
@@ -38,7 +38,7 @@ def text_report(found: Comparison, colour: bool, width: int, every: bool) -> str
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def _contrast(told: Contrast, page: Page, every: bool) -> list[list[str]]:
+def _contrast(told: Contrast, page: ReportPage, every: bool) -> list[list[str]]:
     head = page.wrap(terminal(content.title(told)))
     first, *rest = content.cause(told)
     colour = {"healthy": GREEN, "unknown": YELLOW}.get(told.answer.failure_class, RED)
@@ -72,7 +72,7 @@ def _contrast(told: Contrast, page: Page, every: bool) -> list[list[str]]:
     ]
 
 
-def _findings(found: Comparison, page: Page, every: bool) -> list[str]:
+def _findings(found: Comparison, page: ReportPage, every: bool) -> list[str]:
     lines = []
     for label, one in content.others(found, every):
         lines += page.wrap(terminal(content.finding_line(label, one)), "  ", "    ")
@@ -81,13 +81,13 @@ def _findings(found: Comparison, page: Page, every: bool) -> list[str]:
     return ["FINDINGS", *lines] if lines else []
 
 
-def _list(page: Page, title: str, texts: Iterable[str]) -> list[str]:
+def _list(page: ReportPage, title: str, texts: Iterable[str]) -> list[str]:
     lines = [line for text in texts if text for line in page.wrap(terminal(text), "  ", "    ")]
     return [title, *lines] if lines else []
 
 
 def _table(
-    page: Page, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
+    page: ReportPage, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> list[str]:
     """Columns as wide as they need; the last one is wrapped below itself."""
     if not rows:

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from raydiag import __version__
-from raydiag.comparison import Comparison
-from raydiag.comparison.checklist import MEAN
-from raydiag.comparison.gap import PERSISTENT, SINCE, TRANSIENT, Gap
-from raydiag.comparison.metrics import Compared, odd_hosts
-from raydiag.comparison.pair import Cause, Contrast
-from raydiag.comparison.saves import LOADS, Saves
-from raydiag.comparison.settings import Setting
-from raydiag.comparison.side import Side
+from raydiag.explain.comparison import Comparison
+from raydiag.explain.comparison.checklist import MEAN
+from raydiag.explain.comparison.gap import PERSISTENT, SINCE, TRANSIENT, SpeedGap
+from raydiag.explain.comparison.metrics import ComparedMetrics, odd_hosts
+from raydiag.explain.comparison.pair import Contrast, SlownessCause
+from raydiag.explain.comparison.saves import LOADS, Saves
+from raydiag.explain.comparison.settings import Setting
+from raydiag.explain.comparison.side import Side
 from raydiag.model import Finding, Severity
 from raydiag.nodeset import fold
 from raydiag.playbooks.training import SECONDS, TGS
@@ -114,14 +114,14 @@ def _stat(mean: float, deviation: float, unit: str) -> str:
     return f"{mean:.5g} ± {deviation:.2g} {unit}".strip()
 
 
-def _change(gap: Gap) -> str:
+def _change(gap: SpeedGap) -> str:
     """Of the medians; of what begins late, where it has begun: over all steps it would hide."""
     if gap.kind == SINCE and gap.spike_percent is not None:
         return f"{gap.spike_percent:+.2f} % since then"
     return f"{gap.percent:+.2f} %"
 
 
-def _pattern(gap: Gap) -> str:
+def _pattern(gap: SpeedGap) -> str:
     if gap.kind == PERSISTENT:
         return "stays over all steps"
     if gap.kind == SINCE:
@@ -132,14 +132,14 @@ def _pattern(gap: Gap) -> str:
     return "none"
 
 
-def _training(gap: Gap) -> str:
+def _training(gap: SpeedGap) -> str:
     """Whether training itself is the same: these numbers wander from step to step."""
     if abs(gap.percent) <= max(_SAME_PERCENT, 3 * gap.error_percent):
         return "none: the same"
     return "training itself: data, settings or numerics"
 
 
-def _checked(told: Contrast, one: Compared) -> Cells:
+def _checked(told: Contrast, one: ComparedMetrics) -> Cells:
     measure = one.measure
     name = measure.metric if measure.how == MEAN else f"{measure.metric} (counted)"
     a, b = _value(one.a, measure.unit), _value(one.b, measure.unit)
@@ -158,7 +158,7 @@ def _checked(told: Contrast, one: Compared) -> Cells:
     return Cells(name, a, b, f"{one.delta:+.4g}{percent}", cause)
 
 
-def _rests_on(cause: Cause, metric: str) -> bool:
+def _rests_on(cause: SlownessCause, metric: str) -> bool:
     return any(item.source == metric for item in cause.finding.evidence)
 
 

@@ -6,15 +6,15 @@ import math
 from typing import Any, Optional
 
 from raydiag import __version__
-from raydiag.comparison import Comparison
-from raydiag.comparison.gap import Gap
-from raydiag.comparison.metrics import Compared
-from raydiag.comparison.pair import Cause, Contrast
-from raydiag.comparison.saves import Saves
-from raydiag.comparison.side import Side
+from raydiag.explain.comparison import Comparison
+from raydiag.explain.comparison.gap import SpeedGap
+from raydiag.explain.comparison.metrics import ComparedMetrics
+from raydiag.explain.comparison.pair import Contrast, SlownessCause
+from raydiag.explain.comparison.saves import Saves
+from raydiag.explain.comparison.side import Side
 from raydiag.model import Evidence
 from raydiag.render import document
-from raydiag.tsdb.series import Asked
+from raydiag.tsdb.series import AskedQuery
 
 SCHEMA = "raydiag.compare/1"
 
@@ -97,7 +97,7 @@ def _job(side: Side, saves: Saves, asked: Any) -> dict[str, Any]:
     }
 
 
-def _query(one: Asked) -> dict[str, Any]:
+def _query(one: AskedQuery) -> dict[str, Any]:
     return {
         "id": one.id,
         "promql": one.promql,
@@ -147,7 +147,7 @@ def _contrast(told: Contrast) -> dict[str, Any]:
     }
 
 
-def _gap(one: Gap) -> dict[str, Any]:
+def _gap(one: SpeedGap) -> dict[str, Any]:
     return {
         "metric": one.metric,
         "a": {key: _finite(value) for key, value in vars(one.a).items()},
@@ -161,7 +161,7 @@ def _gap(one: Gap) -> dict[str, Any]:
     }
 
 
-def _metric(one: Compared) -> dict[str, Any]:
+def _metric(one: ComparedMetrics) -> dict[str, Any]:
     return {
         "group": one.measure.group,
         "metric": one.measure.metric,
@@ -179,7 +179,7 @@ def _metric(one: Compared) -> dict[str, Any]:
     }
 
 
-def _cause(one: Cause) -> dict[str, Any]:
+def _cause(one: SlownessCause) -> dict[str, Any]:
     found = one.finding
     return {
         "kind": one.kind,

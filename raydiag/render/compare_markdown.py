@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from raydiag.comparison import Comparison
-from raydiag.comparison.pair import Contrast
+from raydiag.explain.comparison import Comparison
+from raydiag.explain.comparison.pair import Contrast
 from raydiag.render import compare_content as content
 from raydiag.render.escape import fenced, markdown
 from raydiag.render.layout import number

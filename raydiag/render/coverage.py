@@ -8,14 +8,14 @@ from typing import Any
 
 from raydiag.model import Coverage, HostUnread, Snapshot
 from raydiag.render.escape import terminal
-from raydiag.render.layout import Page, count, hosts, shape, utc
+from raydiag.render.layout import ReportPage, count, hosts, shape, utc
 
 _WITHOUT_LANDLOCK = "processes"  # it would hide from these readers what they are there to read
 _SAME_START_S = 60.0  # nodes that booted together
 
 
 def coverage_section(
-    snapshot: Snapshot, coverage: Coverage, page: Page, verbose: bool
+    snapshot: Snapshot, coverage: Coverage, page: ReportPage, verbose: bool
 ) -> list[str]:
     """Lines of the section; equal reasons share a line with the set of nodes."""
     lines = [f"COVERAGE  {answered(coverage)}"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raydiag.job import Examined
+from raydiag.explain.job import ExaminedJob
 from raydiag.model import Severity
-from raydiag.playbooks.observed import Report
+from raydiag.playbooks.observations import Report
 from raydiag.render.diagnose_content import (
     LINKS,
     coverage_lines,
@@ -25,12 +25,12 @@ from raydiag.render.diagnose_content import (
 )
 from raydiag.render.escape import terminal
 from raydiag.render.groups import Group
-from raydiag.render.layout import COLOURS, GREEN, YELLOW, Page
+from raydiag.render.layout import COLOURS, GREEN, YELLOW, ReportPage
 
 
-def text_report(examined: Examined, colour: bool, width: int, every: bool) -> str:
+def text_report(examined: ExaminedJob, colour: bool, width: int, every: bool) -> str:
     """The report for people. What came from logs and metrics is escaped."""
-    page = Page(max(width, 40), colour)
+    page = ReportPage(max(width, 40), colour)
     told = [one for one in reports(examined) if _has_more(one, every)]
     quiet = [one for one in reports(examined) if not _has_more(one, every)]
     blocks = [
@@ -48,7 +48,7 @@ def text_report(examined: Examined, colour: bool, width: int, every: bool) -> st
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def _verdict(examined: Examined, page: Page) -> list[str]:
+def _verdict(examined: ExaminedJob, page: ReportPage) -> list[str]:
     one = examined.explained.verdict
     lines = page.wrap(terminal(f"VERDICT  {heading(examined)}"), "", "         ")
     colour = {"healthy": GREEN, "unknown": YELLOW}.get(
@@ -62,7 +62,7 @@ def _verdict(examined: Examined, page: Page) -> list[str]:
     return lines
 
 
-def _chain(examined: Examined, page: Page) -> list[str]:
+def _chain(examined: ExaminedJob, page: ReportPage) -> list[str]:
     chain = verdict_chain(examined)
     if not chain:
         return []
@@ -76,7 +76,7 @@ def _chain(examined: Examined, page: Page) -> list[str]:
     return lines
 
 
-def _group(group: Group, examined: Examined, page: Page, every: bool) -> list[str]:
+def _group(group: Group, examined: ExaminedJob, page: ReportPage, every: bool) -> list[str]:
     word = group.severity.value.upper()
     name, *parts = map(terminal, group.heading())
     lines = page.wrap("  ".join([f"{word} {name}", *parts]), "", "    ")
@@ -87,7 +87,7 @@ def _group(group: Group, examined: Examined, page: Page, every: bool) -> list[st
     return lines
 
 
-def _list(page: Page, title: str, texts: Sequence[str]) -> list[str]:
+def _list(page: ReportPage, title: str, texts: Sequence[str]) -> list[str]:
     lines = [line for text in texts if text for line in page.wrap(terminal(text), "  ", "    ")]
     return [title, *lines] if lines else []
 
@@ -97,7 +97,7 @@ def _has_more(report: Report, every: bool) -> bool:
     return bool(holding(report, every) or report.block or report.exclude)
 
 
-def _playbook(report: Report, page: Page, every: bool) -> list[str]:
+def _playbook(report: Report, page: ReportPage, every: bool) -> list[str]:
     lines = page.wrap(terminal(f"PLAYBOOK {report.playbook}: {report.title}"), "", "  ")
     lines += page.wrap(terminal(report.verdict), "  ", "  ") if report.verdict else []
     for row in holding(report, every):

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from raydiag import __version__
-from raydiag.job import Examined
+from raydiag.explain.job import ExaminedJob
 from raydiag.model import Blind, Finding, HostUnread, Severity
 from raydiag.nodeset import fold
-from raydiag.playbooks.observed import Report, Row, RuledOut
+from raydiag.playbooks.observations import Report, ReportRow, RuledOut
 from raydiag.render.groups import Group, groups, scope
 from raydiag.render.layout import count, number, utc
 
@@ -19,15 +19,15 @@ LINKS = 12  # of a chain in the report for people; the JSON has all
 _Item = TypeVar("_Item", Blind, HostUnread)
 
 
-def ruled_out(examined: Examined) -> Sequence[RuledOut]:
+def ruled_out(examined: ExaminedJob) -> Sequence[RuledOut]:
     return examined.explained.ruled_out
 
 
-def reports(examined: Examined) -> Sequence[Report]:
+def reports(examined: ExaminedJob) -> Sequence[Report]:
     return examined.metrics.reports if examined.metrics is not None else ()
 
 
-def heading(examined: Examined) -> str:
+def heading(examined: ExaminedJob) -> str:
     """`rdma-degraded  mi2034 ionic_3  since 2026-11-20 03:12:07Z  confirmed`."""
     one = examined.explained.verdict
     where = [fold(one.hosts)] if one.hosts else []
@@ -43,7 +43,7 @@ def heading(examined: Examined) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def verdict_chain(examined: Examined) -> list[Finding]:
+def verdict_chain(examined: ExaminedJob) -> list[Finding]:
     """The chain of the verdict; empty when nothing is its root."""
     chains = examined.explained.diagnosis.chains
     root = examined.explained.verdict.failure_class
@@ -52,7 +52,7 @@ def verdict_chain(examined: Examined) -> list[Finding]:
     return list(chains[0].findings)
 
 
-def others(examined: Examined, every: bool) -> list[Group]:
+def others(examined: ExaminedJob, every: bool) -> list[Group]:
     """What the verdict's chain does not hold; remarks only on demand."""
     told = {id(one) for one in verdict_chain(examined)}
     kept = groups(examined.explained.diagnosis, every)
@@ -67,7 +67,7 @@ def link(finding: Finding) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def seen(finding: Finding, examined: Examined, every: bool = False) -> list[str]:
+def seen(finding: Finding, examined: ExaminedJob, every: bool = False) -> list[str]:
     """Evidence, a line each. A query goes by its id; the JSON spells it out."""
     names = _query_names(examined)
     shown = finding.evidence if every else finding.evidence[:EVIDENCE]
@@ -79,12 +79,12 @@ def seen(finding: Finding, examined: Examined, every: bool = False) -> list[str]
     return list(dict.fromkeys(lines))  # triage may quote one line as step and as end
 
 
-def _query_names(examined: Examined) -> dict[str, str]:
+def _query_names(examined: ExaminedJob) -> dict[str, str]:
     asked = examined.metrics.asked if examined.metrics is not None else ()
     return {one.promql: one.id for one in asked}
 
 
-def next_steps(examined: Examined) -> Sequence[str]:
+def next_steps(examined: ExaminedJob) -> Sequence[str]:
     """Those of the verdict's root; of the gravest problem where there is none."""
     chain = verdict_chain(examined)
     if chain:
@@ -94,11 +94,11 @@ def next_steps(examined: Examined) -> Sequence[str]:
     return problems[0].next_steps if problems else ()
 
 
-def holding(report: Report, every: bool) -> list[Row]:
+def holding(report: Report, every: bool) -> list[ReportRow]:
     return [one for one in report.rows if every or one.holds]
 
 
-def said(row: Row) -> str:
+def said(row: ReportRow) -> str:
     """A row in one line, with the value that it was decided from."""
     answer = {True: "yes", False: "no", None: "open"}[row.holds]
     where = fold(row.hosts) if row.hosts else ""
@@ -111,7 +111,7 @@ def said(row: Row) -> str:
     return f"{answer}: {row.row}{place}{value}: {row.interpretation}"
 
 
-def coverage_lines(examined: Examined) -> Iterator[str]:
+def coverage_lines(examined: ExaminedJob) -> Iterator[str]:
     coverage = examined.explained.diagnosis.coverage
     for what, why in (("Log", examined.no_log), ("Metrics", examined.log_only)):
         if why:
@@ -138,7 +138,7 @@ def _by(items: Iterable[_Item], key: Callable[[_Item], str]) -> list[tuple[str, 
     return list(grouped.items())
 
 
-def place(examined: Examined) -> str:
+def place(examined: ExaminedJob) -> str:
     """What was diagnosed: the log, else the cluster, else the server."""
     if not examined.no_log:
         return examined.triage.log
@@ -147,12 +147,12 @@ def place(examined: Examined) -> str:
     return examined.metrics.origin if examined.metrics is not None else examined.triage.log
 
 
-def story(examined: Examined) -> str:
+def story(examined: ExaminedJob) -> str:
     """What the log tells; "" without one."""
     return "" if examined.no_log else " ".join(examined.triage.story)
 
 
-def footer(examined: Examined) -> str:
+def footer(examined: ExaminedJob) -> str:
     parts = [f"raydiag {__version__}", place(examined)]
     if examined.nodes is not None and examined.nodes.cluster.get("address") != parts[-1]:
         parts.append(str(examined.nodes.cluster.get("address")))

@@ -6,9 +6,9 @@ import math
 from typing import Any, Optional
 
 from raydiag import __version__
-from raydiag.job import Examined
-from raydiag.playbooks.observed import Report, Row
-from raydiag.playbooks.questions import parts
+from raydiag.explain.job import ExaminedJob
+from raydiag.playbooks.observations import Report, ReportRow
+from raydiag.playbooks.queries import parts
 from raydiag.render import document
 from raydiag.render.diagnose_content import reports
 from raydiag.render.triage_document import triage_document
@@ -17,7 +17,7 @@ SCHEMA = "raydiag.diagnose/1"
 _HEAD = ("schema", "raydiag_version")
 
 
-def diagnose_document(examined: Examined, generated_at: float) -> dict[str, Any]:
+def diagnose_document(examined: ExaminedJob, generated_at: float) -> dict[str, Any]:
     """The JSON object; `raydiag/schemas/diagnose.json` states its shape."""
     told = document.findings_and_coverage(examined.explained.diagnosis)
     findings = told["findings"]
@@ -45,7 +45,7 @@ def diagnose_document(examined: Examined, generated_at: float) -> dict[str, Any]
     }
 
 
-def _verdict(examined: Examined) -> dict[str, Any]:
+def _verdict(examined: ExaminedJob) -> dict[str, Any]:
     one = examined.explained.verdict
     return {
         "class": one.failure_class,
@@ -62,7 +62,7 @@ def _verdict(examined: Examined) -> dict[str, Any]:
     }
 
 
-def _cluster(examined: Examined) -> Optional[dict[str, Any]]:
+def _cluster(examined: ExaminedJob) -> Optional[dict[str, Any]]:
     """The live cluster and how its nodes answered; what they show is in the findings."""
     seen = examined.nodes
     if seen is None:
@@ -78,7 +78,7 @@ def _cluster(examined: Examined) -> Optional[dict[str, Any]]:
     }
 
 
-def _metrics(examined: Examined) -> Optional[dict[str, Any]]:
+def _metrics(examined: ExaminedJob) -> Optional[dict[str, Any]]:
     seen = examined.metrics
     if seen is None:
         return None
@@ -114,7 +114,7 @@ def _metrics(examined: Examined) -> Optional[dict[str, Any]]:
     }
 
 
-def _playbook(report: Report, examined: Examined) -> dict[str, Any]:
+def _playbook(report: Report, examined: ExaminedJob) -> dict[str, Any]:
     asked = examined.metrics.asked if examined.metrics is not None else ()
     return {
         "id": report.playbook,
@@ -145,7 +145,7 @@ def _playbook(report: Report, examined: Examined) -> dict[str, Any]:
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: ReportRow) -> dict[str, Any]:
     return {
         "row": row.row,
         "holds": row.holds,

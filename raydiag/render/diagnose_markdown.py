@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from raydiag.job import Examined
+from raydiag.explain.job import ExaminedJob
 from raydiag.model import Confidence, Severity
 from raydiag.nodeset import fold
 from raydiag.render.diagnose_content import (
@@ -29,7 +29,7 @@ from raydiag.render.groups import scope
 from raydiag.render.layout import number, utc
 
 
-def markdown_report(examined: Examined, every: bool) -> str:
+def markdown_report(examined: ExaminedJob, every: bool) -> str:
     """For a ticket, section by section; what came from logs and metrics is escaped."""
     where = examined.triage.resolved.job_dir or place(examined)
     coverage = examined.explained.diagnosis.coverage
@@ -74,7 +74,7 @@ def markdown_report(examined: Examined, every: bool) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _analysis(examined: Examined) -> str:
+def _analysis(examined: ExaminedJob) -> str:
     root = verdict_chain(examined)[:1]
     found = examined.explained.observations[:1] if root else ()
     for one in found:
@@ -84,7 +84,7 @@ def _analysis(examined: Examined) -> str:
     return "log only" if examined.log_only else "job health"
 
 
-def _findings(examined: Examined, every: bool) -> Iterator[str]:
+def _findings(examined: ExaminedJob, every: bool) -> Iterator[str]:
     chain = verdict_chain(examined)
     links = [f"{i}. {markdown(link(one))}" for i, one in enumerate(chain[:LINKS], 1)]
     if links:
@@ -101,7 +101,7 @@ def _findings(examined: Examined, every: bool) -> Iterator[str]:
         yield "None."
 
 
-def _of_nodes(examined: Examined, every: bool) -> Iterator[str]:
+def _of_nodes(examined: ExaminedJob, every: bool) -> Iterator[str]:
     """What nodes and metrics say of the verdict's chain; only of a live cluster."""
     if examined.nodes is None:
         return
@@ -111,7 +111,7 @@ def _of_nodes(examined: Examined, every: bool) -> Iterator[str]:
     yield fenced(lines) if lines else "None."
 
 
-def _table(examined: Examined, every: bool) -> str:
+def _table(examined: ExaminedJob, every: bool) -> str:
     rows = [row for report in reports(examined) for row in holding(report, every)]
     if not rows:
         return "None."
@@ -125,7 +125,7 @@ def _table(examined: Examined, every: bool) -> str:
     return "\n".join(lines)
 
 
-def _anomalies(examined: Examined) -> str:
+def _anomalies(examined: ExaminedJob) -> str:
     found = [
         one
         for one in examined.explained.diagnosis.findings
@@ -134,14 +134,14 @@ def _anomalies(examined: Examined) -> str:
     return "\n".join(f"- {markdown(one.title)} {markdown(scope([one]))}" for one in found) or "None"
 
 
-def _log(examined: Examined) -> Iterator[str]:
+def _log(examined: ExaminedJob) -> Iterator[str]:
     yield markdown(story(examined)) or "None."
     origin = examined.triage.origin
     if origin is not None:
         yield fenced([f"{origin.file}:{origin.line}: {origin.raw[:400]}"])
 
 
-def _trace(examined: Examined) -> str:
+def _trace(examined: ExaminedJob) -> str:
     """Where to read on, when an anomaly is in the software and not in a node."""
     classes = {"rccl-communicator-leak", "rccl-hang", "thread-oversubscription", "unknown"}
     if examined.explained.verdict.failure_class not in classes:
@@ -155,7 +155,7 @@ def _trace(examined: Examined) -> str:
     )
 
 
-def _correlation(examined: Examined) -> str:
+def _correlation(examined: ExaminedJob) -> str:
     verdict, log = examined.explained.verdict, examined.triage.primary
     if examined.no_log:
         return f"There is no log: {markdown(examined.no_log)}."
@@ -174,7 +174,7 @@ def _correlation(examined: Examined) -> str:
     return f"Triage says {log}; what the {what} show {word} it."
 
 
-def _queries(examined: Examined) -> Iterator[str]:
+def _queries(examined: ExaminedJob) -> Iterator[str]:
     asked = examined.metrics.asked if examined.metrics is not None else ()
     for one in asked:
         step = f" step {number(one.step_s)}s" if one.step_s else ""

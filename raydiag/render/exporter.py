@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from raydiag import __version__
-from raydiag.exporter.check import Checked
-from raydiag.exporter.findings import MOST_RESTARTS, PluginState
-from raydiag.exporter.status import Examined
+from raydiag.exporter.check import CheckedPlugin
+from raydiag.exporter.findings import MOST_RESTARTS, PluginHealth
+from raydiag.exporter.status import ExaminedExporter
 from raydiag.model import Coverage, Diagnosis, Finding
 from raydiag.render import document
 from raydiag.render.document import severity_of
 from raydiag.render.escape import fenced, markdown, terminal
-from raydiag.render.layout import COLOURS, GREEN, RED, Page, count, utc
+from raydiag.render.layout import COLOURS, GREEN, RED, ReportPage, count, utc
 
 SCHEMA = "raydiag.exporter/1"
 _NOTHING = Diagnosis((), (), Coverage(0, 0))
@@ -29,7 +29,7 @@ _KINDS = {
 # ---- status
 
 
-def status_document(examined: Examined, generated_at: float) -> dict[str, Any]:
+def status_document(examined: ExaminedExporter, generated_at: float) -> dict[str, Any]:
     """The JSON document of `raydiag exporter status`; `raydiag/schemas/exporter.json` states it."""
     now, served, watched = examined.now, examined.served, examined.now.watched
     record = now.record
@@ -71,9 +71,11 @@ def status_document(examined: Examined, generated_at: float) -> dict[str, Any]:
     }
 
 
-def status_text(examined: Examined, colour: bool, width: int, verbose: bool) -> Iterator[str]:
+def status_text(
+    examined: ExaminedExporter, colour: bool, width: int, verbose: bool
+) -> Iterator[str]:
     """The report for people: what it is, what is wrong, what the plugins do."""
-    page = Page(max(width, 40), colour)
+    page = ReportPage(max(width, 40), colour)
     yield "".join(f"{line}\n" for line in page.wrap(terminal(_summary(examined))))
     for fact in _facts(examined):
         yield "".join(f"{line}\n" for line in page.wrap(terminal(fact), "  ", "    "))
@@ -89,7 +91,7 @@ def status_text(examined: Examined, colour: bool, width: int, verbose: bool) -> 
         yield "\n" + "\n".join(page.wrap(terminal(text), "", "  ")) + "\n"
 
 
-def status_markdown(examined: Examined, verbose: bool) -> Iterator[str]:
+def status_markdown(examined: ExaminedExporter, verbose: bool) -> Iterator[str]:
     """The same to paste into a ticket."""
     yield f"**{markdown(_summary(examined))}**\n\n"
     yield from (f"- {markdown(fact)}\n" for fact in _facts(examined))
@@ -109,7 +111,7 @@ def status_markdown(examined: Examined, verbose: bool) -> Iterator[str]:
         yield f"- {markdown(f'{item.source}: {item.reason}')}\n"
 
 
-def _summary(examined: Examined) -> str:
+def _summary(examined: ExaminedExporter) -> str:
     what = f"{examined.host}: {_KINDS[examined.kind]} on port {examined.port}"
     if examined.kind == "none":
         return f"{what}."
@@ -124,7 +126,7 @@ def _summary(examined: Examined) -> str:
     return f"{what} answers, but no value moved within {examined.waited_s:.0f} s."
 
 
-def _facts(examined: Examined) -> Iterator[str]:
+def _facts(examined: ExaminedExporter) -> Iterator[str]:
     record, served, watched = examined.now.record, examined.served, examined.now.watched
     if examined.compared:
         yield (
@@ -155,11 +157,11 @@ def _facts(examined: Examined) -> Iterator[str]:
         yield f"{used}{last} ({watched.log})" if last else f"no restart in {watched.log}"
 
 
-def _trouble(plugin: PluginState) -> bool:
+def _trouble(plugin: PluginHealth) -> bool:
     return plugin.up is False or plugin.outdated or plugin.disabled or bool(plugin.timeouts)
 
 
-def _told(plugin: PluginState) -> str:
+def _told(plugin: PluginHealth) -> str:
     parts = ["up" if plugin.up else "failing" if plugin.up is False else "not run yet"]
     parts += ["disabled by itself (exit 99)"] if plugin.disabled else []
     parts += ["new version is broken, the last good one runs"] if plugin.outdated else []
@@ -173,7 +175,7 @@ def _told(plugin: PluginState) -> str:
     return f"{plugin.name}: {', '.join(parts)}"
 
 
-def _block(finding: Finding, page: Page) -> list[str]:
+def _block(finding: Finding, page: ReportPage) -> list[str]:
     word = severity_of(finding).value.upper()
     heading = terminal(f"{word} {finding.failure_class}  {finding.title}")
     lines = page.wrap(heading, "", "    ")
@@ -189,7 +191,7 @@ def _block(finding: Finding, page: Page) -> list[str]:
 # ---- check
 
 
-def check_document(checked: Sequence[Checked], generated_at: float) -> dict[str, Any]:
+def check_document(checked: Sequence[CheckedPlugin], generated_at: float) -> dict[str, Any]:
     """The JSON document of `raydiag exporter check`."""
     files = [
         {"passes": one.passes, **asdict(one), "problems": list(one.problems)} for one in checked
@@ -201,9 +203,9 @@ def check_document(checked: Sequence[Checked], generated_at: float) -> dict[str,
     }
 
 
-def check_text(checked: Sequence[Checked], colour: bool, width: int) -> Iterator[str]:
+def check_text(checked: Sequence[CheckedPlugin], colour: bool, width: int) -> Iterator[str]:
     """One block a file: passes or not, why not, and what it exports."""
-    page = Page(max(width, 40), colour)
+    page = ReportPage(max(width, 40), colour)
     for index, one in enumerate(checked):
         word = "PASSES" if one.passes else "FAILS"
         lines = page.wrap(terminal(f"{word} {one.path}  {_what(one)}"), "", "    ")
@@ -217,7 +219,7 @@ def check_text(checked: Sequence[Checked], colour: bool, width: int) -> Iterator
         yield ("\n" if index else "") + "\n".join(lines) + "\n"
 
 
-def check_markdown(checked: Sequence[Checked]) -> Iterator[str]:
+def check_markdown(checked: Sequence[CheckedPlugin]) -> Iterator[str]:
     """The same to paste into a ticket."""
     for one in checked:
         yield f"\n## {'Passes' if one.passes else 'Fails'}: {markdown(one.path)}\n\n"
@@ -229,7 +231,7 @@ def check_markdown(checked: Sequence[Checked]) -> Iterator[str]:
             yield f"- {markdown(f'{metric.name} {metric.type} ({labels}): {metric.series}')}\n"
 
 
-def _what(one: Checked) -> str:
+def _what(one: CheckedPlugin) -> str:
     parts = [f"{one.kind} plugin" if one.kind else "no plugin"]
     if one.digest:
         parts.append(f"sha256 {one.digest[:12]}, {count(one.size_bytes, 'byte')}")

@@ -8,7 +8,7 @@ from typing import Any
 from raydiag import __version__
 from raydiag.render import document as documents
 from raydiag.render.escape import fenced, terminal
-from raydiag.render.layout import GREEN, RED, YELLOW, Page, count, hosts, utc
+from raydiag.render.layout import GREEN, RED, YELLOW, ReportPage, count, hosts, utc
 
 SCHEMA = "raydiag.hotfix/1"
 
@@ -43,7 +43,7 @@ def markdown_report(document: Mapping[str, Any]) -> str:
 
 def text_report(document: Mapping[str, Any], colour: bool, width: int, plan_shown: bool) -> str:
     """The report for people; `plan_shown`: what was planned stands above it already."""
-    page = Page(max(width, 40), colour)
+    page = ReportPage(max(width, 40), colour)
     if document["command"] == "status":
         blocks = [_rollout(rollout, page) for rollout in document["rollouts"]]
         blocks = blocks or [["No roll-out is on record."]]
@@ -58,7 +58,7 @@ def text_report(document: Mapping[str, Any], colour: bool, width: int, plan_show
     return f"\n{text}\n" if plan_shown and document["command"] == "apply" else f"{text}\n"
 
 
-def _summary(document: Mapping[str, Any], page: Page) -> list[str]:
+def _summary(document: Mapping[str, Any], page: ReportPage) -> list[str]:
     outcome, name = str(document["outcome"]), document["rollout"]
     what = f"Roll-out {name}: " if name else "Plan: " if document["command"] == "plan" else ""
     changing = [host for host in document["hosts"] if host["state"] == "change"]
@@ -81,7 +81,7 @@ def _summary(document: Mapping[str, Any], page: Page) -> list[str]:
     return lines
 
 
-def _what(document: Mapping[str, Any], page: Page) -> list[str]:
+def _what(document: Mapping[str, Any], page: ReportPage) -> list[str]:
     lines = []
     for file in document["files"]:
         text = f"{file['name']}  sha256 {file['sha256'][:_HASH]}  {file['size_bytes']} bytes"
@@ -97,7 +97,7 @@ def _what(document: Mapping[str, Any], page: Page) -> list[str]:
     return lines
 
 
-def _hosts(document: Mapping[str, Any], page: Page, plan_shown: bool) -> list[str]:
+def _hosts(document: Mapping[str, Any], page: ReportPage, plan_shown: bool) -> list[str]:
     """Hosts that are alike stand in one row."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for host in document["hosts"]:
@@ -129,7 +129,7 @@ def _change(change: Mapping[str, Any]) -> str:
     return f"{change['path']}  {old} -> {change['new_sha256'][:_HASH]}{restart}"
 
 
-def _processes(document: Mapping[str, Any], page: Page) -> list[str]:
+def _processes(document: Mapping[str, Any], page: ReportPage) -> list[str]:
     """What a restart would end, host by host."""
     ending = [host for host in document["hosts"] if host["ends"]]
     lines = []
@@ -143,14 +143,14 @@ def _processes(document: Mapping[str, Any], page: Page) -> list[str]:
     return lines
 
 
-def _events(document: Mapping[str, Any], page: Page) -> list[str]:
+def _events(document: Mapping[str, Any], page: ReportPage) -> list[str]:
     lines = []
     for event in document["events"]:
         lines += page.wrap(f"{utc(event['at'])}  {terminal(event['text'])}", _INDENT, _DEEPER)
     return lines
 
 
-def _rollout(rollout: Mapping[str, Any], page: Page) -> list[str]:
+def _rollout(rollout: Mapping[str, Any], page: ReportPage) -> list[str]:
     """One roll-out of `status`."""
     state = str(rollout["state"])
     began = utc(rollout["began_at"]) if rollout["began_at"] else "at an unknown time"
@@ -181,7 +181,7 @@ def _content(host: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"content {host['content']}", *details, *host["notes"])
 
 
-def _blind(document: Mapping[str, Any], page: Page) -> list[str]:
+def _blind(document: Mapping[str, Any], page: ReportPage) -> list[str]:
     nodes = document["coverage"]["nodes"]
     lines = []
     for blind in nodes["blind"]:

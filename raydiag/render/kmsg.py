@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from raydiag import __version__
-from raydiag.kmsg import Examined, LoggedEvent
+from raydiag.kmsg import ExaminedKernelLog, LoggedEvent
 from raydiag.model import Severity
 from raydiag.render import document
 from raydiag.render.escape import fenced, markdown, terminal
-from raydiag.render.layout import COLOURS, Page, count, utc
+from raydiag.render.layout import COLOURS, ReportPage, count, utc
 
 SCHEMA = "raydiag.kmsg/1"
 
 
-def json_report(examined: Examined, generated_at: float) -> Iterator[str]:
+def json_report(examined: ExaminedKernelLog, generated_at: float) -> Iterator[str]:
     """The document as JSON text, one event a line."""
     return document.lines(kmsg_document(examined, generated_at))
 
 
-def kmsg_document(examined: Examined, generated_at: float) -> dict[str, Any]:
+def kmsg_document(examined: ExaminedKernelLog, generated_at: float) -> dict[str, Any]:
     """The JSON document of `raydiag kmsg`; `raydiag/schemas/kmsg.json` states its shape."""
     return {
         "schema": SCHEMA,
@@ -38,9 +38,11 @@ def _event(event: LoggedEvent) -> dict[str, Any]:
     return {"class": fields.pop("event_class"), **fields}
 
 
-def text_report(examined: Examined, colour: bool, width: int, verbose: bool) -> Iterator[str]:
+def text_report(
+    examined: ExaminedKernelLog, colour: bool, width: int, verbose: bool
+) -> Iterator[str]:
     """The report for people: the gravest events first, remarks folded unless `verbose`."""
-    page = Page(max(width, 40), colour)
+    page = ReportPage(max(width, 40), colour)
     blocks = [page.wrap(terminal(_summary(examined)))]
     blocks += [_block(event, page, new) for event, new in _shown(examined, verbose)]
     if remarks := _remarks(examined, verbose):
@@ -50,7 +52,7 @@ def text_report(examined: Examined, colour: bool, width: int, verbose: bool) -> 
         yield ("\n" if index else "") + "\n".join(block) + "\n"
 
 
-def markdown_report(examined: Examined, verbose: bool) -> Iterator[str]:
+def markdown_report(examined: ExaminedKernelLog, verbose: bool) -> Iterator[str]:
     """The same to paste into a ticket; what the log says stands in code blocks, or is escaped."""
     yield f"**{markdown(_summary(examined))}**\n"
     for event, new in _shown(examined, verbose):
@@ -70,7 +72,7 @@ def markdown_report(examined: Examined, verbose: bool) -> Iterator[str]:
         yield from (f"- {markdown(f'{item.source}: {item.reason}')}\n" for item in examined.unread)
 
 
-def _shown(examined: Examined, verbose: bool) -> Iterator[tuple[LoggedEvent, bool]]:
+def _shown(examined: ExaminedKernelLog, verbose: bool) -> Iterator[tuple[LoggedEvent, bool]]:
     """Events, the gravest first, without remarks; and whether the next step is a new one."""
     told: set[str] = set()
     for event in sorted(examined.events, key=lambda event: -event.severity.rank):
@@ -79,7 +81,7 @@ def _shown(examined: Examined, verbose: bool) -> Iterator[tuple[LoggedEvent, boo
             told.add(event.next_step)
 
 
-def _summary(examined: Examined) -> str:
+def _summary(examined: ExaminedKernelLog) -> str:
     by_severity = Counter(event.severity for event in examined.events)
     where = f"in {count(examined.files, 'file')}" if examined.files else "in this machine's log"
     if not examined.events:
@@ -96,7 +98,7 @@ def _summary(examined: Examined) -> str:
     return f"{count(len(examined.events), 'event')} {where}: {', '.join(parts)}."
 
 
-def _block(event: LoggedEvent, page: Page, with_next_step: bool) -> list[str]:
+def _block(event: LoggedEvent, page: ReportPage, with_next_step: bool) -> list[str]:
     word = event.severity.value.upper()
     heading = "  ".join(part for part in (f"{word} {event.event_class}", *_facts(event)) if part)
     lines = page.wrap(terminal(heading), "", "    ")
@@ -123,7 +125,7 @@ def _facts(event: LoggedEvent) -> Iterator[str]:
     yield "written by a program" if event.userspace else ""
 
 
-def _remarks(examined: Examined, verbose: bool) -> str:
+def _remarks(examined: ExaminedKernelLog, verbose: bool) -> str:
     """The remarks that are not shown, by number."""
     infos = [one for one in examined.events if one.severity is Severity.INFO and not verbose]
     kinds = Counter(event.event_class for event in infos)
@@ -131,7 +133,7 @@ def _remarks(examined: Examined, verbose: bool) -> str:
     return f"To note (-v shows them): {told}" if told else ""
 
 
-def _unread(examined: Examined, page: Page) -> list[str]:
+def _unread(examined: ExaminedKernelLog, page: ReportPage) -> list[str]:
     lines = ["NOT READ"]
     for item in examined.unread:
         lines += page.wrap(terminal(f"{item.source}: {item.reason}"), "  ", "    ")

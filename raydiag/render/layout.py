@@ -20,7 +20,7 @@ _VARYING = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9]|0x[0-9a-f]+|\
 
 
 @dataclass(frozen=True)
-class Page:
+class ReportPage:
     width: int  # columns
     colour: bool  # ANSI colours
 

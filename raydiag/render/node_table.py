@@ -8,7 +8,7 @@ from typing import Any
 
 from raydiag.model import NodeReport, NodeStatus, Status
 from raydiag.render.escape import terminal
-from raydiag.render.layout import GREEN, RED, YELLOW, Page, count, extent, hosts, wrap
+from raydiag.render.layout import GREEN, RED, YELLOW, ReportPage, count, extent, hosts, wrap
 
 _COLOURS = {
     NodeStatus.DEAD: RED,
@@ -89,7 +89,7 @@ class TableRow:
 
 
 @dataclass(frozen=True)
-class Table:
+class NodeTable:
     """The nodes in rows, the worst first; columns that no node fills are left out."""
 
     header: Sequence[str]
@@ -97,14 +97,14 @@ class Table:
     versions: Sequence[str]  # that all nodes share; where they differ, each row notes its own
 
 
-def tabulate(reports: Sequence[NodeReport]) -> Table:
+def tabulate(reports: Sequence[NodeReport]) -> NodeTable:
     """The table of these nodes, to be set by `node_table` or by another format."""
     rows = _rows(reports)
     cells = [row.cells() for row in rows]
     kept = [i for i in range(len(_HEADER)) if i < 2 or any(line[i] != "-" for line in cells)]
     versions = {row.versions for row in rows if row.versions}
     shared = versions.pop() if len(versions) == 1 else ()
-    return Table(
+    return NodeTable(
         [_HEADER[i] for i in kept],
         [
             TableRow(
@@ -119,7 +119,7 @@ def tabulate(reports: Sequence[NodeReport]) -> Table:
     )
 
 
-def node_table(reports: Sequence[NodeReport], page: Page) -> list[str]:
+def node_table(reports: Sequence[NodeReport], page: ReportPage) -> list[str]:
     """Lines of the table."""
     table = tabulate(reports)
     if not table.rows:
@@ -182,7 +182,7 @@ def _fullness(mount: Any) -> tuple[float, str] | None:
     return 100 * used / usable, mount.mount_point
 
 
-def _row_lines(row: TableRow, widths: Sequence[int], page: Page) -> list[str]:
+def _row_lines(row: TableRow, widths: Sequence[int], page: ReportPage) -> list[str]:
     cells, notes = list(row.cells), list(row.notes)
     names = wrap(cells[0], widths[0])
     mount_point = terminal(row.mount_point)

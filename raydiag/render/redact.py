@@ -27,7 +27,7 @@ from raydiag.model import Diagnosis, Finding, Snapshot
 from raydiag.render.names import Names
 
 if TYPE_CHECKING:
-    from raydiag.kmsg import Examined
+    from raydiag.kmsg import ExaminedKernelLog
 
 _NODE_LISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "JOB_NODELIST")
 _NFS_EVENTS = ("nfs-timeout", "nfs-ok")  # their device is a host
@@ -46,7 +46,7 @@ def redacted(
     return told, _redacted_diagnosis(diagnosis, names), names.value(dict(cluster))
 
 
-def redacted_log(examined: Examined) -> Examined:
+def redacted_log(examined: ExaminedKernelLog) -> ExaminedKernelLog:
     """The same for a kernel log. Names of processes stay, as in a probe's report."""
     hosts = [event.host or "" for event in examined.events]
     hosts += [event.device or "" for event in examined.events if event.event_class in _NFS_EVENTS]

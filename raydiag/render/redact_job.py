@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Optional
 
-from raydiag.comparison import Comparison
-from raydiag.job import Examined
+from raydiag.explain.comparison import Comparison
+from raydiag.explain.job import ExaminedJob
 from raydiag.model import Coverage, Finding
 from raydiag.render.job_names import JobNames, hosts_of, hosts_of_urls, named
 from raydiag.render.redact import host_names
 from raydiag.triage.verdict import Verdict
-from raydiag.tsdb.discovered import is_address, short_name
+from raydiag.tsdb.discovery_types import is_address, short_name
 
 
 def redacted_triage(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -23,7 +23,7 @@ def redacted_triage(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return names.value(list(verdicts))
 
 
-def redacted_diagnosis(examined: Examined) -> Examined:
+def redacted_diagnosis(examined: ExaminedJob) -> ExaminedJob:
     names = JobNames(_of_job(examined), examined)
     _know(names, examined.triage)
     for job in examined.nodes.jobs if examined.nodes is not None else ():
@@ -61,7 +61,7 @@ def _of_log(verdict: Verdict) -> Iterator[str]:
     yield from _of_findings(verdict.diagnosis.findings, verdict.diagnosis.coverage)
 
 
-def _of_job(examined: Examined) -> Iterator[str]:
+def _of_job(examined: ExaminedJob) -> Iterator[str]:
     """The nodes' own names first: they are whole."""
     if examined.nodes is not None:
         yield from host_names(examined.nodes.snapshot, examined.nodes.cluster)
@@ -77,7 +77,7 @@ def _of_job(examined: Examined) -> Iterator[str]:
     yield from _of_findings(found.findings, found.coverage)
 
 
-def _told_of(examined: Examined) -> Iterator[str]:
+def _told_of(examined: ExaminedJob) -> Iterator[str]:
     """Texts that say what was asked, and what of it was not reached."""
     yield from (examined.log_only, examined.no_log, *examined.notes)
     for one in examined.explained.diagnosis.coverage.unread:

@@ -10,7 +10,7 @@ from typing import Any
 from raydiag.model import NodeReport, ProbeResult, Snapshot, Status
 from raydiag.nodeset import fold
 from raydiag.render.escape import fenced, markdown, terminal
-from raydiag.render.layout import Page, count
+from raydiag.render.layout import ReportPage, count
 
 PROBE = "stacks"
 _RUNS_TASKS = "ray/_private/function_manager.py"  # below every task, in whatever thread it runs
@@ -79,7 +79,7 @@ def stack_groups(snapshot: Snapshot) -> list[StackGroup]:
     )
 
 
-def stacks_section(snapshot: Snapshot, page: Page, verbose: bool) -> list[str]:
+def stacks_section(snapshot: Snapshot, page: ReportPage, verbose: bool) -> list[str]:
     """Lines of the text report; none when nobody asked for stacks."""
     results = _results(snapshot)
     if not results:

@@ -11,7 +11,7 @@ from raydiag.render.coverage import coverage_section
 from raydiag.render.document import severity_of
 from raydiag.render.escape import terminal
 from raydiag.render.groups import Group, groups
-from raydiag.render.layout import COLOURS, Page, count, number, utc
+from raydiag.render.layout import COLOURS, ReportPage, count, number, utc
 from raydiag.render.node_table import node_table
 from raydiag.render.stacks import stacks_section
 
@@ -31,7 +31,7 @@ def probe_report(
     `cluster` as for `document.probe_document`, and `duration_s` if known. Like findings are folded
     into one block; `verbose` keeps them apart, with all their evidence and every unread source.
     """
-    page = Page(max(width, 40), colour)
+    page = ReportPage(max(width, 40), colour)
     sections = [
         page.wrap(summary(snapshot, diagnosis)),
         *(_block(group, page, verbose) for group in groups(diagnosis, verbose)),
@@ -87,7 +87,7 @@ def _gaps(coverage: Coverage, partly: int) -> list[str]:
     return gaps
 
 
-def _block(group: Group, page: Page, verbose: bool) -> list[str]:
+def _block(group: Group, page: ReportPage, verbose: bool) -> list[str]:
     word = group.severity.value.upper()
     name, *others = map(terminal, group.heading())
     lines = page.wrap("  ".join([f"{word} {name}", *others]), "", _INDENT * 2)

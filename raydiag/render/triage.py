@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from raydiag.model import Finding
 from raydiag.render.document import severity_of
 from raydiag.render.escape import fenced, markdown, terminal
-from raydiag.render.layout import COLOURS, GREEN, RED, YELLOW, Page, count
+from raydiag.render.layout import COLOURS, GREEN, RED, YELLOW, ReportPage, count
 from raydiag.render.triage_content import (
     attempts,
     dashboards,
@@ -37,14 +37,14 @@ def text_report(
     verdicts: Sequence[Verdict], colour: bool, width: int, verbose: bool
 ) -> Iterator[str]:
     """The report for people, job after job."""
-    page = Page(max(width, 40), colour)
+    page = ReportPage(max(width, 40), colour)
     for number, verdict in enumerate(verdicts):
         yield "\n\n" if number else ""
         blocks = [block for block in _blocks(verdict, page, verbose) if block]
         yield "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
-def _blocks(verdict: Verdict, page: Page, verbose: bool) -> Iterator[list[str]]:
+def _blocks(verdict: Verdict, page: ReportPage, verbose: bool) -> Iterator[list[str]]:
     yield _title(verdict, page)
     yield _section(page, "WHAT HAPPENED", [" ".join(verdict.story)])
     yield _evidence(verdict, page, verbose)
@@ -60,7 +60,7 @@ def _blocks(verdict: Verdict, page: Page, verbose: bool) -> Iterator[list[str]]:
     yield _section(page, "NOT READ", unread)
 
 
-def _title(verdict: Verdict, page: Page) -> list[str]:
+def _title(verdict: Verdict, page: ReportPage) -> list[str]:
     status = verdict.status.value.upper()
     lines = page.wrap(terminal(f"Job triage: {verdict.log}"), "", "  ")
     colour = _STATUS_COLOURS.get(verdict.status, YELLOW)
@@ -75,20 +75,20 @@ def _title(verdict: Verdict, page: Page) -> list[str]:
     return lines + page.wrap(terminal(f"Decided by:      {verdict.rule}"), "", " " * 17)
 
 
-def _section(page: Page, title: str, paragraphs: Sequence[str]) -> list[str]:
+def _section(page: ReportPage, title: str, paragraphs: Sequence[str]) -> list[str]:
     """Empty without anything to say."""
     lines = [line for text in paragraphs for line in page.wrap(terminal(text), "  ", "  ")]
     return [title, *lines] if lines else []
 
 
-def _numbered(page: Page, title: str, steps: Sequence[str]) -> list[str]:
+def _numbered(page: ReportPage, title: str, steps: Sequence[str]) -> list[str]:
     lines = []
     for number, step in enumerate(steps, 1):
         lines += page.wrap(terminal(step), f"  {number}. ", "     ")
     return [title, *lines] if lines else []
 
 
-def _table(page: Page, title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
+def _table(page: ReportPage, title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
     if not rows:
         return []
     left = max(len(name) for name, _ in rows) + 4
@@ -98,7 +98,7 @@ def _table(page: Page, title: str, rows: Sequence[tuple[str, str]]) -> list[str]
     return [title, *lines]
 
 
-def _evidence(verdict: Verdict, page: Page, verbose: bool) -> list[str]:
+def _evidence(verdict: Verdict, page: ReportPage, verbose: bool) -> list[str]:
     first = primary_finding(verdict)
     if first is None or not first.evidence:
         return []
@@ -110,7 +110,7 @@ def _evidence(verdict: Verdict, page: Page, verbose: bool) -> list[str]:
     return lines
 
 
-def _others(verdict: Verdict, page: Page, verbose: bool) -> list[str]:
+def _others(verdict: Verdict, page: ReportPage, verbose: bool) -> list[str]:
     """What else was seen: problems first, what the job got over folded unless `verbose`."""
     lines = []
     for finding in secondary(verdict):
@@ -179,7 +179,7 @@ def _listed(items: Iterable[str]) -> str:
 
 def table(verdicts: Sequence[Verdict], colour: bool, width: int) -> Iterator[str]:
     """One line per job: what it is, how it stands, why, and how far it came."""
-    page = Page(max(width, 40), colour)
+    page = ReportPage(max(width, 40), colour)
     rows = [_row(verdict) for verdict in verdicts]
     head = ("JOB", "STATUS", "PRIMARY", "STEP", "WHERE", "NAME")
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head) - 1)]

@@ -8,7 +8,7 @@ from typing import Optional
 
 from raydiag.model import Evidence, Finding
 from raydiag.render.layout import count
-from raydiag.triage.verdict import JobStatus, Progress, Verdict
+from raydiag.triage.verdict import JobStatus, TrainingProgress, Verdict
 
 
 def whom(verdict: Verdict) -> str:
@@ -74,7 +74,7 @@ def _expected(verdict: Verdict) -> str:
     return "n/a"
 
 
-def _checkpoint(one: Progress) -> str:
+def _checkpoint(one: TrainingProgress) -> str:
     if one.last_checkpoint is not None:
         return f"step {one.last_checkpoint}"
     if one.checkpoint_period is None:
@@ -96,7 +96,7 @@ def _lost(verdict: Verdict) -> str:
     return f"{would}{count(steps, 'step')}{time} since step {one.last_checkpoint}"
 
 
-def throughput(one: Progress) -> Iterator[tuple[str, str]]:
+def throughput(one: TrainingProgress) -> Iterator[tuple[str, str]]:
     speed = one.throughput
     if speed is None:
         return

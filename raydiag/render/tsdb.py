@@ -20,9 +20,9 @@ from raydiag.render import document
 from raydiag.render.escape import terminal
 from raydiag.render.layout import count, hosts, number, utc
 from raydiag.tsdb.connection import Connection
-from raydiag.tsdb.discovered import Discovery, Family
-from raydiag.tsdb.identity import Belief, Identity
-from raydiag.tsdb.series import Answer, Asked, Series
+from raydiag.tsdb.discovery_types import Discovery, Family
+from raydiag.tsdb.identity import Belief, TsdbIdentity
+from raydiag.tsdb.series import AskedQuery, QueryResult, Series
 
 SCHEMA = "raydiag.tsdb/1"
 _OPENED = Sequence[tuple[str, Connection]]
@@ -30,11 +30,11 @@ _SHOWN_ROWS = 400
 
 
 @dataclass(frozen=True)
-class Checked:
+class VerifiedJob:
     """An identity check and what it means."""
 
     seen: Discovery
-    identity: Identity
+    identity: TsdbIdentity
     diagnosis: Diagnosis
 
 
@@ -68,12 +68,12 @@ def _host(one: Any) -> dict[str, Any]:
 
 
 def query_document(
-    origin: str, answer: Answer, whole: Optional[Window], unread: Iterable[Unread]
+    origin: str, answer: QueryResult, whole: Optional[Window], unread: Iterable[Unread]
 ) -> dict[str, Any]:
     """All samples of one query; NaN and infinity as text, as Prometheus writes them."""
     return _document("query", _only_coverage(whole, unread)) | {
         "origin": origin,
-        "query": {**vars(Asked.of(answer)), "status": answer.status.value},
+        "query": {**vars(AskedQuery.of(answer)), "status": answer.status.value},
         "warnings": list(answer.warnings),
         "series": [
             {"labels": dict(one.labels), "samples": list(_samples(one))} for one in answer.series
@@ -92,7 +92,7 @@ def _special(value: float) -> str:
     return "NaN" if np.isnan(value) else "+Inf" if value > 0 else "-Inf"
 
 
-def verify_document(told: Checked) -> dict[str, Any]:
+def verify_document(told: VerifiedJob) -> dict[str, Any]:
     """The identity check."""
     identity = told.identity
     return _document("verify", told.diagnosis) | {
@@ -203,7 +203,9 @@ def _targets(seen: Discovery) -> Iterator[str]:
         yield f"  scrape job {terminal(job)}: {len(own) - len(down)} of {len(own)} up{told}\n"
 
 
-def query_text(answer: Answer, whole: Optional[Window], unread: Sequence[Unread]) -> Iterator[str]:
+def query_text(
+    answer: QueryResult, whole: Optional[Window], unread: Sequence[Unread]
+) -> Iterator[str]:
     """A value for each series, or its extent over the range."""
     if not answer.series:
         reach = f"; samples reach to {utc(whole.end)}" if whole is not None else ""
@@ -235,7 +237,7 @@ def _extent(one: Series) -> list[str]:
     return [*told, _value(one), str(one.sampled_at.size), str(one.nan_times.size)]
 
 
-def verify_text(told: Checked) -> Iterator[str]:
+def verify_text(told: VerifiedJob) -> Iterator[str]:
     """The belief, why, and the steps that show it."""
     words = {
         Belief.VERIFIED: "These are the job's own series",

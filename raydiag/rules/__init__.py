@@ -13,20 +13,21 @@ from raydiag import catalog
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.rules.blocked import d_state_accumulation, driver_faults
 from raydiag.rules.clock import skewed_clocks
+from raydiag.rules.clock_correction import on_one_clock
 from raydiag.rules.cpu import cpu_contention, noisy_neighbours, thread_oversubscription
-from raydiag.rules.exporter import (
-    exporter_down,
-    exporter_plugin_timeouts,
-    exporter_plugins_skipped,
-    exporter_restarts,
-    ghost_data,
-)
 from raydiag.rules.exposure import exposed_endpoints
 from raydiag.rules.gpu import bad_pages, thermal_throttling, uncorrectable_errors
 from raydiag.rules.gpu_outliers import full_gpu_memory, hot_gpus, slow_gpus
 from raydiag.rules.job_hosts import missing_hosts
 from raydiag.rules.kernel import kernel_findings
 from raydiag.rules.memory import cgroup_memory_pressure
+from raydiag.rules.metrics_exporter import (
+    exporter_down,
+    exporter_plugin_timeouts,
+    exporter_plugins_skipped,
+    exporter_restarts,
+    ghost_data,
+)
 from raydiag.rules.network import (
     full_accept_queues,
     interface_errors,
@@ -43,7 +44,6 @@ from raydiag.rules.nodes import (
     machine_names,
     unreachable_nodes,
 )
-from raydiag.rules.one_clock import on_one_clock
 from raydiag.rules.pcie import degraded_links, growing_link_errors
 from raydiag.rules.pcie_paths import PciePaths
 from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew

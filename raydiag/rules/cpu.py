@@ -25,7 +25,7 @@ _IDLE = ("idle", "iowait", "steal")  # what a hypervisor takes is nobody's work 
 
 
 @dataclass(frozen=True)
-class Load:
+class CpuLoad:
     """One machine's CPUs between two samples."""
 
     host: str
@@ -73,7 +73,7 @@ class Load:
         return sum(process.threads for process in found if process.role != "raylet")
 
 
-def settled(snapshot: Snapshot) -> Iterator[Load]:
+def settled(snapshot: Snapshot) -> Iterator[CpuLoad]:
     """Machines with two samples, on which a job has run for a while."""
     if snapshot.job_start is None or snapshot.time - snapshot.job_start < _SETTLED_S:
         return
@@ -83,7 +83,7 @@ def settled(snapshot: Snapshot) -> Iterator[Load]:
             # By the node's own clock: what passed in between counts, not when the answer came.
             seconds = now.uptime_s - first.uptime_s
             if seconds > 0 and now.uptime_s >= _SETTLED_S:
-                yield Load(host, reports, first, now, seconds, reports[0].collected_at or None)
+                yield CpuLoad(host, reports, first, now, seconds, reports[0].collected_at or None)
 
 
 def noisy_neighbours(snapshot: Snapshot) -> Iterator[Finding]:
@@ -130,7 +130,7 @@ def cpu_contention(snapshot: Snapshot) -> Iterator[Finding]:
 _Piece = tuple[str, str, float]  # source, text, value
 
 
-def _oversubscribed(load: Load) -> list[_Piece]:
+def _oversubscribed(load: CpuLoad) -> list[_Piece]:
     now, threads = load.now, load.threads
     processes = ("/proc/<pid>/stat", f"{threads} threads of the job's processes", float(threads))
     quota = now.cgroup_quota_cpus
@@ -150,7 +150,7 @@ def _oversubscribed(load: Load) -> list[_Piece]:
     return [("/proc/loadavg", text, now.load15), processes]
 
 
-def _throttle(load: Load) -> list[_Piece]:
+def _throttle(load: CpuLoad) -> list[_Piece]:
     throttled, quota = load.throttled, load.now.cgroup_quota_cpus
     if throttled is None or throttled < _THROTTLED:
         return []
@@ -158,7 +158,7 @@ def _throttle(load: Load) -> list[_Piece]:
     return [(f"{load.now.cgroup_path}/cpu.stat", text, throttled)]
 
 
-def _waits(load: Load) -> bool:
+def _waits(load: CpuLoad) -> bool:
     return _sustained(load.now.cgroup_pressure or load.now.pressure)
 
 
@@ -167,7 +167,7 @@ def _sustained(pressure: Mapping[str, float]) -> bool:
     return pressure.get("cpu_some_avg60", 0) > 60 and pressure.get("cpu_some_avg300", 0) > 40
 
 
-def _finding(load: Load, failure_class: str, waits: bool, *pieces: _Piece) -> Finding:
+def _finding(load: CpuLoad, failure_class: str, waits: bool, *pieces: _Piece) -> Finding:
     """A warning where tasks have long waited for a CPU, else a remark."""
     pressure = load.now.cgroup_pressure or load.now.pressure
     source = f"{load.now.cgroup_path}/cpu.pressure"

@@ -28,7 +28,7 @@ _MOST_EVIDENCE = 4
 
 
 @dataclass(frozen=True)
-class _Worker:
+class _WorkerProgress:
     host: str
     log: RayLog  # the later of two samples
     step: int
@@ -42,7 +42,7 @@ def stragglers(snapshot: Snapshot) -> Iterator[Finding]:
 
     One finding for a host: what slows or stops one worker of a host mostly does so with all.
     """
-    groups: dict[tuple[str, ...], list[_Worker]] = {}
+    groups: dict[tuple[str, ...], list[_WorkerProgress]] = {}
     for worker in _workers(snapshot):
         log = worker.log
         alike = (log.session, log.job_id, log.actor, log.step_format, str(log.total_steps))
@@ -54,7 +54,7 @@ def stragglers(snapshot: Snapshot) -> Iterator[Finding]:
             yield _finding(host, here, [worker for worker in group if worker not in behind])
 
 
-def _workers(snapshot: Snapshot) -> Iterator[_Worker]:
+def _workers(snapshot: Snapshot) -> Iterator[_WorkerProgress]:
     for host, reports in by_host(snapshot).items():
         later = {
             (first.session, first.pid): (second, second.step - first.step, interval_s)
@@ -66,10 +66,10 @@ def _workers(snapshot: Snapshot) -> Iterator[_Worker]:
             latest, advanced, interval_s = later.get((log.session, log.pid), (log, None, 0.0))
             if log.component == "worker" and latest.step is not None:
                 read_at = reports[0].collected_at or None
-                yield _Worker(host, latest, latest.step, advanced, interval_s, read_at)
+                yield _WorkerProgress(host, latest, latest.step, advanced, interval_s, read_at)
 
 
-def _behind(group: Sequence[_Worker]) -> list[_Worker]:
+def _behind(group: Sequence[_WorkerProgress]) -> list[_WorkerProgress]:
     """Those that stopped, or are slow, while the others, being more, went on."""
     durations = [w.log.step_duration_s for w in group if w.log.step_duration_s]
     step_s = median(durations) if durations else None
@@ -94,7 +94,7 @@ def _behind(group: Sequence[_Worker]) -> list[_Worker]:
     return found
 
 
-def _apart(group: Sequence[_Worker], stride: int | None) -> list[_Worker]:
+def _apart(group: Sequence[_WorkerProgress], stride: int | None) -> list[_WorkerProgress]:
     """The lower ones, fewer than half, below a gap that is wider than what the others span.
 
     Of two workers the lower one, where the other goes on and it does not.
@@ -111,14 +111,16 @@ def _apart(group: Sequence[_Worker], stride: int | None) -> list[_Worker]:
     return ordered[:count] if count and gap >= max(least, steps[-1] - steps[count]) else []
 
 
-def _is_newer(worker: _Worker, others: Sequence[_Worker]) -> bool:
+def _is_newer(worker: _WorkerProgress, others: Sequence[_WorkerProgress]) -> bool:
     """Whether a later start may explain why it is behind."""
     ages = [w.log.process_age_s for w in others if w.log.process_age_s is not None]
     own = worker.log.process_age_s
     return bool(ages) and own is not None and own < median(ages) - _NEWER_S
 
 
-def _fell_back(worker: _Worker, others: Sequence[_Worker], line_s: float | None) -> bool:
+def _fell_back(
+    worker: _WorkerProgress, others: Sequence[_WorkerProgress], line_s: float | None
+) -> bool:
     """Whether a worker that is behind has stopped, or is behind by too much time.
 
     `line_s` is the time from one step line to the next; None: it is not known.
@@ -134,18 +136,20 @@ def _fell_back(worker: _Worker, others: Sequence[_Worker], line_s: float | None)
     return lines * line_s >= max(_BEHIND_S, 10 * line_s)
 
 
-def _stood_still(worker: _Worker, others: Sequence[_Worker]) -> bool:
+def _stood_still(worker: _WorkerProgress, others: Sequence[_WorkerProgress]) -> bool:
     """Seen in the two samples: it made no step, and most of the others did."""
     went_on = sum(1 for other in others if other.advanced)
     return worker.advanced == 0 and 2 * went_on > len(others)
 
 
-def _age_s(worker: _Worker, unknown: float = 0.0) -> float:
+def _age_s(worker: _WorkerProgress, unknown: float = 0.0) -> float:
     """Since its last step; `unknown` where nothing dates that."""
     return unknown if worker.log.step_age_s is None else worker.log.step_age_s
 
 
-def _finding(host: str, workers: Sequence[_Worker], others: Sequence[_Worker]) -> Finding:
+def _finding(
+    host: str, workers: Sequence[_WorkerProgress], others: Sequence[_WorkerProgress]
+) -> Finding:
     steps = sorted(worker.step for worker in others)
     span = f"{steps[0]} to {steps[-1]}" if steps[0] < steps[-1] else f"{steps[0]}"
     ages = [age for worker in workers if (age := worker.log.step_age_s) is not None]

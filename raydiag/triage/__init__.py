@@ -13,8 +13,8 @@ from typing import Optional
 from raydiag.joblog.facts import JobFacts, WriterProgress
 from raydiag.model import Chain, Coverage, Diagnosis, Finding, HostUnread, Severity, Window
 from raydiag.triage.attempts import attempts
-from raydiag.triage.case import Case, Outcome, examined
 from raydiag.triage.deaths import exit_codes
+from raydiag.triage.decision import TriageCase, TriageOutcome, examined
 from raydiag.triage.findings import findings
 from raydiag.triage.progress import project
 from raydiag.triage.status import decide
@@ -78,7 +78,7 @@ def _log(facts: JobFacts) -> str:
     return facts.resolved.logs[-1] if facts.resolved.logs else facts.resolved.asked
 
 
-def _stage(facts: JobFacts, outcome: Outcome) -> Optional[str]:
+def _stage(facts: JobFacts, outcome: TriageOutcome) -> Optional[str]:
     """Where the failure belongs: its row's stage, else the stage that was open last."""
     if outcome.primary is None:
         return None
@@ -93,7 +93,7 @@ def _stage(facts: JobFacts, outcome: Outcome) -> Optional[str]:
     return last.name if last is not None else None
 
 
-def _chains(found: list[Finding], outcome: Outcome) -> list[Chain]:
+def _chains(found: list[Finding], outcome: TriageOutcome) -> list[Chain]:
     """The cascade is one chain; what it does not account for stands alone."""
     linked = [one for one in found if one.failure_class in outcome.cascade]
     chains = [Chain(tuple(linked), outcome.confidence)] if linked else []
@@ -146,7 +146,7 @@ def _dashboards(facts: JobFacts, status: JobStatus) -> dict[str, object]:
     }
 
 
-def _attempts(facts: JobFacts, moment: Moment, outcome: Outcome) -> Optional[Attempts]:
+def _attempts(facts: JobFacts, moment: Moment, outcome: TriageOutcome) -> Optional[Attempts]:
     judged = []
     for one in facts.attempts:
         # Of an attempt that another one followed, it is known that it ended.
@@ -156,7 +156,7 @@ def _attempts(facts: JobFacts, moment: Moment, outcome: Outcome) -> Optional[Att
     return attempts(facts, [*judged, (facts, outcome.status, outcome.primary)], moment)
 
 
-def _notes(facts: JobFacts, case: Case) -> list[str]:
+def _notes(facts: JobFacts, case: TriageCase) -> list[str]:
     """What a reader should know besides, one line each."""
     notes = list(facts.resolved.notes)
     steps = facts.steps

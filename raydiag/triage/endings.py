@@ -12,8 +12,8 @@ from typing import Optional
 
 from raydiag.model import Confidence
 from raydiag.triage import hang, heartbeat
-from raydiag.triage.case import TERMINATED, Case, Outcome, chain_of
-from raydiag.triage.causes import Cause, cause, chain
+from raydiag.triage.decision import TERMINATED, TriageCase, TriageOutcome, chain_of
+from raydiag.triage.first_cause import FirstCause, cause, chain
 from raydiag.triage.stall import ended_silence
 from raydiag.triage.symptoms import CONSEQUENCE, MECHANISMS, ROOT, Symptom, failed_exits, live
 from raydiag.triage.verdict import JobStatus
@@ -25,7 +25,7 @@ _TOLD_TO_END = ("KeyboardInterrupt", "SignalException", "SIGTERM", "SIGINT", "si
 _NO_NUMBER = re.compile(r"\b(?:nan|inf|infinite|(?:non-?|not )finite)\b", re.IGNORECASE)
 
 
-def failed(case: Case, end_time: Optional[float], rule: str) -> Outcome:
+def failed(case: TriageCase, end_time: Optional[float], rule: str) -> TriageOutcome:
     """A failure for sure; what caused it: a hang that something ended, or the first error."""
     first = _first_cause(case, case.live)
     if first is None or first.symptom.failure_class in _ENDS_OF_A_HANG:
@@ -42,10 +42,12 @@ def failed(case: Case, end_time: Optional[float], rule: str) -> Outcome:
     code = case.facts.summary.exit_code if case.facts.summary else None
     primary = "signal-kill" if killed or (code or 0) > 128 else "stage-fail"
     told = f"{rule}; nothing in the log says why"
-    return Outcome(JobStatus.FAILED, primary, told, None, (primary,), None, Confidence.POSSIBLE)
+    return TriageOutcome(
+        JobStatus.FAILED, primary, told, None, (primary,), None, Confidence.POSSIBLE
+    )
 
 
-def _first_cause(case: Case, found: Sequence[Symptom]) -> Optional[Cause]:
+def _first_cause(case: TriageCase, found: Sequence[Symptom]) -> Optional[FirstCause]:
     """The cause among symptoms; an accused task that had failed before comes before the accuser."""
     first = cause(found)
     if first is None or first.symptom.failure_class not in (
@@ -57,7 +59,7 @@ def _first_cause(case: Case, found: Sequence[Symptom]) -> Optional[Cause]:
         guilty = heartbeat.accused(case.facts, found).guilty
         if guilty is not None:
             rule = "an accused task had failed before the heartbeat timeout"
-            return Cause(guilty, rule, chain(guilty, found))
+            return FirstCause(guilty, rule, chain(guilty, found))
     elif (
         case.divergence is not None
         and case.divergence.lasting
@@ -65,11 +67,13 @@ def _first_cause(case: Case, found: Sequence[Symptom]) -> Optional[Cause]:
     ):
         own = replace(first.symptom, failure_class="loss-divergence", line=case.divergence.line)
         rule = "the loss diverged, and the exception says so"
-        return Cause(own, rule, chain(own, found))
+        return FirstCause(own, rule, chain(own, found))
     return first
 
 
-def hang_behind(case: Case, first: Optional[Cause], end_time: Optional[float]) -> Optional[Outcome]:
+def hang_behind(
+    case: TriageCase, first: Optional[FirstCause], end_time: Optional[float]
+) -> Optional[TriageOutcome]:
     """A hang that a timeout, a cancellation or a heartbeat alarm ended; None without one."""
     facts, found = case.facts, case.live
     if first is not None and heartbeat.accused(facts, found).guilty is not None:
@@ -88,20 +92,20 @@ def hang_behind(case: Case, first: Optional[Cause], end_time: Optional[float]) -
     else:
         rule = "steps had stopped long before; what came then only ended the job"
     cascade = chain_of("hang", found)
-    return Outcome(JobStatus.FAILED, "hang", rule, None, cascade, stall, sureness(case))
+    return TriageOutcome(JobStatus.FAILED, "hang", rule, None, cascade, stall, sureness(case))
 
 
 def _is_node_failure(one: Symptom) -> bool:
     return one.failure_class == "node-fail" and one.code not in (*TERMINATED, None)
 
 
-def sureness(case: Case) -> Confidence:
+def sureness(case: TriageCase) -> Confidence:
     """All tasks at one step is what a deadlock looks like; else one of them may have died."""
     where = hang.front(case.facts)
     return Confidence.LIKELY if where is None or where.uniform else Confidence.POSSIBLE
 
 
-def cancelled(case: Case, end_time: Optional[float]) -> Outcome:
+def cancelled(case: TriageCase, end_time: Optional[float]) -> TriageOutcome:
     """Cancellation is how it ended: an earlier failure, or a hang, is why."""
     ordered = [one for one in case.live if one.failure_class == "cancelled"]
     end = ordered[0].order if ordered else None
@@ -125,7 +129,7 @@ def cancelled(case: Case, end_time: Optional[float]) -> Outcome:
         return _diverged(JobStatus.CANCELLED, ordered)
     origin = ordered[0] if ordered else None
     rule = "cancelled; nothing went wrong before"
-    return Outcome(
+    return TriageOutcome(
         JobStatus.CANCELLED, "cancelled", rule, origin, ("cancelled",), None, Confidence.CONFIRMED
     )
 
@@ -139,14 +143,14 @@ def _came_before(one: Symptom, end: Optional[tuple[int, int]]) -> bool:
     return end is None or one.order < end
 
 
-def _diverged(status: JobStatus, found: Sequence[Symptom]) -> Outcome:
+def _diverged(status: JobStatus, found: Sequence[Symptom]) -> TriageOutcome:
     rule = "the loss is no number, and nothing else went wrong before"
-    return Outcome(status, "loss-divergence", rule, None, chain_of("loss-divergence", found))
+    return TriageOutcome(status, "loss-divergence", rule, None, chain_of("loss-divergence", found))
 
 
-def _by(status: JobStatus, first: Cause) -> Outcome:
+def _by(status: JobStatus, first: FirstCause) -> TriageOutcome:
     one = first.symptom
     sure = Confidence.CONFIRMED if one.role == ROOT else Confidence.LIKELY
     if one.failure_class == "heartbeat-timeout":
         sure = Confidence.LIKELY
-    return Outcome(status, one.failure_class, first.rule, one, first.cascade, None, sure)
+    return TriageOutcome(status, one.failure_class, first.rule, one, first.cascade, None, sure)

@@ -10,7 +10,7 @@ from raydiag import catalog
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.triage import hang, heartbeat
-from raydiag.triage.case import Case, Outcome
+from raydiag.triage.decision import TriageCase, TriageOutcome
 from raydiag.triage.symptoms import MECHANISMS, NOT_FATAL, Symptom, failed_exits, first_of
 from raydiag.triage.throughput import POINTS_AT
 from raydiag.triage.verdict import JobStatus
@@ -19,7 +19,7 @@ _EVIDENCE = 6  # lines quoted for one class
 _CONTEXT = 2  # lines before and after
 
 
-def findings(case: Case, outcome: Outcome, story: Sequence[str]) -> list[Finding]:
+def findings(case: TriageCase, outcome: TriageOutcome, story: Sequence[str]) -> list[Finding]:
     """The primary's first, then what follows from it, then what else was seen."""
     primary = outcome.primary
     found: list[Finding] = []
@@ -46,7 +46,7 @@ def findings(case: Case, outcome: Outcome, story: Sequence[str]) -> list[Finding
     return [_completed(one) for one in found]
 
 
-def _by_class(case: Case) -> Iterator[tuple[str, list[Symptom]]]:
+def _by_class(case: TriageCase) -> Iterator[tuple[str, list[Symptom]]]:
     """The live ones of a class, else those that were survived."""
     for name in dict.fromkeys(one.failure_class for one in case.found):
         same = [one for one in case.found if one.failure_class == name]
@@ -54,7 +54,7 @@ def _by_class(case: Case) -> Iterator[tuple[str, list[Symptom]]]:
         yield name, fresh or same
 
 
-def _primary(case: Case, outcome: Outcome, explanation: str) -> Finding:
+def _primary(case: TriageCase, outcome: TriageOutcome, explanation: str) -> Finding:
     name = outcome.primary or ""
     same = [one for one in case.live if one.failure_class == name]
     if outcome.origin is not None:
@@ -131,7 +131,7 @@ def _context(first: Symptom) -> Iterator[tuple[int, str]]:
             yield place, text
 
 
-def _without_line(case: Case, outcome: Outcome) -> Finding:
+def _without_line(case: TriageCase, outcome: TriageOutcome) -> Finding:
     """A failure that no line tells of: a stall, an end in silence, a loss that is no number."""
     facts, name = case.facts, outcome.primary or ""
     host = task = onset = None
@@ -154,7 +154,7 @@ def _without_line(case: Case, outcome: Outcome) -> Finding:
     )
 
 
-def _last_step(case: Case) -> Iterator[Evidence]:
+def _last_step(case: TriageCase) -> Iterator[Evidence]:
     steps = case.facts.steps
     if steps is not None:
         text = _in_tail(case.facts, steps.last_line) or f"step {steps.last_step} is the last one"
@@ -180,14 +180,14 @@ def _last_line(facts: JobFacts) -> Iterator[Evidence]:
         yield Evidence(f"{facts.files[0].path}:{filled[-1][0]}", filled[-1][1])
 
 
-def _divergence_line(case: Case) -> Evidence:
+def _divergence_line(case: TriageCase) -> Evidence:
     broken, steps = case.divergence, case.facts.steps
     assert broken is not None and steps is not None
     text = f"loss: {broken.text} from step {broken.step} on"
     return Evidence(f"{steps.file}:{broken.line}", text, float(broken.step))
 
 
-def _noticed(case: Case, made: Finding) -> Finding:
+def _noticed(case: TriageCase, made: Finding) -> Finding:
     """The process whose end the launcher noticed first, where the error's own line names none."""
     facts = case.facts
     for symptom in case.live:
@@ -202,7 +202,7 @@ def _noticed(case: Case, made: Finding) -> Finding:
     return made
 
 
-def _accusing(case: Case, made: Finding) -> Finding:
+def _accusing(case: TriageCase, made: Finding) -> Finding:
     """Whom the alarm names, not who wrote it down."""
     task = heartbeat.first_accused(case.facts)
     if task is None:
@@ -213,7 +213,7 @@ def _accusing(case: Case, made: Finding) -> Finding:
     return replace(made, task=str(task), host=case.facts.hosts.get(task), next_steps=more)
 
 
-def _of_series(case: Case) -> Iterator[Finding]:
+def _of_series(case: TriageCase) -> Iterator[Finding]:
     """What the step lines show besides: training that slows down, losses that are no numbers."""
     speed, broken, steps = case.progress.throughput, case.divergence, case.facts.steps
     if speed is not None and speed.degraded and steps is not None:

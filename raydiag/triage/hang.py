@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Optional
 
 from raydiag.joblog.facts import JobFacts, WriterProgress
-from raydiag.triage.stall import Stall
-from raydiag.triage.verdict import Progress
+from raydiag.triage.stall import StallJudgement
+from raydiag.triage.verdict import TrainingProgress
 
 _ONE_STEP = 1  # a task that is one step behind may only not have printed it yet
 _ACCUSE_AT_MOST = 0.5  # of the tasks: more of them behind are not stragglers
@@ -59,7 +59,9 @@ def reached_barrier(facts: JobFacts) -> bool:
     return facts.steps is None and len(facts.barrier_writers) >= expected
 
 
-def sentences(facts: JobFacts, progress: Progress, stall: Stall, live: bool) -> Iterator[str]:
+def sentences(
+    facts: JobFacts, progress: TrainingProgress, stall: StallJudgement, live: bool
+) -> Iterator[str]:
     """What happened, and what kind of hang it is."""
     since = f" {span(stall.since_s)}" if stall.since_s is not None else ""
     if facts.steps is None:

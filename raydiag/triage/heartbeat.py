@@ -15,7 +15,7 @@ from raydiag.joblog.facts import JobFacts
 from raydiag.triage.hang import span
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.symptoms import CONSEQUENCE, Symptom
-from raydiag.triage.verdict import Progress
+from raydiag.triage.verdict import TrainingProgress
 
 _SAFETY = 2.0  # factor between what a run needs without a heartbeat and the timeout
 _LEADER = "leader task"  # in JAX's words for a coordination service that does not answer
@@ -65,7 +65,7 @@ def _as_task(text: Optional[str]) -> Optional[int]:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def sentences(facts: JobFacts, who: Accused, progress: Progress) -> Iterator[str]:
+def sentences(facts: JobFacts, who: Accused, progress: TrainingProgress) -> Iterator[str]:
     """What a heartbeat timeout without a stall means."""
     names = ", ".join(_named(facts, task) for task in who.tasks[:_NAMED])
     more = f" and {len(who.tasks) - _NAMED} more" if len(who.tasks) > _NAMED else ""
@@ -99,7 +99,7 @@ def recommended_timeout_s(
     return _SAFETY * (warm_up_s + restore_s + period_steps * step_s + save_s)
 
 
-def advice(facts: JobFacts, progress: Progress) -> Optional[str]:
+def advice(facts: JobFacts, progress: TrainingProgress) -> Optional[str]:
     """The timeout that this job's own figures ask for; None where they are not known."""
     steps, _ = reference_steps(facts)
     if steps is None or progress.step_time_s is None or not progress.checkpoint_period:

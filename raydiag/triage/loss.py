@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
-from raydiag.joblog.facts import Steps
+from raydiag.joblog.facts import LoggedSteps
 
 _FINITE, _NAN, _INFINITE = ord("f"), ord("a"), ord("i")
 
@@ -21,7 +21,7 @@ class Divergence:
     text: str  # nan or inf
 
 
-def divergence(steps: Optional[Steps]) -> Optional[Divergence]:
+def divergence(steps: Optional[LoggedSteps]) -> Optional[Divergence]:
     """The last unbroken row of nan or inf losses; None when every loss was a number."""
     if steps is None or not steps.runs or not steps.regular:
         return None

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterator
 from typing import Optional
 
-from raydiag.joblog.facts import Header, JobFacts, StepRun, Steps
+from raydiag.joblog.facts import Header, JobFacts, LoggedSteps, StepRun
 from raydiag.triage.throughput import WARM_UP_STEPS, throughput
-from raydiag.triage.verdict import Progress
+from raydiag.triage.verdict import TrainingProgress
 
 _LEAST_LINES = 6  # with fewer, all that there is is warm-up
 DEFAULT_PERIOD = 200  # MaxText's checkpoint_period, where checkpointing is on and none is printed
 
 
-def reference_steps(facts: JobFacts) -> tuple[Optional[Steps], str]:
+def reference_steps(facts: JobFacts) -> tuple[Optional[LoggedSteps], str]:
     """The step lines to go by, and their file where it is not the job's log.
 
     A Ray driver loses what its actors have buffered, so whichever log got further is right.
@@ -26,17 +26,19 @@ def reference_steps(facts: JobFacts) -> tuple[Optional[Steps], str]:
     return own, ""
 
 
-def _is_further(one: Steps, other: Optional[Steps]) -> bool:
+def _is_further(one: LoggedSteps, other: Optional[LoggedSteps]) -> bool:
     return other is None or one.last_step > other.last_step
 
 
-def project(facts: JobFacts, now: Optional[float]) -> Progress:
+def project(facts: JobFacts, now: Optional[float]) -> TrainingProgress:
     """Every row of the projection; `now` in Unix seconds, None when it is not known."""
     steps, source = reference_steps(facts)
     period = checkpoint_period(facts.header)
     total = facts.header.steps or (steps.total if steps else None)
     if steps is None or not steps.runs:
-        return Progress(total_steps=total, checkpoint_period=period, unexplained_s=_wall(facts))
+        return TrainingProgress(
+            total_steps=total, checkpoint_period=period, unexplained_s=_wall(facts)
+        )
     run = steps.runs[-1]
     last, first = max(run.last_step, steps.last_step), run.first_step
     final = final_step(steps, total)
@@ -56,7 +58,7 @@ def project(facts: JobFacts, now: Optional[float]) -> Progress:
     if now is not None and seen is not None and seconds:
         expected = last + max(0, math.floor((now - seen) / seconds))
         expected = expected if final is None else min(expected, max(final, last))
-    return Progress(
+    return TrainingProgress(
         start=_start(facts, steps, before),
         first_step=first,
         last_step=last,
@@ -80,7 +82,7 @@ def project(facts: JobFacts, now: Optional[float]) -> Progress:
     )
 
 
-def final_step(steps: Steps, total: Optional[int]) -> Optional[int]:
+def final_step(steps: LoggedSteps, total: Optional[int]) -> Optional[int]:
     """Number of the last step of all: T steps from 0 on end at T-1."""
     if total is None or total < 1:
         return None
@@ -103,7 +105,7 @@ def step_interval(run: StepRun) -> int:
     return max(1, round((run.last_step - run.first_step) / (run.steps - 1)))
 
 
-def step_time_s(steps: Steps) -> Optional[float]:
+def step_time_s(steps: LoggedSteps) -> Optional[float]:
     """Mean time of one step without the warm-up; None with fewer than six step lines."""
     run = steps.runs[-1]
     if run.steps < _LEAST_LINES:
@@ -119,14 +121,14 @@ def step_time_s(steps: Steps) -> Optional[float]:
     return (end - start) / (last - first) if last > first and end > start else None
 
 
-def _timed(steps: Steps, run: StepRun) -> Iterator[tuple[float, float]]:
+def _timed(steps: LoggedSteps, run: StepRun) -> Iterator[tuple[float, float]]:
     series = steps.series
     for step, time, line in zip(series.step, series.time, series.line, strict=True):
         if line >= run.first_line and math.isfinite(time):
             yield step, time
 
 
-def _first_of_run(steps: Steps, interval: int) -> int:
+def _first_of_run(steps: LoggedSteps, interval: int) -> int:
     """First step that this run did; of those counted from 1, lines may show each tenth only."""
     first = steps.runs[-1].first_step
     if steps.zero_based and not steps.counts_done:
@@ -134,7 +136,7 @@ def _first_of_run(steps: Steps, interval: int) -> int:
     return max(1, first - interval + 1) if first % interval == 0 else first
 
 
-def _start(facts: JobFacts, steps: Steps, first: int) -> str:
+def _start(facts: JobFacts, steps: LoggedSteps, first: int) -> str:
     """What the run began with: what it says itself counts before what its first step shows."""
     run = steps.runs[-1]
     origin = 0 if steps.zero_based and not steps.counts_done else 1
@@ -150,7 +152,7 @@ def _start(facts: JobFacts, steps: Steps, first: int) -> str:
 
 
 def last_checkpoint(
-    facts: JobFacts, steps: Steps, period: Optional[int], last: int
+    facts: JobFacts, steps: LoggedSteps, period: Optional[int], last: int
 ) -> Optional[int]:
     """Newest periodic checkpoint that this run has finished; None without one.
 
@@ -172,7 +174,7 @@ def last_checkpoint(
     return multiple if multiple >= max(first, 1) else None
 
 
-def longest_save_s(facts: JobFacts, steps: Optional[Steps], period: Optional[int]) -> float:
+def longest_save_s(facts: JobFacts, steps: Optional[LoggedSteps], period: Optional[int]) -> float:
     """Longest save seen: as the log says, or the longest step at a multiple of the period.
 
     0.0 when none was seen. A synchronous save shows in the time of its own step or of the next.

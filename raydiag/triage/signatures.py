@@ -12,8 +12,8 @@ from typing import Optional
 
 from raydiag.catalog.literals import without_digits
 from raydiag.catalog.signatures import Signature, SignatureTable, table
-from raydiag.joblog.facts import Hit, Line, Selector
-from raydiag.joblog.select import finder, selector
+from raydiag.joblog.facts import Hit, JobLogLine, Selector
+from raydiag.joblog.line_selection import finder, selector
 
 BESIDE_LINES = 3
 _SHAPES = 8192  # remembered; what a log repeats fits in
@@ -45,7 +45,7 @@ class Classifier:
         self._seen: dict[tuple[str, str], int] = {}  # (file, row that others are beside) -> line
         self._beside = {row.beside for row in self._table.rows if row.beside}
 
-    def __call__(self, line: Line, /) -> Sequence[Hit]:
+    def __call__(self, line: JobLogLine, /) -> Sequence[Hit]:
         """Hits in the order of the table; a harmless row stands alone."""
         possible = self._possible(line.text)
         if not possible or self._is_quote(line.text):
@@ -69,7 +69,7 @@ class Classifier:
         quotes = self._table.quotes
         return bool(quotes.match(text) or quotes.match(_message(text)))
 
-    def _matches(self, line: Line, possible: Iterable[int]) -> Iterator[Hit]:
+    def _matches(self, line: JobLogLine, possible: Iterable[int]) -> Iterator[Hit]:
         for index in possible:
             row = self._table.rows[index]
             if row.when == "training" and not line.training:

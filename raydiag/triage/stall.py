@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts, Steps
+from raydiag.joblog.facts import JobFacts, LoggedSteps
 from raydiag.triage.progress import longest_save_s, reference_steps
-from raydiag.triage.verdict import Moment, Progress
+from raydiag.triage.verdict import Moment, TrainingProgress
 
 STALL_STEPS = 10  # so many step times of silence, and no less than
 STALL_LEAST_S = 300.0
@@ -24,7 +24,7 @@ UNEXPLAINED_S = 1800.0  # of wall time: set-up and compilation take up to half a
 _BUFFERED_S = 60.0  # a checkpoint that is so much newer than the log
 
 
-class Pace(Enum):
+class StepPace(Enum):
     ADVANCING = "advancing"
     STALLED = "stalled"
     UNKNOWN = "unknown"  # no time of the last step is known
@@ -32,17 +32,19 @@ class Pace(Enum):
 
 
 @dataclass(frozen=True)
-class Stall:
+class StallJudgement:
     """What is known of the time since the last step."""
 
-    pace: Pace
+    pace: StepPace
     since_s: Optional[float] = None  # at least so long without a step
     limit_s: float = math.inf  # from which on it is a stall
     at_save: bool = False  # the next step is a save
     basis: str = ""  # what the time of the last step comes from
 
 
-def limit_s(facts: JobFacts, progress: Progress, steps: Optional[Steps]) -> tuple[float, bool]:
+def limit_s(
+    facts: JobFacts, progress: TrainingProgress, steps: Optional[LoggedSteps]
+) -> tuple[float, bool]:
     """Silence that is still normal after the last step, and whether a save explains it."""
     seconds = progress.step_time_s
     if seconds is None and steps is not None:
@@ -56,7 +58,7 @@ def limit_s(facts: JobFacts, progress: Progress, steps: Optional[Steps]) -> tupl
     return max(limit, SAVE_FACTOR * longest, SAVE_LEAST_S), True
 
 
-def _save_is_next(facts: JobFacts, progress: Progress) -> bool:
+def _save_is_next(facts: JobFacts, progress: TrainingProgress) -> bool:
     """A period's end, or a save that began after the last step and has not finished."""
     last, period = progress.last_step, progress.checkpoint_period
     if last is None:
@@ -68,20 +70,20 @@ def _save_is_next(facts: JobFacts, progress: Progress) -> bool:
     return bool(newest) and newest[-1].event == "started"
 
 
-def pace(facts: JobFacts, progress: Progress, moment: Moment) -> Stall:
+def pace(facts: JobFacts, progress: TrainingProgress, moment: Moment) -> StallJudgement:
     """Whether steps advance at the moment that is asked about."""
     steps, _ = reference_steps(facts)
     if steps is None or moment.now is None:
-        return Stall(Pace.UNKNOWN)
+        return StallJudgement(StepPace.UNKNOWN)
     limit, at_save = limit_s(facts, progress, steps)
     earliest, latest, basis = _bounds(facts, steps, progress, moment)
     if _is_buffered(facts, moment, max(limit, SAVE_LEAST_S)):
-        return Stall(Pace.BUFFERED, None, limit, at_save, "checkpoints")
+        return StallJudgement(StepPace.BUFFERED, None, limit, at_save, "checkpoints")
     if latest is not None and moment.now - latest > limit:
-        return Stall(Pace.STALLED, moment.now - latest, limit, at_save, basis)
+        return StallJudgement(StepPace.STALLED, moment.now - latest, limit, at_save, basis)
     if earliest is not None and moment.now - earliest <= limit:
-        return Stall(Pace.ADVANCING, None, limit, at_save, basis)
-    return Stall(Pace.UNKNOWN, None, limit, at_save, basis)
+        return StallJudgement(StepPace.ADVANCING, None, limit, at_save, basis)
+    return StallJudgement(StepPace.UNKNOWN, None, limit, at_save, basis)
 
 
 def _is_buffered(facts: JobFacts, moment: Moment, normal_s: float) -> bool:
@@ -94,7 +96,7 @@ def _is_buffered(facts: JobFacts, moment: Moment, normal_s: float) -> bool:
 
 
 def _bounds(
-    facts: JobFacts, steps: Steps, progress: Progress, moment: Moment
+    facts: JobFacts, steps: LoggedSteps, progress: TrainingProgress, moment: Moment
 ) -> tuple[Optional[float], Optional[float], str]:
     """Earliest and latest time at which the last step can have been done, and why."""
     known = progress.last_step_time
@@ -108,8 +110,8 @@ def _bounds(
 
 
 def ended_silence(
-    facts: JobFacts, progress: Progress, end_time: Optional[float]
-) -> Optional[Stall]:
+    facts: JobFacts, progress: TrainingProgress, end_time: Optional[float]
+) -> Optional[StallJudgement]:
     """The stall of a job that is over: silence up to its end, or wall time without an explanation.
 
     None where steps went on to the end, were all done, or where nothing tells.
@@ -122,7 +124,9 @@ def ended_silence(
         known = progress.last_step_time
         latest = known if known is not None else steps.last_next_time
         if latest is not None and end_time - latest > limit:
-            return Stall(Pace.STALLED, end_time - latest, limit, at_save, "times in the log")
+            return StallJudgement(
+                StepPace.STALLED, end_time - latest, limit, at_save, "times in the log"
+            )
         earliest = known if known is not None else steps.last_near_time
         if earliest is not None and end_time - earliest <= limit:
             return None  # what the wall time holds besides, it was not spent at the end
@@ -130,7 +134,7 @@ def ended_silence(
     unexplained = progress.unexplained_s
     if unexplained is None or unexplained <= threshold or (steps is None and not _ready(facts)):
         return None
-    return Stall(Pace.STALLED, unexplained, threshold, at_save, "wall time")
+    return StallJudgement(StepPace.STALLED, unexplained, threshold, at_save, "wall time")
 
 
 def _ready(facts: JobFacts) -> bool:

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from raydiag import catalog
 from raydiag.joblog.facts import JobFacts
 from raydiag.triage import deaths, hang, heartbeat
-from raydiag.triage.case import Case, Outcome
-from raydiag.triage.stall import Pace
+from raydiag.triage.decision import TriageCase, TriageOutcome
+from raydiag.triage.stall import StepPace
 from raydiag.triage.symptoms import Symptom, failed_exits
 from raydiag.triage.verdict import JobStatus
 
 _QUOTE = 160  # characters of an exception in a sentence
 
 
-def story(case: Case, outcome: Outcome) -> tuple[str, ...]:
+def story(case: TriageCase, outcome: TriageOutcome) -> tuple[str, ...]:
     """Sentences for "What happened", the first one the answer."""
     return tuple(_sentences(case, outcome))
 
 
-def _sentences(case: Case, outcome: Outcome) -> Iterator[str]:
+def _sentences(case: TriageCase, outcome: TriageOutcome) -> Iterator[str]:
     if outcome.primary is None:
         yield from _without_failure(case, outcome)
         return
@@ -51,7 +51,7 @@ def _sentences(case: Case, outcome: Outcome) -> Iterator[str]:
         yield from _error(case, outcome)
 
 
-def _error(case: Case, outcome: Outcome) -> Iterator[str]:
+def _error(case: TriageCase, outcome: TriageOutcome) -> Iterator[str]:
     origin = outcome.origin
     title = catalog.failures()[outcome.primary or ""].title
     where = ""
@@ -99,13 +99,13 @@ def _checkpoints(facts: JobFacts) -> Iterator[str]:
         )
 
 
-def _ended_by(outcome: Outcome) -> Iterator[str]:
+def _ended_by(outcome: TriageOutcome) -> Iterator[str]:
     ends = [one for one in outcome.cascade if one != "hang"]
     if ends:
         yield f"What ended the job then ({', '.join(ends)}) is a consequence."
 
 
-def _without_failure(case: Case, outcome: Outcome) -> Iterator[str]:
+def _without_failure(case: TriageCase, outcome: TriageOutcome) -> Iterator[str]:
     progress = case.progress
     last = progress.last_step
     if outcome.status is JobStatus.COMPLETED:
@@ -123,7 +123,7 @@ def _without_failure(case: Case, outcome: Outcome) -> Iterator[str]:
             yield f"It is in start-up phase {case.phase.number}, {case.phase.name}{span}."
     else:
         yield f"The log does not tell how the job stands: {outcome.rule}."
-    if case.stall.pace is Pace.BUFFERED:
+    if case.stall.pace is StepPace.BUFFERED:
         yield "Start it with `python -u` or PYTHONUNBUFFERED=1 to see its output in time."
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Optional
 
-from raydiag.joblog.facts import Steps, StepSeries
+from raydiag.joblog.facts import LoggedSteps, StepSeries
 from raydiag.triage.verdict import Throughput
 
 WARM_UP_STEPS = 5  # compilation and first allocations, from the first step of the run
@@ -26,7 +26,7 @@ POINTS_AT = {
 }
 
 
-def throughput(steps: Steps, period: Optional[int]) -> Optional[Throughput]:
+def throughput(steps: LoggedSteps, period: Optional[int]) -> Optional[Throughput]:
     """Early and late throughput of the current run; None with too few steps to tell.
 
     Steps that wait for a save are left out: periodic spikes are expected, and mean nothing.
@@ -56,7 +56,7 @@ def throughput(steps: Steps, period: Optional[int]) -> Optional[Throughput]:
     )
 
 
-def _points(steps: Steps, period: Optional[int]) -> tuple[str, list[tuple[float, float]]]:
+def _points(steps: LoggedSteps, period: Optional[int]) -> tuple[str, list[tuple[float, float]]]:
     """Unit, and (step, throughput) after the warm-up, each step once."""
     series, run = steps.series, steps.runs[-1]
     unit, values = _measure(series)

@@ -53,7 +53,7 @@ class Throughput:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """Where training stands. Steps as the log numbers them."""
 
     start: Optional[str] = None  # "fresh" or "restored from checkpoint step N"
@@ -145,7 +145,7 @@ class Verdict:
     cascade: tuple[str, ...]  # classes, root first
     rule: str  # what decided
     story: tuple[str, ...]  # what happened, in sentences
-    progress: Progress
+    progress: TrainingProgress
     tasks: tuple[Task, ...]
     diagnosis: Diagnosis  # the primary's finding stands first
     origin: Optional[Match] = None  # the line where it began

@@ -21,8 +21,8 @@ import urllib3
 
 from raydiag.errors import ParseError, ReadError, UsageError
 from raydiag.model import Status
-from raydiag.tsdb import reply
-from raydiag.tsdb.series import Answer, Asked, Query
+from raydiag.tsdb import response
+from raydiag.tsdb.series import AskedQuery, Query, QueryResult
 
 IN_FLIGHT = 2
 DEADLINE_S = 30.0
@@ -70,7 +70,7 @@ class Client:
         """`url` is what comes before /api/v1. Raises UsageError when it is not http or https."""
         self.url = base_url(url)
         self.deadline_s = deadline_s
-        self.asked: list[Asked] = []
+        self.asked: list[AskedQuery] = []
         self._misses = 0
         self._http = requests.Session()
         self._http.headers["user-agent"] = "raydiag"
@@ -78,7 +78,7 @@ class Client:
             self._http.trust_env = False  # a proxy of the environment has another loopback
             self._http.headers["accept-encoding"] = "identity"  # packing costs more than sending
 
-    def ask(self, query: Query) -> Answer:
+    def ask(self, query: Query) -> QueryResult:
         """One query, recorded in `asked`."""
         return self.ask_all([query])[query.id]
 
@@ -87,7 +87,7 @@ class Client:
         queries: Iterable[Query],
         deadline_s: Optional[float] = None,
         progress: Callable[[int, int], None] = lambda done, all_: None,
-    ) -> dict[str, Answer]:
+    ) -> dict[str, QueryResult]:
         """All queries, by id, within `deadline_s` together (each has its own limit besides).
 
         Raises UsageError when two queries share an id.
@@ -98,18 +98,18 @@ class Client:
         if self._misses >= _STOP_AFTER:
             self._misses = _STOP_AFTER - 1  # one more chance for each set of questions
         limit = time.monotonic() + (deadline_s if deadline_s is not None else _FOR_EVER_S)
-        answers: dict[str, Answer] = {}
+        answers: dict[str, QueryResult] = {}
         for answer in self._side_by_side(waiting, limit):
             answers[answer.query.id] = answer
             progress(len(answers), len(waiting))
         in_order = {one.id: answers[one.id] for one in waiting}
-        self.asked += [Asked.of(answer) for answer in in_order.values()]
+        self.asked += [AskedQuery.of(answer) for answer in in_order.values()]
         return in_order
 
-    def _side_by_side(self, waiting: list[Query], limit: float) -> Iterator[Answer]:
+    def _side_by_side(self, waiting: list[Query], limit: float) -> Iterator[QueryResult]:
         """Answers as they come. Threads are daemons: a stalled server holds up no exit."""
         todo: queue.SimpleQueue[Query] = queue.SimpleQueue()
-        done: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        done: queue.SimpleQueue[QueryResult] = queue.SimpleQueue()
         stopped = threading.Event()
         for one in waiting:
             todo.put(one)
@@ -134,7 +134,9 @@ class Client:
         except queue.Empty:
             self._misses = _STOP_AFTER
             for one in missing.values():
-                yield Answer(one, Status.TIMEOUT, "no answer within the time that it was given")
+                yield QueryResult(
+                    one, Status.TIMEOUT, "no answer within the time that it was given"
+                )
         finally:
             stopped.set()
 
@@ -142,16 +144,16 @@ class Client:
         """A call below /api/v1 that is not a query: "labels", "status/tsdb", ..."""
         limit = time.monotonic() + self.deadline_s
         try:
-            found, _ = reply.data(*self._send("GET", path, parameters or {}, limit))
+            found, _ = response.data(*self._send("GET", path, parameters or {}, limit))
         except ReadError as error:
             return Metadata(error.status, str(error))
         return Metadata(Status.OK, "", found)
 
-    def _answer(self, query: Query, limit: float) -> Answer:
+    def _answer(self, query: Query, limit: float) -> QueryResult:
         started = time.monotonic()
         limit = min(limit, started + self.deadline_s)
         if self._misses >= _STOP_AFTER:
-            return Answer(query, Status.TIMEOUT, "not asked: the server had stopped answering")
+            return QueryResult(query, Status.TIMEOUT, "not asked: the server had stopped answering")
         try:
             if limit <= started:
                 raise TooLate("not asked: the time for all queries was used up")
@@ -160,8 +162,8 @@ class Client:
             self._misses = 0
         except ReadError as error:
             self._misses += isinstance(error, (TooLate, Unreachable))
-            wrong = isinstance(error, reply.BadQuery)
-            answer = Answer(query, error.status, str(error), bad_query=wrong)
+            wrong = isinstance(error, response.BadQuery)
+            answer = QueryResult(query, error.status, str(error), bad_query=wrong)
         return replace(answer, duration_s=time.monotonic() - started)
 
     def _send(
@@ -243,12 +245,12 @@ def _request(query: Query, left_s: float) -> tuple[str, dict[str, Any]]:
     return "query_range", fields | span
 
 
-def _told(query: Query, status: int, kind: str, body: bytes) -> Answer:
-    quick = reply.matrix(body) if status == 200 else None
+def _told(query: Query, status: int, kind: str, body: bytes) -> QueryResult:
+    quick = response.matrix(body) if status == 200 else None
     if quick is not None:
-        return Answer(query, Status.OK, "", quick)
-    found, warnings = reply.data(status, kind, body)
-    return Answer(query, Status.OK, "", reply.series(found), warnings)
+        return QueryResult(query, Status.OK, "", quick)
+    found, warnings = response.data(status, kind, body)
+    return QueryResult(query, Status.OK, "", response.series(found), warnings)
 
 
 def _why(error: requests.RequestException) -> str:

@@ -12,7 +12,7 @@ from typing import Optional
 
 from raydiag.errors import CannotRun
 from raydiag.model import Status, Unread, Window
-from raydiag.tsdb import directory, private, server, view
+from raydiag.tsdb import directory, private_directory, server, view
 from raydiag.tsdb.client import DEADLINE_S, Client
 from raydiag.tsdb.directory import TsdbDirectory
 
@@ -61,7 +61,7 @@ def open_directory(
     """
     where = directory.locate(path)
     server.program()  # before anything is copied
-    with private.directory() as place, contextlib.ExitStack() as stack:
+    with private_directory.directory() as place, contextlib.ExitStack() as stack:
         found, running, seen, lost = _served(where, place, stack, wait)
         troubles = [_trouble(where, text) for text in running.troubles()]
         unread = (*found.unread, *seen.unread, *lost, *troubles)
@@ -72,7 +72,7 @@ def open_directory(
 
 def _served(
     where: Path, place: Path, stack: contextlib.ExitStack, wait: Callable[[float], None]
-) -> tuple[TsdbDirectory, server.Server, view.View, list[Unread]]:
+) -> tuple[TsdbDirectory, server.PrometheusServer, view.TsdbView, list[Unread]]:
     """A server over as much of the directory as a server takes."""
     lost: list[Unread] = []
     without: list[str] = []

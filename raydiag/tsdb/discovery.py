@@ -18,12 +18,12 @@ import numpy as np
 
 from raydiag.errors import CannotRun
 from raydiag.model import Unread, Window
-from raydiag.tsdb import bounds, promql
+from raydiag.tsdb import promql, time_bounds
 from raydiag.tsdb.client import Client
 from raydiag.tsdb.connection import Connection
-from raydiag.tsdb.discovered import Discovery, Family, HostSeries, Target, short_name
+from raydiag.tsdb.discovery_types import Discovery, Family, HostSeries, Target, short_name
 from raydiag.tsdb.hostnames import HostRow, joined
-from raydiag.tsdb.series import Answer, Query, Series
+from raydiag.tsdb.series import Query, QueryResult, Series
 
 # The longest prefix that fits is the family of a metric.
 PREFIXES = (
@@ -73,12 +73,12 @@ def discover(
         )
     metrics = tuple(sorted(str(one) for one in names.data))
     unread = list(connection.unread)
-    within = window or bounds.bounds(connection, now, unread)
+    within = window or time_bounds.bounds(connection, now, unread)
     job = _Job(connection.origin, tuple(short_name(one) for one in expected), nnodes)
     if within is None or not metrics:
         return job.found(metrics, (), None, unread)
     # Of a live server the start is known to a step of the search alone.
-    slack = bounds.SEARCH_STEP_S if connection.live and window is None else 0.0
+    slack = time_bounds.SEARCH_STEP_S if connection.live and window is None else 0.0
     look = _Look(client, metrics, within, slack)
     rows = look.sights()
     hosts = joined(rows, addresses or {}, look.gpus)
@@ -319,12 +319,12 @@ class _Look:
                 float(shares.get(_target(one.labels)) or 0.0),
             )
 
-    def _ask(self, query: Query) -> Answer:
+    def _ask(self, query: Query) -> QueryResult:
         answer = self._client.ask(query)
         self._note(answer)
         return answer
 
-    def _note(self, answer: Answer) -> None:
+    def _note(self, answer: QueryResult) -> None:
         if not answer.ok:
             self.unread.append(Unread(answer.query.id, answer.status, answer.reason))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from raydiag.tsdb.discovered import HostSeries, Sight, is_address, short_name
+from raydiag.tsdb.discovery_types import HostSeries, Sight, is_address, short_name
 
 # The same words on every host.
 _NOBODY = {"", "localhost", "127.0.0.1", "::1", "0.0.0.0"}
@@ -36,12 +36,12 @@ def joined(
     rows: Sequence[HostRow], addresses: Mapping[str, str], gpus: Mapping[str, int]
 ) -> tuple[HostSeries, ...]:
     """The hosts, by name. `gpus`: number of GPUs by the label `host`."""
-    by_name: dict[str, _Group] = {}
+    by_name: dict[str, _SeriesGroup] = {}
     for row in rows:
         names = row.names(addresses)
         if not names:
             continue
-        group = _Group(names, [row])
+        group = _SeriesGroup(names, [row])
         for other in {id(one): one for one in map(by_name.get, names) if one}.values():
             group.names |= other.names
             group.rows += other.rows
@@ -52,12 +52,12 @@ def joined(
 
 
 @dataclass
-class _Group:
+class _SeriesGroup:
     names: set[str]
     rows: list[HostRow]
 
 
-def _host(group: _Group, gpus: Mapping[str, int]) -> HostSeries:
+def _host(group: _SeriesGroup, gpus: Mapping[str, int]) -> HostSeries:
     names, rows = group.names, group.rows
     labels = _values(rows, "host")
     named = sorted(name for name in names if not is_address(name))

@@ -17,8 +17,8 @@ from typing import Optional
 from raydiag.model import Evidence, Finding, Window
 from raydiag.tsdb import promql
 from raydiag.tsdb.client import Client
-from raydiag.tsdb.discovered import Discovery, is_address
-from raydiag.tsdb.series import Answer, Query, Series
+from raydiag.tsdb.discovery_types import Discovery, is_address
+from raydiag.tsdb.series import Query, QueryResult, Series
 
 _STEP, _LOSS = "tb_step", "tb_learning_loss"
 _FILL = "tb_metrics_plugin_staleness_fill"
@@ -45,7 +45,7 @@ class Logged:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedSteps:
     """One step that both know."""
 
     step: int
@@ -55,12 +55,12 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Identity:
+class TsdbIdentity:
     belief: Belief
     reason: str
     compared: int = 0
     agreeing: int = 0
-    examples: tuple[Compared, ...] = ()  # those that contradict, else the newest
+    examples: tuple[ComparedSteps, ...] = ()  # those that contradict, else the newest
 
     def findings(self, origin: str) -> list[Finding]:
         """One when these are another job's series."""
@@ -75,7 +75,7 @@ class Identity:
         return [Finding("tsdb-wrong-job", evidence=evidence, explanation=self.reason)]
 
 
-def check(client: Client, seen: Discovery, logged: Logged) -> Identity:
+def check(client: Client, seen: Discovery, logged: Logged) -> TsdbIdentity:
     """One query for the steps, where there are any to compare; else hosts and times."""
     if not seen.has(_STEP) or not seen.has(_LOSS) or seen.window is None:
         return _without_steps(seen, logged, "no training series to compare")
@@ -92,14 +92,14 @@ def check(client: Client, seen: Discovery, logged: Logged) -> Identity:
     return _judged(pairs, logged)
 
 
-def _without_steps(seen: Discovery, logged: Logged, why: str) -> Identity:
+def _without_steps(seen: Discovery, logged: Logged, why: str) -> TsdbIdentity:
     apart = _apart(seen, logged)
     if apart:
-        return Identity(Belief.WRONG, apart)
-    return Identity(Belief.UNVERIFIED, f"{why}; {_hosts(seen, logged)}")
+        return TsdbIdentity(Belief.WRONG, apart)
+    return TsdbIdentity(Belief.UNVERIFIED, f"{why}; {_hosts(seen, logged)}")
 
 
-def _judged(pairs: list[Compared], logged: Logged) -> Identity:
+def _judged(pairs: list[ComparedSteps], logged: Logged) -> TsdbIdentity:
     tolerance = _last_decimal(logged.losses)
     other = [one for one in pairs if not _equal(one, tolerance)]
     agreeing = len(pairs) - len(other)
@@ -112,10 +112,10 @@ def _judged(pairs: list[Compared], logged: Logged) -> Identity:
         belief = Belief.WRONG
         counted += ": these are another job's series"
     shown = tuple((other or pairs)[-_SHOWN:])
-    return Identity(belief, counted, len(pairs), agreeing, shown)
+    return TsdbIdentity(belief, counted, len(pairs), agreeing, shown)
 
 
-def _compared(answer: Answer, logged: Logged) -> Iterable[Compared]:
+def _compared(answer: QueryResult, logged: Logged) -> Iterable[ComparedSteps]:
     """Steps in the server's order; of a step that the log prints twice, the nearer loss counts."""
     printed: dict[int, list[float]] = {}
     for step, loss in zip(logged.steps, logged.losses, strict=True):
@@ -135,7 +135,7 @@ def _compared(answer: Answer, logged: Logged) -> Iterable[Compared]:
                 continue
             value = stored[time]
             nearest = min(printed[step], key=lambda loss: abs(loss - value))
-            yield Compared(step, nearest, value, time)
+            yield ComparedSteps(step, nearest, value, time)
 
 
 def _by_time(series: Optional[Series]) -> Mapping[float, float]:
@@ -144,7 +144,7 @@ def _by_time(series: Optional[Series]) -> Mapping[float, float]:
     return dict(zip(series.times.tolist(), series.values.tolist(), strict=True))
 
 
-def _equal(one: Compared, tolerance: float) -> bool:
+def _equal(one: ComparedSteps, tolerance: float) -> bool:
     return abs(one.logged - one.stored) <= tolerance + _FLOAT32 * abs(one.logged)
 
 

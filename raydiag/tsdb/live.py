@@ -12,7 +12,7 @@ from typing import Optional
 
 from raydiag.tsdb import ports
 from raydiag.tsdb.client import Client
-from raydiag.tsdb.discovered import short_name
+from raydiag.tsdb.discovery_types import short_name
 
 _PORTS = range(ports.FIRST, ports.FIRST + 10)
 USUAL = (*range(ports.FIRST, ports.FIRST + 6), 9090)  # a job's own; a site's

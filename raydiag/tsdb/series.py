@@ -168,7 +168,7 @@ def fitting_step_s(window: Window) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class QueryResult:
     """What came back: an empty result with status ok means that there are no such samples."""
 
     query: Query
@@ -192,7 +192,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedQuery:
     """The record of one query, so that a person can repeat it by hand."""
 
     id: str
@@ -207,7 +207,7 @@ class Asked:
     duration_s: float
 
     @classmethod
-    def of(cls, answer: Answer) -> Asked:
+    def of(cls, answer: QueryResult) -> AskedQuery:
         window = answer.query.window
         return cls(
             answer.query.id,

@@ -60,7 +60,7 @@ def program() -> str:
     )
 
 
-class Server:
+class PrometheusServer:
     """One server, our own child, from its start until it is certainly over."""
 
     def __init__(self, data: Path, private: Path, port: int) -> None:
@@ -159,7 +159,7 @@ class Server:
 @contextlib.contextmanager
 def running(
     data: Path, private: Path, wait: Callable[[float], None] = lambda waited_s: None
-) -> Iterator[Server]:
+) -> Iterator[PrometheusServer]:
     """Serve `data` on the first free port while the block runs.
 
     `wait` is called now and then with the seconds waited. Raises StartFailed, CannotRun.
@@ -171,11 +171,11 @@ def running(
         server.end()
 
 
-def _started(data: Path, private: Path, wait: Callable[[float], None]) -> Server:
+def _started(data: Path, private: Path, wait: Callable[[float], None]) -> PrometheusServer:
     tried: list[int] = []
     while True:
         tried.append(ports.free(tried))
-        server = Server(data, private, tried[-1])
+        server = PrometheusServer(data, private, tried[-1])
         try:
             server.wait_until_ready(wait)
             return server

@@ -45,7 +45,7 @@ class EventFile:
 
 
 @dataclass(frozen=True, eq=False)
-class Scalar:
+class ScalarSeries:
     """One tag: parallel arrays by step; of a step that was written twice, the newest."""
 
     steps: Floats
@@ -57,7 +57,7 @@ class Scalar:
 class Events:
     """All scalars of one run, by tag ("learning/loss")."""
 
-    scalars: dict[str, Scalar] = field(default_factory=dict)
+    scalars: dict[str, ScalarSeries] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     unread: tuple[Unread, ...] = ()
     cut: bool = False  # the newest file ends within a record: still written, or its end is lost
@@ -78,7 +78,7 @@ class Events:
             times[at] = np.minimum(times[at], one.times)
         return times
 
-    def of_metric(self, metric: str) -> Optional[Scalar]:
+    def of_metric(self, metric: str) -> Optional[ScalarSeries]:
         """By the name that the bridge gives a tag, as in `tb_learning_loss`."""
         found = (one for tag, one in self.scalars.items() if metric_name(tag) == metric)
         return next(found, None)
@@ -162,12 +162,12 @@ def _take(path: str, records: tfrecords.Records, rows: _Rows) -> str:
     return _directly(records, rows)
 
 
-def _scalar(found: list[tuple[float, float, float]]) -> Scalar:
+def _scalar(found: list[tuple[float, float, float]]) -> ScalarSeries:
     newest = {step: (time, value) for step, time, value in sorted(found, key=lambda row: row[1])}
     steps = np.array(sorted(newest), dtype=np.float64)
     times = np.array([newest[step][0] for step in steps], dtype=np.float64)
     values = np.array([newest[step][1] for step in steps], dtype=np.float64)
-    return Scalar(steps, times, values)
+    return ScalarSeries(steps, times, values)
 
 
 # ---- by the package

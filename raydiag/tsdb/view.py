@@ -32,7 +32,7 @@ class Changed(CannotRun):
 
 
 @dataclass(frozen=True)
-class View:
+class TsdbView:
     """What the server is going to see."""
 
     data: Path
@@ -47,7 +47,7 @@ def build(
     without: Iterable[str] = (),
     with_log: bool = True,
     room: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
-) -> View:
+) -> TsdbView:
     """Fill `data`, which is not there yet; leaves out the blocks whose ULID is in `without`.
 
     Raises Changed, and CannotRun when not even the links can be made.
@@ -66,7 +66,7 @@ def build(
             f"no room for a private view in {data.parent}: {error.strerror}; TMPDIR names another "
             "place"
         ) from None
-    return View(data, tuple(shown), has_log, tuple(unread))
+    return TsdbView(data, tuple(shown), has_log, tuple(unread))
 
 
 def _copy_log(

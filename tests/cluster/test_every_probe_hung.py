@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raydiag import carried, probes
+from raydiag import memory_import, probes
 from raydiag.cluster import bundle
 from raydiag.cluster.actor import RaydiagNodeActor
 from tests.cluster import fake_cgroup, fake_node, fake_rdma, fuse_hang
@@ -68,7 +68,7 @@ def run(name: str, root: Path) -> dict[str, Any]:
     sources = {n: t for n, t in bundle.modules([name]).items() if ".cluster" not in n}
     options = {"kernel_log": {"words": ["linux"]}}
     request = {"probes": [name], "root": str(root), "options": options}
-    packed = carried.packed(sources, request)
+    packed = memory_import.packed(sources, request)
     entrypoint = bundle.entrypoint("node_runner")
     answer = RaydiagNodeActor.probe(None, entrypoint, packed, BUDGET_S)  # type: ignore[arg-type]
     decoded: dict[str, Any] = json.loads(zlib.decompress(answer.partition(b"\n")[2]))

@@ -169,7 +169,7 @@ def drivers(hosts: Hosts) -> list[int]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             continue
-        if b"raydiag.cluster.errand" in words and not words.startswith(b"sh\0"):
+        if b"raydiag.cluster.hotfix_driver" in words and not words.startswith(b"sh\0"):
             found.append(pid)
     return found
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from raydiag import sandbox
-from raydiag.exporter import foreign_run
-from raydiag.exporter.foreign import Ask, Foreign, Outcome
+from raydiag.exporter import external_run
+from raydiag.exporter.external_plugins import Ask, Foreign, PluginOutcome
 from raydiag.sandbox import Reader
 
 HOST = "n1"
@@ -19,7 +19,7 @@ PATIENCE_S = 20.0  # only a hang takes that long
 
 
 def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield {"answer": foreign_run.answer(request)}
+    yield {"answer": external_run.answer(request)}
 
 
 class Cycles:
@@ -53,7 +53,9 @@ class Cycles:
         self.readers.pop(ask.reader).abandon()
         return None
 
-    def run(self, now_s: float | None = None, timeout_s: float | None = None) -> dict[str, Outcome]:
+    def run(
+        self, now_s: float | None = None, timeout_s: float | None = None
+    ) -> dict[str, PluginOutcome]:
         """One cycle; outcomes by plugin. `timeout_s` is given to programs in place of their own."""
         now_s = time.time() if now_s is None else now_s
         self.gone = [
@@ -93,7 +95,7 @@ def cycles(*directories: Path, taken: tuple[str, ...] = ()) -> Iterator[Cycles]:
         made.close()
 
 
-def values(outcome: Outcome) -> dict[str, float]:
+def values(outcome: PluginOutcome) -> dict[str, float]:
     """What the plugin gave: `name{labels}` -> value."""
     assert outcome.samples is not None, outcome
     return {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from raydiag import sandbox
-from raydiag.exporter import foreign_run, plugin_files
+from raydiag.exporter import external_run, plugin_files
 from raydiag.model import Status
 from raydiag.sandbox import Reader
 from tests.cluster import fuse_hang
@@ -279,7 +279,7 @@ def test_when_the_reader_is_killed_nothing_of_the_plugin_stays(
     for look in running.foreign.looks():
         running.foreign.looked(look, running.ask(look))
     (ask,) = running.foreign.asks()
-    reader = Reader(lambda request: iter([foreign_run.answer(request)]), ask.reader)
+    reader = Reader(lambda request: iter([external_run.answer(request)]), ask.reader)
     name = sandbox.tag(ask.source)
     reader.ask(ask.request, name, sandbox.lock(name))
     end = time.monotonic() + PATIENCE_S

@@ -14,7 +14,7 @@ import pytest
 
 from raydiag.errors import CannotRun
 from raydiag.exporter import naming
-from raydiag.exporter.check import Checked, check
+from raydiag.exporter.check import CheckedPlugin, check
 from raydiag.render import exporter as render
 from tests.exporter.foreign_cycle import HOST, write
 
@@ -30,7 +30,7 @@ echo "# STATE 5"
 """
 
 
-def checked(path: Path, may_run: bool = True) -> Checked:
+def checked(path: Path, may_run: bool = True) -> CheckedPlugin:
     (one,) = check([str(path)], HOST, may_run)
     document = json.loads(json.dumps(render.check_document([one], time.time())))
     jsonschema.validate(document, SCHEMA)

@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from raydiag import sandbox
 from raydiag.exporter import plugins
 from raydiag.exporter.collector import Collector
-from raydiag.exporter.page import OWN, Page
-from raydiag.exporter.state import State
+from raydiag.exporter.page import OWN, MetricsPage
+from raydiag.exporter.state import SavedState
 
 pytestmark = pytest.mark.slow
 
@@ -40,12 +40,14 @@ INTERVAL_S = 60.0
 class Node:
     """A collector of some plugins, driven by hand."""
 
-    def __init__(self, tmp_path: Path, sources: dict[str, str], state: State | None = None) -> None:
+    def __init__(
+        self, tmp_path: Path, sources: dict[str, str], state: SavedState | None = None
+    ) -> None:
         for name, text in sources.items():
             self.write(name, text)
         self.said: list[str] = []
-        self.page = Page("n1", INTERVAL_S)
-        self.state = state or State(None, "n1", "b1")
+        self.page = MetricsPage("n1", INTERVAL_S)
+        self.state = state or SavedState(None, "n1", "b1")
         own = [plugins.load(name) for name in sources]
         self.collector = Collector(own, self.page, self.state, str(tmp_path), log=self.said.append)
 
@@ -305,13 +307,13 @@ def collect(host, state):
 
 def test_state_comes_back_also_after_a_restart(make: Make, tmp_path: Path) -> None:
     directory = str(tmp_path / "state")
-    state = State(directory, "n1", "b1")
+    state = SavedState(directory, "n1", "b1")
     node = make({"x_counts": COUNTS}, state=state)
     node.cycle()
     node.cycle()
     assert node.series()["hw_oom_kills_total"] == 2
     state.save()
-    again = make({"x_counts": COUNTS}, state=State(directory, "n1", "b1"))
+    again = make({"x_counts": COUNTS}, state=SavedState(directory, "n1", "b1"))
     again.cycle()
     assert again.series()["hw_oom_kills_total"] == 3
 

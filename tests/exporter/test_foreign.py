@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raydiag.exporter.foreign import DATED_REPLAY_S, REPLAY_S
+from raydiag.exporter.external_plugins import DATED_REPLAY_S, REPLAY_S
 from raydiag.model import Status
 from tests.exporter.foreign_cycle import HOST, Cycles, cycles, values, write
 

@@ -107,7 +107,7 @@ def test_on_this_machine_it_says_what_there_is() -> None:
 def test_readers_know_the_name_that_the_host_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Event files are looked for by it."""
     monkeypatch.setenv(event_paths.HOST, "")
-    main._tell_readers(main.Settings())
+    main._tell_readers(main.ExporterSettings())
     assert os.environ[event_paths.HOST] == ""
-    main._tell_readers(main.Settings(host="node007"))
+    main._tell_readers(main.ExporterSettings(host="node007"))
     assert os.environ[event_paths.HOST] == "node007"

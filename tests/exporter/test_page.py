@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from raydiag.exporter.metrics import COUNTER, GAUGE, UNTYPED, Metric, Sample
-from raydiag.exporter.page import OWN, Page
+from raydiag.exporter.page import OWN, MetricsPage
 
 PROMTOOL = shutil.which("promtool")
 OOM, DIRTY = "hw_oom_kills_total", "hw_mem_dirty_bytes"
 
 
-def page(interval_s: float = 10.0) -> Page:
-    return Page("node001", interval_s)
+def page(interval_s: float = 10.0) -> MetricsPage:
+    return MetricsPage("node001", interval_s)
 
 
 def foreign(name: str, kind: str = GAUGE, text: str = "Help.") -> dict[str, Metric]:
     return {name: Metric(name, kind, "", (), text, "plugin")}
 
 
-def others(one: Page, now_s: float = 0.0) -> str:
+def others(one: MetricsPage, now_s: float = 0.0) -> str:
     return one.render(now_s).others.decode()
 
 

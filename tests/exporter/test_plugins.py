@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from raydiag.exporter import plugins
 from raydiag.exporter.metrics import REGISTRY, UNTYPED, Sample
-from raydiag.exporter.page import Page
+from raydiag.exporter.page import MetricsPage
 from raydiag.exporter.reading import NodeFiles, run
 from tests.exporter import fake_sys
 from tests.exporter.fake_sys import Planted
@@ -54,7 +54,7 @@ RDMA_HARDWARE = {
 
 def collected(root: Path, names: Sequence[str] = BUILT_IN) -> tuple[str, list[str]]:
     """The page of one cycle, run here in the test, and what was refused or failed."""
-    page, trouble = Page("node001", 10.0), []
+    page, trouble = MetricsPage("node001", 10.0), []
     files = NodeFiles(str(root))
     for name in names:
         plugin = plugins.load(name)

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from raydiag.cli import main
-from raydiag.exporter.main import Settings, collect_once
+from raydiag.exporter.main import ExporterSettings, collect_once
 from tests.cluster import fake_node, fake_rdma
 from tests.exporter.running import (
     RAYDIAG,
@@ -134,7 +134,7 @@ def test_once_prints_the_page(node: Path) -> None:
 
 
 def test_once_of_some_plugins_writes_no_state(node: Path, tmp_path: Path) -> None:
-    settings = Settings(
+    settings = ExporterSettings(
         only=["kernel_log", "net"],
         skip=["net"],
         root=str(node),

@@ -22,23 +22,23 @@ import pytest
 from raydiag.errors import CannotRun
 from raydiag.exporter import listener
 from raydiag.exporter.page import Text
-from raydiag.exporter.server import Server, tls_context
+from raydiag.exporter.server import PageServer, tls_context
 
 pytestmark = pytest.mark.slow
 
 TEXT = Text(b'raydiag_exporter_cycles_total{host="n1"} 3\n', b'hw_procs_running{host="n1"} 4\n')
-Start = Callable[..., tuple[Server, int]]
+Start = Callable[..., tuple[PageServer, int]]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     """`start(tls=...)`: a server that has no page yet, and its port."""
-    servers: list[Server] = []
+    servers: list[PageServer] = []
 
-    def begin(tls: ssl.SSLContext | None = None) -> tuple[Server, int]:
+    def begin(tls: ssl.SSLContext | None = None) -> tuple[PageServer, int]:
         taken = listener.listen("127.0.0.1", 0)
         port = int(taken.getsockname()[1])
-        servers.append(Server(taken, "n1", tls))
+        servers.append(PageServer(taken, "n1", tls))
         return servers[-1], port
 
     yield begin
@@ -46,7 +46,7 @@ def start() -> Iterator[Start]:
         server.stop()
 
 
-def hand_over(server: Server, text: Text = TEXT, interval_s: float = 60.0) -> None:
+def hand_over(server: PageServer, text: Text = TEXT, interval_s: float = 60.0) -> None:
     """Publish, and wait until the child has it."""
     server.publish(text, time.monotonic(), interval_s)
     while not server._is_free:

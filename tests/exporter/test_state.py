@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from raydiag.exporter.state import State, boot_id, default_directory
+from raydiag.exporter.state import SavedState, boot_id, default_directory
 from raydiag.host import Host
 
 
@@ -23,22 +23,22 @@ def kept(directory: Path, values: object, boot: str = "b1", host: str = "n1") ->
 
 
 def test_what_was_put_is_there_after_a_restart(tmp_path: Path) -> None:
-    state = State(str(tmp_path / "new"), "n1", "b1")
+    state = SavedState(str(tmp_path / "new"), "n1", "b1")
     state.put("kernel_log", {"seq": 7})
     state.save()
-    assert State(str(tmp_path / "new"), "n1", "b1").get("kernel_log") == {"seq": 7}
+    assert SavedState(str(tmp_path / "new"), "n1", "b1").get("kernel_log") == {"seq": 7}
     assert state.problem == ""
 
 
 def test_another_boot_begins_anew(tmp_path: Path) -> None:
     kept(tmp_path, {"kernel_log": {"seq": 7}})
-    state = State(str(tmp_path), "n1", "b2")
+    state = SavedState(str(tmp_path), "n1", "b2")
     assert (state.get("kernel_log"), state.problem) == ({}, "")
 
 
 def test_hosts_that_share_a_directory_have_their_own(tmp_path: Path) -> None:
     kept(tmp_path, {"a": {"x": 1}}, host="n2")
-    assert State(str(tmp_path), "n1", "b1").get("a") == {}
+    assert SavedState(str(tmp_path), "n1", "b1").get("a") == {}
 
 
 @pytest.mark.parametrize(
@@ -48,22 +48,22 @@ def test_hosts_that_share_a_directory_have_their_own(tmp_path: Path) -> None:
 def test_a_damaged_file_is_told_and_replaced(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "exporter-n1.json"
     path.write_bytes(content)
-    state = State(str(tmp_path), "n1", "b1")
+    state = SavedState(str(tmp_path), "n1", "b1")
     assert f"{path}: not read: " in state.problem
     state.put("a", {"x": 1})
     state.save()
     assert state.problem == ""
-    assert State(str(tmp_path), "n1", "b1").get("a") == {"x": 1}
+    assert SavedState(str(tmp_path), "n1", "b1").get("a") == {"x": 1}
 
 
 def test_values_that_are_no_state_are_left_out(tmp_path: Path) -> None:
     kept(tmp_path, {"a": 5, "b": {"x": 1}})
-    state = State(str(tmp_path), "n1", "b1")
+    state = SavedState(str(tmp_path), "n1", "b1")
     assert (state.get("a"), state.get("b")) == ({}, {"x": 1})
 
 
 def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
-    state = State(str(tmp_path), "n1", "b1")
+    state = SavedState(str(tmp_path), "n1", "b1")
     state.put("a", {"x": 1})
     state.save()
     (path,) = tmp_path.iterdir()
@@ -74,7 +74,7 @@ def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
 
 
 def test_who_only_looks_writes_nothing(tmp_path: Path) -> None:
-    state = State(str(tmp_path / "none"), "n1", "b1", keep=False)
+    state = SavedState(str(tmp_path / "none"), "n1", "b1", keep=False)
     state.put("a", {"x": 1})
     state.save()
     assert list(tmp_path.iterdir()) == []
@@ -83,7 +83,7 @@ def test_who_only_looks_writes_nothing(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_written_costs_only_the_state(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    state = State(str(tmp_path / "file"), "n1", "b1")
+    state = SavedState(str(tmp_path / "file"), "n1", "b1")
     assert "not read" in state.problem
     state.put("a", {"x": 1})
     state.save()
@@ -94,7 +94,7 @@ def test_a_directory_that_cannot_be_written_costs_only_the_state(tmp_path: Path)
 def test_others_cannot_plant_a_state(tmp_path: Path) -> None:
     kept(tmp_path, {"a": {"x": 1}})
     tmp_path.chmod(0o777)
-    state = State(str(tmp_path), "n1", "b1")
+    state = SavedState(str(tmp_path), "n1", "b1")
     assert state.get("a") == {}
     assert "others can write to its directory" in state.problem
 
@@ -105,7 +105,7 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     target = kept(elsewhere, {"a": {"x": 1}})
     (tmp_path / "exporter-n1.json").symlink_to(target)
     (tmp_path / "exporter-n1.json.new").symlink_to(elsewhere / "victim")
-    state = State(str(tmp_path), "n1", "b1")
+    state = SavedState(str(tmp_path), "n1", "b1")
     assert state.get("a") == {}
     state.put("a", {"x": 2})
     state.save()
@@ -116,9 +116,9 @@ def test_a_full_disk_leaves_the_last_state(tmp_path: Path) -> None:
     """A process that may write 64 KiB and no more stands for a disk with that much room."""
     program = """if True:
         import resource, signal, sys
-        from raydiag.exporter.state import State
+        from raydiag.exporter.state import SavedState
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        state = State(sys.argv[1], "n1", "b1")
+        state = SavedState(sys.argv[1], "n1", "b1")
         state.put("a", {"x": 1}); state.save()
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
         state.put("a", {"x": "y" * (1 << 17)}); state.save()
@@ -133,14 +133,14 @@ def test_a_full_disk_leaves_the_last_state(tmp_path: Path) -> None:
     assert "not written: File too large" in first
     assert second == "fine"
     assert [path.name for path in tmp_path.iterdir()] == ["exporter-n1.json"]
-    assert State(str(tmp_path), "n1", "b1").get("a") == {"x": 2}
+    assert SavedState(str(tmp_path), "n1", "b1").get("a") == {"x": 2}
 
 
 def test_killed_at_any_moment_it_is_whole(tmp_path: Path) -> None:
     program = """if True:
         import sys
-        from raydiag.exporter.state import State
-        state = State(sys.argv[1], "n1", "b1")
+        from raydiag.exporter.state import SavedState
+        state = SavedState(sys.argv[1], "n1", "b1")
         number = 0
         while True:
             number += 1
@@ -155,7 +155,7 @@ def test_killed_at_any_moment_it_is_whole(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        state = State(str(tmp_path), "n1", "b1")
+        state = SavedState(str(tmp_path), "n1", "b1")
         assert state.problem == ""
         assert len(set(state.get("a")["x"])) == 1
 
@@ -169,7 +169,7 @@ def test_the_default_place_is_ours_alone(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_the_file_is_no_secret_and_not_for_others_to_write(tmp_path: Path) -> None:
-    state = State(str(tmp_path / "d"), "n1", "b1")
+    state = SavedState(str(tmp_path / "d"), "n1", "b1")
     state.put("a", {})
     state.save()
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "d").iterdir()]

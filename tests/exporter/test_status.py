@@ -19,9 +19,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from raydiag import diagnosis
-from raydiag.exporter.findings import Served, Watched, judge_exporter, standstill
-from raydiag.exporter.status import Examined, examine
+from raydiag.explain import diagnosis
+from raydiag.exporter.findings import ServedMetrics, Watched, judge_exporter, standstill
+from raydiag.exporter.status import ExaminedExporter, examine
 from raydiag.exposition import parse
 from raydiag.model import Finding, Node, NodeReport, NodeStatus, ProbeResult, Snapshot, Status
 from raydiag.probes.exporter import FILE, Exporter, Process
@@ -62,7 +62,7 @@ def add_process(root: Path, pid: int, arguments: str, parent: int = 1, state: st
     return place
 
 
-def looked(port: int, root: Path, wait_s: float = 3.0, **more: Any) -> Examined:
+def looked(port: int, root: Path, wait_s: float = 3.0, **more: Any) -> ExaminedExporter:
     """Examine, and see that every format holds together."""
     examined = examine(port, "n1", str(root), wait_s, again_s=0.25, **more)
     document = json.loads(json.dumps(render.status_document(examined, time.time())))
@@ -75,7 +75,7 @@ def looked(port: int, root: Path, wait_s: float = 3.0, **more: Any) -> Examined:
     return examined
 
 
-def classes(examined: Examined) -> list[str]:
+def classes(examined: ExaminedExporter) -> list[str]:
     return sorted(finding.failure_class for finding in examined.diagnosis.findings)
 
 
@@ -386,14 +386,14 @@ def test_timeouts_between_the_looks_are_told_apart() -> None:
     up, timeouts = 'plugin_up{plugin="gpu"} 1', 'plugin_timeouts_total{plugin="gpu"}'
     text = f"raydiag_exporter_{up}\nraydiag_exporter_{timeouts}"
     now, before = (parse(f"{text} {count}\n".encode(), own=True).lines for count in (7, 5))
-    (plugin,) = Served.of(now, before).plugins
+    (plugin,) = ServedMetrics.of(now, before).plugins
     assert (plugin.timeouts, plugin.new_timeouts) == (7, 2)
-    assert Served.of([], before) == Served()
+    assert ServedMetrics.of([], before) == ServedMetrics()
 
 
 def test_the_loop_of_another_exporter_is_no_leftover() -> None:
     processes = [Process(7, 1, "raydiag", "S", 60.0)]
-    found = judge_exporter(snapshot(3.0), record(), Served(), Watched(), processes)
+    found = judge_exporter(snapshot(3.0), record(), ServedMetrics(), Watched(), processes)
     assert list(found) == []
 
 

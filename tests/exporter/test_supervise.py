@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from raydiag.errors import CannotRun
-from raydiag.exporter.supervise import MOST_RESTARTS, PARENT, Pace, supervise
+from raydiag.exporter.supervise import MOST_RESTARTS, PARENT, RestartPace, supervise
 
 pytestmark = pytest.mark.slow
 
-SOON = Pace(first_s=0.01, most_s=0.02)
+SOON = RestartPace(first_s=0.01, most_s=0.02)
 
 
 def exits(*codes: int, counter: Path) -> list[str]:
@@ -67,10 +67,12 @@ def test_it_waits_longer_each_time_and_less_after_a_good_while(
 
     waits: list[float] = []
     monkeypatch.setattr(module, "_sleep", lambda delay_s, _: waits.append(delay_s))
-    supervise(exits(1, 1, 1, 1, 1, counter=tmp_path / "n"), lambda line: None, Pace(5, 18, 600))
+    supervise(
+        exits(1, 1, 1, 1, 1, counter=tmp_path / "n"), lambda line: None, RestartPace(5, 18, 600)
+    )
     assert waits == [5, 10, 18, 18, 18]
     waits.clear()
-    supervise(exits(1, 1, 1, counter=tmp_path / "m"), lambda line: None, Pace(5, 18, 0))
+    supervise(exits(1, 1, 1, counter=tmp_path / "m"), lambda line: None, RestartPace(5, 18, 0))
     assert waits == [5, 5, 5]
 
 

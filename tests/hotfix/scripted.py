@@ -12,16 +12,16 @@ from typing import Any
 
 from raydiag.hotfix.messages import (
     Applied,
-    Checked,
+    CheckedFile,
     Closed,
     Directory,
     FileStatus,
     Inspection,
-    Process,
+    ProcessInfo,
     RestoredFile,
     RolledBack,
     RolloutStatus,
-    Served,
+    ServedPage,
     Statuses,
     TargetFile,
     Verified,
@@ -54,12 +54,12 @@ class Node:
         return Inspection(
             host=name,
             time=1.0,
-            exporter=Process(7, 1, ("bash", "/a/metrics_exporter.sh"), "exporter"),
+            exporter=ProcessInfo(7, 1, ("bash", "/a/metrics_exporter.sh"), "exporter"),
             ends_on_restart=(),
             directory=Directory("/a", "/a", 1, 2, "ext4", "/dev/sda", False, f"local:{name}"),
             files=tuple(TargetFile(one, True, digest(self.content)) for one in request["names"]),
             watchdog=None,
-            served=Served("ok", metrics={"hw_gpu_power_watts": 8}),
+            served=ServedPage("ok", metrics={"hw_gpu_power_watts": 8}),
             plugin_log_bytes=0,
             driver_fault="",
             unfinished=tuple(one for one in self.olds if one not in self.ended),
@@ -68,9 +68,9 @@ class Node:
             refuse_restart=(),
         )
 
-    def check(self, name: str, request: Mapping[str, Any]) -> Checked:
+    def check(self, name: str, request: Mapping[str, Any]) -> CheckedFile:
         content = base64.b64decode(request["content"]).decode()
-        return Checked(True, "", "passed", digest(content), {"hw_gpu_power_watts": 8})
+        return CheckedFile(True, "", "passed", digest(content), {"hw_gpu_power_watts": 8})
 
     def apply(self, name: str, request: Mapping[str, Any]) -> Applied:
         rollout = request["rollout"]

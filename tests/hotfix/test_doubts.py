@@ -19,7 +19,7 @@ import pytest
 from raydiag.hotfix import discovery
 from raydiag.hotfix import node as hotfix
 from raydiag.hotfix.journal import sha256
-from raydiag.hotfix.messages import Request
+from raydiag.hotfix.messages import NodeRequest
 from tests.hotfix.test_process import running, script
 from tests.hotfix.training_tree import start_ticks
 from tests.hotfix.watchdog import EXPORTER, GPU, ShellNode, free_port, wait_until
@@ -156,12 +156,12 @@ def test_the_exporter_of_another_port_is_known_by_its_server(tmp_path: Path) -> 
     inner = "( while :; do sleep 600; done ) &"
     path = script(tmp_path, f"{server} &\n{inner}\ntouch {ready}; while :; do sleep 600; done\n")
     with running(["bash", str(path)], ready) as pid:
-        request = Request(port=port, metrics_file=str(page))
+        request = NodeRequest(port=port, metrics_file=str(page))
         wait_until(lambda: discovery.find(request).server, "the server")
         mine = discovery.find(request).exporter
         assert mine is not None
         assert mine.pid == pid
-        other = discovery.find(Request(port=free_port(), metrics_file=str(page)))
+        other = discovery.find(NodeRequest(port=free_port(), metrics_file=str(page)))
         assert (other.exporter, other.doubts) == (None, ("no exporter runs here",))
 
 
@@ -186,7 +186,7 @@ def test_a_shell_that_has_never_restarted_it_is_no_watchdog(tmp_path: Path) -> N
     path = script(tmp_path, f"touch {ready}; while :; do sleep 600; done\n")
     by_hand = f"bash {path} --port {port} >>{log}; true"
     with running(["bash", "-c", by_hand], ready):
-        found = discovery.find(Request(port=port))
+        found = discovery.find(NodeRequest(port=port))
         assert found.exporter is not None
         assert "may be no watchdog" in found.doubts[0]
 
@@ -251,7 +251,7 @@ def test_a_directory_that_means_two_is_none(tmp_path: Path) -> None:
     (tmp_path / "job" / "utils" / SCRIPT).write_text("old\n")
     argv = ["bash", f"{tmp_path}/job/now/../utils/{SCRIPT}", "--port", str(port)]
     with running(argv, ready):
-        found = discovery.find(Request(port=port))
+        found = discovery.find(NodeRequest(port=port))
         assert found.exporter is not None
         assert found.directory is None
         assert "are not one directory" in found.elsewhere

@@ -14,7 +14,7 @@ import pytest
 from raydiag.errors import CannotRun
 from raydiag.hotfix import documents, head
 from raydiag.hotfix.ledger import Ledger
-from raydiag.hotfix.messages import Applied, Checked, RolledBack
+from raydiag.hotfix.messages import Applied, CheckedFile, RolledBack
 from raydiag.render import hotfix as render
 from tests.hotfix.scripted import LOST, NAME, OLD, Cluster, Fault, Node
 
@@ -230,7 +230,7 @@ def test_a_full_disk_keeps_nobody_from_rolling_back(
 
 def test_status_asks_a_node_once_for_all_roll_outs(cluster: Cluster, run: Run) -> None:
     for number in range(5):
-        cluster.fault = answers("alpha", "check", Checked(False, "syntax", "skipped", ""))
+        cluster.fault = answers("alpha", "check", CheckedFile(False, "syntax", "skipped", ""))
         assert run("apply", f"r{number}", f"{NEW}# {number}\n")["outcome"] == "refused"
     cluster.fault = lambda node, request: None
     cluster.asked.clear()

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from raydiag import sandbox
-from raydiag.hotfix import guarded
+from raydiag.hotfix import guarded_request
 from raydiag.hotfix import node as hotfix
 from raydiag.hotfix.journal import sha256
 from tests.cluster import fuse_hang
@@ -613,7 +613,7 @@ def test_what_only_looks_cannot_write_or_signal(tmp_path: Path, node: ShellNode)
             except PermissionError:
                 yield {"refused": True}
 
-    reader = sandbox.Reader(serve, guarded.LOOKS_AS)
+    reader = sandbox.Reader(serve, guarded_request.LOOKS_AS)
     reader.ask({}, sandbox.tag("test"), None)
     said: list[dict[str, Any]] = []
 

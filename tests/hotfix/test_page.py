@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raydiag.hotfix.page import parse
+from raydiag.hotfix.served_page import parse
 
 
 def test_series_and_values_as_they_are_written() -> None:

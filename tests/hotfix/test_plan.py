@@ -11,12 +11,12 @@ from raydiag.hotfix import plan
 from raydiag.hotfix.messages import (
     Directory,
     Inspection,
-    Process,
-    Served,
+    ProcessInfo,
+    ServedPage,
     TargetFile,
     Watchdog,
 )
-from raydiag.hotfix.plan import Host, NewFile, Plan, Wishes
+from raydiag.hotfix.plan import HostState, NewFile, Plan, Wishes
 
 GPU, EXPORTER = "gpu_metrics_plugin.sh", "metrics_exporter.sh"
 OLD, NEW = "0" * 64, "1" * 64
@@ -29,8 +29,8 @@ def target(name: str = GPU, sha256: str = OLD, refused: str = "") -> TargetFile:
 
 
 def inspection(number: int, *files: TargetFile, place: str = "", **changed: Any) -> Inspection:
-    exporter = Process(100 + number, 1, ("bash", "/a/metrics_exporter.sh"), "exporter")
-    server = Process(200 + number, 1, ("python3", "-c"), "server")
+    exporter = ProcessInfo(100 + number, 1, ("bash", "/a/metrics_exporter.sh"), "exporter")
+    server = ProcessInfo(200 + number, 1, ("python3", "-c"), "server")
     whole = Inspection(
         host=f"node{number:03}",
         time=0.0,
@@ -41,7 +41,7 @@ def inspection(number: int, *files: TargetFile, place: str = "", **changed: Any)
         ),
         files=files or (target(),),
         watchdog=Watchdog("/job/log", 0, 3, 47),
-        served=Served("ok", metrics={"hw_gpu_power_watts": 8}),
+        served=ServedPage("ok", metrics={"hw_gpu_power_watts": 8}),
         plugin_log_bytes=0,
         driver_fault="",
         unfinished=(),
@@ -52,15 +52,15 @@ def inspection(number: int, *files: TargetFile, place: str = "", **changed: Any)
     return dataclasses.replace(whole, **changed)
 
 
-def host(number: int, **changed: Any) -> Host:
+def host(number: int, **changed: Any) -> HostState:
     name = f"node{number:03}"
-    return dataclasses.replace(Host(f"id{number}", name, f"10.0.0.{number}"), **changed)
+    return dataclasses.replace(HostState(f"id{number}", name, f"10.0.0.{number}"), **changed)
 
 
 def made(
     *seen: Inspection,
     files: tuple[NewFile, ...] = (FILE,),
-    hosts: tuple[Host, ...] = (),
+    hosts: tuple[HostState, ...] = (),
     **wishes: Any,
 ) -> Plan:
     given = hosts or tuple(host(int(one.host[4:])) for one in seen)
@@ -176,7 +176,7 @@ def test_a_canary_by_name() -> None:
 def test_the_canary_serves_what_the_plugin_makes() -> None:
     name = "tb_metrics_plugin.sh"
     quiet = inspection(1, target(name))
-    rank_0 = inspection(2, target(name), served=Served("ok", metrics={"tb_learning_loss": 1}))
+    rank_0 = inspection(2, target(name), served=ServedPage("ok", metrics={"tb_learning_loss": 1}))
     assert made(quiet, rank_0, files=(NewFile(name, NEW, 1),)).canary == "id2"
 
 

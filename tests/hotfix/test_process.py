@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from raydiag.hotfix import discovery, process
-from raydiag.hotfix.messages import Request
-from raydiag.hotfix.process import Aim, Doubt, Identity
+from raydiag.hotfix.messages import NodeRequest
+from raydiag.hotfix.process import Aim, Doubt, ProcessIdentity
 from tests.hotfix.training_tree import start_ticks
 from tests.hotfix.watchdog import ShellNode, free_port, wait_until
 
@@ -29,13 +29,13 @@ def node(tmp_path: Path) -> Iterator[ShellNode]:
         assert one.trouble() == []
 
 
-def asked(node: ShellNode, **fields: object) -> Request:
-    return Request(port=node.port, metrics_file=str(node.metrics_file), **fields)  # type: ignore[arg-type]
+def asked(node: ShellNode, **fields: object) -> NodeRequest:
+    return NodeRequest(port=node.port, metrics_file=str(node.metrics_file), **fields)  # type: ignore[arg-type]
 
 
-def identity(pid: int) -> Identity:
+def identity(pid: int) -> ProcessIdentity:
     seen = process.see(pid)
-    return Identity(pid, seen.start_ticks, process.arguments(seen))
+    return ProcessIdentity(pid, seen.start_ticks, process.arguments(seen))
 
 
 def aim(node: ShellNode, pid: int, root: str = "") -> Aim:
@@ -136,7 +136,7 @@ def test_an_exporter_that_the_kernel_named_after_its_script_is_found(tmp_path: P
     path = script(tmp_path, f"{server} & touch {ready}; while :; do sleep 600; done\n")
     with running([str(path), "--port", str(port)], ready) as pid:
         assert process.see(pid).name == "metrics_exporte"
-        request = Request(port=port, metrics_file=str(page))
+        request = NodeRequest(port=port, metrics_file=str(page))
         wait_until(lambda: discovery.look(request).server, "the server")
         found = discovery.look(request)
         assert found.exporter is not None
@@ -145,7 +145,7 @@ def test_an_exporter_that_the_kernel_named_after_its_script_is_found(tmp_path: P
 
 
 def test_an_exporter_of_another_port_is_another_one(node: ShellNode) -> None:
-    request = Request(port=free_port(), metrics_file=str(node.metrics_file))
+    request = NodeRequest(port=free_port(), metrics_file=str(node.metrics_file))
     assert discovery.find(request).exporter is None
 
 
@@ -180,10 +180,10 @@ def test_an_identity_that_is_off_by_anything_is_refused(node: ShellNode) -> None
     assert found.exporter is not None
     pid, ticks, argv = found.exporter.pid, found.exporter.start_ticks, found.exporter.argv
     for wrong, words in [
-        (Identity(pid, ticks + 1, argv), "another process"),
-        (Identity(pid, ticks, (*argv, "x")), "other arguments"),
-        (Identity(pid, ticks, ()), "other arguments"),
-        (Identity(2**22 + 1, ticks, argv), "ended"),
+        (ProcessIdentity(pid, ticks + 1, argv), "another process"),
+        (ProcessIdentity(pid, ticks, (*argv, "x")), "other arguments"),
+        (ProcessIdentity(pid, ticks, ()), "other arguments"),
+        (ProcessIdentity(2**22 + 1, ticks, argv), "ended"),
     ]:
         with pytest.raises(Doubt, match=words):
             Aim(wrong, str(node.metrics_file), node.port)
@@ -242,7 +242,7 @@ def test_a_watchdog_with_the_arguments_of_its_exporter_is_left(tmp_path: Path) -
     server = f"{sys.executable} -c 'import time; time.sleep(600)' {page} {port}"
     path = script(tmp_path, f"( {server} & touch {ready}; while :; do sleep 600; done ) & wait\n")
     with running(["bash", str(path), "--port", str(port)], ready) as pid:
-        request = Request(port=port, metrics_file=str(page))
+        request = NodeRequest(port=port, metrics_file=str(page))
         wait_until(lambda: discovery.find(request).server, "the server")
         found = discovery.find(request)
         assert found.exporter is not None
@@ -257,7 +257,7 @@ def test_two_that_could_be_it_are_both_left(tmp_path: Path) -> None:
     port, ready = free_port(), tmp_path / "ready"
     path = script(tmp_path, f"( touch {ready}; while :; do sleep 600; done ) & wait\n")
     with running(["bash", str(path), "--port", str(port)], ready) as pid:
-        request = Request(port=port, metrics_file=str(tmp_path / "page"))
+        request = NodeRequest(port=port, metrics_file=str(tmp_path / "page"))
         found = discovery.find(request)
         assert found.exporter is None
         assert "several processes" in found.doubts[0]
@@ -270,11 +270,11 @@ def test_an_exporter_that_nobody_would_start_again_is_said(tmp_path: Path) -> No
     path = script(tmp_path, f"touch {ready}; while :; do sleep 600; done\n")
     argv = ["bash", str(path), "--port", str(port)]
     with (tmp_path / "log").open("w") as log, running(argv, ready, stdout=log):
-        doubts = discovery.find(Request(port=port)).doubts
+        doubts = discovery.find(NodeRequest(port=port)).doubts
         assert doubts == ("no watchdog stands above the exporter: nothing would start it again",)
     ready.unlink()
     with running(argv, ready):
-        doubts = discovery.find(Request(port=port)).doubts
+        doubts = discovery.find(NodeRequest(port=port)).doubts
         assert "restarts cannot be counted" in doubts[0]
 
 
@@ -327,7 +327,7 @@ def test_its_lines_are_read_as_they_are_written() -> None:
         "x [2026-02-12T19:58:10Z] [Metrics Exporter] Watchdog: exited with code 1, restart #5\n"
         "[2026-02-12T19:58:11Z] [Metrics Exporter] Watchdog: exited with code 137, rest"
     )
-    assert discovery.restarts_in(text) == [discovery.Restarted(1770926290.0, 137, 3)]
+    assert discovery.restarts_in(text) == [discovery.RestartCount(1770926290.0, 137, 3)]
 
 
 def test_a_watchdog_that_gave_up_is_said(tmp_path: Path) -> None:

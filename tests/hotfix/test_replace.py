@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from raydiag.hotfix import replace, undo
+from raydiag.hotfix import node_rollback, replace
 from raydiag.hotfix.journal import Journal, JournalError, sha256
 from raydiag.hotfix.messages import RAYDIAG, SHELL, Rollback
-from raydiag.hotfix.replace import Refused, Replacement
+from raydiag.hotfix.replace import Replacement, ReplaceRefused
 
 NAME = "gpu_metrics_plugin.sh"
 OLD, NEW = b"#!/bin/bash\necho old 1\n", b"#!/bin/bash\necho new 22\n" * 50
@@ -71,7 +71,7 @@ def test_killed_after_any_step_the_file_is_whole_and_status_is_true(
     killed_after(one, steps)
     content = (utils / NAME).read_bytes()
     assert content == (NEW if steps > STEPS.index("renamed") else OLD)
-    known = undo.statuses(one.journal)
+    known = node_rollback.statuses(one.journal)
     files = [file for rollout in known.rollouts for file in rollout.files]
     if steps <= STEPS.index("intent recorded"):
         assert files == []
@@ -87,7 +87,7 @@ def test_killed_after_any_step_the_file_is_whole_and_status_is_true(
     # The next one is not hindered by what was left, and nothing is left after it.
     replace.clean(str(utils))
     assert [path.name for path in utils.iterdir()] == [NAME]
-    done = undo.rollback(one.journal, Rollback(rollout="r1", who="me"), 0)
+    done = node_rollback.rollback(one.journal, Rollback(rollout="r1", who="me"), 0)
     assert done.complete
     assert (utils / NAME).read_bytes() == OLD
     assert stat.S_IMODE((utils / NAME).stat().st_mode) == 0o755
@@ -104,9 +104,9 @@ def test_killed_while_it_rolls_back_it_is_old_or_new_as_well(utils: Path, steps:
     killed_after(back, steps)
     content = (utils / NAME).read_bytes()
     assert content in (OLD, NEW)
-    told = undo.statuses(journal).rollouts[0].files[0]
+    told = node_rollback.statuses(journal).rollouts[0].files[0]
     assert told.content == ("old" if content == OLD else "new")
-    assert undo.rollback(journal, Rollback(rollout="r1", who="me"), 0).complete
+    assert node_rollback.rollback(journal, Rollback(rollout="r1", who="me"), 0).complete
     assert (utils / NAME).read_bytes() == OLD
 
 
@@ -158,7 +158,7 @@ def test_what_a_living_process_is_at_work_on_is_left_alone(utils: Path) -> None:
 def test_a_file_that_somebody_changed_meanwhile_is_left(utils: Path) -> None:
     one = replacement(utils)
     (utils / NAME).write_bytes(b"#!/bin/bash\necho third\n")
-    with pytest.raises(Refused, match="changed by somebody else"):
+    with pytest.raises(ReplaceRefused, match="changed by somebody else"):
         one.run()
     assert (utils / NAME).read_bytes() == b"#!/bin/bash\necho third\n"
     assert [path.name for path in utils.iterdir()] == [NAME]
@@ -180,11 +180,11 @@ def test_a_full_disk_leaves_the_old_file(utils: Path) -> None:
     try:
         (utils / NAME).write_bytes(OLD)
         one = replacement(utils, NEW * 20)
-        with pytest.raises(Refused, match="No space left"):
+        with pytest.raises(ReplaceRefused, match="No space left"):
             one.run()
         assert (utils / NAME).read_bytes() == OLD
         assert [path.name for path in utils.iterdir()] == [NAME]
-        assert undo.statuses(one.journal).rollouts[0].files[0].content == "old"
+        assert node_rollback.statuses(one.journal).rollouts[0].files[0].content == "old"
     finally:
         subprocess.run(["umount", str(utils)], check=True)
 
@@ -205,7 +205,7 @@ def test_a_rename_that_is_said_to_fail_is_looked_at(
     if done:
         one.run()
     else:
-        with pytest.raises(Refused, match="No such file"):
+        with pytest.raises(ReplaceRefused, match="No such file"):
             one.run()
     assert (utils / NAME).read_bytes() == (NEW if done else OLD)
     assert [path.name for path in utils.iterdir()] == [NAME]
@@ -215,11 +215,11 @@ def test_a_later_change_of_somebody_else_is_not_rolled_back(utils: Path) -> None
     one = replacement(utils)
     one.run()
     (utils / NAME).write_bytes(b"#!/bin/bash\necho third\n")
-    done = undo.rollback(one.journal, Rollback(rollout="r1", who="me"), 0)
+    done = node_rollback.rollback(one.journal, Rollback(rollout="r1", who="me"), 0)
     assert not done.complete
     assert [file.outcome for file in done.files] == ["refused"]
     assert "neither old nor new" in done.files[0].reason
-    assert undo.statuses(one.journal).rollouts[0].files[0].content == "neither"
+    assert node_rollback.statuses(one.journal).rollouts[0].files[0].content == "neither"
 
 
 def test_a_new_plugin_is_removed_again(utils: Path) -> None:
@@ -229,17 +229,17 @@ def test_a_new_plugin_is_removed_again(utils: Path) -> None:
     Replacement(journal, "r1", "me", "extra.py", old, b"def collect(host):\n    pass\n").run()
     assert stat.S_IMODE((utils / "extra.py").stat().st_mode) == 0o644
     request = Rollback(exporter=RAYDIAG, rollout="r1", who="me")
-    done = undo.rollback(journal, request, 0)
+    done = node_rollback.rollback(journal, request, 0)
     assert [(file.outcome, file.sha256) for file in done.files] == [("removed", "")]
     assert not (utils / "extra.py").exists()
-    assert undo.statuses(journal).rollouts[0].files[0].content == "old"
+    assert node_rollback.statuses(journal).rollouts[0].files[0].content == "old"
 
 
 def test_a_damaged_backup_is_not_written(utils: Path) -> None:
     one = replacement(utils)
     one.run()
     (Path(one.journal.directory) / f"{sha256(OLD)}.old").write_bytes(b"#!/bin/ba")
-    done = undo.rollback(one.journal, Rollback(rollout="r1", who="me"), 0)
+    done = node_rollback.rollback(one.journal, Rollback(rollout="r1", who="me"), 0)
     assert [file.outcome for file in done.files] == ["failed"]
     assert (utils / NAME).read_bytes() == NEW
 
@@ -291,7 +291,7 @@ def test_a_link_out_of_the_directory_is_refused_and_one_inside_followed(utils: P
     outside.write_bytes(OLD)
     (utils / NAME).unlink()
     (utils / NAME).symlink_to(outside)
-    with pytest.raises(Refused, match="out of the directory"):
+    with pytest.raises(ReplaceRefused, match="out of the directory"):
         replace.current(str(utils), NAME)
     (utils / NAME).unlink()
     (utils / "gpu_v2.sh").write_bytes(OLD)
@@ -313,5 +313,5 @@ def test_what_is_no_plain_file_is_refused(utils: Path, kind: str) -> None:
         target.write_bytes(b"#" * ((1 << 20) + 1))
     else:
         target.symlink_to("nothing")
-    with pytest.raises(Refused):
+    with pytest.raises(ReplaceRefused):
         replace.current(str(utils), NAME)

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from raydiag.hotfix import watch
+from raydiag.hotfix import verification
 from raydiag.hotfix.messages import RAYDIAG, Verified, Verify
 
 pytestmark = pytest.mark.slow
@@ -48,7 +48,7 @@ def serving(*lines: str, stops_after: float = 1e9) -> Iterator[int]:
 
 def verified(port: int, **fields: object) -> Verified:
     given: dict[str, object] = {"name": "disks.py", "since": time.time(), "limit_s": 5.0, **fields}
-    return watch.verify(Verify(exporter=RAYDIAG, port=port, **given))  # type: ignore[arg-type]
+    return verification.verify(Verify(exporter=RAYDIAG, port=port, **given))  # type: ignore[arg-type]
 
 
 UP = 'raydiag_exporter_plugin_up{host="n",plugin="disks"} 1'

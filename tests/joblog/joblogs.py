@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Union
 
-from raydiag.joblog.facts import Classify, Hit, JobFacts, Line, Selector
+from raydiag.joblog.facts import Classify, Hit, JobFacts, JobLogLine, Selector
 from raydiag.joblog.find import resolve
 from raydiag.joblog.read import read
 
@@ -25,7 +25,7 @@ def literals(*more: bytes) -> Callable[[Sequence[bytes]], Selector]:
     return make
 
 
-def classify(line: Line) -> Sequence[Hit]:
+def classify(line: JobLogLine) -> Sequence[Hit]:
     return [
         Hit(row, "" if row == "quiet" else row, "harmless" if row == "quiet" else "root", "")
         for word, row in WORDS.items()

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import pytest
 
-from raydiag.joblog.facts import Hit, Line
+from raydiag.joblog.facts import Hit, JobLogLine
 from raydiag.joblog.saves import SavePattern, _row
 from tests.joblog.joblogs import facts_at, facts_of, maxtext, write
 
@@ -338,7 +338,7 @@ def test_a_traceback_that_the_log_cuts_has_no_exception(tmp_path: Path) -> None:
 
 
 def test_the_exception_stands_with_the_match_that_opens_it(tmp_path: Path) -> None:
-    def judge(line: Line) -> list[Hit]:
+    def judge(line: JobLogLine) -> list[Hit]:
         return [Hit("tb", "python-exception", "either", "")] if "Traceback" in line.text else []
 
     content = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 3\n'

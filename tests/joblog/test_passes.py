@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from raydiag.joblog import lines, passes
 from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.state import State
+from raydiag.joblog.state import PassState
 from tests.joblog.joblogs import facts_at, facts_of, maxtext, write
 
 # The margins are the same for every example.
@@ -69,11 +69,11 @@ def small_margins(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (lines, passes):
         monkeypatch.setattr(module, "BEHIND_BYTES", 1024)
         monkeypatch.setattr(module, "AHEAD_BYTES", 512)
-    monkeypatch.setattr("raydiag.joblog.view.BEHIND_BYTES", 1024)
-    monkeypatch.setattr("raydiag.joblog.view.AHEAD_BYTES", 512)
+    monkeypatch.setattr("raydiag.joblog.line_context.BEHIND_BYTES", 1024)
+    monkeypatch.setattr("raydiag.joblog.line_context.AHEAD_BYTES", 512)
     monkeypatch.setattr(passes, "GRID_BYTES", 256)
     monkeypatch.setattr(lines, "LINE_BYTES", 512)
-    monkeypatch.setattr("raydiag.joblog.view.LINE_BYTES", 512)
+    monkeypatch.setattr("raydiag.joblog.line_context.LINE_BYTES", 512)
 
 
 def text_of(pieces: list[str]) -> bytes:
@@ -98,11 +98,11 @@ def test_going_on_gives_what_reading_all_gives(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder) / "job.log", text_of(before))
-        state = State("x")
+        state = PassState("x")
         facts_at(path, state=state, chunk=chunk)
         with path.open("ab") as log:
             log.write(text_of(after))
-        resumed = State.loads(state.dumps(), "x")
+        resumed = PassState.loads(state.dumps(), "x")
         assert shown(facts_at(path, state=resumed)) == shown(facts_at(path))
 
 
@@ -172,7 +172,7 @@ def test_half_a_gzip_file_gives_what_it_holds_and_says_so(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("small_margins")
 def test_another_file_of_the_same_name_is_read_from_its_start(tmp_path: Path) -> None:
-    state = State("x")
+    state = PassState("x")
     path = write(tmp_path / "job.log", "".join(maxtext(n) for n in range(100)))
     facts_at(path, state=state)
     assert state.marks[str(path)].offset > 0
@@ -184,7 +184,7 @@ def test_another_file_of_the_same_name_is_read_from_its_start(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("small_margins")
 def test_a_damaged_state_is_no_state(tmp_path: Path) -> None:
-    state = State("x")
+    state = PassState("x")
     path = write(tmp_path / "job.log", "".join(maxtext(n) for n in range(100)))
     whole = shown(facts_at(path, state=state))
     good = state.dumps()
@@ -196,6 +196,6 @@ def test_a_damaged_state_is_no_state(tmp_path: Path) -> None:
         "{}",
         '{"version": 1}',
     ):
-        damaged = State.loads(bad, "x")
+        damaged = PassState.loads(bad, "x")
         assert shown(facts_at(path, state=damaged)) == whole
-    assert State.loads(good, "other signatures").marks == {}
+    assert PassState.loads(good, "other signatures").marks == {}

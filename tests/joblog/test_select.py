@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raydiag.joblog.facts import Selector
+from raydiag.joblog.line_selection import fewest, finder, selector
 from raydiag.joblog.prefixes import plain
-from raydiag.joblog.select import fewest, finder, selector
 
 LITERALS = [b"NCCL WARN", b"[Errno 28]", b"completed step: ", b" Killed", b"(exit=", b"$|^.*"]
 WAYS = [

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from raydiag.joblog import interests, passes
-from raydiag.joblog.interests import Interest, Interests
+from raydiag.joblog import line_shapes, passes
+from raydiag.joblog.fast_step_lines import ShortWay
+from raydiag.joblog.line_shapes import Interest, Interests
 from raydiag.joblog.lines import LOOKED_AT_BYTES
-from raydiag.joblog.short_way import ShortWay
 from raydiag.joblog.step_formats import FORMATS
 from raydiag.joblog.step_values import read_at_once, searched
 from tests.joblog.joblogs import facts_at, facts_of, maxtext, write
@@ -20,7 +20,7 @@ from tests.joblog.test_passes import shown
 from tests.joblog.test_steps import LINES
 
 MAXTEXT = FORMATS[0]
-ALL = interests._ANY
+ALL = line_shapes._ANY
 number = st.one_of(
     st.decimals(0, 10**6, places=3).map(str),
     st.sampled_from(["0.0", "00012.50", "7", "1e-3", "nan", "inf", "-1.5", "1,024.0", "1.", ""]),
@@ -200,6 +200,6 @@ def test_an_almost_overlong_line_is_looked_at_whole(tmp_path: Path) -> None:
 
 
 def test_a_line_of_nul_bytes_is_taken_off_at_once() -> None:
-    from raydiag.joblog.select import _HIDING
+    from raydiag.joblog.line_selection import _HIDING
 
     assert len(_HIDING.findall(b"\0" * 4096)) == 1

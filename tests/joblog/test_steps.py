@@ -8,12 +8,12 @@ from typing import Optional
 
 import pytest
 
-from raydiag.joblog.facts import Steps
+from raydiag.joblog.facts import LoggedSteps
 from raydiag.joblog.step_formats import FORMATS
 from tests.joblog.joblogs import facts_of, maxtext
 
 
-def steps_of(content: str, tmp_path: Path) -> Steps:
+def steps_of(content: str, tmp_path: Path) -> LoggedSteps:
     steps = facts_of(content, tmp_path).steps
     assert steps is not None
     return steps

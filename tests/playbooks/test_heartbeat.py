@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raydiag.model import Confidence
-from raydiag.playbooks import Save
+from raydiag.playbooks import SaveWindow
 from tests.playbooks.world import LENGTH_S, T0, World, classes, holds
 
 ONLY = "heartbeat"
@@ -140,7 +140,7 @@ def test_without_network_and_storage_it_is_likely_at_most() -> None:
 
 
 def test_the_coordinators_queue_and_a_save_that_came_later() -> None:
-    world = killed(saves=(Save(100, T0 + STOP + 300),))
+    world = killed(saves=(SaveWindow(100, T0 + STOP + 300),))
     labels = {"host": "n1", "metric": "hw_tcp_listen_drops_total"}
     world.only("tcp-errors", 40.0, STOP - 60, STOP, **labels)
     rows = holds(world.judge(ONLY), ONLY)

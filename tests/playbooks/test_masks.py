@@ -19,8 +19,8 @@ from raydiag.playbooks.context import (
     WRITE_BACK,
     Mask,
 )
-from raydiag.playbooks.context import Save as Told
-from raydiag.playbooks.masks import Steps
+from raydiag.playbooks.context import SaveWindow as Told
+from raydiag.playbooks.masks import MetricSteps
 from raydiag.tsdb.series import Series
 from tests.playbooks.world import World
 
@@ -30,7 +30,7 @@ STEP_S = 10.0
 
 def steps(
     count: int, period: int = 0, save_s: float = 0.0, first: int = 0, after: float = 0.0
-) -> Steps:
+) -> MetricSteps:
     """`count` steps of ten seconds; those at the period take `save_s` more, the next `after`."""
     numbers, ended, now = [], [], START
     for number in range(first, first + count):
@@ -39,7 +39,7 @@ def steps(
             now += save_s if number % period == 0 else after if number % period == 1 else 0.0
         numbers.append(float(number))
         ended.append(now)
-    return Steps(np.array(numbers), np.array(ended))
+    return MetricSteps(np.array(numbers), np.array(ended))
 
 
 def covered(found: list[Mask], time: float, kind: str = SAVE) -> bool:
@@ -112,7 +112,7 @@ def test_gpus_and_steps_do_not_feel_what_is_written_in_the_background() -> None:
 def test_a_step_that_the_bridge_left_out_makes_no_save_longer() -> None:
     whole = steps(60, period=20, save_s=200.0)
     keep = ~np.isin(whole.numbers, [16, 17, 18, 19, 21, 22])
-    run = Steps(whole.numbers[keep], whole.ended_at[keep])
+    run = MetricSteps(whole.numbers[keep], whole.ended_at[keep])
     found = masks.saves(run, 20, False)
     assert covered(found, (whole.at(19) or 0) + 1)
     assert not covered(found, (whole.at(17) or 0))
@@ -129,7 +129,7 @@ def test_a_save_that_never_ends_is_a_save_for_three_times_the_longest() -> None:
 
 def test_what_the_log_dates_is_a_save_without_any_step() -> None:
     told = [Told(20, START, START + 60), Told(40, None, START)]
-    assert masks.saves(Steps(), 20, False, told) == [Mask(SAVE, START, START + 60)]
+    assert masks.saves(MetricSteps(), 20, False, told) == [Mask(SAVE, START, START + 60)]
 
 
 def test_slow_steps_that_come_regularly_are_saves() -> None:
@@ -146,17 +146,19 @@ def test_steps_that_only_the_log_has_follow_those_that_are_dated() -> None:
     seconds = np.diff(np.concatenate([[START], whole.ended_at]))
     cut = (whole.numbers >= 5) & ~((whole.numbers > 22) & (whole.numbers < 30))
     cut &= whole.numbers < 35
-    found = masks.with_log(Steps(whole.numbers[cut], whole.ended_at[cut]), whole.numbers, seconds)
+    found = masks.with_log(
+        MetricSteps(whole.numbers[cut], whole.ended_at[cut]), whole.numbers, seconds
+    )
     assert found.first == 5  # when the steps before were, nothing says
     assert list(found.numbers) == list(whole.numbers[5:])
     assert np.allclose(found.ended_at, whole.ended_at[5:])
     assert covered(masks.saves(found, 20, False), (whole.at(40) or 0) - 1)  # after the bridge ended
     unknown = masks.with_log(
-        Steps(whole.numbers[cut], whole.ended_at[cut]), whole.numbers, np.full(60, np.nan)
+        MetricSteps(whole.numbers[cut], whole.ended_at[cut]), whole.numbers, np.full(60, np.nan)
     )
     assert list(unknown.numbers) == list(found.numbers)
     assert (np.diff(unknown.ended_at) >= 0).all()
-    assert len(masks.with_log(Steps(), whole.numbers, seconds)) == 0
+    assert len(masks.with_log(MetricSteps(), whole.numbers, seconds)) == 0
 
 
 def test_warm_up_the_time_before_and_the_time_after() -> None:

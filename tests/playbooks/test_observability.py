@@ -11,15 +11,15 @@ import pytest
 
 from raydiag.model import Severity, Status, Window
 from raydiag.playbooks import masks, observability
-from raydiag.playbooks.answers import Answers
-from raydiag.playbooks.context import Context, Job
-from raydiag.playbooks.masks import Steps
+from raydiag.playbooks.context import Context, TrainingJob
+from raydiag.playbooks.masks import MetricSteps
+from raydiag.playbooks.monitoring_stack import Stack
 from raydiag.playbooks.observability import coverage, judge
-from raydiag.playbooks.observed import Observation
-from raydiag.playbooks.stack import Stack
+from raydiag.playbooks.observations import Observation
+from raydiag.playbooks.query_results import Answers
 from raydiag.tsdb import stack_logs
-from raydiag.tsdb.discovered import Discovery, Family, HostSeries, Target
-from raydiag.tsdb.series import Answer, Query, Series
+from raydiag.tsdb.discovery_types import Discovery, Family, HostSeries, Target
+from raydiag.tsdb.series import Query, QueryResult, Series
 from raydiag.tsdb.stack_logs import StackLogs
 
 HOSTS = ("node1", "node2", "node3")
@@ -50,15 +50,17 @@ def without(sick: str, *sources: str) -> Seen:
     return seen
 
 
-def answer(name: str, series: list[Series]) -> Answer:
-    return Answer(Query(name, name, Window(START, END, EVERY)), Status.OK, series=tuple(series))
+def answer(name: str, series: list[Series]) -> QueryResult:
+    return QueryResult(
+        Query(name, name, Window(START, END, EVERY)), Status.OK, series=tuple(series)
+    )
 
 
 def stack(
     seen: Seen = always,
     cycles: Mapping[str, np.ndarray] | None = None,
     logs: StackLogs | None = None,
-    steps: Steps | None = None,
+    steps: MetricSteps | None = None,
     last_step: int | None = None,
     families: Mapping[str, tuple[str, ...]] | None = None,
     is_ray: bool = True,
@@ -95,15 +97,15 @@ def stack(
         len(HOSTS),
     )
     answers = Answers([answer("alive", alive), answer("driver", driver)], found)
-    context = Context(Job(first_step=0), Window(START, END), END, found, HOSTS)
+    context = Context(TrainingJob(first_step=0), Window(START, END), END, found, HOSTS)
     steps = steps if steps is not None else trained()
     context = replace(context, masks=masks.of_job(context, answers, steps))
     return Stack(context, answers, logs or StackLogs(), steps, last_step, is_ray)
 
 
-def trained(first: int = 0, last: int = 350) -> Steps:
+def trained(first: int = 0, last: int = 350) -> MetricSteps:
     numbers = np.arange(first, last + 1, dtype=float)
-    return Steps(numbers, START + EVERY * (numbers + 5))
+    return MetricSteps(numbers, START + EVERY * (numbers + 5))
 
 
 def found(made: Stack) -> list[tuple[str, str | None]]:
@@ -220,7 +222,7 @@ def test_samples_that_end_long_before_the_window() -> None:
 def test_steps_that_the_bridge_lost() -> None:
     whole = trained()
     keep = (whole.numbers < 100) | (whole.numbers > 160)
-    one = only(stack(steps=Steps(whole.numbers[keep], whole.ended_at[keep])))
+    one = only(stack(steps=MetricSteps(whole.numbers[keep], whole.ended_at[keep])))
     assert one.finding.failure_class == "tb-bridge-gap"
     assert one.finding.severity is Severity.WARNING
     assert "100 to 160" in one.finding.evidence[0].text
@@ -228,12 +230,12 @@ def test_steps_that_the_bridge_lost() -> None:
 
 def test_a_bridge_that_leaves_out_single_steps_or_lags_is_well() -> None:
     whole = trained()
-    assert found(stack(steps=Steps(whole.numbers[::3], whole.ended_at[::3]))) == []
+    assert found(stack(steps=MetricSteps(whole.numbers[::3], whole.ended_at[::3]))) == []
     assert found(stack(steps=trained(last=330), last_step=350)) == []
     lost = stack(steps=trained(last=150), last_step=350)
     assert found(lost) == [("tb-bridge-gap", None)]
-    assert found(stack(steps=Steps(), last_step=350)) == [("tb-bridge-gap", None)]
-    assert found(stack(steps=Steps(), last_step=None)) == []
+    assert found(stack(steps=MetricSteps(), last_step=350)) == [("tb-bridge-gap", None)]
+    assert found(stack(steps=MetricSteps(), last_step=None)) == []
 
 
 def test_rays_metrics_missing_on_one_host_on_all_or_ending_early() -> None:

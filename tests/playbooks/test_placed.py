@@ -9,9 +9,9 @@ import pytest
 
 from raydiag.model import Window
 from raydiag.playbooks import masks, run
-from raydiag.playbooks.masks import Steps
-from raydiag.playbooks.placed import place
-from raydiag.playbooks.questions import FILL, TB
+from raydiag.playbooks.masks import MetricSteps
+from raydiag.playbooks.queries import FILL, TB
+from raydiag.playbooks.steps_from_power import place
 from tests.playbooks.world import EACH_S, IDLE_WATTS, LENGTH_S, T0, TRAINED_FROM, World, classes
 
 SAVE_S, PERIOD = 300.0, 100
@@ -93,7 +93,7 @@ def test_saves_are_no_stall_of_storage(busy: tuple[float, ...], seen: bool) -> N
 def test_a_stall_that_may_be_a_save_is_a_remark() -> None:
     """Saves are made, and nothing says when."""
     world = without_bridge(SAVES)
-    covered = masks.of_job(world.context, world.answers(), Steps())
+    covered = masks.of_job(world.context, world.answers(), MetricSteps())
     outcome = run(replace(world.context, masks=covered), world.answers())
     assert "storage-stall" in classes(outcome)
     assert "storage-stall" not in classes(outcome, severe=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from raydiag.model import Status
-from raydiag.playbooks import MOST_QUERIES, Answers, drill, plan
-from raydiag.playbooks.drill import labels
-from raydiag.playbooks.questions import QUESTIONS, parts
-from raydiag.tsdb.discovered import HostSeries
-from raydiag.tsdb.series import Answer
+from raydiag.playbooks import MOST_QUERIES, Answers, follow_up, plan
+from raydiag.playbooks.follow_up_queries import labels
+from raydiag.playbooks.queries import QUESTIONS, parts
+from raydiag.tsdb.discovery_types import HostSeries
+from raydiag.tsdb.series import QueryResult
 from tests.playbooks.world import HOSTS, T0, World
 from tests.tsdb import promtool
 
@@ -44,17 +44,17 @@ def troubled() -> World:
 def test_at_most_forty_questions() -> None:
     world = troubled()
     first = plan(world.context)
-    second = drill(world.context, world.answers())
+    second = follow_up(world.context, world.answers())
     asked = [one.id for one in (*first, *second)]
     assert len(set(asked)) == len(asked) <= MOST_QUERIES
     assert len(second) >= 8
-    fewer = drill(world.context, world.answers(), 3)
+    fewer = follow_up(world.context, world.answers(), 3)
     assert [one.id for one in fewer] == ["rdma-ports", "rdma-ports-down-fine", "gpu-errors-fine"]
 
 
 def test_a_job_that_is_well_is_asked_about_once() -> None:
     world = World()
-    assert drill(world.context, world.answers()) == []
+    assert follow_up(world.context, world.answers()) == []
 
 
 def test_what_is_asked_together_is_answered_apart() -> None:
@@ -64,16 +64,16 @@ def test_what_is_asked_together_is_answered_apart() -> None:
     assert "hw_procs_blocked" in joined.promql and "tasks" not in asked
     alone = world.answers()
     series = [one for part in parts(joined.id) for one in alone.series(part)]
-    told = Answers([Answer(joined, Status.OK, series=tuple(series))], world.context.discovery)
+    told = Answers([QueryResult(joined, Status.OK, series=tuple(series))], world.context.discovery)
     for question in ("driver", "storage", "tasks"):
         assert {one.metric for one in told.table(question).where} == {
             one.metric for one in alone.table(question).where
         }
         assert told.promql(question) == joined.promql
-    failed = Answers([Answer(joined, Status.TIMEOUT, "too slow")], world.context.discovery)
+    failed = Answers([QueryResult(joined, Status.TIMEOUT, "too slow")], world.context.discovery)
     assert failed.missing("tasks") == "too slow"
     some = [one for one in series if one.metric.startswith("hw_procs")]
-    told = Answers([Answer(joined, Status.OK, series=tuple(some))], world.context.discovery)
+    told = Answers([QueryResult(joined, Status.OK, series=tuple(some))], world.context.discovery)
     assert told.missing("storage") == "metric absent" and not told.missing("tasks")
 
 
@@ -119,7 +119,7 @@ def test_hosts_are_taken_literally() -> None:
 
 def test_a_real_prometheus_understands_every_question(tmp_path: Path) -> None:
     world = troubled()
-    queries = [*plan(world.context), *drill(world.context, world.answers())]
+    queries = [*plan(world.context), *follow_up(world.context, world.answers())]
     rules = [{"record": f"q{i}", "expr": _vector(one.promql)} for i, one in enumerate(queries)]
     path = tmp_path / "rules.yml"
     path.write_text(json.dumps({"groups": [{"name": "all", "rules": rules}]}))

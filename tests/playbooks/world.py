@@ -13,11 +13,11 @@ from typing import Optional
 import numpy as np
 
 from raydiag.model import Status, Window
-from raydiag.playbooks import Answers, Context, Job, Mask, Outcome, run
-from raydiag.playbooks.questions import FILL, QUESTIONS, TB
-from raydiag.playbooks.scene import Scene
-from raydiag.tsdb.discovered import Discovery, Family, HostSeries
-from raydiag.tsdb.series import Answer, Floats, Query, Series
+from raydiag.playbooks import Answers, Context, Mask, PlaybookOutcome, TrainingJob, run
+from raydiag.playbooks.queries import FILL, QUESTIONS, TB
+from raydiag.playbooks.timeline import RunTimeline
+from raydiag.tsdb.discovery_types import Discovery, Family, HostSeries
+from raydiag.tsdb.series import Floats, Query, QueryResult, Series
 
 T0 = 1_700_000_000.0
 LENGTH_S, STEP_S, EACH_S = 5400.0, 15.0, 10.0
@@ -42,7 +42,9 @@ class World:
         self.failed: dict[str, str] = {}
         self.metrics = {metric for one in QUESTIONS for metric in one.metrics} | set(TB)
         self.masks: list[Mask] = [Mask("warm-up", T0 - 1e6, T0 + TRAINED_FROM + 50)]
-        self.job = Job(status="running", start=T0, step_time_s=EACH_S, coordinator=self.hosts[0])
+        self.job = TrainingJob(
+            status="running", start=T0, step_time_s=EACH_S, coordinator=self.hosts[0]
+        )
         self.device = device
         self._gpus()
         self._host()
@@ -231,17 +233,17 @@ class World:
             if question == "training":
                 continue
             if question in self.failed:
-                found.append(Answer(query, Status.ERROR, self.failed[question]))
+                found.append(QueryResult(query, Status.ERROR, self.failed[question]))
                 continue
             series = tuple(Series.of(dict(labels), self.times, row) for labels, row in rows.items())
             wanted = next((one.metrics for one in QUESTIONS if one.id == question), None)
             if wanted is None or self.metrics.intersection(wanted):
-                found.append(Answer(query, Status.OK, series=series))
+                found.append(QueryResult(query, Status.OK, series=series))
         if "tb_step" in self.metrics:
             found.append(self._training_answer(window))
         return Answers(found, self.context.discovery)
 
-    def _training_answer(self, window: Window) -> Answer:
+    def _training_answer(self, window: Window) -> QueryResult:
         fill = {FILL: np.zeros(self.ended.size)}
         # A bridge without news repeats the last step, with times of its own.
         late = np.arange(self.ended[-1] + 150, window.end, 150.0)
@@ -253,23 +255,23 @@ class World:
             times = np.concatenate([self.ended, late])
             labels = {"__name__": name, "host": self.hosts[0]}
             series.append(Series.of(labels, times, np.concatenate([values, again])))
-        return Answer(Query("training", "training", window), Status.OK, series=tuple(series))
+        return QueryResult(Query("training", "training", window), Status.OK, series=tuple(series))
 
     def tell(self, **facts: object) -> None:
         """What the job's log says besides."""
         self.job = replace(self.job, **facts)  # type: ignore[arg-type]
 
-    def scene(self) -> Scene:
-        return Scene(self.context, self.answers())
+    def scene(self) -> RunTimeline:
+        return RunTimeline(self.context, self.answers())
 
-    def judge(self, *only: str) -> Outcome:
+    def judge(self, *only: str) -> PlaybookOutcome:
         return run(self.context, self.answers(), only or None)
 
 
 VRAM = "hw_gpu_vram_total_bytes"
 
 
-def classes(outcome: Outcome, severe: bool = False) -> set[str]:
+def classes(outcome: PlaybookOutcome, severe: bool = False) -> set[str]:
     """Failure classes that were seen; `severe`: without remarks."""
     return {
         one.finding.failure_class
@@ -278,7 +280,7 @@ def classes(outcome: Outcome, severe: bool = False) -> set[str]:
     }
 
 
-def holds(outcome: Outcome, playbook: str) -> Mapping[str, Optional[bool]]:
+def holds(outcome: PlaybookOutcome, playbook: str) -> Mapping[str, Optional[bool]]:
     """Rows of one playbook: whether any of that name holds."""
     report = next(one for one in outcome.reports if one.playbook == playbook)
     found: dict[str, Optional[bool]] = {}

@@ -13,10 +13,10 @@ import jsonschema
 import pytest
 
 from raydiag.cli import main
-from raydiag.playbooks.observed import Row
+from raydiag.playbooks.observations import ReportRow
 from raydiag.render.job_names import JobNames, hosts_of_urls
-from tests import comparable
-from tests.comparable import Made, make
+from tests.explain import comparable
+from tests.explain.comparable import Made, make
 from tests.incidents.job import Job
 from tests.incidents.kinds import World
 
@@ -79,8 +79,8 @@ def test_a_job_that_is_called_like_a_class_leaves_the_classes(name: str) -> None
     assert known.value(a_row("node-death")) == a_row("node-death")
 
 
-def a_row(row: str) -> Row:
-    return Row("rccl-hang", row, True, "nothing of note")
+def a_row(row: str) -> ReportRow:
+    return ReportRow("rccl-hang", row, True, "nothing of note")
 
 
 def test_what_is_one_object_stays_one() -> None:

@@ -21,7 +21,7 @@ from raydiag.model import (
 )
 from raydiag.probes.stacks import ThreadStack
 from raydiag.render.document import lines, probe_document
-from raydiag.render.layout import Page
+from raydiag.render.layout import ReportPage
 from raydiag.render.markdown import probe_markdown
 from raydiag.render.redact import redacted
 from raydiag.render.stacks import stack_groups, stacks_markdown, stacks_section
@@ -66,7 +66,7 @@ def cluster() -> Snapshot:
 
 
 def text(snapshot: Snapshot, verbose: bool = False, width: int = 100) -> str:
-    return "\n".join(stacks_section(snapshot, Page(width, False), verbose))
+    return "\n".join(stacks_section(snapshot, ReportPage(width, False), verbose))
 
 
 def test_equal_stacks_are_one_group_and_the_odd_one_is_last_of_the_main_threads() -> None:

@@ -7,7 +7,7 @@ import pytest
 from raydiag.model import Confidence, Finding, NodeReport, ProbeResult, Severity, Status
 from raydiag.probes.exporter import FILE, LOG, Exporter
 from raydiag.probes.gpu_sensors import GpuSensors
-from raydiag.rules.exporter import (
+from raydiag.rules.metrics_exporter import (
     exporter_down,
     exporter_plugin_timeouts,
     exporter_plugins_skipped,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from raydiag.cluster.collect import reports
-from raydiag.diagnosis import coverage
+from raydiag.explain.diagnosis import coverage
 from raydiag.model import (
     Confidence,
     NodeStatus,

@@ -10,7 +10,7 @@ from raydiag.model import NodeReport, Severity
 from raydiag.probes.kernel_log import KernelLine
 from raydiag.probes.previous_boot import CrashDump
 from raydiag.rules import judge
-from raydiag.rules.one_clock import clock_offset_s, on_one_clock
+from raydiag.rules.clock_correction import clock_offset_s, on_one_clock
 from tests.rules.snapshots import NOW, report, snapshot
 
 OFF_S = 7200.0

@@ -14,11 +14,11 @@ from raydiag.joblog.facts import (
     Heartbeats,
     JobFacts,
     LogFile,
+    LoggedSave,
+    LoggedSteps,
     Match,
     Resolved,
-    Save,
     StepRun,
-    Steps,
     StepSeries,
     Summary,
     TaskExit,
@@ -87,7 +87,7 @@ def steps(
     total: Optional[int] = None,
     writers: Mapping[str, int] | None = None,
     first_line: int = 10,
-) -> Steps:
+) -> LoggedSteps:
     """Step lines of one run; with `start` each prints its time. `writers`: last step by task."""
     each = [seconds] * len(numbers) if isinstance(seconds, (int, float)) else list(seconds)
     lines = [first_line + index for index in range(len(numbers))]
@@ -123,7 +123,7 @@ def steps(
         WriterProgress(name, int(name), None, f"n{int(name) + 1}", numbers[0], last, 0, None, 1)
         for name, last in lasts.items()
     )
-    return Steps(
+    return LoggedSteps(
         format="demo",
         framework="demo",
         zero_based=zero_based,
@@ -210,8 +210,8 @@ def match(failure_class: str, line: int, role: str = "root", **changes: Any) -> 
 
 def save(
     step: int, event: str = "finished", seconds: Optional[float] = None, line: int = 50
-) -> Save:
-    return Save(step, event, seconds, line, "0", None, None, "demo", f"saved {step}", LOG)
+) -> LoggedSave:
+    return LoggedSave(step, event, seconds, line, "0", None, None, "demo", f"saved {step}", LOG)
 
 
 def exited(host: str, code: int, line: int = 90, kind: str = "node-exit") -> TaskExit:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raydiag.joblog.facts import JobFacts, Match
-from raydiag.triage.causes import cause
+from raydiag.triage.first_cause import cause
 from raydiag.triage.symptoms import live, symptoms
 from tests.triage.jobs import exited, job, match, steps
 

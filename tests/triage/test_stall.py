@@ -9,14 +9,14 @@ import pytest
 from raydiag.joblog.artefacts import Artefact
 from raydiag.joblog.facts import JobFacts, LogFile
 from raydiag.triage.progress import project
-from raydiag.triage.stall import Pace, Stall, ended_silence, pace
+from raydiag.triage.stall import StallJudgement, StepPace, ended_silence, pace
 from raydiag.triage.verdict import Moment
 from tests.triage.jobs import LOG, START, header, job, save, steps, summary
 
 LAST = START + 1010.0  # of 101 steps of 10 s, the last one step 100
 
 
-def at(facts: JobFacts, now: float | None, **more: object) -> Stall:
+def at(facts: JobFacts, now: float | None, **more: object) -> StallJudgement:
     moment = Moment(now, **more)  # type: ignore[arg-type]
     return pace(facts, project(facts, now), moment)
 
@@ -32,28 +32,37 @@ def written(facts: JobFacts, mtime: float) -> JobFacts:
 
 @pytest.mark.parametrize(
     ("age_s", "expected"),
-    [(0, Pace.ADVANCING), (300, Pace.ADVANCING), (301, Pace.STALLED), (-50, Pace.ADVANCING)],
+    [
+        (0, StepPace.ADVANCING),
+        (300, StepPace.ADVANCING),
+        (301, StepPace.STALLED),
+        (-50, StepPace.ADVANCING),
+    ],
 )
-def test_five_minutes_at_least(age_s: float, expected: Pace) -> None:
+def test_five_minutes_at_least(age_s: float, expected: StepPace) -> None:
     assert at(timed(), LAST + age_s).pace is expected
 
 
-@pytest.mark.parametrize(("age_s", "expected"), [(590, Pace.ADVANCING), (610, Pace.STALLED)])
-def test_ten_step_times(age_s: float, expected: Pace) -> None:
+@pytest.mark.parametrize(
+    ("age_s", "expected"), [(590, StepPace.ADVANCING), (610, StepPace.STALLED)]
+)
+def test_ten_step_times(age_s: float, expected: StepPace) -> None:
     facts = timed(11, 60.0)
     assert at(facts, START + 660 + age_s).pace is expected
 
 
-@pytest.mark.parametrize(("age_s", "expected"), [(1800, Pace.ADVANCING), (1801, Pace.STALLED)])
-def test_a_save_that_is_next_may_take_half_an_hour(age_s: float, expected: Pace) -> None:
+@pytest.mark.parametrize(
+    ("age_s", "expected"), [(1800, StepPace.ADVANCING), (1801, StepPace.STALLED)]
+)
+def test_a_save_that_is_next_may_take_half_an_hour(age_s: float, expected: StepPace) -> None:
     stall = at(timed(checkpoint_period=50), LAST + age_s)
     assert stall.pace is expected and stall.at_save
 
 
 def test_three_times_the_longest_save() -> None:
     facts = replace(timed(checkpoint_period=50), saves=(save(50, seconds=900.0),))
-    assert at(facts, LAST + 2700).pace is Pace.ADVANCING
-    assert at(facts, LAST + 2701).pace is Pace.STALLED
+    assert at(facts, LAST + 2700).pace is StepPace.ADVANCING
+    assert at(facts, LAST + 2701).pace is StepPace.STALLED
 
 
 def test_the_step_before_a_save_waits_for_it_too() -> None:
@@ -69,48 +78,48 @@ def test_a_save_that_has_begun_and_not_finished() -> None:
 
 
 def test_a_fresh_mtime_proves_nothing() -> None:
-    assert at(written(timed(), LAST + 9999), LAST + 10000).pace is Pace.STALLED
+    assert at(written(timed(), LAST + 9999), LAST + 10000).pace is StepPace.STALLED
 
 
 def test_an_old_mtime_shows_a_stall_where_steps_have_no_time() -> None:
     facts = job(steps=steps(range(101)))
-    assert at(written(facts, LAST), LAST + 1000).pace is Pace.STALLED
-    assert at(written(facts, LAST), LAST + 100).pace is Pace.UNKNOWN
-    assert at(written(facts, LAST), LAST + 1000, log_end=True).pace is Pace.UNKNOWN
+    assert at(written(facts, LAST), LAST + 1000).pace is StepPace.STALLED
+    assert at(written(facts, LAST), LAST + 100).pace is StepPace.UNKNOWN
+    assert at(written(facts, LAST), LAST + 1000, log_end=True).pace is StepPace.UNKNOWN
 
 
 def test_without_any_time_nothing_is_known() -> None:
-    assert at(job(steps=steps(range(101))), LAST).pace is Pace.UNKNOWN
-    assert at(timed(), None).pace is Pace.UNKNOWN
-    assert at(job(), LAST).pace is Pace.UNKNOWN
+    assert at(job(steps=steps(range(101))), LAST).pace is StepPace.UNKNOWN
+    assert at(timed(), None).pace is StepPace.UNKNOWN
+    assert at(job(), LAST).pace is StepPace.UNKNOWN
 
 
 def test_bounds_from_the_lines_around() -> None:
     bare = steps(range(101))
     between = replace(bare, last_near_time=LAST - 20, last_next_time=LAST)
-    assert at(job(steps=between), LAST + 400).pace is Pace.STALLED
-    assert at(job(steps=between), LAST + 100).pace is Pace.ADVANCING
+    assert at(job(steps=between), LAST + 400).pace is StepPace.STALLED
+    assert at(job(steps=between), LAST + 100).pace is StepPace.ADVANCING
     only_above = replace(bare, last_near_time=LAST)
-    assert at(job(steps=only_above), LAST + 400).pace is Pace.UNKNOWN
+    assert at(job(steps=only_above), LAST + 400).pace is StepPace.UNKNOWN
 
 
 def test_a_frozen_log_with_new_checkpoints_is_buffered() -> None:
     facts = written(timed(), LAST)
     newer = Artefact("ckpt/300", LAST + 5000)
-    assert at(facts, LAST + 5400, artefact=newer).pace is Pace.BUFFERED
+    assert at(facts, LAST + 5400, artefact=newer).pace is StepPace.BUFFERED
     # The log is still written to: then its steps would be, too.
-    assert at(written(timed(), LAST + 4990), LAST + 5400, artefact=newer).pace is Pace.STALLED
+    assert at(written(timed(), LAST + 4990), LAST + 5400, artefact=newer).pace is StepPace.STALLED
     # The newest checkpoint is old as well.
-    assert at(facts, LAST + 9000, artefact=newer).pace is Pace.STALLED
+    assert at(facts, LAST + 9000, artefact=newer).pace is StepPace.STALLED
 
 
 def test_slow_first_steps_are_no_stall() -> None:
     facts = timed(3, 400.0)
-    assert at(facts, START + 1200 + 3600).pace is Pace.ADVANCING
-    assert at(facts, START + 1200 + 4100).pace is Pace.STALLED
+    assert at(facts, START + 1200 + 3600).pace is StepPace.ADVANCING
+    assert at(facts, START + 1200 + 4100).pace is StepPace.STALLED
 
 
-def ended(facts: JobFacts, end: float | None = None) -> Stall | None:
+def ended(facts: JobFacts, end: float | None = None) -> StallJudgement | None:
     return ended_silence(facts, project(facts, None), end)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from raydiag.errors import CannotRun
 from raydiag.model import Status
-from raydiag.tsdb import connection, directory, ports, private, view
+from raydiag.tsdb import connection, directory, ports, private_directory, view
 from raydiag.tsdb.connection import EmptyTsdb, open_directory
 from raydiag.tsdb.series import Query
 from tests.tsdb import promtool, samples
@@ -144,7 +144,7 @@ def test_ctrl_c_leaves_nothing(data: Path) -> None:
 def test_the_view_of_a_run_that_lives_is_left_alone(data: Path) -> None:
     holder, url = _held(data)
     try:
-        assert private.remove_leftovers() == []
+        assert private_directory.remove_leftovers() == []
         with open_directory(str(data)):
             assert len(views()) == 2
         assert connection.connect(url)

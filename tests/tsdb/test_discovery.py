@@ -9,10 +9,10 @@ import pytest
 
 from raydiag.errors import CannotRun
 from raydiag.model import Window
-from raydiag.tsdb import bounds
+from raydiag.tsdb import time_bounds
 from raydiag.tsdb.connection import connect, open_directory
-from raydiag.tsdb.discovered import Discovery, short_name
 from raydiag.tsdb.discovery import discover, family_of
+from raydiag.tsdb.discovery_types import Discovery, short_name
 from raydiag.tsdb.promql import duration
 from raydiag.tsdb.series import Query
 from tests.tsdb import promtool, samples
@@ -226,7 +226,7 @@ def test_every_metric_has_its_family(metric: str, family: str) -> None:
     ],
 )
 def test_the_head_may_be_empty_or_absurd(data: object, found: bool) -> None:
-    assert (bounds.head(data) is not None) is found
+    assert (time_bounds.head(data) is not None) is found
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from raydiag.model import Window
 from raydiag.tsdb.connection import Connection, open_directory
 from raydiag.tsdb.discovery import discover
-from raydiag.tsdb.identity import Belief, Identity, Logged, check
+from raydiag.tsdb.identity import Belief, Logged, TsdbIdentity, check
 from tests.tsdb import promtool, samples
 
 STEPS = tuple(range(len(samples.LOSSES)))
@@ -28,7 +28,7 @@ def opened(blocks: Path) -> Iterator[Connection]:
 
 def checked(
     opened: Connection, logged: Logged, expected: Sequence[str] = samples.HOSTS
-) -> Identity:
+) -> TsdbIdentity:
     return check(opened.client, discover(opened, time.time(), expected), logged)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raydiag.errors import CannotRun
-from raydiag.tsdb import private
+from raydiag.tsdb import private_directory
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def left_by_a_dead_run(place: Path, name: str = "raydiag-tsdb-dead") -> Path:
 
 
 def test_it_is_ours_alone_and_gone_afterwards() -> None:
-    with private.directory() as path:
+    with private_directory.directory() as path:
         assert path.stat().st_mode & 0o777 == 0o700
         assert (path / "owner").read_text() == f"pid {os.getpid()}\n"
         (path / "file").write_text("")
@@ -41,7 +41,7 @@ def test_what_a_dead_run_left_is_removed_with_links_but_not_what_they_lead_to(pl
     dead = left_by_a_dead_run(place)
     (dead / "data0" / "link").symlink_to(kept / "file")
     (dead / "data0" / "tree").symlink_to(kept)
-    with private.directory():
+    with private_directory.directory():
         assert not dead.exists()
     assert (kept / "file").read_text() == "evidence"
 
@@ -50,8 +50,8 @@ def test_what_belongs_to_a_run_that_lives_stays(place: Path) -> None:
     live = left_by_a_dead_run(place, "raydiag-tsdb-live")
     with open(live / "owner") as owner:
         fcntl.flock(owner, fcntl.LOCK_EX)
-        assert private.remove_leftovers() == []
-    assert private.remove_leftovers() == [live]
+        assert private_directory.remove_leftovers() == []
+    assert private_directory.remove_leftovers() == [live]
 
 
 def test_one_that_is_being_made_stays_for_a_while(place: Path) -> None:
@@ -60,7 +60,7 @@ def test_one_that_is_being_made_stays_for_a_while(place: Path) -> None:
         path.mkdir(mode=0o700)
     long_ago = time.time() - 3600
     os.utime(old, (long_ago, long_ago))
-    assert private.remove_leftovers() == [old]
+    assert private_directory.remove_leftovers() == [old]
 
 
 def test_what_is_not_ours_stays(place: Path) -> None:
@@ -70,11 +70,11 @@ def test_what_is_not_ours_stays(place: Path) -> None:
     left_by_a_dead_run(place, "elsewhere")
     (place / "raydiag-tsdb-link").symlink_to(target)
     (place / "raydiag-tsdb-file").write_text("")
-    assert private.remove_leftovers() == []
+    assert private_directory.remove_leftovers() == []
     assert (target / "owner").exists() and open_to_all.exists()
 
 
 def test_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
     with pytest.raises(CannotRun, match=r"no place for a private view in /nonexistent.*TMPDIR"):
-        private.directory().__enter__()
+        private_directory.directory().__enter__()

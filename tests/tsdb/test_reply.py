@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raydiag.tsdb import reply
+from raydiag.tsdb import response
 
 ODD = {"host": 'a"b],[{"metric":{', "path": '\\n},"values":[[1,"2"]]}', "ü": "§"}
 
@@ -36,8 +36,8 @@ def series(labels: dict[str, str], *values: str, start: float = 1_700_000_000.5)
 )
 def test_both_ways_read_the_same(result: list[dict[str, Any]]) -> None:
     text = body(result)
-    quick = reply.matrix(text + b"\n")
-    slow = reply.series(reply.data(200, "application/json", text)[0])
+    quick = response.matrix(text + b"\n")
+    slow = response.series(response.data(200, "application/json", text)[0])
     assert quick is not None and len(quick) == len(slow)
     for one, other in zip(quick, slow, strict=True):
         assert one.labels == other.labels
@@ -62,4 +62,4 @@ def test_both_ways_read_the_same(result: list[dict[str, Any]]) -> None:
     ],
 )
 def test_what_is_written_otherwise_goes_the_long_way(text: bytes) -> None:
-    assert reply.matrix(text) is None
+    assert response.matrix(text) is None

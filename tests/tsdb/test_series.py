@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from raydiag.errors import UsageError
 from raydiag.model import Status, Window
-from raydiag.tsdb.series import MAX_POINTS, Answer, Asked, Frame, Query, Series, fitting_step_s
+from raydiag.tsdb.series import (
+    MAX_POINTS,
+    AskedQuery,
+    Frame,
+    Query,
+    QueryResult,
+    Series,
+    fitting_step_s,
+)
 
 
 def test_nan_is_kept_apart_from_what_is_not_there() -> None:
@@ -106,5 +114,5 @@ def test_a_window_that_is_none(window: Window) -> None:
 
 def test_the_record_of_a_query() -> None:
     series = (Series.of({}, [1, 2], [1, math.nan]),)
-    answer = Answer(Query.at("q", "x[5s]", 7), Status.OK, series=series, duration_s=0.5)
-    assert Asked.of(answer) == Asked("q", "x[5s]", 7, 7, 0, Status.OK, "", 1, 2, 0.5)
+    answer = QueryResult(Query.at("q", "x[5s]", 7), Status.OK, series=series, duration_s=0.5)
+    assert AskedQuery.of(answer) == AskedQuery("q", "x[5s]", 7, 7, 0, Status.OK, "", 1, 2, 0.5)

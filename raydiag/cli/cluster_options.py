@@ -1,0 +1,95 @@
+"""The way to a cluster, as the options that several commands share describe it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from raydiag.cli import options
+from raydiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from raydiag.cluster.address import Address
+    from raydiag.cluster.collect import Collected
+    from raydiag.cluster.ssh import Way
+    from raydiag.cluster.submission import ClusterAccess
+    from raydiag.model import Snapshot
+
+_VICTIM_WORDS = ("process", "task", "pid")  # in every kernel message that names one
+
+
+@contextlib.contextmanager
+def cluster(
+    arguments: argparse.Namespace, progress: options.ProgressLine
+) -> Iterator[tuple[ClusterAccess, Address]]:
+    """The cluster that is meant, while the block runs. Raises CannotRun, UsageError."""
+    from raydiag.cluster import address, jobs_api
+
+    if arguments.ssh is not None:
+        with _through_ssh(arguments, progress) as reached:
+            yield reached
+        return
+    if arguments.jump is not None or arguments.ssh_config is not None:
+        raise UsageError("-J and --ssh-config say how --ssh connects: give --ssh [USER@]HEAD too")
+    found = address.resolve(arguments.address)
+    if not found.is_local:
+        yield jobs_api.JobsApi(found.url, jobs_api.token()), found
+        return
+    from raydiag.cluster.local import throwaway_ray
+
+    progress.say("starting a throw-away Ray on this machine ...")
+    with throwaway_ray() as api:
+        yield api, found
+
+
+@contextlib.contextmanager
+def _through_ssh(
+    arguments: argparse.Namespace, progress: options.ProgressLine
+) -> Iterator[tuple[ClusterAccess, Address]]:
+    from raydiag.cluster import address, jobs_api, ssh
+
+    the_way = way(arguments)
+    login = the_way.head.destination
+    found = address.seen_from(login, the_way.head.host, arguments.address)
+    token = jobs_api.token()
+    progress.say(f"connecting to {login} ...")
+    with ssh.forward(the_way, found.url) as forward:
+        yield jobs_api.JobsApi(found.url, token, forward), found
+
+
+def way(arguments: argparse.Namespace) -> Way:
+    """How --ssh gets to the head. Raises UsageError."""
+    from raydiag.cluster import ssh
+
+    return ssh.Way.parse(arguments.ssh, arguments.jump, arguments.ssh_config)
+
+
+def probe_options() -> dict[str, dict[str, Any]]:
+    """What probes are told from the catalog, which stays where the command runs."""
+    from raydiag import catalog
+
+    words, quiet = list(catalog.kernel_words()), list(catalog.kernel_quiet())
+    return {"kernel_log": {"words": words, "quiet": quiet}}
+
+
+def snapshot(collected: Collected, api: ClusterAccess, whole_cluster: bool) -> Snapshot:
+    """What came back, with the actors that its kernel logs may be about."""
+    from raydiag.model import Snapshot
+
+    # Actors join a kernel log's victim to a training rank. A log that names none costs no look-up,
+    # and where the deadline has passed there is no time for one.
+    victims = any(
+        line.matched and any(word in line.text for word in _VICTIM_WORDS)
+        for node in collected.nodes
+        for line in node.records("kernel_log")
+    )
+    return Snapshot(
+        nodes=collected.nodes,
+        time=collected.asked_at,
+        job_start=collected.job_start,
+        actors=api.actors() if victims and time.monotonic() < api.limit else (),
+        whole_cluster=whole_cluster,
+    )

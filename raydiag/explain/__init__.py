@@ -1,0 +1,1 @@
+"""EXPLAIN: findings from everywhere -> causes and effects; one verdict; why two jobs differ."""

@@ -1,0 +1,195 @@
+"""EXPLAIN: two or more jobs -> why does one run slower.
+
+The order: triage and diagnosis of each; their settings; the steps that they share; throughput over
+these steps; then the whole checklist of both, host by host, and what the workers' logs say. The
+first job is what the others are compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from raydiag.explain.comparison import answer, metrics, saves, settings, side
+from raydiag.explain.comparison.gap import gap
+from raydiag.explain.comparison.pair import UNDECIDED, UNRELATED, Contrast, Environment, Pair
+from raydiag.explain.comparison.saves import Saves
+from raydiag.explain.comparison.side import AskedJob, Side
+from raydiag.explain.comparison.steps import overlap
+from raydiag.explain.diagnosis import filled, order
+from raydiag.model import (
+    Blind,
+    Chain,
+    Confidence,
+    Coverage,
+    Diagnosis,
+    Finding,
+    HostUnread,
+    Severity,
+    Status,
+)
+from raydiag.playbooks.training import BALANCE, GRAD, LOSS, RATE, RAW_GRAD, SECONDS, TGS
+from raydiag.tsdb.series import AskedQuery as Question
+
+__all__ = ["AskedJob", "Comparison", "compare", "exit_code"]
+
+TRAINING = (TGS, SECONDS, LOSS, GRAD, RAW_GRAD, RATE, BALANCE)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Everything that is told; `saves` and `asked` by job, in the order of `sides`."""
+
+    sides: Sequence[Side]
+    contrasts: Sequence[Contrast]  # of each other job with the first
+    saves: Sequence[Saves]
+    diagnosis: Diagnosis
+    owners: Sequence[str]  # label of the job that each finding is about
+    asked: Sequence[Sequence[Question]]
+
+
+def compare(
+    jobs: Sequence[AskedJob], deadline_s: float = 120.0, say: Say = lambda text: None
+) -> Comparison:
+    """Look at all, then compare. Of one job alone its saves are compared with each other."""
+    with side.opened(jobs, deadline_s, say) as sides:
+        contrasts = []
+        for other in sides[1:]:
+            say(f"comparing job {other.label} with job {sides[0].label} ...")
+            contrasts.append(answer.contrast(_pair(sides[0], other, deadline_s)))
+        saved = [saves.compare(one, len(sides) == 1, deadline_s) for one in sides]
+        asked = [one.asked_besides for one in sides]
+    told = [replace(one, connection=None) for one in sides]
+    diagnosis, owners = _diagnosis(sides, contrasts, saved)
+    return Comparison(told, contrasts, saved, diagnosis, owners, asked)
+
+
+def exit_code(found: Comparison) -> int:
+    """1: a problem was found; 3: none, but not everything could be seen or compared."""
+    if any(one.severity is not Severity.INFO for one in found.diagnosis.findings):
+        return 1
+    told = all(one.examined.case.told for one in found.sides)
+    return 0 if told and found.diagnosis.coverage.complete else 3
+
+
+def _pair(a: Side, b: Side, deadline_s: float) -> Pair:
+    shared = overlap(a.run, b.run, (*a.saves, *b.saves))
+    paid = tuple(sorted({*a.saves, *b.saves}))
+    looked_a = metrics.look(a, shared, paid, deadline_s)
+    looked_b = metrics.look(b, shared, paid, deadline_s)
+    steady_a, steady_b = shared.steady(a.run), shared.steady(b.run)
+    gaps = [gap(one, a.run.of(one, steady_a), b.run.of(one, steady_b)) for one in TRAINING]
+    return Pair(
+        a,
+        b,
+        settings.differences(a.settings, b.settings),
+        tuple(_environment(a, b)),
+        shared,
+        [one for one in gaps if one is not None],
+        metrics.compare(looked_a, looked_b),
+        looked_a,
+        looked_b,
+    )
+
+
+def _environment(a: Side, b: Side) -> list[Environment]:
+    """What the jobs did not ask for and got all the same."""
+    mine, theirs = set(a.hosts), set(b.hosts)
+    common = len(mine & theirs)
+    nodes = [f"{len(one)} nodes, {common} of them in both" for one in (mine, theirs)]
+    found = [
+        Environment("node set", *(("the same", "the same") if mine == theirs else nodes)),
+        Environment("start", _start(a), _start(b)),
+        Environment("metrics", a.source, b.source),
+        Environment("families", _families(a), _families(b)),
+    ]
+    if mine != theirs:
+        found.append(
+            Environment("nodes of one job only", _names(mine - theirs), _names(theirs - mine))
+        )
+    return found
+
+
+def _start(one: Side) -> str:
+    return one.examined.triage.progress.start or "unknown"
+
+
+def _names(hosts: set[str]) -> str:
+    return ",".join(sorted(hosts)) or "none"
+
+
+def _families(one: Side) -> str:
+    seen = one.examined.metrics
+    if seen is None:
+        return "none"
+    return " ".join(sorted(f"{family.prefix}*" for family in seen.discovery.families))
+
+
+# ---- all jobs together
+
+
+def _diagnosis(
+    sides: Sequence[Side], contrasts: Sequence[Contrast], saved: Sequence[Saves]
+) -> tuple[Diagnosis, list[str]]:
+    """What the comparison found, and what each job has by itself; whose each finding is."""
+    chains: list[Chain] = []
+    owned: list[tuple[Finding, str]] = []
+    for one in contrasts:
+        found = answer.findings(one)
+        owned += [(item, label) for label, item in found]
+        if found:
+            linked = tuple(item for _, item in found)
+            chains.append(Chain(linked, one.answer.confidence))
+    for one_side, its_saves in zip(sides, saved, strict=True):
+        own = one_side.examined.explained.diagnosis.findings
+        metrics_of = one_side.examined.metrics
+        origin = metrics_of.origin if metrics_of is not None else one_side.label
+        more = [*its_saves.findings, *one_side.bridge.findings(origin)]
+        known = {_what(item) for item, label in owned if label == one_side.label}
+        known |= {_what(item) for item in more}
+        more += [item for item in own if _what(item) not in known]
+        told = [filled(item) for item in more]
+        owned += [(item, one_side.label) for item in told]
+        if its_saves.findings:
+            roots = len(its_saves.findings)
+            failed = [item for item in told if item.failure_class == saves.CLASS]
+            chains.append(Chain((*told[:roots], *failed), Confidence.LIKELY))
+    owned.sort(key=lambda one: order(one[0]))
+    findings = [item for item, _ in owned]
+    alone = {id(item) for item in findings} - {id(i) for one in chains for i in one.findings}
+    chains += [Chain((item,), item.confidence) for item in findings if id(item) in alone]
+    coverage = _coverage(sides, contrasts, saved)
+    return Diagnosis(findings, chains, coverage), [label for _, label in owned]
+
+
+def _what(finding: Finding) -> tuple[str, str | None]:
+    return finding.failure_class, finding.host
+
+
+def _coverage(
+    sides: Sequence[Side], contrasts: Sequence[Contrast], saved: Sequence[Saves]
+) -> Coverage:
+    """Of all jobs; the source names the job where there are several."""
+    asked = answered = 0
+    blind: list[Blind] = []
+    unread: list[HostUnread] = []
+    for one, its_saves in zip(sides, saved, strict=True):
+        own = one.examined.explained.diagnosis.coverage
+        asked, answered = asked + own.asked, answered + own.answered
+        blind += own.blind
+        items = [*own.unread, *one.unread, *one.bridge.unread, *its_saves.unread]
+        items += [HostUnread("", i.source, i.status, i.reason) for i in one.workers.unread]
+        for pair in (told.pair for told in contrasts):
+            looked = pair.looked(one) if one in (pair.a, pair.b) else None
+            items += looked.unread if looked is not None else ()
+        prefix = f"job {one.label}: " if len(sides) > 1 else ""
+        unread += [
+            HostUnread(item.host, f"{prefix}{item.source}", item.status, item.reason)
+            for item in dict.fromkeys(items)
+        ]
+    for told in contrasts:
+        if told.answer.kind in (UNRELATED, UNDECIDED):
+            names = f"job {told.pair.a.label} and job {told.pair.b.label}"
+            unread.append(HostUnread("", names, Status.NO_DATA, told.answer.summary))
+    return Coverage(asked, answered, tuple(blind), tuple(unread))

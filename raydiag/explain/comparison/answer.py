@@ -1,0 +1,239 @@
+"""Why two jobs differ: one answer, the settings first, then what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Optional
+
+from raydiag.explain.comparison import gap, slowness_causes
+from raydiag.explain.comparison.pair import (
+    ALIKE,
+    LEAK,
+    SETTINGS,
+    SPIKE,
+    UNDECIDED,
+    UNEXPLAINED,
+    UNRELATED,
+    ComparisonAnswer,
+    Contrast,
+    Pair,
+    SlownessCause,
+)
+from raydiag.explain.comparison.settings import explaining
+from raydiag.explain.diagnosis import filled
+from raydiag.model import Confidence, Evidence, Finding, Severity
+from raydiag.playbooks.training import TGS
+
+_LEAK_PERCENT = 4.0  # a leak costs about one percent: more has another cause as well
+_REMARK = Severity.INFO
+_SURE = (Confidence.POSSIBLE, Confidence.LIKELY, Confidence.CONFIRMED)
+_TRACE = (
+    "The difference stays, is the same on every host and no metric names its mechanism. From the "
+    "event at which it begins follow the calls in /workspace/maxtext/src/MaxText/, "
+    "/opt/venv/lib/python3.12/site-packages/orbax/checkpoint/ and "
+    "/opt/venv/lib/python3.12/site-packages/jax/, and jaxlib.__path__: what is made and not freed, "
+    "which other path does the same; then check with the workers' logs."
+)
+
+
+def contrast(pair: Pair) -> Contrast:
+    """The answer about two jobs, with everything that speaks for it and against it."""
+    found, ruled_out = slowness_causes.look(pair)
+    slower = pair.slower
+    relevant = [one for one in found if slower is None or one.label == slower.label]
+    told = _answer(pair, relevant)
+    return Contrast(pair, told, found, ruled_out, tuple(_notes(pair, found)))
+
+
+def _answer(pair: Pair, found: Sequence[SlownessCause]) -> ComparisonAnswer:
+    speed = pair.speed
+    if speed is None:
+        why = pair.overlap.reason or "no throughput or step time of the common steps"
+        return ComparisonAnswer(UNRELATED, "unknown", None, (), Confidence.POSSIBLE, _sentence(why))
+    slower = pair.slower
+    if slower is None:
+        return _no_gap(pair, found)
+    settings = list(explaining(pair.settings))
+    strong = [one for one in found if one.finding.confidence is not Confidence.POSSIBLE]
+    if settings and not strong:
+        names = ", ".join(f"{one.parameter} ({one.a}, {one.b})" for one in settings[:4])
+        text = f"{_gap_text(pair)}. They run with other settings, which may explain it: {names}"
+        return ComparisonAnswer(
+            SETTINGS, "unknown", slower.label, (), Confidence.POSSIBLE, _sentence(text)
+        )
+    if not found:
+        blind = [one.label for one in (pair.a, pair.b) if pair.looked(one) is None]
+        text = f"{_gap_text(pair)}, and nothing that was looked at explains it"
+        if blind:
+            names = " and ".join(f"job {label}" for label in blind)
+            text = f"{_gap_text(pair)}. There are no metrics of {names} to compare, so no cause"
+        trace = "" if blind else _TRACE
+        return ComparisonAnswer(
+            UNEXPLAINED, "unknown", slower.label, (), Confidence.POSSIBLE, _sentence(text), trace
+        )
+    root = _root(found, pair)
+    alike = [one.finding for one in found if _class(one) == _class(root)]
+    hosts = tuple(sorted({one.host for one in alike if one.host}))
+    text = f"{_gap_text(pair)}: {root.explains}"
+    rest = [one.explains for one in found if one is not root]
+    text += f"; besides: {'; '.join(rest[:3])}" if rest else ""
+    if root.kind == LEAK and pair.lacks_percent > _LEAK_PERCENT:
+        text += "; a leak costs about a percent, so it does not account for all of it"
+    if settings:
+        text += f"; settings differ as well ({', '.join(one.parameter for one in settings[:4])})"
+    confidence = root.finding.confidence
+    if settings and root.kind != LEAK:
+        confidence = min(confidence, Confidence.LIKELY, key=_SURE.index)
+    return ComparisonAnswer(
+        root.kind, root.finding.failure_class, slower.label, hosts, confidence, _sentence(text)
+    )
+
+
+def _no_gap(pair: Pair, found: Sequence[SlownessCause]) -> ComparisonAnswer:
+    speed = pair.speed
+    assert speed is not None
+    leaks = [one for one in found if one.kind == LEAK]
+    if leaks:
+        root = leaks[0]
+        text = f"{root.explains}; throughput differs by {abs(speed.percent):.1f} % only"
+        return ComparisonAnswer(
+            LEAK, root.finding.failure_class, None, (), root.finding.confidence, _sentence(text)
+        )
+    what = "throughput" if speed.metric == TGS else "step time"
+    if speed.kind == gap.TRANSIENT:
+        until = "" if speed.until_step in (None, speed.since_step) else f" to {speed.until_step}"
+        furthest = f" ({speed.spike_percent:+.0f} %)" if speed.spike_percent is not None else ""
+        text = (
+            f"No lasting difference: {what} differs by {speed.percent:+.1f} % in the median. It "
+            f"was apart for a while at step {speed.since_step}{until}{furthest}, which passed"
+        )
+        sure = [one for one in found if one.finding.confidence is not Confidence.POSSIBLE]
+        if not sure:
+            return ComparisonAnswer(SPIKE, "healthy", None, (), Confidence.LIKELY, _sentence(text))
+        root = _root(sure, pair)
+        text += f": {root.explains}"
+        hosts = (root.finding.host,) if root.finding.host else ()
+        name, confidence = root.finding.failure_class, root.finding.confidence
+        return ComparisonAnswer(SPIKE, name, None, hosts, confidence, _sentence(text))
+    size = f"{speed.percent:+.1f} % (± {speed.error_percent:.1f} %)"
+    if abs(speed.percent) >= gap.LEAST_PERCENT:
+        text = f"{what} differs by {size}, which chance may do: steps vary, and few are in common"
+        return ComparisonAnswer(
+            UNDECIDED, "unknown", None, (), Confidence.POSSIBLE, _sentence(text)
+        )
+    known = speed.error_percent < gap.LEAST_PERCENT
+    confidence = Confidence.CONFIRMED if known else Confidence.LIKELY
+    text = f"Alike: {what} differs by {size}"
+    return ComparisonAnswer(ALIKE, "healthy", None, (), confidence, _sentence(text))
+
+
+def _root(found: Sequence[SlownessCause], pair: Pair) -> SlownessCause:
+    """The surest; of equals the earliest, where their times are known, else the first kind."""
+    best = max(_SURE.index(one.finding.confidence) for one in found)
+    surest = [one for one in found if _SURE.index(one.finding.confidence) == best]
+    big = pair.lacks_percent > _LEAK_PERCENT
+    enough = [one for one in surest if not (big and one.kind == LEAK)] or surest
+    dated = [one for one in enough if one.finding.onset is not None and one.kind == enough[0].kind]
+    return min(dated, key=lambda one: one.finding.onset or 0.0) if dated else enough[0]
+
+
+def _class(cause: SlownessCause) -> str:
+    return cause.finding.failure_class
+
+
+def _gap_text(pair: Pair) -> str:
+    speed, slower, by = pair.speed, pair.slower, pair.lacks_percent
+    assert speed is not None and slower is not None
+    since = f" from step {speed.since_step} on" if speed.kind == gap.SINCE else ""
+    size = f"{by:.1f} %" if by < 20 else f"{by:.0f} %"
+    return f"Job {slower.label} is {size} slower than job {pair.other(slower).label}{since}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _notes(pair: Pair, found: Sequence[SlownessCause]) -> Iterator[str]:
+    """What a reader should know before the numbers."""
+    a, b = pair.a, pair.b
+    if a.restored is not b.restored and None not in (a.restored, b.restored):
+        fresh, other = (b, a) if a.restored else (a, b)
+        yield (
+            f"job {fresh.label} started afresh, job {other.label} was "
+            f"{other.examined.triage.progress.start}; first steps are not compared"
+        )
+    for side in (a, b):
+        if side.examined.log_only:
+            yield f"job {side.label}: by its log alone: {side.examined.log_only}"
+    speed = pair.speed
+    if speed is not None and speed.less_steady is not None:
+        side = a if speed.less_steady == "a" else b
+        yield f"the steps of job {side.label} vary more: see its variance"
+    slower = pair.slower
+    if slower is not None:
+        rest = [one for one in found if one.label != slower.label]
+        for one in rest[:3]:
+            yield f"in the faster job {one.label}, so no reason: {one.explains}"
+
+
+def findings(told: Contrast) -> list[tuple[str, Finding]]:
+    """What makes the difference, root first, and the difference itself, with the job's label.
+
+    What the faster job has makes none.
+    """
+    pair, answer = told.pair, told.answer
+    slower = pair.slower
+    ordered = sorted(told.causes, key=lambda one: one.finding.failure_class != answer.failure_class)
+    found = [
+        (one.label, _grave(filled(one.finding)))
+        for one in ordered
+        if (slower is None and one.kind == LEAK)
+        or (slower is not None and one.label == slower.label)
+    ]
+    if slower is None:
+        return found
+    return [*found, (slower.label, filled(_slower(pair, answer, slower.label)))]
+
+
+def _grave(finding: Finding) -> Finding:
+    """What is a remark elsewhere is a problem where it costs throughput."""
+    return replace(finding, severity=Severity.WARNING) if finding.severity is _REMARK else finding
+
+
+def _slower(pair: Pair, answer: ComparisonAnswer, label: str) -> Finding:
+    speed = pair.speed
+    assert speed is not None
+    text = (
+        f"{speed.a.median:.5g} in job {pair.a.label}, {speed.b.median:.5g} in job {pair.b.label} "
+        f"over steps {pair.overlap.start} to {pair.overlap.last}"
+    )
+    expected = answer.kind == SETTINGS
+    return Finding(
+        slowness_causes.SLOWER,
+        severity=Severity.INFO if expected else Severity.WARNING,
+        onset=_onset(pair),
+        confidence=Confidence.CONFIRMED,
+        evidence=(Evidence(speed.metric, text, speed.percent),),
+        title=_gap_text(pair),
+        explanation=answer.summary,
+        next_steps=tuple(_next(answer, label)),
+    )
+
+
+def _onset(pair: Pair) -> Optional[float]:
+    """When the slower job began to be so, where that is a step and not the start."""
+    speed, slower = pair.speed, pair.slower
+    if speed is None or slower is None or speed.kind != gap.SINCE or speed.since_step is None:
+        return None
+    return slower.run.dated.at(speed.since_step)
+
+
+def _next(answer: ComparisonAnswer, label: str) -> Iterator[str]:
+    if answer.kind == SETTINGS:
+        yield "Compare with a job of the same settings before anything else."
+    elif answer.kind == UNEXPLAINED:
+        yield "Compare the workers' logs and the sources (see the trace); then profiles."
+        yield f"Run job {label} again on the other job's nodes to tell nodes from software."
+    else:
+        yield "See the cause; other sources may add to it."

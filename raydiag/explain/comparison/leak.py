@@ -1,0 +1,168 @@
+"""The communicator that a single-replica restore leaves behind.
+
+Signs: running tasks are up by the same number on every host, from the first steps on and for good;
+throughput is down by about a percent; loss and learning rate are the same. Proof: the workers' logs
+show one more wave of initialisations than a job that did not restore so, and the dump of XLA has
+modules that create zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from raydiag.explain.comparison.pair import LEAK, Pair, SlownessCause
+from raydiag.explain.comparison.side import Side
+from raydiag.model import Confidence, Evidence, Finding
+from raydiag.playbooks.observations import RuledOut
+from raydiag.playbooks.queries import RUNNING
+from raydiag.playbooks.training import GRAD, LOSS, RATE
+
+FLAG = "enable_single_replica_ckpt_restoring"
+CLASS = "rccl-communicator-leak"
+_LEAST_TASKS = 4.0  # on each host
+_SPREAD, _SPREAD_TASKS = 0.4, 4.0  # of the extra tasks, between hosts
+_BLOCKS = 6
+_WAVES = 3  # start, restore, training; a fresh job has two
+_STAYS = 0.5  # of the extra tasks, in every part of the run
+_EXPLANATION = (
+    "The restore broadcast the parameters from one replica: SingleReplicaArrayHandler calls "
+    "_merge_globalized_replicas (orbax, multislice.py), whose jax.jit of jnp.sum becomes an "
+    "all-reduce over a mesh that training does not use. AcquireGpuClique() finds no GpuCliqueKey "
+    "for it and makes new communicators, which XLA's cache of LockableGpuClique keeps for ever, "
+    "with their polling threads."
+)
+_NEXT = (
+    "Restore with the branch yihuang/fix-rccl-thread-leak-single-replica-restore, which broadcasts "
+    "by ncclCommInitRank, ncclBroadcast and ncclCommDestroy, and makes zeros by numpy.zeros and "
+    "jax.device_put.",
+    f"Or restart without {FLAG}; the restore then takes longer.",
+    "Until then the job pays: nothing frees a single communicator while its process lives.",
+)
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Running tasks that one job has more than the other."""
+
+    tasks: float  # a host, mean
+    least: float
+    most: float
+    hosts: int
+    uniform: bool
+    lasting: bool
+
+    @property
+    def text(self) -> str:
+        spread = f"{self.least:.0f} to {self.most:.0f}"
+        return f"{self.tasks:.0f} more running tasks a host ({spread}) on {self.hosts} hosts"
+
+
+def extra(pair: Pair, side: Side) -> Optional[Extra]:
+    """None where it cannot be told, or there are none."""
+    found = pair.metric(RUNNING)
+    if found is None or found.a is None or found.b is None:
+        return None
+    _, mine = pair.values(found, side)
+    usual, theirs = pair.values(found, pair.other(side))
+    assert usual is not None
+    same = set(mine) == set(theirs)
+    more = [value - (theirs[host] if same else usual) for host, value in mine.items()]
+    tasks, least, most = float(np.mean(more)), min(more), max(more)
+    if tasks < _LEAST_TASKS:
+        return None
+    uniform = most - least <= max(_SPREAD * tasks, _SPREAD_TASKS) and least >= _STAYS * tasks
+    return Extra(tasks, least, most, len(more), uniform, _lasts(pair, side, usual, tasks))
+
+
+def _lasts(pair: Pair, side: Side, usual: float, tasks: float) -> bool:
+    """Whether they are there in every part of the run."""
+    looked = pair.looked(side)
+    if looked is None:
+        return False
+    table = looked.scene.steady("tasks").pick(RUNNING)
+    parts = np.array_split(table.values, min(_BLOCKS, max(1, table.times.size // 2)), axis=1)
+    known = [part[np.isfinite(part)] for part in parts]
+    return all(float(one.mean()) >= usual + _STAYS * tasks for one in known if one.size)
+
+
+def look(pair: Pair) -> tuple[list[SlownessCause], list[RuledOut]]:
+    """The leak in either job, or why it is none."""
+    causes, ruled_out = [], []
+    for side in (pair.a, pair.b):
+        found, why = _judged(pair, side)
+        if found is not None:
+            causes.append(found)
+        elif why:
+            ruled_out.append(RuledOut(CLASS, f"job {side.label}: {why}", "comparison"))
+    return causes, ruled_out
+
+
+def _judged(pair: Pair, side: Side) -> tuple[Optional[SlownessCause], str]:
+    other = pair.other(side)
+    flag, more = side.settings.is_on(FLAG), extra(pair, side)
+    if not flag:
+        return None, f"{more.text}, but it runs without {FLAG}" if more and more.uniform else ""
+    if side.restored is not True:
+        return None, f"{FLAG} is on, but it started afresh: nothing was restored"
+    if other.settings.is_on(FLAG) and other.restored:
+        return None, "both jobs restored in the same way, so they cannot tell"
+    waves, usual = side.workers.waves, other.workers.waves
+    proved = waves is not None and usual is not None and waves > usual
+    suspected = usual is None and waves is not None and waves >= _WAVES
+    if more is None or not more.uniform:
+        known = pair.metric(RUNNING)
+        if known is not None and known.differs is not None:
+            return None, "as many tasks run on every host as in the other job, or more on some only"
+        if not proved and not suspected:
+            return None, ""
+    if waves is not None and usual is not None and waves <= usual:
+        return None, f"its workers' logs show {waves} waves of initialisations, the other's {usual}"
+    confidence = Confidence.POSSIBLE
+    if more is not None and more.lasting:
+        confidence = Confidence.CONFIRMED if proved else Confidence.LIKELY
+    evidence = tuple(_evidence(pair, side, more))
+    start = side.run.dated.ended_at
+    finding = Finding(
+        CLASS,
+        onset=float(start[0]) if start.size else None,
+        confidence=confidence,
+        evidence=evidence,
+        explanation=_EXPLANATION,
+        next_steps=_NEXT,
+    )
+    text = more.text if more is not None else f"{waves} waves of initialisations"
+    return SlownessCause(LEAK, side.label, finding, f"{text} since a single-replica restore"), ""
+
+
+def _evidence(pair: Pair, side: Side, more: Optional[Extra]) -> Iterator[Evidence]:
+    other = pair.other(side)
+    progress = side.examined.triage.progress
+    yield Evidence(side.asked, f"{FLAG} is on, and the job was {progress.start}")
+    if more is not None:
+        lasting = "in every part of the run" if more.lasting else "not all the time"
+        yield Evidence(RUNNING, f"{more.text}, {lasting}", more.tasks)
+    if side.workers.waves is not None:
+        usual = other.workers.waves
+        beside = "unknown" if usual is None else str(usual)
+        text = f"{side.workers.waves} waves of initialisations, {beside} in job {other.label}"
+        yield Evidence(side.workers.file, text, float(side.workers.waves))
+        yield from side.workers.evidence("wave")
+    zeros, usual_zeros = side.workers.dumped_zeros, other.workers.dumped_zeros
+    if zeros is not None and usual_zeros is not None:
+        text = f"{zeros} modules jit_create_zeros, {usual_zeros} in job {other.label}"
+        yield Evidence("xla_dump/", text, float(zeros))
+    yield from _training(pair)
+
+
+def _training(pair: Pair) -> Sequence[Evidence]:
+    """Training's own numbers, which a leak does not change."""
+    told = []
+    for gap in pair.gaps:
+        if gap.metric in (LOSS, GRAD, RATE):
+            same = "the same" if abs(gap.percent) < 1.0 else f"{gap.percent:+.1f} %"
+            told.append(f"{gap.metric} {same}")
+    return [Evidence("training", ", ".join(told))] if told else []

@@ -1,0 +1,191 @@
+"""The contention checklist of two jobs side by side, over the steps that they share.
+
+Everything is asked that the playbooks ask; what is compared is the mean of each host over the
+steady steps, without saves of either job, warm-up, ghost data and time after the last step.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Optional
+
+import numpy as np
+
+from raydiag import playbooks
+from raydiag.explain.comparison.checklist import MEAN, MEASURES, WORST, Measure
+from raydiag.explain.comparison.side import Side
+from raydiag.explain.comparison.steps import Overlap
+from raydiag.model import HostUnread, Window
+from raydiag.playbooks.context import SAVE, Context, Mask
+from raydiag.playbooks.queries import DMESG
+from raydiag.playbooks.query_results import Answers, ResultTable
+from raydiag.playbooks.timeline import RunTimeline
+from raydiag.tsdb.series import AskedQuery, Floats
+
+
+@dataclass(frozen=True)
+class ComparedMetrics:
+    """One metric of both jobs; None where a job has none of it, and `missing` says why."""
+
+    measure: Measure
+    a: Optional[float] = None  # mean of the hosts; of what grew or is counted, their sum
+    b: Optional[float] = None
+    hosts_a: Mapping[str, float] = field(default_factory=dict)
+    hosts_b: Mapping[str, float] = field(default_factory=dict)
+    differs: Optional[bool] = None  # None: it cannot be told
+    missing: str = ""
+
+    @property
+    def delta(self) -> Optional[float]:
+        return None if self.a is None or self.b is None else self.b - self.a
+
+    @property
+    def percent(self) -> Optional[float]:
+        if self.delta is None or not self.a:
+            return None
+        return 100.0 * self.delta / abs(self.a)
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """One job's answers over the steps that are compared."""
+
+    scene: RunTimeline
+    window: Window
+    asked: tuple[AskedQuery, ...]
+    unread: tuple[HostUnread, ...]
+
+
+def look(side: Side, overlap: Overlap, saves: Sequence[int], deadline_s: float) -> Optional[Looked]:
+    """Asks one job about the window of the steps; None where it has no metrics or no times."""
+    metrics, steps = side.examined.metrics, side.run.dated
+    if side.connection is None or metrics is None or overlap.start is None or overlap.last is None:
+        return None
+    within = (steps.numbers >= overlap.start - 1) & (steps.numbers <= overlap.last)
+    times = steps.ended_at[within]
+    if times.size < 2:
+        return None
+    window = Window(float(times[0]), float(times[-1]))
+    own = (*metrics.context.masks, *_saving(side, saves))
+    context = replace(metrics.context, window=window, masks=own)
+    before = len(side.connection.client.asked)
+    answers = Answers(side.ask(playbooks.plan(context), deadline_s), context.discovery)
+    finer = side.ask(playbooks.follow_up(context, answers), deadline_s)
+    answers = Answers([*answers, *finer], context.discovery)
+    failed = tuple(
+        HostUnread("", one.query.id, one.status, one.reason) for one in answers if not one.ok
+    )
+    asked = tuple(side.connection.client.asked[before:])
+    return Looked(RunTimeline(context, answers), window, asked, failed)
+
+
+def _saving(side: Side, steps: Sequence[int]) -> list[Mask]:
+    """The time of steps that are left out, also of those where only the other job saved."""
+    dated = side.run.dated
+    found = []
+    for step in steps:
+        start, end = dated.at(step - 1), dated.at(step)
+        if start is not None and end is not None:
+            found.append(Mask(SAVE, start, end))
+    return found
+
+
+def compare(a: Optional[Looked], b: Optional[Looked]) -> list[ComparedMetrics]:
+    """Every line of the checklist, also after one that differs: sources add up."""
+    with warnings.catch_warnings():
+        # Of a row without any sample numpy warns, and gives the NaN that is wanted.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return [_compared(one, a, b) for one in MEASURES]
+
+
+def _compared(measure: Measure, a: Optional[Looked], b: Optional[Looked]) -> ComparedMetrics:
+    mine, why_a = _by_host(measure, a)
+    theirs, why_b = _by_host(measure, b)
+    missing = "; ".join(f"job {name}: {why}" for name, why in (("A", why_a), ("B", why_b)) if why)
+    first = None if why_a else _of_job(measure, mine)
+    second = None if why_b else _of_job(measure, theirs)
+    found = ComparedMetrics(measure, first, second, mine, theirs, None, missing)
+    return replace(found, differs=_differs(found))
+
+
+def _of_job(measure: Measure, hosts: Mapping[str, float]) -> float:
+    values = list(hosts.values())
+    if measure.how == MEAN:
+        return float(np.mean(values)) if values else 0.0
+    return float(sum(values))
+
+
+def _by_host(measure: Measure, looked: Optional[Looked]) -> tuple[dict[str, float], str]:
+    """One value a host, or why there is none. What keeps only faults has none where all is well."""
+    if looked is None:
+        return {}, "no metrics of these steps"
+    scene = looked.scene
+    why = scene.missing(measure.question)
+    if why:
+        return {}, why
+    table = scene.steady(measure.question).pick(measure.pick)
+    if not len(table) and measure.how == MEAN:
+        return {}, "metric absent"
+    found: dict[str, float] = {}
+    for where, row in table:
+        value = _over_time(measure, table, row)
+        if value is None:
+            continue
+        if measure.how == MEAN:
+            found[where.host] = value
+        else:
+            found[where.host] = found.get(where.host, 0.0) + value
+    if measure.how == MEAN and not found:
+        return {}, "no sample in these steps"
+    return found, ""
+
+
+def _over_time(measure: Measure, table: ResultTable, row: Floats) -> Optional[float]:
+    known = row[np.isfinite(row)]
+    if not known.size:
+        return None
+    if measure.how == MEAN:
+        return float(known.mean())
+    if measure.how == WORST:
+        return float(known.max())
+    if measure.metric == DMESG:  # a count of lines that the ring buffer may lose again
+        return max(0.0, float(known[-1] - known[0]))
+    overlap = max(1.0, table.span_s / table.step_s) if table.step_s else 1.0
+    return float(known.sum()) / overlap
+
+
+def _differs(found: ComparedMetrics) -> Optional[bool]:
+    """Of the jobs' means, or of one host against all of the other job."""
+    if found.a is None or found.b is None:
+        return None
+    measure = found.measure
+    if _apart(measure, found.a, found.b):
+        return True
+    if measure.how != MEAN or measure.falls:
+        return False
+    worst_a, worst_b = max(found.hosts_a.values()), max(found.hosts_b.values())
+    return _apart(measure, worst_a, worst_b)
+
+
+def _apart(measure: Measure, a: float, b: float) -> bool:
+    change = abs(b - a)
+    return change > measure.share * min(abs(a), abs(b)) and change > measure.least
+
+
+def odd_hosts(found: ComparedMetrics, of_b: bool) -> list[str]:
+    """Hosts of one job that are beyond all of the other job's, the furthest first."""
+    mine, theirs = (found.hosts_b, found.hosts_a) if of_b else (found.hosts_a, found.hosts_b)
+    sign = -1.0 if found.measure.falls else 1.0
+    limit = max((sign * value for value in theirs.values()), default=0.0)
+    away = {
+        host: sign * value
+        for host, value in mine.items()
+        if sign * value > limit and _apart(found.measure, limit, sign * value)
+    }
+    return sorted(away, key=lambda host: -away[host])
+
+
+def context_of(looked: Looked) -> Context:
+    return looked.scene.context

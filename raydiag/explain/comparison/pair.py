@@ -1,0 +1,135 @@
+"""Two jobs next to each other, before and after causes are looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from raydiag.explain.comparison.gap import SINCE, SpeedGap
+from raydiag.explain.comparison.metrics import ComparedMetrics, Looked
+from raydiag.explain.comparison.settings import Setting
+from raydiag.explain.comparison.side import Side
+from raydiag.explain.comparison.steps import Overlap
+from raydiag.model import Confidence, Finding
+from raydiag.playbooks.observations import RuledOut
+from raydiag.playbooks.training import SECONDS, TGS
+
+# Kinds of answers: what makes the difference, or why there is none.
+ALIKE, SPIKE, UNRELATED, UNEXPLAINED = "alike", "transient", "not comparable", "unexplained"
+UNDECIDED = "undecided"
+SETTINGS, NETWORK, LEAK, CPU = "configuration", "rdma", "communicator leak", "cpu"
+STORAGE, GPU, OWN = "storage", "gpu", "diagnosis of the slower job"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One fact about where the jobs ran."""
+
+    what: str
+    a: str
+    b: str
+
+    @property
+    def same(self) -> bool:
+        return self.a == self.b
+
+
+@dataclass(frozen=True)
+class SlownessCause:
+    """One thing that may make one of the jobs slower."""
+
+    kind: str
+    label: str  # of the job that it slows down
+    finding: Finding
+    explains: str  # one sentence
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """What was seen of both."""
+
+    a: Side
+    b: Side
+    settings: Sequence[Setting]
+    environment: Sequence[Environment]
+    overlap: Overlap
+    gaps: Sequence[SpeedGap]
+    metrics: Sequence[ComparedMetrics]
+    looked_a: Optional[Looked] = None
+    looked_b: Optional[Looked] = None
+
+    @property
+    def speed(self) -> Optional[SpeedGap]:
+        """Throughput, else the time of steps; None without either."""
+        by_metric = {one.metric: one for one in self.gaps}
+        return by_metric.get(TGS) or by_metric.get(SECONDS)
+
+    @property
+    def slower_by(self) -> Optional[float]:
+        """Percent of the first job's throughput that the second lacks; negative: has more."""
+        gap = self.speed
+        if gap is None:
+            return None
+        change = gap.percent
+        if gap.kind == SINCE and gap.spike_percent is not None:
+            change = gap.spike_percent
+        if gap.metric == TGS:
+            return -change
+        # A step that takes twice as long is half the throughput.
+        return 100.0 * (1.0 - 1.0 / (1.0 + change / 100.0)) if change > -100 else None
+
+    @property
+    def slower(self) -> Optional[Side]:
+        """The slower job where the difference stays; None otherwise."""
+        gap, by = self.speed, self.slower_by
+        if gap is None or by is None or not gap.stays:
+            return None
+        return self.b if by > 0 else self.a
+
+    @property
+    def lacks_percent(self) -> float:
+        """Of the faster job's throughput, what the slower one lacks."""
+        by = self.slower_by or 0.0
+        return by if by >= 0 else -100.0 * by / (100.0 - by)
+
+    def looked(self, side: Side) -> Optional[Looked]:
+        return self.looked_a if side is self.a else self.looked_b
+
+    def other(self, side: Side) -> Side:
+        return self.b if side is self.a else self.a
+
+    def metric(self, name: str) -> Optional[ComparedMetrics]:
+        return next((one for one in self.metrics if one.measure.metric == name), None)
+
+    def values(
+        self, found: ComparedMetrics, side: Side
+    ) -> tuple[Optional[float], dict[str, float]]:
+        """Of one job: the job's value and that of each host."""
+        if side is self.a:
+            return found.a, dict(found.hosts_a)
+        return found.b, dict(found.hosts_b)
+
+
+@dataclass(frozen=True)
+class ComparisonAnswer:
+    """Why the two differ."""
+
+    kind: str
+    failure_class: str  # of the root; healthy, or unknown
+    slower: Optional[str]  # label of the slower job, where the difference stays
+    hosts: tuple[str, ...]
+    confidence: Confidence
+    summary: str
+    trace: str = ""  # where to read in the sources, when a mechanism is missing
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast:
+    """The whole answer about two jobs."""
+
+    pair: Pair
+    answer: ComparisonAnswer
+    causes: Sequence[SlownessCause]
+    ruled_out: Sequence[RuledOut]
+    notes: Sequence[str] = ()

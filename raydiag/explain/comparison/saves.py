@@ -1,0 +1,232 @@
+"""Was storage worse at the save that failed than at those that went well?
+
+For 1800 s from each save on, every 30 s: I/O pressure, TCP retransmits and blocked tasks of each
+host. A save that follows sooner ends the time that is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+import numpy as np
+
+from raydiag.explain.comparison.side import Side
+from raydiag.model import Confidence, Evidence, Finding, HostUnread, Window
+from raydiag.playbooks.masks import MetricSteps
+from raydiag.playbooks.observations import RuledOut
+from raydiag.playbooks.queries import BLOCKED, IO_FULL, TCP_RETX
+from raydiag.playbooks.query_results import Answers
+from raydiag.tsdb.series import Query
+
+CLASS = "checkpoint-fs-error"
+WINDOW_S, STEP_S = 1800.0, 30.0
+_GOOD = 3  # saves to compare with
+_STEPS_ON = 3  # beyond the last completed one, a save may be that failed
+_STEP_IN_PATH = re.compile(r"(?:checkpoints?|ckpts?)/(\d{1,12})(?=[/.\s]|$)")
+_NAMED = 8
+_WORSE = 1.5
+
+
+@dataclass(frozen=True)
+class StorageLoad:
+    """One of the three questions."""
+
+    metric: str
+    promql: str
+    unit: str
+    least: float  # more than at any good save, to mean something
+    explains: bool  # blocked tasks are what storage does, not what it is
+
+
+LOADS = (
+    StorageLoad(IO_FULL, f"max by (host) ({IO_FULL})", "%", 10.0, True),
+    StorageLoad(TCP_RETX, f"sum by (host) (rate({TCP_RETX}[5m]))", "/s", 200.0, True),
+    StorageLoad(BLOCKED, f"max by (host) ({BLOCKED})", "tasks", 8.0, False),
+)
+
+
+@dataclass(frozen=True)
+class SaveLoad:
+    """Peaks of one save by metric and host."""
+
+    step: int
+    failed: bool
+    window: Window
+    peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Saves:
+    """The saves of one job that were looked at."""
+
+    loads: tuple[SaveLoad, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    ruled_out: tuple[RuledOut, ...] = ()
+    notes: tuple[str, ...] = ()
+    unread: tuple[HostUnread, ...] = ()
+
+
+def failed_steps(side: Side) -> dict[int, Optional[float]]:
+    """Saves that failed by the log: step, and the time that is printed there."""
+    found: dict[int, Optional[float]] = {}
+    for save in side.facts.saves:
+        if save.event == "failed" and save.step is not None:
+            found[save.step] = save.time
+    for match in (*side.facts.matches, *side.facts.worker_logs.matches):
+        if match.failure_class != CLASS or match.role == "harmless":
+            continue
+        named = _STEP_IN_PATH.search(match.raw)
+        step = int(named[1]) if named else None
+        if step is None and side.period and match.last_step is not None:
+            step = (match.last_step + 1) // side.period * side.period
+        if step is not None:
+            found.setdefault(step, match.time)
+    return found
+
+
+def compare(side: Side, every: bool, deadline_s: float) -> Saves:
+    """Asks about the saves that failed and the good ones near them; `every`: also without any."""
+    failed = failed_steps(side)
+    if side.connection is None or side.examined.metrics is None or not (failed or every):
+        return Saves()
+    chosen = list(_chosen(side, failed))
+    if not chosen:
+        return Saves(notes=(f"job {side.label}: no save whose time is known",))
+    queries = [
+        Query.over(f"save-{one.step}-{load.metric}", load.promql, one.window, STEP_S)
+        for one in chosen
+        for load in LOADS
+        if side.examined.metrics.discovery.has(load.metric)
+    ]
+    answers = side.ask(queries, deadline_s)
+    unread = tuple(
+        HostUnread("", one.query.id, one.status, one.reason) for one in answers if not one.ok
+    )
+    told = Answers(answers, side.examined.metrics.discovery)
+    loads = tuple(
+        SaveLoad(one.step, one.failed, one.window, _peaks(one.step, told)) for one in chosen
+    )
+    return _judged(side, loads, unread)
+
+
+def _chosen(side: Side, failed: Mapping[int, Optional[float]]) -> Iterator[SaveLoad]:
+    """Failed saves, and good ones before them; the start-up is none to compare with."""
+    run = side.run
+    if run.first is None or run.last is None:
+        return
+    saved = {save.step for save in side.facts.saves if save.step is not None}
+    if side.period:
+        saved |= set(range(-(-run.first // side.period) * side.period, run.last + 1, side.period))
+    good = sorted(step for step in saved - set(failed) if run.first < step <= run.last)
+    wrong = sorted(failed)[-_GOOD:]
+    if wrong:
+        before = [step for step in good if step < wrong[0]]
+        good = (before or good)[-_GOOD:]
+    else:
+        good = good[-_NAMED:]
+    begins = {step: _begin(run.dated, step) or failed.get(step) for step in (*good, *wrong)}
+    every = sorted(
+        time for time in (*begins.values(), *(_begin(run.dated, one) for one in saved)) if time
+    )
+    assert side.examined.metrics is not None
+    limit = side.examined.metrics.context.window.end
+    for step in sorted((*good, *wrong)):
+        start = begins[step]
+        if start is None or start >= limit:
+            continue
+        following = [time for time in every if time > start + STEP_S]
+        end = min([start + WINDOW_S, limit, *following[:1]])
+        yield SaveLoad(step, step in failed, Window(start, end))
+
+
+def _begin(steps: MetricSteps, step: int) -> Optional[float]:
+    """When the step before it ended; a save that fails may be beyond the last completed step."""
+    known = steps.at(step - 1)
+    if known is not None or steps.last is None or steps.last_at is None:
+        return known
+    beyond = step - 1 - steps.last
+    if not 0 < beyond <= _STEPS_ON or steps.step_time_s is None:
+        return None
+    return steps.last_at + beyond * steps.step_time_s
+
+
+def _peaks(step: int, answers: Answers) -> dict[str, dict[str, float]]:
+    found = {}
+    for load in LOADS:
+        table = answers.table(f"save-{step}-{load.metric}")
+        known = [(where.host, row[np.isfinite(row)]) for where, row in table]
+        peaks = {host: float(row.max()) for host, row in known if row.size}
+        if peaks:
+            found[load.metric] = peaks
+    return found
+
+
+def _judged(side: Side, loads: tuple[SaveLoad, ...], unread: tuple[HostUnread, ...]) -> Saves:
+    wrong, good = [one for one in loads if one.failed], [one for one in loads if not one.failed]
+    if not wrong:
+        return Saves(loads, unread=unread)
+    if not good:
+        note = f"job {side.label}: no save went well before, so nothing says what is usual"
+        return Saves(loads, notes=(note,), unread=unread)
+    worse: dict[str, list[Evidence]] = {}
+    for one in wrong:
+        for host, load, text, peak in _worse(one, good):
+            seen = worse.setdefault(host, [])
+            seen.append(Evidence(load.promql, text, peak, one.window.start))
+    explained = {
+        host: seen
+        for host, seen in worse.items()
+        if any(load.explains and load.promql == one.source for one in seen for load in LOADS)
+    }
+    if not explained:
+        steps = ", ".join(str(one.step) for one in wrong)
+        why = f"storage was no busier at the failed save ({steps}) than at good ones"
+        return Saves(loads, (), (RuledOut("storage-stall", why, "comparison"),), (), unread)
+    start = min(one.window.start for one in wrong)
+    findings = tuple(
+        _finding(side, host, seen, start) for host, seen in list(explained.items())[:_NAMED]
+    )
+    return Saves(loads, findings, (), (), unread)
+
+
+def _worse(
+    wrong: SaveLoad, good: Sequence[SaveLoad]
+) -> Iterator[tuple[str, StorageLoad, str, float]]:
+    for load in LOADS:
+        for host, peak in wrong.peaks.get(load.metric, {}).items():
+            usual = _highest(load.metric, host, good)
+            if usual is None or peak <= _WORSE * usual or peak - usual < load.least:
+                continue
+            text = (
+                f"save of step {wrong.step} failed: {load.metric} to {peak:.4g} {load.unit}, "
+                f"{usual:.4g} {load.unit} at most at {len(good)} good saves"
+            )
+            yield host, load, text, peak
+
+
+def _highest(metric: str, host: str, good: Iterable[SaveLoad]) -> Optional[float]:
+    peaks = [one.peaks[metric][host] for one in good if host in one.peaks.get(metric, {})]
+    return max(peaks, default=None)
+
+
+def _finding(side: Side, host: str, seen: Sequence[Evidence], start: float) -> Finding:
+    coordinator = side.facts.header.nodelist[:1]
+    head = (
+        " This host also runs Prometheus, the GCS and the dashboard, and feels storage first."
+        if coordinator and coordinator[0].split(".")[0] == host
+        else ""
+    )
+    return Finding(
+        "storage-stall",
+        host,
+        onset=start,
+        confidence=Confidence.LIKELY,
+        evidence=tuple(seen),
+        explanation=(
+            "The file server was slower when the save failed than when saves went well, so "
+            f"congestion there is what set it off.{head}"
+        ),
+    )

@@ -1,0 +1,168 @@
+"""What two jobs were started with, side by side: a difference may explain everything.
+
+Source: the header and PASSTHROUGH_ARGS of a job's log; MaxText's `Config param KEY: VALUE`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+from raydiag.errors import ReadError
+from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.lines import open_log
+
+_CONFIG = re.compile(rb"\bConfig param (\w{1,64}): ([^\r\n]{0,300})")
+_MOST_BYTES, _CHUNK = 8 << 20, 1 << 16
+_TRAINING = b"completed step: "  # nothing of the configuration follows
+UNSET = "not set"
+# Not settings but facts: where one job has none, nothing is known, and there is no default.
+_FACTS = {
+    *("NNODES", "GPUs per node", "GPU model", "Ray version", "model", "model alias"),
+    *("experiment tag", "job name", "RAY"),
+}
+
+# Names and places: they differ from job to job and change nothing.
+_BOOKKEEPING = re.compile(
+    r"(?:^|_)(?:dir|directory|path|file|filename|name|id|tag|port|host|hosts|url|user|time|date)$"
+    r"|^(?:run_name|steps|hash|seed_file|log_\w+|upload_\w+|vertex_\w+|tensorboard_\w+)$"
+)
+# They change when saves happen, or what is watched; steps that save are left out anyway.
+_NEUTRAL = {
+    *("enable_checkpointing", "checkpoint_period", "async_checkpointing", "total steps"),
+    *("enable_single_replica_ckpt_restoring", "jax_distributed_heartbeat_timeout_seconds"),
+    *("load_parameters_path", "load_full_state_path", "checkpoint_storage_target_data_file_size"),
+    *("eval_interval", "eval_steps", "RAY", "job name", "model alias", "experiment tag"),
+}
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """One job's settings by name."""
+
+    given: Mapping[str, str] = field(default_factory=dict)  # on its command line, or its header
+    effective: Mapping[str, str] = field(default_factory=dict)  # as the framework printed them
+
+    def get(self, name: str) -> Optional[str]:
+        return self.given.get(name, self.effective.get(name))
+
+    def is_on(self, name: str) -> bool:
+        return (self.get(name) or "").strip().lower() in ("true", "1", "yes")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One name that differs."""
+
+    parameter: str
+    a: str
+    b: str
+    explains: bool  # it may change how fast training is
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What the metrics say that a job ran on."""
+
+    gpus_per_node: Optional[int] = None
+    gpu_models: tuple[str, ...] = ()
+    ray: tuple[str, ...] = ()
+
+
+def read(facts: JobFacts, versions: Versions) -> JobSettings:
+    """From the log's start, and from the metrics where there are any."""
+    header = facts.header
+    given = dict(header.passthrough)
+    named = {
+        "NNODES": header.nnodes or (len(header.nodelist) or None),
+        "GPUs per node": versions.gpus_per_node,
+        "GPU model": ", ".join(versions.gpu_models) or None,
+        "Ray version": ", ".join(versions.ray) or None,
+        "model": header.model_name,
+        "model alias": header.model_alias,
+        "experiment tag": header.exp_tag,
+        "job name": header.job_name,
+        "RAY": int(header.ray),
+    }
+    assert named.keys() == _FACTS
+    given |= {name: str(value) for name, value in named.items() if value is not None}
+    effective = dict(header.config)
+    for path in facts.resolved.logs[:1]:
+        effective |= _printed(path)
+    return JobSettings(given, effective)
+
+
+def _printed(path: str) -> dict[str, str]:
+    """Everything that the framework lists before its first step."""
+    found: dict[str, str] = {}
+    try:
+        stream = open_log(path).stream
+    except ReadError:  # triage has said so
+        return found
+    with stream:
+        rest, left = b"", _MOST_BYTES
+        while left > 0:
+            try:
+                chunk = stream.read(_CHUNK)
+            except (OSError, EOFError):
+                break
+            if not chunk:
+                break
+            left -= len(chunk)
+            data, _, rest = (rest + chunk).rpartition(b"\n")
+            for name, value in _CONFIG.findall(data):
+                text = value.decode("utf-8", "replace").strip()
+                found.setdefault(name.decode(), text)
+            if _TRAINING in data:
+                break
+    return found
+
+
+def differences(a: JobSettings, b: JobSettings) -> list[Setting]:
+    """What differs, what may explain first. A name that one log does not print is no difference.
+
+    What stands on one command line alone differs from the other's default, unless that is printed.
+    """
+    found = []
+    for name in dict.fromkeys([*a.given, *b.given, *a.effective, *b.effective]):
+        pair = _pair(name, a, b)
+        if pair is not None:
+            found.append(Setting(name, *pair, _explains(name)))
+    return sorted(found, key=lambda one: (not one.explains, one.parameter))
+
+
+def _pair(name: str, a: JobSettings, b: JobSettings) -> Optional[tuple[str, str]]:
+    mine, theirs = a.get(name), b.get(name)
+    if mine is None and theirs is None:
+        return None
+    if mine is None or theirs is None:
+        known = a if mine is None else b
+        other = b if mine is None else a
+        # Only one of the logs lists its configuration: nothing says what the other has.
+        if name not in other.given or name in _FACTS:
+            return None
+        if name in known.effective:
+            return None
+        return mine or UNSET, theirs or UNSET
+    if _plain(mine) == _plain(theirs):
+        return None
+    return mine, theirs
+
+
+def _plain(text: str) -> str:
+    """`True` and `true`, `1e-5` and `0.00001` are the same."""
+    word = text.strip().strip("\"'").lower()
+    try:
+        return repr(float(word))
+    except ValueError:
+        return word
+
+
+def _explains(name: str) -> bool:
+    return name not in _NEUTRAL and not _BOOKKEEPING.search(name)
+
+
+def explaining(found: Sequence[Setting]) -> Iterator[Setting]:
+    return (one for one in found if one.explains)

@@ -1,0 +1,242 @@
+"""What may make one of two jobs slower: every source is looked at, also after a hit.
+
+TCP retransmits never are a cause by themselves: TCP carries storage and coordination. Power, clock
+and utilisation are symptoms. What both jobs have is no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raydiag import catalog
+from raydiag.explain.causes import SYMPTOMS
+from raydiag.explain.comparison import leak
+from raydiag.explain.comparison.checklist import CLOCK, CNP, HEAT, RETX, TCP, TIMEOUTS
+from raydiag.explain.comparison.metrics import ComparedMetrics, odd_hosts
+from raydiag.explain.comparison.pair import CPU, GPU, NETWORK, OWN, STORAGE, Pair, SlownessCause
+from raydiag.explain.comparison.side import Side
+from raydiag.explain.verdict import OBSERVABILITY
+from raydiag.model import Confidence, Evidence, Finding, Severity
+from raydiag.playbooks import rdma
+from raydiag.playbooks.observations import RuledOut
+from raydiag.playbooks.queries import IO_FULL, PROCESSES, RETRY, RUNNING
+
+SLOWER = "tgs-degradation"
+_HOT_C = 90.0
+_STALL_PERCENT = 20.0
+_BURST_PER_S = 1.0
+_NAMED = 8
+
+
+def look(pair: Pair) -> tuple[list[SlownessCause], list[RuledOut]]:
+    """Causes in either job, the gravest kind first; and what the series speak against."""
+    causes, ruled_out = leak.look(pair)
+    found: list[SlownessCause] = []
+    for side in (pair.b, pair.a):
+        found += [*_network(pair, side), *_congestion(pair, side)]
+        found += [*_storage(pair, side), *_heat(pair, side)]
+        found += _cpu(pair, side, any(one.label == side.label for one in causes))
+        known = {(one.finding.failure_class, one.finding.host) for one in (*causes, *found)}
+        found += [
+            one
+            for one in _diagnosed(pair, side)
+            if (one.finding.failure_class, one.finding.host) not in known
+        ]
+    ruled_out += _clear(pair, found)
+    broken = any(one.kind == NETWORK for one in found)
+    return ([*found, *causes] if broken else [*causes, *found]), ruled_out
+
+
+def _cause(
+    kind: str,
+    side: Side,
+    failure_class: str,
+    evidence: list[Evidence],
+    text: str,
+    host: str | None = None,
+    confidence: Confidence = Confidence.LIKELY,
+    device: str | None = None,
+    onset: float | None = None,
+) -> SlownessCause:
+    finding = Finding(
+        failure_class,
+        host,
+        device=device,
+        onset=onset,
+        confidence=confidence,
+        evidence=tuple(evidence),
+    )
+    return SlownessCause(kind, side.label, finding, text)
+
+
+def _beside(pair: Pair, found: ComparedMetrics, side: Side, host: str) -> str:
+    _, mine = pair.values(found, side)
+    usual, theirs = pair.values(found, pair.other(side))
+    there = f"{theirs[host]:.4g} there" if host in theirs else f"{usual or 0:.4g} on average"
+    unit = found.measure.unit
+    other = pair.other(side).label
+    return f"{mine[host]:.4g} {unit} in job {side.label}, {there} in job {other}"
+
+
+# ---- RDMA
+
+
+def _network(pair: Pair, side: Side) -> Iterator[SlownessCause]:
+    """Hosts that repeat packets in one job and not in the other; phases prove the cause."""
+    lost, looked = pair.metric(RETRY), pair.looked(side)
+    gone = odd_hosts(lost, side is pair.b) if lost is not None and lost.differs else []
+    for host in gone[:_NAMED]:
+        assert lost is not None
+        text = f"{host} gave up requests after all retries: {_beside(pair, lost, side, host)}"
+        seen = [Evidence(RETRY, text, pair.values(lost, side)[1][host])]
+        yield _cause(NETWORK, side, "rdma-retry-exhausted", seen, text, host, Confidence.CONFIRMED)
+    if looked is None:
+        return
+    events: dict[str, rdma.Event] = {}
+    for event in rdma.events(looked.scene):
+        if event.notable and event.host not in gone:
+            events.setdefault(event.host, event)
+    for name in (RETX, TIMEOUTS):
+        found = pair.metric(name)
+        hosts = odd_hosts(found, side is pair.b) if found is not None and found.differs else []
+        for host in [one for one in hosts if one in events][:_NAMED]:
+            assert found is not None
+            event = events.pop(host)
+            text = f"{host} repeats packets: {_beside(pair, found, side, host)}"
+            seen = [Evidence(name, text, event.span.peak, event.span.start)]
+            confidence = Confidence.LIKELY
+            if rdma.is_slower(event.slower) and event.slower is not None:
+                phases = f"throughput lacks {100 * event.slower:.0f} % meanwhile"
+                phases += " and comes back with their end" if event.came_back else ""
+                seen.append(Evidence("phases", phases, 100 * event.slower, event.span.start))
+                confidence = Confidence.CONFIRMED if event.came_back else confidence
+            yield _cause(
+                NETWORK,
+                side,
+                "rdma-degraded",
+                seen,
+                text,
+                host,
+                confidence,
+                event.device,
+                event.span.start,
+            )
+
+
+def _congestion(pair: Pair, side: Side) -> Iterator[SlownessCause]:
+    found = pair.metric(CNP)
+    if found is None or not found.differs:
+        return
+    hosts = odd_hosts(found, side is pair.b)
+    usual, _ = pair.values(found, pair.other(side))
+    mine, _ = pair.values(found, side)
+    if len(hosts) * 2 < len(side.hosts) or mine is None or mine <= 10 * (usual or 0.0):
+        return
+    text = f"{mine:.0f} congestion notifications a second, {usual or 0:.0f} in the other job"
+    seen = [Evidence(CNP, text, mine)]
+    yield _cause(NETWORK, side, "network-congestion", seen, text)
+
+
+# ---- storage, heat, CPUs
+
+
+def _storage(pair: Pair, side: Side) -> Iterator[SlownessCause]:
+    found = pair.metric(IO_FULL)
+    if found is None or not found.differs:
+        return
+    _, values = pair.values(found, side)
+    for host in odd_hosts(found, side is pair.b)[:_NAMED]:
+        if values[host] <= _STALL_PERCENT:
+            continue
+        text = f"{host} waits for storage outside saves: {_beside(pair, found, side, host)}"
+        seen = [Evidence(IO_FULL, text, values[host])]
+        yield _cause(STORAGE, side, "storage-stall", seen, text, host)
+
+
+def _heat(pair: Pair, side: Side) -> Iterator[SlownessCause]:
+    """Hotter and clocked lower; a lower clock alone shows that GPUs wait."""
+    heat, clock = pair.metric(HEAT), pair.metric(CLOCK)
+    if heat is None or clock is None or not (heat.differs and clock.differs):
+        return
+    _, celsius = pair.values(heat, side)
+    slow = set(odd_hosts(clock, side is pair.b))
+    for host in [one for one in odd_hosts(heat, side is pair.b) if one in slow][:_NAMED]:
+        if celsius[host] <= _HOT_C:
+            continue
+        text = f"{host} is hot and clocks down: {_beside(pair, heat, side, host)}"
+        seen = [
+            Evidence(HEAT, text, celsius[host]),
+            Evidence(CLOCK, _beside(pair, clock, side, host)),
+        ]
+        yield _cause(GPU, side, "thermal-throttling", seen, text, host)
+
+
+def _cpu(pair: Pair, side: Side, leaks: bool) -> Iterator[SlownessCause]:
+    """More running tasks: everywhere alike is software, on some hosts it is somebody else."""
+    found = pair.metric(RUNNING)
+    if found is None or not found.differs or leaks:
+        return
+    more = leak.extra(pair, side)
+    if more is not None and more.uniform and len(side.hosts) > 1:
+        text = f"{more.text}: alike everywhere, so it is in the job's own software"
+        seen = [Evidence(RUNNING, text, more.tasks)]
+        yield _cause(CPU, side, "thread-oversubscription", seen, text, None, Confidence.POSSIBLE)
+        return
+    others = pair.metric(PROCESSES)
+    foreign = odd_hosts(others, side is pair.b) if others is not None and others.differs else []
+    for host in odd_hosts(found, side is pair.b)[:_NAMED]:
+        text = f"{host} alone runs more tasks: {_beside(pair, found, side, host)}"
+        seen = [Evidence(RUNNING, text)]
+        if others is not None and host in foreign:
+            seen.append(Evidence(PROCESSES, _beside(pair, others, side, host)))
+        name = "noisy-neighbour" if host in foreign else "cpu-contention"
+        yield _cause(CPU, side, name, seen, text, host, Confidence.POSSIBLE)
+
+
+# ---- what the job's own diagnosis says of these steps
+
+
+def _diagnosed(pair: Pair, side: Side) -> Iterator[SlownessCause]:
+    """Findings of one job that slow a job down, were there in these steps, and not in the other."""
+    looked = pair.looked(side)
+    other = {
+        (one.finding.failure_class, one.finding.host)
+        for one in pair.other(side).examined.explained.observations
+    }
+    known = catalog.failures()
+    for one in side.examined.explained.observations:
+        finding = one.finding
+        name = finding.failure_class
+        if name in SYMPTOMS or name in OBSERVABILITY or SLOWER not in known[name].can_cause:
+            continue
+        severity = finding.severity or known[name].severity
+        if severity is Severity.INFO or (name, finding.host) in other:
+            continue
+        if looked is not None:
+            begun, over = finding.onset, one.until
+            if begun is not None and begun > looked.window.end:
+                continue
+            if over is not None and over < looked.window.start:
+                continue
+        where = f" on {finding.host}" if finding.host else ""
+        yield SlownessCause(OWN, side.label, finding, f"{known[name].title}{where}")
+
+
+def _clear(pair: Pair, found: list[SlownessCause]) -> Iterator[RuledOut]:
+    """What was looked at and is the same in both."""
+    tcp, retransmits = pair.metric(TCP), pair.metric(RETX)
+    bad = {one.finding.failure_class for one in found}
+    clean = retransmits is not None and retransmits.differs is False
+    if tcp is not None and tcp.differs and not bad & {"rdma-degraded", "rdma-retry-exhausted"}:
+        why = "TCP carries storage and coordination, not collectives"
+        why += ", and RDMA is the same in both" if clean else ""
+        yield RuledOut("tcp-retransmits", f"differ, and explain no throughput: {why}", "comparison")
+    for name, metric in (
+        ("rdma-degraded", RETX),
+        ("storage-stall", IO_FULL),
+        ("thermal-throttling", HEAT),
+        ("cpu-contention", RUNNING),
+    ):
+        one = pair.metric(metric)
+        if one is not None and one.differs is False and name not in bad:
+            yield RuledOut(name, f"{metric} is the same in both", "comparison")

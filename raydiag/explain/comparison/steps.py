@@ -1,0 +1,175 @@
+"""Training steps of one job from all that tells of them, and the steps that two jobs share.
+
+Jobs run at different times and speeds, so they are compared step by step and never by the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raydiag.event_file import metric_name
+from raydiag.joblog.facts import LoggedSteps
+from raydiag.playbooks.masks import ASYNC_STEPS, MetricSteps
+from raydiag.playbooks.training import LOSS, SECONDS, TGS, Training
+from raydiag.tsdb.series import Floats
+from raydiag.tsdb.tfevents import Events
+
+SKIPPED = 10  # steps after the later job's first one: compilation, first use, data pipeline
+SKIPPED_OF_FEW = 5
+_FEW = 40  # steps in common
+LEAST = 10  # steady steps on each side, to say anything
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRun:
+    """Completed steps of a job's last run, each once, ascending; NaN where nothing tells."""
+
+    numbers: Floats = field(default_factory=lambda: np.empty(0))
+    ended_at: Floats = field(default_factory=lambda: np.empty(0))
+    values: Mapping[str, Floats] = field(default_factory=dict)  # by the name that the bridge gives
+    sources: Mapping[str, int] = field(default_factory=dict)  # what told of how many steps
+
+    def __len__(self) -> int:
+        return int(self.numbers.size)
+
+    @property
+    def first(self) -> Optional[int]:
+        return int(self.numbers[0]) if self.numbers.size else None
+
+    @property
+    def last(self) -> Optional[int]:
+        return int(self.numbers[-1]) if self.numbers.size else None
+
+    @property
+    def dated(self) -> MetricSteps:
+        """Those whose time is known, for everything that goes by time."""
+        known = np.isfinite(self.ended_at)
+        return MetricSteps(self.numbers[known], self.ended_at[known])
+
+    def of(self, metric: str, steps: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        """Numbers and values of the chosen steps that have the metric."""
+        values = self.values.get(metric, np.full(self.numbers.size, np.nan))
+        keep = steps & np.isfinite(values)
+        return self.numbers[keep], values[keep]
+
+
+def of_series(steps: MetricSteps, training: Training) -> TrainingRun:
+    """From the metrics: each scalar belongs to the step whose time is nearest."""
+    values = {}
+    if not len(steps):
+        return TrainingRun()
+    half = 0.5 * (steps.step_time_s or 1.0)
+    for metric, series in training.by_metric.items():
+        row = np.full(len(steps), np.nan)
+        after = np.searchsorted(steps.ended_at, series.times).clip(0, len(steps) - 1)
+        before = (after - 1).clip(0)
+        nearer = np.abs(steps.ended_at[before] - series.times) < np.abs(
+            steps.ended_at[after] - series.times
+        )
+        at = np.where(nearer, before, after)
+        fits = np.abs(steps.ended_at[at] - series.times) < half
+        row[at[fits]] = series.values[fits]
+        values[metric] = row
+    return TrainingRun(steps.numbers, steps.ended_at, values, {"metrics": len(steps)})
+
+
+def of_events(events: Events) -> TrainingRun:
+    """From the event file, which has every step that training wrote."""
+    numbers = events.steps
+    values = {}
+    for tag, one in events.scalars.items():
+        row = np.full(numbers.size, np.nan)
+        row[np.searchsorted(numbers, one.steps)] = one.values
+        values[metric_name(tag)] = row
+    return TrainingRun(numbers, events.times, values, {"event file": int(numbers.size)})
+
+
+def of_log(steps: Optional[LoggedSteps]) -> TrainingRun:
+    """From step lines; many print no time."""
+    if steps is None or not steps.runs:
+        return TrainingRun()
+    series, run = steps.series, steps.runs[-1]
+    keep = np.array([line >= run.first_line for line in series.line], dtype=np.bool_)
+    numbers, first = np.unique(np.array(series.step)[keep], return_index=True)
+    per_device = series.throughput_unit.endswith("/device")
+    columns = {SECONDS: series.seconds, LOSS: series.loss}
+    columns |= {TGS: series.tokens_per_s} if per_device else {}
+    values = {name: np.array(column)[keep][first] for name, column in columns.items()}
+    ended = np.array(series.time)[keep][first]
+    return TrainingRun(numbers, ended, values, {"log": int(numbers.size)})
+
+
+def merged(runs: Sequence[TrainingRun]) -> TrainingRun:
+    """The first that tells of a step, or of a scalar of it, counts."""
+    told = [one for one in runs if len(one)]
+    if not told:
+        return TrainingRun()
+    numbers = np.unique(np.concatenate([one.numbers for one in told]))
+    ended = np.full(numbers.size, np.nan)
+    values: dict[str, Floats] = {}
+    sources: dict[str, int] = {}
+    known = np.zeros(numbers.size, dtype=np.bool_)
+    for one in told:
+        at = np.searchsorted(numbers, one.numbers)
+        for name in one.sources:
+            sources[name] = int((~known[at]).sum())
+        known[at] = True
+        ended[at] = np.where(np.isnan(ended[at]), one.ended_at, ended[at])
+        for metric, row in one.values.items():
+            whole = values.setdefault(metric, np.full(numbers.size, np.nan))
+            whole[at] = np.where(np.isnan(whole[at]), row, whole[at])
+    return TrainingRun(
+        numbers, ended, values, {name: count for name, count in sources.items() if count}
+    )
+
+
+# ---- what two jobs share
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Steps that are compared; `reason` says why there are none."""
+
+    first: Optional[int] = None  # that both jobs have
+    last: Optional[int] = None
+    start: Optional[int] = None  # the first one that counts
+    saves: tuple[int, ...] = ()  # steps left out because one of the jobs saved then
+    reason: str = ""
+
+    def steady(self, run: TrainingRun) -> NDArray[np.bool_]:
+        """Which of a run's steps count."""
+        if self.start is None or self.last is None:
+            return np.zeros(len(run), dtype=np.bool_)
+        inside = (run.numbers >= self.start) & (run.numbers <= self.last)
+        return inside & ~np.isin(run.numbers, self.saves)
+
+
+def slowed_by_saves(saves: Iterable[int], is_async: Optional[bool]) -> set[int]:
+    """The steps that pay for a save: its own, and the next; two more where it goes on beside."""
+    after = 1 if is_async is False else ASYNC_STEPS
+    return {step + more for step in saves for more in range(after + 1)}
+
+
+def overlap(a: TrainingRun, b: TrainingRun, saves: Iterable[int]) -> Overlap:
+    """The steps of both, without the start of the later one and without saves of either."""
+    if a.first is None or b.first is None or a.last is None or b.last is None:
+        missing = "the first" if a.first is None else "the second"
+        return Overlap(reason=f"{missing} job has no completed step")
+    first, last = max(a.first, b.first), min(a.last, b.last)
+    if last < first:
+        return Overlap(
+            reason=f"no step in common: {a.first} to {a.last}, and {b.first} to {b.last}"
+        )
+    start = first + (SKIPPED if last - first >= _FEW else SKIPPED_OF_FEW)
+    left_out = tuple(sorted(step for step in set(saves) if start <= step <= last))
+    found = Overlap(first, last, start, left_out)
+    fewest = min(int(found.steady(a).sum()), int(found.steady(b).sum()))
+    if fewest < LEAST:
+        reason = f"only {fewest} steady steps in common, of {first} to {last}"
+        return Overlap(first, last, None, (), reason)
+    return found

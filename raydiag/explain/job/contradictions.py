@@ -1,0 +1,48 @@
+"""Where a node itself says another thing than its series do: told, and decided by nobody here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from raydiag.model import Finding, HostUnread, NodeReport, Snapshot, Status
+from raydiag.playbooks.observations import Observation
+
+_UNCORRECTED = ("gpu-memory-error", "gpu-ras-error", "xgmi-error")
+
+
+def contradictions(told: Iterable[Observation], snapshot: Snapshot) -> Iterator[HostUnread]:
+    """Of `told` by the series, what the same host's own files, read just now, do not show."""
+    reports: dict[str, list[NodeReport]] = {}
+    for report in snapshot.nodes:
+        reports.setdefault(report.node.host, []).append(report)
+    for one in told:
+        own = reports.get(one.finding.host or "", ())
+        if one.recovered or not own:
+            continue
+        if one.finding.failure_class in _UNCORRECTED and _counts_none(one.finding, own):
+            reason = (
+                f"the metrics count uncorrected errors of GPU {one.finding.gpu} and the node "
+                "itself none: its driver was loaded again, or one of them is wrong"
+            )
+            yield HostUnread(own[0].node.host, "ras", Status.ERROR, reason)
+        if one.finding.failure_class == "rdma-port-down" and _is_active(one.finding, own):
+            reason = f"the metrics call {one.finding.device} down and the node itself ACTIVE"
+            yield HostUnread(own[0].node.host, "rdma", Status.ERROR, reason)
+
+
+def _counts_none(finding: Finding, own: Sequence[NodeReport]) -> bool:
+    counts = [
+        record.ue for report in own for record in report.records("ras") if record.gpu == finding.gpu
+    ]
+    return bool(counts) and all(count == 0 for count in counts)
+
+
+def _is_active(finding: Finding, own: Sequence[NodeReport]) -> bool:
+    device, _, port = (finding.device or "").partition("/")
+    states = [
+        record.state
+        for report in own
+        for record in report.records("rdma")
+        if record.device == device and str(record.port) == (port or "1")
+    ]
+    return bool(states) and all(state == "ACTIVE" for state in states)

@@ -1,0 +1,192 @@
+"""A job's TensorBoard event files beside what the bridge has brought into its metrics.
+
+The bridge is a best effort; the event file has every step that training wrote. What the metrics
+lack of it is told, and taken from there.
+
+Source: <job directory>/tensorboard, or the directory that the configuration names, of which the
+container may know another path: /outputs there is where job directories lie here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+
+from raydiag.event_file import metric_name
+from raydiag.joblog.facts import JobFacts
+from raydiag.model import Evidence, Finding, HostUnread, Status, Window
+from raydiag.playbooks.masks import MetricSteps
+from raydiag.playbooks.query_results import Answers
+from raydiag.playbooks.training import LOSS, STEP, Training
+from raydiag.tsdb import tfevents
+from raydiag.tsdb.series import Floats, Query, QueryResult, Series
+from raydiag.tsdb.tfevents import Events
+
+_DIRECTORY = re.compile(r"Config param tensorboard_dir: (\S+)")
+_IN_CONTAINER = "/outputs/"
+_FLUSH_S = 300.0  # at the end: the file is flushed each two minutes, and the bridge comes later
+_SHOWN = 8
+_AGREE = 0.9  # share of the steps that both log and file have
+_LOSS_APART = 0.01  # logs print few decimals
+_ZONES_S = 14 * 3600.0
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """What the metrics lack of the steps that training wrote."""
+
+    files: tuple[str, ...] = ()
+    steps: int = 0  # in the event files
+    missing: tuple[tuple[int, int], ...] = ()  # ranges of steps that the metrics lack
+    missing_total: int = 0
+    cut: bool = False
+    first_time: Optional[float] = None  # of the first step that is missing
+    unread: tuple[HostUnread, ...] = ()
+
+    def findings(self, origin: str) -> Iterator[Finding]:
+        """One where steps were lost in the middle of the run."""
+        if not self.missing:
+            return
+        told = ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in self.missing[:_SHOWN])
+        more = ", ..." if len(self.missing) > _SHOWN else ""
+        text = f"{self.missing_total} of {self.steps} steps are missing in {origin}: {told}{more}"
+        source = self.files[0] if self.files else "event file"
+        yield Finding(
+            "tb-bridge-gap",
+            onset=self.first_time,
+            evidence=(Evidence(source, text, float(self.missing_total), self.first_time),),
+            explanation="The event file has these steps; they are taken from there.",
+        )
+
+
+def read(facts: JobFacts, window: Optional[Window], alive: Optional[bool]) -> Events:
+    """The scalars of this job's own event files; without any, nothing.
+
+    `window` is that of its metrics, None without.
+    """
+    header = facts.header
+    host = header.nodelist[0] if header.nodelist else None
+    places = list(_places(facts))
+    if window is not None:
+        files = tfevents.find(places, host, window.start)
+    else:
+        # A log may print local time; of the jobs that shared the directory, the newest counts.
+        since = None if facts.first_time is None else facts.first_time - _ZONES_S
+        files = tfevents.find(places, host, since)[-1:]
+    ended = facts.summary.time if facts.summary is not None else None
+    if ended is None and window is not None and alive is not True:
+        ended = window.end
+    return tfevents.read([one for one in files if ended is None or one.created <= ended])
+
+
+def alone(events: Events, logged: Mapping[int, float]) -> MetricSteps:
+    """Steps and their times where there are no metrics; none that the log, step: loss, refutes.
+
+    Only the last run counts: what it trained again after a restart, it wrote again.
+    """
+    steps, times = events.steps, events.times
+    loss = next((one for tag, one in events.scalars.items() if metric_name(tag) == LOSS), None)
+    if logged and loss is not None:
+        both = [
+            abs(float(value) - logged[int(step)]) <= _LOSS_APART * max(1.0, abs(float(value)))
+            for step, value in zip(loss.steps, loss.values, strict=True)
+            if int(step) in logged
+        ]
+        if not both or sum(both) < _AGREE * len(both):
+            return MetricSteps()
+    if not steps.size:
+        return MetricSteps()
+    back = np.flatnonzero(np.diff(times) <= 0)
+    first = int(back[-1]) + 1 if back.size else 0
+    return MetricSteps(steps[first:], times[first:])
+
+
+def _places(facts: JobFacts) -> Iterator[Path]:
+    job_dir = facts.resolved.job_dir
+    if job_dir is not None:
+        yield Path(job_dir) / "tensorboard"
+    named = [found[1] for found in map(_DIRECTORY.search, facts.head) if found]
+    settings = {**facts.header.config, **facts.header.passthrough}
+    named += [settings[key] for key in ("tensorboard_dir",) if key in settings]
+    for path in named:
+        if path.startswith(_IN_CONTAINER) and job_dir is not None:
+            outputs = os.path.dirname(os.path.abspath(job_dir))
+            yield Path(outputs) / path.removeprefix(_IN_CONTAINER)
+        elif os.path.isabs(path):
+            yield Path(path)
+
+
+def compared(
+    events: Events, told: Floats, last_at: Optional[float], has_metrics: bool = True
+) -> Bridge:
+    """Steps of the event files that `told`, ascending, the metrics' own up to `last_at`, lacks."""
+    steps = events.steps
+    unread = tuple(HostUnread("", one.source, one.status, one.reason) for one in events.unread)
+    if not has_metrics or not steps.size:
+        return Bridge(events.files, int(steps.size), cut=events.cut, unread=unread)
+    lacks = steps[~np.isin(steps, told)]
+    inside = lacks[lacks < told[-1]] if told.size else lacks
+    late = events.times[-1] - last_at if last_at is not None else 0.0
+    if late > _FLUSH_S:
+        inside = lacks
+    ranges = _ranges([int(one) for one in inside], [int(one) for one in steps])
+    times = events.times[np.isin(steps, inside)]
+    return Bridge(
+        events.files,
+        int(steps.size),
+        tuple(ranges),
+        int(inside.size),
+        events.cut,
+        float(times[0]) if times.size else None,
+        unread,
+    )
+
+
+def filled(answers: Answers, events: Events, missing: Bridge) -> Answers:
+    """The training series with the steps that only the event files have."""
+    training = Training.of(answers)
+    host = training.host or ""
+    known = np.unique(training.steps)
+    rows = {
+        metric_name(tag): (one.steps, one.times, one.values) for tag, one in events.scalars.items()
+    }
+    rows[STEP] = (events.steps, events.times, events.steps)
+    found = dict(training.by_metric)
+    for metric, (steps, times, values) in rows.items():
+        lacks = ~np.isin(steps, known)
+        own = found.get(metric) or Series({}, np.empty(0), np.empty(0))
+        nans = np.full(own.nan_times.size, np.nan)
+        found[metric] = Series.of(
+            {"__name__": metric, "host": host},
+            np.concatenate([own.times, own.nan_times, times[lacks]]),
+            np.concatenate([own.values, nans, values[lacks]]),
+        )
+    asked = answers.answer("training")
+    query = asked.query if asked is not None else None
+    source = f"event file {missing.files[-1]}"
+    query = Query.at(
+        "training",
+        source if query is None or not known.size else f"{query.promql} and {source}",
+        query.window.end if query is not None else float(events.times[-1]),
+    )
+    return answers.also([QueryResult(query, Status.OK, series=tuple(found.values()))])
+
+
+def _ranges(missing: list[int], every: list[int]) -> list[tuple[int, int]]:
+    """Runs of steps that follow each other in the event file, where each tenth may be written."""
+    if not missing:
+        return []
+    place = {step: index for index, step in enumerate(every)}
+    found, first = [], missing[0]
+    for low, high in pairwise(missing):
+        if place[high] != place[low] + 1:
+            found.append((first, low))
+            first = high
+    return [*found, (first, missing[-1])]

@@ -1,0 +1,159 @@
+"""The nodes of a live cluster beside a job's log and metrics: what they show, and who answered.
+
+A probe sees a node as it is now; most of what it finds has no date. Such a fact may well be older
+than what it could explain, so a chain that rests on it is possible and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Optional
+
+from raydiag.model import (
+    Blind,
+    Coverage,
+    Diagnosis,
+    Finding,
+    HostUnread,
+    NodeReport,
+    Snapshot,
+    Status,
+)
+from raydiag.playbooks.observations import Observation
+from raydiag.rules.kernel import ALL_OLD
+from raydiag.rules.nodes import departed
+from raydiag.tsdb.discovery_types import short_name
+
+PLAYBOOK = "nodes"
+_NAMED = 8
+_SLACK_S = 300.0  # between what Ray calls the end and what the job died of
+_LONG_S = 3600.0
+
+
+@dataclass(frozen=True)
+class LiveNodes:
+    """A live cluster, after its nodes were probed."""
+
+    snapshot: Snapshot
+    cluster: Mapping[str, Any] = field(default_factory=dict)  # address, session_name, ray_version
+    job: str = ""  # Ray's id of the job that is meant; "" where none is
+    idle: bool = False  # Ray knows of no job that runs
+    ended: Optional[float] = None  # when the job ended, where it does not run now
+    others: int = 0  # jobs that run in this cluster besides
+    notes: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()  # Ray's ids of all of the cluster's
+    unplaced: bool = False  # which nodes are the job's, among those of others, nothing tells
+
+    @property
+    def present(self) -> list[NodeReport]:
+        """Nodes that belong to the cluster; those that left it are history."""
+        gone = departed(self.snapshot)
+        return [one for one in self.snapshot.nodes if one.node.node_id not in gone]
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.node.host for one in self.present))
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Host name by IP address: series may know either."""
+        return {one.node.address: one.node.host for one in self.present if one.node.address}
+
+
+def of_job(nodes: LiveNodes, nodelist: Sequence[str], start: Optional[float]) -> LiveNodes:
+    """Without what the job has nothing to do with: a cluster may be larger than one job."""
+    snapshot = nodes.snapshot
+    if snapshot.job_start is None and start is not None:
+        snapshot = replace(snapshot, job_start=start)
+    own = [one for one in snapshot.nodes if _is_of(one, nodelist)]
+    if not own or len(own) == len(snapshot.nodes):
+        return _unplaced(replace(nodes, snapshot=snapshot), nodelist)
+    left = len(snapshot.nodes) - len(own)
+    note = f"{left} of the cluster's nodes left out: not on the job's list"
+    return replace(nodes, snapshot=replace(snapshot, nodes=own), notes=(*nodes.notes, note))
+
+
+def _unplaced(nodes: LiveNodes, nodelist: Sequence[str]) -> LiveNodes:
+    """Where several jobs share a cluster, and nothing says which nodes are this one's."""
+    if nodelist or not nodes.others or not nodes.job:
+        return nodes
+    note = (
+        "other jobs run in this cluster, and the log does not say which nodes are this one's: what "
+        "a node shows may be of no concern to it"
+    )
+    return replace(nodes, notes=(*nodes.notes, note), unplaced=True)
+
+
+def absent(nodes: LiveNodes, nodelist: Sequence[str]) -> list[Blind]:
+    """Hosts of the job that the cluster does not have: nobody has looked at them."""
+    there = {name for one in nodes.present for name in (one.node.host, one.node.address)}
+    names = dict.fromkeys(map(short_name, nodelist))
+    return [
+        Blind(name, "on the job's list and not in the cluster")
+        for name in names
+        if name not in there
+    ]
+
+
+def is_late(finding: Finding, nodes: LiveNodes) -> bool:
+    """Whether it is of a time after the job, which it cannot have harmed.
+
+    What has no date is of now: long after the end, or once others run, it tells nothing of the job.
+    """
+    if nodes.ended is None:
+        return False
+    if finding.onset is not None:
+        return finding.onset > nodes.ended + _SLACK_S
+    return nodes.others > 0 or nodes.snapshot.time > nodes.ended + _LONG_S
+
+
+def foreign(nodes: LiveNodes, nodelist: Sequence[str]) -> str:
+    """Why the cluster cannot be the job's; "" where nothing contradicts."""
+    seen = nodes.snapshot.nodes
+    if not nodelist or not seen or any(_is_of(one, nodelist) for one in seen):
+        return ""
+    listed = ", ".join(sorted(map(short_name, nodelist))[:_NAMED])
+    return f"none of its nodes is on the job's list ({listed}), so what they show is not used"
+
+
+def _is_of(report: NodeReport, nodelist: Sequence[str]) -> bool:
+    names = {short_name(one) for one in nodelist}
+    return bool({report.node.host, report.node.address} & names)
+
+
+def observed(found: Diagnosis) -> Iterator[Observation]:
+    """What the rules found on the nodes."""
+    for one in found.findings:
+        old = ALL_OLD in one.explanation
+        yield Observation(one, PLAYBOOK, one.failure_class, before_job=old)
+
+
+def coverage(
+    probed: Coverage,
+    series: Optional[Coverage],
+    others: Coverage,
+    hosts: Sequence[str],
+    missing: Iterable[Blind] = (),
+) -> Coverage:
+    """Of nodes and all other sources together. Blind is a node that did not answer itself.
+
+    One that answered and has no series is seen in part, which is told as unread. One that the
+    job has and the cluster does not know is blind. `others` has what else could not be read.
+    """
+    blind, unread = list(probed.blind), list(probed.unread)
+    blind += [one for one in missing if one.host not in {two.host for two in blind}]
+    for one in series.blind if series is not None else ():
+        if one.host not in hosts:
+            if one.host == "" or one.host not in {two.host for two in blind}:
+                blind.append(one)
+        elif one.host not in {two.host for two in probed.blind}:
+            unread.append(HostUnread(one.host, "metrics", Status.NO_DATA, one.reason))
+    strangers = len(blind) - len(probed.blind)
+    return Coverage(
+        probed.asked + strangers,
+        probed.answered,
+        tuple(blind),
+        tuple(dict.fromkeys([*unread, *others.unread])),
+        others.window or probed.window,
+    )

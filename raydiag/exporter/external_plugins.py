@@ -1,0 +1,382 @@
+"""Plugins that are not ours: which there are, which version of each runs, what each answer means.
+
+The collector's side, which touches no file but `/proc/<pid>/stat` and starts nothing: it says what
+to ask a guarded reader (`Ask`), and takes the answers of `foreign_run`. In each cycle the
+directories are looked at first. A file whose content has changed is tried: syntax, then one run
+whose output parses. Until it passes the last version that did goes on, from a copy in memory, and
+`plugin_outdated` is 1.
+
+A plugin of the shell protocol may say that nothing is new, and its last values stand in again. That
+has a limit: values without a time of their own are repeated for five minutes, those with one for an
+hour, and meanwhile the time of the last success stays that of the measurement.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Optional
+
+from raydiag.exporter import external_run, program
+from raydiag.exporter.metrics import OWN_PREFIX, Metric, Sample
+from raydiag.exporter.plugin_files import PYTHON
+from raydiag.model import Status
+from raydiag.probes import FILES
+
+REPLAY_S, DATED_REPLAY_S = 300.0, 3600.0
+_LOOK_S = 5.0  # for one directory
+_SLACK_S = 2.0  # after its own limit a program is ended, which may take a second
+_MOST_PAUSE_CYCLES = 32  # between two trials of the same broken version
+_NO_STATE = "__NONE__"
+
+
+class Ask(NamedTuple):
+    """What to ask a guarded reader of kind `reader`; it holds the lock of `source` meanwhile."""
+
+    plugin: str  # its name; of a look at a directory ""
+    source: str  # path
+    reader: str
+    timeout_s: float
+    request: dict[str, Any]  # for `foreign_run.answer`
+
+
+class PluginOutcome(NamedTuple):
+    """What an answer means."""
+
+    status: Status
+    reason: str = ""  # unless status is ok; of a trial that failed also then, for the log
+    samples: Optional[list[Sample]] = None  # replace those on the page; None: leave them to age
+    declared: Mapping[str, Metric] = {}
+    measured_at: Optional[float] = None  # Unix s; None: nothing was measured in this run
+    refused: Sequence[str] = ()  # samples that broke with what their metric was, and why
+    is_new: bool = False  # first answer of a new version: its metrics may have changed
+    left: Sequence[int] = ()  # pids of its children that hang in the kernel, and hold its lock
+    then: Optional[Ask] = None  # to be asked in this cycle still: the version that ran before
+
+
+@dataclass
+class _Version:
+    digest: str
+    entry: Mapping[str, Any]  # of plugin_files.scan
+    metrics: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    is_proved: bool = False  # it has given samples
+    is_not_here: bool = False  # it has asked not to be run any more
+
+
+def request(
+    path: str, entry: Mapping[str, Any], host: str, root: str, check: bool, in_place: bool = True
+) -> dict[str, Any]:
+    """To run the version that `entry` (of plugin_files) tells of, for `foreign_run.answer`.
+
+    `check` its syntax first; not `in_place`: from the copy of its content.
+    """
+    may_copy = entry["kind"] == PYTHON or not in_place
+    return {
+        **entry,
+        "path": path,
+        "host": host,
+        "root": root,
+        "check": check,
+        "state": None,
+        "in_place": in_place,
+        "content": entry["content"] if may_copy else None,
+        "left_alone": [],
+    }
+
+
+class _Plugin:
+    """One file, its versions, and what it said last."""
+
+    def __init__(self, name: str, path: str) -> None:
+        self.name = name
+        self.path = path
+        self.signature: list[int] = []
+        self.current: Optional[_Version] = None
+        self.offered: Optional[_Version] = None  # to be tried
+        self.was_asked = False  # it has run, or was tried
+        self.left: dict[int, str] = {}  # children that hang in the kernel: pid -> start
+        self.left_since = 0.0  # Unix s
+        self.is_unsettled = False  # its file is being written
+        self.problem = ""  # why what is there now cannot be taken; "" while it can
+        self.pause: float = 0  # cycles until the next trial
+        self.pauses = 0  # how many the last pause had
+        self.reload_errors = 0
+        self.state: Optional[str] = None
+        self.kept: list[Sample] = []  # what a run that finds nothing new repeats
+        self.declared: Mapping[str, Metric] = {}
+        self.measured_at: Optional[float] = None
+        self.repeats = False
+
+    @property
+    def is_outdated(self) -> bool:
+        return bool(self.problem) and self.current is not None
+
+    def refuse(self, reason: str, for_good: bool = False) -> None:
+        """The offered version is broken; it is tried again after a pause, or not at all."""
+        self.reload_errors += 1
+        self.problem = reason
+        if for_good:
+            self.pause = math.inf
+            return
+        self.pauses = min(_MOST_PAUSE_CYCLES, 2 * self.pauses or 1)
+        self.pause = self.pauses
+
+
+class Foreign:
+    """All plugins of some directories."""
+
+    def __init__(
+        self,
+        directories: Sequence[str],
+        host: str,
+        taken: Collection[str] = (),
+        root: str = "/",
+    ) -> None:
+        """`taken` are names of plugins of ours; `root` is what Python plugins see as the node."""
+        self.directories = [os.path.abspath(one) for one in directories]
+        self.host = host
+        self.root = root
+        self.taken = frozenset(taken)
+        self.passed_over: dict[str, str] = {}  # path -> why it is no plugin
+        self.blind: dict[str, str] = {}  # directory -> why it could not be looked at
+        self._plugins: dict[str, _Plugin] = {}
+        self._seen: dict[str, bool] = {}  # directory -> it has been looked at before
+        self._left_alone: dict[str, list[str]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Of all plugins, also those that do not run."""
+        return sorted(self._plugins)
+
+    # ---- which there are
+
+    def looks(self) -> Iterator[Ask]:
+        """A look at each directory: the first thing in a cycle."""
+        for directory in self.directories:
+            known = {
+                os.path.basename(one.path): one.signature
+                for one in self._plugins.values()
+                if os.path.dirname(one.path) == directory
+            }
+            settle = self._seen.get(directory, False)
+            looking = {"scan": directory, "known": known, "settle": settle}
+            yield Ask("", directory, FILES, _LOOK_S, looking)
+
+    def looked(self, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str = "") -> list[str]:
+        """Take the answer to a look; None: none came, and why. Returns plugins that are gone."""
+        if answer is None or "files" not in answer:
+            self.blind[ask.source] = reason if answer is None else answer["failed"][1]
+            return []  # what ran goes on, from its copies
+        self.blind.pop(ask.source, None)
+        self._seen[ask.source] = True
+        self.passed_over = {
+            path: why
+            for path, why in self.passed_over.items()
+            if os.path.dirname(path) != ask.source and path != ask.source
+        }
+        for name, why in answer["passed_over"].items():
+            self.passed_over[os.path.join(ask.source, name)] = why
+        there = set()
+        for name, entry in answer["files"].items():
+            there.add(self._offer(os.path.join(ask.source, name), entry))
+        gone = [
+            one.name
+            for one in self._plugins.values()
+            if os.path.dirname(one.path) == ask.source and one.name not in there
+        ]
+        for name in gone:
+            del self._plugins[name]
+        return gone
+
+    def _offer(self, path: str, entry: Mapping[str, Any]) -> str:
+        """Take note of one file; the name of its plugin."""
+        name = os.path.splitext(os.path.basename(path))[0]
+        plugin = self._plugins.get(name)
+        if name in self.taken or (plugin is not None and plugin.path != path):
+            whose = "raydiag's own" if plugin is None else plugin.path
+            self.passed_over[path] = f"there is a plugin {name} already: {whose}"
+            return name if plugin is not None else ""
+        if plugin is None:
+            plugin = self._plugins[name] = _Plugin(name, path)
+        plugin.is_unsettled = bool(entry.get("unsettled"))
+        if "problem" in entry:
+            reason = entry["problem"][1]
+            if plugin.problem != reason:
+                plugin.refuse(reason)
+            plugin.offered, plugin.signature = None, list(entry["signature"])
+        elif "digest" in entry:
+            plugin.signature = list(entry["signature"])
+            self._new_content(plugin, _Version(entry["digest"], entry))
+        return name
+
+    def _new_content(self, plugin: _Plugin, version: _Version) -> None:
+        current = plugin.current
+        if current is not None and current.digest == version.digest:
+            current.entry = version.entry  # touched, or back again
+            plugin.offered, plugin.problem = None, ""
+        elif plugin.offered is None or plugin.offered.digest != version.digest:
+            plugin.offered, plugin.problem = version, ""
+            plugin.pause = plugin.pauses = 0
+        else:
+            plugin.offered.entry = version.entry
+
+    # ---- what runs
+
+    def asks(self) -> Iterator[Ask]:
+        """One run of each plugin: the new version where there is one to try, else the last good.
+
+        None of a plugin whose children hang in the kernel: it would leave one more.
+        """
+        for plugin in self._plugins.values():
+            plugin.left = {pid: at for pid, at in plugin.left.items() if program.hangs(pid, at)}
+            if plugin.left:
+                continue
+            if plugin.offered is not None and plugin.pause == 0:
+                plugin.was_asked = True
+                yield self._ask(plugin, plugin.offered, check=True)
+                continue
+            plugin.pause = max(0, plugin.pause - 1)
+            if plugin.current is not None and not plugin.current.is_not_here:
+                yield self._ask(plugin, plugin.current, check=False)
+
+    def _ask(self, plugin: _Plugin, version: _Version, check: bool) -> Ask:
+        entry = version.entry
+        is_blind = os.path.dirname(plugin.path) in self.blind
+        in_place = not is_blind and not plugin.is_unsettled
+        in_place = in_place and plugin.signature == list(entry["signature"])
+        asked = request(plugin.path, entry, self.host, self.root, check, in_place)
+        asked.update(state=plugin.state, left_alone=self._left_alone.get(plugin.name, []))
+        slack_s = 0.0 if entry["kind"] == PYTHON else _SLACK_S
+        limit_s = entry["timeout_s"] + slack_s
+        return Ask(plugin.name, plugin.path, entry["reader"], limit_s, asked)
+
+    def took(
+        self, ask: Ask, answer: Optional[Mapping[str, Any]], now_s: float, reason: str = ""
+    ) -> PluginOutcome:
+        """Take the answer to a run; None: none came, and why. `now_s` is Unix time."""
+        plugin = self._plugins.get(ask.plugin)
+        if answer is None:
+            answer = {"samples": [], "failed": [Status.TIMEOUT.value, reason]}
+        if plugin is None or answer.get("changed"):
+            return PluginOutcome(Status.OK)  # nothing of it counts
+        self._left_alone[plugin.name] = list(answer.get("left_alone", ()))
+        left = tuple(answer.get("left", ()))
+        plugin.left, plugin.left_since = {pid: program.started(pid) for pid in left}, now_s
+        version, is_new = plugin.current, False
+        if plugin.offered is not None and plugin.offered.digest == ask.request["digest"]:
+            if answer["failed"] is not None and not self._is_better_than_none(plugin, answer):
+                return self._refused(plugin, answer)._replace(left=left)
+            version, is_new = plugin.offered, True
+            plugin.current, plugin.offered, plugin.problem = version, None, ""
+        if version is None or version.digest != ask.request["digest"]:
+            return PluginOutcome(Status.OK)
+        return self._meaning(plugin, version, answer, now_s)._replace(is_new=is_new, left=left)
+
+    def _is_better_than_none(self, plugin: _Plugin, answer: Mapping[str, Any]) -> bool:
+        """Nothing that has ever worked is lost to a version that fails, but can be read."""
+        proved = plugin.current is not None and plugin.current.is_proved
+        return not proved and not answer.get("syntax")
+
+    def _refused(self, plugin: _Plugin, answer: Mapping[str, Any]) -> PluginOutcome:
+        plugin.refuse(answer["failed"][1], for_good=bool(answer.get("syntax")))
+        reason = f"the new version is broken: {plugin.problem}"
+        if plugin.current is None or plugin.current.is_not_here:
+            return PluginOutcome(external_run.status_of(answer), reason)
+        # Whether the plugin goes well is for the version to say that has yet to run.
+        return PluginOutcome(Status.OK, reason, then=self._ask(plugin, plugin.current, check=False))
+
+    def _meaning(
+        self, plugin: _Plugin, version: _Version, answer: Mapping[str, Any], now_s: float
+    ) -> PluginOutcome:
+        """Of an answer of the version that runs."""
+        plugin.repeats = False
+        if answer["failed"] is not None:
+            return PluginOutcome(external_run.status_of(answer), answer["failed"][1])
+        if answer.get("not_here"):
+            version.is_not_here = True
+            plugin.kept = []
+            return PluginOutcome(Status.OK, samples=[])
+        state = answer.get("state")
+        if state is not None and state.startswith(_NO_STATE):
+            plugin.state, plugin.kept = None, []
+        elif state is not None:
+            plugin.state = state
+            if not answer["samples"]:
+                return self._repeated(plugin, now_s)
+        samples = [Sample(*one) for one in answer["samples"]]
+        declared = external_run.metrics(answer.get("declared", {}), answer["samples"])
+        samples, refused = _consistent(samples, declared, version)
+        version.is_proved = True
+        plugin.measured_at, plugin.declared = now_s, declared
+        if state is None or not state.startswith(_NO_STATE):
+            plugin.kept = samples
+        return PluginOutcome(Status.OK, "", samples, declared, now_s, refused)
+
+    def _repeated(self, plugin: _Plugin, now_s: float) -> PluginOutcome:
+        """Nothing is new: what was measured before, as long as it may stand in."""
+        plugin.repeats = True
+        if plugin.measured_at is None:
+            return PluginOutcome(
+                Status.NO_DATA, "printed a state, and has printed no sample before"
+            )
+        age_s = now_s - plugin.measured_at
+        kept = [
+            sample
+            for sample in plugin.kept
+            if age_s <= (REPLAY_S if sample.timestamp_ms is None else DATED_REPLAY_S)
+        ]
+        if plugin.kept and not kept:
+            reason = f"has repeated for {age_s:.0f} s what it measured once"
+            return PluginOutcome(Status.ERROR, reason, [])
+        return PluginOutcome(Status.OK, "", kept, plugin.declared)
+
+    # ---- what there is to say about them
+
+    def samples(self, now_s: float) -> Iterator[Sample]:
+        """Of the plugins themselves; `now_s` is Unix time."""
+        for name, plugin in sorted(self._plugins.items()):
+            runs = plugin.current
+            facts: dict[str, float] = {
+                "plugin_outdated": int(plugin.is_outdated),
+                "plugin_reload_errors_total": plugin.reload_errors,
+                "plugin_disabled": int(runs is not None and runs.is_not_here),
+            }
+            if plugin.problem and not plugin.was_asked:
+                facts["plugin_up"] = 0  # of those that ran, the collector says so
+            if plugin.repeats and plugin.measured_at is not None:
+                facts["plugin_replay_age_seconds"] = max(0.0, now_s - plugin.measured_at)
+            for fact, value in facts.items():
+                yield Sample(OWN_PREFIX + fact, {"plugin": name}, value)
+            if plugin.left:
+                labels = {"plugin": name, "source": plugin.path}
+                age_s = max(0.0, now_s - plugin.left_since)
+                yield Sample(f"{OWN_PREFIX}stuck_source_seconds", labels, age_s)
+
+    def problems(self) -> dict[str, str]:
+        """Path -> why its content does not run, or is no plugin; for people."""
+        broken = {one.path: one.problem for one in self._plugins.values() if one.problem}
+        return {**self.passed_over, **self.blind, **broken}
+
+
+def _consistent(
+    samples: list[Sample], declared: Mapping[str, Metric], version: _Version
+) -> tuple[list[Sample], list[str]]:
+    """Samples whose metric has the type and labels that it had before; why others have not."""
+    good, refused = [], []
+    for sample in samples:
+        metric = declared.get(sample.name)
+        kind = metric.type if metric else ""
+        now = (kind, tuple(sorted(sample.labels)))
+        before = version.metrics.setdefault(sample.name, now)
+        if before == now:
+            good.append(sample)
+        else:
+            refused.append(f"{sample.name} was {_told(before)} and is now {_told(now)}")
+    return good, refused
+
+
+def _told(metric: tuple[str, tuple[str, ...]]) -> str:
+    kind, labels = metric
+    return f"{kind or 'a metric'} with labels {', '.join(labels) or 'none'}"

@@ -1,0 +1,253 @@
+"""In a guarded reader: run one plugin that is not ours, and hand back what it gave.
+
+A program runs from its place, so that it finds what lies beside it; where its file is not (or no
+more) the version that was asked for, from the copy in the request. A Python file is always run
+from the copy, compiled once per reader.
+
+The shell exporter's protocol: `bash <plugin> <short host>`, with the last line `# STATE <value>` of
+the run before in `_PLUGIN_STATE`. STATE alone means that nothing is new, `# STATE __NONE__` that
+what was kept is void, exit status 99 that the plugin has nothing to do on this node. The exporter
+handles any other program the same way, with the host in `RAYDIAG_HOST` as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from types import CodeType
+from typing import Any, Optional
+
+from raydiag import exposition
+from raydiag.errors import NoData, ParseError, ReadError
+from raydiag.exporter import plugin_files, program, reading
+from raydiag.exporter.metrics import Metric, Sample, metric_of
+from raydiag.exporter.plugins import Plugin
+from raydiag.model import Status
+
+OUTPUT_BYTES = 1 << 20
+NOT_HERE = 99  # exit status: do not run me any more
+_SYNTAX_S = 5.0
+
+_collectors: dict[str, tuple[str, Any]] = {}  # path -> digest, function; of this reader
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Serve a request of `foreign`: plain JSON values.
+
+    "scan": as `plugin_files.scan`, "look_at": as `plugin_files.entry`, "syntax_of": `bash -n`.
+    Otherwise as `reading.run`, and besides: "declared" (name of a sample -> [metric, type, help]),
+    "state" (str; None: none was printed), "not_here", "changed" (the file was written meanwhile:
+    nothing of it counts), "syntax" (it is wrong, so it was not run), "left" (pids of children that
+    hang in the kernel), "timed_out".
+    """
+    try:
+        if "scan" in request:
+            return plugin_files.scan(request["scan"], request["known"], request["settle"])
+        if "look_at" in request:
+            return plugin_files.entry(request["look_at"])
+        if "syntax_of" in request:
+            check_syntax(request["syntax_of"])
+            return {"samples": [], "failed": None}
+        if request["kind"] == plugin_files.PYTHON:
+            return _collect(request)
+        return _run(request)
+    except program.StillThere as error:
+        return _failed(error, timed_out=True, left=list(error.pids))
+    except program.TooLong as error:
+        return _failed(error, timed_out=True)
+    except ReadError as error:
+        return _failed(error)
+    except (Exception, SystemExit) as error:
+        # A plugin that breaks costs its own series, and no reader.
+        return _failed(ReadError(f"{type(error).__name__}: {error}"))
+
+
+def _failed(error: ReadError, **more: Any) -> dict[str, Any]:
+    return {"samples": [], "failed": [error.status.value, str(error)], **more}
+
+
+def _collect(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a Python plugin: the answer of `reading.run`."""
+    path, digest = request["path"], request["digest"]
+    known, function = _collectors.get(path, ("", None))
+    if known != digest:
+        function = _compiled(base64.b64decode(request["content"]), path, digest)
+        _collectors[path] = (digest, function)
+    name = os.path.basename(path)[: -len(".py")]
+    plugin = Plugin(name, function, request["timeout_s"], request["reader"], False, None, False)
+    files = reading.NodeFiles(request["root"], request["left_alone"])
+    try:
+        given = reading.run(plugin, None, files, {})
+    finally:
+        files.close()
+    if given["failed"] is not None:
+        return given
+    given["samples"] = [_checked(sample, request["host"]) for sample in given["samples"]]
+    given["declared"] = _declared_in(function, {name for name, *_ in given["samples"]})
+    given["state"] = None
+    return given
+
+
+def _declared_in(function: Any, names: set[str]) -> dict[str, list[str]]:
+    """From `METRICS = (Metric(...), ...)` in the plugin's file; what is nowhere said is untyped."""
+    said = {one.name: one for one in function.__globals__.get("METRICS", ())}
+    declared = {name: _told(said[name]) for name in names & said.keys()}
+    for name in names - said.keys():
+        known = metric_of(name)
+        declared[name] = _told(known) if known else [name, "untyped", ""]
+    return declared
+
+
+def _told(metric: Metric) -> list[str]:
+    """Raises ParseError for what would make the whole page one that nobody can read."""
+    if metric.type not in exposition.TYPES:
+        raise ParseError(f"METRICS: {metric.name}: no type of metric {metric.type!r}")
+    try:
+        metric.help.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ParseError(f"METRICS: {metric.name}: no text for HELP {metric.help!r:.80}") from None
+    return [metric.name, metric.type, metric.help]
+
+
+def _compiled(content: bytes, path: str, digest: str) -> Any:
+    """The function `collect` of that content. Raises ReadError for whatever goes wrong in it."""
+    # Plugins register by the last word of their module's name: no plugin of ours has this one.
+    space: dict[str, Any] = {"__name__": f"raydiag_foreign.{digest}", "__file__": path}
+    try:
+        code: CodeType = compile(content, path, "exec")
+        exec(code, space)
+        return space["collect"]
+    except (Exception, SystemExit) as error:
+        raise ReadError(f"{path}: cannot be loaded: {type(error).__name__}: {error}") from None
+
+
+def _checked(sample: Sample, host: str) -> list[Any]:
+    """As a list that JSON holds. Raises ParseError for a sample that is none."""
+    name, labels, value, timestamp_ms = sample
+    text = repr(float(value)) if isinstance(value, (int, float)) else repr(value)
+    written = "".join(f'{key}="{exposition.escaped(str(word))}",' for key, word in labels.items())
+    time = "" if timestamp_ms is None else f" {timestamp_ms}"
+    printed = exposition.parse(f"{name}{{{written}}} {text}{time}\n".encode())
+    (line,) = printed.lines
+    number = int(value) if isinstance(value, int) else line.value  # True is 1
+    return [line.name, _without_host(line, host), number, line.time_ms]
+
+
+def _run(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a program and take what it printed at its word, or not at all."""
+    path, copy = request["path"], None
+    in_place = request["in_place"] and _is_version(path, request["signature"])
+    if not in_place:
+        if request["in_place"]:
+            return {"samples": [], "failed": None, "changed": True}
+        if request["content"] is None:
+            raise NoData(f"{path}: changed, and too large for a copy of what ran before")
+        copy = _copy(base64.b64decode(request["content"]))
+    try:
+        if request["check"] and request["is_script"]:
+            try:
+                check_syntax(path if copy is None else f"/proc/self/fd/{copy}", copy)
+            except ParseError as error:
+                return _failed(error, syntax=True)
+        ended = program.run(
+            _arguments(request, copy),
+            request["timeout_s"],
+            OUTPUT_BYTES,
+            {"_PLUGIN_STATE": request["state"] or "", "RAYDIAG_HOST": request["host"]},
+            () if copy is None else (copy,),
+        )
+    finally:
+        if copy is not None:
+            os.close(copy)
+    if in_place and not _is_version(path, request["signature"]):
+        return {"samples": [], "failed": None, "changed": True}
+    if ended.status == NOT_HERE:
+        return {"samples": [], "failed": None, "not_here": True, "left": list(ended.left)}
+    return {**_understood(ended, request), "left": list(ended.left)}
+
+
+def _arguments(request: Mapping[str, Any], copy: Optional[int]) -> list[str]:
+    path, is_shell = request["path"], request["kind"] == plugin_files.SHELL
+    if copy is None:
+        return ["bash", path, request["host"]] if is_shell else [path]
+    place = f"/proc/self/fd/{copy}"
+    # $0 stays the plugin's path: it may look for files beside it.
+    return ["bash", "-c", f". {place}", path, request["host"]] if is_shell else [place]
+
+
+def check_syntax(place: str, copy: Optional[int] = None) -> None:
+    """`bash -n`. Raises ParseError with bash's first words, ReadError when it cannot be run."""
+    keep = () if copy is None else (copy,)
+    ended = program.run(["bash", "-n", place], _SYNTAX_S, OUTPUT_BYTES, {}, keep)
+    if ended.status:
+        said = ended.stderr.decode("utf-8", "replace").strip().split("\n")[0]
+        said = said.replace(f"{place}: ", "")
+        raise ParseError(f"bash -n: {said[:300] or f'exit status {ended.status}'}")
+
+
+def _is_version(path: str, signature: Sequence[int]) -> bool:
+    try:
+        return plugin_files.signature(os.stat(path)) == list(signature)
+    except OSError:
+        return False
+
+
+def _copy(content: bytes) -> int:
+    """A file without a name that has this content, and lives as long as its descriptor."""
+    fd = os.memfd_create("plugin", os.MFD_CLOEXEC)
+    left = memoryview(content)
+    while left:
+        left = left[os.write(fd, left) :]
+    return fd
+
+
+def _understood(ended: program.Ended, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises ReadError for a failure, ParseError for output that is not what it should be."""
+    if ended.status:
+        said = ended.stderr.decode("utf-8", "replace").strip().split("\n")[0]
+        raise ReadError(f"exit status {ended.status}: {said[:300]}".rstrip(": "))
+    if not ended.stdout.strip():
+        raise ReadError("printed nothing")
+    printed = exposition.parse(ended.stdout, may_lack_end=request["kind"] == plugin_files.SHELL)
+    if not printed.lines and printed.state is None:
+        raise ReadError("printed no sample")
+    return {
+        "samples": [
+            [line.name, _without_host(line, request["host"]), line.value, line.time_ms]
+            for line in printed.lines
+        ],
+        "declared": {line.name: _declared(printed, line.name) for line in printed.lines},
+        "state": printed.state,
+        "failed": None,
+    }
+
+
+def _declared(printed: exposition.ExpositionPage, name: str) -> list[str]:
+    metric = printed.metric_of(name)
+    return [metric, printed.types.get(metric, "untyped"), printed.helps.get(metric, "")]
+
+
+def _without_host(line: exposition.ExpositionLine, host: str) -> dict[str, str]:
+    """The page adds the host. Raises ParseError for a sample of another one."""
+    labels = dict(line.labels)
+    said = labels.pop("host", host)
+    if said != host:
+        raise ParseError(f"{line.name} is of host {said!r}, and this is {host!r}")
+    return labels
+
+
+def metrics(declared: Mapping[str, Sequence[str]], samples: Sequence[Any]) -> dict[str, Metric]:
+    """What the page needs to know of the metrics in an answer, by name of the sample."""
+    labels = {name: tuple(sorted({*given, "host"})) for name, given, _, _ in samples}
+    return {
+        name: Metric(metric, kind, "", labels[name], text, "a plugin")
+        for name, (metric, kind, text) in declared.items()
+    }
+
+
+def status_of(answer: Mapping[str, Any]) -> Status:
+    """What became of the run, as of any source."""
+    if answer.get("timed_out"):
+        return Status.TIMEOUT
+    return Status(answer["failed"][0]) if answer["failed"] else Status.OK

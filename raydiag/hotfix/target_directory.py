@@ -1,0 +1,124 @@
+"""The directory of the exporter's files, and how to know it again on another node.
+
+Source: /proc/self/mountinfo (proc(5))
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+
+from raydiag.hotfix.discovery import Found
+from raydiag.hotfix.messages import RAYDIAG, Directory, NodeRequest, TargetFile
+from raydiag.hotfix.process import SCRIPT
+from raydiag.hotfix.replace import ReplaceRefused, current, name_refusal
+
+_NETWORK = re.compile(
+    r"(nfs\d?|lustre|ceph|gpfs|beegfs|wekafs|cifs|smb3|9p|glusterfs|afs|orangefs|virtiofs"
+    r"|fuse\.(?!overlayfs|fuse-overlayfs).*|fuse)"
+)
+
+
+def chosen(request: NodeRequest, found: Found) -> str:
+    """The directory of the files. Raises Refused when it is not known, or not the exporter's."""
+    path = request.directory or found.directory
+    if found.elsewhere:
+        raise ReplaceRefused(found.elsewhere)
+    if path is None:
+        raise ReplaceRefused(
+            "; ".join(found.doubts) or "the directory of the plugins was not given"
+        )
+    own = found.directory
+    if own and os.path.realpath(own) != os.path.realpath(path):
+        raise ReplaceRefused(f"the exporter here runs from {own}, not {path}")
+    return path
+
+
+def directory(path: str) -> Directory:
+    """What the directory is. Raises Refused when it is none, or when its mount is not known.
+
+    Device numbers of network mounts differ between nodes and inodes do not: so a directory on the
+    network is known by the mount's source and its inode, another one by this machine's boot, the
+    device and the inode.
+    """
+    real = os.path.realpath(path)
+    try:
+        status = os.stat(real)
+    except OSError as error:
+        raise ReplaceRefused(f"{path}: {error.strerror}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise ReplaceRefused(f"{path} is not a directory")
+    fs_type, source = _mount(real)
+    network = bool(_NETWORK.fullmatch(fs_type))
+    if network:
+        identity = f"{fs_type.rstrip('0123456789')}:{source}:{status.st_ino}"
+    else:
+        identity = f"local:{_boot_id()}:{status.st_dev}:{status.st_ino}"
+    return Directory(
+        path=path,
+        real_path=real,
+        device=status.st_dev,
+        inode=status.st_ino,
+        fs_type=fs_type,
+        source=source,
+        network=network,
+        identity=identity,
+    )
+
+
+def _mount(path: str) -> tuple[str, str]:
+    """File system type and source of the mount that the path is on; ("", "") when not known."""
+    best, answer = -1, ("", "")
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            left, _, right = line.partition(" - ")
+            fields, rest = left.split(" "), right.split()
+            if len(fields) < 6 or len(rest) < 2:
+                continue
+            point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
+            below = path == point or path.startswith(point.rstrip("/") + "/")
+            # Of several on one point the last one covers the others. Device numbers would not do:
+            # btrfs shows others here than stat does.
+            if below and len(point) >= best:
+                best, answer = len(point), (rest[0], rest[1])
+    return answer
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read(64).strip()
+    except OSError:
+        return os.uname().nodename
+
+
+def target(request: NodeRequest, path: str, name: str) -> TargetFile:
+    """A target file as it is, and why it cannot be replaced."""
+    restart = name == SCRIPT and request.exporter != RAYDIAG
+    refused = name_refusal(request.exporter, name)
+    if refused:
+        return TargetFile(name, exists=False, refused=refused, restart=restart)
+    try:
+        now = current(path, name)
+    except ReplaceRefused as error:
+        return TargetFile(name, exists=True, refused=str(error), restart=restart)
+    if now.status is None:
+        if request.exporter != RAYDIAG:
+            return TargetFile(name, False, refused="there is no such file", restart=restart)
+        return TargetFile(name, exists=False)
+    refused = "" if os.access(os.path.dirname(now.path), os.W_OK) else "the directory is read-only"
+    if os.geteuid() not in (0, now.status.st_uid):
+        refused = f"it belongs to user {now.status.st_uid}, and we are {os.geteuid()}"
+    return TargetFile(
+        name=name,
+        exists=True,
+        sha256=now.sha256,
+        size_bytes=now.status.st_size,
+        mode=stat.S_IMODE(now.status.st_mode),
+        uid=now.status.st_uid,
+        gid=now.status.st_gid,
+        mtime=now.status.st_mtime,
+        refused=refused,
+        restart=restart,
+    )

@@ -1,0 +1,78 @@
+"""What a candidate line may be of use for, told by what it is without its digits.
+
+Lines of a log repeat themselves but for their numbers: what the tallies would look for in a line is
+looked for once in each shape. It only rules out; each tally still decides on the line itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from raydiag.joblog import exits, header, saves, stages, startup
+from raydiag.joblog.step_formats import FORMATS, HF_ANCHOR, JobStepFormat
+
+_DIGITS = b"0123456789"
+_CONTROL = bytes(code for code in (*range(32), 127) if code != 9)
+_CARET = b"^[["  # what a terminal escape looks like when it was printed
+_CLOCK = b"::"  # what is left of 10:00:00
+_SHAPES = 8192
+_SHAPE_BYTES = 1024  # longer lines are searched each time
+
+
+class Interest(NamedTuple):
+    """What may find something in a line."""
+
+    time: bool
+    forms: tuple[JobStepFormat, ...]  # that it may be a step line of
+    steps: bool  # whether it may say anything about steps
+    header: bool
+    stages: bool
+    exits: bool
+    saves: bool
+    startup: bool
+
+
+_ANY = Interest(True, FORMATS, True, True, True, True, True, True)
+
+
+class Interests:
+    """`more`: anchors of a site's own messages about saves."""
+
+    def __init__(self, more: Iterable[bytes] = ()) -> None:
+        groups = (header.ANCHORS, stages.ANCHORS, exits.ANCHORS, (*saves.ANCHORS, *more))
+        self._groups = [_shapes(anchors) for anchors in (*groups, startup.ANCHORS)]
+        self._known: dict[bytes, Interest] = {}
+
+    def __call__(self, raw: bytes) -> Interest:
+        shape = raw.translate(None, _DIGITS)
+        known = self._known.get(shape)
+        if known is None:
+            known = self._interest(shape)
+            if len(shape) <= _SHAPE_BYTES:
+                if len(self._known) >= _SHAPES:
+                    self._known.clear()
+                self._known[shape] = known
+        return known
+
+    def _interest(self, shape: bytes) -> Interest:
+        if _CARET in shape or len(shape.translate(None, _CONTROL)) < len(shape):
+            return _ANY  # what is matched later is the text without these
+        forms = tuple(form for form in FORMATS if _may_be(form, shape))
+        others = (_holds(shape, anchors) for anchors in self._groups)
+        return Interest(_CLOCK in shape, forms, bool(forms) or HF_ANCHOR in shape, *others)
+
+
+def _may_be(form: JobStepFormat, shape: bytes) -> bool:
+    if not _holds(shape, form.anchors):
+        return False
+    # `re` knows more blanks, letters and digits in text than in bytes.
+    return form.shape is None or not shape.isascii() or form.shape.search(shape) is not None
+
+
+def _shapes(anchors: Iterable[bytes]) -> tuple[bytes, ...]:
+    return tuple(dict.fromkeys(anchor.translate(None, _DIGITS) for anchor in anchors))
+
+
+def _holds(shape: bytes, anchors: Sequence[bytes]) -> bool:
+    return any(anchor in shape for anchor in anchors)

@@ -1,0 +1,186 @@
+"""How far start-up came, and where the job said that its dashboards are.
+
+Source: MaxText's Ray and Prometheus scripts; TorchSpec's controller and its actors; tunnel commands
+in the form `ssh -J LOGIN -L 8265:localhost:8265 -L 9190:localhost:9190 root@HEAD` and the older
+`ssh -L 8265:HEAD:8265`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Optional
+
+from raydiag.joblog.facts import Dashboards, JobLogLine, PhaseMark
+
+# phase, event, anchor, pattern; a group `value` is the newest number
+_ROWS: tuple[tuple[str, str, str, str], ...] = (
+    ("dataset", "done", "samples to controller", r"Added (?P<value>[\d,]+) samples to controller"),
+    ("dataset", "done", "Controller loaded", r"Controller loaded dataset: (?P<value>[\d,]+) samp"),
+    ("gpus", "progress", "Waiting for ", r"Waiting for (?P<value>\d+) GPUs \(currently"),
+    ("gpus", "progress", "Ray cluster GPUs:", r"Ray cluster GPUs: (?P<value>\d+)/\d+"),
+    ("gpus", "done", " GPUs available", r"All (?P<value>\d+) GPUs available"),
+    ("gpus", "error", "Timed out waiting for GPUs", r"Timed out waiting for GPUs: (?P<value>\d+)"),
+    ("placement", "reached", "actual_bundle_index", r"bundle +(?P<value>\d+), actual_bundle_index"),
+    ("mooncake", "reached", "Auto-resolved mooncake", r"Auto-resolved mooncake master_server_addr"),
+    ("trainer-init", "reached", "Device mesh (1D)", r"Device mesh \(1D\)"),
+    ("trainer-init", "done", "Draft model:", r"Draft model: (?P<value>[\d,]+) trainable"),
+    (
+        "engine-init",
+        "progress",
+        "hread loading shards",
+        r"Multi-thread loading shards: +(?P<value>\d+)%",
+    ),
+    ("engine-init", "progress", "checkpoint shards:", r"checkpoint shards: +(?P<value>\d+)%"),
+    ("engine-graphs", "reached", "Capture cuda graph begin", r"Capture cuda graph begin"),
+    ("engine-graphs", "done", "Capture cuda graph end", r"Capture cuda graph end"),
+    ("queues", "reached", "set_train_queue", r"\bset_train_queue\b"),
+    ("init-done", "done", "Initialization timing:", r"Initialization timing:"),
+    ("training", "progress", "Training:", r"\bTraining: +(?P<value>\d+)%"),
+    (
+        "training",
+        "done",
+        "Training completed",
+        r"Training completed: \d+ steps in (?P<value>[\d.]+)s",
+    ),
+    ("ray-head", "reached", "[Ray] Starting HEAD", r"\[Ray\] Starting HEAD on"),
+    ("ray-cluster", "error", "Ray cluster failed", r"Ray cluster failed, falling back to non-Ray"),
+    ("barrier", "reached", "Synchronizing hosts", r"Synchronizing hosts before training loop"),
+)
+_PHASES = tuple((p, e, anchor, re.compile(pattern)) for p, e, anchor, pattern in _ROWS)
+_DONE = re.compile(
+    r"Training completed|Early stopping|^FINISHED\b|QUEUE DONE|\[after training is done\]"
+    r"|'train_runtime':|`Trainer\.fit` stopped: `max_(?:steps|epochs)=\d+` reached"
+    r"|\"key\": \"run_stop\".{0,512}\"status\": \"success\""  # MLPerf
+)
+_FORWARD = re.compile(r"-L\s*(?:[\w.*]+:)?(\d{1,5}):(\[[^\]]+\]|[^:\s]+):(\d{1,5})")
+_TARGET = re.compile(r"\s(?:[\w.-]+@)([A-Za-z0-9][\w.-]*)\s*$")
+_STARTED = re.compile(r"\[Prometheus\] Started on port (\d{1,5})")
+_OCCUPIED = re.compile(r"\[Prometheus\] WARNING: port \d+ was occupied; using (\d{1,5}) instead")
+_TSDB = re.compile(r"\[Prometheus\] TSDB -> (\S+)")
+_EXPORTER = re.compile(r"\[Metrics Exporter\] Started on port (\d{1,5}) on (\S+)")
+_TENSORBOARD = re.compile(r"\[TensorBoard\] Started on port (\d{1,5})")
+_HEAD = re.compile(r"\[Ray\] Starting HEAD on (\S+?:\d+)")
+_RAY_LOGS = re.compile(r"\[Ray\] Logs -> (\S+)")
+_KNOWN_PORTS = {8265, 6006}
+TUNNELS, EXPORTERS, WRITERS, DONE = 8, 4096, 16384, 16
+
+ANCHORS = tuple(
+    dict.fromkeys(
+        [anchor.encode() for _, _, anchor, _ in _ROWS if anchor != "Waiting for "]
+        + [b" GPUs (currently", b"ssh -", b"[Prometheus]", b"[Metrics Exporter]", b"[TensorBoard]"]
+        + [b"[Ray] Logs", b"Early stopping", b"FINISHED", b"QUEUE DONE"]
+        + [b"[after training is done]", b"'train_runtime':", b"`Trainer.fit` stopped"]
+        + [b'"run_stop"']
+    )
+)
+
+
+@dataclass
+class StartTally:
+    """Phase marks, dashboards, the barrier before training and markers of the end."""
+
+    phases: dict[str, PhaseMark] = field(default_factory=dict)
+    boards: Dashboards = field(default_factory=Dashboards)
+    barrier: dict[str, int] = field(default_factory=dict)  # where -> line
+    done: list[tuple[int, str]] = field(default_factory=list)
+
+    def take(self, line: JobLogLine) -> None:
+        text = line.text
+        for phase, event, anchor, pattern in _PHASES:
+            if anchor in text and (found := pattern.search(text)):
+                self._mark(phase, event, found, line)
+                if phase == "barrier" and len(self.barrier) < WRITERS:
+                    self.barrier.setdefault(line.prefix.where, line.number)
+        if _DONE.search(text):
+            del self.done[DONE - 1 :]
+            self.done.append((line.number, text[:512]))
+        if "ssh -" in text and "-L" in text:
+            self._tunnel(line)
+        elif "[" in text:
+            self._board(line)
+
+    def _mark(self, phase: str, event: str, found: re.Match[str], line: JobLogLine) -> None:
+        value = _number(found.groupdict().get("value"))
+        if phase == "engine-init" and value == 100.0:
+            event = "done"
+        mark = self.phases.get(f"{phase} {event}")
+        if mark is None:
+            self.phases[f"{phase} {event}"] = PhaseMark(
+                phase=phase,
+                event=event,
+                first_line=line.number,
+                last_line=line.number,
+                first_time=line.time,
+                last_time=line.time,
+                first_near_time=line.near_time,
+                last_near_time=line.near_time,
+                count=1,
+                value=value,
+                raw=line.raw[:4096],
+                file=line.file,
+            )
+            return
+        self.phases[f"{phase} {event}"] = replace(
+            mark,
+            last_line=line.number,
+            last_time=line.time,
+            last_near_time=line.near_time,
+            count=mark.count + 1,
+            value=value if value is not None else mark.value,
+            raw=line.raw[:4096],
+        )
+
+    def _tunnel(self, line: JobLogLine) -> None:
+        boards = self.boards
+        forwards = _FORWARD.findall(line.text)
+        if not forwards or len(boards.tunnels) >= TUNNELS:
+            return
+        text = line.text.strip()
+        hosts = [host for _, host, _ in forwards if host not in ("localhost", "127.0.0.1", "[::1]")]
+        target = _TARGET.search(text)
+        head = hosts[0] if hosts else target[1] if target else None
+        ports = [int(port) for _, _, port in forwards if int(port) not in _KNOWN_PORTS]
+        self.boards = replace(
+            boards,
+            tunnels=(*boards.tunnels, text[text.find("ssh -") :][:2048]),
+            lines=(*boards.lines, line.number),
+            head=boards.head or head,
+        )
+        if ports and boards.prometheus_source != "tunnel":
+            self._port(ports[0], "tunnel")
+
+    def _port(self, port: int, source: str) -> None:
+        self.boards = replace(self.boards, prometheus_port=port, prometheus_source=source)
+
+    def _board(self, line: JobLogLine) -> None:
+        text, boards = line.text, self.boards
+        if found := _OCCUPIED.search(text):
+            if boards.prometheus_source != "tunnel":
+                self._port(int(found[1]), "occupied")
+        elif found := _STARTED.search(text):
+            if boards.prometheus_source == "":
+                self._port(int(found[1]), "started")
+        elif "[Prometheus] FAILED" in text:
+            self.boards = replace(boards, prometheus_failed=True)
+        elif found := _TSDB.search(text):
+            self.boards = replace(boards, prometheus_dir=found[1])
+        elif found := _EXPORTER.search(text):
+            if len(boards.exporters) < EXPORTERS:
+                exporters = {**boards.exporters, found[2]: int(found[1])}
+                self.boards = replace(boards, exporters=exporters)
+        elif found := _TENSORBOARD.search(text):
+            self.boards = replace(boards, tensorboard_port=int(found[1]))
+        elif found := _HEAD.search(text):
+            self.boards = replace(boards, ray_head=boards.ray_head or found[1])
+        elif found := _RAY_LOGS.search(text):
+            self.boards = replace(boards, ray_logs=boards.ray_logs or found[1])
+        elif "Ray cluster failed, falling back" in text and boards.ray_fallback_line is None:
+            self.boards = replace(boards, ray_fallback_line=line.number)
+
+
+def _number(text: Optional[str]) -> Optional[float]:
+    try:
+        return float(text.replace(",", "")) if text else None
+    except ValueError:
+        return None
