@@ -43,6 +43,7 @@ from raydiag.hotfix.journal import (
     write_whole,
 )
 from raydiag.hotfix.messages import (
+    OPERATION_NAMES,
     OPERATIONS,
     RAYDIAG,
     SHELL,
@@ -147,7 +148,7 @@ def _looking_limit_s(request: NodeRequest) -> float:
 
 def _looking(request: NodeRequest, limit_s: float) -> dict[str, Any]:
     """What a guarded reader answers to a request that only looks; `error` when it does not."""
-    operation = type(request).__name__.lower()
+    operation = OPERATION_NAMES[type(request)]
     fields = {"operation": operation, **_plain(request)}
     try:
         found: dict[str, Any] = guarded_request.ask(
