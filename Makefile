@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: probe test unit prometheus lint soak bench clean
+.PHONY: probe test unit prometheus lint soak bench figures clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(READY)
@@ -33,6 +33,11 @@ soak: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
+
+# How readable the package is, beside httpx, which many hold to be.
+figures: $(READY)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .cache/httpx --upgrade httpx
+	@$(BIN)/python tools/figures.py raydiag .cache/httpx/httpx --each
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
