@@ -277,8 +277,8 @@ def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
     program = """if True:
         import os, time
         from raydiag.exporter import listener
-        from raydiag.exporter.server import Server
-        server = Server(listener.listen("127.0.0.1", 0), "n1")
+        from raydiag.exporter.server import PageServer
+        server = PageServer(listener.listen("127.0.0.1", 0), "n1")
         print(server.pid, flush=True)
         time.sleep(60)
     """

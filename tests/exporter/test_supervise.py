@@ -83,9 +83,9 @@ def test_a_command_that_is_none_is_told() -> None:
 
 WATCHDOG = """if True:
     import sys
-    from raydiag.exporter.supervise import supervise, Pace
+    from raydiag.exporter.supervise import supervise, RestartPace
     def say(line): print(line, flush=True)
-    sys.exit(supervise(sys.argv[1:], say, Pace(30.0)))
+    sys.exit(supervise(sys.argv[1:], say, RestartPace(30.0)))
 """
 
 

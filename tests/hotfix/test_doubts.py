@@ -103,7 +103,7 @@ def test_metrics_that_a_new_exporter_lost_are_told(node: ShellNode) -> None:
 OTHER_NUMBERS = """
 import json, os, sys, time
 from raydiag.hotfix import discovery, process
-from raydiag.hotfix.messages import Request
+from raydiag.hotfix.messages import NodeRequest
 pid, metrics_file, port = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 with open("/proc/sys/kernel/ns_last_pid", "w") as file:
     file.write(str(pid - 1))
@@ -112,7 +112,7 @@ if trainer == 0:
     time.sleep(60)
     os._exit(0)
 seen = process.see(pid)
-one = process.Identity(pid, seen.start_ticks, process.arguments(seen))
+one = process.ProcessIdentity(pid, seen.start_ticks, process.arguments(seen))
 said = {"same": trainer == pid, "doubt": ""}
 try:
     process.end(process.Aim(one, metrics_file, port))
@@ -120,7 +120,7 @@ except process.Doubt as doubt:
     said["doubt"] = str(doubt)
 time.sleep(0.3)
 said["lives"] = os.waitpid(trainer, os.WNOHANG) == (0, 0)
-said["found"] = discovery.find(Request(port=port, metrics_file=metrics_file)).doubts
+said["found"] = discovery.find(NodeRequest(port=port, metrics_file=metrics_file)).doubts
 print(json.dumps(said))
 """
 

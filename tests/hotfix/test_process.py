@@ -221,7 +221,7 @@ def test_what_stands_above_us_is_left(tmp_path: Path) -> None:
         import os
         from raydiag.hotfix import process
         seen = process.see(os.getppid())
-        one = process.Identity(seen.pid, seen.start_ticks, process.arguments(seen))
+        one = process.ProcessIdentity(seen.pid, seen.start_ticks, process.arguments(seen))
         try:
             process.Aim(one, "f", 1)
         except process.Doubt as doubt:
