@@ -36,6 +36,7 @@ ARROWS = {
     "amdgpu": NODE,
     "cgroup": NODE,
     "masking": set[str](),
+    "rdma_names": set[str](),
     "exposition": FOUNDATION,
     "protobuf": FOUNDATION,
     "event_file": FOUNDATION | {"protobuf"},
@@ -44,20 +45,20 @@ ARROWS = {
     "confinement": set[str](),
     "memory_import": set[str](),
     "sandbox": FOUNDATION | {"confinement"},
-    "probes": NODE | {"amdgpu", "cgroup", "masking", "sandbox", "worker_log"},
+    "probes": NODE | {"amdgpu", "cgroup", "masking", "rdma_names", "sandbox", "worker_log"},
     "records": FOUNDATION,
     "runner": NODE | {"confinement", "sandbox", "probes"},
     "catalog": FOUNDATION,
     "kernel_text": FOUNDATION | {"probes"},
     "kmsg": NODE | {"catalog", "explain", "kernel_text", "probes", "rules"},
-    "rules": FOUNDATION | {"catalog", "nodeset", "probes"},
+    "rules": FOUNDATION | {"catalog", "nodeset", "probes", "rdma_names"},
     "joblog": set(FOUNDATION),
     "triage": FOUNDATION | {"catalog", "joblog"},
     "explain": FOUNDATION
     | {"catalog", "rules", "joblog", "triage", "tsdb", "playbooks", "event_file"},
     "exporter": NODE
     | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file", "exposition"}
-    | {"records", "rules", "explain"},  # of `status`, which judges what it sees
+    | {"rdma_names", "records", "rules", "explain"},  # of `status`, which judges what it sees
     "tsdb": FOUNDATION | {"event_file"},
     "playbooks": FOUNDATION | {"catalog", "tsdb"},
     "render": FOUNDATION

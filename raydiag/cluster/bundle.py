@@ -19,6 +19,7 @@ _ENTRYPOINT_LIMIT_BYTES = 120_000
 
 _MODULES = [
     *("__init__", "model", "errors", "host", "procfs", "amdgpu", "cgroup", "masking"),
+    "rdma_names",
     *("worker_log", "confinement", "sandbox", "runner", "memory_import", "probes.__init__"),
     *("cluster.__init__", "cluster.actor", "cluster.coordinator", "cluster.frames"),
 ]

@@ -25,40 +25,12 @@ from raydiag.errors import NoData, ParseError, ReadError
 from raydiag.host import Host
 from raydiag.model import Status, Unread
 from raydiag.probes import probe
+from raydiag.rdma_names import HARDWARE_COUNTERS, STANDARD_COUNTERS, UNITS_OF_4_BYTES
 
 DIRECTORY = "/sys/class/infiniband"
 
 _STATES = frozenset(("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"))
-_UNITS_OF_4_BYTES = ("port_rcv_data", "port_xmit_data")
 _UNSUPPORTED = 1 << 63  # and above: the firmware's -1, printed without its sign
-
-# fmt: off
-STANDARD_COUNTERS = frozenset((
-    "port_rcv_packets", "port_xmit_packets", *_UNITS_OF_4_BYTES,
-    "link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors",
-    "local_link_integrity_errors",
-))
-HARDWARE_COUNTERS = frozenset((
-    # ionic
-    "rx_rdma_ucast_bytes", "tx_rdma_ucast_bytes", "rx_rdma_ucast_pkts", "tx_rdma_ucast_pkts",
-    "tx_rdma_retx_bytes", "tx_rdma_retx_pkts", "tx_rdma_ack_timeout",
-    "rx_rdma_ecn_pkts", "rx_rdma_cnp_pkts", "tx_rdma_cnp_pkts",
-    "req_rx_cqe_err", "req_tx_retry_excd_err", "req_rx_pkt_seq_err", "req_rx_impl_nak_seq_err",
-    "req_rx_rnr_retry_err", "req_rx_dup_response", "resp_rx_dup_request", "resp_rx_outouf_seq",
-    "tx_rdma_ccl_cts_pkts", "tx_rdma_ccl_cts_bytes", "rx_rdma_ccl_cts_pkts",
-    "rx_rdma_ccl_cts_bytes", "tx_rdma_ccl_cts_retx_pkts", "tx_rdma_ccl_cts_retx_bytes",
-    "tx_rdma_ccl_cts_ack_timeout",
-    # mlx5; the newer bnxt_re has taken over most of its names
-    "out_of_sequence", "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err",
-    "rnr_nak_retry_err", "roce_adp_retrans", "roce_adp_retrans_to", "req_cqe_error",
-    "req_transport_retries_exceeded", "req_rnr_retries_exceeded",
-    "np_cnp_sent", "np_ecn_marked_roce_packets", "rp_cnp_handled",
-    # bnxt_re
-    "rx_bytes", "tx_bytes", "rx_pkts", "tx_pkts", "to_retransmits", "seq_err_naks_rcvd",
-    "rnr_naks_rcvd", "missing_resp", "oos_drop_count", "max_retry_exceeded",
-    "rx_cnp_pkts", "tx_cnp_pkts", "rx_ecn_marked_pkts",
-))
-# fmt: on
 
 
 @dataclass(frozen=True)
@@ -195,7 +167,7 @@ class PortFiles:
             except ParseError as error:
                 self.malformed.append(f"{directory}/{name}: {error}")
                 continue
-            if count is not None and name in _UNITS_OF_4_BYTES:
+            if count is not None and name in UNITS_OF_4_BYTES:
                 found[f"{name}_bytes"] = 4 * count
             elif count is not None:
                 found[name] = count

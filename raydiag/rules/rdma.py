@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from raydiag.model import Confidence, Evidence, Finding, NodeReport, Severity, Snapshot
 from raydiag.probes.network import NetworkState
 from raydiag.probes.rdma import DIRECTORY, RdmaPort
+from raydiag.rdma_names import STANDARD_TRAFFIC, files_of
 from raydiag.rules.nodes import by_host, distinct
 
 PortKey = tuple[str, int]  # device, port
@@ -27,9 +28,8 @@ _NO_LINK = frozenset(
     }
 )
 _PACKETS = (
-    ("port_rcv_packets", "port_xmit_packets"),
-    ("rx_rdma_ucast_pkts", "tx_rdma_ucast_pkts"),
-    ("rx_pkts", "tx_pkts"),
+    (STANDARD_TRAFFIC["rx_pkts"], STANDARD_TRAFFIC["tx_pkts"]),
+    *zip(files_of("rx_pkts"), files_of("tx_pkts"), strict=True),
 )
 
 

@@ -10,69 +10,33 @@ from dataclasses import dataclass
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.rdma import RdmaPort
+from raydiag.rdma_names import LINK_ERRORS, all_files, files_of
 from raydiag.rules.growth import growth, pairs
 from raydiag.rules.nodes import by_host
 from raydiag.rules.rdma import also_known, is_down, latest_ports, packets, port_name, port_path
 
 # Connections given up after the last retry.
-EXHAUSTED = (
-    "req_tx_retry_excd_err",
-    "max_retry_exceeded",
-    "req_transport_retries_exceeded",
-    "req_rnr_retries_exceeded",
-)
-TIMEOUTS = frozenset(
-    {
-        *("tx_rdma_ack_timeout", "tx_rdma_ccl_cts_ack_timeout"),
-        *("local_ack_timeout_err", "to_retransmits"),
-    }
-)
+EXHAUSTED = files_of("req_tx_retry_excd_err", "rnr_retries_exceeded")
+TIMEOUTS = all_files(("tx_ack_timeout", "ccl_tx_ack_timeout"))
 # Signs of loss, and the share of the port's packets up to which they are normal. A sender that runs
-# into a timeout stands still for long, and a link that is well has no errors at all.
+# into a timeout stands still for long, and a healthy link has no errors at all.
 _NEVER, _RARELY, _OFTEN = 0.0, 1e-6, 1e-3
 LOSSES: Mapping[str, float] = {
-    "tx_rdma_ack_timeout": _NEVER,
-    "tx_rdma_ccl_cts_ack_timeout": _NEVER,
-    "local_ack_timeout_err": _NEVER,
-    "to_retransmits": _NEVER,
-    "req_rx_cqe_err": _NEVER,
-    "req_cqe_error": _NEVER,
-    "link_downed": _NEVER,
-    "link_error_recovery": _NEVER,
-    "local_link_integrity_errors": _NEVER,
-    "symbol_error": _NEVER,
-    "port_rcv_errors": _NEVER,
-    "tx_rdma_retx_pkts": _RARELY,
-    "tx_rdma_ccl_cts_retx_pkts": _RARELY,
-    "req_rx_pkt_seq_err": _RARELY,
-    "req_rx_impl_nak_seq_err": _RARELY,
-    "packet_seq_err": _RARELY,
-    "implied_nak_seq_err": _RARELY,
-    "seq_err_naks_rcvd": _RARELY,
-    "missing_resp": _RARELY,
-    "roce_adp_retrans": _RARELY,
-    "roce_adp_retrans_to": _RARELY,
-    "req_rx_rnr_retry_err": _OFTEN,
-    "rnr_nak_retry_err": _OFTEN,
-    "rnr_naks_rcvd": _OFTEN,
+    **dict.fromkeys(TIMEOUTS, _NEVER),
+    **dict.fromkeys(files_of("req_rx_cqe_err"), _NEVER),
+    **dict.fromkeys(LINK_ERRORS, _NEVER),
+    **dict.fromkeys(files_of("tx_retx_pkts", "ccl_tx_retx_pkts"), _RARELY),
+    **dict.fromkeys(files_of("sequence_errors", "implied_naks", "missing_responses"), _RARELY),
+    **dict.fromkeys(files_of("adaptive_retransmits"), _RARELY),
+    **dict.fromkeys(files_of("rnr_naks"), _OFTEN),
 }
 # Packets that came out of order: how a fabric works that spreads them over several paths. They tell
-# of loss only beside other signs of it, and are a remark when they are very many.
-REORDERED = ("resp_rx_outouf_seq", "out_of_sequence", "oos_drop_count")
+# of loss only beside other signs of it, and are a note when they are very many.
+REORDERED = files_of("out_of_order")
 _MOST_REORDERED = 0.1  # of the port's packets
 _SEVERAL_PORTS = 3  # of one host: then single timeouts are no accident
-# Notices of congestion: how congestion control works, and a remark only when there are many.
-CONGESTION = (
-    "rx_rdma_cnp_pkts",
-    "tx_rdma_cnp_pkts",
-    "rx_rdma_ecn_pkts",
-    "np_cnp_sent",
-    "rp_cnp_handled",
-    "np_ecn_marked_roce_packets",
-    "rx_cnp_pkts",
-    "tx_cnp_pkts",
-    "rx_ecn_marked_pkts",
-)
+# Notices of congestion: how congestion control works, and a note only when there are many.
+CONGESTION = files_of("rx_cnp_pkts", "tx_cnp_pkts", "rx_ecn_pkts")
 _MANY_PER_S = 100.0  # of one port
 
 

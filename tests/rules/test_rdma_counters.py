@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from raydiag.model import Confidence, Finding, NodeReport, ProbeResult, Severity, Status
-from raydiag.probes.rdma import HARDWARE_COUNTERS, STANDARD_COUNTERS, RdmaPort
+from raydiag.probes.rdma import RdmaPort
+from raydiag.rdma_names import HARDWARE_COUNTERS, STANDARD_COUNTERS
 from raydiag.rules.rdma_counters import (
     CONGESTION,
     EXHAUSTED,

@@ -15,44 +15,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Optional, Union
 
-from raydiag.exporter.metrics import Sample
+from raydiag.exporter.metrics import REGISTRY, Sample
 from raydiag.exporter.plugins import plugin
 from raydiag.exporter.reading import NodeFiles
 from raydiag.model import Status, Unread
 from raydiag.probes.rdma import PortFiles, rdma_devices
+from raydiag.rdma_names import STANDARD_TRAFFIC, SYNONYMS, UNITS_OF_4_BYTES, all_files
 
-# What is counted -> its names: in `counters`, as the files are called and as they are returned
-# (words are made bytes), then in hw_counters by driver.
-_TRAFFIC = {
-    "rx_bytes": ("port_rcv_data", "port_rcv_data_bytes", "rx_rdma_ucast_bytes", "rx_bytes"),
-    "tx_bytes": ("port_xmit_data", "port_xmit_data_bytes", "tx_rdma_ucast_bytes", "tx_bytes"),
-    "rx_pkts": ("port_rcv_packets", "port_rcv_packets", "rx_rdma_ucast_pkts", "rx_pkts"),
-    "tx_pkts": ("port_xmit_packets", "port_xmit_packets", "tx_rdma_ucast_pkts", "tx_pkts"),
-}
-_HARDWARE = {
-    "tx_retx_bytes": ("tx_rdma_retx_bytes",),
-    "tx_retx_pkts": ("tx_rdma_retx_pkts",),
-    "tx_ack_timeout": ("tx_rdma_ack_timeout", "local_ack_timeout_err", "to_retransmits"),
-    "rx_cnp_pkts": ("rx_rdma_cnp_pkts", "rp_cnp_handled", "rx_cnp_pkts"),
-    "tx_cnp_pkts": ("tx_rdma_cnp_pkts", "np_cnp_sent", "tx_cnp_pkts"),
-    "req_rx_cqe_err": ("req_rx_cqe_err", "req_cqe_error"),
-    "req_tx_retry_excd_err": (
-        *("req_tx_retry_excd_err", "req_transport_retries_exceeded", "max_retry_exceeded"),
-    ),
-    "rx_ecn_pkts": ("rx_rdma_ecn_pkts", "np_ecn_marked_roce_packets", "rx_ecn_marked_pkts"),
-    "ccl_tx_retx_pkts": ("tx_rdma_ccl_cts_retx_pkts",),
-    "ccl_tx_retx_bytes": ("tx_rdma_ccl_cts_retx_bytes",),
-    "ccl_tx_ack_timeout": ("tx_rdma_ccl_cts_ack_timeout",),
-    "ccl_tx_pkts": ("tx_rdma_ccl_cts_pkts",),
-    "ccl_tx_bytes": ("tx_rdma_ccl_cts_bytes",),
-    "ccl_rx_pkts": ("rx_rdma_ccl_cts_pkts",),
-    "ccl_rx_bytes": ("rx_rdma_ccl_cts_bytes",),
-    "rx_dup_response": ("req_rx_dup_response",),
-    "rx_dup_request": ("resp_rx_dup_request",),
-}
-_STANDARD_FILES = frozenset(names[0] for names in _TRAFFIC.values())
-_TRAFFIC_FILES = frozenset(name for names in _TRAFFIC.values() for name in names[2:])
-_HARDWARE_FILES = frozenset(name for names in _HARDWARE.values() for name in names)
+_HARDWARE = [
+    quantity
+    for quantity in SYNONYMS
+    if f"hw_rdma_{quantity}_total" in REGISTRY and quantity not in STANDARD_TRAFFIC
+]
+_STANDARD_FILES = frozenset(STANDARD_TRAFFIC.values())
+_TRAFFIC_FILES = all_files(STANDARD_TRAFFIC)
+_HARDWARE_FILES = all_files(_HARDWARE)
 
 
 @plugin(timeout_s=3.0, sources=rdma_devices)
@@ -82,14 +59,16 @@ def _port(host: NodeFiles, files: PortFiles, directory: str) -> dict[str, int]:
     wanted = _HARDWARE_FILES if names else _HARDWARE_FILES | _TRAFFIC_FILES
     found = wanted.intersection(files.names(f"{directory}/hw_counters"))
     hardware = _counts(host, files, f"{directory}/hw_counters", found)
-    for what, (file, key, *others) in _TRAFFIC.items():
+    for what, file in STANDARD_TRAFFIC.items():
+        others = SYNONYMS[what]
+        key = f"{file}_bytes" if file in UNITS_OF_4_BYTES else file
         value = standard.get(key, _first(hardware, others))
         # A file that is there and gave no number, or was not read, does not stand at 0.
         known = files.failure is None and file not in names and found.isdisjoint(others)
         if value is not None or known:
             values[f"{what}_total"] = value or 0
-    for what, same in _HARDWARE.items():
-        value = _first(hardware, same)
+    for what in _HARDWARE:
+        value = _first(hardware, SYNONYMS[what])
         if value is not None:
             values[f"{what}_total"] = value
     return values
