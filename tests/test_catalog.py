@@ -147,7 +147,7 @@ CODES = """
 
 
 def test_small_table_of_numbers_loads() -> None:
-    classes = parse_failures(textwrap.dedent(FAILURES))
+    classes = parse_failures(textwrap.dedent(FAILURES)).classes
     table = parse_nvidia_codes(textwrap.dedent(CODES), classes, {"b"})
     assert list(table) == [("xid", 1), ("xid", 2), ("sxid", 3)]
     assert table["sxid", 3].name == "SXid 3"
@@ -167,14 +167,14 @@ def test_small_table_of_numbers_loads() -> None:
     ],
 )
 def test_wrong_number_is_refused(old: str, new: str, problem: str) -> None:
-    classes = parse_failures(textwrap.dedent(FAILURES))
+    classes = parse_failures(textwrap.dedent(FAILURES)).classes
     with pytest.raises(CatalogError, match=r"nvidia_codes\.yaml") as caught:
         parse_nvidia_codes(textwrap.dedent(CODES.replace(old, new, 1)), classes, {"b"})
     assert problem in str(caught.value)
 
 
 def test_words_of_two_parts_are_spelt_out() -> None:
-    classes = parse_failures(textwrap.dedent(FAILURES))
+    classes = parse_failures(textwrap.dedent(FAILURES)).classes
     text = textwrap.dedent(EVENTS).replace("words: [gpu]", 'words: ["gp|xx&3|4"]')
     table = parse_kernel_events(text, classes)
     assert table.events[0].words == ("gp&3", "gp&4", "xx&3", "xx&4")
@@ -182,7 +182,7 @@ def test_words_of_two_parts_are_spelt_out() -> None:
 
 
 def test_words_share_what_is_searched_for() -> None:
-    classes = parse_failures(textwrap.dedent(FAILURES))
+    classes = parse_failures(textwrap.dedent(FAILURES)).classes
     text = textwrap.dedent(EVENTS).replace(
         "words: [gpu]", 'words: ["gpux&fail", "fail", "failed x"]'
     )
@@ -191,10 +191,20 @@ def test_words_share_what_is_searched_for() -> None:
 
 
 FAILURES = """
+    groups:
+      some: [b]
+    log_priority: [b]
+    cascades:
+    - rule: first a
+      roots: [a]
+      effects: [$some]
+    classes:
     - id: a
       title: A
       severity: warning
-      can_cause: [b]
+      can_cause: [$some]
+      ends: [b]
+      concerns: monitoring
       next_steps: [look]
       explanation: why
       source: here
@@ -202,6 +212,7 @@ FAILURES = """
       title: B
       severity: info
       can_cause: []
+      symptom: true
       next_steps: [look]
       explanation: why
       source: there
@@ -223,7 +234,7 @@ EVENTS = r"""
 
 
 def test_small_tables_load() -> None:
-    classes = parse_failures(textwrap.dedent(FAILURES))
+    classes = parse_failures(textwrap.dedent(FAILURES)).classes
     table = parse_kernel_events(textwrap.dedent(EVENTS), classes)
     assert list(classes) == ["a", "b"]
     assert table.words == ("gpu", "rip:")
@@ -233,9 +244,20 @@ def test_small_tables_load() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("can_cause: [b]", "can_cause: [c]", "a: no failure class 'c'"),
+        ("can_cause: [$some]", "can_cause: [c]", "a: no failure class 'c'"),
+        ("can_cause: [$some]", "can_cause: [$others]", "no group 'others'"),
+        ("some: [b]", "some: [c]", "some: no failure class 'c'"),
+        ("some: [b]", "some: [$some]", "some: causes itself: some -> some"),
+        ("some: [b]", "some: []", "groups: some is empty"),
+        ("log_priority: [b]", "log_priority: [c]", "log_priority: no failure class 'c'"),
+        ("roots: [a]", "roots: [c]", "cascades: no failure class 'c'"),
+        ("effects: [$some]", "causes: [b]", "first a: effects is missing"),
+        ("ends: [b]", "ends: [c]", "a: no failure class 'c'"),
+        ("concerns: monitoring", "concerns: a job", "a: concerns must be one of job, monitoring"),
+        ("symptom: true", "symptom: 1", "b: symptom must be true or false"),
+        ("log_priority: [b]", "priority: [b]", "unknown key 'priority'"),
         ("can_cause: []", "can_cause: [a]", "causes itself: a -> b -> a"),
-        ("can_cause: [b]", "can_cause: [a]", "causes itself: a -> a"),
+        ("can_cause: [$some]", "can_cause: [a]", "causes itself: a -> a"),
         ("id: b", "id: a", "twice"),
         ("severity: info", "severity: fatal", "b: no severity 'fatal'"),
         ("severity: info", "severity: 3", "b: severity must be a text"),
@@ -288,7 +310,7 @@ def test_wrong_failure_is_refused(old: str, new: str, problem: str) -> None:
     ],
 )
 def test_wrong_kernel_event_is_refused(old: str, new: str, problem: str) -> None:
-    classes = parse_failures(textwrap.dedent(FAILURES))
+    classes = parse_failures(textwrap.dedent(FAILURES)).classes
     text = textwrap.dedent(EVENTS.replace(old, new, 1))
     with pytest.raises(CatalogError, match=r"kernel_events\.yaml") as caught:
         parse_kernel_events(text, classes)
@@ -296,7 +318,7 @@ def test_wrong_kernel_event_is_refused(old: str, new: str, problem: str) -> None
 
 
 def test_rows_of_one_event_agree_on_the_finding() -> None:
-    classes = parse_failures(textwrap.dedent(FAILURES))
+    classes = parse_failures(textwrap.dedent(FAILURES)).classes
     row = EVENTS[EVENTS.index("      - event") :]
     text = EVENTS.rstrip(" ") + row.replace("severity:", "finding: b\n        severity:").rstrip(
         " "

@@ -8,7 +8,7 @@ mistake is refused as a whole: CatalogError names file and row.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
@@ -16,6 +16,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Optional
 
+from raydiag.catalog.failure_classes import Cascade, FailureClass, FailureTable, parse_failures
 from raydiag.catalog.rows import FAMILIES, CatalogRow, loaded, rows
 from raydiag.errors import CatalogError
 from raydiag.model import Severity
@@ -24,19 +25,6 @@ _FAILURES, _KERNEL_EVENTS = "failures.yaml", "kernel_events.yaml"
 _NVIDIA_CODES = "nvidia_codes.yaml"
 _ANCHOR_LENGTH = 4  # of what many words share; shorter is in every line
 _MESSAGES = 4096  # different messages whose row is remembered; logs repeat themselves
-
-
-@dataclass(frozen=True)
-class FailureClass:
-    """One thing that can go wrong."""
-
-    id: str
-    title: str
-    severity: Severity  # where the rule that finds it does not say otherwise
-    can_cause: tuple[str, ...]  # ids of classes that may follow from this one
-    next_steps: tuple[str, ...]  # actions, the first one first
-    explanation: str
-    source: str
 
 
 @dataclass(frozen=True)
@@ -83,7 +71,22 @@ class NvidiaCode:
 # Named groups that the judges understand; a pattern with another one is refused.
 def failures() -> Mapping[str, FailureClass]:
     """Every failure class by id."""
-    return _failures()
+    return _failures().classes
+
+
+def failure(class_id: str) -> FailureClass:
+    """One failure class. Raises KeyError for an id that does not exist."""
+    return failures()[class_id]
+
+
+def log_priority() -> tuple[str, ...]:
+    """Classes of job logs: of several errors on one line the first one here counts."""
+    return _failures().log_priority
+
+
+def cascades() -> tuple[Cascade, ...]:
+    """What fails first in a log, and what follows from it."""
+    return _failures().cascades
 
 
 def kernel_events() -> tuple[KernelEvent, ...]:
@@ -131,30 +134,6 @@ def kernel_event(message: str) -> tuple[KernelEvent, re.Match[str]] | None:
 def related_events(event: str) -> frozenset[str]:
     """The event itself and those whose report it may share."""
     return _kernel_table().related.get(event, frozenset((event,)))
-
-
-def parse_failures(text: str, file: str = _FAILURES) -> Mapping[str, FailureClass]:
-    """The classes in a YAML list. Raises CatalogError."""
-    classes: dict[str, FailureClass] = {}
-    for row in rows(loaded(text, file), file, "id"):
-        entry = FailureClass(
-            id=row.name,
-            title=row.text("title"),
-            severity=row.severity(),
-            can_cause=row.texts("can_cause", least=0),
-            next_steps=row.texts("next_steps"),
-            explanation=row.text("explanation"),
-            source=row.text("source"),
-        )
-        row.end()
-        if entry.id in classes:
-            raise row.error("the id is there twice")
-        classes[entry.id] = entry
-    for entry in classes.values():
-        for effect in entry.can_cause:
-            _require_class(effect, classes, f"{file}: {entry.id}")
-    _refuse_cycles(classes, file)
-    return MappingProxyType(classes)
 
 
 @dataclass(frozen=True)
@@ -303,29 +282,12 @@ def _require_class(name: str, classes: Iterable[str], place: str) -> None:
         raise CatalogError(f"{place}: no failure class {name!r}")
 
 
-def _refuse_cycles(classes: Mapping[str, FailureClass], file: str) -> None:
-    """Root causes are found by walking `can_cause` upwards, which must come to an end."""
-    finished: set[str] = set()
-
-    def visit(name: str, path: Sequence[str]) -> None:
-        if name in path:
-            circle = " -> ".join((*path[path.index(name) :], name))
-            raise CatalogError(f"{file}: {name}: causes itself: {circle}")
-        if name not in finished:
-            for effect in classes[name].can_cause:
-                visit(effect, (*path, name))
-            finished.add(name)
-
-    for name in classes:
-        visit(name, ())
-
-
 def _read(name: str) -> str:
     return resources.files(__name__).joinpath(name).read_text("utf-8")
 
 
 @cache
-def _failures() -> Mapping[str, FailureClass]:
+def _failures() -> FailureTable:
     return parse_failures(_read(_FAILURES))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -58,6 +58,20 @@ class CatalogRow:
         ):
             raise self.error(f"{key} must map texts to texts")
         return MappingProxyType(dict(value))
+
+    def table(self, key: str) -> Mapping[str, object]:
+        """A mapping of names to anything; empty where the key is missing."""
+        value = self.data.pop(key, {})
+        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+            raise self.error(f"{key} must be a mapping of names")
+        return MappingProxyType(dict(value))
+
+    def choice(self, key: str, choices: Sequence[str]) -> str:
+        """One of `choices`; the first where the key is missing."""
+        value = self.data.pop(key, choices[0])
+        if value not in choices:
+            raise self.error(f"{key} must be one of {', '.join(choices)}")
+        return str(value)
 
     def flag(self, key: str) -> bool:
         value = self.data.pop(key, False)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
+from raydiag import catalog
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Confidence
 from raydiag.triage.loss import Divergence, divergence
 from raydiag.triage.phases import phase
 from raydiag.triage.stall import StallJudgement, pace
-from raydiag.triage.symptoms import NOT_FATAL, Symptom, live, symptoms
+from raydiag.triage.symptoms import Symptom, live, symptoms
 from raydiag.triage.verdict import JobStatus, Moment, Phase, TrainingProgress
 
 TERMINATED = (130, 143)  # SIGINT, SIGTERM: somebody ended it
@@ -52,7 +53,7 @@ def examined(facts: JobFacts, moment: Moment, progress: TrainingProgress) -> Tri
         moment=moment,
         progress=progress,
         found=found,
-        live=[one for one in live(found) if one.failure_class not in NOT_FATAL],
+        live=[one for one in live(found) if not catalog.failure(one.failure_class).survivable],
         stall=pace(facts, progress, moment),
         divergence=divergence(facts.steps),
         phase=phase(facts, moment),

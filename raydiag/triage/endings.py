@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Optional
 
+from raydiag import catalog
 from raydiag.model import Confidence
 from raydiag.triage import hang, heartbeat
 from raydiag.triage.decision import TERMINATED, TriageCase, TriageOutcome, chain_of
 from raydiag.triage.first_cause import FirstCause, cause, chain
 from raydiag.triage.stall import ended_silence
-from raydiag.triage.symptoms import CONSEQUENCE, MECHANISMS, ROOT, Symptom, failed_exits, live
+from raydiag.triage.symptoms import CONSEQUENCE, ROOT, Symptom, failed_exits, live
 from raydiag.triage.verdict import JobStatus
 
-# The ways in which a hang ends; anything else says itself why the job failed.
-_ENDS_OF_A_HANG = frozenset(("heartbeat-timeout", "train-timeout", "cancelled", "stage-fail"))
 # Of exceptions that a signal raises in a process that is told to end.
 _TOLD_TO_END = ("KeyboardInterrupt", "SignalException", "SIGTERM", "SIGINT", "signal: Terminated")
 _NO_NUMBER = re.compile(r"\b(?:nan|inf|infinite|(?:non-?|not )finite)\b", re.IGNORECASE)
@@ -28,7 +27,8 @@ _NO_NUMBER = re.compile(r"\b(?:nan|inf|infinite|(?:non-?|not )finite)\b", re.IGN
 def failed(case: TriageCase, end_time: Optional[float], rule: str) -> TriageOutcome:
     """A failure for sure; what caused it: a hang that something ended, or the first error."""
     first = _first_cause(case, case.live)
-    if first is None or first.symptom.failure_class in _ENDS_OF_A_HANG:
+    if first is None or catalog.failure(first.symptom.failure_class).ends_hang:
+        # Anything else says itself why the job failed.
         hung = hang_behind(case, first, end_time)
         if hung is not None:
             return replace(hung, status=JobStatus.FAILED)
@@ -136,7 +136,8 @@ def cancelled(case: TriageCase, end_time: Optional[float]) -> TriageOutcome:
 
 def _came_before(one: Symptom, end: Optional[tuple[int, int]]) -> bool:
     """A failure of its own, not what processes print when they are told to end."""
-    if one.failure_class in MECHANISMS | {"heartbeat-timeout"} or one.role == CONSEQUENCE:
+    ended = one.is_mechanism or one.failure_class == "heartbeat-timeout"
+    if ended or one.role == CONSEQUENCE:
         return _is_node_failure(one)
     if any(word in (one.exception or one.text) for word in _TOLD_TO_END):
         return False

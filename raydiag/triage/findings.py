@@ -11,7 +11,7 @@ from raydiag.joblog.facts import JobFacts
 from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.triage import hang, heartbeat
 from raydiag.triage.decision import TriageCase, TriageOutcome
-from raydiag.triage.symptoms import MECHANISMS, NOT_FATAL, Symptom, failed_exits, first_of
+from raydiag.triage.symptoms import Symptom, failed_exits, first_of
 from raydiag.triage.throughput import POINTS_AT
 from raydiag.triage.verdict import JobStatus
 
@@ -29,7 +29,7 @@ def findings(case: TriageCase, outcome: TriageOutcome, story: Sequence[str]) -> 
     for one, same in _by_class(case):
         if one == primary:
             continue
-        history = all(symptom.survived or one in NOT_FATAL for symptom in same)
+        history = all(symptom.survived or catalog.failure(one).survivable for symptom in same)
         first = first_of(same, one)
         made = _of_symptom(case.facts, first, same, Confidence.LIKELY)
         # What the job got over is no problem any more.
@@ -191,7 +191,7 @@ def _noticed(case: TriageCase, made: Finding) -> Finding:
     """The process whose end the launcher noticed first, where the error's own line names none."""
     facts = case.facts
     for symptom in case.live:
-        if symptom.failure_class in MECHANISMS and symptom.task is not None:
+        if symptom.is_mechanism and symptom.task is not None:
             return replace(made, task=symptom.task, host=symptom.host, pid=symptom.pid)
     for one in failed_exits(facts):
         host = one.host or (facts.hosts.get(one.task) if one.task is not None else None)

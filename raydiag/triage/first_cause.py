@@ -11,21 +11,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from raydiag.triage.symptoms import CONSEQUENCE, EITHER, MECHANISMS, ROOT, Symptom, first_of
+from raydiag import catalog
+from raydiag.catalog.failure_classes import Cascade
+from raydiag.triage.symptoms import CONSEQUENCE, EITHER, ROOT, Symptom, first_of
 
 _NEAR_LINES = 400  # a root that near explains an error that may be either
 _NEAR_S = 120.0
 _AWAITED_S = 7200.0  # so long peers wait for one that is gone, before they say so
 _TRACEBACK_LINES = 60  # how far from its traceback what explains it may stand
-
-
-@dataclass(frozen=True)
-class Cascade:
-    """A known way from one failure to others, whatever order the log shows them in."""
-
-    rule: str
-    roots: frozenset[str]
-    effects: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -37,39 +30,7 @@ class FirstCause:
     cascade: tuple[str, ...]  # classes, the root first
 
 
-_COLLECTIVE = frozenset(("nccl-timeout", "nccl-error", "rendezvous-fail"))
-# Noticed by those who waited in vain, or how a process ended.
-_NOTICED = _COLLECTIVE | MECHANISMS | {"heartbeat-timeout", "train-timeout"}
 _BARE_KILLED = "oom-bare-killed"
-_ENDS = MECHANISMS | {"heartbeat-timeout", "train-timeout", "hang", "unknown-death"}
-
-CASCADES = (
-    Cascade(
-        "cascade: a task runs out of memory, what waits for it fails",
-        frozenset(("oom-host", "oom-gpu")),
-        _COLLECTIVE | _ENDS,
-    ),
-    Cascade(
-        "cascade: a GPU fails, the work on it and its peers follow",
-        frozenset(("gpu-hardware-error",)),
-        _COLLECTIVE | _ENDS | {"python-exception"},
-    ),
-    Cascade(
-        "cascade: the network fails, the collective stalls until a timeout ends the job",
-        frozenset(("nccl-error",)),
-        frozenset(("nccl-timeout", "hang", "train-timeout", "heartbeat-timeout")),
-    ),
-    Cascade(
-        "cascade: the compiler fails, the exception ends the process",
-        frozenset(("xla-compile-fail",)),
-        frozenset(("oom-gpu", "python-exception", "subprocess-fail", "actor-fail")),
-    ),
-    Cascade(
-        "cascade: the disk is full, the checkpoint cannot be written",
-        frozenset(("disk-full",)),
-        frozenset(("checkpoint-fs-error", "python-exception")),
-    ),
-)
 
 
 def cause(found: Sequence[Symptom]) -> Optional[FirstCause]:
@@ -78,7 +39,7 @@ def cause(found: Sequence[Symptom]) -> Optional[FirstCause]:
         return None
     candidates = _candidates(found)
     earliest = min(candidates, key=_rank)
-    for known in CASCADES:
+    for known in catalog.cascades():
         # Out of their order only what can be nothing but a root comes first.
         roots = [
             one
@@ -130,7 +91,8 @@ def _consequences(found: Sequence[Symptom]) -> list[Symptom]:
 
 def _is_notice(one: Symptom) -> bool:
     """It tells that a process is gone, not why; so does a shell that says no more than Killed."""
-    return one.role == EITHER and (one.failure_class in _NOTICED or one.row == _BARE_KILLED)
+    late = catalog.failure(one.failure_class).late_notice
+    return one.role == EITHER and (late or one.row == _BARE_KILLED)
 
 
 def _is_behind(one: Symptom, notice: Symptom) -> bool:

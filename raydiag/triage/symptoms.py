@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
+from raydiag import catalog
 from raydiag.catalog.signatures import table
 from raydiag.joblog.facts import JobFacts, Match, StageEvent, StepRun, TaskExit
 from raydiag.model import Evidence
@@ -17,25 +18,6 @@ from raydiag.model import Evidence
 ROOT, CONSEQUENCE, EITHER, HARMLESS = "root", "consequence", "either", "harmless"
 SURVIVED_STEPS = 2  # so many steps after an error show that the job went on; one may be in flight
 
-# Order of the table of job-log classes: it decides between errors of the same line.
-PRIORITY: tuple[str, ...] = (
-    *("container-pull-fail", "container-load-fail", "no-gpu", "nccl-nic-fail", "port-fail"),
-    *("model-not-found", "patch-branch-fail", "ray-start-fail", "prolog-kill-no-log"),
-    *("preflight-timeout", "pull-timeout", "ecc-timeout", "train-timeout", "hang"),
-    *("gpu-hardware-error", "disk-full", "checkpoint-fs-error", "heartbeat-timeout"),
-    *("oom-host", "oom-gpu", "nccl-timeout", "nccl-error", "rendezvous-fail", "xla-compile-fail"),
-    *("import-error", "config-error", "data-error", "loss-divergence", "ray-node-dead"),
-    *("python-exception", "signal-kill", "subprocess-fail", "actor-fail", "node-fail"),
-    *("stage-fail", "cancelled"),
-)
-
-# Classes that say how a process ended, not why.
-MECHANISMS = frozenset(
-    {"signal-kill", "subprocess-fail", "actor-fail", "node-fail", "stage-fail", "cancelled"}
-    | {"ray-node-dead"}
-)
-# Training goes on with these.
-NOT_FATAL = frozenset(("ray-start-fail", "tgs-degradation", "loss-divergence", "soft-success"))
 _STAGE_TIMEOUTS = {
     "Preflight": "preflight-timeout",
     "Docker pull": "pull-timeout",
@@ -72,16 +54,22 @@ class Symptom:
     survived: bool = False
 
     @property
+    def is_mechanism(self) -> bool:
+        """It says how a process ended, not why."""
+        return catalog.failure(self.failure_class).mechanism
+
+    @property
     def is_specific(self) -> bool:
         """It says why, not only that something raised or ended."""
-        return self.failure_class not in MECHANISMS | {"python-exception"}
+        return not self.is_mechanism and self.failure_class != "python-exception"
 
     @property
     def priority(self) -> int:
-        try:
-            return PRIORITY.index(self.failure_class)
-        except ValueError:
-            return len(PRIORITY)
+        """Place among the errors of one line, the first one first."""
+        priority = catalog.log_priority()
+        if self.failure_class not in priority:
+            return len(priority)
+        return priority.index(self.failure_class)
 
     def evidence(self) -> Evidence:
         return Evidence(f"{self.file}:{self.line}", self.text, None, self.time)

@@ -1,0 +1,196 @@
+"""What is true of each failure class, from `failures.yaml`: the only vocabulary of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from raydiag.catalog.rows import CatalogRow, loaded, rows
+from raydiag.errors import CatalogError
+from raydiag.model import Severity
+
+_FILE = "failures.yaml"
+JOB, MONITORING, NODE = "job", "monitoring", "node"
+
+
+@dataclass(frozen=True)
+class FailureClass:
+    """One thing that can go wrong. What the flags mean stands at the top of `failures.yaml`."""
+
+    id: str
+    title: str
+    severity: Severity  # where the rule that finds it does not say otherwise
+    can_cause: tuple[str, ...]  # ids of classes that may follow from this one
+    next_steps: tuple[str, ...]  # actions, the first one first
+    explanation: str
+    source: str
+    concerns: str = JOB  # JOB, MONITORING or NODE
+    symptom: bool = False
+    felt_by_peers: bool = False
+    hang: bool = False
+    ends_hang: bool = False
+    mechanism: bool = False
+    late_notice: bool = False
+    survivable: bool = False
+    whole_host: bool = False
+    needs_two_signs: bool = False
+    cluster_wide: bool = False
+    exporter_only: bool = False
+    more_specific_than: tuple[str, ...] = ()
+    also_reported_as: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+    playbooks: tuple[str, ...] = ()
+
+    @property
+    def of_monitoring(self) -> bool:
+        """Whether it is about what watches the job, not about the job."""
+        return self.concerns == MONITORING
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """Classes of a log that follow from a root, whatever the order of its lines."""
+
+    rule: str  # the reason that is reported
+    roots: frozenset[str]
+    effects: frozenset[str]
+
+
+@dataclass(frozen=True)
+class FailureTable:
+    """The whole of `failures.yaml`."""
+
+    classes: Mapping[str, FailureClass]
+    log_priority: tuple[str, ...]  # of several errors on one line of a log the first one counts
+    cascades: tuple[Cascade, ...]
+
+
+def parse_failures(text: str, file: str = _FILE) -> FailureTable:
+    """The table in a YAML object.
+
+    Raises CatalogError for an unknown key, class or group, and for classes or groups in a circle.
+    """
+    top = CatalogRow(loaded(text, file), file, file)
+    groups = _Groups(top.table("groups"), file)
+    priority = top.texts("log_priority", least=0)
+    cascades = tuple(_cascades(top, groups, file))
+    classes: dict[str, FailureClass] = {}
+    for row in rows(top.take("classes"), file, "id"):
+        entry = _failure_class(row, groups)
+        if entry.id in classes:
+            raise row.error("the id is there twice")
+        classes[entry.id] = entry
+    top.end()
+    _refuse_unknown("log_priority", priority, classes, file)
+    for group in groups.names():
+        _refuse_unknown(group, groups.expanded([f"${group}"]), classes, file)
+    for cascade in cascades:
+        _refuse_unknown("cascades", sorted(cascade.roots | cascade.effects), classes, file)
+    for entry in classes.values():
+        _refuse_unknown(entry.id, _classes_named_by(entry), classes, file)
+    _refuse_cycles({name: entry.can_cause for name, entry in classes.items()}, file)
+    return FailureTable(MappingProxyType(classes), priority, cascades)
+
+
+def _failure_class(row: CatalogRow, groups: _Groups) -> FailureClass:
+    entry = FailureClass(
+        id=row.name,
+        title=row.text("title"),
+        severity=row.severity(),
+        can_cause=groups.expanded(row.texts("can_cause", least=0)),
+        next_steps=row.texts("next_steps"),
+        explanation=row.text("explanation"),
+        source=row.text("source"),
+        concerns=row.choice("concerns", (JOB, MONITORING, NODE)),
+        symptom=row.flag("symptom"),
+        felt_by_peers=row.flag("felt_by_peers"),
+        hang=row.flag("hang"),
+        ends_hang=row.flag("ends_hang"),
+        mechanism=row.flag("mechanism"),
+        late_notice=row.flag("late_notice"),
+        survivable=row.flag("survivable"),
+        whole_host=row.flag("whole_host"),
+        needs_two_signs=row.flag("needs_two_signs"),
+        cluster_wide=row.flag("cluster_wide"),
+        exporter_only=row.flag("exporter_only"),
+        more_specific_than=groups.expanded(row.texts("more_specific_than", least=0)),
+        also_reported_as=groups.expanded(row.texts("also_reported_as", least=0)),
+        ends=groups.expanded(row.texts("ends", least=0)),
+        playbooks=row.texts("playbooks", least=0),
+    )
+    row.end()
+    return entry
+
+
+def _classes_named_by(entry: FailureClass) -> tuple[str, ...]:
+    return entry.can_cause + entry.more_specific_than + entry.also_reported_as + entry.ends
+
+
+def _cascades(top: CatalogRow, groups: _Groups, file: str) -> Iterator[Cascade]:
+    if "cascades" not in top.data:
+        return
+    for row in rows(top.take("cascades"), file, "rule"):
+        roots = groups.expanded(row.texts("roots"))
+        effects = groups.expanded(row.texts("effects"))
+        row.end()
+        yield Cascade(row.name, frozenset(roots), frozenset(effects))
+
+
+class _Groups:
+    """Named groups of classes; `$name` stands for the members of one, in a group as well."""
+
+    def __init__(self, members: Mapping[str, object], file: str) -> None:
+        self._file = file
+        row = CatalogRow(dict(members), file, "groups")
+        self._members = {name: row.texts(name) for name in members}
+        nested = {name: tuple(self._groups_in(name)) for name in members}
+        _refuse_cycles(nested, file)
+
+    def names(self) -> Sequence[str]:
+        """Every group."""
+        return tuple(self._members)
+
+    def expanded(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The classes that are meant, each once."""
+        classes: dict[str, None] = {}
+        for name in names:
+            if name.startswith("$"):
+                classes.update(dict.fromkeys(self.expanded(self._of(name[1:]))))
+            else:
+                classes[name] = None
+        return tuple(classes)
+
+    def _of(self, group: str) -> tuple[str, ...]:
+        if group not in self._members:
+            raise CatalogError(f"{self._file}: no group {group!r}")
+        return self._members[group]
+
+    def _groups_in(self, group: str) -> Iterator[str]:
+        for name in self._of(group):
+            if name.startswith("$"):
+                self._of(name[1:])
+                yield name[1:]
+
+
+def _refuse_unknown(place: str, names: Sequence[str], classes: Container[str], file: str) -> None:
+    for name in names:
+        if name not in classes:
+            raise CatalogError(f"{file}: {place}: no failure class {name!r}")
+
+
+def _refuse_cycles(edges: Mapping[str, Sequence[str]], file: str) -> None:
+    """Root causes are found by walking `can_cause` upwards, which must come to an end."""
+    finished: set[str] = set()
+
+    def visit(name: str, path: Sequence[str]) -> None:
+        if name in path:
+            cycle = " -> ".join((*path[path.index(name) :], name))
+            raise CatalogError(f"{file}: {name}: causes itself: {cycle}")
+        if name not in finished:
+            for effect in edges[name]:
+                visit(effect, (*path, name))
+            finished.add(name)
+
+    for name in edges:
+        visit(name, ())
