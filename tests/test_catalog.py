@@ -6,12 +6,12 @@ import textwrap
 
 import pytest
 
-from raydiag import catalog
+from raydiag import catalog, playbooks
 from raydiag.catalog import (
-    parse_failures,
     parse_kernel_events,
     parse_nvidia_codes,
 )
+from raydiag.catalog.failure_classes import parse_failures
 from raydiag.errors import CatalogError
 from raydiag.model import Severity
 from raydiag.probes.kernel_log import WordFilter
@@ -333,3 +333,8 @@ def test_text_that_is_no_table_is_refused(text: str) -> None:
         parse_failures(text)
     with pytest.raises(CatalogError):
         parse_kernel_events(text, {})
+
+
+def test_a_class_names_playbooks_that_exist() -> None:
+    named = {name for entry in catalog.failures().values() for name in entry.playbooks}
+    assert named == {playbook.ID for playbook in playbooks.PLAYBOOKS}

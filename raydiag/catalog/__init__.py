@@ -16,7 +16,12 @@ from itertools import product
 from types import MappingProxyType
 from typing import Optional
 
-from raydiag.catalog.failure_classes import Cascade, FailureClass, FailureTable, parse_failures
+from raydiag.catalog.failure_classes import (
+    Cascade,
+    FailureClass,
+    FailureTable,
+    parse_failures,
+)
 from raydiag.catalog.rows import FAMILIES, CatalogRow, loaded, rows
 from raydiag.errors import CatalogError
 from raydiag.model import Severity
@@ -77,6 +82,13 @@ def failures() -> Mapping[str, FailureClass]:
 def failure(class_id: str) -> FailureClass:
     """One failure class. Raises KeyError for an id that does not exist."""
     return failures()[class_id]
+
+
+def more_specific() -> tuple[tuple[str, str], ...]:
+    """Pairs of classes: of one device at one time the first says more than the second."""
+    return tuple(
+        (entry.id, general) for entry in failures().values() for general in entry.more_specific_than
+    )
 
 
 def log_priority() -> tuple[str, ...]:

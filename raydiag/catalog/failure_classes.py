@@ -47,6 +47,11 @@ class FailureClass:
         """Whether it is about what watches the job, not about the job."""
         return self.concerns == MONITORING
 
+    @property
+    def of_node(self) -> bool:
+        """Whether it is true of a node whatever its job does, so never why a job fails."""
+        return self.concerns == NODE
+
 
 @dataclass(frozen=True)
 class Cascade:

@@ -7,45 +7,11 @@ from dataclasses import replace
 from typing import Optional
 
 from raydiag import catalog
+from raydiag.catalog.failure_classes import FailureClass
 from raydiag.explain import diagnosis
 from raydiag.model import Confidence, Finding, Severity
 from raydiag.playbooks.observations import Observation
 
-# What follows from something else until that is ruled out, and explains nothing by itself.
-SYMPTOMS = frozenset(
-    {
-        "gpu-power-outlier",
-        "gpu-clock-drop",
-        "gpu-underutilised",
-        "tgs-degradation",
-        "tcp-retransmits",
-        "vram-pressure",
-        "checkpoint-effect",
-    }
-)
-# Shown by hosts that wait for another one: the cause may be elsewhere.
-_FELT_BY_PEERS = frozenset(
-    {
-        "gpu-power-outlier",
-        "gpu-clock-drop",
-        "gpu-underutilised",
-        "tcp-retransmits",
-        "tcp-aborts",
-        "rdma-degraded",
-        "rdma-retry-exhausted",
-        "network-congestion",
-    }
-)
-# Of one device at one time the first says more than the second, which is its evidence.
-_MORE_SPECIFIC = (
-    ("rdma-port-down", "rdma-retry-exhausted"),
-    ("rdma-port-down", "rdma-degraded"),
-    ("rdma-retry-exhausted", "rdma-degraded"),
-    ("pcie-fatal", "pcie-degraded"),
-    ("gpu-memory-error", "gpu-memory-degrading"),
-)
-_OF_ALL = frozenset({"ray-metrics-missing", "tsdb-gap"})  # without a host: no host has any
-HANGS = ("rccl-hang", "hang")
 _OVER_S = 600.0  # what ended so long before an effect did not cause it
 _NEAR_S = 120.0  # causes that are all so near to an effect are told apart by how grave they are
 _SLACK_S = 60.0  # times of one event differ by so much between sources
@@ -66,7 +32,7 @@ def ordered(observations: Iterable[Observation]) -> list[Observation]:
 def _specific(observations: Iterable[Observation]) -> list[Observation]:
     """One fault of one device is one finding, of the class that says most about it."""
     left = list(observations)
-    for special, general in _MORE_SPECIFIC:
+    for special, general in catalog.more_specific():
         for one in [o for o in left if o.finding.failure_class == special]:
             same = [
                 other
@@ -166,7 +132,7 @@ def _is_later(cause: Observation, effect: Observation, step_time_s: Optional[flo
     if began is None or seen is None:
         return False
     slack = max(cause.uncertainty_s, effect.uncertainty_s, _SLACK_S)
-    if effect.finding.failure_class in HANGS:
+    if _class_of(effect).hang:
         slack += step_time_s or 0.0  # a hang dates from the last step, its cause from the next
     return began > seen + slack
 
@@ -189,23 +155,27 @@ def _cause(
 def _can_cause(cause: Observation, effect: Observation, step_time_s: Optional[float]) -> bool:
     """Whether place and time allow it."""
     one, other = cause.finding, effect.finding
-    if cause.facts.get("cleared") and other.failure_class in SYMPTOMS:
+    if cause.facts.get("cleared") and _class_of(effect).symptom:
         return False  # it ended, and what it should explain went on
     if cause.before_job and not effect.before_job:
         return False  # the job went well with it
-    if other.failure_class in _OF_ALL and other.host is None and one.host is not None:
+    if _class_of(effect).cluster_wide and other.host is None and one.host is not None:
         return False  # of one host's fault the others would still have theirs
     here = one.host is None or other.host is None or one.host == other.host
-    if not here and other.failure_class not in _FELT_BY_PEERS:
+    if not here and not _class_of(effect).felt_by_peers:
         return False
     apart = one.gpu is not None and other.gpu is not None and one.gpu != other.gpu
-    if here and apart and other.failure_class not in SYMPTOMS:
+    if here and apart and not _class_of(effect).symptom:
         return False
     if one.onset is None or other.onset is None:
         return True
     if _is_later(cause, effect, step_time_s):
         return False
     return cause.until is None or not cause.recovered or cause.until >= other.onset - _OVER_S
+
+
+def _class_of(observation: Observation) -> FailureClass:
+    return catalog.failure(observation.finding.failure_class)
 
 
 def _distance(cause: Observation, effect: Observation) -> tuple[bool, float, int, float]:

@@ -13,29 +13,12 @@ from typing import Optional
 
 from raydiag import catalog
 from raydiag.explain import diagnosis
-from raydiag.explain.causes import HANGS, SYMPTOMS, causes, certainty, ordered, rank
+from raydiag.explain.causes import causes, certainty, ordered, rank
 from raydiag.model import Chain, Confidence, Coverage, Diagnosis, Finding, Severity
 from raydiag.playbooks.observations import Observation, RuledOut
 
 HEALTHY, UNKNOWN = "healthy", "unknown"
 _FAILING = ("failed", "hanging", "cancelled")
-
-# About what watches the job, not about the job.
-OBSERVABILITY = frozenset(
-    {
-        "tsdb-empty",
-        "tsdb-gap",
-        "tsdb-wrong-job",
-        "exporter-down",
-        "exporter-plugin-timeout",
-        "exporter-plugin-skipped",
-        "exporter-restarting",
-        "ghost-data",
-        "tb-bridge-gap",
-        "ray-metrics-missing",
-        "host-missing",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -143,7 +126,7 @@ def _chosen(
 def _may_be_root(observation: Observation, sick: bool = False) -> bool:
     """Remarks stay without a verdict, and what watches a job has not made it fail or hang."""
     found = observation.finding
-    if sick and found.failure_class in OBSERVABILITY:
+    if sick and catalog.failure(found.failure_class).of_monitoring:
         return False
     return found.severity is not Severity.INFO
 
@@ -151,7 +134,7 @@ def _may_be_root(observation: Observation, sick: bool = False) -> bool:
 def _tier(root: Observation, alone: bool) -> int:
     """Causes first; a symptom without cause or effect later; what watches the job last."""
     name = root.finding.failure_class
-    if name in OBSERVABILITY:
+    if catalog.failure(name).of_monitoring:
         return 3
     if name == "tgs-degradation":
         return 2
@@ -159,18 +142,16 @@ def _tier(root: Observation, alone: bool) -> int:
 
 
 def _is_symptom(one: Observation) -> bool:
-    return one.symptom or one.finding.failure_class in SYMPTOMS
+    return one.symptom or catalog.failure(one.finding.failure_class).symptom
 
 
 def _explains_failure(chain: Chain, case: JobCase) -> bool:
     """Whether what the job died of, or hangs in, is part of it."""
     if case.status not in _FAILING and case.primary is None:
         return True
-    ends = {case.primary, *HANGS} if case.primary in HANGS else {case.primary}
-    if case.primary == "heartbeat-timeout":
-        ends |= {"heartbeat-false-positive", *HANGS}
-    if case.primary is None or case.primary == "cancelled":
-        ends |= set(HANGS)
+    if case.primary is None:
+        return any(catalog.failure(one.failure_class).hang for one in chain.findings)
+    ends = (case.primary, *catalog.failure(case.primary).ends)
     return any(finding.failure_class in ends for finding in chain.findings)
 
 
@@ -193,10 +174,10 @@ def _verdict(
     found = [one.finding for one in alike]
     first = min(alike, key=lambda one: (one.finding.onset is None, one.finding.onset or 0.0))
     onset = first.finding.onset
-    if name in HANGS and onset is None:
+    if catalog.failure(name).hang and onset is None:
         onset = case.last_step_at
     confidence = root.finding.confidence
-    if _is_symptom(root) or (case.log_only and name not in OBSERVABILITY):
+    if _is_symptom(root) or (case.log_only and not catalog.failure(name).of_monitoring):
         confidence = min(confidence, Confidence.LIKELY, key=certainty)
     hosts = tuple(sorted({one.host for one in found if one.host is not None}))
     pattern, kill_time = _memory(alike)
@@ -229,7 +210,8 @@ def _without_cause(chains: Sequence[Chain], case: JobCase) -> JobVerdict:
         finding
         for chain in chains
         for finding in chain.findings
-        if finding.severity is not Severity.INFO and finding.failure_class not in OBSERVABILITY
+        if finding.severity is not Severity.INFO
+        and not catalog.failure(finding.failure_class).of_monitoring
     ]
     if problems:
         first = min(problems, key=lambda one: (one.onset is None, one.onset or 0.0))

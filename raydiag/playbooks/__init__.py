@@ -10,9 +10,10 @@ about the hosts that stand out; `run` judges. Nothing here talks to a server:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Optional, Protocol
 
+from raydiag import catalog
 from raydiag.playbooks import (
     follow_up_queries,
     gpu_health,
@@ -69,10 +70,6 @@ class Playbook(Protocol):
     @property
     def ID(self) -> str: ...
 
-    @property
-    def TRIGGERS(self) -> Sequence[str]:
-        """Failure classes of the log that it fits."""
-
     def run(self, scene: RunTimeline, record: ObservationRecorder, /) -> Report:
         """Judges; what it finds goes to `record`."""
 
@@ -90,9 +87,10 @@ PLAYBOOKS: tuple[Playbook, ...] = (
 
 def chosen(primary: Optional[str], cascade: Iterable[str] = ()) -> tuple[str, ...]:
     """Ids of the playbooks that fit what the log says; all of them where it names nothing."""
-    classes = {primary, *cascade} - {None}
-    fitting = tuple(one.ID for one in PLAYBOOKS if classes.intersection(one.TRIGGERS))
-    return fitting or tuple(one.ID for one in PLAYBOOKS)
+    named = filter(None, (primary, *cascade))
+    fitting = {playbook for name in named for playbook in catalog.failure(name).playbooks}
+    every = tuple(one.ID for one in PLAYBOOKS)
+    return tuple(name for name in every if name in fitting) or every
 
 
 def follow_up(context: Context, answers: Answers, most: Optional[int] = None) -> list[Query]:

@@ -22,7 +22,6 @@ from raydiag.playbooks.timeline import RunTimeline, capacities, departure, middl
 from raydiag.tsdb.series import Floats
 
 ID, TITLE, ANALYSIS = "gpu-health", "GPU health", "gpu-health"
-TRIGGERS = ("gpu-hardware-error",)
 QUESTIONS = (
     "gpu-temperature",
     "gpu-power",

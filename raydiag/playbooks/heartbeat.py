@@ -21,7 +21,6 @@ from raydiag.playbooks.spans import present
 from raydiag.playbooks.timeline import RunTimeline, medians
 
 ID, TITLE, ANALYSIS = "heartbeat", "Heartbeat timeout", "heartbeat"
-TRIGGERS = ("heartbeat-timeout",)
 QUESTIONS = (
     "gpu-utilisation",
     "gpu-power",

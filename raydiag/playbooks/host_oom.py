@@ -31,7 +31,6 @@ from raydiag.playbooks.timeline import RunTimeline, capacities
 from raydiag.tsdb.series import Floats, Series
 
 ID, TITLE, ANALYSIS = "host-oom", "Host out of memory", "oom"
-TRIGGERS = ("oom-host", "signal-kill", "node-fail", "unknown-death", "oom-kill", "oom-kill-cgroup")
 QUESTIONS = (
     "memory",
     "memory-fine",

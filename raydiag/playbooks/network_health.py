@@ -15,7 +15,6 @@ from raydiag.playbooks.spans import above, growths, present
 from raydiag.playbooks.timeline import RunTimeline, middle
 
 ID, TITLE, ANALYSIS = "network-health", "Network health", "network-health"
-TRIGGERS = ("nccl-timeout", "nccl-error", "tgs-degradation")
 QUESTIONS = (
     "tcp-retransmits",
     "rdma-retransmits",

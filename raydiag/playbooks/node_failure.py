@@ -21,7 +21,6 @@ from raydiag.playbooks.timeline import RunTimeline
 from raydiag.tsdb.series import Floats
 
 ID, TITLE, ANALYSIS = "node-failure", "Node failure and hardware", "hardware"
-TRIGGERS = ("node-fail", "signal-kill", "unknown-death", "gpu-hardware-error", "tgs-degradation")
 QUESTIONS = (
     "gpu-errors",
     "gpu-errors-fine",

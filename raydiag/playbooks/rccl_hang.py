@@ -20,7 +20,6 @@ from raydiag.playbooks.spans import above
 from raydiag.playbooks.timeline import BUSY_PERCENT, Levels, RunTimeline, medians, middle
 
 ID, TITLE, ANALYSIS = "rccl-hang", "Hang of a collective", "hang"
-TRIGGERS = ("hang", "rccl-hang", "nccl-timeout")
 QUESTIONS = (
     "gpu-utilisation",
     "gpu-busy",

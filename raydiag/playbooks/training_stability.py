@@ -21,7 +21,6 @@ from raydiag.playbooks.training import BALANCE, GRAD, LOSS, RATE, RAW_GRAD, SECO
 from raydiag.tsdb.series import Floats, Series
 
 ID, TITLE, ANALYSIS = "training-stability", "Training stability", "training-stability"
-TRIGGERS = ("tgs-degradation", "loss-divergence")
 QUESTIONS = ("training", *contention.QUESTIONS)
 _BEFORE = 30  # steps that tell what is usual
 _LEAST = 8

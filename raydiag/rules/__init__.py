@@ -104,10 +104,6 @@ RULES: tuple[Rule, ...] = (
     exporter_restarts,
 )
 
-# A fault of the whole host, however many GPUs and tasks show it.
-_WHOLE_HOST = frozenset({"gpu-driver-fault"})
-_NEEDS_TWO_SIGNS = frozenset({"gpu-driver-fault"})
-
 _CERTAINTY = (Confidence.POSSIBLE, Confidence.LIKELY, Confidence.CONFIRMED)
 
 
@@ -146,7 +142,7 @@ def _placed(finding: Finding, machines: Mapping[str, tuple[str, str]]) -> Findin
 def _identity(finding: Finding) -> Hashable:
     """Machine, class, and what the fault sits on: a GPU, else a device, else a process."""
     place = (finding.failure_class, finding.host)
-    if finding.failure_class in _WHOLE_HOST:
+    if catalog.failure(finding.failure_class).whole_host:
         return place
     if finding.gpu is not None:
         return (*place, "gpu", finding.gpu)
@@ -184,12 +180,12 @@ def _shared(values: Iterable[_Scope | None]) -> _Scope | None:
 
 
 def _severity(finding: Finding) -> Severity:
-    return finding.severity or catalog.failures()[finding.failure_class].severity
+    return finding.severity or catalog.failure(finding.failure_class).severity
 
 
 def _weighed(finding: Finding, signs: int) -> Finding:
     """A driver fault needs two independent signs, kernel log and stuck tasks, to be confirmed."""
-    if finding.failure_class not in _NEEDS_TWO_SIGNS:
+    if not catalog.failure(finding.failure_class).needs_two_signs:
         return finding
     if signs > 1:
         return replace(finding, confidence=Confidence.CONFIRMED)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raydiag import catalog
+from raydiag.catalog.failure_classes import FailureClass
 from raydiag.explain.diagnosis import chains, complete, coverage, exit_code, explain
 from raydiag.model import (
     Confidence,
@@ -41,7 +42,7 @@ def edges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _use_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {
-        name: catalog.FailureClass(
+        name: FailureClass(
             id=name,
             title=f"title of {name}",
             severity=Severity.WARNING,

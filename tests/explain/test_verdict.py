@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from raydiag import catalog
 from raydiag.explain import verdict
-from raydiag.explain.causes import _MORE_SPECIFIC
 from raydiag.explain.verdict import Explained, JobCase, explain
 from raydiag.model import (
     Blind,
@@ -352,7 +351,7 @@ def test_nothing_causes_what_was_before_it_by_way_of_something_undated() -> None
 # ---- whatever is found
 
 
-_ABSORBED = {general for _, general in _MORE_SPECIFIC}
+_ABSORBED = {general for _, general in catalog.more_specific()}
 _FOUND = st.builds(
     seen,
     st.sampled_from(sorted(set(catalog.failures()) - _ABSORBED)),

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from raydiag import catalog
-from raydiag.explain.causes import SYMPTOMS
 from raydiag.explain.comparison import leak
 from raydiag.explain.comparison.checklist import CLOCK, CNP, HEAT, RETX, TCP, TIMEOUTS
 from raydiag.explain.comparison.metrics import ComparedMetrics, odd_hosts
 from raydiag.explain.comparison.pair import CPU, GPU, NETWORK, OWN, STORAGE, Pair, SlownessCause
 from raydiag.explain.comparison.side import Side
-from raydiag.explain.verdict import OBSERVABILITY
 from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.playbooks import rdma
 from raydiag.playbooks.observations import RuledOut
@@ -207,9 +205,10 @@ def _diagnosed(pair: Pair, side: Side) -> Iterator[SlownessCause]:
     for one in side.examined.explained.observations:
         finding = one.finding
         name = finding.failure_class
-        if name in SYMPTOMS or name in OBSERVABILITY or SLOWER not in known[name].can_cause:
+        entry = known[name]
+        if entry.symptom or entry.of_monitoring or SLOWER not in entry.can_cause:
             continue
-        severity = finding.severity or known[name].severity
+        severity = finding.severity or entry.severity
         if severity is Severity.INFO or (name, finding.host) in other:
             continue
         if looked is not None:
@@ -219,7 +218,7 @@ def _diagnosed(pair: Pair, side: Side) -> Iterator[SlownessCause]:
             if over is not None and over < looked.window.start:
                 continue
         where = f" on {finding.host}" if finding.host else ""
-        yield SlownessCause(OWN, side.label, finding, f"{known[name].title}{where}")
+        yield SlownessCause(OWN, side.label, finding, f"{entry.title}{where}")
 
 
 def _clear(pair: Pair, found: list[SlownessCause]) -> Iterator[RuledOut]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Optional
 
+from raydiag import catalog
 from raydiag.explain import verdict
 from raydiag.explain.diagnosis import filled
 from raydiag.explain.job.nodes import PLAYBOOK, LiveNodes, is_late
@@ -13,8 +14,6 @@ from raydiag.explain.verdict import Explained, JobCase, JobVerdict
 from raydiag.model import Chain, Confidence, Diagnosis, Severity
 from raydiag.playbooks.observations import Observation
 
-# True of a node whatever its job does: worth a repair, and never why a job is slow or stands.
-ASIDES = frozenset({"exposed-endpoint", "version-skew", "env-mismatch", "clock-skew"})
 _SICK = ("failed", "hanging")
 
 
@@ -45,7 +44,8 @@ def _explained(case: JobCase, nodes: LiveNodes) -> Explained:
 def _is_aside(one: Observation, nodes: LiveNodes) -> bool:
     if one.playbook != PLAYBOOK:
         return False
-    return one.finding.failure_class in ASIDES or is_late(one.finding, nodes)
+    of_node = catalog.failure(one.finding.failure_class).of_node
+    return of_node or is_late(one.finding, nodes)
 
 
 def _with(found: Explained, asides: Iterable[Observation]) -> Explained:

@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from raydiag import catalog
 from raydiag.model import Finding, Snapshot
 from raydiag.playbooks.observations import Observation
 
-# The first says more of one event than the others, which nodes or Ray tell of it.
-_SIGHTS = {
-    "node-death": ("node-unreachable", "ray-node-dead"),
-    "oom-host": ("oom-kill", "oom-kill-cgroup"),
-}
 _NEAR_S = 300.0
 _GPU_PROBES = ("gpu_sensors", "ras", "nvidia")
 
@@ -39,7 +35,7 @@ def joined(
 
 def _is_sight(sight: Observation, of: Observation) -> bool:
     one, other = sight.finding, of.finding
-    if one.failure_class not in _SIGHTS.get(other.failure_class, ()):
+    if one.failure_class not in catalog.failure(other.failure_class).also_reported_as:
         return False
     if one.host is None or one.host != other.host:
         return False

@@ -12,9 +12,8 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag import playbooks
+from raydiag import catalog, playbooks
 from raydiag.errors import CannotRun
-from raydiag.explain.causes import SYMPTOMS
 from raydiag.explain.job import event_files
 from raydiag.explain.job.logged import job_of, logged, placed_by_power, start_of, with_log
 from raydiag.explain.job.nodes import LiveNodes
@@ -43,8 +42,6 @@ _ROUNDS = 6  # that a server which stalls can make last so long, one after the o
 _RECENT_S = 3600.0
 _TAIL_S = 60.0  # of samples after the end that Ray tells
 _FRESH_S = 300.0  # samples that are no older may be of a job that lives
-# Classes that only a host's exporter tells of: while it repeats itself, it tells nothing.
-_OF_EXPORTERS = SYMPTOMS | {"straggler", "thermal-throttling", "storage-stall"}
 _ENDED = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
 _NO_RAY = "the job ran without Ray (RAY=0), which has no metrics; RAY=1 records them"
 Say = Callable[[str], None]
@@ -349,7 +346,9 @@ def _trained(context: Context, steps: MetricSteps) -> Context:
 def _haunted(observation: Observation, context: Context) -> bool:
     """Whether it rests on samples that an exporter only repeated."""
     found = observation.finding
-    if found.host is None or found.onset is None or found.failure_class not in _OF_EXPORTERS:
+    if not catalog.failure(found.failure_class).exporter_only:
+        return False  # while the exporter repeats itself, other sources go on
+    if found.host is None or found.onset is None:
         return False
     return not context.judged(np.array([found.onset]), found.host, "hw_", GHOST).all()
 
