@@ -8,8 +8,11 @@ of these, which no host has, are passed through as they are and do not expand ag
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Optional
 
 from raydiag.errors import UsageError
 
@@ -48,15 +51,34 @@ def expand(expression: str) -> list[str]:
     names: set[str] = set()
     if not expression.strip():
         return []
-    for term in _terms(expression):
-        parts = list(_parts(term.strip(), expression))
-        count = 1
-        for part in parts:
-            count *= len(part)
-        if count + len(names) > MAX_NAMES:
+    for term in _terms(expression, ","):
+        parts = _parts(term.strip(), expression)
+        if _count(parts) + len(names) > MAX_NAMES:
             raise UsageError(f"{_quoted(expression)}: more than {MAX_NAMES} nodes")
-        names.update("".join(choice) for choice in itertools.product(*parts))
+        names.update(_combinations(parts))
     return sorted(names)
+
+
+def expand_in_order(expression: str, most: int = MAX_NAMES) -> tuple[str, ...]:
+    """The names as the list has them, `most` at most: the place of a name is its Slurm node id.
+
+    Blanks separate as commas do. Of a term that is no expression the text itself is the name.
+
+    >>> expand_in_order("mi[08-10],x1")
+    ('mi08', 'mi09', 'mi10', 'x1')
+    """
+    try:
+        terms = _terms(expression, ", \t\n")
+    except UsageError:
+        return tuple(expression.replace(",", " ").split()[:most])
+    names: list[str] = []
+    for term in filter(None, terms):
+        try:
+            parts = _parts(term, expression)
+        except UsageError:
+            parts = [[_Range(term)]]
+        names += itertools.islice(_combinations(parts), most - len(names))
+    return tuple(names)
 
 
 def _split(name: str) -> tuple[str, str, str]:
@@ -96,15 +118,15 @@ def _ranges(numbers: list[int], width: int) -> Iterable[str]:
             first = last = number
 
 
-def _terms(expression: str) -> list[str]:
-    """The expression cut at the commas that stand outside brackets."""
+def _terms(expression: str, separators: str) -> list[str]:
+    """The expression cut at the separators that stand outside brackets."""
     terms, depth, start = [], 0, 0
     for index, char in enumerate(expression):
         if char == "[":
             depth += 1
         elif char == "]":
             depth -= 1
-        elif char == "," and depth == 0:
+        elif char in separators and depth == 0:
             terms.append(expression[start:index])
             start = index + 1
         if depth not in (0, 1):
@@ -114,39 +136,66 @@ def _terms(expression: str) -> list[str]:
     return [*terms, expression[start:]]
 
 
-def _parts(term: str, expression: str) -> Iterable[list[str]]:
-    """The term's fixed texts (lists of one) and brackets (lists of what they hold), in order."""
+@dataclass(frozen=True)
+class _Range:
+    """A fixed text, or numbers that are padded to a width."""
+
+    text: str = ""
+    numbers: Optional[range] = None
+    width: int = 1
+
+    def __len__(self) -> int:
+        return 1 if self.numbers is None else len(self.numbers)
+
+    def __iter__(self) -> Iterator[str]:
+        if self.numbers is None:
+            yield self.text
+            return
+        for number in self.numbers:
+            yield f"{number:0{self.width}d}"
+
+
+def _parts(term: str, expression: str) -> list[list[_Range]]:
+    """The term's fixed texts and brackets, in order, each with all that may stand there."""
     if not term or any(char.isspace() for char in term):
         raise UsageError(f"{_quoted(expression)}: {_quoted(term)} is not a node name")
+    parts: list[list[_Range]] = []
     while "[" in term:
-        fixed, _, rest = term.partition("[")
-        inner, _, term = rest.partition("]")
-        yield [fixed]
-        numbers: list[str] = []
-        for item in inner.split(","):
-            numbers += _range(item, expression)
-            if len(numbers) > MAX_NAMES:
-                raise UsageError(f"{_quoted(expression)}: more than {MAX_NAMES} nodes")
-        yield numbers
-    yield [term]
+        fixed, _, bracket = term.partition("[")
+        inner, _, term = bracket.partition("]")
+        parts.append([_Range(fixed)])
+        parts.append([_range(text, expression) for text in inner.split(",")])
+    return [*parts, [_Range(term)]]
 
 
-def _range(item: str, expression: str) -> list[str]:
-    """`007` or `001-004` as texts, padded like the first number."""
-    first, dash, last = (part.strip() for part in item.partition("-"))
+def _count(parts: Sequence[Sequence[_Range]]) -> int:
+    """How many names the parts of a term stand for."""
+    return math.prod(sum(map(len, ranges)) for ranges in parts)
+
+
+def _combinations(parts: Sequence[Sequence[_Range]]) -> Iterator[str]:
+    """The names one by one: a list that a log printed may stand for billions."""
+    if not parts:
+        yield ""
+        return
+    for start in itertools.chain.from_iterable(parts[0]):
+        for end in _combinations(parts[1:]):
+            yield start + end
+
+
+def _range(text: str, expression: str) -> _Range:
+    """`007` or `001-004`, padded like the first number."""
+    first, dash, last = map(str.strip, text.partition("-"))
     last = last if dash else first
     for number in (first, last):
         if not number or number.strip(_DIGITS) or len(number) > _MAX_DIGITS:
-            raise UsageError(f"{_quoted(expression)}: {_quoted(item)} is not a number or a range")
-    padded = first[0] == "0" and len(first) > 1
+            raise UsageError(f"{_quoted(expression)}: {_quoted(text)} is not a number or a range")
     if int(first) > int(last):
-        raise UsageError(f"{_quoted(expression)}: the range {_quoted(item)} runs backwards")
+        raise UsageError(f"{_quoted(expression)}: the range {_quoted(text)} runs backwards")
     if last[0] == "0" and len(last) != len(first):
-        raise UsageError(f"{_quoted(expression)}: {_quoted(item)} mixes zero paddings")
-    if int(last) - int(first) >= MAX_NAMES:
-        raise UsageError(f"{_quoted(expression)}: more than {MAX_NAMES} nodes")
-    width = len(first) if padded else 1
-    return [f"{number:0{width}d}" for number in range(int(first), int(last) + 1)]
+        raise UsageError(f"{_quoted(expression)}: {_quoted(text)} mixes zero paddings")
+    width = len(first) if first[0] == "0" else 1
+    return _Range(numbers=range(int(first), int(last) + 1), width=width)
 
 
 def _quoted(text: str) -> str:

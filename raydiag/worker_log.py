@@ -1,26 +1,36 @@
-"""What the end of a worker's log says: steps, errors, set-ups of communicators.
+"""What the end of a worker's log says: steps, errors, communicators that were initialized.
 
 Pure functions over bytes. Most files lack most of the words, so a word is looked for in the whole
 text once before any line is taken apart.
 
-Source: step lines as MaxText, Megatron-LM, DeepSpeed, torchtitan and tqdm print them; NCCL and RCCL
-debug output (init.cc); markers of Ray (ray_constants.LOG_PREFIX_*).
+Source: step lines as in `step_formats`; NCCL and RCCL debug output (init.cc); markers of Ray
+(ray_constants.LOG_PREFIX_*).
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
 from raydiag.masking import masked_line
+from raydiag.step_formats import (
+    STEP_FORMATS,
+    StepFormat,
+    bar_name,
+    field_pattern,
+    step_seconds,
+    training_bar,
+)
 
 LINE_LIMIT = 300
 MOST_LINES = 5
+_SEARCHED_BYTES = 2000  # of a line
 _ERROR_BYTES = 64 << 10  # looked through for errors, from the end
-_WAVE_GAP_LINES = 20  # so many lines about other things end a wave of communicator set-ups
+_WAVE_GAP_LINES = 20  # this many lines about other things end a wave of initializations
+_LONGEST_STEP_S = 1e6  # a longer duration is no duration of a step
 
 # Compiling a pattern costs more than most files do: `re` compiles them when they are first needed,
 # and keeps them.
@@ -28,63 +38,15 @@ _MARKER = rb":(job_id|actor_name|task_name):([^\r\n]*)"
 _ERROR_WORDS = (b"error", b"exception", b"traceback", b"killed", b"oom")
 _ERROR = rb"(?i)\b(?:\w*error|\w*exception|traceback|killed|oom)\b"
 _COMM = rb"\b[NR]CCL (?:WARN|INFO|ERROR)\b|\bncclCommInit|\bMSCCL\+\+"
-_STAMP = rb"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)"
-_LONGEST_STEP_S = 1e6  # what says more means something else
-
-
-@dataclass(frozen=True)
-class StepFormat:
-    name: str
-    word: bytes  # is in every such line
-    pattern: bytes  # groups step, total, seconds, ms, rate
-
-
-# Each pattern wants something behind the number, so that a number that is half written is never
-# taken for a smaller one. Numbers have 15 digits at most: what is longer is no step.
-STEP_FORMATS = (
-    StepFormat(
-        "MaxText",
-        b"completed step:",
-        rb"completed step: (?P<step>\d{1,15}), seconds: (?P<seconds>\d+(?:\.\d+)?),",
-    ),
-    StepFormat(
-        "Megatron",
-        b"iteration ",
-        (
-            rb"\biteration +(?P<step>\d{1,15})/ *(?P<total>\d{1,15}) "
-            rb"(?:.*elapsed time per iteration \(ms\): (?P<ms>\d+(?:\.\d+)?) )?"
-        ),
-    ),
-    StepFormat(
-        "DeepSpeed",
-        b"] step=",
-        rb"\[Rank \d+\] step=(?P<step>\d{1,15}), skipped=",
-    ),
-    StepFormat(
-        "progress bar",
-        b"%|",
-        (
-            rb"^(?:[Tt]rain(?:ing)?: *|[Ss]teps?: *)? *\d+%\|[^|]*\| *(?P<step>\d{1,15})/"
-            rb"(?P<total>\d{1,15}) \[[^\],]*, *(?:(?P<seconds>\d+(?:\.\d+)?)s/it"
-            rb"|(?P<rate>\d+(?:\.\d+)?)it/s|\?)"
-        ),
-    ),
-    StepFormat(
-        "step and loss",
-        b"loss",
-        (
-            rb"^(?!.*(?:[Ee]val|[Vv]alid)).*(?:\b|\[\d+m)(?:global_)?[Ss]tep[ :=]{1,3}"
-            rb"(?P<step>\d{1,15})(?:/(?P<total>\d{1,15}))?[^\d.].*loss\b"
-        ),
-    ),
-)
+_TIMESTAMP = rb"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)"
+_COLOUR = rb"\x1b\[[0-9;]{0,32}m"
 
 
 @dataclass(frozen=True)
 class LogEnd:
     """The end of one file; counts are of what was given, not of the whole file."""
 
-    step_format: str = ""  # name of a StepFormat; "" when no step was seen
+    step_format: str = ""  # title of a StepFormat; "" when no step was seen
     step: Optional[int] = None  # the last one
     total_steps: Optional[int] = None  # as that line has it
     step_duration_s: Optional[float] = None  # as that line has it
@@ -99,13 +61,18 @@ class LogEnd:
     comm_lines: tuple[str, ...] = ()  # the last lines of NCCL or RCCL
     comm_inits_started: int = 0
     comm_inits_completed: int = 0
-    comm_init_waves: int = 0  # set-ups with at least _WAVE_GAP_LINES other lines in between
+    comm_init_waves: int = 0  # initializations with _WAVE_GAP_LINES other lines in between
 
 
 def markers(text: bytes) -> list[tuple[str, str]]:
     """Ray's own lines that say whose output it is: ("actor_name", "Trainer"), in their order."""
-    found = (re.match(_MARKER, line) for line in text.split(b"\n") if line.startswith(b":"))
-    return [(m[1].decode(), m[2].decode("utf-8", "replace").strip()[:100]) for m in found if m]
+    values = []
+    for line in text.split(b"\n"):
+        marker = re.match(_MARKER, line) if line.startswith(b":") else None
+        if marker:
+            value = marker[2].decode("utf-8", "replace").strip()
+            values.append((marker[1].decode(), value[:100]))
+    return values
 
 
 def parse_end(text: bytes) -> LogEnd:
@@ -114,20 +81,25 @@ def parse_end(text: bytes) -> LogEnd:
     A worker is used for one task after the other: steps of an earlier one do not count.
     """
     end = _errors(text[-_ERROR_BYTES:], _communicators(text, LogEnd()))
-    at = text.rfind(b"\n:task_name:")
-    end = _last_step(text if at < 0 else text[at + 1 :], end)
-    half = text[-1:] not in (b"", b"\n") and end.step_format != "progress bar"
-    return replace(end, buffered=half)
+    newest_task = text[text.rfind(b"\n:task_name:") + 1 :]
+    end = _last_step(newest_task, end)
+    ends_in_half_line = text[-1:] not in (b"", b"\n")
+    return replace(end, buffered=ends_in_half_line and end.step_format != "progress bar")
 
 
 def joined(ends: Sequence[LogEnd], best: LogEnd) -> LogEnd:
     """The counts of several files of a worker, with the steps of `best`."""
+    error_lines: list[str] = []
+    comm_lines: list[str] = []
+    for end in ends:
+        error_lines += end.error_lines
+        comm_lines += end.comm_lines
     return replace(
         best,
         errors=sum(end.errors for end in ends),
-        error_lines=tuple(line for end in ends for line in end.error_lines)[-MOST_LINES:],
+        error_lines=tuple(error_lines[-MOST_LINES:]),
         comm_warnings=sum(end.comm_warnings for end in ends),
-        comm_lines=tuple(line for end in ends for line in end.comm_lines)[-MOST_LINES:],
+        comm_lines=tuple(comm_lines[-MOST_LINES:]),
         comm_inits_started=sum(end.comm_inits_started for end in ends),
         comm_inits_completed=sum(end.comm_inits_completed for end in ends),
         comm_init_waves=max(end.comm_init_waves for end in ends),
@@ -139,56 +111,103 @@ def shown(line: bytes) -> str:
     return masked_line(line[: 2 * LINE_LIMIT].decode("utf-8", "replace"))[:LINE_LIMIT]
 
 
+def _shown_last(lines: Sequence[bytes]) -> tuple[str, ...]:
+    return tuple(map(shown, lines[-MOST_LINES:]))
+
+
+# ---- steps
+
+
+@dataclass(frozen=True)
+class _StepLine:
+    form: StepFormat
+    step: int
+    total: Optional[int]
+    duration_s: Optional[float]
+    line: bytes
+    is_last: bool
+
+
 def _last_step(text: bytes, end: LogEnd) -> LogEnd:
-    formats = [form for form in STEP_FORMATS if form.word in text]
-    if not formats:
+    """With the last step line, and the distance to the one of its format before."""
+    step_lines = _step_lines_backwards(text)
+    last = next(step_lines, None)
+    if last is None:
         return end
-    later = False
+    previous = next((line for line in step_lines if line.form is last.form), None)
+    return replace(
+        end,
+        step_format=last.form.title,
+        step=last.step,
+        total_steps=last.total,
+        step_duration_s=last.duration_s,
+        step_stride=max(1, abs(last.step - previous.step)) if previous else None,
+        step_line=shown(last.line),
+        step_stamp=_timestamp_s(last.line),
+        step_is_last=last.is_last,
+    )
+
+
+def _step_lines_backwards(text: bytes) -> Iterator[_StepLine]:
+    anchors = {form: [anchor.encode() for anchor in form.anchors] for form in STEP_FORMATS}
+    forms = [form for form in STEP_FORMATS if any(anchor in text for anchor in anchors[form])]
+    if not forms:
+        return
+    is_last = True
     for line in reversed(text.replace(b"\r", b"\n").split(b"\n")):
-        for form in formats:
-            match = re.search(form.pattern, line[:2000]) if form.word in line else None
-            if not match:
+        for form in forms:
+            if not any(anchor in line for anchor in anchors[form]):
                 continue
-            found = match.groupdict()
-            if end.step is not None:  # the one before the last
-                return replace(end, step_stride=max(1, abs(end.step - int(found["step"]))))
-            end = replace(
-                end,
-                step_format=form.name,
-                step=int(found["step"]),
-                total_steps=int(found["total"]) if found.get("total") else None,
-                step_duration_s=_duration_s(found),
-                step_line=shown(line),
-                step_stamp=_stamp_s(line),
-                step_is_last=not later,
-            )
-            formats = [form]
-            break
-        later = later or bool(line)
-    return end
+            step_line = _parse_step_line(form, line, is_last)
+            if step_line:
+                yield step_line
+                break
+        is_last = is_last and not line
 
 
-def _duration_s(found: dict[str, bytes]) -> Optional[float]:
-    if found.get("seconds"):
-        duration_s = float(found["seconds"])
-    elif found.get("ms"):
-        duration_s = float(found["ms"]) / 1000
-    else:
-        rate = float(found.get("rate") or 0)
-        duration_s = 1 / rate if rate else 0.0
-    return duration_s if 0 < duration_s <= _LONGEST_STEP_S else None
+def _parse_step_line(form: StepFormat, line: bytes, is_last: bool) -> Optional[_StepLine]:
+    """None for other lines, and where the log may end within a number of this one."""
+    text = re.sub(_COLOUR, b"", line[:_SEARCHED_BYTES]).decode("utf-8", "replace")
+    found = form.pattern.search(text)
+    if not found or found.end() == len(text):
+        return None
+    if form.id == "bar" and not _counts_steps(bar_name(text, found.start())):
+        return None
+    if form.seconds:
+        seconds = field_pattern(form.seconds).search(text)
+        if not seconds or seconds.end() == len(text):
+            return None
+    duration_s = step_seconds(form, found, text)
+    total = found.groupdict().get("total")
+    return _StepLine(
+        form,
+        int(found["step"]),
+        int(total) if total else None,
+        duration_s if 0 < duration_s <= _LONGEST_STEP_S else None,
+        line,
+        is_last,
+    )
 
 
-def _stamp_s(line: bytes) -> Optional[float]:
+def _counts_steps(name: str) -> bool:
+    """Whether a bar counts steps of the whole training: the steps of an epoch begin again."""
+    named = training_bar(name)
+    return not name or (named is not None and named["epoch"] is None)
+
+
+def _timestamp_s(line: bytes) -> Optional[float]:
     """The line's own time, which logs give in the node's local time; None when it has none."""
-    match = re.search(_STAMP, line[:200])
+    match = re.search(_TIMESTAMP, line[:200])
     if not match:
         return None
-    year, month, day, hour, minute, second = (int(part) for part in match.groups())
+    year, month, day, hour, minute, second = map(int, match.groups())
     try:
         return time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
     except (OverflowError, ValueError):
         return None
+
+
+# ---- errors and communicators
 
 
 def _errors(text: bytes, end: LogEnd) -> LogEnd:
@@ -196,41 +215,44 @@ def _errors(text: bytes, end: LogEnd) -> LogEnd:
     words = [word for word in _ERROR_WORDS if word in lower]
     if not words:
         return end
-    bad = [
-        line
-        for line, low in zip(text.split(b"\n"), lower.split(b"\n"))
-        if any(word in low for word in words) and re.search(_ERROR, line[:2000])
-    ]
-    return replace(
-        end, errors=len(bad), error_lines=tuple(shown(line) for line in bad[-MOST_LINES:])
-    )
+    lines = []
+    for line, lower_line in zip(text.split(b"\n"), lower.split(b"\n")):
+        if any(word in lower_line for word in words) and re.search(_ERROR, line[:_SEARCHED_BYTES]):
+            lines.append(line)
+    return replace(end, errors=len(lines), error_lines=_shown_last(lines))
 
 
 def _communicators(text: bytes, end: LogEnd) -> LogEnd:
-    """Each set-up has a start and an end; MSCCL++ warns once in each."""
+    """Each initialization has a start and an end; MSCCL++ warns once in each."""
     if b"CCL" not in text and b"ncclCommInit" not in text:
         return end
-    comm: list[bytes] = []
+    lines: list[bytes] = []
     warnings = started = completed = waves = 0
-    others = _WAVE_GAP_LINES
+    other_lines = _WAVE_GAP_LINES
     for line in text.split(b"\n"):
-        if (b"CCL" not in line and b"ncclComm" not in line) or not re.search(_COMM, line[:2000]):
-            others += 1
+        if not _is_of_communicator(line):
+            other_lines += 1
             continue
-        comm.append(line)
+        lines.append(line)
         warnings += b"CCL WARN" in line
         completes = b"Init COMPLETE" in line
         starts = b"Init START" in line or b"CCL WARN MSCCL++" in line
         started += starts
         completed += completes
         if starts or completes:
-            waves += others >= _WAVE_GAP_LINES
-            others = 0
+            waves += other_lines >= _WAVE_GAP_LINES
+            other_lines = 0
     return replace(
         end,
         comm_warnings=warnings,
-        comm_lines=tuple(shown(line) for line in comm[-MOST_LINES:]),
+        comm_lines=_shown_last(lines),
         comm_inits_started=started,
         comm_inits_completed=completed,
         comm_init_waves=waves,
     )
+
+
+def _is_of_communicator(line: bytes) -> bool:
+    if b"CCL" not in line and b"ncclComm" not in line:
+        return False
+    return re.search(_COMM, line[:_SEARCHED_BYTES]) is not None

@@ -40,7 +40,8 @@ ARROWS = {
     "exposition": FOUNDATION,
     "protobuf": FOUNDATION,
     "event_file": FOUNDATION | {"protobuf"},
-    "worker_log": {"masking"},
+    "step_formats": set[str](),
+    "worker_log": {"masking", "step_formats"},
     "nodeset": FOUNDATION,
     "confinement": set[str](),
     "memory_import": set[str](),
@@ -52,7 +53,7 @@ ARROWS = {
     "kernel_text": FOUNDATION | {"probes"},
     "kmsg": NODE | {"catalog", "explain", "kernel_text", "probes", "rules"},
     "rules": FOUNDATION | {"catalog", "nodeset", "probes", "rdma_names"},
-    "joblog": set(FOUNDATION),
+    "joblog": FOUNDATION | {"nodeset", "step_formats"},
     "triage": FOUNDATION | {"catalog", "joblog"},
     "explain": FOUNDATION
     | {"catalog", "rules", "joblog", "triage", "tsdb", "playbooks", "event_file"},

@@ -107,3 +107,30 @@ def test_expand_gives_names_or_a_usage_error(expression: str) -> None:
     else:
         assert all(name and not set("[] ,") & set(name) for name in names)
         assert names == sorted(set(names))
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "hosts"),
+    [
+        ("node[1-4,7]", ("node1", "node2", "node3", "node4", "node7")),
+        ("n[008-010]", ("n008", "n009", "n010")),
+        ("a1,b[2-3],c", ("a1", "b2", "b3", "c")),
+        ("r[1-2]n[1-2]", ("r1n1", "r1n2", "r2n1", "r2n2")),
+        ("a b", ("a", "b")),
+        ("n[1-x],m[1-2]", ("n[1-x]", "m1", "m2")),
+        ("n[1", ("n[1",)),
+        ("", ()),
+    ],
+)
+def test_expand_in_order(nodelist: str, hosts: tuple[str, ...]) -> None:
+    assert nodeset.expand_in_order(nodelist) == hosts
+
+
+def test_a_node_list_cannot_fill_the_memory() -> None:
+    assert len(nodeset.expand_in_order("n[1-999999999]", 16384)) == 16384
+    assert len(nodeset.expand_in_order("n[1-9999]m[1-9999]", 16384)) == 16384
+
+
+@given(st.text(alphabet="n[]-,019 ", max_size=40))
+def test_expand_in_order_takes_any_text(text: str) -> None:
+    assert len(nodeset.expand_in_order(text, 16384)) <= 16384

@@ -20,6 +20,7 @@ from typing import Optional
 
 from raydiag.joblog.facts import Header, JobLogLine
 from raydiag.joblog.line_context import LineContext
+from raydiag.nodeset import expand_in_order
 
 _KEYS = {
     "JOB_ID": "job_id",
@@ -75,52 +76,8 @@ ANCHORS = (
     b"train_iters ....",
     b"save_interval ....",
 )
-_NODES = 16384
+MOST_NODES = 16384
 _SCRIPT_BYTES = 64 * 1024
-
-
-def expand(nodelist: str) -> tuple[str, ...]:
-    """Host names of a Slurm node list, `node[01-04,7],login1`; at most 16384 of them.
-
-    >>> expand("mi[08-10],x1")
-    ('mi08', 'mi09', 'mi10', 'x1')
-    """
-    hosts: list[str] = []
-    for part in _split_outside(nodelist.strip()):
-        hosts += _expand_one(part, _NODES - len(hosts))
-    return tuple(hosts[:_NODES])
-
-
-def _split_outside(text: str) -> list[str]:
-    """At commas and blanks that stand outside of brackets."""
-    parts, depth, word = [], 0, ""
-    for char in text:
-        depth += (char == "[") - (char == "]")
-        if char in ", \t" and depth <= 0:
-            parts.append(word)
-            word = ""
-        else:
-            word += char
-    return [part for part in [*parts, word] if part]
-
-
-def _expand_one(part: str, limit: int) -> list[str]:
-    head, bracket, rest = part.partition("[")
-    if not bracket or "]" not in rest:
-        return [part][: max(limit, 0)]
-    inside, _, tail = rest.partition("]")
-    tails = _expand_one(tail, limit) if tail else [""]
-    hosts: list[str] = []
-    for item in inside.split(","):
-        low, dash, high = item.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            hosts.append(f"{head}{item}{tail}")
-            continue
-        for number in range(int(low), int(high or low) + 1):
-            hosts += [f"{head}{number:0{len(low)}d}{one}" for one in tails]
-            if len(hosts) >= limit:
-                return hosts[: max(limit, 0)]
-    return hosts
 
 
 def arguments(text: str) -> dict[str, str]:
@@ -217,7 +174,7 @@ class HeaderTally:
     def told(self, ray_logs: bool, framework: Optional[str]) -> Header:
         values = self.values
         given = arguments(values.get("passthrough", ""))
-        nodes = expand(self.nodes)
+        nodes = expand_in_order(self.nodes, MOST_NODES)
         return Header(
             job_id=values.get("job_id"),
             job_name=values.get("job_name"),

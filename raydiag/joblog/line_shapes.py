@@ -64,7 +64,7 @@ class Interests:
 
 
 def _may_be(form: JobStepFormat, shape: bytes) -> bool:
-    if not _holds(shape, form.anchors):
+    if not _holds(shape, form.anchor_bytes):
         return False
     # `re` knows more blanks, letters and digits in text than in bytes.
     return form.shape is None or not shape.isascii() or form.shape.search(shape) is not None

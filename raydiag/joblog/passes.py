@@ -12,7 +12,7 @@ from raydiag.joblog.clock import REACH, Clock, Stamp, Timeline, has_time
 from raydiag.joblog.exits import ExitTally
 from raydiag.joblog.facts import Classify, JobLogLine, LogFile, Selector
 from raydiag.joblog.fast_step_lines import ShortWay
-from raydiag.joblog.header import HeaderTally, expand
+from raydiag.joblog.header import MOST_NODES, HeaderTally
 from raydiag.joblog.line_context import LineContext, decode
 from raydiag.joblog.line_shapes import Interest, Interests
 from raydiag.joblog.lines import (
@@ -35,6 +35,7 @@ from raydiag.joblog.state import Mark, PassState, digests, restored
 from raydiag.joblog.state import plain as as_json
 from raydiag.joblog.steps import StepTally
 from raydiag.model import Unread
+from raydiag.nodeset import expand_in_order
 
 ANCHORS: tuple[bytes, ...] = tuple(
     dict.fromkeys(
@@ -271,7 +272,7 @@ class Pass:
         nodelist = self.learnt.header.nodes
         if nodelist and nodelist != self._nodelist:
             self._nodelist = nodelist
-            self._node_names = frozenset(expand(nodelist))
+            self._node_names = frozenset(expand_in_order(nodelist, MOST_NODES))
             self._short.forget()
 
     def _probe(self, window: TextWindow, until: int) -> None:

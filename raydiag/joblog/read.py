@@ -23,11 +23,11 @@ from raydiag.joblog.facts import (
     Traceback,
     WorkerLogs,
 )
-from raydiag.joblog.header import expand
 from raydiag.joblog.passes import ANCHORS, Pass
 from raydiag.joblog.saves import SavePattern
 from raydiag.joblog.state import PassState
 from raydiag.model import Unread
+from raydiag.nodeset import expand_in_order
 
 __all__ = ["ANCHORS", "read"]
 
@@ -55,7 +55,7 @@ def read(
         reasons = "; ".join(f"{item.source} {item.reason}" for item in main.unread)
         raise CannotRun(reasons)
     ranks = [(path, reader.one(path, "rank", rank=_rank(path))) for path in resolved.rank_logs]
-    head = next(iter(expand(main.learnt.header.nodes)), None)
+    head = next(iter(expand_in_order(main.learnt.header.nodes, 1)), None)
     told = reader.workers(resolved, head) if workers else WorkerLogs()
     unread = [item for one in (main, *(p for _, p in ranks)) for item in one.unread]
     attempts = tuple(_attempt(reader, resolved, logs) for logs in resolved.attempts)

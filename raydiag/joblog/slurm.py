@@ -13,10 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
+from raydiag.joblog.durations import seconds_of
+
 _TIMEOUT_S = 5.0
 _JOB_ID = re.compile(r"\d{1,10}(?:_\d{1,7})?")
-_FIELD = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S+)")
-_DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+_FIELD = re.compile(r"(?:^|\s)([A-Za-z]{1,40})=(\S+)")
+# The one value with blanks: it goes on until the next field.
+_REASON = re.compile(r"\bReason=(.*)")
 
 # What Slurm calls a job that is on its nodes; CONFIGURING and SUSPENDED keep their allocation.
 _ALIVE = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT"}
@@ -47,10 +50,12 @@ class SlurmJob:
 
     @property
     def waiting(self) -> bool:
+        """In the queue."""
         return self.state in _WAITING
 
     @property
     def held(self) -> bool:
+        """Waits until somebody releases it."""
         return self.waiting and ("held" in self.reason.lower() or self.state == "REQUEUE_HOLD")
 
 
@@ -62,11 +67,11 @@ def ask(job_id: Optional[str], run: Optional[Run] = None) -> Optional[SlurmJob]:
     if not job_id or not _JOB_ID.fullmatch(job_id):
         return None
     run = run or _output
-    control = _from_scontrol(run(["scontrol", "show", "job", job_id]))
-    if control is not None:
-        return control
-    return _from_squeue(run(["squeue", "-h", "-j", job_id, "-o", "%T|%r"])) or _from_sacct(
-        run(["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State,ExitCode,ElapsedRaw,Reason"])
+    accounting = ["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State,ExitCode,ElapsedRaw,Reason"]
+    return (
+        _from_scontrol(run(["scontrol", "show", "job", job_id]))
+        or _from_squeue(run(["squeue", "-h", "-j", job_id, "-o", "%T|%r"]))
+        or _from_sacct(run(accounting))
     )
 
 
@@ -76,7 +81,7 @@ def _output(command: Sequence[str]) -> str:
     if program is None:
         return ""
     try:
-        done = subprocess.run(
+        answer = subprocess.run(
             [program, *command[1:]],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -85,14 +90,14 @@ def _output(command: Sequence[str]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+    return answer.stdout.decode(errors="replace") if answer.returncode == 0 else ""
 
 
 def _from_squeue(text: str) -> Optional[SlurmJob]:
     for line in text.splitlines():
         state, _, reason = line.strip().partition("|")
         if state.isupper():
-            return SlurmJob(state, "" if reason == "None" else reason, source="squeue")
+            return SlurmJob(state, _without_none(reason), source="squeue")
     return None
 
 
@@ -101,18 +106,24 @@ def _from_scontrol(text: str) -> Optional[SlurmJob]:
     if "JobState" not in fields:
         return None
     code, signal = _exit(fields.get("ExitCode", ""))
-    reason = re.search(r"\bReason=(.*?)(?:\s+Dependency=|\s*$)", text, re.MULTILINE)
-    told = reason[1].strip() if reason else ""
     restarts = fields.get("Restarts", "")
     return SlurmJob(
         state=fields["JobState"],
-        reason="" if told == "None" else told.replace("_", " ") if "held" in told else told,
+        reason=_without_none(_scontrol_reason(text)),
         exit_code=code,
         signal=signal,
-        run_time_s=_seconds(fields.get("RunTime", "")),
+        run_time_s=seconds_of(fields.get("RunTime", "")),
         restarts=int(restarts) if restarts.isdigit() else None,
         source="scontrol",
     )
+
+
+def _scontrol_reason(text: str) -> str:
+    found = _REASON.search(text)
+    if not found:
+        return ""
+    reason = found[1].partition(" Dependency=")[0].strip()
+    return reason.replace("_", " ") if "held" in reason else reason
 
 
 def _from_sacct(text: str) -> Optional[SlurmJob]:
@@ -125,24 +136,27 @@ def _from_sacct(text: str) -> Optional[SlurmJob]:
     if not words:
         return None
     code, signal = _exit(exit_code)
-    run_time = float(elapsed) if elapsed.isdigit() else None
-    told = "" if reason == "None" else reason
-    return SlurmJob(words[0], told, code, signal, run_time, len(records) - 1, "sacct")
+    return SlurmJob(
+        state=words[0],
+        reason=_without_none(reason),
+        exit_code=code,
+        signal=signal,
+        run_time_s=float(elapsed) if elapsed.isdigit() else None,
+        restarts=len(records) - 1,
+        source="sacct",
+    )
+
+
+def _without_none(reason: str) -> str:
+    """Slurm prints None for no reason."""
+    return "" if reason == "None" else reason
 
 
 def _exit(text: str) -> tuple[Optional[int], Optional[int]]:
     """`137:0` as code and signal."""
     code, _, signal = text.partition(":")
-    return (
-        int(code) if code.isdigit() else None,
-        int(signal) if signal.isdigit() and signal != "0" else None,
-    )
+    return int(code) if code.isdigit() else None, _positive(signal)
 
 
-def _seconds(text: str) -> Optional[float]:
-    """`2-03:04:05`, `03:04:05` or `04:05`."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+def _positive(text: str) -> Optional[int]:
+    return int(text) if text.isdigit() and text != "0" else None

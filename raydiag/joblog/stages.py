@@ -13,27 +13,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import NamedTuple, Optional
 
+from raydiag.joblog.durations import each_in_seconds, seconds_of
 from raydiag.joblog.facts import JobLogLine, StageEvent, Summary
 from raydiag.joblog.line_context import LineContext
 
 ANCHORS = (b"== ", b"JOB SUMMARY")
 EVENTS, SUMMARIES = 256, 4096
-_STAGE = re.compile(
-    r"^== (?P<name>[A-Za-z][\w /-]{0,40}?) (?P<event>BEGIN|END|TIMEOUT|FAILED)\b"
-    r"(?: \((?P<inside>[^)]*)\))?"
-)
-_OPENING = re.compile(
-    r"^== (?P<name>[A-Za-z][\w /-]{0,40}?) \((?P<inside>timeout[ =]\d+s|no timeout)\)"
-)
-_SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
-_EXIT = re.compile(r"exit=(\d+)")
+_NAME = r"^== (?P<name>[A-Za-z][\w /-]{0,40}?) "
+_STAGE = re.compile(_NAME + r"(?P<event>BEGIN|END|TIMEOUT|FAILED)\b(?: \((?P<details>[^)]*)\))?")
+_OPENING = re.compile(_NAME + r"\((?P<details>timeout[ =]\d{1,9}s|no timeout)\)")
+_EXIT = re.compile(r"exit=(\d{1,9})")
 _SUMMARY = re.compile(r"^=+ JOB SUMMARY =+")
-_FIELD = re.compile(r"^\s{1,8}(Job|Model|Nodes|Wall|Status):\s*(.*?)\s*$")
-_STATUS = re.compile(r"^([A-Z][A-Z_]+)?(?:\s*\(exit (\d+)\))?(?:\s*(?:\u2014|\u2013|--?)\s*(.*))?$")
-_WALL = re.compile(r"(\d+)\s*([dhms])")
-_UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_FIELD = re.compile(r"^\s{1,8}(Job|Model|Nodes|Wall|Status):(.*)")
+_STATUS = re.compile(
+    r"^([A-Z][A-Z_]+)?(?:\s*\(exit (\d{1,9})\))?(?:\s*(?:\u2014|\u2013|--?)\s*(.*))?$"
+)
+_JOB = re.compile(r"(\S+)(?:\s+\((.*)\))?")
 _BLOCK_LINES = 40
 
 
@@ -46,12 +43,12 @@ class StageTally:
     summaries: int = 0
 
     def take(self, line: JobLogLine, view: LineContext) -> None:
-        text = line.text
-        if _SUMMARY.match(text):
+        """One line that may be of a stage or open a summary."""
+        if _SUMMARY.match(line.text):
             self.summaries += 1
             if self.summaries <= SUMMARIES:
                 self.summary = _summary(line, view, self.summaries)
-        elif found := _STAGE.match(text) or _OPENING.match(text):
+        elif found := _STAGE.match(line.text) or _OPENING.match(line.text):
             if len(self.events) >= EVENTS:
                 del self.events[EVENTS // 2]
             self.events.append(_event(found, line))
@@ -59,20 +56,15 @@ class StageTally:
 
 def _event(found: re.Match[str], line: JobLogLine) -> StageEvent:
     event = (found.groupdict().get("event") or "BEGIN").lower()
-    inside = found["inside"] or ""
-    seconds = [float(number) for number in _SECONDS.findall(inside)]
-    code = _EXIT.search(inside)
-    limit = None
-    if event == "begin":
-        limit, seconds = (seconds[0] if seconds else None), []
-    elif event == "timeout" and len(seconds) > 1:
-        limit = seconds[1]
+    details = found["details"] or ""
+    code = _EXIT.search(details)
+    elapsed_s, limit_s = _elapsed_and_limit(event, each_in_seconds(details))
     return StageEvent(
         name=found["name"],
         event=event,
         line=line.number,
-        elapsed_s=seconds[0] if seconds else None,
-        limit_s=limit,
+        elapsed_s=elapsed_s,
+        limit_s=limit_s,
         exit_code=int(code[1]) if code else None,
         time=line.near_time,
         raw=line.raw[:4096],
@@ -80,37 +72,53 @@ def _event(found: re.Match[str], line: JobLogLine) -> StageEvent:
     )
 
 
+def _elapsed_and_limit(event: str, seconds: list[float]) -> tuple[Optional[float], Optional[float]]:
+    """By their order: `BEGIN (timeout=900s)`, `END (12s)`, `TIMEOUT (300s/300s)`."""
+    first = seconds[0] if seconds else None
+    if event == "begin":
+        return None, first
+    if event == "timeout" and len(seconds) > 1:
+        return first, seconds[1]
+    return first, None
+
+
+class _Field(NamedTuple):
+    line: Optional[int] = None
+    text: str = ""
+
+
 def _summary(line: JobLogLine, view: LineContext, count: int) -> Summary:
-    fields: dict[str, tuple[int, str]] = {}
-    for number, text in view.writers_below(_BLOCK_LINES, line.prefix):
-        if _SUMMARY.match(text):
-            break
-        if (found := _FIELD.match(text)) and found[1] not in fields:
-            fields[found[1]] = (number, found[2])
-        if "Status" in fields:
-            break
-    status_line, status = fields.get("Status", (None, ""))
-    found = _STATUS.match(status) if status else None
-    job = re.match(r"(\S+)(?:\s+\((.*)\))?", fields.get("Job", (0, ""))[1])
+    fields = _summary_fields(line, view)
+    status = fields.get("Status", _Field())
+    found = _STATUS.match(status.text) if status.text else None
+    word, code, reason = found.groups() if found else (None, None, None)
+    job = _JOB.match(fields.get("Job", _Field()).text)
     return Summary(
         line=line.number,
         file=line.file,
-        word=found[1] if found else None,
-        exit_code=int(found[2]) if found and found[2] else None,
-        reason=(found[3] or "") if found else "",
-        status_line=status_line,
-        status_text=status,
+        word=word,
+        exit_code=int(code) if code else None,
+        reason=reason or "",
+        status_line=status.line,
+        status_text=status.text,
         job_id=job[1] if job else None,
         job_name=job[2] if job else None,
-        model=fields.get("Model", (0, ""))[1] or None,
-        nodes=fields.get("Nodes", (0, ""))[1] or None,
-        wall_s=_wall(fields.get("Wall", (0, ""))[1]),
+        model=fields.get("Model", _Field()).text or None,
+        nodes=fields.get("Nodes", _Field()).text or None,
+        wall_s=seconds_of(fields.get("Wall", _Field()).text),
         time=line.near_time,
         count=count,
     )
 
 
-def _wall(text: str) -> Optional[float]:
-    """`1h 2m 3s`, `2m 3s`, `3s`."""
-    parts = _WALL.findall(text)
-    return sum(int(number) * _UNITS_S[unit] for number, unit in parts) if parts else None
+def _summary_fields(line: JobLogLine, view: LineContext) -> dict[str, _Field]:
+    """The first of each name, up to the status, which is the last one."""
+    fields: dict[str, _Field] = {}
+    for number, text in view.writers_below(_BLOCK_LINES, line.prefix):
+        if _SUMMARY.match(text):
+            break
+        if found := _FIELD.match(text):
+            fields.setdefault(found[1], _Field(number, found[2].strip()))
+        if "Status" in fields:
+            break
+    return fields

@@ -16,18 +16,17 @@ from raydiag.joblog.facts import JobLogLine, LoggedSteps, Prefix, WriterProgress
 from raydiag.joblog.step_formats import (
     FORMATS,
     HF_LOSS,
-    TRAINING_BAR,
     JobStepFormat,
 )
 from raydiag.joblog.step_series import StepColumns, StepColumnsRun
 from raydiag.joblog.step_values import StepValues, searched
+from raydiag.step_formats import bar_name, training_bar
 
 RUNS = 64
 WRITERS = 16384
 PROGRESSES = 24
 _LAG = 8  # ranks without prefixes share one `where`: a slow one is no restart
 _FORMATS = {form.id: form for form in FORMATS}
-_EPOCH = re.compile(r"^epochs? (\d{1,9})", re.IGNORECASE)
 
 
 @dataclass
@@ -197,7 +196,7 @@ class StepTally:
         """
         text = line.whole_words
         for form in forms:
-            for anchor in form.words:
+            for anchor in form.anchors:
                 if anchor in text:
                     found = form.pattern.search(text)
                     if found and self._step(form, found, line):
@@ -208,19 +207,18 @@ class StepTally:
         return False
 
     def _step(self, form: JobStepFormat, found: re.Match[str], line: JobLogLine) -> bool:
-        if len(found["step"]) > 15:
-            return False
         step = int(found["step"])
         key, named = form.id, False
         if form.id == "bar":
-            name = (found["desc"] or "").strip()
-            if name and not TRAINING_BAR.match(name):
+            name = bar_name(found.string, found.start())
+            counted = training_bar(name)
+            if name and not counted:
                 return False
             named = bool(name)
-            total = int(found["total"]) if len(found["total"]) < 16 else 0
+            total = int(found["total"])
             key = f"bar {total} {named}"
-            if epoch := _EPOCH.match(name):
-                step, key = int(epoch[1]) * total + step, f"bar epochs {total}"
+            if counted and counted["epoch"]:
+                step, key = int(counted["epoch"]) * total + step, f"bar epochs {total}"
         progress = self.progresses.get(key)
         if progress is None:
             if len(self.progresses) >= PROGRESSES:

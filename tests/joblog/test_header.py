@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from raydiag.joblog.header import arguments, expand
+from raydiag.joblog.header import arguments
 from tests.joblog.joblogs import facts_at, facts_of, maxtext, write
 
 HEADER = """JOB_ID=4711
@@ -87,33 +85,6 @@ def test_lines_that_name_task_and_host_beat_the_list(tmp_path: Path) -> None:
 def test_more_tasks_than_nodes_have_no_host_by_the_list(tmp_path: Path) -> None:
     facts = facts_of(HEADER.replace("NNODES=3", "NNODES=4"), tmp_path)
     assert facts.hosts == {}
-
-
-@pytest.mark.parametrize(
-    ("nodelist", "hosts"),
-    [
-        ("node[1-4,7]", ("node1", "node2", "node3", "node4", "node7")),
-        ("n[008-010]", ("n008", "n009", "n010")),
-        ("a1,b[2-3],c", ("a1", "b2", "b3", "c")),
-        ("r[1-2]n[1-2]", ("r1n1", "r1n2", "r2n1", "r2n2")),
-        ("a b", ("a", "b")),
-        ("n[1-x]", ("n1-x",)),
-        ("n[1", ("n[1",)),
-        ("", ()),
-    ],
-)
-def test_node_lists(nodelist: str, hosts: tuple[str, ...]) -> None:
-    assert expand(nodelist) == hosts
-
-
-def test_a_node_list_cannot_fill_the_memory() -> None:
-    assert len(expand("n[1-999999999]")) == 16384
-    assert len(expand("n[1-9999]m[1-9999]")) == 16384
-
-
-@given(st.text(alphabet="n[]-,019 ", max_size=40))
-def test_no_node_list_breaks_it(text: str) -> None:
-    assert len(expand(text)) <= 16384
 
 
 def test_arguments_with_and_without_quotes() -> None:
