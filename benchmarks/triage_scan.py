@@ -26,8 +26,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from raydiag.catalog.signatures import table
-from raydiag.joblog.facts import JobLogLine, Prefix, Selector
 from raydiag.joblog.line_selection import selector
+from raydiag.joblog.log_line import JobLogLine, Prefix, Selector
 from raydiag.joblog.passes import ANCHORS
 from raydiag.triage.signatures import Classifier, make_selector
 

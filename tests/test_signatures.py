@@ -11,8 +11,8 @@ from raydiag import catalog
 from raydiag.catalog.literals import required_literals, without_digits
 from raydiag.catalog.signatures import parse_signatures, table
 from raydiag.errors import CatalogError
-from raydiag.joblog.facts import Hit, JobLogLine, Prefix, Selector
 from raydiag.joblog.line_selection import selector
+from raydiag.joblog.log_line import Hit, JobLogLine, Prefix, Selector
 from raydiag.model import Severity
 from raydiag.triage.signatures import BESIDE_LINES, Classifier, make_selector
 

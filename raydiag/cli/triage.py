@@ -12,7 +12,8 @@ from raydiag.cli import options
 from raydiag.errors import CannotRun, RaydiagError, UsageError
 
 if TYPE_CHECKING:
-    from raydiag.joblog.facts import JobFacts, MakeSelector
+    from raydiag.joblog.facts import JobFacts
+    from raydiag.joblog.log_line import MakeSelector
     from raydiag.joblog.state import PassState
     from raydiag.triage.verdict import Moment, Verdict
 

@@ -11,8 +11,9 @@ import signal
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.joblog.facts import Heartbeats, JobLogLine, TaskExit
+from raydiag.joblog.failure_facts import Heartbeats, TaskExit
 from raydiag.joblog.line_context import LineContext
+from raydiag.joblog.log_line import JobLogLine
 
 EXITS = 2048
 LOOKED_AT = 16 * EXITS

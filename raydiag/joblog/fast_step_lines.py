@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Optional
 
-from raydiag.joblog.facts import JobLogLine, Prefix
 from raydiag.joblog.lines import TextWindow
+from raydiag.joblog.log_line import JobLogLine, Prefix
 from raydiag.joblog.step_formats import FORMATS
 from raydiag.joblog.step_values import has_field, read_at_once
 from raydiag.joblog.steps import StepTally

@@ -18,8 +18,9 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.joblog.facts import Header, JobLogLine
 from raydiag.joblog.line_context import LineContext
+from raydiag.joblog.log_line import JobLogLine
+from raydiag.joblog.script_facts import Header
 from raydiag.nodeset import expand_in_order
 
 _KEYS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from raydiag.joblog.facts import Prefix
 from raydiag.joblog.lines import AHEAD_BYTES, BEHIND_BYTES, LINE_BYTES, TextWindow
+from raydiag.joblog.log_line import Prefix
 from raydiag.joblog.prefixes import plain, split
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from raydiag.joblog.facts import Selector
+from raydiag.joblog.log_line import Selector
 
 Finder = Callable[[bytes], Collection[int]]
 

@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
-from raydiag.joblog.facts import Classify, JobLogLine, Match, MatchCount, Traceback
+from raydiag.joblog.failure_facts import Match, MatchCount, Traceback
 from raydiag.joblog.line_context import LineContext
+from raydiag.joblog.log_line import Classify, JobLogLine
 
 ANCHORS = (b"Traceback (most recent call last)",)
 OPENING = "Traceback (most recent call last)"

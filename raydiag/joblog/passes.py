@@ -10,7 +10,7 @@ from raydiag.errors import ReadError
 from raydiag.joblog import exits, header, matches, saves, stages, startup, step_formats
 from raydiag.joblog.clock import REACH, Clock, Stamp, Timeline, has_time
 from raydiag.joblog.exits import ExitTally
-from raydiag.joblog.facts import Classify, JobLogLine, LogFile, Selector
+from raydiag.joblog.facts import LogFile
 from raydiag.joblog.fast_step_lines import ShortWay
 from raydiag.joblog.header import MOST_NODES, HeaderTally
 from raydiag.joblog.line_context import LineContext, decode
@@ -26,6 +26,7 @@ from raydiag.joblog.lines import (
     open_log,
     windows,
 )
+from raydiag.joblog.log_line import Classify, JobLogLine, Selector
 from raydiag.joblog.matches import MatchTally
 from raydiag.joblog.prefixes import of_rank, on_host, plain, split
 from raydiag.joblog.saves import SavePattern, SaveTally

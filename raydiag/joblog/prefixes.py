@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Optional
 
-from raydiag.joblog.facts import Prefix
+from raydiag.joblog.log_line import Prefix
 
 _ANSI = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"

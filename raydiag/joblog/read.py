@@ -8,24 +8,14 @@ from pathlib import Path
 from typing import Optional
 
 from raydiag.errors import CannotRun
-from raydiag.joblog.facts import (
-    Classify,
-    JobFacts,
-    LogFile,
-    LogGap,
-    LoggedSave,
-    LoggedSteps,
-    MakeSelector,
-    Match,
-    PhaseMark,
-    Resolved,
-    Restore,
-    Traceback,
-    WorkerLogs,
-)
+from raydiag.joblog.facts import JobFacts, LogFile, LogGap, Resolved, WorkerLogs
+from raydiag.joblog.failure_facts import Match, Traceback
+from raydiag.joblog.log_line import Classify, MakeSelector
 from raydiag.joblog.passes import ANCHORS, Pass
 from raydiag.joblog.saves import SavePattern
+from raydiag.joblog.script_facts import PhaseMark
 from raydiag.joblog.state import PassState
+from raydiag.joblog.step_facts import LoggedSave, LoggedSteps, Restore
 from raydiag.model import Unread
 from raydiag.nodeset import expand_in_order
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.joblog.facts import JobLogLine, LoggedSave, Restore
+from raydiag.joblog.log_line import JobLogLine
+from raydiag.joblog.step_facts import LoggedSave, Restore
 
 
 @dataclass(frozen=True)

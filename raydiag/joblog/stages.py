@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
 from raydiag.joblog.durations import each_in_seconds, seconds_of
-from raydiag.joblog.facts import JobLogLine, StageEvent, Summary
 from raydiag.joblog.line_context import LineContext
+from raydiag.joblog.log_line import JobLogLine
+from raydiag.joblog.script_facts import StageEvent, Summary
 
 ANCHORS = (b"== ", b"JOB SUMMARY")
 EVENTS, SUMMARIES = 256, 4096

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
-from raydiag.joblog.facts import Dashboards, JobLogLine, PhaseMark
+from raydiag.joblog.log_line import JobLogLine
+from raydiag.joblog.script_facts import Dashboards, PhaseMark
 
 # phase, event, anchor, pattern; a group `value` is the newest number
 _ROWS: tuple[tuple[str, str, str, str], ...] = (

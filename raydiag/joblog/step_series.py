@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.joblog.facts import StepRun, StepSeries
+from raydiag.joblog.step_facts import StepRun, StepSeries
 
 SERIES = 16384
 HEAD, TAIL = 256, 4096

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.joblog.facts import JobLogLine, LoggedSteps, Prefix, WriterProgress
+from raydiag.joblog.log_line import JobLogLine, Prefix
+from raydiag.joblog.step_facts import LoggedSteps, WriterProgress
 from raydiag.joblog.step_formats import (
     FORMATS,
     HF_LOSS,

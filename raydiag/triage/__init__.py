@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts, WriterProgress
+from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.step_facts import WriterProgress
 from raydiag.model import Chain, Coverage, Diagnosis, Finding, HostUnread, Severity, Window
 from raydiag.triage.attempts import attempts
 from raydiag.triage.deaths import exit_codes

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts, TaskExit
+from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.failure_facts import TaskExit
 from raydiag.joblog.slurm import SlurmJob
 from raydiag.triage.exits import meaning
 from raydiag.triage.verdict import Moment

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts, WriterProgress
+from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.step_facts import WriterProgress
 from raydiag.triage.stall import StallJudgement
 from raydiag.triage.verdict import TrainingProgress
 

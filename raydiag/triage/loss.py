@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
-from raydiag.joblog.facts import LoggedSteps
+from raydiag.joblog.step_facts import LoggedSteps
 
 _FINITE, _NAN, _INFINITE = ord("f"), ord("a"), ord("i")
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts, PhaseMark
+from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.script_facts import PhaseMark
 from raydiag.triage.verdict import Moment, Phase
 
 

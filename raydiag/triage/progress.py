@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import Optional
 
-from raydiag.joblog.facts import Header, JobFacts, LoggedSteps, StepRun
+from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.script_facts import Header
+from raydiag.joblog.step_facts import LoggedSteps, StepRun
 from raydiag.triage.throughput import WARM_UP_STEPS, throughput
 from raydiag.triage.verdict import TrainingProgress
 

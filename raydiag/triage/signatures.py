@@ -12,8 +12,8 @@ from typing import Optional
 
 from raydiag.catalog.literals import without_digits
 from raydiag.catalog.signatures import Signature, SignatureTable, table
-from raydiag.joblog.facts import Hit, JobLogLine, Selector
 from raydiag.joblog.line_selection import finder, selector
+from raydiag.joblog.log_line import Hit, JobLogLine, Selector
 
 BESIDE_LINES = 3
 _SHAPES = 8192  # remembered; what a log repeats fits in

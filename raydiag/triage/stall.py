@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts, LoggedSteps
+from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.step_facts import LoggedSteps
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.verdict import Moment, TrainingProgress
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts, Summary
+from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.script_facts import Summary
 from raydiag.model import Confidence
 from raydiag.triage import deaths, hang
 from raydiag.triage.decision import TERMINATED, TriageCase, TriageOutcome, chain_of

@@ -12,7 +12,10 @@ from typing import Optional
 
 from raydiag import catalog
 from raydiag.catalog.signatures import table
-from raydiag.joblog.facts import JobFacts, Match, StageEvent, StepRun, TaskExit
+from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.failure_facts import Match, TaskExit
+from raydiag.joblog.script_facts import StageEvent
+from raydiag.joblog.step_facts import StepRun
 from raydiag.model import Evidence
 
 ROOT, CONSEQUENCE, EITHER, HARMLESS = "root", "consequence", "either", "harmless"

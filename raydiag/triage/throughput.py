@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Optional
 
-from raydiag.joblog.facts import LoggedSteps, StepSeries
+from raydiag.joblog.step_facts import LoggedSteps, StepSeries
 from raydiag.triage.verdict import Throughput
 
 WARM_UP_STEPS = 5  # compilation and first allocations, from the first step of the run

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Union
 
-from raydiag.joblog.facts import Classify, Hit, JobFacts, JobLogLine, Selector
+from raydiag.joblog.facts import JobFacts
 from raydiag.joblog.find import resolve
+from raydiag.joblog.log_line import Classify, Hit, JobLogLine, Selector
 from raydiag.joblog.read import read
 
 WORDS = {"NCCL WARN": "nccl", "Error": "error", "MSCCL++": "quiet"}

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import pytest
 
-from raydiag.joblog.facts import Hit, JobLogLine
+from raydiag.joblog.log_line import Hit, JobLogLine
 from raydiag.joblog.saves import SavePattern, _row
 from tests.joblog.joblogs import facts_at, facts_of, maxtext, write
 

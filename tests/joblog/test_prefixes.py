@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raydiag.joblog.facts import Prefix
+from raydiag.joblog.log_line import Prefix
 from raydiag.joblog.prefixes import plain, split
 
 CASES = [

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raydiag.joblog.facts import Selector
 from raydiag.joblog.line_selection import fewest, finder, selector
+from raydiag.joblog.log_line import Selector
 from raydiag.joblog.prefixes import plain
 
 LITERALS = [b"NCCL WARN", b"[Errno 28]", b"completed step: ", b" Killed", b"(exit=", b"$|^.*"]

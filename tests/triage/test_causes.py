@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from raydiag.joblog.facts import JobFacts, Match
+from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.failure_facts import Match
 from raydiag.triage.first_cause import cause
 from raydiag.triage.symptoms import live, symptoms
 from tests.triage.jobs import exited, job, match, steps

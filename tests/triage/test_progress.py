@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from raydiag.joblog.facts import Restore, StageEvent, WorkerLogs
+from raydiag.joblog.facts import WorkerLogs
+from raydiag.joblog.script_facts import StageEvent
+from raydiag.joblog.step_facts import Restore
 from raydiag.triage.progress import longest_save_s, project
 from tests.triage.jobs import LOG, START, header, job, save, steps, summary
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raydiag.event_file import metric_name
-from raydiag.joblog.facts import LoggedSteps
+from raydiag.joblog.step_facts import LoggedSteps
 from raydiag.playbooks.masks import ASYNC_STEPS, MetricSteps
 from raydiag.playbooks.training import LOSS, SECONDS, TGS, Training
 from raydiag.tsdb.series import Floats

@@ -7,7 +7,8 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag.joblog.facts import JobFacts, LoggedSave
+from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.step_facts import LoggedSave
 from raydiag.model import Window
 from raydiag.playbooks import masks
 from raydiag.playbooks.context import SaveWindow, TrainingJob

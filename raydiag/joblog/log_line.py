@@ -1,0 +1,89 @@
+"""A line of a log, who wrote it, and what selects and classifies lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Optional, Protocol
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Who wrote a line, from what launchers put before it. Fields are None where nothing says."""
+
+    task: Optional[int] = None  # of `srun -l`: index into the job's node list with one task a node
+    rank: Optional[int] = None  # global, `[rank3]:`
+    local_rank: Optional[int] = None  # `[default0]:`, the same number on every node
+    host: Optional[str] = None  # where the prefix names it
+    actor: Optional[str] = None  # Ray class or actor name, `(TrainerActor pid=12, ip=10.0.0.2)`
+    pid: Optional[int] = None  # of the actor
+    ip: Optional[str] = None  # of the actor's node; Ray leaves it out on the driver's own node
+    repeated: int = 1  # Ray's `[repeated 15x across cluster]`: lines that this one stands for
+
+    @property
+    def where(self) -> str:
+        """Shortest name of one writer: the rank, else the task, else the actor's process; or ""."""
+        if self.rank is not None:
+            return str(self.rank)
+        if self.task is not None:
+            return f"{self.task}.{self.local_rank}" if self.local_rank else str(self.task)
+        if self.local_rank is not None:
+            return f"local {self.local_rank}"
+        if self.pid is None:
+            return ""
+        return f"{self.actor or 'pid'} {self.pid}" + (f" {self.ip}" if self.ip else "")
+
+
+@dataclass(frozen=True)
+class JobLogLine:
+    """One decoded line: what a signature is matched against."""
+
+    file: str  # path as it was found
+    number: int  # from 1; segments between lone carriage returns share their line's number
+    text: str  # without prefixes, their timestamps kept, ANSI, NUL and line end; 64 KiB at most
+    raw: str  # verbatim but for the line end, invalid UTF-8 as U+FFFD
+    prefix: Prefix
+    time: Optional[float]  # printed on this very line
+    near_time: Optional[float]  # the newest time printed on this line or above it: a lower bound
+    training: bool  # a step line stands above, in the same file
+    complete: bool = True  # False: the log ends within it, so its last word may be cut
+
+    @property
+    def whole_words(self) -> str:
+        """`text` without a last word that may be cut: 13 of 137 is a wrong number."""
+        return self.text if self.complete else self.text[: max(self.text.rfind(" "), 0)]
+
+
+class Selector(Protocol):
+    """Finds candidate lines fast: never misses a line that a signature or an anchor could match."""
+
+    def __call__(self, chunk: bytes, /) -> Iterable[int]:
+        """Offsets into `chunk`, ascending, each inside a candidate line; repeats are allowed.
+
+        `chunk` begins at a line start and ends at a line end, or is a piece of one overlong line.
+        Which line an offset belongs to (LF, CRLF, lone CR) is decided by the caller.
+        """
+
+
+class MakeSelector(Protocol):
+    """Builds a selector for the catalog's signatures and the anchors of this package."""
+
+    def __call__(self, anchors: Sequence[bytes], /) -> Selector:
+        """`anchors` are case-sensitive literals, `joblog.read.ANCHORS`."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One signature row that matches one line."""
+
+    row: str  # id in signatures.yaml
+    failure_class: str  # "" where the row is harmless
+    role: str  # root, consequence, either, harmless
+    stage: str  # of the job, as the row says; "" when the row does not
+    groups: Mapping[str, str] = field(default_factory=dict)  # named groups of the pattern
+
+
+class Classify(Protocol):
+    """Decides: which rows match this line. A harmless row is told like any other."""
+
+    def __call__(self, line: JobLogLine, /) -> Sequence[Hit]: ...
