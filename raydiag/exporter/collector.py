@@ -343,6 +343,7 @@ class Collector:
             now = time.monotonic()
             refused = self.page.put(ask.plugin, "", outcome.samples, now, outcome.declared)
             record.rejected += len(refused) + len(outcome.refused)
+        record.timeouts += outcome.missed_deadline
         if outcome.then is not None:
             self._open(self._foreign_task(outcome.then, record))
         if outcome.measured_at is not None:

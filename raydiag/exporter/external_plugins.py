@@ -53,6 +53,7 @@ class PluginOutcome(NamedTuple):
     refused: Sequence[str] = ()  # samples that broke with what their metric was, and why
     is_new: bool = False  # first answer of a new version: its metrics may have changed
     left: Sequence[int] = ()  # pids of its children that hang in the kernel, and hold its lock
+    missed_deadline: bool = False  # it was a trial of new content, which was not in time
     then: Optional[Ask] = None  # to be asked in this cycle still: the version that ran before
 
 
@@ -98,6 +99,7 @@ class _Plugin:
         self.was_asked = False  # it has run, or was tried
         self.left: dict[int, str] = {}  # children that hang in the kernel: pid -> start
         self.left_since = 0.0  # Unix s
+        self.is_late = False  # the last run of the newest content missed its deadline
         self.is_unsettled = False  # its file is being written
         self.problem = ""  # why what is there now cannot be taken; "" while it can
         self.pause: float = 0  # cycles until the next trial
@@ -264,6 +266,8 @@ class Foreign:
         self._left_alone[plugin.name] = list(answer.get("left_alone", ()))
         left = tuple(answer.get("left", ()))
         plugin.left, plugin.left_since = {pid: program.started(pid) for pid in left}, now_s
+        if plugin.offered is None or plugin.offered.digest == ask.request["digest"]:
+            plugin.is_late = external_run.status_of(answer) is Status.TIMEOUT
         version, is_new = plugin.current, False
         if plugin.offered is not None and plugin.offered.digest == ask.request["digest"]:
             if answer["failed"] is not None and not self._is_better_than_none(plugin, answer):
@@ -285,7 +289,12 @@ class Foreign:
         if plugin.current is None or plugin.current.is_not_here:
             return PluginOutcome(external_run.status_of(answer), reason)
         # Whether the plugin goes well is for the version to say that has yet to run.
-        return PluginOutcome(Status.OK, reason, then=self._ask(plugin, plugin.current, check=False))
+        return PluginOutcome(
+            Status.OK,
+            reason,
+            missed_deadline=plugin.is_late,
+            then=self._ask(plugin, plugin.current, check=False),
+        )
 
     def _meaning(
         self, plugin: _Plugin, version: _Version, answer: Mapping[str, Any], now_s: float
@@ -341,6 +350,7 @@ class Foreign:
             facts: dict[str, float] = {
                 "plugin_outdated": int(plugin.is_outdated),
                 "plugin_reload_errors_total": plugin.reload_errors,
+                "plugin_late": int(plugin.is_late),
                 "plugin_disabled": int(runs is not None and runs.is_not_here),
             }
             if plugin.problem and not plugin.was_asked:

@@ -206,6 +206,8 @@ _OWN_ROWS: Mapping[tuple[str, ...], Sequence[tuple[str, str, str]]] = {
         ("plugin_duration_seconds", "s", "How long the plugin's last run took."),
         ("plugin_failures_total", "runs", "Runs that gave an error."),
         ("plugin_timeouts_total", "runs", "Runs that missed their deadline."),
+        ("plugin_late", "0/1",
+         "1: the last run, or the trial of the file's new content, missed its deadline."),
         ("plugin_series", "series", "Series of the plugin on this page."),
         ("plugin_disabled", "0/1", "1: it asked not to be run any more (exit status 99)."),
         ("plugin_outdated", "0/1",

@@ -8,6 +8,7 @@ import time
 
 from raydiag.hotfix import discovery, replace, restart, target_directory
 from raydiag.hotfix.journal import Journal, short_host
+from raydiag.hotfix.log_tail import size
 from raydiag.hotfix.messages import Inspect, Inspection, NodeRequest, Restart, ServedPage
 from raydiag.hotfix.replace import ReplaceRefused
 from raydiag.hotfix.served_page import parse
@@ -36,16 +37,12 @@ def inspect(request: Inspect) -> Inspection:
         host=short_host(),
         time=time.time(),
         exporter=found.exporter,
-        ends_on_restart=tuple(
-            one for one in (found.exporter, found.server, *found.orphans) if one is not None
-        )
-        if found.exporter
-        else (),
+        ends_on_restart=tuple(found.processes()) if found.exporter else (),
         directory=directory,
         files=tuple(files),
         watchdog=found.watchdog,
         served=_served(request),
-        plugin_log_bytes=discovery.size(request.plugin_log),
+        plugin_log_bytes=size(request.plugin_log),
         driver_fault=discovery.driver_fault(request),
         unfinished=tuple(journal.unfinished()),
         leftovers=tuple(replace.leftovers(directory.real_path) if directory else ()),
@@ -58,10 +55,10 @@ def inspect(request: Inspect) -> Inspection:
 def _served(request: NodeRequest) -> ServedPage:
     outcome, reason, body = fetch(request.port, _FETCH_LIMIT_S)
     page = parse(body)
-    duration = [v for s, v in page.values.items() if s.startswith("hw_scrape_duration_seconds")]
+    durations = page.values_of("hw_scrape_duration_seconds")
     age_s = None
     with contextlib.suppress(OSError):
         age_s = round(max(0.0, time.time() - os.stat(request.metrics_file).st_mtime), 2)
     if outcome == "ok" and page.broken:
         outcome, reason = "error", f"what is served is not valid: {page.broken}"
-    return ServedPage(outcome, reason, page.metrics, duration[0] if duration else None, age_s)
+    return ServedPage(outcome, reason, page.metrics, durations[0] if durations else None, age_s)

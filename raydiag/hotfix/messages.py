@@ -42,6 +42,10 @@ class NodeRequest:
     root: str = ""  # of /sys, for tests; the real one is looked at as well
 
 
+# How much longer than usual an exporter may take whose node is so loaded that its cycles come late.
+LATE_FACTOR = 3.0
+
+
 # ---- inspect
 
 
@@ -62,6 +66,10 @@ class ProcessInfo:
     role: str  # "exporter", "server", "orphan" (a server whose exporter is gone), "watchdog"
     state: str = ""  # "S"
     started_at: float = 0.0  # Unix s
+
+    def is_same(self, other: ProcessInfo) -> bool:
+        """Whether both are one process."""
+        return (self.pid, self.start_ticks) == (other.pid, other.start_ticks)
 
 
 @dataclass(frozen=True)
@@ -217,7 +225,10 @@ class Restarted:
 
 @dataclass(frozen=True)
 class Verify(NodeRequest):
-    """-> Verified. Watches until the cycles after a change are seen, or `limit_s` has passed."""
+    """-> Verified. Watches until the cycles after a change are seen, or a limit has passed.
+
+    An exporter that is alive, and shows that its cycles come late, has until `late_limit_s`.
+    """
 
     name: str = ""  # the file that was replaced
     since: float = 0.0  # `at` of Applied, or of Restarted
@@ -226,6 +237,7 @@ class Verify(NodeRequest):
     expected: Mapping[str, int] = field(default_factory=dict)  # Checked.metrics of the canary
     restarted: Optional[Mapping[str, Any]] = None  # the fields of Restarted, after a restart
     limit_s: float = 60.0
+    late_limit_s: float = 0.0  # less than `limit_s`: no longer than that
 
 
 @dataclass(frozen=True)

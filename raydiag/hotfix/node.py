@@ -42,6 +42,7 @@ from raydiag.hotfix.journal import (
     sha256,
     write_whole,
 )
+from raydiag.hotfix.log_tail import size
 from raydiag.hotfix.messages import (
     OPERATION_NAMES,
     OPERATIONS,
@@ -142,7 +143,7 @@ def _plain(result: Any) -> dict[str, Any]:
 def _looking_limit_s(request: NodeRequest) -> float:
     """How long an operation that only looks may take; 0 for the others."""
     if isinstance(request, Verify):
-        return request.limit_s + 5.0
+        return max(request.limit_s, request.late_limit_s) + 5.0
     return _INSPECT_LIMIT_S if isinstance(request, (Inspect, StatusRequest)) else 0.0
 
 
@@ -221,7 +222,7 @@ def _apply(request: Apply, content: bytes, directory: str) -> Applied:
         if old.sha256 != request.old_sha256:
             raise ReplaceRefused(f"{old.path} is not the planned one: it was changed meanwhile")
         replace.clean(directory)
-        log_bytes = discovery.size(request.plugin_log)
+        log_bytes = size(request.plugin_log)
         one = replace.Replacement(journal, request.rollout, request.who, request.name, old, content)
         one.run()
     except (ReplaceRefused, JournalError) as error:
@@ -235,7 +236,7 @@ def rollback(request: Rollback) -> RolledBack:
     with _lock(request) as reason:
         if reason:
             return RolledBack((), False, reason)
-        log_bytes = discovery.size(request.plugin_log)
+        log_bytes = size(request.plugin_log)
         return node_rollback.rollback(Journal(request.journal), request, log_bytes)
 
 
@@ -307,9 +308,10 @@ def main(request: Mapping[str, Any], budget_s: float, parent_pid: int) -> None:
         os._exit(1)  # nobody is left who would hear the answer
     asked = dict(request)
     if asked.get("operation") == "verify":
-        limit_s = asked.get("limit_s", Verify().limit_s)
-        if isinstance(limit_s, (int, float)):
-            asked["limit_s"] = max(1.0, min(float(limit_s), budget_s - 2.0))
+        for name in ("limit_s", "late_limit_s"):
+            limit_s = asked.get(name, getattr(Verify, name))
+            if isinstance(limit_s, (int, float)):
+                asked[name] = max(1.0, min(float(limit_s), budget_s - 2.0))
     said = zlib.compress(json.dumps(answer(asked)).encode())
     write_whole(1, b"%d\n" % len(said) + said)
     os._exit(0)

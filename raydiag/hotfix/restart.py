@@ -15,22 +15,24 @@ from dataclasses import replace
 
 from raydiag.errors import ParseError
 from raydiag.hotfix import discovery, process
-from raydiag.hotfix.discovery import Found
+from raydiag.hotfix.found_exporter import FoundExporter
 from raydiag.hotfix.journal import Journal, JournalError
+from raydiag.hotfix.log_tail import size
 from raydiag.hotfix.messages import RAYDIAG, ProcessInfo, Restart, Restarted
 from raydiag.hotfix.process import Aim, Doubt, Gone, ProcessIdentity
+from raydiag.hotfix.watchdog_log import MOST_RESTARTS
 
 # The watchdog waits 5 s before it starts the exporter again.
 _GONE_S, _FREE_S = 2.0, 3.0
 _LOOK_S = 0.02
 
 
-def refusals(found: Found, least_left: int) -> tuple[str, ...]:
+def refusals(found: FoundExporter, least_left: int) -> tuple[str, ...]:
     """Why the exporter that was found may not be ended; none when it may."""
     reasons = list(found.doubts)
     if found.watchdog and found.watchdog.left < max(2, least_left):
         left = found.watchdog.left
-        reasons.append(f"the watchdog has {left} of {discovery.MOST_RESTARTS} restarts left")
+        reasons.append(f"the watchdog has {left} of {MOST_RESTARTS} restarts left")
     if found.watchdog and found.watchdog.gave_up:
         reasons.append("the watchdog has given up")
     return tuple(reasons)
@@ -52,8 +54,8 @@ def restart(request: Restart, journal: Journal) -> Restarted:
         outcome="refused",
         restarts=watchdog.restarts,
         log=watchdog.log,
-        log_bytes=discovery.size(watchdog.log),
-        plugin_log_bytes=discovery.size(request.plugin_log),
+        log_bytes=size(watchdog.log),
+        plugin_log_bytes=size(request.plugin_log),
         at=time.time(),
     )
     try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from raydiag.hotfix.messages import (
+    LATE_FACTOR,
     Close,
     Closed,
     FileStatus,
@@ -225,6 +226,7 @@ class Retreat:
                     before=host.before,
                     restarted=dataclasses.asdict(host.restarted),
                     limit_s=self.verify_limit_s,
+                    late_limit_s=LATE_FACTOR * self.verify_limit_s,
                 )
             else:
                 done = [one for one in host.restored if one.outcome == "restored"]
@@ -236,9 +238,10 @@ class Retreat:
                     plugin_log_bytes=done[-1].plugin_log_bytes,
                     before=host.before,
                     limit_s=self.verify_limit_s,
+                    late_limit_s=LATE_FACTOR * self.verify_limit_s,
                 )
             questions[node] = question
-        answers = self.nodes.ask(questions, Verified, self.verify_limit_s)
+        answers = self.nodes.ask(questions, Verified, LATE_FACTOR * self.verify_limit_s)
         for node, answer in answers.items():
             healthy = not isinstance(answer, NoAnswerFromNode) and answer.healthy
             text = "it serves as before" if healthy else f"it does not serve well: {answer.reason}"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn, TypeVar, Union
 
 from raydiag.hotfix.messages import (
+    LATE_FACTOR,
     RAYDIAG,
     Applied,
     Apply,
@@ -185,7 +186,7 @@ class Rollout:
             for host in hosts:
                 if any(change.name == name for change in host.changes):
                     requests[host.node_id] = self._question(host, name)
-            answers = self.nodes.ask(requests, Verified, self.verify_limit_s)
+            answers = self.nodes.ask(requests, Verified, LATE_FACTOR * self.verify_limit_s)
             for node, verified in answers.items():
                 if isinstance(verified, NoAnswerFromNode):
                     continue
@@ -207,6 +208,7 @@ class Rollout:
             expected=checked.metrics if checked else {},
             restarted=dataclasses.asdict(mine) if mine else None,
             limit_s=self.verify_limit_s,
+            late_limit_s=LATE_FACTOR * self.verify_limit_s,
         )
 
     def _close(self, nodes: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ a page is valid, or it has no values at all.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,11 +25,15 @@ class ParsedPage:
     @property
     def metrics(self) -> dict[str, int]:
         """Metric name -> number of its series."""
-        found: dict[str, int] = {}
-        for series in self.values:
-            name = series.partition("{")[0]
-            found[name] = found.get(name, 0) + 1
-        return found
+        return dict(Counter(map(_metric, self.values)))
+
+    def values_of(self, metric: str) -> list[float]:
+        """Values of all series of that metric."""
+        return [value for series, value in self.values.items() if _metric(series) == metric]
+
+
+def _metric(series: str) -> str:
+    return series.partition("{")[0]
 
 
 def parse(text: bytes, own: bool = True) -> ParsedPage:

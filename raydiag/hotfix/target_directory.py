@@ -9,7 +9,7 @@ import os
 import re
 import stat
 
-from raydiag.hotfix.discovery import Found
+from raydiag.hotfix.found_exporter import FoundExporter
 from raydiag.hotfix.messages import RAYDIAG, Directory, NodeRequest, TargetFile
 from raydiag.hotfix.process import SCRIPT
 from raydiag.hotfix.replace import ReplaceRefused, current, name_refusal
@@ -20,7 +20,7 @@ _NETWORK = re.compile(
 )
 
 
-def chosen(request: NodeRequest, found: Found) -> str:
+def chosen(request: NodeRequest, found: FoundExporter) -> str:
     """The directory of the files. Raises Refused when it is not known, or not the exporter's."""
     path = request.directory or found.directory
     if found.elsewhere:

@@ -1,323 +1,317 @@
-"""Is an exporter well after a change: does the next cycle serve healthy values that move?
+"""Is an exporter healthy after a change: does a cycle of the new version serve values that move?
 
 A page is judged when the cycle that made it began after the change: then the one before it ended
-after the change as well.
+after the change as well. On a node whose CPUs training takes, cycles come late. So what is waited
+for is evidence, and an exporter that is alive and late has more time than one that serves nothing.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Optional
+from dataclasses import dataclass
+from typing import Optional
 
-from raydiag.hotfix import discovery
-from raydiag.hotfix.messages import RAYDIAG, ProcessInfo, Verified, Verify
-from raydiag.hotfix.process import SCRIPT
+from raydiag import records
+from raydiag.hotfix import discovery, plugin_log, watchdog_log
+from raydiag.hotfix.messages import RAYDIAG, ProcessInfo, Restarted, Verified, Verify
+from raydiag.hotfix.page_verdict import (
+    DURATION,
+    MAY_STAND_STILL,
+    OwnReport,
+    metrics_of_plugin,
+    missing_metrics,
+    own_value,
+)
 from raydiag.hotfix.served_page import ParsedPage, parse
 from raydiag.probes.exporter import fetch
 
-_POLL_S = 0.2
+_POLL_S, _LATE_POLL_S = 0.2, 1.0
 _FETCH_LIMIT_S = 2.0
-_KILLED = 137  # exit status that the watchdog sees of a process ended by SIGKILL
-_CLOCK_S = 2.0  # its lines have whole seconds
-_OWN = "raydiag_exporter_"
-_DURATION = "hw_scrape_duration_seconds"
-_NUMBERS = re.compile(r"\d+")
-# Where no dry run says which metrics a plugin makes. TensorBoard's move with training alone.
-_PREFIXES = {
-    "gpu_metrics_plugin.sh": ("hw_gpu_",),
-    "host_metrics_plugin.sh": ("hw_",),
-    "tb_metrics_plugin.sh": ("tb_",),
-    SCRIPT: ("hw_",),
-}
-_AT_REST = ("tb_metrics_plugin.sh",)
+_SHELL_INTERVAL_S = 12.0  # the longest cycle of the shell exporter on an idle node
+_LATE_INTERVALS = 1.5
+_MOST_MISSED_DEADLINES = 3  # runs in a row, after which a plugin hangs rather than is late
 
 
-@dataclass
-class _Watch:
-    """What has been seen so far."""
+@dataclass(frozen=True)
+class _Cycle:
+    """The newest cycle of the exporter that has ended."""
 
-    request: Verify
-    mark: Optional[tuple[float, object]] = None  # end of the last cycle, and what tells it apart
-    cycles: int = 0
-    last: Optional[ParsedPage] = None  # judged
-    durations: set[float] = field(default_factory=set)
-    moved: int = 0
-    exporter: Optional[ProcessInfo] = None  # after a restart: the new one
-    first: Optional[ProcessInfo] = None  # the exporter that was there when the watching began
-    restarts: Optional[int] = None
-    notes: list[str] = field(default_factory=list)
-    waits_for: str = "a cycle of the exporter"
+    ended_at: float  # Unix s
+    identity: object  # tells it from others
+    page: ParsedPage  # served now
 
-    def result(self, healthy: bool, reason: str, began: float) -> Verified:
+
+def verify(request: Verify) -> Verified:
+    """Watch until the exporter is healthy, it is not, or the time has passed."""
+    return _Verification(request).run()
+
+
+class _Verification:
+    """What has been seen so far, and what is still waited for."""
+
+    def __init__(self, request: Verify) -> None:
+        self.request = request
+        self.restarted: Optional[Restarted] = None  # whose new exporter is waited for
+        if request.restarted is not None:
+            self.restarted = records.decode(Restarted, request.restarted)
+        self.began = time.monotonic()
+        self.waits_for = "a cycle of the exporter"
+        self.newest: Optional[_Cycle] = None
+        self.judged: Optional[ParsedPage] = None  # the last page that was
+        self.cycles = 0  # judged
+        self.durations: set[float] = set()
+        self.moved = 0
+        self.exporter: Optional[ProcessInfo] = None  # that is to make all these cycles
+        self.restarts: Optional[int] = None
+        self.notes: list[str] = []
+        self.usual_interval_s = _SHELL_INTERVAL_S
+        self.longest_interval_s = 0.0  # between the ends of two cycles
+        self.first_missed: Optional[int] = None  # timeouts when a run was seen to be late
+
+    def run(self) -> Verified:
+        """See `verify`."""
+        if self.restarted is None and self._can_be_found():
+            self.exporter = discovery.find(self.request).exporter
+        while True:
+            failure = self._log_error() or self._look()
+            if failure or not self.waits_for:
+                return self._result(failure)
+            elapsed_s = time.monotonic() - self.began
+            if elapsed_s >= self.request.limit_s and not self._has_more_time(elapsed_s):
+                return self._result(self._unseen())
+            time.sleep(_POLL_S if elapsed_s < self.request.limit_s else _LATE_POLL_S)
+
+    def _result(self, reason: str) -> Verified:
+        if not reason and self._is_late():
+            self.notes.append(self._lateness())
         return Verified(
-            healthy=healthy,
+            healthy=not reason,
             reason=reason,
             notes=tuple(self.notes),
             cycles=self.cycles,
             moved=self.moved,
-            metrics=self.last.metrics if self.last else {},
-            exporter=self.exporter,
+            metrics=self.judged.metrics if self.judged else {},
+            exporter=self.exporter if self.request.restarted is not None else None,
             restarts=self.restarts,
-            duration_s=round(time.monotonic() - began, 2),
+            duration_s=round(time.monotonic() - self.began, 2),
         )
 
-
-def verify(request: Verify) -> Verified:
-    """Watch until it is well, it is not, or the time has passed."""
-    began, watch = time.monotonic(), _Watch(request)
-    if request.restarted is None and _can_be_found(request):
-        watch.first = discovery.find(request).exporter
-    while time.monotonic() - began < request.limit_s:
-        trouble = _trouble(watch) or _step(watch)
-        if trouble:
-            return watch.result(False, trouble, began)
-        if not watch.waits_for:
-            return watch.result(True, "", began)
-        time.sleep(_POLL_S)
-    return watch.result(False, f"waited {request.limit_s:g} s for {watch.waits_for}", began)
-
-
-def _step(watch: _Watch) -> str:
-    """Look once; what is wrong, or "". `waits_for` is empty when everything was seen."""
-    if watch.request.restarted is not None and watch.exporter is None:
-        watch.waits_for = _restarted(watch, watch.request.restarted)
-        if watch.waits_for:
+    def _log_error(self) -> str:
+        """What the logs say against the new version; "" when nothing does."""
+        if self.request.exporter == RAYDIAG:
             return ""
-        watch.mark = None
-    cycle = _cycle(watch.request)
-    if cycle is None or (watch.mark and cycle[:2] == watch.mark):
+        if self.restarted and watchdog_log.has_found_port_taken(self.restarted):
+            return f"the new exporter's server found port {self.request.port} taken"
+        return plugin_log.new_error(self.request, self.request.name in MAY_STAND_STILL)
+
+    def _look(self) -> str:
+        """Look once; what is wrong, or "". `waits_for` is empty when everything was seen."""
+        if self.restarted is not None and self.exporter is None:
+            self.waits_for = self._awaited_of_restart(self.restarted)
+            if self.waits_for:
+                return ""
+            self.newest = None
+        cycle = _newest_cycle(self.request)
+        if cycle is None or (self.newest and cycle.identity == self.newest.identity):
+            return ""
+        previous, self.newest = self.newest, cycle
+        if self.request.exporter == RAYDIAG:
+            self.usual_interval_s = own_value(cycle.page, "interval_seconds") or float("inf")
+        if previous is None or previous.ended_at < self._changed_at():
+            self.waits_for = "a cycle that began after the change"
+            return ""
+        self.longest_interval_s = max(self.longest_interval_s, cycle.ended_at - previous.ended_at)
+        if not cycle.page.values and not cycle.page.broken:
+            return ""  # as a shell exporter serves just after its start
+        failure = self._judge(cycle.page)
+        return failure or ("" if self.waits_for else self._exporter_ended())
+
+    def _changed_at(self) -> float:
+        """Unix seconds, from when on the new version runs."""
+        if self.restarted is not None and self.exporter is not None:
+            return max(self.request.since, self.exporter.started_at)
+        return self.request.since
+
+    # ---- the exporter's processes
+
+    def _can_be_found(self) -> bool:
+        return self.request.exporter != RAYDIAG or bool(self.request.pid_file)
+
+    def _exporter_ended(self) -> str:
+        """Whether one exporter made all these cycles: good pages come from a crash loop as well."""
+        if not self._can_be_found():
+            return ""
+        running, first = discovery.find(self.request).exporter, self.exporter
+        if running is None or first is None:
+            self.exporter = first or running
+            self.waits_for = "cycles of an exporter whose process is known"
+        elif not running.is_same(first):
+            return f"the exporter ended again: pid {first.pid} is gone, and pid {running.pid} runs"
         return ""
-    before, watch.mark = watch.mark, cycle[:2]
-    if before is None or before[0] < _since(watch):
-        watch.waits_for = "a cycle that began after the change"
+
+    def _awaited_of_restart(self, restarted: Restarted) -> str:
+        """What is still missing of the restart; "" when the new exporter runs and has its server.
+
+        `exporter` and `restarts` are known then.
+        """
+        found = discovery.find(self.request)
+        is_shell = self.request.exporter != RAYDIAG
+        if is_shell or (found.watchdog and found.watchdog.log):
+            line = watchdog_log.line_of_restart(restarted)
+            if line is None:
+                return f"the watchdog's line of restart #{restarted.restarts + 1}"
+            self.restarts = line.number
+        exporter = found.exporter
+        if exporter is None or any(exporter.is_same(ended) for ended in restarted.ended):
+            return "the new exporter's process"
+        if is_shell and found.server is None:
+            return "the new exporter's server"
+        if fetch(self.request.port, _FETCH_LIMIT_S)[0] != "ok":
+            return f"an answer of port {self.request.port}"
+        self.exporter = exporter
         return ""
-    page = cycle[2]
-    if not page.values and not page.broken:
-        return ""  # as a shell exporter serves just after its start
-    return _judge(watch, page) or ("" if watch.waits_for else _lives_on(watch))
 
+    # ---- late, or failed
 
-def _lives_on(watch: _Watch) -> str:
-    """Whether one exporter made all these cycles: good pages come from a crash loop as well."""
-    if not _can_be_found(watch.request):
+    def _is_late(self) -> bool:
+        """Whether cycles take longer than usual, or runs miss their deadlines."""
+        if self.first_missed is not None:
+            return True
+        return self._interval_now_s() > _LATE_INTERVALS * self.usual_interval_s
+
+    def _interval_now_s(self) -> float:
+        """The longest interval between two cycles.
+
+        Of raydiag's exporter with the one that has not ended: its collector never waits for a
+        plugin, so only a want of CPU holds it up. The shell exporter may stand still.
+        """
+        if self.request.exporter != RAYDIAG or self.newest is None:
+            return self.longest_interval_s
+        return max(self.longest_interval_s, time.time() - self.newest.ended_at)
+
+    def _has_more_time(self, elapsed_s: float) -> bool:
+        """Whether the exporter is alive, late, and within its limit for that."""
+        if elapsed_s >= self.request.late_limit_s or not self._is_late():
+            return False
+        if not self._can_be_found():
+            return True
+        return discovery.find(self.request).exporter is not None
+
+    def _unseen(self) -> str:
+        """The reason after the time has passed."""
+        limit_s = self.request.limit_s
+        if not self._is_late():
+            return f"waited {limit_s:g} s for {self.waits_for}"
+        limit_s = max(limit_s, self.request.late_limit_s)
+        return f"waited {limit_s:g} s for {self.waits_for}; {self._lateness()}"
+
+    def _lateness(self) -> str:
+        took_s = self._interval_now_s()
+        usual_s = self.usual_interval_s
+        if took_s > _LATE_INTERVALS * usual_s:
+            return f"its cycles come late: up to {took_s:.1f} s apart instead of {usual_s:g} s"
+        return f"{self.request.name} missed its deadline at first"
+
+    # ---- one page
+
+    def _judge(self, page: ParsedPage) -> str:
+        """What is wrong with the page of a cycle of the new version, or ""."""
+        if page.broken:
+            return f"what is served is not valid: {page.broken}"
+        self.waits_for = ""
+        report = None
+        if self.request.exporter == RAYDIAG:
+            report = OwnReport.of(page, self.request.name)
+            failure = self._judge_report(report)
+            if failure or self.waits_for:
+                return failure
+        failure = missing_metrics(self.request, page)
+        if failure and report and report.values_have_expired():
+            self.waits_for = f"fresh values of {self.request.name}"
+            return ""
+        if not failure:
+            self._count(page)
+        return failure
+
+    def _judge_report(self, report: OwnReport) -> str:
+        """What raydiag's exporter says of the plugin; `waits_for` when it is late."""
+        failure = report.failure()
+        if failure and report.late:
+            return self._judge_missed_deadline(report, failure)
+        self.waits_for = report.awaited_run(self.request.since)
+        if not self.waits_for and report.page_has_expired():
+            self.waits_for = "a page that is not too old to have values"
+        return failure
+
+    def _judge_missed_deadline(self, report: OwnReport, failure: str) -> str:
+        if self.first_missed is None:
+            self.first_missed = report.timeouts
+        missed = 1 + report.timeouts - self.first_missed
+        self.waits_for = f"a run of {report.file} within its time limit"
+        if missed < _MOST_MISSED_DEADLINES:
+            return ""
+        return f"{report.file} missed its deadline in {missed} runs: {failure}"
+
+    def _count(self, page: ParsedPage) -> None:
+        """Take note of a good page, and say what has still to be seen."""
+        self.cycles += 1
+        self.durations.update(page.values_of(DURATION))
+        if self.judged is not None:
+            self.moved += self._moved_series(self.judged, page)
+        self.judged = page
+        self.waits_for = self._awaited_of_cycles()
+        if self.waits_for:
+            return
+        if not self.moved:
+            self.notes.append("its values were not seen to move, and need not")
+        removed = sorted(set(self.request.before) - set(page.metrics))
+        if removed:
+            self.notes.append(f"not served any more: {', '.join(removed[:20])}")
+
+    def _awaited_of_cycles(self) -> str:
+        request = self.request
+        is_own = request.exporter == RAYDIAG
+        may_stand_still = request.name in MAY_STAND_STILL or (is_own and not request.expected)
+        if self.cycles < 2:
+            return "a second cycle"
+        if not self.moved and not may_stand_still:
+            return "values that move"
+        if self.restarted is not None and not is_own and len(self.durations) < 2:
+            return f"{DURATION} to change"
         return ""
-    now, first = discovery.find(watch.request).exporter, watch.exporter or watch.first
-    if now is None or first is None:
-        watch.first = first or now
-        watch.waits_for = "cycles of an exporter whose process is known"
-    elif (now.pid, now.start_ticks) != (first.pid, first.start_ticks):
-        return f"the exporter ended again: pid {first.pid} is gone, and pid {now.pid} runs"
-    return ""
+
+    def _moved_series(self, before: ParsedPage, page: ParsedPage) -> int:
+        """Series of the plugin whose value changed from one page to the next."""
+        of_plugin = set(metrics_of_plugin(self.request, page.metrics))
+        moved = 0
+        for series, value in page.values.items():
+            if series.partition("{")[0] in of_plugin:
+                # By repr: NaN is not unlike itself.
+                moved += repr(before.values.get(series, value)) != repr(value)
+        return moved
 
 
-def _can_be_found(request: Verify) -> bool:
-    return request.exporter != RAYDIAG or bool(request.pid_file)
+def _newest_cycle(request: Verify) -> Optional[_Cycle]:
+    """None while the exporter does not answer, or has not ended any."""
+    if request.exporter == RAYDIAG:
+        return _own_cycle(request)
+    try:
+        status = os.stat(request.metrics_file)
+    except OSError:
+        return None
+    answer, _, body = fetch(request.port, _FETCH_LIMIT_S)
+    if answer != "ok":
+        return None
+    return _Cycle(status.st_mtime, (status.st_ino, status.st_mtime_ns), parse(body))
 
 
-def _since(watch: _Watch) -> float:
-    started_at = watch.exporter.started_at if watch.exporter else 0.0
-    return max(watch.request.since, started_at)
-
-
-def _cycle(request: Verify) -> Optional[tuple[float, object, ParsedPage]]:
-    """When the newest cycle ended, what tells it from others, and what is served now."""
-    mark: object = None
-    at = 0.0
-    if request.exporter != RAYDIAG:
-        try:
-            status = os.stat(request.metrics_file)
-        except OSError:
-            return None
-        at, mark = status.st_mtime, (status.st_ino, status.st_mtime_ns)
+def _own_cycle(request: Verify) -> Optional[_Cycle]:
     answer, _, body = fetch(request.port, _FETCH_LIMIT_S)
     if answer != "ok":
         return None
     page = parse(body)
-    if request.exporter == RAYDIAG:
-        # A page that cannot be read tells no cycle: each look at it counts as one.
-        mark = time.time() if page.broken else _own(page, "cycle_timestamp_seconds")
-        if mark is None:
-            return None
-        at = mark if isinstance(mark, float) else 0.0
-    return at, mark, page
-
-
-def _own(page: ParsedPage, name: str, plugin: str = "") -> Optional[float]:
-    """A value that raydiag's exporter tells of itself; None when it does not."""
-    for series, value in page.values.items():
-        is_named = series.partition("{")[0] == _OWN + name
-        if is_named and (not plugin or f'plugin="{plugin}"' in series):
-            return value
-    return None
-
-
-def _judge(watch: _Watch, page: ParsedPage) -> str:
-    request = watch.request
-    if page.broken:
-        return f"what is served is not valid: {page.broken}"
-    watch.waits_for = _own_run(request, page)
-    wrong = _own_trouble(request, page)
-    if wrong or watch.waits_for:
-        return wrong
-    wrong = _missing(request, page)
-    if wrong:
-        return wrong
-    watch.cycles += 1
-    if _DURATION in page.metrics:
-        watch.durations.add(next(v for s, v in page.values.items() if s.startswith(_DURATION)))
-    if watch.last is not None:
-        own = set(_of_plugin(request, page.metrics))
-        watch.moved += sum(
-            repr(watch.last.values.get(series, value)) != repr(value)  # NaN is not unlike itself
-            for series, value in page.values.items()
-            if series.partition("{")[0] in own
-        )
-    watch.last = page
-    rests = request.name in _AT_REST or (request.exporter == RAYDIAG and not request.expected)
-    if watch.cycles < 2:
-        watch.waits_for = "a second cycle"
-    elif not watch.moved and not rests:
-        watch.waits_for = "values that move"
-    elif request.restarted is not None and request.exporter != RAYDIAG and len(watch.durations) < 2:
-        watch.waits_for = f"{_DURATION} to change"
-    else:
-        watch.waits_for = ""
-        if rests and not watch.moved:
-            watch.notes.append("its values were not seen to move, and need not")
-        gone = sorted(set(request.before) - set(page.metrics))
-        if gone:
-            watch.notes.append(f"not served any more: {', '.join(gone[:20])}")
-    return ""
-
-
-def _of_plugin(request: Verify, metrics: Mapping[str, int]) -> Iterator[str]:
-    """Names of the metrics that the replaced file makes, among these."""
-    if request.expected:
-        yield from (name for name in metrics if name in request.expected)
-        return
-    prefixes = _PREFIXES.get(request.name, ())
-    others = ("hw_gpu_",) if request.name == "host_metrics_plugin.sh" else ()
-    for name in metrics:
-        if name.startswith(prefixes) and not name.startswith((*others, _DURATION)):
-            yield name
-
-
-def _missing(request: Verify, page: ParsedPage) -> str:
-    """Which metrics of the plugin are gone, or fewer; "" when none is."""
-    now = page.metrics
-    for name in _of_plugin(request, request.before):
-        fewer = name.startswith("hw_gpu_") and now.get(name, 0) < request.before[name]
-        planned = (
-            request.expected.get(name, 0) < request.before[name] if request.expected else False
-        )
-        if name not in now or (fewer and not planned):
-            return f"{name} has {now.get(name, 0)} series, and had {request.before[name]}"
-    knows = bool(request.expected) or request.name in _PREFIXES
-    if request.name in _AT_REST and not any(_of_plugin(request, request.before)):
-        return ""
-    if knows and not any(_of_plugin(request, now)):
-        return f"nothing is served of what {request.name} makes"
-    return ""
-
-
-def _own_trouble(request: Verify, page: ParsedPage) -> str:
-    """What raydiag's exporter says of the plugin."""
-    if request.exporter != RAYDIAG:
-        return ""
-    plugin = os.path.splitext(request.name)[0]
-    if _own(page, "plugin_outdated", plugin):
-        return f"{request.name} was not loaded: the exporter goes on with the one before"
-    if _own(page, "plugin_up", plugin) == 0:
-        return f"{request.name} fails: raydiag_exporter_plugin_up is 0"
-    return ""
-
-
-def _own_run(request: Verify, page: ParsedPage) -> str:
-    """Which run of the plugin raydiag's exporter has still to make; "" when it made it."""
-    plugin = os.path.splitext(request.name)[0]
-    if request.exporter != RAYDIAG or _own(page, "plugin_disabled", plugin):
-        return ""
-    if _own(page, "plugin_up", plugin) is None:
-        return f"a first run of {request.name}"
-    succeeded_at = _own(page, "plugin_last_success_timestamp_seconds", plugin)
-    if succeeded_at is not None and succeeded_at < request.since:
-        return f"a run of {request.name} after the change"
-    return ""
-
-
-def _trouble(watch: _Watch) -> str:
-    """New lines of the plugins' log that accuse the replaced file."""
-    request = watch.request
-    if request.exporter == RAYDIAG or not os.path.exists(request.plugin_log):
-        return ""
-    size = os.stat(request.plugin_log).st_size
-    begin = request.plugin_log_bytes if size >= request.plugin_log_bytes else 0
-    new = discovery.tail(request.plugin_log, begin)
-    plugin = request.name.removesuffix(".sh") if request.name != SCRIPT else ""
-    for line in new.split("\n"):
-        if f"] {plugin}" in line and " timed out after " in line:
-            return f"{request.plugin_log}: {line.strip()[:200]}"
-        if f"] {plugin}" in line and " exited 99 " in line and request.name not in _AT_REST:
-            return f"{request.plugin_log}: {line.strip()[:200]}"
-    if request.restarted is not None and _found_port_taken(request.restarted):
-        return f"the new exporter's server found port {request.port} taken"
-    return _new_error(request, new, begin)
-
-
-def _found_port_taken(restarted: Mapping[str, Any]) -> bool:
-    """What the new server complains of goes where the exporter's own words go."""
-    text = discovery.tail(str(restarted["log"]), int(restarted["log_bytes"]))
-    # Before that line it is the complaint of a server that was ended, or ended by itself.
-    _, line, after = text.partition(f", restart #{int(restarted['restarts']) + 1}\n")
-    return bool(line) and "Address already in use" in after
-
-
-def _new_error(request: Verify, new: str, begin: int) -> str:
-    """A line of the shell about the file that it did not say before the change."""
-    name = request.name
-    lines = [line.strip() for line in new.split("\n") if f"{name}: line " in line]
-    if not lines:
-        return ""
-    old = discovery.tail(request.plugin_log, max(0, begin - (1 << 20)))
-    old = old[: len(old) - len(new)] if old.endswith(new) else ""
-    known = {_NUMBERS.sub("#", line.strip()) for line in old.split("\n")}
-    for line in lines:
-        if _NUMBERS.sub("#", line) not in known:
-            return f"{request.plugin_log}: {line[:200]}"
-    return ""
-
-
-def _restarted(watch: _Watch, restarted: Mapping[str, object]) -> str:
-    """What is still missing of the restart; "" when the new exporter runs and has its server."""
-    request = watch.request
-    found = discovery.find(request)
-    ended = restarted.get("ended") or ()
-    old = {(one["pid"], one["start_ticks"]) for one in ended}  # type: ignore[attr-defined]
-    if request.exporter != RAYDIAG or (found.watchdog and found.watchdog.log):
-        line = _new_line(restarted)
-        if line is None:
-            return f"the watchdog's line of restart #{int(str(restarted['restarts'])) + 1}"
-        watch.restarts = line.number
-    exporter = found.exporter
-    if exporter is None or (exporter.pid, exporter.start_ticks) in old:
-        return "the new exporter's process"
-    if request.exporter != RAYDIAG and found.server is None:
-        return "the new exporter's server"
-    if fetch(request.port, _FETCH_LIMIT_S)[0] != "ok":
-        return f"an answer of port {request.port}"
-    watch.exporter = exporter
-    return ""
-
-
-def _new_line(restarted: Mapping[str, object]) -> Optional[discovery.RestartCount]:
-    """The restart line that our own signal has caused, by number, time and exit status."""
-    text = discovery.tail(str(restarted["log"]), int(str(restarted["log_bytes"])))
-    for line in discovery.restarts_in(text):
-        late = line.at >= float(str(restarted["at"])) - _CLOCK_S
-        if line.number == int(str(restarted["restarts"])) + 1 and late and line.code == _KILLED:
-            return line
-    return None
+    if page.broken:  # tells no cycle: each look at it counts as one
+        return _Cycle(time.time(), time.time(), page)
+    ended_at = own_value(page, "cycle_timestamp_seconds")
+    return None if ended_at is None else _Cycle(ended_at, ended_at, page)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from raydiag.hotfix import discovery, process
+from raydiag.hotfix import discovery, process, watchdog_log
 from raydiag.hotfix.messages import NodeRequest
 from raydiag.hotfix.process import Aim, Doubt, ProcessIdentity
 from tests.hotfix.training_tree import start_ticks
@@ -327,7 +327,7 @@ def test_its_lines_are_read_as_they_are_written() -> None:
         "x [2026-02-12T19:58:10Z] [Metrics Exporter] Watchdog: exited with code 1, restart #5\n"
         "[2026-02-12T19:58:11Z] [Metrics Exporter] Watchdog: exited with code 137, rest"
     )
-    assert discovery.restarts_in(text) == [discovery.RestartCount(1770926290.0, 137, 3)]
+    assert list(watchdog_log.restarts_in(text)) == [watchdog_log.RestartLine(1770926290.0, 137, 3)]
 
 
 def test_a_watchdog_that_gave_up_is_said(tmp_path: Path) -> None:

@@ -1,0 +1,93 @@
+"""Find raydiag's own exporter, by its pid file and nothing else.
+
+Source: the pid file, `<pid> [<start time in clock ticks since boot>]`; /proc/<pid>/cwd (proc(5))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Optional
+
+from raydiag.errors import ParseError
+from raydiag.hotfix import process
+from raydiag.hotfix.found_exporter import (
+    NO_WATCHDOG,
+    FoundExporter,
+    environment_of,
+    files_doubt,
+    process_info,
+    started_at,
+)
+from raydiag.hotfix.messages import NodeRequest, ProcessInfo
+from raydiag.hotfix.process import SeenProcess
+from raydiag.hotfix.watchdog_log import watchdog_of
+
+_PID_FILE_BYTES = 200
+
+
+class _NotFound(Exception):
+    """The message says why no process is the exporter."""
+
+
+def find(request: NodeRequest) -> FoundExporter:
+    """The process that the pid file means, its directory and its watchdog."""
+    try:
+        seen = _of_pid_file(request.pid_file)
+    except _NotFound as error:
+        return FoundExporter(doubts=(str(error),))
+    exporter = process_info(seen, process.arguments(seen), "exporter")
+    watchdog, doubt = watchdog_of(seen.pid)
+    doubts = [doubt, "" if _is_supervised(seen) else NO_WATCHDOG]
+    elsewhere = files_doubt(seen.pid)
+    return FoundExporter(
+        exporter,
+        watchdog=watchdog,
+        directory=None if elsewhere else _directory(exporter),
+        elsewhere=elsewhere,
+        doubts=tuple(filter(None, doubts)),
+        environment=environment_of(seen.pid),
+    )
+
+
+def _of_pid_file(path: Optional[str]) -> SeenProcess:
+    """Raises _NotFound when there is any doubt that it is the exporter."""
+    if not path:
+        raise _NotFound("no pid file was named")
+    try:
+        with open(path, encoding="ascii") as file:
+            words = file.read(_PID_FILE_BYTES).split()
+            written_at = os.fstat(file.fileno()).st_mtime
+        pid = int(words[0])
+        seen = process.see(pid)
+    except (OSError, ValueError, IndexError, ParseError) as error:
+        raise _NotFound(f"{path}: names no process: {error}") from None
+    if words[1:]:
+        if words[1] != str(seen.start_ticks):
+            raise _NotFound(f"pid {pid}: is another process than {path} means")
+    elif started_at(seen) > written_at + 1:
+        raise _NotFound(f"pid {pid}: is younger than {path}")
+    argv = process.arguments(seen)
+    if not process.is_own_exporter(argv) or not process.program(pid).startswith("python"):
+        raise _NotFound(f"pid {pid}: is no exporter of ours: {' '.join(argv)[:100]!r}")
+    return seen
+
+
+def _is_supervised(exporter: SeenProcess) -> bool:
+    try:
+        argv = process.arguments(process.see(exporter.parent))
+    except (OSError, ParseError):
+        return False
+    return process.is_own_exporter(argv) and "--supervise" in argv
+
+
+def _directory(exporter: ProcessInfo) -> Optional[str]:
+    """The directory of `--plugins`, where there is exactly one."""
+    words: list[str] = []
+    for word in exporter.argv:
+        words += word.split("=", 1)
+    named = [value for option, value in zip(words, words[1:]) if option == "--plugins"]
+    with contextlib.suppress(OSError):
+        if len(named) == 1:
+            return os.path.join(os.readlink(f"/proc/{exporter.pid}/cwd"), named[0])
+    return None

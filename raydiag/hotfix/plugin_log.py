@@ -1,0 +1,63 @@
+"""What the shell exporter's log of plugin errors says against a file that was replaced.
+
+Source: /tmp/metrics_exporter.log; "[...] gpu_metrics_plugin timed out after 10s", and what bash
+prints: "/a/gpu_metrics_plugin.sh: line 7: nosuch: command not found"
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from raydiag.hotfix.log_tail import size, tail
+from raydiag.hotfix.messages import Verify
+from raydiag.hotfix.process import SCRIPT
+
+_EARLIER_BYTES = 1 << 20  # of the log before the change, where the same error may stand
+_NUMBERS = re.compile(r"\d+")
+
+
+def new_error(request: Verify, may_be_disabled: bool) -> str:
+    """The first new line of the log that blames the replaced file; "" when none does.
+
+    `may_be_disabled`: the plugin may ask not to be run on this node (exit status 99).
+    """
+    if not os.path.exists(request.plugin_log):
+        return ""
+    begin = request.plugin_log_bytes if size(request.plugin_log) >= request.plugin_log_bytes else 0
+    new_text = tail(request.plugin_log, begin)
+    error = _exporter_message(request.name, new_text, may_be_disabled)
+    error = error or _new_shell_error(request, new_text, begin)
+    return f"{request.plugin_log}: {error[:200]}" if error else ""
+
+
+def gpu_timeouts(plugin_log: str) -> int:
+    """How often the GPU plugin has timed out since the exporter's last start."""
+    text = tail(plugin_log)
+    return text[text.rfind("] Starting on port ") + 1 :].count("gpu_metrics_plugin timed out")
+
+
+def _exporter_message(name: str, new_text: str, may_be_disabled: bool) -> str:
+    """A line of the exporter: the plugin timed out, or is not run any more."""
+    plugin = "" if name == SCRIPT else name.removesuffix(".sh")
+    messages = (" timed out after ",) if may_be_disabled else (" timed out after ", " exited 99 ")
+    for line in new_text.split("\n"):
+        if f"] {plugin}" in line and any(message in line for message in messages):
+            return line.strip()
+    return ""
+
+
+def _new_shell_error(request: Verify, new_text: str, begin: int) -> str:
+    """A line of bash about the file that it did not print before the change."""
+    mark = f"{request.name}: line "
+    errors = [line.strip() for line in new_text.split("\n") if mark in line]
+    if not errors:
+        return ""
+    earlier = tail(request.plugin_log, max(0, begin - _EARLIER_BYTES))
+    earlier = earlier[: len(earlier) - len(new_text)] if earlier.endswith(new_text) else ""
+    known = {_shape(line) for line in earlier.split("\n")}
+    return next((error for error in errors if _shape(error) not in known), "")
+
+
+def _shape(line: str) -> str:
+    return _NUMBERS.sub("#", line.strip())
