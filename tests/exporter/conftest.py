@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from raydiag.exporter.plugins import kernel_log
+from tests.default_signals import deliverable_signals
+
+__all__ = ["deliverable_signals"]
 
 
 @pytest.fixture(autouse=True)

@@ -247,6 +247,22 @@ def test_a_broken_new_version_leaves_the_last_good_one_running(
     assert running.facts()["plugin_outdated", "a_metrics_plugin"] == 0
 
 
+def test_a_new_version_that_is_late_is_told_from_a_broken_one(
+    directory: Path, running: Cycles
+) -> None:
+    path = write(directory / "queue", SIMPLE)
+    running.run()
+    assert running.facts()["plugin_late", "queue"] == 0
+    write(path, "#!/bin/sh\nsleep 60\n")
+    running.run(timeout_s=0.5)
+    facts = running.facts()
+    assert (facts["plugin_outdated", "queue"], facts["plugin_late", "queue"]) == (1, 1)
+    write(path, "#!/bin/sh\nexit 3\n")
+    running.run()
+    facts = running.facts()
+    assert (facts["plugin_outdated", "queue"], facts["plugin_late", "queue"]) == (1, 0)
+
+
 def test_the_last_good_version_still_has_its_own_name(directory: Path, running: Cycles) -> None:
     write(directory / "neighbour.inc", "echo 'my_own 5'\n", 0o644)
     good = '. "$(dirname "$0")/neighbour.inc"\n'
