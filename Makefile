@@ -27,7 +27,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Roll-outs whose driver is killed at 50 random moments.
+# Rollouts whose driver is killed at 50 random moments.
 soak: $(READY)
 	RAYDIAG_SOAK=50 $(BIN)/pytest -q -m cluster tests/cluster/test_hotfix.py -k random_moment
 

@@ -65,7 +65,7 @@ ARROWS = {
     "render": FOUNDATION
     | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "explain", "exporter"},
     "cluster": FOUNDATION | {"probes", "records", "memory_import", "confinement"},
-    # Its node side; what judges a roll-out is pure and takes what nodes have answered.
+    # Its node side; what judges a rollout is pure and takes what nodes have answered.
     "hotfix": NODE | {"probes", "records", "sandbox", "confinement", "exposition"},
     "cli": FOUNDATION
     | {"probes", "catalog", "explain", "render", "cluster", "kmsg", "nodeset"}

@@ -21,7 +21,7 @@ examples:
   raydiag hotfix plan --all-nodes gpu_metrics_plugin.sh     what would change; changes nothing
   raydiag hotfix apply --all-nodes gpu_metrics_plugin.sh    canary, batches; back on failure
   raydiag hotfix apply --node 'node[001-016]' --canary node003 metrics_exporter.sh
-  raydiag hotfix status                                     every roll-out that is on record
+  raydiag hotfix status                                     every rollout that is on record
   raydiag hotfix rollback 20261121-051402-3fa9
 
 A file is deployed under its own name, beside the exporter that runs on each node.
@@ -36,14 +36,14 @@ _LONGEST_VERIFY_S = 600.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
     for name, words in (
-        ("plan", "say what a roll-out would do, and change nothing"),
+        ("plan", "say what a rollout would do, and change nothing"),
         ("apply", "roll out: canary, verify, then batches; back at the first failure"),
     ):
         _add_rollout(actions.add_parser(name, help=words, description=_sentence(words)), name)
-    words = "say what roll-outs have done, by the files themselves"
+    words = "say what rollouts have done, by the files themselves"
     status = actions.add_parser("status", help=words, description=_sentence(words))
     status.add_argument("rollout", nargs="?", default="", metavar="ROLLOUT")
-    words = "give every file that a roll-out replaced its old content"
+    words = "give every file that a rollout replaced its old content"
     back = actions.add_parser("rollback", help=words, description=_sentence(words))
     back.add_argument("rollout", metavar="ROLLOUT")
     _add_verify_limit(back)

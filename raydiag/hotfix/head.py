@@ -23,7 +23,7 @@ from raydiag.hotfix.rollback import Retreat
 from raydiag.hotfix.rollout import Rollout, Stop
 from raydiag.hotfix.rollout_status import status_document
 
-_PATIENCE_S = 600.0  # of `rollback`, for a roll-out that it has told to stop
+_PATIENCE_S = 600.0  # of `rollback`, for a rollout that it has told to stop
 _TELL_S = 20.0  # that it still waits: who is not heard for long is taken for dead
 
 
@@ -152,7 +152,7 @@ def _apply(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, 
 def _retreat(
     nodes: NodeRequests, progress: RolloutProgress, who: str, limit_s: float, reason: str
 ) -> None:
-    """Undo what was done, if anything was, and say how the roll-out ended."""
+    """Undo what was done, if anything was, and say how the rollout ended."""
     if not progress.nodes(CHANGING, FAILED, VERIFIED):
         _end(progress, plan.REFUSED, reason)
         return
@@ -181,7 +181,7 @@ def _status(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str,
 def _rollback(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
     """From the head's record; the nodes' journals say what there is to undo."""
     name, ledger = request["rollout"], Ledger(request.get("ledger"))
-    ledger.read(name)  # raises for what names no roll-out
+    ledger.read(name)  # raises for what names no rollout
     if ledger.at_work() == name:
         ledger.ask_to_stop(name, request["who"])
         say({"event": {"at": 0.0, "text": "its driver was told to stop; waiting for its end"}})
@@ -253,7 +253,7 @@ def _as_now(record: dict[str, Any], hosts: Sequence[HostState]) -> dict[str, Any
 def _unknown(name: str, ledger: Ledger) -> str:
     known = [str(record["rollout"]) for record in ledger.all()][-5:]
     there = f"the last are {', '.join(known)}" if known else "there is none"
-    return f"no roll-out {name!r} on record in {ledger.directory} of the head; {there}"
+    return f"no rollout {name!r} on record in {ledger.directory} of the head; {there}"
 
 
 def _hosts(cluster: Cluster) -> list[HostState]:

@@ -1,7 +1,7 @@
-"""What roll-outs did on this node: a file per roll-out, a JSON object per line, only appended.
+"""What rollouts did on this node: a file per rollout, a JSON object per line, only appended.
 
 A record is appended by a single write and reaches the disk before the call returns, so that a
-roll-out that is killed at any moment leaves whole records and at most one torn line at the end.
+rollout that is killed at any moment leaves whole records and at most one torn line at the end.
 The old contents of files are kept beside, named by their hash: a change can be undone from here.
 
     {"at": 1770926290.1, "who": "ops@login1", "event": "intent", "name": "gpu_metrics_plugin.sh",
@@ -35,7 +35,7 @@ class JournalError(CannotRun):
 
 @dataclass(frozen=True)
 class History:
-    """Records of one roll-out, oldest first; `torn`: the last line was not written whole."""
+    """Records of one rollout, oldest first; `torn`: the last line was not written whole."""
 
     rollout: str
     records: list[dict[str, Any]]
@@ -63,7 +63,7 @@ def sha256(data: bytes) -> str:
 
 
 def is_rollout(name: str) -> bool:
-    """Whether it can name a roll-out: letters, digits and "-", at most 64."""
+    """Whether it can name a rollout: letters, digits and "-", at most 64."""
     return bool(_ROLLOUT.fullmatch(name))
 
 
@@ -76,7 +76,7 @@ class Journal:
     def append(self, rollout: str, who: str, event: str, **fields: object) -> float:
         """Record an event; returns its time. Raises JournalError when it is not on the disk."""
         if not is_rollout(rollout):
-            raise JournalError(f"not the name of a roll-out: {rollout[:80]!r}")
+            raise JournalError(f"not the name of a rollout: {rollout[:80]!r}")
         at = time.time()
         record = {"at": at, "who": who, "event": event, **fields}
         line = json.dumps(record).encode() + b"\n"
@@ -101,9 +101,9 @@ class Journal:
         sync_directory(self.directory)
 
     def history(self, rollout: str) -> History:
-        """Records of that roll-out; none when this node does not know it. Raises JournalError."""
+        """Records of that rollout; none when this node does not know it. Raises JournalError."""
         if not is_rollout(rollout):
-            raise JournalError(f"not the name of a roll-out: {rollout[:80]!r}")
+            raise JournalError(f"not the name of a rollout: {rollout[:80]!r}")
         try:
             with open(self._path(rollout), "rb") as file:
                 text = file.read(_READ_LIMIT_BYTES)
@@ -122,7 +122,7 @@ class Journal:
         return History(rollout, records, torn=bool(text) and not text.endswith(b"\n"))
 
     def histories(self) -> Iterator[History]:
-        """Every roll-out that this node knows, in the order of their beginnings."""
+        """Every rollout that this node knows, in the order of their beginnings."""
         try:
             names = os.listdir(self.directory)
         except FileNotFoundError:
@@ -134,7 +134,7 @@ class Journal:
         yield from sorted(found, key=lambda one: _time(one.records[0]) if one.records else 0.0)
 
     def unfinished(self, but: str = "") -> list[str]:
-        """Roll-outs that were not closed, without that one."""
+        """Rollouts that were not closed, without that one."""
         return [one.rollout for one in self.histories() if not one.ended and one.rollout != but]
 
     def keep(self, content: bytes) -> str:

@@ -1,8 +1,8 @@
-"""What the head remembers of roll-outs: one JSON file for each, replaced whole at every step.
+"""What the head remembers of rollouts: one JSON file for each, replaced whole at every step.
 
 ~/.raydiag/rollouts/<id>.json, of the user whose Ray runs on the head. The nodes' journals say what
 was done to files; the ledger says which nodes were to change, in which order, and why it ended.
-Whoever drives a roll-out holds the file `lock` there, which the kernel lets go with its process.
+Whoever drives a rollout holds the file `lock` there, which the kernel lets go with its process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Ledger:
                 if time.monotonic() > limit:
                     holder = os.pread(fd, 200, 0).decode("utf-8", "replace").strip()
                     raise CannotRun(
-                        f"roll-out {holder or '(unknown)'} is at work on this cluster: wait for "
+                        f"rollout {holder or '(unknown)'} is at work on this cluster: wait for "
                         f"its end, or stop it: raydiag hotfix rollback {holder}"
                     )
                 waiting()
@@ -61,7 +61,7 @@ class Ledger:
             os.close(fd)
 
     def at_work(self) -> str:
-        """The roll-out that is driven right now; "" when none is."""
+        """The rollout that is driven right now; "" when none is."""
         try:
             fd = os.open(self._path(_LOCK), os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -95,7 +95,7 @@ class Ledger:
     def read(self, rollout: str) -> Optional[dict[str, Any]]:
         """The record; None when there is none. Raises CannotRun when it cannot be understood."""
         if not is_rollout(rollout):
-            raise UsageError(f"not the id of a roll-out: {rollout[:80]!r}")
+            raise UsageError(f"not the id of a rollout: {rollout[:80]!r}")
         path = self._path(f"{rollout}{_SUFFIX}")
         with self._explained():
             try:
@@ -108,7 +108,7 @@ class Ledger:
         except ValueError:
             record = None
         if not isinstance(record, dict):
-            raise CannotRun(f"{path}: is not a record of a roll-out")
+            raise CannotRun(f"{path}: is not a record of a rollout")
         return record
 
     def all(self) -> list[dict[str, Any]]:
@@ -125,7 +125,7 @@ class Ledger:
         return sorted(found, key=lambda one: (_number(one.get("began_at")), str(one["rollout"])))
 
     def ask_to_stop(self, rollout: str, who: str) -> None:
-        """Tell the driver of that roll-out, if there is one, to stop and roll back."""
+        """Tell the driver of that rollout, if there is one, to stop and roll back."""
         with self._explained():
             fd = os.open(
                 self._path(rollout + _STOP), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
@@ -137,7 +137,7 @@ class Ledger:
                 os.close(fd)
 
     def stop_asked(self, rollout: str) -> str:
-        """Who asked this roll-out to stop; "" when nobody did."""
+        """Who asked this rollout to stop; "" when nobody did."""
         try:
             with open(self._path(rollout + _STOP), encoding="utf-8", errors="replace") as file:
                 return file.read(200).strip() or "somebody"
@@ -152,7 +152,7 @@ class Ledger:
         try:
             yield
         except OSError as error:
-            words = f"{self.directory}: cannot keep a record of the roll-out: {error.strerror}"
+            words = f"{self.directory}: cannot keep a record of the rollout: {error.strerror}"
             raise CannotRun(words) from None
 
 

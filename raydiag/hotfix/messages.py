@@ -131,11 +131,15 @@ class Inspection:
     served: ServedPage
     plugin_log_bytes: int  # its size now: later lines are new
     driver_fault: str  # what shows it; "": nothing does
-    unfinished: tuple[str, ...]  # roll-outs whose last record on this node is not an end
-    leftovers: tuple[str, ...]  # temporary files of roll-outs that died
+    unfinished: tuple[str, ...]  # rollouts whose last record on this node is not an end
+    leftovers: tuple[str, ...]  # temporary files of rollouts that died
     refuse_replace: tuple[str, ...]  # why no file can be replaced here
     refuse_restart: tuple[str, ...]  # why the exporter cannot be restarted here
     euid: int = 0
+
+    def targets(self) -> dict[str, TargetFile]:
+        """The target files by name."""
+        return {file.name: file for file in self.files}
 
 
 # ---- check
@@ -258,7 +262,7 @@ class Verified:
 
 @dataclass(frozen=True)
 class Rollback(NodeRequest):
-    """-> RolledBack. Undoes what the roll-out did on this node, from its journal alone."""
+    """-> RolledBack. Undoes what the rollout did on this node, from its journal alone."""
 
     rollout: str = ""
     who: str = ""
@@ -288,7 +292,7 @@ class RolledBack:
 
 @dataclass(frozen=True)
 class Close(NodeRequest):
-    """-> Closed. Records the roll-out's end on this node, which frees it for the next one."""
+    """-> Closed. Records the rollout's end on this node, which frees it for the next one."""
 
     rollout: str = ""
     who: str = ""
@@ -329,14 +333,14 @@ class RolloutStatus:
     began_at: float
     ended: str  # the outcome given to Close; "": it has not ended
     files: tuple[FileStatus, ...]
-    restarts: int = 0  # of the exporter, begun by this roll-out
+    restarts: int = 0  # of the exporter, begun by this rollout
     torn: bool = False  # the last record was not written whole
 
 
 @dataclass(frozen=True)
 class Statuses:
     rollouts: tuple[RolloutStatus, ...]  # oldest first
-    leftovers: tuple[str, ...] = ()  # temporary files beside the files of these roll-outs
+    leftovers: tuple[str, ...] = ()  # temporary files beside the files of these rollouts
 
 
 OPERATIONS: dict[str, type[NodeRequest]] = {

@@ -104,7 +104,7 @@ def decoded(request: Mapping[str, Any]) -> NodeRequest:
     if asked.exporter not in (SHELL, RAYDIAG):
         raise Wrong(f"unknown exporter {asked.exporter[:40]!r}")
     if isinstance(asked, (Apply, Restart, Rollback, Close)) and not is_rollout(asked.rollout):
-        raise Wrong(f"not the name of a roll-out: {asked.rollout[:80]!r}")
+        raise Wrong(f"not the name of a rollout: {asked.rollout[:80]!r}")
     return asked
 
 
@@ -211,7 +211,7 @@ def _apply(request: Apply, content: bytes, directory: str) -> Applied:
         others = journal.unfinished(but=request.rollout)
         if others:
             raise ReplaceRefused(
-                f"roll-out {others[0]} has not ended here: roll it back, or close it"
+                f"rollout {others[0]} has not ended here: roll it back, or close it"
             )
         target = target_directory.target(request, directory, request.name)
         if target.refused:
@@ -270,7 +270,7 @@ def _lock(request: NodeRequest) -> Iterator[str]:
     held: Optional[socket.socket] = None
     try:
         held = sandbox.lock(lock_name(request))
-        yield "" if held else "another roll-out is at work on this node"
+        yield "" if held else "another rollout is at work on this node"
     finally:
         if held:
             held.close()

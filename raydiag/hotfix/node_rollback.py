@@ -1,7 +1,7 @@
-"""What roll-outs have done here, told from the journal and the files themselves; and its undoing.
+"""What rollouts have done here, told from the journal and the files themselves; and its undoing.
 
 The journal says what a file was and what it was to become, and the file's hash says which of the
-two it is. So the answer is true whenever the roll-out was killed, also between two records.
+two it is. So the answer is true whenever the rollout was killed, also between two records.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _FILE_EVENTS = ("intent", "replaced", "restore intent", "restored")
 
 @dataclass(frozen=True)
 class _Change:
-    """One file of one roll-out, first to last record."""
+    """One file of one rollout, first to last record."""
 
     name: str
     path: str
-    old_sha256: str  # before the roll-out; "" where there was no file
+    old_sha256: str  # before the rollout; "" where there was no file
     new_sha256: tuple[str, ...]  # what it was to become; more than one if it was replaced again
     event: str
     at: float
@@ -66,7 +66,7 @@ def _number(value: object) -> float:
 
 
 def statuses(journal: Journal, rollout: str = "") -> Statuses:
-    """Of that roll-out, or of all. Raises JournalError."""
+    """Of that rollout, or of all. Raises JournalError."""
     histories = [journal.history(rollout)] if rollout else list(journal.histories())
     known = [_status(one) for one in histories if one.records or one.torn]
     places = {os.path.dirname(file.path) for one in known for file in one.files}
@@ -121,14 +121,14 @@ def _which(change: _Change) -> tuple[str, str]:
 
 
 def rollback(journal: Journal, request: Rollback, plugin_log_bytes: int) -> RolledBack:
-    """Give every file of the roll-out its old content, unless somebody else changed it since."""
+    """Give every file of the rollout its old content, unless somebody else changed it since."""
     try:
         history = journal.history(request.rollout)
     except JournalError as error:
         return RolledBack((), False, str(error))
     changes = [one for one in _changes(history) if request.name in ("", one.name)]
     if not changes and history.torn and not history.records:
-        return RolledBack((), False, "the record of this roll-out is torn: it changed nothing yet")
+        return RolledBack((), False, "the record of this rollout is torn: it changed nothing yet")
     files = []
     for change in reversed(changes):
         restart = change.name == SCRIPT and request.exporter == SHELL

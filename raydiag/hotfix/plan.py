@@ -1,15 +1,16 @@
-"""What a roll-out would do: which hosts change, in which order, and why others are left alone.
+"""What a rollout would do: which hosts change, in which order, and why others are left alone.
 
-Pure: from what the nodes said of themselves to a `Plan`. Hosts that see one directory are one
-`Unit`, which is written once and changes as a whole; so one host that must not change keeps all of
-its unit from changing.
+Pure: from what the nodes said of themselves to a `Plan`. Hosts that see one directory are one unit,
+which is written once and changes as a whole; so one host that must not change keeps all of its unit
+from changing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Optional
 
 from raydiag.hotfix.messages import Directory, Inspection, ProcessInfo, TargetFile
@@ -19,6 +20,7 @@ CHANGE, SAME, REFUSED, UNSEEN = "change", "same", "refused", "unseen"
 _SHARE_OF_HOSTS = 0.1  # in every batch after the first
 # What a plugin serves: where it serves nothing now, nothing could be verified of it.
 _SERVES = {"gpu_metrics_plugin.sh": "hw_gpu_", "tb_metrics_plugin.sh": "tb_"}
+_MOST_NAMES = 5  # of hosts in one reason
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class HostState:
 
 @dataclass(frozen=True)
 class FileChange:
+    """One file of one host, from what it is to what it is to become."""
+
     name: str
     path: str
     old_sha256: str  # "" when the file is new
@@ -53,6 +57,8 @@ class FileChange:
 
 @dataclass(frozen=True)
 class HostPlan:
+    """What happens to one host."""
+
     host: str
     node_id: str
     address: str
@@ -71,11 +77,18 @@ class HostPlan:
 
     @property
     def restart(self) -> bool:
+        """Whether its exporter has to be restarted."""
         return any(change.restart for change in self.changes)
+
+    def has_name(self, name: str) -> bool:
+        """Whether that is its host name, address or node id."""
+        return name in (self.host, self.address, self.node_id)
 
 
 @dataclass(frozen=True)
 class Plan:
+    """What happens to every host, and in which order."""
+
     files: tuple[NewFile, ...]
     hosts: tuple[HostPlan, ...]  # by name
     batches: tuple[tuple[str, ...], ...]  # node ids; the first holds the canary and its unit
@@ -83,7 +96,12 @@ class Plan:
     reason: str = ""  # why nothing can be, where hosts wait for a change
 
     def host(self, node_id: str) -> HostPlan:
+        """The host with that node id."""
         return next(host for host in self.hosts if host.node_id == node_id)
+
+    def has_state(self, state: str) -> bool:
+        """Whether any host is in that state."""
+        return any(host.state == state for host in self.hosts)
 
 
 @dataclass(frozen=True)
@@ -94,6 +112,23 @@ class Wishes:
     batch: int = 0  # hosts in a batch; 0: one, then a tenth of all
 
 
+@dataclass(frozen=True)
+class _Member:
+    """One host of a unit, taken by itself."""
+
+    host: HostState
+    inspected: Inspection
+    changes: tuple[FileChange, ...]
+    refusals: tuple[str, ...]  # why it must not change
+
+    @property
+    def old_contents(self) -> tuple[tuple[str, str], ...]:
+        return tuple((change.name, change.old_sha256) for change in self.changes)
+
+
+_Unit = Sequence[HostPlan]
+
+
 def make(
     hosts: Sequence[HostState],
     seen: Mapping[str, Inspection],
@@ -101,228 +136,223 @@ def make(
     wishes: Wishes,
 ) -> Plan:
     """The plan. `seen`: by node id, of every host that is not `unseen`."""
-    units = _units(hosts, seen)
-    plans: dict[str, HostPlan] = {}
-    for unit in units:
-        for plan in _unit_plans(unit, hosts, seen, files):
-            plans[plan.node_id] = plan
-    for host in hosts:
-        if host.unseen and host.asked:
-            plans[host.node_id] = HostPlan(
-                host.name, host.node_id, host.address, UNSEEN, (host.unseen,)
-            )
-    changing = [unit for unit in units if any(_changes(plans.get(node)) for node in unit)]
-    canary, why = _canary(changing, plans, files, wishes)
+    unseen = [host for host in hosts if host.unseen]
+    plans = [_unseen_plan(host) for host in unseen if host.asked]
+    changing: list[_Unit] = []
+    for members in _units(hosts, seen, files):
+        if any(member.host.asked for member in members):
+            unit = _unit_plans(members, unseen)
+            plans += unit
+            if _changing(unit):
+                changing.append(unit)
+    canary, reason = _canary(changing, plans, files, wishes.canary)
     return Plan(
         files=tuple(files),
-        hosts=tuple(sorted(plans.values(), key=lambda plan: (plan.host, plan.node_id))),
+        hosts=tuple(sorted(plans, key=lambda plan: (plan.host, plan.node_id))),
         batches=_batches(changing, canary, wishes.batch) if canary else (),
         canary=canary,
-        reason=why,
+        reason=reason,
     )
 
 
-def _changes(plan: Optional[HostPlan]) -> bool:
-    return plan is not None and plan.state == CHANGE
+def _changing(unit: _Unit) -> list[HostPlan]:
+    return [plan for plan in unit if plan.state == CHANGE]
 
 
-def _units(hosts: Sequence[HostState], seen: Mapping[str, Inspection]) -> list[tuple[str, ...]]:
-    """Node ids that change together, in the order of the hosts."""
-    found: dict[str, list[str]] = {}
+def _unseen_plan(host: HostState) -> HostPlan:
+    return HostPlan(host.name, host.node_id, host.address, UNSEEN, (host.unseen,))
+
+
+def _units(
+    hosts: Sequence[HostState], seen: Mapping[str, Inspection], files: Sequence[NewFile]
+) -> list[list[_Member]]:
+    """Hosts that change together, in the order of the hosts."""
+    units: dict[str, list[_Member]] = {}
     for host in hosts:
-        if host.node_id in seen:
-            directory = seen[host.node_id].directory
-            shared = directory is not None and directory.identity
-            found.setdefault(shared or host.node_id, []).append(host.node_id)
-    return [tuple(unit) for unit in found.values()]
+        inspected = seen.get(host.node_id)
+        if inspected is not None:
+            changes = _file_changes(inspected, files)
+            member = _Member(host, inspected, changes, _refusals(inspected, changes, files))
+            shared = inspected.directory.identity if inspected.directory else ""
+            units.setdefault(shared or host.node_id, []).append(member)
+    return list(units.values())
 
 
-def _unit_plans(
-    unit: tuple[str, ...],
-    hosts: Sequence[HostState],
-    seen: Mapping[str, Inspection],
-    files: Sequence[NewFile],
-) -> list[HostPlan]:
-    """Plans of the hosts of one unit; none when nobody asked for any of them."""
-    by_id = {host.node_id: host for host in hosts}
-    members = [by_id[node_id] for node_id in unit]
-    if not any(host.asked for host in members):
-        return []
-    changes = {node_id: _file_changes(seen[node_id], files) for node_id in unit}
-    why = {node_id: _refusals(seen[node_id], changes[node_id], files) for node_id in unit}
-    common = _refusals_of_unit(members, hosts, seen, changes, why)
-    found = []
-    for host in members:
-        inspected, mine = seen[host.node_id], changes[host.node_id]
-        reasons = (*why[host.node_id], *common.get(host.node_id, ()))
-        state = REFUSED if reasons else CHANGE if mine else SAME
-        found.append(
-            HostPlan(
-                host=host.name,
-                node_id=host.node_id,
-                address=host.address,
-                state=state,
-                reasons=reasons,
-                changes=tuple(mine) if state == CHANGE else (),
-                writer=unit[0] if state == CHANGE else "",
-                exporter=inspected.exporter,
-                ends=inspected.ends_on_restart
-                if state == CHANGE and any(change.restart for change in mine)
-                else (),
-                directory=inspected.directory,
-                restarts=inspected.watchdog.restarts if inspected.watchdog else None,
-                restarts_left=inspected.watchdog.left if inspected.watchdog else None,
-                driver_fault=inspected.driver_fault,
-                metrics=inspected.served.metrics,
-                plugin_log_bytes=inspected.plugin_log_bytes,
-            )
-        )
-    return found
+def _unit_plans(members: Sequence[_Member], unseen: Sequence[HostState]) -> list[HostPlan]:
+    """Plans of the hosts of one unit; the first of them writes for all."""
+    shared_refusals = tuple(_unit_refusals(members, unseen))
+    writer = members[0].host.node_id
+    plans = []
+    for member in members:
+        reasons = member.refusals
+        if member.changes and not reasons:
+            reasons = shared_refusals
+        plans.append(_host_plan(member, reasons, writer))
+    return plans
 
 
-def _file_changes(inspected: Inspection, files: Sequence[NewFile]) -> list[FileChange]:
+def _host_plan(member: _Member, reasons: tuple[str, ...], writer: str) -> HostPlan:
+    inspected = member.inspected
+    watchdog = inspected.watchdog
+    state = CHANGE if member.changes else SAME
+    if reasons:
+        state = REFUSED
+    changes = member.changes if state == CHANGE else ()
+    needs_restart = any(change.restart for change in changes)
+    return HostPlan(
+        host=member.host.name,
+        node_id=member.host.node_id,
+        address=member.host.address,
+        state=state,
+        reasons=reasons,
+        changes=changes,
+        writer=writer if state == CHANGE else "",
+        exporter=inspected.exporter,
+        ends=inspected.ends_on_restart if needs_restart else (),
+        directory=inspected.directory,
+        restarts=watchdog.restarts if watchdog else None,
+        restarts_left=watchdog.left if watchdog else None,
+        driver_fault=inspected.driver_fault,
+        metrics=inspected.served.metrics,
+        plugin_log_bytes=inspected.plugin_log_bytes,
+    )
+
+
+def _file_changes(inspected: Inspection, files: Sequence[NewFile]) -> tuple[FileChange, ...]:
     """The exporter itself comes last: it starts with plugins that are new already."""
-    there = {target.name: target for target in inspected.files}
-    place = inspected.directory.path if inspected.directory else ""
-    found = [
-        FileChange(
-            name=file.name,
-            path=f"{place}/{file.name}",
-            old_sha256=there[file.name].sha256,
-            new_sha256=file.sha256,
-            restart=there[file.name].restart,
-        )
-        for file in files
-        if file.name in there and there[file.name].sha256 != file.sha256
-    ]
-    return sorted(found, key=lambda change: change.restart)
+    targets = inspected.targets()
+    directory = inspected.directory.path if inspected.directory else ""
+    changes = []
+    for file in files:
+        target = targets.get(file.name)
+        if target is not None and target.sha256 != file.sha256:
+            path = f"{directory}/{file.name}"
+            changes.append(FileChange(file.name, path, target.sha256, file.sha256, target.restart))
+    return tuple(sorted(changes, key=lambda change: change.restart))
+
+
+# ---- refusals
 
 
 def _refusals(
-    inspected: Inspection,
-    changes: Sequence[FileChange],
-    files: Sequence[NewFile],
+    inspected: Inspection, changes: Sequence[FileChange], files: Sequence[NewFile]
 ) -> tuple[str, ...]:
     """Why this host, taken by itself, must not change; empty also when nothing would change."""
-    there = {target.name: target for target in inspected.files}
-    reasons = list(inspected.refuse_replace)
-    if not reasons:
-        unknown = [file.name for file in files if file.name not in there]
-        reasons += [f"{name}: the node does not say what is there" for name in unknown]
-    reasons += [_refused(there[change.name]) for change in changes if there[change.name].refused]
+    reasons = list(_file_refusals(inspected, changes, files))
     if any(change.restart for change in changes):
         reasons += inspected.refuse_restart
         if inspected.exporter is None and not inspected.refuse_restart:
             reasons.append("no exporter was found that could be restarted")
-    if not changes and not reasons:
-        return ()
-    reasons += [
-        f"roll-out {rollout} has not ended here: raydiag hotfix rollback {rollout}"
-        for rollout in inspected.unfinished
-        if not any(rollout in reason for reason in reasons)
-    ]
+    if changes or reasons:
+        for rollout in inspected.unfinished:
+            if not any(rollout in reason for reason in reasons):
+                reasons.append(
+                    f"rollout {rollout} has not ended here: raydiag hotfix rollback {rollout}"
+                )
     return tuple(dict.fromkeys(reasons))
 
 
+def _file_refusals(
+    inspected: Inspection, changes: Sequence[FileChange], files: Sequence[NewFile]
+) -> Iterator[str]:
+    targets = inspected.targets()
+    yield from inspected.refuse_replace
+    if not inspected.refuse_replace:
+        for file in files:
+            if file.name not in targets:
+                yield f"{file.name}: the node does not say what is there"
+    for change in changes:
+        if targets[change.name].refused:
+            yield _refused(targets[change.name])
+
+
 def _refused(target: TargetFile) -> str:
-    named = target.refused.startswith(target.name)
-    return target.refused if named else f"{target.name}: {target.refused}"
+    is_named = target.refused.startswith(target.name)
+    return target.refused if is_named else f"{target.name}: {target.refused}"
 
 
-def _refusals_of_unit(
-    members: Sequence[HostState],
-    hosts: Sequence[HostState],
-    seen: Mapping[str, Inspection],
-    changes: Mapping[str, Sequence[FileChange]],
-    why: Mapping[str, tuple[str, ...]],
-) -> dict[str, tuple[str, ...]]:
+def _unit_refusals(members: Sequence[_Member], unseen: Sequence[HostState]) -> Iterator[str]:
     """Why hosts that could change by themselves must not, because others see the same files."""
-    changing = [host for host in members if changes[host.node_id] and not why[host.node_id]]
-    directory = seen[members[0].node_id].directory
-    if not changing or directory is None:
-        return {}
-    reasons = []
+    directory = members[0].inspected.directory
+    if directory is None:
+        return
     shared = f"its directory {directory.path} is shared"
-    held = [host.name for host in members if why[host.node_id]]
-    strangers = [host.name for host in members if not host.asked]
-    olds = {tuple((c.name, c.old_sha256) for c in changes[host.node_id]) for host in members}
-    if held:
-        reasons.append(f"{shared} with {_some(held)}, which must not change")
-    if strangers:
-        reasons.append(f"{shared} with {_some(strangers)}, not named: name them too")
-    if len(olds) > 1 and not held:
-        names = [host.name for host in members]
-        reasons.append(f"{shared}, and {_some(names)} do not see the same content in it")
-    blind = [host.name for host in hosts if host.unseen and not host.unseen.startswith("dead")]
+    refused = [member.host.name for member in members if member.refusals]
+    not_asked = [member.host.name for member in members if not member.host.asked]
+    if refused:
+        yield f"{shared} with {_some(refused)}, which must not change"
+    if not_asked:
+        yield f"{shared} with {_some(not_asked)}, not named: name them too"
+    if not refused and len({member.old_contents for member in members}) > 1:
+        names = [member.host.name for member in members]
+        yield f"{shared}, and {_some(names)} do not see the same content in it"
+    blind = [host.name for host in unseen if not host.unseen.startswith("dead")]
     if directory.network and blind:
-        reasons.append(f"{shared}, and {_some(blind)}, which may see it too, did not answer")
-    return {host.node_id: tuple(reasons) for host in changing if reasons}
+        yield f"{shared}, and {_some(blind)}, which may see it too, did not answer"
+
+
+def _some(names: Sequence[str]) -> str:
+    text = ", ".join(names[:_MOST_NAMES])
+    return text if len(names) <= _MOST_NAMES else f"{text} and {len(names) - _MOST_NAMES} more"
+
+
+# ---- canary and batches
 
 
 def _canary(
-    changing: Sequence[tuple[str, ...]],
-    plans: Mapping[str, HostPlan],
-    files: Sequence[NewFile],
-    wishes: Wishes,
+    changing: Sequence[_Unit], plans: Sequence[HostPlan], files: Sequence[NewFile], wish: str
 ) -> tuple[str, str]:
-    """Its node id, or why there is none."""
-    candidates = [plans[node] for unit in changing for node in unit if _changes(plans[node])]
-    if wishes.canary:
-        names = wishes.canary
-        named = [
-            plan for plan in plans.values() if names in (plan.host, plan.address, plan.node_id)
-        ]
-        if not named:
-            return "", f"--canary {names}: not one of the hosts asked for"
-        if not candidates:
-            return "", ""
+    """Its node id; or "", and why there is none where hosts wait for a change."""
+    candidates = _changing(list(chain.from_iterable(changing)))
+    named = [plan for plan in plans if plan.has_name(wish)]
+    if wish and not named:
+        return "", f"--canary {wish}: not one of the hosts asked for"
+    if not candidates:
+        return "", ""
+    if wish:
         candidates = [plan for plan in candidates if plan in named]
         if not candidates:
-            return "", f"--canary {names}: nothing is to be changed there: {_words(named[0])}"
-    well = [plan for plan in candidates if not plan.driver_fault]
-    if not well:
-        if not candidates:
-            return "", ""
+            return "", f"--canary {wish}: nothing is to be changed there: {_state(named[0])}"
+    healthy = [plan for plan in candidates if not plan.driver_fault]
+    if not healthy:
         fault = f"{candidates[0].host}: {candidates[0].driver_fault}"
         return "", f"no host to try it on that does not show the GPU driver fault ({fault})"
-    sizes = {node: len(unit) for unit in changing for node in unit}
+    unit_sizes: dict[str, int] = {}
+    for unit in changing:
+        unit_sizes.update(dict.fromkeys((plan.node_id for plan in unit), len(unit)))
 
     def preference(plan: HostPlan) -> tuple[object, ...]:
-        return -_served(plan, files), sizes[plan.node_id], -(plan.restarts_left or 0), plan.host
+        size = unit_sizes[plan.node_id]
+        return -_served(plan, files), size, -(plan.restarts_left or 0), plan.host
 
-    return min(well, key=preference).node_id, ""
+    return min(healthy, key=preference).node_id, ""
 
 
-def _words(plan: HostPlan) -> str:
+def _state(plan: HostPlan) -> str:
     return "; ".join(plan.reasons) or f"it has the new content ({plan.state})"
 
 
 def _served(plan: HostPlan, files: Iterable[NewFile]) -> int:
     """Of how many of the files the host serves metrics now."""
-    prefixes = [_SERVES.get(file.name, "") for file in files]
-    return sum(any(name.startswith(prefix) for name in plan.metrics) for prefix in prefixes)
+    count = 0
+    for file in files:
+        prefix = _SERVES.get(file.name, "")
+        count += any(name.startswith(prefix) for name in plan.metrics)
+    return count
 
 
-def _batches(
-    changing: Sequence[tuple[str, ...]], canary: str, size: int
-) -> tuple[tuple[str, ...], ...]:
+def _batches(changing: Sequence[_Unit], canary: str, size: int) -> tuple[tuple[str, ...], ...]:
     """The canary's unit, then `size` hosts each; a unit is never divided."""
-    first = next(unit for unit in changing if canary in unit)
-    batches: list[tuple[str, ...]] = [first]
-    hosts = sum(len(unit) for unit in changing)
-    wanted = size or 1
-    current: tuple[str, ...] = ()
-    for unit in changing:
-        if unit is first:
-            continue
-        current += unit
-        if len(current) >= wanted:
-            batches.append(current)
-            current = ()
-            wanted = size or max(1, math.ceil(_SHARE_OF_HOSTS * hosts))
-    return (*batches, current) if current else tuple(batches)
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:5])
-    return shown + (f" and {len(names) - 5} more" if names[5:] else "")
+    units = [tuple(plan.node_id for plan in unit) for unit in changing]
+    first = next(unit for unit in units if canary in unit)
+    batches = [first]
+    later_size = size or max(1, math.ceil(_SHARE_OF_HOSTS * sum(map(len, units))))
+    batch_size = size or 1
+    batch: tuple[str, ...] = ()
+    for unit in units:
+        if unit is not first:
+            batch += unit
+        if len(batch) >= batch_size:
+            batches.append(batch)
+            batch, batch_size = (), later_size
+    return (*batches, batch) if batch else tuple(batches)

@@ -1,4 +1,4 @@
-"""How far a roll-out is, on every host: kept on the disk and told to whoever listens."""
+"""How far a rollout is, on every host: kept on the disk and told to whoever listens."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from raydiag.hotfix.ledger import RUNNING, Ledger
 from raydiag.hotfix.plan import CHANGE, Plan
 
-# States of a host in a roll-out.
+# States of a host in a rollout.
 WAITING = "waiting"  # nothing was done there yet
 CHANGING = "changing"
 VERIFIED = "verified"
 FAILED = "failed"
-UNTOUCHED = "untouched"  # the roll-out ended before it came to this host
+UNTOUCHED = "untouched"  # the rollout ended before it came to this host
 ROLLED_BACK = "rolled back"
 NOT_ROLLED_BACK = "not rolled back"
 
@@ -24,7 +24,7 @@ Say = Callable[[Mapping[str, Any]], None]
 
 
 class RolloutProgress:
-    """The record of one roll-out. What is done next is on the disk before it is done."""
+    """The record of one rollout. What is done next is on the disk before it is done."""
 
     def __init__(self, record: dict[str, Any], ledger: Ledger, say: Say) -> None:
         self.record = record
@@ -94,7 +94,7 @@ class RolloutProgress:
         return [node for node, host in self.record["hosts"].items() if host["state"] in states]
 
     def end(self, state: str, reason: str = "") -> None:
-        """The roll-out's own state and, when it did not end well, why."""
+        """The rollout's own state and, when it did not end well, why."""
         self.set(self.nodes(WAITING), UNTOUCHED)
         self.record.update(state=state, reason=reason, ended_at=time.time())
         self.save()

@@ -126,7 +126,7 @@ def _read(path: str) -> Current:
 
 @dataclass
 class Replacement:
-    """One file of one roll-out, from what it is now to `content`; None removes it.
+    """One file of one rollout, from what it is now to `content`; None removes it.
 
     `steps()` does the work and yields the name of each step when it is done: whoever stops in
     between leaves the file old or new. `at` is when it became new.
@@ -282,7 +282,7 @@ def _is_abandoned(directory: str, name: str) -> bool:
 
 
 def clean(directory: str) -> list[str]:
-    """Remove what roll-outs left that died; returns the names."""
+    """Remove what rollouts left that died; returns the names."""
     removed = []
     for name in leftovers(directory):
         with contextlib.suppress(OSError):

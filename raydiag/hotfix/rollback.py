@@ -1,7 +1,7 @@
-"""What a roll-out did, undone on every node that it touched: from record and journals alone.
+"""What a rollout did, undone on every node that it touched: from record and journals alone.
 
 The same after a failure, where the driver that failed does it, and later on, where its driver may
-have been killed anywhere: each node says from its own journal what the roll-out did there.
+have been killed anywhere: each node says from its own journal what the rollout did there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from raydiag.hotfix.progress import (
 
 _STATUS_S, _ROLLBACK_S, _RESTART_S, _CLOSE_S = 8.0, 20.0, 15.0, 5.0
 _RESTORED = ("restored", "removed", "already")
-_LEAST_LEFT = 2  # the roll-out itself has kept more
+_LEAST_LEFT = 2  # the rollout itself has kept more
 _WATCHDOG_S, _LOOK_S = 20.0, 1.0  # it waits 5 s before it starts an exporter
 # How far a start and a file's change may be told apart, on one node and between two. In doubt the
 # exporter is restarted once too often, which does no harm.
@@ -50,11 +50,11 @@ _CLOCK_S, _CLOCKS_S = 0.2, 2.0
 
 @dataclass
 class _Host:
-    """One host of the roll-out, while it is put back."""
+    """One host of the rollout, while it is put back."""
 
     node: str
     writer: str
-    before: Mapping[str, int]  # metrics that were served before the roll-out
+    before: Mapping[str, int]  # metrics that were served before the rollout
     settled: bool = False  # on record as never touched, or put back already
     status: Optional[RolloutStatus] = None
     now: Optional[Inspection] = None
@@ -65,7 +65,7 @@ class _Host:
 
 
 class Retreat:
-    """The way back of one roll-out."""
+    """The way back of one rollout."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Retreat:
         return not any(host.trouble for host in self.hosts.values())
 
     def _look(self) -> None:
-        """What the roll-out has done to each host, and which exporter runs there now."""
+        """What the rollout has done to each host, and which exporter runs there now."""
         request = StatusRequest(rollout=self.name)
         said = self.nodes.ask(dict.fromkeys(self.hosts, request), Statuses, _STATUS_S)
         for node, answer in said.items():

@@ -41,11 +41,11 @@ _Answer = TypeVar("_Answer", Applied, Restarted, Verified)
 
 
 class Stop(Exception):
-    """The roll-out must not go on; the message says why."""
+    """The rollout must not go on; the message says why."""
 
 
 class Rollout:
-    """One roll-out over the nodes of its plan."""
+    """One rollout over the nodes of its plan."""
 
     def __init__(
         self,

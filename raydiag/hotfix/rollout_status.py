@@ -1,6 +1,6 @@
-"""What became of roll-outs, told by the files themselves: old, new or neither on every host.
+"""What became of rollouts, told by the files themselves: old, new or neither on every host.
 
-The head's record says which hosts a roll-out was to change, and the nodes' journals what was done;
+The head's record says which hosts a rollout was to change, and the nodes' journals what was done;
 both may have ended at any moment. The hash of a file has not.
 """
 
@@ -29,9 +29,9 @@ def status_document(
     kept: Sequence[Mapping[str, Any]],
     at_work: str,
 ) -> dict[str, Any]:
-    """Of that roll-out, or of all that the head and the nodes know.
+    """Of that rollout, or of all that the head and the nodes know.
 
-    `kept`: the head's records; `at_work`: the roll-out that is driven right now.
+    `kept`: the head's records; `at_work`: the rollout that is driven right now.
     """
     alive = [host.node_id for host in hosts if not host.unseen]
     said = nodes.ask(dict.fromkeys(alive, StatusRequest(rollout=rollout)), Statuses, _STATUS_S)
@@ -70,7 +70,7 @@ def _silence(answer: Union[Statuses, NoAnswerFromNode, None]) -> str:
 def _journals(
     said: Mapping[str, Union[Statuses, NoAnswerFromNode]],
 ) -> dict[str, dict[str, RolloutStatus]]:
-    """By roll-out and node."""
+    """By rollout and node."""
     found: dict[str, dict[str, RolloutStatus]] = {}
     for node, answer in said.items():
         if not isinstance(answer, NoAnswerFromNode):
@@ -150,7 +150,7 @@ def _looked_at(
     records: Mapping[str, Mapping[str, Any]],
     nodes: NodeRequests,
 ) -> dict[str, dict[str, Union[Inspection, NoAnswerFromNode]]]:
-    """By roll-out and node: how these look now. Each is asked once for all roll-outs of a place."""
+    """By rollout and node: how these look now. Each is asked once for all rollouts of a place."""
     places: dict[str, list[str]] = {}
     for name, some in wanted.items():
         if some:

@@ -1,7 +1,7 @@
-"""What roll-outs left behind that the head or the nodes alone know: an end, or a whole record.
+"""What rollouts left behind that the head or the nodes alone know: an end, or a whole record.
 
 A node that vanishes between the last look at it and the record of the end comes back with a
-roll-out that seems to be open there; a new head has no record of what the nodes' journals tell.
+rollout that seems to be open there; a new head has no record of what the nodes' journals tell.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _STATUS_S, _CLOSE_S = 8.0, 5.0
 # Outcome of a host that the head has on record -> what its files must be for that to be true still.
 _CONTENTS = {VERIFIED: "new", ROLLED_BACK: "old"}
 
-Ends = dict[str, dict[str, str]]  # node id -> roll-out -> outcome
+Ends = dict[str, dict[str, str]]  # node id -> rollout -> outcome
 
 
 def known_ends(nodes: NodeRequests, seen: Mapping[str, Inspection], ledger: Ledger) -> Ends:
-    """Of roll-outs that seem open on a node, those that ended there, by record and files."""
+    """Of rollouts that seem open on a node, those that ended there, by record and files."""
     open_ = {rollout for one in seen.values() for rollout in one.unfinished}
     records = {str(one["rollout"]): one for one in ledger.all()} if open_ else {}
     waiting: dict[str, list[str]] = {}
@@ -52,7 +52,7 @@ def known_ends(nodes: NodeRequests, seen: Mapping[str, Inspection], ledger: Ledg
 
 
 def _outcome(record: Optional[Mapping[str, Any]], host: str, node: str) -> str:
-    """How the roll-out ended on that host; "" when the head does not know that it did."""
+    """How the rollout ended on that host; "" when the head does not know that it did."""
     if record is None:
         return ""
     done: Optional[Mapping[str, Any]] = record["hosts"].get(node)
@@ -60,7 +60,7 @@ def _outcome(record: Optional[Mapping[str, Any]], host: str, node: str) -> str:
         same = [one for one in record["hosts"].values() if one["host"] == host]
         done = same[0] if len(same) == 1 else {}
     state = str(done.get("state", ""))
-    # A roll-out that is verified on one host, and not as a whole, has still to be rolled back.
+    # A rollout that is verified on one host, and not as a whole, has still to be rolled back.
     ended = record["state"] == VERIFIED if state == VERIFIED else state == ROLLED_BACK
     return state if ended else ""
 
@@ -81,7 +81,7 @@ def record(nodes: NodeRequests, ends: Ends, who: str) -> str:
 
 @dataclass(frozen=True)
 class Told:
-    """A roll-out as the nodes' journals tell it."""
+    """A rollout as the nodes' journals tell it."""
 
     plan: Plan
     who: str
@@ -89,7 +89,7 @@ class Told:
 
 
 def told(rollout: str, hosts: Sequence[HostState], nodes: NodeRequests) -> Optional[Told]:
-    """The roll-out as far as the nodes' journals tell it; None when they do not know it.
+    """The rollout as far as the nodes' journals tell it; None when they do not know it.
 
     Nodes that are alive and silent stand in it as well: they may have been changed.
     """

@@ -46,7 +46,7 @@ def text_report(document: Mapping[str, Any], colour: bool, width: int, plan_show
     page = ReportPage(max(width, 40), colour)
     if document["command"] == "status":
         blocks = [_rollout(rollout, page) for rollout in document["rollouts"]]
-        blocks = blocks or [["No roll-out is on record."]]
+        blocks = blocks or [["No rollout is on record."]]
     else:
         plan_shown = plan_shown or document["command"] == "rollback"
         blocks = [_summary(document, page)]
@@ -60,7 +60,7 @@ def text_report(document: Mapping[str, Any], colour: bool, width: int, plan_show
 
 def _summary(document: Mapping[str, Any], page: ReportPage) -> list[str]:
     outcome, name = str(document["outcome"]), document["rollout"]
-    what = f"Roll-out {name}: " if name else "Plan: " if document["command"] == "plan" else ""
+    what = f"Rollout {name}: " if name else "Plan: " if document["command"] == "plan" else ""
     changing = [host for host in document["hosts"] if host["state"] == "change"]
     words = {
         "planned": f"{count(len(changing), 'host')} to change; nothing has been changed yet.",
@@ -151,10 +151,10 @@ def _events(document: Mapping[str, Any], page: ReportPage) -> list[str]:
 
 
 def _rollout(rollout: Mapping[str, Any], page: ReportPage) -> list[str]:
-    """One roll-out of `status`."""
+    """One rollout of `status`."""
     state = str(rollout["state"])
     began = utc(rollout["began_at"]) if rollout["began_at"] else "at an unknown time"
-    text = f"Roll-out {rollout['rollout']}: {state}. Began {began}, by {rollout['who'] or '?'}."
+    text = f"Rollout {rollout['rollout']}: {state}. Began {began}, by {rollout['who'] or '?'}."
     lines = page.wrap(page.paint(terminal(text), _COLOURS.get(state, RED)))
     if rollout["reason"]:
         lines += page.wrap(f"why: {terminal(rollout['reason'])}", _INDENT, _DEEPER)

@@ -50,7 +50,7 @@ class Result:
         return {one["host"]: one["outcome"] or one["state"] for one in self.document["hosts"]}
 
     def contents(self) -> dict[str, str]:
-        """Host -> content, of the only roll-out of a `status`."""
+        """Host -> content, of the only rollout of a `status`."""
         (rollout,) = self.document["rollouts"]
         return {one["host"]: one["content"] for one in rollout["hosts"]}
 

@@ -1,4 +1,4 @@
-"""Roll-outs over simulated hosts, each with a shell exporter beside a training-like tree."""
+"""Rollouts over simulated hosts, each with a shell exporter beside a training-like tree."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def new_file(directory: Path, name: str, text: str) -> str:
 
 
 def ids(hosts: Hosts) -> set[str]:
-    """Of the roll-outs that the head has on record."""
+    """Of the rollouts that the head has on record."""
     return {path.stem for path in _ledger(hosts).glob("*.json")}
 
 
@@ -157,12 +157,12 @@ def test_a_second_roll_out_is_refused(hosts: Hosts, tmp_path: Path) -> None:
     other.stdout.close()
     other.wait(20)
     assert done.returncode == 4
-    assert "roll-out 20260101-000000-abcd is at work on this cluster" in done.stderr
+    assert "rollout 20260101-000000-abcd is at work on this cluster" in done.stderr
     assert digests(hosts) == old
 
 
 def drivers(hosts: Hosts) -> list[int]:
-    """Processes of the roll-out on its head, apart from the command."""
+    """Processes of the rollout on its head, apart from the command."""
     found = []
     for pid in hosts.cluster.processes(hosts.cluster.head):
         try:

@@ -107,7 +107,7 @@ def values(outcome: PluginOutcome) -> dict[str, float]:
 
 
 def write(path: Path, text: str, mode: int = 0o755) -> Path:
-    """Whole or not at all, as a roll-out does."""
+    """Whole or not at all, as a rollout does."""
     new = path.with_name(f".{path.name}.new")
     new.write_text(text)
     new.chmod(mode)

@@ -1,4 +1,4 @@
-"""Nodes in memory that answer the questions of a roll-out, and can be made to answer otherwise."""
+"""Nodes in memory that answer the questions of a rollout, and can be made to answer otherwise."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def digest(text: str) -> str:
 
 @dataclass
 class Node:
-    """One host: the content of its one file, and its journal by roll-out."""
+    """One host: the content of its one file, and its journal by rollout."""
 
     content: str = OLD
     olds: dict[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Node:
         rollout = request["rollout"]
         others = [one for one in self.olds if one not in self.ended and one != rollout]
         if others:
-            return Applied("refused", f"roll-out {others[0]} has not ended here")
+            return Applied("refused", f"rollout {others[0]} has not ended here")
         self.olds[rollout] = self.content
         self.content = self.news[rollout] = base64.b64decode(request["content"]).decode()
         old, new = digest(self.olds[rollout]), digest(self.content)

@@ -248,7 +248,7 @@ def test_an_apply_shows_its_plan_first_and_why_it_ended(
     works(dashboard, Canned(inspection(1)))  # which answers no check
     code, out, err = invoke("plan", "--apply", "--all-nodes", "--address", dashboard.url, plugin)
     assert (code, err) == (1, "")
-    plan, _, report = out.partition("\n\nRoll-out ")
+    plan, _, report = out.partition("\n\nRollout ")
     assert plan.startswith("Plan: 1 host to change")
     assert "refused, nothing was changed." in report
     assert f"why: node001: check of {GPU}: no answer within 33 s" in report
@@ -262,20 +262,20 @@ def test_a_roll_out_that_nobody_knows(
     works(dashboard, Canned(inspection(1)))
     code, out, err = invoke(command, "20260101-000000-abcd", "--address", dashboard.url)
     assert (code, out) == (2, "")
-    assert "no roll-out '20260101-000000-abcd' on record" in err
+    assert "no rollout '20260101-000000-abcd' on record" in err
 
 
 def test_no_roll_out_at_all(dashboard: FakeDashboard, invoke: Invoke) -> None:
     works(dashboard, Canned(inspection(1)))
     code, out, _ = invoke("status", "--address", dashboard.url)
-    assert (code, out) == (0, "No roll-out is on record.\n")
+    assert (code, out) == (0, "No rollout is on record.\n")
 
 
 def test_an_id_that_is_none(dashboard: FakeDashboard, invoke: Invoke) -> None:
     works(dashboard, Canned(inspection(1)))
     code, _, err = invoke("rollback", "../../etc/passwd", "--address", dashboard.url)
     assert code == 2
-    assert "not the id of a roll-out" in err
+    assert "not the id of a rollout" in err
 
 
 def test_a_driver_that_dies_leaves_the_way_to_look(
@@ -295,7 +295,7 @@ def test_a_damaged_record(dashboard: FakeDashboard, invoke: Invoke, tmp_path: Pa
     (place / "r2.json").write_text("[]")
     works(dashboard, Canned(inspection(1)))
     code, out, _ = invoke("status", "--address", dashboard.url)
-    assert (code, out) == (0, "No roll-out is on record.\n")
+    assert (code, out) == (0, "No rollout is on record.\n")
 
 
 def test_no_cluster(plugin: str, invoke: Invoke) -> None:
@@ -311,7 +311,7 @@ def test_a_ledger_that_cannot_be_written(
     works(dashboard, Canned(inspection(1)))
     code, _, err = invoke("apply", "--all-nodes", "--address", dashboard.url, plugin)
     assert code == 4
-    assert "cannot keep a record of the roll-out" in err
+    assert "cannot keep a record of the rollout" in err
 
 
 def test_a_markdown_report(dashboard: FakeDashboard, plugin: str, invoke: Invoke) -> None:

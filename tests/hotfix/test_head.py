@@ -99,13 +99,13 @@ def test_a_node_that_refuses_to_roll_back_is_not_called_untouched(
 ) -> None:
     """An operation of before, which came too late, still holds it."""
     assert run("apply")["outcome"] == "verified"
-    busy = RolledBack((), False, "another roll-out is at work on this node")
+    busy = RolledBack((), False, "another rollout is at work on this node")
     cluster.fault = answers("beta", "rollback", busy)
     document = run("rollback")
     assert cluster.nodes["beta"].content == NEW
     assert (document["outcome"], documents.exit_code(document)) == ("incomplete", 1)
     assert outcomes(document)["beta"] == "not rolled back"
-    assert "another roll-out is at work on this node" in reason(document, "beta")
+    assert "another rollout is at work on this node" in reason(document, "beta")
     cluster.fault = lambda node, request: None
     assert run("rollback")["outcome"] == "rolled back"
     assert set(contents(cluster).values()) == {OLD}
@@ -117,7 +117,7 @@ def test_a_late_operation_that_may_still_change_the_node(cluster: Cluster, run: 
     def fault(name: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         if name != "beta" or request["operation"] not in ("apply", "rollback"):
             return None
-        busy = RolledBack((), False, "another roll-out is at work on this node")
+        busy = RolledBack((), False, "another rollout is at work on this node")
         return LOST if request["operation"] == "apply" else dataclasses.asdict(busy)
 
     cluster.fault = fault
@@ -153,12 +153,12 @@ def test_a_host_that_is_lost_after_it_was_rolled_back(cluster: Cluster, run: Run
     assert outcomes(again)["gamma"] == "rolled back"
 
 
-# ---- what one roll-out leaves to the next
+# ---- what one rollout leaves to the next
 
 
 @pytest.mark.parametrize("end", ["verified", "rolled back"])
 def test_a_host_whose_end_could_not_be_recorded(end: str, cluster: Cluster, run: Run) -> None:
-    """The head knows how it ended there: the next roll-out records it first, and goes on."""
+    """The head knows how it ended there: the next rollout records it first, and goes on."""
     if end == "rolled back":
         assert run("apply")["outcome"] == "verified"
     cluster.fault = silent("beta", "close")

@@ -358,8 +358,8 @@ def test_one_rollout_at_a_time(node: ShellNode) -> None:
     held = sandbox.lock(hotfix.lock_name(hotfix.decoded(node.request("status"))))
     assert held is not None
     with held:
-        assert "another roll-out is at work" in apply(node, BETTER)["reason"]
-        assert "another roll-out is at work" in restart(node)["reason"]
+        assert "another rollout is at work" in apply(node, BETTER)["reason"]
+        assert "another rollout is at work" in restart(node)["reason"]
         assert not answer(node, "rollback", rollout="r1")["complete"]
     assert apply(node, BETTER)["outcome"] == "replaced"
     second = apply(node, GPU, rollout="r2")
@@ -582,10 +582,10 @@ def test_a_pid_file_that_means_another_process_ends_nothing(
         ({"operation": "inspect", "port": True}, "port: int"),
         ({"operation": "inspect", "names": [1]}, "names: texts"),
         ({"operation": "inspect", "exporter": "node"}, "unknown exporter"),
-        ({"operation": "apply", "rollout": "../x"}, "not the name of a roll-out"),
-        ({"operation": "apply", "rollout": ""}, "not the name of a roll-out"),
+        ({"operation": "apply", "rollout": "../x"}, "not the name of a rollout"),
+        ({"operation": "apply", "rollout": ""}, "not the name of a rollout"),
         ({"operation": "apply", "rollout": "r", "content": "%"}, "not base64"),
-        ({"operation": "status", "rollout": "../x"}, "not the name of a roll-out"),
+        ({"operation": "status", "rollout": "../x"}, "not the name of a rollout"),
         ([], "not an object"),
         (None, "not an object"),
     ],

@@ -103,7 +103,7 @@ PLUGINS = [
 
 
 def deploy(plugins: Path, name: str, text: str) -> None:
-    """By hand, before any roll-out."""
+    """By hand, before any rollout."""
     new = plugins / ".new"
     new.write_text(text)
     new.chmod(0o755 if not name.endswith(".py") else 0o644)

@@ -1,4 +1,4 @@
-"""What a roll-out would do, from what nodes say of themselves."""
+"""What a rollout would do, from what nodes say of themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roll-outs and their way back over real exporters and journals: three nodes of this machine."""
+"""Rollouts and their way back over real exporters and journals: three nodes of this machine."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_a_second_roll_out_is_refused(nodes: Nodes, run: Run, tmp_path: Path) ->
 
 
 def test_another_driver_of_the_same_nodes_is_refused(nodes: Nodes, run: Run) -> None:
-    """Another user's roll-out has a record of his own; the nodes know of it."""
+    """Another user's rollout has a record of his own; the nodes know of it."""
     nodes.fault = lost("alpha", "verify")
     run("apply", {NAME: BETTER}, canary="alpha")
     nodes.fault = lambda node, request: None
@@ -348,7 +348,7 @@ def test_the_canary_is_not_where_the_driver_fault_shows(nodes: Nodes, run: Run) 
 
 def test_a_record_that_is_not_there(nodes: Nodes, run: Run) -> None:
     for command in ("rollback", "status"):
-        with pytest.raises(UsageError, match="no roll-out 'r1' on record"):
+        with pytest.raises(UsageError, match="no rollout 'r1' on record"):
             run(command)
     assert run("status", rollout="")["rollouts"] == []
 
