@@ -3,59 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Optional
 
 from raydiag.joblog.facts import JobFacts
+from raydiag.triage.decision import TriageOutcome
 from raydiag.triage.progress import project, reference_steps
-from raydiag.triage.verdict import Attempt, Attempts, JobStatus, Moment
+from raydiag.triage.verdict import Attempt, Attempts, Moment
 
 
 def attempts(
-    facts: JobFacts,
-    judged: Sequence[tuple[JobFacts, JobStatus, Optional[str]]],
-    moment: Moment,
+    facts: JobFacts, judged: Sequence[tuple[JobFacts, TriageOutcome]], moment: Moment
 ) -> Optional[Attempts]:
-    """All runs of the job, oldest first; None for a job with one run that no scheduler requeues.
+    """All runs of the job; None for a job with one run that no scheduler requeues.
 
-    `judged`: facts, status and primary class of each. Efficiency is a definition of our own:
-    productive time, which ends with the last save of an attempt, over the wall time of all.
+    `judged`: the runs, oldest first. Efficiency is a definition of our own: productive time, which
+    ends with the last save of an attempt, over the wall time of all.
     """
     held = moment.scheduler is not None and moment.scheduler.held
     if len(judged) < 2 and not held:
         return None
-    told = [_attempt(index, *one) for index, one in enumerate(judged)]
-    walls = [one.wall_s for one in told]
-    productive = [one.productive_s for one in told]
-    efficiency = None
-    if None not in walls and None not in productive:
-        wall = sum(one for one in walls if one is not None)
-        useful = sum(one for one in productive if one is not None)
-        efficiency = min(1.0, useful / wall) if wall > 0 else None
-    most = facts.header.max_requeue_times
+    runs = [_attempt(index, *run) for index, run in enumerate(judged)]
+    limit = facts.header.max_requeue_times
     return Attempts(
-        attempts=tuple(told),
-        efficiency=efficiency,
-        downtime_s=_downtime([one for one, _, _ in judged]),
-        requeues_left=None if most is None else max(0, most - (len(told) - 1)),
+        attempts=tuple(runs),
+        efficiency=_efficiency(runs),
+        downtime_s=_downtime_s([run_facts for run_facts, _ in judged]),
+        requeues_left=None if limit is None else max(0, limit - (len(runs) - 1)),
         held=held,
     )
 
 
-def _attempt(index: int, facts: JobFacts, status: JobStatus, primary: Optional[str]) -> Attempt:
+def _attempt(index: int, facts: JobFacts, outcome: TriageOutcome) -> Attempt:
     progress = project(facts, None)
-    log = facts.resolved.logs[-1] if facts.resolved.logs else facts.resolved.asked
+    was_saved = any(save.event == "finished" for save in facts.saves)
     return Attempt(
         index=index,
-        log=log,
-        status=status,
-        primary=primary,
+        log=main_log(facts),
+        status=outcome.status,
+        primary=outcome.primary,
         first_step=progress.first_step,
         last_step=progress.last_step,
-        reached_save=any(save.event == "finished" for save in facts.saves)
-        or progress.last_checkpoint is not None,
+        reached_save=was_saved or progress.last_checkpoint is not None,
         wall_s=wall_s(facts),
         productive_s=_productive_s(facts),
     )
+
+
+def main_log(facts: JobFacts) -> str:
+    """The newest main log; what was asked for, where there is none."""
+    return facts.resolved.logs[-1] if facts.resolved.logs else facts.resolved.asked
 
 
 def wall_s(facts: JobFacts) -> Optional[float]:
@@ -67,11 +64,21 @@ def wall_s(facts: JobFacts) -> Optional[float]:
     return max(0.0, facts.last_time - facts.first_time)
 
 
+def _efficiency(runs: Sequence[Attempt]) -> Optional[float]:
+    total_s = productive_s = 0.0
+    for run in runs:
+        if run.wall_s is None or run.productive_s is None:
+            return None
+        total_s += run.wall_s
+        productive_s += run.productive_s
+    return min(1.0, productive_s / total_s) if total_s > 0 else None
+
+
 def _productive_s(facts: JobFacts) -> Optional[float]:
     """From the attempt's start to its last save; by step times where the log has no clock."""
     saves = [save for save in facts.saves if save.event == "finished"]
     if saves and facts.first_time is not None:
-        time = saves[-1].time if saves[-1].time is not None else saves[-1].near_time
+        time = saves[-1].near_time if saves[-1].time is None else saves[-1].time
         if time is not None:
             return max(0.0, time - facts.first_time)
     progress, (steps, _) = project(facts, None), reference_steps(facts)
@@ -82,11 +89,11 @@ def _productive_s(facts: JobFacts) -> Optional[float]:
     return (progress.last_checkpoint - steps.runs[-1].first_step + 1) * progress.step_time_s
 
 
-def _downtime(runs: Sequence[JobFacts]) -> Optional[float]:
+def _downtime_s(runs: Sequence[JobFacts]) -> Optional[float]:
     """Time between attempts in which nothing ran; None where a log has no clock."""
-    total = 0.0
-    for before, after in zip(runs, runs[1:], strict=False):
-        if before.last_time is None or after.first_time is None:
+    total_s = 0.0
+    for earlier, later in pairwise(runs):
+        if earlier.last_time is None or later.first_time is None:
             return None
-        total += max(0.0, after.first_time - before.last_time)
-    return total
+        total_s += max(0.0, later.first_time - earlier.last_time)
+    return total_s

@@ -1,18 +1,19 @@
-"""Jobs that ended without a word, and nodes that failed: what can still be said of them."""
+"""Jobs that ended without logging an error, and nodes that failed: what can still be said."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Optional
 
 from raydiag.joblog.facts import JobFacts
 from raydiag.joblog.failure_facts import TaskExit
 from raydiag.joblog.slurm import SlurmJob
-from raydiag.triage.exits import meaning
+from raydiag.triage.exits import host_of, meaning
 from raydiag.triage.verdict import Moment
 
 # State that the scheduler gives a job that is over -> failure class; others have none of their own.
-_BY_STATE = {
+_CLASS_OF_STATE = {
     "TIMEOUT": "train-timeout",
     "DEADLINE": "train-timeout",
     "OUT_OF_MEMORY": "oom-host",
@@ -23,15 +24,16 @@ _BY_STATE = {
 }
 _PROLOG_SIGNAL = "RaisedSignal:53"
 _PROLOG_S = 5.0  # a job that the prolog ended has not run longer
+_NAMED_HOSTS, _NAMED_CODES = 5, 3  # in sentences
 
 
 def scheduler_class(job: Optional[SlurmJob]) -> Optional[str]:
-    """The failure class that the scheduler's own word for the end means."""
-    return _BY_STATE.get(job.state) if job is not None and job.alive is False else None
+    """The failure class that the scheduler's own state for the end means."""
+    return _CLASS_OF_STATE.get(job.state) if job is not None and job.alive is False else None
 
 
 def died_in_prolog(facts: JobFacts, job: Optional[SlurmJob]) -> bool:
-    """Nothing was ever written: an empty directory, or the scheduler's word."""
+    """Nothing was ever written: an empty directory, or the scheduler says so."""
     if job is not None and job.reason.startswith(_PROLOG_SIGNAL):
         return (job.run_time_s or 0.0) <= _PROLOG_S
     return facts.resolved.empty_dir and not facts.files
@@ -40,43 +42,41 @@ def died_in_prolog(facts: JobFacts, job: Optional[SlurmJob]) -> bool:
 def sentences(facts: JobFacts, moment: Moment) -> Iterator[str]:
     """What speaks for which of the ways to die without a summary."""
     job = moment.scheduler
-    if job is not None and job.state == "PREEMPTED":
+    was_preempted = job is not None and job.state == "PREEMPTED"
+    if was_preempted:
         yield "Slurm preempted the job (state PREEMPTED)."
     elif job is not None and job.alive is False:
-        told = meaning(job.exit_code or None, job.signal)
-        yield f"Slurm: {job.state}{f', exit {told}' if told else ''}{_reason(job)}."
+        yield _slurm_sentence(job)
     cut = "" if facts.last_line_complete else ", its last line cut in the middle"
-    yield f"The log ends without a summary{cut}: the job was ended from outside."
-    if job is None or job.state != "PREEMPTED":
-        yield "Most often that is the kernel's out-of-memory killer, or preemption."
+    yield f"The log ends without a summary{cut}: something outside the job ended it."
+    if not was_preempted:
+        yield "The usual causes are the kernel's out-of-memory killer and preemption."
 
 
-def _reason(job: SlurmJob) -> str:
-    return f", reason {job.reason}" if job.reason and job.reason != "NonZeroExitCode" else ""
+def _slurm_sentence(job: SlurmJob) -> str:
+    sentence = f"Slurm: {job.state}"
+    exit_meaning = meaning(job.exit_code or None, job.signal)
+    if exit_meaning:
+        sentence += f", exit {exit_meaning}"
+    if job.reason and job.reason != "NonZeroExitCode":
+        sentence += f", reason {job.reason}"
+    return f"{sentence}."
 
 
 def node_sentences(exits: Sequence[TaskExit], facts: JobFacts) -> Iterator[str]:
-    """Which nodes failed, with which codes; equal ones together."""
-    by_code: dict[str, list[str]] = {}
-    for one in exits:
-        host = one.host or (facts.hosts.get(one.task) if one.task is not None else None)
-        name = host or (f"task {one.task}" if one.task is not None else one.where or "a process")
-        by_code.setdefault(meaning(one.code, one.signal) or "an error", []).append(name)
-    for told, names in list(by_code.items())[:3]:
-        hosts = list(dict.fromkeys(names))
-        more = f" and {len(hosts) - 5} more" if len(hosts) > 5 else ""
-        yield f"{', '.join(hosts[:5])}{more}: exit {told}."
+    """Which nodes failed, with which codes; equal codes together."""
+    names_of_code: dict[str, dict[str, None]] = {}  # meaning -> names, each once
+    for task_exit in exits:
+        code = meaning(task_exit.code, task_exit.signal) or "an error"
+        names_of_code.setdefault(code, {})[_name(task_exit, facts)] = None
+    for code, names in islice(names_of_code.items(), _NAMED_CODES):
+        more = len(names) - _NAMED_HOSTS
+        rest = f" and {more} more" if more > 0 else ""
+        yield f"{', '.join(islice(names, _NAMED_HOSTS))}{rest}: exit {code}."
 
 
-def exit_codes(facts: JobFacts) -> dict[int, int]:
-    """The exit code by task; the first one that is not 0 counts."""
-    index = {host: task for task, host in facts.hosts.items()}
-    codes: dict[int, int] = {}
-    for one in facts.exits:
-        task = one.task if one.task is not None else index.get(one.host or "")
-        code = one.code if one.code is not None else 128 + one.signal if one.signal else None
-        if task is None or code is None:
-            continue
-        if codes.get(task, 0) == 0:
-            codes[task] = code
-    return codes
+def _name(task_exit: TaskExit, facts: JobFacts) -> str:
+    host = host_of(task_exit, facts)
+    if host:
+        return host
+    return task_exit.where or "a process" if task_exit.task is None else f"task {task_exit.task}"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from raydiag import catalog
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Confidence
 from raydiag.triage.loss import Divergence, divergence
@@ -14,8 +13,6 @@ from raydiag.triage.phases import phase
 from raydiag.triage.stall import StallJudgement, pace
 from raydiag.triage.symptoms import Symptom, live, symptoms
 from raydiag.triage.verdict import JobStatus, Moment, Phase, TrainingProgress
-
-TERMINATED = (130, 143)  # SIGINT, SIGTERM: somebody ended it
 
 
 @dataclass(frozen=True)
@@ -25,41 +22,47 @@ class TriageCase:
     facts: JobFacts
     moment: Moment
     progress: TrainingProgress
-    found: Sequence[Symptom]
-    live: Sequence[Symptom]
+    symptoms: Sequence[Symptom]
+    live: Sequence[Symptom]  # those that can have ended the job
     stall: StallJudgement
     divergence: Optional[Divergence]
     phase: Optional[Phase]
 
+    @property
+    def diverged(self) -> Optional[Divergence]:
+        """A loss that was not finite up to the end; None without one, or when it recovered."""
+        lasting = self.divergence is not None and self.divergence.lasting
+        return self.divergence if lasting else None
+
+    @property
+    def late_phase(self) -> Optional[Phase]:
+        """The start-up phase that takes longer than normal; None without one."""
+        return self.phase if self.phase is not None and self.phase.late else None
+
 
 @dataclass(frozen=True)
 class TriageOutcome:
-    """The decision, before it is put in words."""
+    """The decision, before it is put into words."""
 
     status: JobStatus
     primary: Optional[str] = None
     rule: str = ""
-    origin: Optional[Symptom] = None
     cascade: tuple[str, ...] = ()
-    stall: Optional[StallJudgement] = None  # of a hang
     confidence: Confidence = Confidence.LIKELY
+    origin: Optional[Symptom] = None
+    stall: Optional[StallJudgement] = None  # of a hang
 
 
 def examined(facts: JobFacts, moment: Moment, progress: TrainingProgress) -> TriageCase:
     """Everything that the rules look at, worked out once."""
-    found = symptoms(facts)
+    observed = symptoms(facts)
     return TriageCase(
         facts=facts,
         moment=moment,
         progress=progress,
-        found=found,
-        live=[one for one in live(found) if not catalog.failure(one.failure_class).survivable],
+        symptoms=observed,
+        live=[symptom for symptom in live(observed) if not symptom.failure.survivable],
         stall=pace(facts, progress, moment),
         divergence=divergence(facts.steps),
         phase=phase(facts, moment),
     )
-
-
-def chain_of(root: str, found: Sequence[Symptom], *more: str) -> tuple[str, ...]:
-    """Classes in the order in which they appear, the root first."""
-    return tuple(dict.fromkeys([root, *(one.failure_class for one in found), *more]))

@@ -1,8 +1,14 @@
-"""What exit codes and signals mean."""
+"""Processes that ended: which ends are failures, whose they are, what their codes mean."""
 
 from __future__ import annotations
 
 from typing import Optional
+
+from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.failure_facts import TaskExit
+
+TERMINATED = (130, 143)  # exit codes of SIGINT and SIGTERM: somebody ended the process
+_TERMINATING_SIGNALS = (2, 15)
 
 # Exit code of a process -> what it says of its end.
 _CODES = {
@@ -13,11 +19,11 @@ _CODES = {
     127: "the command was not found",
     130: "SIGINT: interrupted",
     134: "SIGABRT: an assertion or abort; a core dump is likely",
-    135: "SIGBUS: memory that is gone, often a full /dev/shm",
+    135: "SIGBUS: a memory mapping whose pages are gone, often a full /dev/shm",
     136: "SIGFPE: arithmetic error",
-    137: "SIGKILL: the host ran out of memory, or somebody killed it",
+    137: "SIGKILL: the host ran out of memory, or somebody killed the process",
     139: "SIGSEGV: a crash; a core dump is likely",
-    143: "SIGTERM: it was told to end",
+    143: "SIGTERM: the process was asked to stop",
 }
 _SIGNALS = {
     1: "SIGHUP",
@@ -41,7 +47,59 @@ def meaning(code: Optional[int], signal: Optional[int] = None) -> str:
         code = 128 + signal
     if code is None:
         return ""
-    known = _CODES.get(code)
-    if known is None and 128 < code <= 128 + 64:
-        known = _SIGNALS.get(code - 128, f"signal {code - 128}")
-    return f"{code} ({known})" if known else str(code)
+    text = _CODES.get(code)
+    if text is None and 128 < code <= 128 + 64:
+        text = _SIGNALS.get(code - 128, f"signal {code - 128}")
+    return f"{code} ({text})" if text else str(code)
+
+
+def host_of(task_exit: TaskExit, facts: JobFacts) -> Optional[str]:
+    """The host whose process ended: as the line says, else the host of its task."""
+    if task_exit.host or task_exit.task is None:
+        return task_exit.host or None
+    return facts.hosts.get(task_exit.task)
+
+
+def exit_codes(facts: JobFacts) -> dict[int, int]:
+    """The exit code by task; the first one that is not 0 counts."""
+    task_of_host = {host: task for task, host in facts.hosts.items()}
+    codes: dict[int, int] = {}
+    for task_exit in facts.exits:
+        task = task_exit.task
+        if task is None:
+            task = task_of_host.get(task_exit.host or "")
+        code = _code(task_exit)
+        if task is not None and code is not None and codes.get(task, 0) == 0:
+            codes[task] = code
+    return codes
+
+
+def _code(task_exit: TaskExit) -> Optional[int]:
+    """As a shell would tell it."""
+    if task_exit.code is None and task_exit.signal:
+        return 128 + task_exit.signal
+    return task_exit.code
+
+
+def failed_exits(facts: JobFacts) -> list[TaskExit]:
+    """Exits that mean a failure: not 0, and not how every task of a cancelled job ends."""
+    was_cancelled = all_terminated(facts)
+    return [
+        task_exit
+        for task_exit in facts.exits
+        if _is_failure(task_exit) and not (was_cancelled and _is_termination(task_exit))
+    ]
+
+
+def _is_failure(task_exit: TaskExit) -> bool:
+    return bool(task_exit.code or task_exit.signal)
+
+
+def _is_termination(task_exit: TaskExit) -> bool:
+    return task_exit.code in TERMINATED or task_exit.signal in _TERMINATING_SIGNALS
+
+
+def all_terminated(facts: JobFacts) -> bool:
+    """All tasks that ended with an error ended by SIGTERM or SIGINT: a cancellation."""
+    codes = {task_exit.code for task_exit in facts.exits} - {None, 0}
+    return bool(codes) and codes <= {*TERMINATED}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.joblog.facts import JobFacts
@@ -14,6 +15,7 @@ from raydiag.triage.verdict import TrainingProgress
 
 _ONE_STEP = 1  # a task that is one step behind may only not have printed it yet
 _ACCUSE_AT_MOST = 0.5  # of the tasks: more of them behind are not stragglers
+_NAMED = 4  # stragglers in a sentence
 
 
 @dataclass(frozen=True)
@@ -26,32 +28,27 @@ class Front:
 
     @property
     def uniform(self) -> bool:
+        """All stopped at the same step."""
         return not self.behind
 
 
 def front(facts: JobFacts) -> Optional[Front]:
     """Last step by task; None without step lines."""
     steps = facts.steps
-    if steps is None or not steps.writers:
+    if steps is None:
         return None
-    writers = [one for one in steps.writers if one.last_step >= _start_of_run(facts)]
+    # A task that printed nothing in this run tells nothing about it.
+    start = steps.runs[-1].first_step if steps.runs else 0
+    writers = [writer for writer in steps.writers if writer.last_step >= start]
     if not writers:
         return None
-    most, _ = Counter(one.last_step for one in writers).most_common(1)[0]
-    newest = max(one.last_step for one in writers)
-    behind = sorted(
-        (one for one in writers if newest - one.last_step > _ONE_STEP),
-        key=lambda one: (one.last_step, one.where),
-    )
-    if len(behind) > _ACCUSE_AT_MOST * len(writers):
-        behind = []
-    return Front(len(writers), newest if behind else most, tuple(behind))
-
-
-def _start_of_run(facts: JobFacts) -> int:
-    """A task that printed nothing in this run tells nothing about it."""
-    steps = facts.steps
-    return steps.runs[-1].first_step if steps is not None and steps.runs else 0
+    last_steps = Counter(map(attrgetter("last_step"), writers))
+    newest = max(last_steps)
+    behind = [writer for writer in writers if newest - writer.last_step > _ONE_STEP]
+    if not behind or len(behind) > _ACCUSE_AT_MOST * len(writers):
+        [(most_common, _)] = last_steps.most_common(1)
+        return Front(len(writers), most_common, ())
+    return Front(len(writers), newest, tuple(sorted(behind, key=attrgetter("last_step", "where"))))
 
 
 def reached_barrier(facts: JobFacts) -> bool:
@@ -60,55 +57,65 @@ def reached_barrier(facts: JobFacts) -> bool:
     return facts.steps is None and len(facts.barrier_writers) >= expected
 
 
-def sentences(
-    facts: JobFacts, progress: TrainingProgress, stall: StallJudgement, live: bool
-) -> Iterator[str]:
+def sentences(facts: JobFacts, progress: TrainingProgress, stall: StallJudgement) -> Iterator[str]:
     """What happened, and what kind of hang it is."""
-    since = f" {span(stall.since_s)}" if stall.since_s is not None else ""
+    silence = "" if stall.since_s is None else span(stall.since_s)
     if facts.steps is None:
         yield (
-            f"All {len(facts.barrier_writers)} tasks reached the barrier before the training loop "
-            f"and no step followed{' for' + since if since else ''}: the first collective hangs."
+            f"All {len(facts.barrier_writers)} tasks reached the barrier before the training loop,"
+            f" and no step followed{_for(silence)}: the first collective hangs."
         )
         return
     if stall.basis == "wall time":
         yield (
-            f"Steps stopped after step {progress.last_step}: of the wall time{since} are explained "
-            "by no step and no stage."
+            f"Steps stopped after step {progress.last_step}: no step and no stage accounts for"
+            f" {silence or 'part'} of the wall time."
         )
     else:
         yield (
-            f"Step {progress.last_step} was the last one; for{since} no step followed, where "
-            f"{span(stall.limit_s)} would be the most that is normal."
+            f"Step {progress.last_step} was the last one. No step followed{_for(silence)}; up to "
+            f"{span(stall.limit_s)} would be normal."
         )
-    where = front(facts)
-    if where is None:
+    yield from _front_sentences(front(facts))
+
+
+def _for(silence: str) -> str:
+    return f" for {silence}" if silence else ""
+
+
+def _front_sentences(tasks_front: Optional[Front]) -> Iterator[str]:
+    """What it means where the tasks stopped."""
+    if tasks_front is None:
         return
-    if where.behind:
-        names = ", ".join(_named(one) for one in where.behind[:4])
-        more = f" and {len(where.behind) - 4} more" if len(where.behind) > 4 else ""
+    if tasks_front.behind:
         yield (
-            f"Not all tasks stopped at the same step: {names}{more} fell behind step {where.step} "
-            "first, so look there."
+            f"Not all tasks stopped at the same step: {_names(tasks_front.behind)} fell behind "
+            f"step {tasks_front.step} first. Start there."
         )
-    elif where.tasks > 1:
+    elif tasks_front.tasks > 1:
         yield (
-            f"All {where.tasks} tasks stopped at the same step without an error, which is a "
-            "deadlock in a collective (RCCL, NCCL) rather than a dead node."
+            f"All {tasks_front.tasks} tasks stopped at the same step without an error. That points"
+            " to a deadlock in a collective (RCCL, NCCL) rather than to a dead node."
         )
     else:
-        yield "No error stands before the stall: a deadlock in a collective is the usual cause."
+        yield "No error precedes the stall: a deadlock in a collective is the usual cause."
 
 
-def _named(one: WriterProgress) -> str:
-    host = f" on {one.host}" if one.host else ""
-    return f"task {one.where}{host} (step {one.last_step})"
+def _names(stragglers: Sequence[WriterProgress]) -> str:
+    names = ", ".join(map(_name, stragglers[:_NAMED]))
+    more = len(stragglers) - _NAMED
+    return f"{names} and {more} more" if more > 0 else names
+
+
+def _name(writer: WriterProgress) -> str:
+    host = f" on {writer.host}" if writer.host else ""
+    return f"task {writer.where}{host} (step {writer.last_step})"
 
 
 def straggler(facts: JobFacts) -> Optional[WriterProgress]:
     """The task furthest behind; None where all stopped together."""
-    where = front(facts)
-    return where.behind[0] if where is not None and where.behind else None
+    tasks_front = front(facts)
+    return tasks_front.behind[0] if tasks_front is not None and tasks_front.behind else None
 
 
 def span(seconds: Optional[float]) -> str:

@@ -1,24 +1,26 @@
-"""A heartbeat timeout says that somebody was thought dead, which is mostly wrong.
+"""A heartbeat timeout says that a task was believed dead, which is mostly wrong.
 
-Default: a false alarm. It was right when an accused task had failed before; and where steps had
-stopped long before it, the job hung and the timeout only ended it.
+It is taken for a false alarm by default. It was right when an accused task had failed before. Where
+steps had stopped long before it, the job hung and the timeout only ended it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
 from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.failure_facts import Heartbeats
 from raydiag.triage.hang import span
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.symptoms import CONSEQUENCE, Symptom
 from raydiag.triage.verdict import TrainingProgress
 
+CLASS = "heartbeat-timeout"
 _SAFETY = 2.0  # factor between what a run needs without a heartbeat and the timeout
-_LEADER = "leader task"  # in JAX's words for a coordination service that does not answer
+_LEADER = "leader task"  # in JAX's message about a coordination service that does not answer
 _NAMED = 6  # accused tasks in a sentence
 
 
@@ -28,55 +30,49 @@ class Accused:
 
     tasks: tuple[int, ...]
     alive: tuple[int, ...]  # those that reported the error themselves
-    guilty: Optional[Symptom]  # earlier failure on one of them: the alarm was right
+    guilty: Optional[Symptom]  # earlier failure of one of them: the alarm was right
 
 
-def accused(facts: JobFacts, found: Sequence[Symptom]) -> Accused:
+def accused(facts: JobFacts, symptoms: Sequence[Symptom]) -> Accused:
     """Who is accused, who of them wrote after their alleged death, who had really failed."""
-    beats = facts.heartbeats
-    if beats is None:
+    heartbeats = facts.heartbeats
+    if heartbeats is None:
         return Accused((), (), None)
-    tasks = set(beats.accused)
-    writers = {one for one in beats.reporters if one.isdigit()}
-    alive = tuple(sorted(task for task in tasks if str(task) in writers))
-    for one in found:
-        own = one.srun_task if one.srun_task is not None else _as_task(one.task)
-        earlier = one.file != beats.file or one.line < beats.first_line
-        real = one.failure_class != "heartbeat-timeout" and one.role != CONSEQUENCE
-        if own in tasks and earlier and real:
-            return Accused(beats.accused, alive, one)
-    return Accused(beats.accused, alive, None)
+    alive = {task for task in heartbeats.accused if str(task) in heartbeats.reporters}
+    guilty = next((one for one in symptoms if _is_guilty(one, heartbeats)), None)
+    return Accused(heartbeats.accused, tuple(sorted(alive)), guilty)
+
+
+def _is_guilty(symptom: Symptom, heartbeats: Heartbeats) -> bool:
+    """A failure of an accused task before the alarm."""
+    task = symptom.srun_task
+    if task is None and symptom.task is not None and symptom.task.isdigit():
+        task = int(symptom.task)
+    is_earlier = symptom.file != heartbeats.file or symptom.line < heartbeats.first_line
+    is_own_failure = symptom.failure_class != CLASS and symptom.role != CONSEQUENCE
+    return task in heartbeats.accused and is_earlier and is_own_failure
 
 
 def first_accused(facts: JobFacts) -> Optional[int]:
     """The task to look at first; task 0 leads, and is the one when nobody hears the service."""
     if facts.heartbeats is not None and facts.heartbeats.accused:
         return facts.heartbeats.accused[0]
-    lost = [
-        match
-        for match in facts.matches
-        if match.failure_class == "heartbeat-timeout"
-        and _LEADER in " ".join((match.text, *match.after))
-    ]
-    return 0 if lost else None
+    for match in facts.matches:
+        if match.failure_class == CLASS and _LEADER in " ".join((match.text, *match.after)):
+            return 0
+    return None
 
 
-def _as_task(text: Optional[str]) -> Optional[int]:
-    return int(text) if text is not None and text.isdigit() else None
-
-
-def sentences(facts: JobFacts, who: Accused, progress: TrainingProgress) -> Iterator[str]:
+def sentences(facts: JobFacts, tasks: Accused, progress: TrainingProgress) -> Iterator[str]:
     """What a heartbeat timeout without a stall means."""
-    names = ", ".join(_named(facts, task) for task in who.tasks[:_NAMED])
-    more = f" and {len(who.tasks) - _NAMED} more" if len(who.tasks) > _NAMED else ""
-    if names:
-        yield f"The coordination service stopped hearing from task {names}{more}."
+    if tasks.tasks:
+        yield f"The coordination service stopped hearing from task {_names(facts, tasks.tasks)}."
     else:
-        yield "The coordination service ended the job; whom it missed is not in this log."
-    if who.alive:
-        told = ", ".join(map(str, who.alive[:_NAMED]))
-        yield f"Task {told} reported the error too, so it was alive: a false alarm."
-    elif who.tasks:
+        yield "The coordination service ended the job. This log does not say which task it missed."
+    if tasks.alive:
+        alive = ", ".join(map(str, tasks.alive[:_NAMED]))
+        yield f"Task {alive} reported the error too, so it was alive: a false alarm."
+    elif tasks.tasks:
         yield (
             "Nothing in the log shows that they had failed before, so a false alarm is the most "
             "likely reading; GPU power and utilisation of their hosts at that time would settle it."
@@ -84,12 +80,24 @@ def sentences(facts: JobFacts, who: Accused, progress: TrainingProgress) -> Iter
     if progress.last_step is None:
         yield (
             "No step was completed: the timeout is shorter than compilation and the first "
-            "checkpoint take, and it will strike again."
+            "checkpoint take, so it will strike again."
         )
-    timeout = facts.header.heartbeat_timeout_s
-    beats = facts.heartbeats
-    if timeout and beats is not None and beats.time is not None:
-        yield f"With a timeout of {span(timeout)}, heartbeats stopped {span(timeout)} before that."
+    timeout_s = facts.header.heartbeat_timeout_s
+    if timeout_s and facts.heartbeats is not None and facts.heartbeats.time is not None:
+        timeout = span(timeout_s)
+        yield f"With a timeout of {timeout}, heartbeats stopped {timeout} before that."
+
+
+def _names(facts: JobFacts, tasks: Sequence[int]) -> str:
+    names = ", ".join(_each_name(facts, tasks[:_NAMED]))
+    more = len(tasks) - _NAMED
+    return f"{names} and {more} more" if more > 0 else names
+
+
+def _each_name(facts: JobFacts, tasks: Iterable[int]) -> Iterator[str]:
+    for task in tasks:
+        host = facts.hosts.get(task)
+        yield f"{task} ({host})" if host else str(task)
 
 
 def recommended_timeout_s(
@@ -104,17 +112,12 @@ def advice(facts: JobFacts, progress: TrainingProgress) -> Optional[str]:
     steps, _ = reference_steps(facts)
     if steps is None or progress.step_time_s is None or not progress.checkpoint_period:
         return None
-    first = next((value for value in steps.series.seconds if math.isfinite(value)), 0.0)
-    save = longest_save_s(facts, steps, progress.checkpoint_period)
-    needed = recommended_timeout_s(
-        first, save, progress.checkpoint_period, progress.step_time_s, save
+    first_step_s = next(filter(math.isfinite, steps.series.seconds), 0.0)
+    save_s = longest_save_s(facts, steps, progress.checkpoint_period)
+    needed_s = recommended_timeout_s(
+        first_step_s, save_s, progress.checkpoint_period, progress.step_time_s, save_s
     )
     return (
-        f"By this job's own step and save times, jax_distributed_heartbeat_timeout_seconds should "
-        f"be {math.ceil(needed)} or more."
+        "By this job's own step and save times, jax_distributed_heartbeat_timeout_seconds should "
+        f"be {math.ceil(needed_s)} or more."
     )
-
-
-def _named(facts: JobFacts, task: int) -> str:
-    host = facts.hosts.get(task)
-    return f"{task} ({host})" if host else str(task)

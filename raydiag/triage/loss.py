@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional
 
 from raydiag.joblog.step_facts import LoggedSteps
 
-_FINITE, _NAN, _INFINITE = ord("f"), ord("a"), ord("i")
+_FINITE = ord("f")
+_TEXTS = {ord("a"): "nan", ord("i"): "inf"}
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """Losses that are no numbers, in the current run."""
+    """Losses that are not finite, in the current run."""
 
     step: int  # the first of the last unbroken row of them
     line: int
@@ -22,21 +24,25 @@ class Divergence:
 
 
 def divergence(steps: Optional[LoggedSteps]) -> Optional[Divergence]:
-    """The last unbroken row of nan or inf losses; None when every loss was a number."""
+    """The last unbroken row of nan or inf losses; None when every loss was finite."""
     if steps is None or not steps.runs or not steps.regular:
         return None
-    series, first_line = steps.series, steps.runs[-1].first_line
-    rows = [
-        (state, int(step), int(line))
-        for state, step, line in zip(series.loss_state, series.step, series.line, strict=True)
-        if line >= first_line and state in (_FINITE, _NAN, _INFINITE)
-    ]
-    bad = [index for index, (state, _, _) in enumerate(rows) if state != _FINITE]
-    if not bad:
+    start: Optional[tuple[int, int, int]] = None  # of the last unbroken row
+    count = length = 0  # of all such losses, of those in the row that is read
+    for state, step, line in _losses(steps):
+        length = 0 if state == _FINITE else length + 1
+        count += length > 0
+        if length == 1:
+            start = state, step, line
+    if start is None:
         return None
-    start = bad[-1]
-    while start > 0 and rows[start - 1][0] != _FINITE:
-        start -= 1
-    state, step, line = rows[start]
-    lasting = bad[-1] == len(rows) - 1 and len(rows) - start > 1
-    return Divergence(step, line, len(bad), lasting, "nan" if state == _NAN else "inf")
+    state, step, line = start
+    return Divergence(step, line, count, length > 1, _TEXTS[state])
+
+
+def _losses(steps: LoggedSteps) -> Iterator[tuple[int, int, int]]:
+    """(state, step, line) of each printed loss of the current run."""
+    series, first_line = steps.series, steps.runs[-1].first_line
+    for state, step, line in zip(series.loss_state, series.step, series.line, strict=True):
+        if line >= first_line and (state == _FINITE or state in _TEXTS):
+            yield state, int(step), int(line)

@@ -1,17 +1,21 @@
 """How far the start-up of a Ray training job has come, and whether it takes longer than normal.
 
-Trainers and inference engines start side by side, so the phases that are over are a set; the one
-that is told is the furthest that is not.
+Trainers and inference engines start side by side, so several phases may be open at once. The phase
+that is reported is the furthest one that is not over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.joblog.facts import JobFacts
 from raydiag.joblog.script_facts import PhaseMark
 from raydiag.triage.verdict import Moment, Phase
+
+_QUICK_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,12 @@ class _Step:
     normal_s: float  # longer is late
     advice: str  # for when it is
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Any of them shows that the phase has begun."""
+        return self.begun + self.done
 
-_QUICK_S = 120.0
+
 _STEPS = (
     _Step(
         "config and dataset",
@@ -73,67 +81,75 @@ _STEPS = (
     _Step("training", ("training progress", "training done"), (), float("inf"), ""),
 )
 _TRAINER = 3  # its marks may stand in the workers' logs only; it ends when it ends
-_AFTER_SHARDS_S = 600.0  # KV cache and CUDA graphs take minutes, in silence
+_ENGINE = 4
+_SHARDS_LOADED = "engine-init done"
+_AFTER_SHARDS_S = 600.0  # KV cache and CUDA graphs take minutes, without any output
 _AFTER_SHARDS = (
     "All shards are loaded: a CUDA graph capture hangs, or the KV cache does not fit. Look at GPU "
     "memory, and for CUDA errors in worker-*.err."
 )
+_Marks = Mapping[str, PhaseMark]
 
 
 def phase(facts: JobFacts, moment: Moment) -> Optional[Phase]:
     """The phase that the job is in; None for jobs that print no marks."""
-    marks = {f"{one.phase} {one.event}": one for one in facts.phases}
-    places = [n for n, one in enumerate(_STEPS) if _marks(marks, one.begun + one.done)]
-    if not places:
+    marks = {f"{mark.phase} {mark.event}": mark for mark in facts.phases}
+    newest = max((n for n, step in enumerate(_STEPS) if _any(marks, step.marks)), default=None)
+    if newest is None:
         return None
-    newest = max(places)
-    done = [n for n in range(newest + 1) if _is_over(n, newest, marks)]
-    current = newest + 1 if newest in done else newest
-    step = _STEPS[current]
-    seen = _marks(marks, step.begun) or _marks(marks, _STEPS[newest].begun + _STEPS[newest].done)
-    loaded = step is _STEPS[4] and "engine-init done" in marks
-    since = _last(marks["engine-init done"]) if loaded else _first(seen, current > newest)
+    over = [index for index in range(newest + 1) if _is_over(index, newest, marks)]
+    current = newest + 1 if newest in over else newest
+    step, normal_s, advice = _STEPS[current], _STEPS[current].normal_s, _STEPS[current].advice
+    shown = _present(marks, step.begun) or _present(marks, _STEPS[newest].marks)
+    since = _begin_of(shown) if current == newest else _end_of(shown)
+    if current == _ENGINE and _SHARDS_LOADED in marks:
+        normal_s, advice = _AFTER_SHARDS_S, _AFTER_SHARDS
+        since = _last_time(marks[_SHARDS_LOADED])
     seconds = None if since is None or moment.now is None else max(0.0, moment.now - since)
-    normal = _AFTER_SHARDS_S if loaded else step.normal_s
-    shown = max(seen, key=lambda one: one.last_line)
+    last_shown = max(shown, key=attrgetter("last_line"))
     return Phase(
         name=step.name,
         number=current + 1,
-        done=tuple(_STEPS[n].name for n in done),
+        done=tuple(_STEPS[index].name for index in over),
         seconds=seconds,
-        normal_s=normal,
-        late=seconds is not None and seconds > normal,
-        advice=_AFTER_SHARDS if loaded else step.advice,
-        line=shown.last_line,
-        file=shown.file,
-        raw=shown.raw,
+        normal_s=normal_s,
+        late=seconds is not None and seconds > normal_s,
+        advice=advice,
+        line=last_shown.last_line,
+        file=last_shown.file,
+        raw=last_shown.raw,
     )
 
 
-def _marks(marks: dict[str, PhaseMark], names: tuple[str, ...]) -> list[PhaseMark]:
+def _any(marks: _Marks, names: tuple[str, ...]) -> bool:
+    return not marks.keys().isdisjoint(names)
+
+
+def _present(marks: _Marks, names: tuple[str, ...]) -> list[PhaseMark]:
     return [marks[name] for name in names if name in marks]
 
 
-def _is_over(place: int, newest: int, marks: dict[str, PhaseMark]) -> bool:
+def _is_over(index: int, newest: int, marks: _Marks) -> bool:
     """By its own closing mark, or because something later has begun."""
-    if _marks(marks, _STEPS[place].done):
+    if _any(marks, _STEPS[index].done):
         return True
-    side_by_side = place == _TRAINER and newest == _TRAINER + 1
-    return place < newest and not (side_by_side and _marks(marks, _STEPS[place].begun))
+    side_by_side = index == _TRAINER and newest == _ENGINE
+    return index < newest and not (side_by_side and _any(marks, _STEPS[index].begun))
 
 
-def _first(seen: list[PhaseMark], after: bool) -> Optional[float]:
-    """When the phase began: at its own first mark, or where the one before it ended."""
-    times = [_last(one) if after else _begin(one) for one in seen]
-    known = [time for time in times if time is not None]
-    if not known:
-        return None
-    return max(known) if after else min(known)
+def _begin_of(marks: list[PhaseMark]) -> Optional[float]:
+    """The phase's own first mark."""
+    return min(filter(None, map(_first_time, marks)), default=None)
 
 
-def _begin(mark: PhaseMark) -> Optional[float]:
-    return mark.first_time if mark.first_time is not None else mark.first_near_time
+def _end_of(marks: list[PhaseMark]) -> Optional[float]:
+    """Where the phase before it ended."""
+    return max(filter(None, map(_last_time, marks)), default=None)
 
 
-def _last(mark: PhaseMark) -> Optional[float]:
-    return mark.last_time if mark.last_time is not None else mark.last_near_time
+def _first_time(mark: PhaseMark) -> Optional[float]:
+    return mark.first_near_time if mark.first_time is None else mark.first_time
+
+
+def _last_time(mark: PhaseMark) -> Optional[float]:
+    return mark.last_near_time if mark.last_time is None else mark.last_time

@@ -23,13 +23,11 @@ def reference_steps(facts: JobFacts) -> tuple[Optional[LoggedSteps], str]:
     """
     own = facts.steps if facts.steps is not None and facts.steps.regular else None
     workers = facts.worker_logs.steps
-    if workers is not None and workers.regular and _is_further(workers, own):
-        return workers, facts.worker_logs.last_step_file or workers.file
-    return own, ""
-
-
-def _is_further(one: LoggedSteps, other: Optional[LoggedSteps]) -> bool:
-    return other is None or one.last_step > other.last_step
+    if workers is None or not workers.regular:
+        return own, ""
+    if own is not None and own.last_step >= workers.last_step:
+        return own, ""
+    return workers, facts.worker_logs.last_step_file or workers.file
 
 
 def project(facts: JobFacts, now: Optional[float]) -> TrainingProgress:
@@ -37,58 +35,83 @@ def project(facts: JobFacts, now: Optional[float]) -> TrainingProgress:
     steps, source = reference_steps(facts)
     period = checkpoint_period(facts.header)
     total = facts.header.steps or (steps.total if steps else None)
+    unexplained = unexplained_s(facts)
     if steps is None or not steps.runs:
         return TrainingProgress(
-            total_steps=total, checkpoint_period=period, unexplained_s=_wall(facts)
+            total_steps=total, checkpoint_period=period, unexplained_s=unexplained
         )
     run = steps.runs[-1]
-    last, first = max(run.last_step, steps.last_step), run.first_step
+    last = max(run.last_step, steps.last_step)
     final = final_step(steps, total)
-    seconds = step_time_s(steps)
-    saved = last_checkpoint(facts, steps, period, last)
     complete = final is not None and last >= final
-    done = last + 1 if steps.zero_based and not steps.counts_done else last
-    interval = step_interval(run)
-    before = _first_of_run(steps, interval)
-    this_run = last - before + 1
-    lost = 0 if complete else this_run if saved is None else last - saved
-    left = None if final is None or seconds is None else max(0, final - last) * seconds
-    seen = steps.last_time
+    step_s = step_time_s(steps)
+    first_of_run = _first_of_run(steps)
+    done = last + 1 if _counts_from_zero(steps) else last
+    saved = last_checkpoint(facts, steps, period, last)
+    lost = _lost_steps(complete, last, saved, first_of_run)
+    last_time = steps.last_time
     if source and facts.worker_logs.last_step_time is not None:
-        seen = facts.worker_logs.last_step_time
-    expected = None
-    if now is not None and seen is not None and seconds:
-        expected = last + max(0, math.floor((now - seen) / seconds))
-        expected = expected if final is None else min(expected, max(final, last))
+        last_time = facts.worker_logs.last_step_time
+    left = None if final is None else max(0, final - last)
     return TrainingProgress(
-        start=_start(facts, steps, before),
-        first_step=first,
+        start=_start(facts, steps, first_of_run),
+        first_step=run.first_step,
         last_step=last,
         total_steps=total,
-        steps_this_run=this_run,
+        steps_this_run=last - first_of_run + 1,
         steps_done=done,
         percent=None if not total else min(100.0, 100.0 * done / total),
-        step_time_s=seconds,
-        step_interval=interval,
-        last_step_time=seen,
-        expected_step=expected,
-        unexplained_s=_wall(facts),
+        step_time_s=step_s,
+        step_interval=step_interval(run),
+        last_step_time=last_time,
+        expected_step=_expected_step(last, final, last_time, now, step_s),
+        unexplained_s=unexplained,
         checkpoint_period=period,
         last_checkpoint=saved,
         progress_lost_steps=lost,
-        progress_lost_s=None if seconds is None else lost * seconds,
-        time_remaining_s=left,
+        progress_lost_s=_time_of(lost, step_s),
+        time_remaining_s=_time_of(left, step_s),
         complete=complete,
         source=source,
         throughput=throughput(steps, period),
     )
 
 
+def _counts_from_zero(steps: LoggedSteps) -> bool:
+    """The first step is 0, so that step N is number N + 1."""
+    return steps.zero_based and not steps.counts_done
+
+
+def _time_of(steps: Optional[int], step_s: Optional[float]) -> Optional[float]:
+    return None if steps is None or step_s is None else steps * step_s
+
+
+def _lost_steps(complete: bool, last: int, saved: Optional[int], first_of_run: int) -> int:
+    """Steps that a restart does again."""
+    if complete:
+        return 0
+    return last - first_of_run + 1 if saved is None else last - saved
+
+
+def _expected_step(
+    last: int,
+    final: Optional[int],
+    last_time: Optional[float],
+    now: Optional[float],
+    step_s: Optional[float],
+) -> Optional[int]:
+    """The step that training would be at by `now`; None where nothing tells."""
+    if now is None or last_time is None or not step_s:
+        return None
+    expected = last + max(0, math.floor((now - last_time) / step_s))
+    return expected if final is None else min(expected, max(final, last))
+
+
 def final_step(steps: LoggedSteps, total: Optional[int]) -> Optional[int]:
     """Number of the last step of all: T steps from 0 on end at T-1."""
     if total is None or total < 1:
         return None
-    return total - 1 if steps.zero_based and not steps.counts_done else total
+    return total - 1 if _counts_from_zero(steps) else total
 
 
 def checkpoint_period(header: Header) -> Optional[int]:
@@ -114,43 +137,51 @@ def step_time_s(steps: LoggedSteps) -> Optional[float]:
         return None
     if run.steady_count:
         return run.steady_sum / run.steady_count
-    timed = [
-        (step, time) for step, time in _timed(steps, run) if step >= run.first_step + WARM_UP_STEPS
-    ]
+    timed = list(_timed_after_warm_up(steps, run))
     if len(timed) < 2:
         return None
     (first, start), (last, end) = timed[0], timed[-1]
     return (end - start) / (last - first) if last > first and end > start else None
 
 
-def _timed(steps: LoggedSteps, run: StepRun) -> Iterator[tuple[float, float]]:
+def _timed_after_warm_up(steps: LoggedSteps, run: StepRun) -> Iterator[tuple[float, float]]:
+    """(step, time)."""
     series = steps.series
     for step, time, line in zip(series.step, series.time, series.line, strict=True):
-        if line >= run.first_line and math.isfinite(time):
+        warm = line >= run.first_line and step >= run.first_step + WARM_UP_STEPS
+        if warm and math.isfinite(time):
             yield step, time
 
 
-def _first_of_run(steps: LoggedSteps, interval: int) -> int:
+def _first_of_run(steps: LoggedSteps) -> int:
     """First step that this run did; of those counted from 1, lines may show each tenth only."""
-    first = steps.runs[-1].first_step
-    if steps.zero_based and not steps.counts_done:
-        return first
-    return max(1, first - interval + 1) if first % interval == 0 else first
+    run = steps.runs[-1]
+    interval = step_interval(run)
+    if _counts_from_zero(steps) or run.first_step % interval:
+        return run.first_step
+    return max(1, run.first_step - interval + 1)
 
 
 def _start(facts: JobFacts, steps: LoggedSteps, first: int) -> str:
     """What the run began with: what it says itself counts before what its first step shows."""
-    run = steps.runs[-1]
-    origin = 0 if steps.zero_based and not steps.counts_done else 1
-    said = [one for one in facts.restores if one.step is not None or one.line <= run.first_line]
-    said = said or list(facts.worker_logs.restores)
-    restored = [one.step for one in said if one.step is not None]
+    restored = _restored_step(facts, steps.runs[-1])
+    origin = 0 if _counts_from_zero(steps) else 1
     if first > origin:
-        step = restored[-1] if restored else first - 1
-        return f"restored from checkpoint step {step}"
-    if restored and len(steps.runs) == 1:
-        return f"restored from checkpoint step {restored[-1]}"
+        return f"restored from checkpoint step {first - 1 if restored is None else restored}"
+    if restored is not None and len(steps.runs) == 1:
+        return f"restored from checkpoint step {restored}"
     return "fresh"
+
+
+def _restored_step(facts: JobFacts, run: StepRun) -> Optional[int]:
+    """The step that the job says it started from; the workers speak where its log does not."""
+    said = [
+        restore
+        for restore in facts.restores
+        if restore.step is not None or restore.line <= run.first_line
+    ]
+    steps = [restore.step for restore in said or facts.worker_logs.restores]
+    return next((step for step in reversed(steps) if step is not None), None)
 
 
 def last_checkpoint(
@@ -158,22 +189,25 @@ def last_checkpoint(
 ) -> Optional[int]:
     """Newest periodic checkpoint that this run has finished; None without one.
 
-    The log's own word counts where it tells of saves; else the highest multiple of the period. The
-    one of step 0 is the starting state, and one from before this run's first step is not its own.
+    The log's own lines count where it logs saves; else the highest multiple of the period. The one
+    of step 0 is the starting state, and one from before this run's first step is not its own.
     """
-    first = _first_of_run(steps, step_interval(steps.runs[-1]))
-    said = [save for save in facts.saves if save.step is not None and save.event == "finished"]
-    failed = {save.step for save in facts.saves if save.event == "failed"}
-    finished = {save.step for save in said if save.step is not None} - failed
+    first = max(_first_of_run(steps), 1)
+    failed = saved_steps(facts, "failed")
+    finished = saved_steps(facts, "finished") - failed
     if finished:
-        own = [step for step in finished if first <= step <= last and step > 0]
-        return max(own, default=None)
+        return max((step for step in finished if first <= step <= last), default=None)
     if period is None:
         return None
     multiple = last // period * period
     while multiple in failed:
         multiple -= period
-    return multiple if multiple >= max(first, 1) else None
+    return multiple if multiple >= first else None
+
+
+def saved_steps(facts: JobFacts, event: str) -> set[int]:
+    """Steps whose saves have `finished` or `failed`."""
+    return {save.step for save in facts.saves if save.step is not None and save.event == event}
 
 
 def longest_save_s(facts: JobFacts, steps: Optional[LoggedSteps], period: Optional[int]) -> float:
@@ -181,59 +215,60 @@ def longest_save_s(facts: JobFacts, steps: Optional[LoggedSteps], period: Option
 
     0.0 when none was seen. A synchronous save shows in the time of its own step or of the next.
     """
-    said = [save.seconds for save in facts.saves if save.seconds is not None]
+    durations = [save.seconds for save in facts.saves if save.seconds is not None]
     if steps is not None and steps.runs and period:
-        series, run = steps.series, steps.runs[-1]
-        said += [
-            seconds
-            for step, seconds, line in zip(series.step, series.seconds, series.line, strict=True)
-            if line >= run.first_line
-            and step > run.first_step
-            and step % period in (0, 1)
-            and math.isfinite(seconds)
-        ]
-    return max(said, default=0.0)
+        durations += _steps_with_save(steps, period)
+    return max(durations, default=0.0)
 
 
-def _wall(facts: JobFacts) -> Optional[float]:
+def _steps_with_save(steps: LoggedSteps, period: int) -> Iterator[float]:
+    """Seconds of the steps of this run that a save may be part of."""
+    series, run = steps.series, steps.runs[-1]
+    for step, seconds, line in zip(series.step, series.seconds, series.line, strict=True):
+        of_run = line >= run.first_line and step > run.first_step
+        if of_run and step % period in (0, 1) and math.isfinite(seconds):
+            yield seconds
+
+
+def unexplained_s(facts: JobFacts) -> Optional[float]:
     """Wall time that neither step lines nor stages before training account for.
 
     The training stage's own time is the better one where the log tells it.
     """
-    stage = [one.elapsed_s for one in facts.stages if one.name == "Training" and one.elapsed_s]
-    if stage:
-        trained = training_s(facts)
-        return None if trained is None else max(0.0, stage[-1] - trained)
-    if facts.summary is None or facts.summary.wall_s is None:
-        return None
     trained = training_s(facts)
     if trained is None:
         return None
-    before = sum(
-        event.elapsed_s or 0.0
-        for event in facts.stages
-        if event.event in ("end", "timeout", "failed") and event.name != "Training"
-    )
-    return max(0.0, facts.summary.wall_s - before - trained)
+    in_training = [event.elapsed_s for event in facts.stages if event.name == "Training"]
+    timed = list(filter(None, in_training))
+    if timed:
+        return max(0.0, timed[-1] - trained)
+    if facts.summary is None or facts.summary.wall_s is None:
+        return None
+    return max(0.0, facts.summary.wall_s - _before_training_s(facts) - trained)
+
+
+def _before_training_s(facts: JobFacts) -> float:
+    total = 0.0
+    for event in facts.stages:
+        if event.name != "Training" and event.event in ("end", "timeout", "failed"):
+            total += event.elapsed_s or 0.0
+    return total
 
 
 def training_s(facts: JobFacts) -> Optional[float]:
     """Sum of the time of every step of one writer; None where lines do not print it."""
-    steps = facts.steps
+    sums = [_logged_training_s(facts.steps), facts.worker_logs.seconds_sum]
+    return max((seconds for seconds in sums if seconds is not None), default=None)
+
+
+def _logged_training_s(steps: Optional[LoggedSteps]) -> Optional[float]:
     if steps is None:
-        sums: list[Optional[float]] = [0.0]
-    else:
-        known = steps.runs_total == len(steps.runs)
-        sums = [_run_seconds(run) for run in steps.runs] if known else []
-    workers = facts.worker_logs
-    told = None if not sums or None in sums else sum(one for one in sums if one is not None)
-    if workers.seconds_sum is not None:
-        return workers.seconds_sum if told is None else max(told, workers.seconds_sum)
-    return told
-
-
-def _run_seconds(run: StepRun) -> Optional[float]:
-    """Of every step; where lines are printed for each tenth only, each stands for ten."""
-    if not run.seconds_count:
+        return 0.0
+    if steps.runs_total != len(steps.runs) or not steps.runs:
         return None
-    return run.seconds_sum * step_interval(run)
+    total = 0.0
+    for run in steps.runs:
+        if not run.seconds_count:
+            return None
+        total += run.seconds_sum * step_interval(run)  # one line stands for so many steps
+    return total

@@ -1,13 +1,14 @@
 """Do steps advance? By the age of the last step alone: a hung job goes on writing other lines.
 
-The time of a step is known exactly where its line prints one, else between two bounds: the newest
-time printed above it, and the oldest printed below or the log's own mtime, after which nothing was
-written. An old mtime can show a stall that way; a fresh one shows nothing.
+The time of a step is known exactly where its line prints one. Otherwise it lies between two bounds:
+the newest time printed above it, and the oldest printed below it or the log's own mtime, after
+which nothing was written. So an old mtime can show a stall; a fresh one shows nothing.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Optional
@@ -26,6 +27,8 @@ _BUFFERED_S = 60.0  # a checkpoint that is so much newer than the log
 
 
 class StepPace(Enum):
+    """Whether steps advance."""
+
     ADVANCING = "advancing"
     STALLED = "stalled"
     UNKNOWN = "unknown"  # no time of the last step is known
@@ -47,12 +50,12 @@ def limit_s(
     facts: JobFacts, progress: TrainingProgress, steps: Optional[LoggedSteps]
 ) -> tuple[float, bool]:
     """Silence that is still normal after the last step, and whether a save explains it."""
-    seconds = progress.step_time_s
-    if seconds is None and steps is not None:
-        printed = [value for value in steps.series.seconds if math.isfinite(value)]
+    step_s = progress.step_time_s
+    if step_s is None and steps is not None:
+        printed = filter(math.isfinite, steps.series.seconds)
         # Without a steady state even a slow compilation is normal.
-        seconds = max([SAVE_LEAST_S / STALL_STEPS, *printed])
-    limit = max(STALL_STEPS * (seconds or 0.0) * progress.step_interval, STALL_LEAST_S)
+        step_s = max([SAVE_LEAST_S / STALL_STEPS, *printed])
+    limit = max(STALL_STEPS * (step_s or 0.0) * progress.step_interval, STALL_LEAST_S)
     if not _save_is_next(facts, progress):
         return limit, False
     longest = longest_save_s(facts, steps, progress.checkpoint_period)
@@ -64,11 +67,11 @@ def _save_is_next(facts: JobFacts, progress: TrainingProgress) -> bool:
     last, period = progress.last_step, progress.checkpoint_period
     if last is None:
         return False
-    if period and (last % period == 0 or (last + progress.step_interval) % period == 0):
+    if period and 0 in (last % period, (last + progress.step_interval) % period):
         return True
-    line = facts.steps.last_line if facts.steps else 0
-    newest = [save for save in facts.saves if save.line > line]
-    return bool(newest) and newest[-1].event == "started"
+    last_line = facts.steps.last_line if facts.steps is not None else 0
+    events = [save.event for save in facts.saves if save.line > last_line]
+    return events[-1:] == ["started"]
 
 
 def pace(facts: JobFacts, progress: TrainingProgress, moment: Moment) -> StallJudgement:
@@ -88,23 +91,29 @@ def pace(facts: JobFacts, progress: TrainingProgress, moment: Moment) -> StallJu
 
 
 def _is_buffered(facts: JobFacts, moment: Moment, normal_s: float) -> bool:
-    """The log has stood still since before the newest checkpoint, and that one is recent."""
+    """The newest checkpoint is recent, and newer than anything in the log."""
     if moment.artefact is None or moment.now is None or moment.log_end:
         return False
-    written = max((one.mtime for one in facts.files if one.mtime), default=math.inf)
+    written = max(_mtimes(facts), default=math.inf)
     newest = moment.artefact.mtime
     return newest > written + _BUFFERED_S and moment.now - newest <= normal_s
+
+
+def _mtimes(facts: JobFacts) -> Iterator[float]:
+    for file in facts.files:
+        if file.mtime:
+            yield file.mtime
 
 
 def _bounds(
     facts: JobFacts, steps: LoggedSteps, progress: TrainingProgress, moment: Moment
 ) -> tuple[Optional[float], Optional[float], str]:
     """Earliest and latest time at which the last step can have been done, and why."""
-    known = progress.last_step_time
-    if known is not None:
-        return known, known, "its own line"
+    exact = progress.last_step_time
+    if exact is not None:
+        return exact, exact, "its own line"
     latest, basis = steps.last_next_time, "the next line with a time"
-    written = max((one.mtime for one in facts.files if one.mtime), default=None)
+    written = max(_mtimes(facts), default=None)
     if written is not None and not moment.log_end and (latest is None or written < latest):
         latest, basis = written, "the log, which nothing has been written to since"
     return steps.last_near_time, latest, basis
@@ -122,22 +131,18 @@ def ended_silence(
     steps, _ = reference_steps(facts)
     limit, at_save = limit_s(facts, progress, steps)
     if steps is not None and end_time is not None:
-        known = progress.last_step_time
-        latest = known if known is not None else steps.last_next_time
+        exact = progress.last_step_time
+        latest = steps.last_next_time if exact is None else exact
         if latest is not None and end_time - latest > limit:
-            return StallJudgement(
-                StepPace.STALLED, end_time - latest, limit, at_save, "times in the log"
-            )
-        earliest = known if known is not None else steps.last_near_time
+            basis = "times in the log"
+            return StallJudgement(StepPace.STALLED, end_time - latest, limit, at_save, basis)
+        earliest = steps.last_near_time if exact is None else exact
         if earliest is not None and end_time - earliest <= limit:
-            return None  # what the wall time holds besides, it was not spent at the end
-    threshold = max(UNEXPLAINED_S, limit) if at_save else UNEXPLAINED_S
-    unexplained = progress.unexplained_s
-    if unexplained is None or unexplained <= threshold or (steps is None and not _ready(facts)):
+            return None  # wall time that nothing explains was not spent at the end
+    # Without any step only a job that came as far as the first collective can hang in one.
+    if progress.unexplained_s is None or (steps is None and not facts.barrier_writers):
         return None
-    return StallJudgement(StepPace.STALLED, unexplained, threshold, at_save, "wall time")
-
-
-def _ready(facts: JobFacts) -> bool:
-    """Without any step only a job that came as far as the first collective can hang in one."""
-    return bool(facts.barrier_writers)
+    threshold = max(UNEXPLAINED_S, limit) if at_save else UNEXPLAINED_S
+    if progress.unexplained_s <= threshold:
+        return None
+    return StallJudgement(StepPace.STALLED, progress.unexplained_s, threshold, at_save, "wall time")

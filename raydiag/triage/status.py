@@ -1,7 +1,7 @@
 """Which status a job has, and which failure class decided: the table of all cases.
 
-A summary speaks first; without one, what ended the job; then whether steps advance. "Unknown" is an
-answer: a job is hanging or dead only where something shows it.
+A summary decides first; without one, what ended the job; then whether steps advance. "Unknown" is
+an answer: a job is hanging or dead only where something shows it.
 """
 
 from __future__ import annotations
@@ -11,53 +11,56 @@ from typing import Optional
 
 from raydiag.joblog.facts import JobFacts
 from raydiag.joblog.script_facts import Summary
+from raydiag.joblog.slurm import SlurmJob
 from raydiag.model import Confidence
 from raydiag.triage import deaths, hang
-from raydiag.triage.decision import TERMINATED, TriageCase, TriageOutcome, chain_of
-from raydiag.triage.endings import cancelled, failed, hang_behind, sureness
+from raydiag.triage.decision import TriageCase, TriageOutcome
+from raydiag.triage.endings import cancelled, confidence_of_hang, failed, hang_behind
+from raydiag.triage.exits import TERMINATED, failed_exits
 from raydiag.triage.stall import UNEXPLAINED_S, StepPace
-from raydiag.triage.symptoms import CONSEQUENCE, ROOT, Symptom, failed_exits
+from raydiag.triage.symptoms import CONSEQUENCE, ROOT, Symptom, cascade, of_class
 from raydiag.triage.verdict import JobStatus
 
 # What only a trainer prints, when its steps are done; a script says "completed" after anything.
-_TRAINERS_WORD = (
+_TRAINER_MARKERS = (
     "'train_runtime':",
     "[after training is done]",
     "`Trainer.fit` stopped",
     "run_stop",
 )
-_ABANDONED_S = 86400.0  # after a day of silence, a job of which nobody knows may be long gone
+_ABANDONED_S = 86400.0  # after a day of silence a job of unknown state may be long gone
 
 
 def decide(case: TriageCase) -> TriageOutcome:
     """The status of the job and its primary failure."""
     if deaths.died_in_prolog(case.facts, case.moment.scheduler):
-        rule = "no log was ever written"
-        return TriageOutcome(
-            JobStatus.FAILED, "prolog-kill-no-log", rule, None, ("prolog-kill-no-log",)
-        )
+        return _single(JobStatus.FAILED, "prolog-kill-no-log", "no log was ever written")
     summary = _summary_of_this_run(case.facts)
     if summary is None:
         return _without_summary(case)
     if summary.word is None:
         return _summary_without_status(case)
-    code = summary.exit_code
-    if summary.word == "SUCCESS" or code == 0:
+    if summary.word == "SUCCESS" or summary.exit_code == 0:
         return TriageOutcome(JobStatus.COMPLETED, rule="summary: success")
-    if _is_soft_success(case, code):
-        rule = "the last step was done before the job ended with an error"
-        cascade = chain_of("soft-success", case.live)
-        status = JobStatus.CANCELLED if code in TERMINATED else JobStatus.FAILED
-        return TriageOutcome(
-            status, "soft-success", rule, None, cascade, None, Confidence.CONFIRMED
-        )
-    if code in TERMINATED or "CANCELLED" in summary.reason:
+    if _is_soft_success(case, summary.exit_code):
+        return _soft_success(case, summary.exit_code)
+    if summary.exit_code in TERMINATED or "CANCELLED" in summary.reason:
         return cancelled(case, summary.time)
-    return failed(case, summary.time, f"summary: exit {code}")
+    return failed(case, summary.time, f"summary: exit {summary.exit_code}")
+
+
+def _single(
+    status: JobStatus, primary: str, rule: str, confidence: Confidence = Confidence.LIKELY
+) -> TriageOutcome:
+    """A failure without consequences."""
+    return TriageOutcome(status, primary, rule, (primary,), confidence)
+
+
+# ---- with a summary
 
 
 def _summary_of_this_run(facts: JobFacts) -> Optional[Summary]:
-    """A summary above the steps of a later run in the same file is of the run before."""
+    """A summary above the steps of a later run in the same file belongs to the run before."""
     summary, steps = facts.summary, facts.steps
     if summary is None or steps is None or not steps.runs or steps.file != summary.file:
         return summary
@@ -66,8 +69,19 @@ def _summary_of_this_run(facts: JobFacts) -> Optional[Summary]:
 
 def _is_soft_success(case: TriageCase, code: Optional[int]) -> bool:
     """All steps done, and the end went wrong; a checkpoint that failed is a real loss."""
-    lost = {"checkpoint-fs-error", "disk-full"} & {one.failure_class for one in case.live}
-    return case.progress.complete and code in (1, 143) and not lost
+    if not case.progress.complete or code not in (1, 143):
+        return False
+    return not of_class(case.live, "checkpoint-fs-error", "disk-full")
+
+
+def _soft_success(case: TriageCase, code: Optional[int]) -> TriageOutcome:
+    return TriageOutcome(
+        JobStatus.CANCELLED if code in TERMINATED else JobStatus.FAILED,
+        "soft-success",
+        "the last step was done before the job ended with an error",
+        cascade("soft-success", case.live),
+        Confidence.CONFIRMED,
+    )
 
 
 def _summary_without_status(case: TriageCase) -> TriageOutcome:
@@ -79,114 +93,130 @@ def _summary_without_status(case: TriageCase) -> TriageOutcome:
     return TriageOutcome(JobStatus.UNKNOWN, rule=rule)
 
 
+# ---- without a summary
+
+
 def _without_summary(case: TriageCase) -> TriageOutcome:
     if _is_done(case):
-        return TriageOutcome(
-            JobStatus.COMPLETED, rule="training is done: its last step, or its own word"
-        )
+        rule = "training is done: its last step, or its own closing message"
+        return TriageOutcome(JobStatus.COMPLETED, rule=rule)
     if case.live and _shows_an_end(case) and not _goes_on(case):
         return _ended_by_error(case)
     scheduler = case.moment.scheduler
     if scheduler is not None and scheduler.waiting:
-        return TriageOutcome(JobStatus.UNKNOWN, rule="it waits in the queue to be started again")
+        rule = "the job waits in the queue to be started again"
+        return TriageOutcome(JobStatus.UNKNOWN, rule=rule)
     if case.moment.alive is False:
-        return _ended_in_silence(case)
+        return _ended_in_silence(case, scheduler)
     return _still_there(case)
 
 
 def _is_done(case: TriageCase) -> bool:
-    """All steps, or a closing word; errors before it stay errors, a rough teardown after it not."""
-    marker, word = case.facts.done_markers[-1] if case.facts.done_markers else (None, "")
-    steps = case.facts.steps
-    if marker is not None and steps is not None and steps.regular and marker < steps.last_line:
-        marker = None
+    """All steps, or a closing message: errors before it count, a rough teardown after it not."""
+    marker = _closing_message(case.facts)
     if marker is None:
         return case.progress.complete and not case.live
-    trusted = any(own in word for own in _TRAINERS_WORD)
-    return not any(
-        (one.order[1] < marker and not (trusted and one.weak))
-        or (one.role == ROOT and one.is_specific)
-        for one in case.live
-    )
+    line, text = marker
+    is_trusted = any(own in text for own in _TRAINER_MARKERS)
+    for symptom in case.live:
+        if symptom.role == ROOT and symptom.is_specific:
+            return False
+        if symptom.line < line and not (is_trusted and symptom.weak):
+            return False
+    return True
+
+
+def _closing_message(facts: JobFacts) -> Optional[tuple[int, str]]:
+    """(line, text) of the last one; None without one, or when steps follow it."""
+    if not facts.done_markers:
+        return None
+    line, text = facts.done_markers[-1]
+    steps = facts.steps
+    if steps is not None and steps.regular and line < steps.last_line:
+        return None
+    return line, text
 
 
 def _shows_an_end(case: TriageCase) -> bool:
-    """Weak signs are also seen on jobs that go on: they count at the very end of a log only."""
+    """Jobs that go on show weak signs too: those count at the very end of a log only."""
     facts = case.facts
-    if case.moment.alive is False or any(not one.weak for one in case.live):
+    if case.moment.alive is False or any(not symptom.weak for symptom in case.live):
         return True
-    main = {file.path for file in facts.files if file.role in ("main", "piece")}
-    return any(one.line >= facts.tail_first_line for one in case.live if one.file in main)
+    main_logs = {file.path for file in facts.files if file.role in ("main", "piece")}
+    return any(
+        symptom.file in main_logs and symptom.line >= facts.tail_first_line for symptom in case.live
+    )
 
 
 def _goes_on(case: TriageCase) -> bool:
     """The job is known to be alive and its steps are not known to have stopped."""
     if not case.moment.alive or case.moment.log_end or failed_exits(case.facts):
         return False
-    return case.stall.pace in (StepPace.ADVANCING, StepPace.UNKNOWN, StepPace.BUFFERED) and (
-        case.facts.steps is not None
-    )
+    return case.stall.pace is not StepPace.STALLED and case.facts.steps is not None
 
 
 def _ended_by_error(case: TriageCase) -> TriageOutcome:
-    ends = [one.order for one in case.live if one.failure_class == "cancelled"]
-    hard = [one for one in case.live if _is_own(one)]
+    end_time = case.facts.last_time
+    cancellations = of_class(case.live, "cancelled")
     # A scheduler also says "cancelled" when it ends the tasks that a failed one leaves behind.
-    if ends and not any(one.order <= min(ends) for one in hard):
-        return cancelled(case, case.facts.last_time)
-    outcome = failed(case, case.facts.last_time, "no summary")
+    if cancellations:
+        end = min(symptom.order for symptom in cancellations)
+        if not any(_is_own_failure(one) and one.order <= end for one in case.live):
+            return cancelled(case, end_time)
+    outcome = failed(case, end_time, "no summary")
     if outcome.primary == "cancelled":
-        return cancelled(case, case.facts.last_time)
+        return cancelled(case, end_time)
     if case.moment.alive and case.stall.pace is StepPace.STALLED:
         return replace(outcome, status=JobStatus.HANGING)
     return outcome
 
 
-def _is_own(one: Symptom) -> bool:
-    """A failure of its own, neither noticed by others nor a cancellation."""
-    return one.failure_class != "cancelled" and one.role != CONSEQUENCE
+def _is_own_failure(symptom: Symptom) -> bool:
+    """Neither noticed by others nor a cancellation."""
+    return symptom.failure_class != "cancelled" and symptom.role != CONSEQUENCE
 
 
-def _ended_in_silence(case: TriageCase) -> TriageOutcome:
-    """The scheduler or the user says that it is over; the log does not say why."""
-    job = case.moment.scheduler
+def _ended_in_silence(case: TriageCase, job: Optional[SlurmJob]) -> TriageOutcome:
+    """The scheduler or the user says that the job is over; the log does not say why."""
+    failure_class = deaths.scheduler_class(job)
     if job is not None and job.state == "COMPLETED":
         return TriageOutcome(JobStatus.COMPLETED, rule=f"{job.source}: {job.state}")
-    told = deaths.scheduler_class(job)
-    if told is None or job is None:
+    if failure_class is None or job is None:
         rule = f"no summary, and the job has ended ({case.moment.source})"
-        return TriageOutcome(JobStatus.UNKNOWN, "unknown-death", rule, None, ("unknown-death",))
-    rule = f"{job.source}: {job.state}"
-    if told in ("cancelled", "train-timeout"):
+        return _single(JobStatus.UNKNOWN, "unknown-death", rule)
+    status = JobStatus.CANCELLED if failure_class == "cancelled" else JobStatus.FAILED
+    if failure_class in ("cancelled", "train-timeout"):
         hung = hang_behind(case, None, case.facts.last_time)
-        status = JobStatus.CANCELLED if told == "cancelled" else JobStatus.FAILED
         if hung is not None:
-            return replace(hung, status=status, cascade=chain_of("hang", case.live, told))
-        return TriageOutcome(status, told, rule, None, (told,), None, Confidence.CONFIRMED)
-    return TriageOutcome(JobStatus.FAILED, told, rule, None, (told,), None, Confidence.CONFIRMED)
+            classes = cascade("hang", case.live, failure_class)
+            return replace(hung, status=status, cascade=classes)
+    return _single(status, failure_class, f"{job.source}: {job.state}", Confidence.CONFIRMED)
+
+
+# ---- no sign of an end
 
 
 def _still_there(case: TriageCase) -> TriageOutcome:
     """Nothing shows an end: running, hanging, or nobody can tell."""
-    pace_now, alive = case.stall.pace, case.moment.alive
-    if pace_now is StepPace.STALLED:
+    alive = case.moment.alive
+    if case.stall.pace is StepPace.STALLED:
         if alive is None and _is_abandoned(case):
-            rule = "steps stopped, and nobody says whether the job still exists"
+            rule = "steps stopped, and it is not known whether the job still exists"
             return TriageOutcome(JobStatus.UNKNOWN, rule=rule)
         return _hanging(case, "steps stopped, and nothing shows that the job has ended")
-    if pace_now is StepPace.ADVANCING:
+    if case.stall.pace is StepPace.ADVANCING:
         return TriageOutcome(JobStatus.RUNNING, rule="steps advance")
-    if pace_now is StepPace.BUFFERED:
+    if case.stall.pace is StepPace.BUFFERED:
         rule = "the log stands still, but checkpoints are written: its output is block-buffered"
         return TriageOutcome(JobStatus.RUNNING, rule=rule)
-    if case.facts.steps is None and (told := _stuck_before_training(case)):
-        return _hanging(case, told)
-    if not any(file.lines and not file.binary for file in case.facts.files) and not alive:
+    rule = _stuck_before_training(case)
+    if rule:
+        return _hanging(case, rule)
+    if not alive and not any(file.lines and not file.binary for file in case.facts.files):
         return TriageOutcome(JobStatus.UNKNOWN, rule="there is no line of text to judge by")
     if alive or case.moment.log_end:
-        rule = "nothing shows a stall"
-        return TriageOutcome(JobStatus.RUNNING, rule=rule)
-    rule = "no time of the last step is known, nor whether the job still exists"
+        return TriageOutcome(JobStatus.RUNNING, rule="nothing shows a stall")
+    rule = "neither the time of the last step is known nor whether the job still exists"
     return TriageOutcome(JobStatus.UNKNOWN, rule=rule)
 
 
@@ -194,24 +224,26 @@ def _hanging(case: TriageCase, rule: str) -> TriageOutcome:
     stall = case.stall
     if stall.since_s is None:
         stall = replace(
-            stall, pace=StepPace.STALLED, since_s=_silence(case), basis="times in the log"
+            stall, pace=StepPace.STALLED, since_s=_silence_s(case), basis="times in the log"
         )
-    sure = sureness(case) if case.moment.alive else Confidence.POSSIBLE
-    cascade = chain_of("hang", [])
-    return TriageOutcome(JobStatus.HANGING, "hang", rule, None, cascade, stall, sure)
+    confidence = confidence_of_hang(case) if case.moment.alive else Confidence.POSSIBLE
+    return replace(_single(JobStatus.HANGING, "hang", rule, confidence), stall=stall)
 
 
 def _stuck_before_training(case: TriageCase) -> str:
     """Why a job without any step hangs; empty when it does not, or when nothing can tell."""
-    if case.phase is not None and case.phase.late and not case.moment.log_end:
-        return f"start-up is stuck in phase {case.phase.number}, {case.phase.name}"
-    silence = _silence(case)
-    if hang.reached_barrier(case.facts) and silence is not None and silence > UNEXPLAINED_S:
-        return "all tasks reached the barrier before training, and no step followed"
-    return ""
+    if case.facts.steps is not None:
+        return ""
+    phase = case.late_phase
+    if phase is not None and not case.moment.log_end:
+        return f"start-up is stuck in phase {phase.number}, {phase.name}"
+    silence_s = _silence_s(case)
+    if silence_s is None or silence_s <= UNEXPLAINED_S or not hang.reached_barrier(case.facts):
+        return ""
+    return "all tasks reached the barrier before training, and no step followed"
 
 
-def _silence(case: TriageCase) -> Optional[float]:
+def _silence_s(case: TriageCase) -> Optional[float]:
     """Since the newest time in the log."""
     if case.moment.now is None or case.facts.last_time is None:
         return None
@@ -219,6 +251,6 @@ def _silence(case: TriageCase) -> Optional[float]:
 
 
 def _is_abandoned(case: TriageCase) -> bool:
-    times = [case.facts.last_time, *(one.mtime for one in case.facts.files)]
-    newest = max((one for one in times if one is not None), default=None)
+    times = [case.facts.last_time, *(file.mtime for file in case.facts.files)]
+    newest = max((time for time in times if time is not None), default=None)
     return newest is not None and (case.moment.now or 0.0) - newest > _ABANDONED_S

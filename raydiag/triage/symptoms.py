@@ -1,6 +1,6 @@
-"""What the logs show of failures, in one form: signatures, stages, exits and tracebacks.
+"""What the logs show of failures, in one form: signatures, stages and exits.
 
-Of a job that went on afterwards, an error is history: it was survived, or belongs to an earlier run
+An error is history when the job went on after it: steps followed, or it belongs to an earlier run
 in the same file.
 """
 
@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Optional
 
 from raydiag import catalog
+from raydiag.catalog.failure_classes import FailureClass
 from raydiag.catalog.signatures import table
 from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.failure_facts import Match, TaskExit
+from raydiag.joblog.failure_facts import Match
 from raydiag.joblog.script_facts import StageEvent
-from raydiag.joblog.step_facts import StepRun
 from raydiag.model import Evidence
+from raydiag.triage.exits import TERMINATED, all_terminated, failed_exits
+from raydiag.triage.progress import step_interval
 
 ROOT, CONSEQUENCE, EITHER, HARMLESS = "root", "consequence", "either", "harmless"
 SURVIVED_STEPS = 2  # so many steps after an error show that the job went on; one may be in flight
@@ -27,18 +30,17 @@ _STAGE_TIMEOUTS = {
     "ECC check": "ecc-timeout",
     "Training": "train-timeout",
 }
-_TERMINATED = (130, 143)  # SIGINT, SIGTERM: somebody ended it
 
 
 @dataclass(frozen=True)
 class Symptom:
-    """One thing that went wrong, at one line."""
+    """Something that went wrong, at one line."""
 
     failure_class: str
     role: str
     file: str
     line: int
-    order: tuple[int, int]  # place in the order of files and lines
+    order: tuple[int, int]  # (index of the file, line)
     text: str  # verbatim
     stage: str = ""
     time: Optional[float] = None  # printed on the line
@@ -57,66 +59,127 @@ class Symptom:
     survived: bool = False
 
     @property
-    def is_mechanism(self) -> bool:
-        """It says how a process ended, not why."""
-        return catalog.failure(self.failure_class).mechanism
+    def place(self) -> tuple[str, int]:
+        """(file, line)."""
+        return self.file, self.line
+
+    @property
+    def failure(self) -> FailureClass:
+        """What is true of its class."""
+        return catalog.failure(self.failure_class)
+
+    @property
+    def is_exception(self) -> bool:
+        """An exception that no class of its own explains."""
+        return self.failure_class == "python-exception"
 
     @property
     def is_specific(self) -> bool:
         """It says why, not only that something raised or ended."""
-        return not self.is_mechanism and self.failure_class != "python-exception"
+        return not self.failure.mechanism and not self.is_exception
 
     @property
     def priority(self) -> int:
-        """Place among the errors of one line, the first one first."""
+        """Among symptoms of one line the lowest comes first."""
         priority = catalog.log_priority()
         if self.failure_class not in priority:
             return len(priority)
         return priority.index(self.failure_class)
 
+    @property
+    def rank(self) -> tuple[tuple[int, int], int]:
+        """Sorts by file and line, then by class."""
+        return self.order, self.priority
+
     def evidence(self) -> Evidence:
+        """The line, verbatim, and where it stands."""
         return Evidence(f"{self.file}:{self.line}", self.text, None, self.time)
 
 
 def symptoms(facts: JobFacts) -> list[Symptom]:
     """Every symptom in the order of files and lines, those of the same line by class priority."""
-    places = {file.path: index for index, file in enumerate(facts.files)}
-    found = [*_of_matches(facts, places), *_of_stages(facts, places), *_of_exits(facts, places)]
-    steps = facts.steps
-    run = steps.runs[-1] if steps is not None and steps.runs and steps.regular else None
-    last = steps.last_step if run is not None and steps is not None else None
-    found = _one_a_line(found)
-    marked = [replace(one, survived=_is_survived(one, facts, run, last)) for one in found]
-    return sorted(marked, key=lambda one: (one.order, one.priority))
+    file_order = {file.path: index for index, file in enumerate(facts.files)}
+    collected = [
+        *_of_matches(facts, file_order),
+        *_of_stages(facts, file_order),
+        *_of_exits(facts, file_order),
+    ]
+    distinct = _without_side_effects(collected)
+    marked = [replace(symptom, survived=_is_survived(symptom, facts)) for symptom in distinct]
+    return sorted(marked, key=attrgetter("rank"))
 
 
-def _one_a_line(found: Sequence[Symptom]) -> list[Symptom]:
-    """A line that names a cause is not, by its other words, evidence of something else as well."""
-    named = {(one.file, one.line) for one in found if one.role == ROOT and not one.weak}
-    return [one for one in found if one.role == ROOT or (one.file, one.line) not in named]
-
-
-def live(found: Iterable[Symptom]) -> list[Symptom]:
+def live(symptoms: Iterable[Symptom]) -> list[Symptom]:
     """Those that the job did not get over."""
-    return [one for one in found if not one.survived]
+    return [symptom for symptom in symptoms if not symptom.survived]
 
 
-def _of_matches(facts: JobFacts, places: dict[str, int]) -> Iterator[Symptom]:
-    clean_cancel = _all_terminated(facts)
+def of_class(symptoms: Iterable[Symptom], *failure_classes: str) -> list[Symptom]:
+    """Those of one of these classes."""
+    return [symptom for symptom in symptoms if symptom.failure_class in failure_classes]
+
+
+def of_role(symptoms: Iterable[Symptom], *roles: str) -> list[Symptom]:
+    """Those that play one of these roles."""
+    return [symptom for symptom in symptoms if symptom.role in roles]
+
+
+def classes(symptoms: Iterable[Symptom]) -> list[str]:
+    """Classes in the order in which they appear, each once."""
+    return list(dict.fromkeys(symptom.failure_class for symptom in symptoms))
+
+
+def cascade(root: str, symptoms: Iterable[Symptom], *ends: str) -> tuple[str, ...]:
+    """The root's class, then the others in the order in which they appear, then `ends`."""
+    return tuple(dict.fromkeys([root, *classes(symptoms), *ends]))
+
+
+def first_of(symptoms: Sequence[Symptom], failure_class: str) -> Symptom:
+    """The first symptom of a class: by the clock where all print one, else by line."""
+    candidates = of_class(symptoms, failure_class)
+    if any(symptom.time is None for symptom in candidates):
+        return candidates[0]
+    return min(candidates, key=lambda symptom: (symptom.time or 0.0, symptom.order))
+
+
+def _without_side_effects(symptoms: Sequence[Symptom]) -> list[Symptom]:
+    """A line that names a cause is not evidence of another class by its other words."""
+    named = {symptom.place for symptom in symptoms if symptom.role == ROOT and not symptom.weak}
+    return [symptom for symptom in symptoms if symptom.role == ROOT or symptom.place not in named]
+
+
+def _is_survived(symptom: Symptom, facts: JobFacts) -> bool:
+    """Steps came after it, or a new run has begun since."""
+    steps = facts.steps
+    if steps is None or not steps.runs or not steps.regular:
+        return False
+    run = steps.runs[-1]
+    before_run = symptom.file == run.file and symptom.line < run.first_line
+    if before_run and len(steps.runs) > 1:
+        return True
+    if symptom.last_step is None:
+        return before_run and run.steps > SURVIVED_STEPS
+    return steps.last_step - symptom.last_step >= SURVIVED_STEPS * step_interval(run)
+
+
+# ---- signatures
+
+
+def _of_matches(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom]:
+    was_cancelled = all_terminated(facts)
     for match in facts.matches:
         if match.role == HARMLESS or not match.failure_class:
             continue
         code = _number(match.groups.get("code"))
-        if match.failure_class == "node-fail" and (
-            code == 0 or (clean_cancel and code in _TERMINATED)
-        ):
+        is_normal_exit = code == 0 or (was_cancelled and code in TERMINATED)
+        if match.failure_class == "node-fail" and is_normal_exit:
             continue
         yield Symptom(
             failure_class=match.failure_class,
             role=match.role,
             file=match.file,
             line=match.line,
-            order=(places.get(match.file, len(places)), match.line),
+            order=(file_order.get(match.file, len(file_order)), match.line),
             text=match.raw,
             stage=match.stage,
             time=match.time,
@@ -135,16 +198,16 @@ def _of_matches(facts: JobFacts, places: dict[str, int]) -> Iterator[Symptom]:
         )
 
 
-def _is_weak(row: str) -> bool:
-    known = table().by_id.get(row)
-    return known is not None and known.weak
+def _is_weak(row_id: str) -> bool:
+    row = table().by_id.get(row_id)
+    return row is not None and row.weak
 
 
 def _task_name(match: Match) -> Optional[str]:
-    """Whom the line is about where it says so, else who wrote it."""
-    for key in ("rank", "task", "local_rank"):
-        if match.groups.get(key):
-            return match.groups[key]
+    """The task that the line is about where it names one, else the one that wrote it."""
+    for group in ("rank", "task", "local_rank"):
+        if match.groups.get(group):
+            return match.groups[group]
     if match.rank is not None:
         return str(match.rank)
     if match.task is not None:
@@ -153,12 +216,13 @@ def _task_name(match: Match) -> Optional[str]:
 
 
 def _host(facts: JobFacts, match: Match) -> Optional[str]:
-    told = match.groups.get("host") or match.groups.get("ip") or match.groups.get("peer")
-    if told:
-        return told.split(".")[0] if not _is_address(told) else told
-    named = _number(match.groups.get("task"))
-    if named is not None and named in facts.hosts:
-        return facts.hosts[named]
+    """The host that the line is about where it names one, else the one that wrote it."""
+    name = match.groups.get("host") or match.groups.get("ip") or match.groups.get("peer")
+    if name:
+        return name if _is_address(name) else name.split(".")[0]
+    task = _number(match.groups.get("task"))
+    if task is not None and task in facts.hosts:
+        return facts.hosts[task]
     return match.host or match.ip
 
 
@@ -173,18 +237,26 @@ def _number(text: Optional[str]) -> Optional[int]:
         return None
 
 
-def _of_stages(facts: JobFacts, places: dict[str, int]) -> Iterator[Symptom]:
+# ---- stages and exits
+
+
+def _places_of_matches(facts: JobFacts) -> set[tuple[str, int]]:
+    """(file, line) of every line that a signature explains."""
+    return {(match.file, match.line) for match in facts.matches if match.role != HARMLESS}
+
+
+def _of_stages(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom]:
     """The stage grammar itself: complete also for stages that no signature names."""
-    told = {(match.file, match.line) for match in facts.matches if match.role != HARMLESS}
+    explained = _places_of_matches(facts)
     for event in facts.stages:
-        failure = _stage_class(event)
-        if failure and (event.file, event.line) not in told:
+        failure_class = _stage_class(event)
+        if failure_class and (event.file, event.line) not in explained:
             yield Symptom(
-                failure_class=failure,
+                failure_class=failure_class,
                 role=ROOT if event.event == "timeout" else CONSEQUENCE,
                 file=event.file,
                 line=event.line,
-                order=(places.get(event.file, 0), event.line),
+                order=(file_order.get(event.file, 0), event.line),
                 text=event.raw,
                 stage=event.name,
                 time=event.time,
@@ -196,71 +268,28 @@ def _of_stages(facts: JobFacts, places: dict[str, int]) -> Iterator[Symptom]:
 def _stage_class(event: StageEvent) -> str:
     if event.event == "timeout":
         return _STAGE_TIMEOUTS.get(event.name, "stage-fail")
-    if event.event == "failed" and event.exit_code not in _TERMINATED:
+    if event.event == "failed" and event.exit_code not in TERMINATED:
         return "stage-fail"
     return ""
 
 
-def failed_exits(facts: JobFacts) -> list[TaskExit]:
-    """Exits that mean a failure: not 0, and not what ends every task of a cancelled job."""
-    clean = _all_terminated(facts)
-    return [
-        one
-        for one in facts.exits
-        if (one.code not in (0, None) or one.signal)
-        and not (clean and (one.code in _TERMINATED or one.signal in (2, 15)))
-    ]
-
-
-def _all_terminated(facts: JobFacts) -> bool:
-    """All tasks that ended with an error ended by SIGTERM or SIGINT: a cancellation."""
-    codes = {one.code for one in facts.exits if one.code is not None}
-    return bool(codes) and codes <= {0, *_TERMINATED} and bool(codes & set(_TERMINATED))
-
-
-def _of_exits(facts: JobFacts, places: dict[str, int]) -> Iterator[Symptom]:
+def _of_exits(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom]:
     """Node exits; other kinds of exits are signatures of their own."""
-    told = {(match.file, match.line) for match in facts.matches if match.role != HARMLESS}
-    for one in failed_exits(facts):
-        if one.kind == "node-exit" and (one.file, one.line) not in told:
+    explained = _places_of_matches(facts)
+    for task_exit in failed_exits(facts):
+        if task_exit.kind == "node-exit" and (task_exit.file, task_exit.line) not in explained:
             yield Symptom(
                 failure_class="node-fail",
                 role=CONSEQUENCE,
-                file=one.file,
-                line=one.line,
-                order=(places.get(one.file, 0), one.line),
-                text=one.raw,
-                time=one.time,
-                near_time=one.near_time,
-                task=None if one.task is None else str(one.task),
-                srun_task=one.task,
-                host=one.host,
-                where=one.where,
-                code=one.code,
+                file=task_exit.file,
+                line=task_exit.line,
+                order=(file_order.get(task_exit.file, 0), task_exit.line),
+                text=task_exit.raw,
+                time=task_exit.time,
+                near_time=task_exit.near_time,
+                task=None if task_exit.task is None else str(task_exit.task),
+                srun_task=task_exit.task,
+                host=task_exit.host,
+                where=task_exit.where,
+                code=task_exit.code,
             )
-
-
-def _is_survived(
-    one: Symptom, facts: JobFacts, run: Optional[StepRun], last: Optional[int]
-) -> bool:
-    """Steps came after it, or a new run has begun since."""
-    if run is None or last is None:
-        return False
-    runs = facts.steps.runs if facts.steps else ()
-    if len(runs) > 1 and one.file == run.file and one.line < run.first_line:
-        return True
-    if one.last_step is None:
-        return one.file == run.file and one.line < run.first_line and run.steps > SURVIVED_STEPS
-    return last - one.last_step >= SURVIVED_STEPS * max(1, _interval(run))
-
-
-def _interval(run: StepRun) -> int:
-    return max(1, round((run.last_step - run.first_step) / max(1, run.steps - 1)))
-
-
-def first_of(found: Sequence[Symptom], failure_class: str) -> Symptom:
-    """The one of a class with which it began: by the clock where all have one, else by line."""
-    same = [one for one in found if one.failure_class == failure_class]
-    if all(one.time is not None for one in same):
-        return min(same, key=lambda one: (one.time or 0.0, one.order))
-    return same[0]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import fmean, median
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from raydiag.joblog.step_facts import LoggedSteps, StepSeries
 from raydiag.triage.verdict import Throughput
@@ -13,7 +14,8 @@ from raydiag.triage.verdict import Throughput
 WARM_UP_STEPS = 5  # compilation and first allocations, from the first step of the run
 _WINDOW = 10  # steps
 LOSS_PERCENT = 10.0  # slower than that is a degradation
-_BLOCKS = 24  # medians that the shape of the way down is read from
+_BLOCKS = 24  # medians that the shape of the decline is read from
+_BLOCK_STEPS = 5  # at least
 _JUMP = 0.25  # of the whole drop, from one block to the next
 _SPREAD = 1.4826  # median absolute deviation to standard deviation, for a normal distribution
 
@@ -26,29 +28,35 @@ POINTS_AT = {
 }
 
 
+class _Speed(NamedTuple):
+    """Throughput of one step, or the median of a block that begins with it."""
+
+    step: float
+    value: float
+
+
 def throughput(steps: LoggedSteps, period: Optional[int]) -> Optional[Throughput]:
     """Early and late throughput of the current run; None with too few steps to tell.
 
     Steps that wait for a save are left out: periodic spikes are expected, and mean nothing.
     """
-    unit, points = _points(steps, period)
-    if len(points) < 2 * _WINDOW:
+    unit, values = _measure(steps.series)
+    speeds = _speeds(steps, values, period)
+    if len(speeds) < 2 * _WINDOW:
         return None
-    early, late = points[:_WINDOW], points[-_WINDOW:]
-    before, after = fmean(v for _, v in early), fmean(v for _, v in late)
+    early, late = speeds[:_WINDOW], speeds[-_WINDOW:]
+    before, after = fmean(_values(early)), fmean(_values(late))
     if before <= 0:
         return None
     change = 100.0 * (after - before) / before
-    values = [value for _, value in points]
-    lasts = _stays_low([v for _, v in early], [v for _, v in late])
-    degraded = change < -LOSS_PERCENT and lasts
-    pattern, since = _pattern(points, before) if degraded else _dip(values, points, before)
+    degraded = change < -LOSS_PERCENT and _stays_low(_values(early), _values(late))
+    pattern, since = _decline(speeds, before) if degraded else _dip(speeds, before)
     return Throughput(
         unit=unit,
         early=before,
-        early_steps=(int(early[0][0]), int(early[-1][0])),
+        early_steps=(int(early[0].step), int(early[-1].step)),
         late=after,
-        late_steps=(int(late[0][0]), int(late[-1][0])),
+        late_steps=(int(late[0].step), int(late[-1].step)),
         change_percent=change,
         pattern=pattern,
         since_step=since,
@@ -56,28 +64,33 @@ def throughput(steps: LoggedSteps, period: Optional[int]) -> Optional[Throughput
     )
 
 
-def _points(steps: LoggedSteps, period: Optional[int]) -> tuple[str, list[tuple[float, float]]]:
-    """Unit, and (step, throughput) after the warm-up, each step once."""
-    series, run = steps.series, steps.runs[-1]
-    unit, values = _measure(series)
-    found: dict[float, float] = {}
-    for step, value, line in zip(series.step, values, series.line, strict=True):
-        waits = period and step % period in (0, 1)
-        if line < run.first_line or step < run.first_step + WARM_UP_STEPS or waits:
-            continue
-        if math.isfinite(value) and value > 0:
-            found.setdefault(step, value)
-    return unit, sorted(found.items())
+def _values(speeds: Sequence[_Speed]) -> list[float]:
+    return [speed.value for speed in speeds]
 
 
-def _measure(series: StepSeries) -> tuple[str, list[float]]:
-    """The best that the lines print: tokens, TFLOP/s, else the inverse of the step time."""
-    tokens, tflops = list(series.tokens_per_s), list(series.tflops)
-    if any(map(math.isfinite, tokens)):
-        return series.throughput_unit or "tokens/s", tokens
-    if any(map(math.isfinite, tflops)):
-        return "TFLOP/s/device", tflops
-    return "steps/s", [1.0 / one if one > 0 else math.nan for one in series.seconds]
+def _speeds(steps: LoggedSteps, values: Sequence[float], period: Optional[int]) -> list[_Speed]:
+    """By step, after the warm-up, each step once."""
+    run = steps.runs[-1]
+    value_of_step: dict[float, float] = {}
+    for step, value, line in zip(steps.series.step, values, steps.series.line, strict=True):
+        waits_for_save = period and step % period in (0, 1)
+        warms_up = line < run.first_line or step < run.first_step + WARM_UP_STEPS
+        if not waits_for_save and not warms_up and math.isfinite(value) and value > 0:
+            value_of_step.setdefault(step, value)
+    return [_Speed(step, value) for step, value in sorted(value_of_step.items())]
+
+
+def _measure(series: StepSeries) -> tuple[str, Sequence[float]]:
+    """Unit and values, the best that the lines print: tokens, TFLOP/s, else the step rate."""
+    if any(map(math.isfinite, series.tokens_per_s)):
+        return series.throughput_unit or "tokens/s", series.tokens_per_s
+    if any(map(math.isfinite, series.tflops)):
+        return "TFLOP/s/device", series.tflops
+    return "steps/s", list(map(_rate, series.seconds))
+
+
+def _rate(seconds: float) -> float:
+    return 1.0 / seconds if seconds > 0 else math.nan
 
 
 def _stays_low(early: Sequence[float], late: Sequence[float]) -> bool:
@@ -88,39 +101,42 @@ def _stays_low(early: Sequence[float], late: Sequence[float]) -> bool:
     return drop > LOSS_PERCENT / 100.0 * middle and drop > 2.0 * noise
 
 
-def _pattern(points: Sequence[tuple[float, float]], before: float) -> tuple[str, Optional[int]]:
-    """How it went down, and from which step on."""
-    blocks = _blocks(points)
-    levels = [level for _, level in blocks]
-    drop = before - levels[-1]
-    jumps = [index for index in range(1, len(levels)) if _falls(levels, index) > _JUMP * drop]
+def _decline(speeds: Sequence[_Speed], before: float) -> tuple[str, Optional[int]]:
+    """Pattern of a lasting decline, and the step from which on it is slower."""
+    blocks = _blocks(speeds)
     low = (1 - LOSS_PERCENT / 200.0) * before
-    since = next((int(step) for step, level in blocks if level < low), None)
-    # A jump inside a block shows as two falls in a row: it is one.
-    apart = [one for one, other in zip(jumps, [-9, *jumps], strict=False) if one - other > 1]
-    fallen = sum(_falls(levels, index) for index in jumps)
-    if not apart or fallen < 0.5 * drop:
+    since = next((int(block.step) for block in blocks if block.value < low), None)
+    drop = before - blocks[-1].value
+    falls = list(_falls(blocks, _JUMP * drop))
+    if sum(fall for _, fall in falls) < 0.5 * drop or not falls:
         return "gradual", since
-    return ("constant" if len(apart) == 1 else "phased"), since
+    # A jump inside a block shows as two falls in a row: it is one.
+    follow_ups = sum(index - previous == 1 for (previous, _), (index, _) in pairwise(falls))
+    return ("constant" if len(falls) - follow_ups == 1 else "phased"), since
 
 
-def _falls(levels: Sequence[float], index: int) -> float:
-    return levels[index - 1] - levels[index]
+def _falls(blocks: Sequence[_Speed], least: float) -> Iterator[tuple[int, float]]:
+    """(index, fall) of each block that is so much slower than the one before it."""
+    for index, (previous, block) in enumerate(pairwise(blocks), 1):
+        if previous.value - block.value > least:
+            yield index, previous.value - block.value
 
 
-def _dip(
-    values: Sequence[float], points: Sequence[tuple[float, float]], before: float
-) -> tuple[str, Optional[int]]:
+def _dip(speeds: Sequence[_Speed], before: float) -> tuple[str, Optional[int]]:
     """A level more than 10 % lower that has passed again; single steps are no level."""
     low = (1 - LOSS_PERCENT / 100.0) * before
-    for index in range(len(values) - 4):
-        if max(values[index : index + 5]) < low:
-            return "dip", int(points[index][0])
+    values = _values(speeds)
+    for index in range(len(values) - _BLOCK_STEPS + 1):
+        if max(values[index : index + _BLOCK_STEPS]) < low:
+            return "dip", int(speeds[index].step)
     return "steady", None
 
 
-def _blocks(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def _blocks(speeds: Sequence[_Speed]) -> list[_Speed]:
     """First step and median of equal parts, at least five steps each."""
-    size = max(5, len(points) // _BLOCKS)
-    parts = [points[start : start + size] for start in range(0, len(points) - size + 1, size)]
-    return [(part[0][0], median(value for _, value in part)) for part in parts]
+    size = max(_BLOCK_STEPS, len(speeds) // _BLOCKS)
+    starts = range(0, len(speeds) - size + 1, size)
+    return [
+        _Speed(speeds[start].step, median(_values(speeds[start : start + size])))
+        for start in starts
+    ]

@@ -9,20 +9,20 @@ import pytest
 
 from raydiag.joblog.facts import JobFacts
 from raydiag.joblog.failure_facts import Match
-from raydiag.triage.first_cause import cause
+from raydiag.triage.first_cause import first_cause
 from raydiag.triage.symptoms import live, symptoms
 from tests.triage.jobs import exited, job, match, steps
 
 
 def first(*matches: Match, **changes: Any) -> tuple[str, str]:
     """Class of the first cause, and the rule that decided."""
-    decided = cause(live(symptoms(job(matches=matches, **changes))))
+    decided = first_cause(live(symptoms(job(matches=matches, **changes))))
     assert decided is not None
     return decided.symptom.failure_class, decided.rule
 
 
 def test_nothing_has_no_cause() -> None:
-    assert cause([]) is None
+    assert first_cause([]) is None
 
 
 def test_the_earliest_hard_error() -> None:

@@ -9,7 +9,8 @@ import pytest
 from raydiag.joblog.slurm import SlurmJob
 from raydiag.model import Finding
 from raydiag.triage import judge
-from raydiag.triage.deaths import died_in_prolog, exit_codes, scheduler_class, sentences
+from raydiag.triage.deaths import died_in_prolog, scheduler_class, sentences
+from raydiag.triage.exits import exit_codes
 from raydiag.triage.hang import front, span, straggler
 from raydiag.triage.verdict import JobStatus, Moment
 from tests.triage.jobs import exited, job, match, steps, summary
