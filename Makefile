@@ -12,7 +12,7 @@ probe: $(READY)
 # Everything: lint, types, unit tests, those on real Prometheuses and exporters, those on a real Ray.
 test: lint unit
 	$(BIN)/pytest -q -n 3 -m 'slow and not cluster'
-	$(BIN)/pytest -m cluster
+	$(BIN)/pytest -q -n 2 --dist loadfile -m cluster
 
 # Three workers: on two cores one of them mostly waits, for a hang to be noticed.
 unit: $(READY) prometheus

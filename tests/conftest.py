@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 from collections.abc import Callable
@@ -13,6 +14,22 @@ import pytest
 _PROMETHEUS = Path(__file__).parents[1] / ".cache" / "prometheus" / "usr" / "bin"
 if not shutil.which("promtool") and _PROMETHEUS.is_dir():
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), str(_PROMETHEUS)])
+
+
+_CLONE_NEWNS = 0x00020000
+_MS_REC_PRIVATE = 0x4000 | 0x40000
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Mounts of one xdist worker, files that hang above all, are not seen by the tests of another.
+
+    The calling thread, which runs the tests, leaves the machine's mount namespace.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ or os.geteuid() != 0:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS) == 0:
+        libc.mount(b"none", b"/", None, _MS_REC_PRIVATE, None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -26,7 +26,7 @@ NAME, SCRIPT = "gpu_metrics_plugin.sh", "metrics_exporter.sh"
 BETTER = GPU.replace("700", "800")
 # Well where it is tried, broken on one host only.
 BREAKS = BETTER.replace("for gpu", '[ -e "${BASH_SOURCE[0]%/*}/cursed" ] && exit 0\nfor gpu')
-KILLS = int(os.environ.get("RAYDIAG_SOAK", "10"))
+KILLS = int(os.environ.get("RAYDIAG_SOAK", "6"))
 _SCRIPT_EVERY = 5  # of these times the exporter itself is replaced, which costs restarts
 
 
