@@ -20,6 +20,7 @@ from raydiag.rules.gpu import bad_pages, thermal_throttling, uncorrectable_error
 from raydiag.rules.gpu_outliers import full_gpu_memory, hot_gpus, slow_gpus
 from raydiag.rules.job_hosts import missing_hosts
 from raydiag.rules.kernel import kernel_findings
+from raydiag.rules.machines import by_host, distinct, machine_names
 from raydiag.rules.memory import cgroup_memory_pressure
 from raydiag.rules.metrics_exporter import (
     exporter_down,
@@ -35,15 +36,7 @@ from raydiag.rules.network import (
     tcp_aborts,
     tcp_retransmits,
 )
-from raydiag.rules.nodes import (
-    NODE_TABLE,
-    by_host,
-    dead_nodes,
-    distinct,
-    hung_reads,
-    machine_names,
-    unreachable_nodes,
-)
+from raydiag.rules.nodes import NODE_TABLE, dead_nodes, hung_reads, unreachable_nodes
 from raydiag.rules.pcie import degraded_links, growing_link_errors
 from raydiag.rules.pcie_paths import PciePaths
 from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew

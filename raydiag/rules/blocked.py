@@ -1,13 +1,14 @@
-"""Tasks that stay in uninterruptible sleep: a GPU driver fault, or another queue without end."""
+"""Tasks that stay in uninterruptible sleep: a GPU driver fault, or many tasks blocked elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 
 from raydiag import catalog
-from raydiag.model import Confidence, Evidence, Finding, NodeReport, Severity, Snapshot
+from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot, StuckReader
 from raydiag.probes.d_state import BlockedTask
-from raydiag.rules.nodes import by_host, distinct
+from raydiag.rules.machines import Machine, machines
 
 _ACCUMULATION = 5
 _DRIVER_PREFIXES = ("amdgpu_ras_", "amdgpu_cper_")
@@ -19,91 +20,85 @@ def driver_faults(snapshot: Snapshot) -> Iterator[Finding]:
 
     One sign alone is likely; `judge` confirms it when the kernel log says the same.
     """
-    symbols = frozenset(catalog.driver_fault_symbols())
-    for host, reports in by_host(snapshot).items():
-        faulty, _ = _split(_blocked(reports), symbols)
-        pids = {task.pid for task in faulty}
-        readers = {
-            reader.pid: reader
-            for report in reports
-            for reader in report.stuck
-            if reader.pid not in pids and _is_driver_symbol(reader.wchan, symbols)
-        }
-        time = reports[0].collected_at or None
-        evidence = _evidence(faulty, symbols, time) + tuple(
-            Evidence(reader.source, f"pid {pid} (reader of raydiag) in {reader.wchan}", time=time)
-            for pid, reader in readers.items()
-        )
-        if not evidence:
+    for machine in machines(snapshot):
+        tasks, _ = _split_by_fault(machine)
+        pids = {task.pid for task in tasks}
+        readers = _readers_in_driver(machine, pids)
+        if not tasks and not readers:
             continue
         pids |= readers.keys()
         yield Finding(
             "gpu-driver-fault",
-            host=host,
+            host=machine.name,
             pid=min(pids) if len(pids) == 1 else None,
             confidence=Confidence.LIKELY,
-            evidence=evidence,
+            evidence=(*_task_evidence(machine, tasks), *_reader_evidence(machine, readers)),
         )
 
 
 def d_state_accumulation(snapshot: Snapshot) -> Iterator[Finding]:
     """Hosts where many tasks stay in state D. A few in short I/O are normal everywhere.
 
-    Kernel threads and raydiag's own readers do not count, nor what a driver fault accounts for.
+    Kernel threads and raydiag's own readers do not count, nor what a driver fault explains.
     """
-    symbols = frozenset(catalog.driver_fault_symbols())
-    for host, reports in by_host(snapshot).items():
-        _, others = _split(_blocked(reports), symbols)
-        waiting = [
-            task
-            for task in others
-            if task.state == "D" and not task.kernel_thread and not task.raydiag_reader
-        ]
-        if len(waiting) < _ACCUMULATION:
-            continue
-        yield Finding(
-            "d-state-accumulation",
-            host=host,
-            severity=Severity.WARNING,
-            evidence=_evidence(waiting, symbols, reports[0].collected_at or None),
-        )
+    for machine in machines(snapshot):
+        _, unexplained = _split_by_fault(machine)
+        waiting = list(filter(_counts_as_waiting, unexplained))
+        if len(waiting) >= _ACCUMULATION:
+            yield Finding(
+                "d-state-accumulation",
+                host=machine.name,
+                severity=Severity.WARNING,
+                evidence=tuple(_task_evidence(machine, waiting)),
+            )
 
 
-def _blocked(reports: Sequence[NodeReport]) -> list[BlockedTask]:
-    """Tasks that were stuck in both samples: in state D, or running and deaf to SIGKILL (R)."""
-    tasks: list[BlockedTask] = distinct(reports, "d_state", "pid", "start_ticks")
-    return [task for task in tasks if task.persistent]
+def _counts_as_waiting(task: BlockedTask) -> bool:
+    return task.state == "D" and not task.kernel_thread and not task.raydiag_reader
 
 
-def _split(
-    tasks: Iterable[BlockedTask], symbols: frozenset[str]
-) -> tuple[list[BlockedTask], list[BlockedTask]]:
-    """(those of a driver fault, the others).
+def _readers_in_driver(machine: Machine, known_pids: set[int]) -> Mapping[int, StuckReader]:
+    """Stuck readers of ours in the driver, by pid, without those that are known as tasks."""
+    return {
+        reader.pid: reader
+        for reader in machine.stuck_readers
+        if reader.pid not in known_pids and _is_driver_symbol(reader.wchan)
+    }
+
+
+def _split_by_fault(machine: Machine) -> tuple[list[BlockedTask], list[BlockedTask]]:
+    """Tasks blocked in both samples: (those of a driver fault, all others).
 
     A task whose stack is hidden belongs to the fault when it waits where a faulty one waits.
     """
-    tasks = list(tasks)
-    channels = {task.wchan for task in tasks if task.wchan and _driver_symbol(task, symbols)}
+    tasks = [task for task in machine.records(BlockedTask) if task.persistent]
+    faulty_channels = {task.wchan for task in tasks if task.wchan and _driver_symbol(task)}
     faulty: list[BlockedTask] = []
-    others: list[BlockedTask] = []
+    unexplained: list[BlockedTask] = []
     for task in tasks:
-        alike = task.wchan in channels and not task.stack
-        (faulty if alike or _driver_symbol(task, symbols) else others).append(task)
-    return faulty, others
+        waits_alike = task.wchan in faulty_channels and not task.stack
+        (faulty if waits_alike or _driver_symbol(task) else unexplained).append(task)
+    return faulty, unexplained
 
 
-def _driver_symbol(task: BlockedTask, symbols: frozenset[str]) -> str:
+def _driver_symbol(task: BlockedTask) -> str:
     """The symbol that gives the driver fault away; empty when there is none."""
     for frame in (task.wchan, *task.stack):
-        if _is_driver_symbol(frame, symbols):
+        if _is_driver_symbol(frame):
             return _bare(frame)
     return ""
 
 
-def _is_driver_symbol(frame: str, symbols: frozenset[str]) -> bool:
-    name = _bare(frame)
-    cut = len(name) == _PS_WIDTH and any(symbol.startswith(name) for symbol in symbols)
-    return name in symbols or cut or name.startswith(_DRIVER_PREFIXES)
+def _is_driver_symbol(frame: str) -> bool:
+    name, symbols = _bare(frame), _fault_symbols()
+    if name in symbols or name.startswith(_DRIVER_PREFIXES):
+        return True
+    return len(name) == _PS_WIDTH and any(symbol.startswith(name) for symbol in symbols)
+
+
+@functools.cache
+def _fault_symbols() -> frozenset[str]:
+    return frozenset(catalog.driver_fault_symbols())
 
 
 def _bare(frame: str) -> str:
@@ -112,26 +107,24 @@ def _bare(frame: str) -> str:
     return name.partition("+")[0].partition(".")[0]
 
 
-def _evidence(
-    tasks: Sequence[BlockedTask], symbols: frozenset[str], time: float | None
-) -> tuple[Evidence, ...]:
-    """One piece for each place where tasks wait, the most crowded first."""
+def _task_evidence(machine: Machine, tasks: Sequence[BlockedTask]) -> Iterator[Evidence]:
+    """One piece for each kernel function where tasks wait, the most crowded first."""
     groups: dict[tuple[str, str], list[BlockedTask]] = {}
     for task in tasks:
-        place = _driver_symbol(task, symbols) or task.wchan or "an unknown place"
-        groups.setdefault((task.state, place), []).append(task)
-    crowded = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
-    return tuple(
-        Evidence(
-            f"/proc/{members[0].pid}",
-            f"{_named(members)} in state {state} in {place}",
-            value=float(len(members)),
-            time=time,
-        )
-        for (state, place), members in crowded
-    )
+        symbol = _driver_symbol(task) or task.wchan or "an unknown place"
+        groups.setdefault((task.state, symbol), []).append(task)
+    crowded_first = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    for (state, symbol), members in crowded_first:
+        text = f"{_first_of(members)} in state {state} in {symbol}"
+        yield machine.evidence(f"/proc/{members[0].pid}", text, float(len(members)))
 
 
-def _named(tasks: Sequence[BlockedTask]) -> str:
+def _reader_evidence(machine: Machine, readers: Mapping[int, StuckReader]) -> Iterator[Evidence]:
+    for pid, reader in readers.items():
+        text = f"pid {pid} (reader process of raydiag) in {reader.wchan}"
+        yield machine.evidence(reader.source, text)
+
+
+def _first_of(tasks: Sequence[BlockedTask]) -> str:
     first = f"pid {tasks[0].pid} ({tasks[0].comm})"
     return first if len(tasks) == 1 else f"{first} and {len(tasks) - 1} more"

@@ -1,88 +1,110 @@
-"""Clocks that differ from the head's, as surely as the way of question and answer can tell."""
+"""Clock skew: clocks that differ from the head's by more than the measurement leaves open."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from statistics import median
+from typing import NamedTuple
 
 from raydiag.model import Evidence, Finding, Severity, Snapshot
-from raydiag.rules.nodes import by_host
+from raydiag.rules.machines import Machine, machines
 
 _SKEWED_S = 2.0  # less is what readers of logs and Prometheus can bear
-_GRAVE_S = 60.0  # more expires tokens and certificates
-_MOST, _FEWEST = 0.8, 3  # hosts that differ alike, from which on it is the head that is wrong
-_ALIKE_S = 1.0
+_SEVERE_S = 60.0  # more expires tokens and certificates
+# Hosts that agree with each other and not with the head: from how many on the head is wrong.
+_MAJORITY, _FEWEST = 0.8, 3
+_AGREE_WITHIN_S = 1.0
 _SOURCE = "clock of the node minus clock of the head"
 
-_Bounds = tuple[float, float]  # seconds, lowest and highest offset that fits what was measured
+
+class _Offset(NamedTuple):
+    """Bounds in seconds between which a clock is ahead of the head's."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        return sum(self) / 2
+
+    @property
+    def is_skewed(self) -> bool:
+        return self.low > _SKEWED_S or self.high < -_SKEWED_S
+
+    def contains(self, offset_s: float) -> bool:
+        return self.low - _AGREE_WITHIN_S <= offset_s <= self.high + _AGREE_WITHIN_S
+
+    def __str__(self) -> str:
+        """`31.2 to 31.9 s ahead of the head's clock`."""
+        near, far = sorted(map(abs, self))
+        direction = "ahead of" if self.low > 0 else "behind"
+        return f"{near:.1f} to {far:.1f} s {direction} the head's clock"
 
 
 def skewed_clocks(snapshot: Snapshot) -> Iterator[Finding]:
     """Hosts whose clock is off for certain; one finding without host when it is the head's."""
-    offsets = _offsets(snapshot)
-    alike = _alike(offsets)
-    if alike:
-        some = alike.values()
-        bounds = (min(low for low, _ in some), max(high for _, high in some))
-        text = f"{len(alike)} of {len(offsets)} hosts: {_words(bounds)}"
-        yield _finding(snapshot, None, bounds, text)
-    for host, bounds in offsets.items():
-        if host not in alike and _is_skewed(bounds):
-            yield _finding(snapshot, host, bounds, _words(bounds))
+    offsets = dict(_offsets(snapshot))
+    agreeing = _agreeing_against_head(offsets)
+    if agreeing:
+        bounds = agreeing.values()
+        joint = _Offset(min(offset.low for offset in bounds), max(map(_high, bounds)))
+        yield _head_finding(snapshot, joint, f"{len(agreeing)} of {len(offsets)} hosts: {joint}")
+    for host, offset in offsets.items():
+        if host not in agreeing and offset.is_skewed:
+            evidence = _evidence(snapshot, offset, str(offset))
+            yield Finding("clock-skew", host=host, severity=_severity(offset), evidence=evidence)
 
 
-def _offsets(snapshot: Snapshot) -> dict[str, _Bounds]:
+def _high(offset: _Offset) -> float:
+    return offset.high
+
+
+def _offsets(snapshot: Snapshot) -> Iterator[tuple[str, _Offset]]:
     """By host; several Ray nodes of one machine have one clock, and narrow it down."""
-    offsets = {}
-    for host, reports in by_host(snapshot).items():
-        measured = [one.clock_offset_s for one in reports if one.clock_offset_s is not None]
-        bounds = (
-            max((x for x, _ in measured), default=0),
-            min((x for _, x in measured), default=0),
-        )
-        if measured and bounds[0] <= bounds[1]:  # else it was set in between
-            offsets[host] = bounds
-    return offsets
+    for machine in machines(snapshot):
+        offset = _measured(machine)
+        if offset and offset.low <= offset.high:  # else the clock was set in between
+            yield machine.name, offset
 
 
-def _alike(offsets: Mapping[str, _Bounds]) -> dict[str, _Bounds]:
+def _measured(machine: Machine) -> _Offset | None:
+    bounds = list(filter(None, (report.clock_offset_s for report in machine.reports)))
+    if not bounds:
+        return None
+    lows, highs = zip(*bounds, strict=True)
+    return _Offset(max(lows), min(highs))
+
+
+def _agreeing_against_head(offsets: Mapping[str, _Offset]) -> dict[str, _Offset]:
     """Nearly all hosts, where they agree with each other and not with the head; else none."""
-    skewed = {host: bounds for host, bounds in offsets.items() if _is_skewed(bounds)}
+    skewed = {host: offset for host, offset in offsets.items() if offset.is_skewed}
     if not skewed:
         return {}
-    usual = median(sum(bounds) / 2 for bounds in skewed.values())
-    alike = {
-        host: (low, high)
-        for host, (low, high) in skewed.items()
-        if low - _ALIKE_S <= usual <= high + _ALIKE_S
-    }
+    usual_s = median(offset.middle for offset in skewed.values())
+    agreeing = {host: offset for host, offset in skewed.items() if offset.contains(usual_s)}
     # The head itself does not differ from the head.
-    enough = len(alike) >= max(_FEWEST, _MOST * (len(offsets) - 1))
-    return alike if enough else {}
+    if len(agreeing) < max(_FEWEST, _MAJORITY * (len(offsets) - 1)):
+        return {}
+    return agreeing
 
 
-def _is_skewed(bounds: _Bounds) -> bool:
-    return bounds[0] > _SKEWED_S or bounds[1] < -_SKEWED_S
-
-
-def _words(bounds: _Bounds) -> str:
-    """`31.2 to 31.9 s ahead of the head's clock`."""
-    near, far = sorted(abs(bound) for bound in bounds)
-    return f"{near:.1f} to {far:.1f} s {'ahead of' if bounds[0] > 0 else 'behind'} the head's clock"
-
-
-def _finding(snapshot: Snapshot, host: str | None, bounds: _Bounds, text: str) -> Finding:
-    grave = min(abs(bound) for bound in bounds) > _GRAVE_S
+def _head_finding(snapshot: Snapshot, offset: _Offset, text: str) -> Finding:
     return Finding(
         "clock-skew",
-        host=host,
-        severity=Severity.CRITICAL if grave else Severity.WARNING,
-        evidence=(Evidence(_SOURCE, text, sum(bounds) / 2, snapshot.time),),
-        title="" if host else "The head's clock is wrong",
-        explanation=""
-        if host
-        else (
+        severity=_severity(offset),
+        evidence=_evidence(snapshot, offset, text),
+        title="Clock skew on the head node",
+        explanation=(
             "Nearly all hosts agree with each other and not with the head, so the head's clock is "
-            "the wrong one. When something began, as told here, is by the clock of its own host."
+            "the wrong one. Onset times in this report are by the clock of each event's own host."
         ),
     )
+
+
+def _evidence(snapshot: Snapshot, offset: _Offset, text: str) -> tuple[Evidence, ...]:
+    return (Evidence(_SOURCE, text, offset.middle, snapshot.time),)
+
+
+def _severity(offset: _Offset) -> Severity:
+    is_severe = min(map(abs, offset)) > _SEVERE_S
+    return Severity.CRITICAL if is_severe else Severity.WARNING

@@ -7,7 +7,9 @@ that is low in two samples or on average. Nodes are not compared by power: they 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
@@ -26,138 +28,142 @@ _HOT_C, _WARM_C, _HOTTER_THAN_PEERS_C = 90.0, 80.0, 20.0
 _FULL = 0.98  # frameworks take up to 95 % at their start, some drivers show a little more
 
 
+@dataclass(frozen=True)
+class _Compared:
+    """A GPU beside the loaded ones of its model on the same node."""
+
+    gpu: GpuReading
+    peers: Sequence[GpuReading]
+
+    def values(self, quantity: str) -> list[float]:
+        """What is known of one field of the peers."""
+        return _known(getattr(peer, quantity) for peer in self.peers)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it shares the work and draws little power; False where that is unknown."""
+        # A GPU that is left out of the job holds next to nothing.
+        memory, usual_memory = self.gpu.vram_used_bytes, self.values("vram_used_bytes")
+        if memory is None or not usual_memory or self.gpu.power_w is None:
+            return False
+        usual_w, deviation_w = spread(self.values("power_w"))
+        least_w = max(_LOW_POWER_W, _DEVIATIONS * deviation_w)
+        does_same_work = memory >= _SAME_WORK_MEMORY * median(usual_memory)
+        draws_little = self.gpu.power_w < _LOW_POWER * usual_w
+        return does_same_work and draws_little and usual_w - self.gpu.power_w >= least_w
+
+    @property
+    def failure_class(self) -> str:
+        """What kind of slowness it is, as far as the readings tell."""
+        busy = self.values("utilisation_percent")
+        if self.gpu.utilisation_percent == 0 and busy and min(busy) > _BUSY_PERCENT:
+            return "gpu-underutilised"
+        clocks, clock_mhz = self.values("clock_mhz"), self.gpu.clock_mhz
+        if clock_mhz is not None and clocks and clock_mhz < _LOW_CLOCK * median(clocks):
+            return "gpu-clock-drop"
+        return "gpu-power-outlier"
+
+    def evidence(self) -> Iterator[Evidence]:
+        """Its power, clock and utilisation beside the peers'."""
+        for quantity, name, unit in (
+            ("power_w", "power", "W"),
+            ("clock_mhz", "core clock", "MHz"),
+            ("utilisation_percent", "utilisation", "%"),
+        ):
+            value, peers = getattr(self.gpu, quantity), self.values(quantity)
+            if value is not None and peers:
+                usual = f"median of {len(peers)} loaded GPUs here {median(peers):g} {unit}"
+                yield self.gpu.evidence(f"{name} {value:g} {unit}, {usual}", value)
+
+
 def slow_gpus(snapshot: Snapshot) -> Iterator[Finding]:
     """GPUs that hold a share of the work and draw little power while the others of the node work.
 
     Of one class each: gpu-underutilised where it says that it does nothing, gpu-clock-drop where
-    its clock is low as well, else gpu-power-outlier. A single instant is no more than a remark.
+    its clock is low as well, else gpu-power-outlier. A single instant is no more than a note.
     """
     later = later_gpu_readings(snapshot)
-    sampled_twice = {(gpu.host, gpu.address) for gpus in later.values() for gpu in gpus}
-    still = {(gpu.host, gpu.address) for gpu, _ in _slow(later)}
-    for gpu, peers in _slow(gpu_readings(snapshot)):
-        key = (gpu.host, gpu.address)
-        if key in sampled_twice and key not in still:
+    sampled_twice = {gpu.key for gpu in itertools.chain(*later)}
+    still_slow = {compared.gpu.key for compared in _slow(later)}
+    for compared in _slow(gpu_readings(snapshot)):
+        gpu = compared.gpu
+        if gpu.key in sampled_twice and gpu.key not in still_slow:
             continue
-        lasting = key in still or gpu.averaged
+        lasting = gpu.key in still_slow or gpu.averaged
         yield Finding(
-            _slow_class(gpu, peers),
-            host=gpu.host,
+            compared.failure_class,
+            host=gpu.machine.name,
             gpu=gpu.gpu,
             device=gpu.address,
             severity=Severity.WARNING if lasting else Severity.INFO,
             confidence=Confidence.LIKELY if lasting else Confidence.POSSIBLE,
-            evidence=tuple(_slow_evidence(gpu, peers)),
+            evidence=tuple(compared.evidence()),
             explanation="" if lasting else "Seen once, at one instant: it may be waiting for data.",
         )
 
 
-def _slow(readings: Mapping[str, Sequence[GpuReading]]) -> Iterator[tuple[GpuReading, _Peers]]:
-    """Each GPU with low power among loaded ones, and those."""
-    for gpus in readings.values():
+def _slow(readings: Iterable[Sequence[GpuReading]]) -> Iterator[_Compared]:
+    """The GPUs with low power among loaded ones."""
+    for gpus in readings:
         for gpu in gpus:
-            others = [one for one in gpus if one is not gpu and one.model == gpu.model]
-            loaded = [one for one in others if one.loaded]
-            few = len(loaded) < max(_FEWEST_PEERS, _LOADED_SHARE * len(others))
-            if not few and _does_same_work(gpu, loaded) and _draws_little(gpu, loaded):
-                yield gpu, loaded
-
-
-def _does_same_work(gpu: GpuReading, loaded: _Peers) -> bool:
-    """A GPU that is left out of the job holds next to nothing; unknown is no."""
-    held = _known(one.vram_used_bytes for one in loaded)
-    if gpu.vram_used_bytes is None or not held:
-        return False
-    return gpu.vram_used_bytes >= _SAME_WORK_MEMORY * median(held)
-
-
-def _draws_little(gpu: GpuReading, loaded: _Peers) -> bool:
-    if gpu.power_w is None:
-        return False
-    usual, deviation = spread(_known(one.power_w for one in loaded))
-    below = usual - gpu.power_w
-    least = max(_LOW_POWER_W, _DEVIATIONS * deviation)
-    return gpu.power_w < _LOW_POWER * usual and below >= least
-
-
-def _slow_class(gpu: GpuReading, peers: _Peers) -> str:
-    busy = _known(one.utilisation_percent for one in peers)
-    if gpu.utilisation_percent == 0 and busy and min(busy) > _BUSY_PERCENT:
-        return "gpu-underutilised"
-    clocks = _known(one.clock_mhz for one in peers)
-    if gpu.clock_mhz is not None and clocks and gpu.clock_mhz < _LOW_CLOCK * median(clocks):
-        return "gpu-clock-drop"
-    return "gpu-power-outlier"
-
-
-def _slow_evidence(gpu: GpuReading, peers: _Peers) -> Iterator[Evidence]:
-    for what, unit, value, others in (
-        ("power", "W", gpu.power_w, [one.power_w for one in peers]),
-        ("core clock", "MHz", gpu.clock_mhz, [one.clock_mhz for one in peers]),
-        ("utilisation", "%", gpu.utilisation_percent, [one.utilisation_percent for one in peers]),
-    ):
-        known = _known(others)
-        if value is not None and known:
-            text = f"{what} {value:g} {unit}, median of {len(known)} loaded GPUs here"
-            yield Evidence(gpu.source, f"{text} {median(known):g} {unit}", value, gpu.time)
+            peers = [peer for peer in gpus if peer is not gpu and peer.model == gpu.model]
+            loaded = [peer for peer in peers if peer.loaded]
+            compared = _Compared(gpu, loaded)
+            if len(loaded) >= max(_FEWEST_PEERS, _LOADED_SHARE * len(peers)) and compared.is_slow:
+                yield compared
 
 
 def hot_gpus(snapshot: Snapshot) -> Iterator[Finding]:
-    """Remarks on GPUs that are hot, or much hotter than others of their model, and do not throttle.
+    """Notes on GPUs that are hot, or much hotter than others of their model, and do not throttle.
 
     Heat slows nothing before the GPU's own limit, which `thermal_throttling` judges.
     """
-    gpus = [gpu for some in gpu_readings(snapshot).values() for gpu in some]
-    models: dict[str, list[float]] = {}
+    temperatures: dict[str, list[float]] = {}
+    gpus = list(itertools.chain(*gpu_readings(snapshot)))
     for gpu in gpus:
-        if gpu.temperature_c is not None:
-            models.setdefault(gpu.model, []).append(gpu.temperature_c)
+        temperatures.setdefault(gpu.model, []).extend(_known([gpu.temperature_c]))
     for gpu in gpus:
-        now, limit = gpu.temperature_c, gpu.temperature_crit_c
-        if now is None or now <= _WARM_C or (limit is not None and now >= limit):
+        temperature, of_model = gpu.temperature_c, temperatures[gpu.model]
+        if temperature is None or not _is_hot(gpu, temperature, of_model):
             continue
-        usual, deviation = spread(models[gpu.model])
-        margin = max(_HOTTER_THAN_PEERS_C, _DEVIATIONS * deviation)
-        if now <= _HOT_C and not (len(models[gpu.model]) > _FEWEST_PEERS and now - usual > margin):
-            continue
-        text = f"{now:g} degrees C, median of {len(models[gpu.model])} alike {usual:g}"
+        text = f"{temperature:g} degrees C, median of {len(of_model)} alike {median(of_model):g}"
         yield Finding(
             "thermal-throttling",
-            host=gpu.host,
+            host=gpu.machine.name,
             gpu=gpu.gpu,
             device=gpu.address,
             severity=Severity.INFO,
-            title="Hot GPU, below its limit",
-            evidence=(Evidence(gpu.source, text, now, gpu.time),),
-            explanation="Nothing shows that it is slowed down; look at its cooling when it can be.",
+            title="Hot GPU, below its thermal limit",
+            evidence=(gpu.evidence(text, temperature),),
+            explanation="Nothing shows that it is slowed down; check its cooling at some point.",
         )
 
 
+def _is_hot(gpu: GpuReading, temperature: float, of_model: Sequence[float]) -> bool:
+    limit = gpu.temperature_crit_c
+    if temperature <= _WARM_C or (limit is not None and temperature >= limit):
+        return False
+    usual, deviation = spread(of_model)
+    margin = max(_HOTTER_THAN_PEERS_C, _DEVIATIONS * deviation)
+    is_outlier = len(of_model) > _FEWEST_PEERS and temperature - usual > margin
+    return temperature > _HOT_C or is_outlier
+
+
 def full_gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
-    """Remarks on GPUs whose memory is all but full, which for many programs is how they work."""
-    for gpus in gpu_readings(snapshot).values():
-        for gpu in gpus:
-            used, total = gpu.vram_used_bytes, gpu.vram_total_bytes
-            if used is None or not total or used < _FULL * total:
-                continue
-            yield Finding(
-                "vram-pressure",
-                host=gpu.host,
-                gpu=gpu.gpu,
-                device=gpu.address,
-                severity=Severity.INFO,
-                evidence=(
-                    Evidence(
-                        gpu.source,
-                        f"{used} of {total} bytes in use ({used / total:.1%})",
-                        used / total,
-                        gpu.time,
-                    ),
-                ),
-            )
-
-
-_Peers = Sequence[GpuReading]
+    """Notes on GPUs whose memory is all but full, which for many programs is how they work."""
+    for gpu in itertools.chain(*gpu_readings(snapshot)):
+        used, total = gpu.vram_used_bytes, gpu.vram_total_bytes
+        if used is None or not total or used < _FULL * total:
+            continue
+        text = f"{used} of {total} bytes in use ({used / total:.1%})"
+        yield Finding(
+            "vram-pressure",
+            host=gpu.machine.name,
+            gpu=gpu.gpu,
+            device=gpu.address,
+            severity=Severity.INFO,
+            evidence=(gpu.evidence(text, used / total),),
+        )
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

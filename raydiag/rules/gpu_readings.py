@@ -1,30 +1,30 @@
-"""Readings of GPUs of either maker in one form, grouped by machine, for rules that compare them."""
+"""Readings of AMD and NVIDIA GPUs in one form, grouped by machine, for rules that compare them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from raydiag.model import NodeReport, Snapshot
+from raydiag.model import Evidence, Snapshot
 from raydiag.probes.gpu_sensors import GpuSensors
 from raydiag.probes.nvidia import NvidiaGpu
-from raydiag.rules.growth import pairs
-from raydiag.rules.nodes import by_host, distinct
+from raydiag.rules.machines import Machine, machines
 
-# Of its power limit. Idle and busy-waiting GPUs of all models known draw less, training ones more.
+# Of its power limit. Idle and busy-waiting GPUs of all known models draw less, training ones more.
 _LOADED_FRACTION = 0.5
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True)
 class GpuReading:
-    host: str
+    """One GPU at one moment; None: not known."""
+
+    machine: Machine
     gpu: int
     address: str
     model: str  # what tells models apart: the name, or the size of the memory
     source: str  # for evidence
-    time: float | None
     temperature_c: float | None
     temperature_crit_c: float | None
     power_w: float | None
@@ -36,33 +36,38 @@ class GpuReading:
     averaged: bool  # its power is an average, not a moment
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Machine and PCI address."""
+        return self.machine.name, self.address
+
+    @property
     def loaded(self) -> bool:
         """Whether it clearly computes; False also where that is unknown."""
         if self.power_w is None or not self.power_cap_w:
             return False
         return self.power_w >= _LOADED_FRACTION * self.power_cap_w
 
-
-def gpu_readings(snapshot: Snapshot) -> dict[str, list[GpuReading]]:
-    """By machine; the first sample where a probe took two."""
-    return {
-        host: [
-            *(_amd(host, one, reports) for one in distinct(reports, "gpu_sensors", "address")),
-            *(_nvidia(host, one, reports) for one in distinct(reports, "nvidia", "address")),
-        ]
-        for host, reports in by_host(snapshot).items()
-    }
+    def evidence(self, text: str, value: float) -> Evidence:
+        """A piece of evidence from where this was read."""
+        return self.machine.evidence(self.source, text, value)
 
 
-def later_gpu_readings(snapshot: Snapshot) -> dict[str, list[GpuReading]]:
-    """By machine, the second sample of those GPUs that have one."""
-    return {
-        host: [
-            *(_amd(host, one, reports) for _, one, _ in pairs(reports, "gpu_sensors", "address")),
-            *(_nvidia(host, one, reports) for _, one, _ in pairs(reports, "nvidia", "address")),
-        ]
-        for host, reports in by_host(snapshot).items()
-    }
+def gpu_readings(snapshot: Snapshot) -> list[list[GpuReading]]:
+    """The GPUs of each machine; the first sample where a probe took two."""
+    return [
+        _readings(machine, machine.records(GpuSensors), machine.records(NvidiaGpu))
+        for machine in machines(snapshot)
+    ]
+
+
+def later_gpu_readings(snapshot: Snapshot) -> list[list[GpuReading]]:
+    """Of each machine, the second sample of those GPUs that have one."""
+    readings = []
+    for machine in machines(snapshot):
+        amd = [samples.later for samples in machine.samples(GpuSensors)]
+        nvidia = [samples.later for samples in machine.samples(NvidiaGpu)]
+        readings.append(_readings(machine, amd, nvidia))
+    return readings
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
@@ -71,15 +76,21 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
     return middle, 1.4826 * median(abs(value - middle) for value in values)
 
 
-def _amd(host: str, sensors: GpuSensors, reports: Sequence[NodeReport]) -> GpuReading:
+def _readings(
+    machine: Machine, amd: Iterable[GpuSensors], nvidia: Iterable[NvidiaGpu]
+) -> list[GpuReading]:
+    readings = [_amd(machine, sensors) for sensors in amd]
+    return readings + [_nvidia(machine, gpu) for gpu in nvidia]
+
+
+def _amd(machine: Machine, sensors: GpuSensors) -> GpuReading:
     total = sensors.vram_total_bytes
     return GpuReading(
-        host=host,
+        machine=machine,
         gpu=sensors.gpu,
         address=sensors.address,
         model=f"amdgpu with {round(total / _GIB)} GiB" if total else "amdgpu",
         source=f"hwmon of {sensors.address}",
-        time=reports[0].collected_at or None,
         temperature_c=sensors.temperature_c,
         temperature_crit_c=sensors.temperature_crit_c,
         power_w=sensors.power_w,
@@ -92,14 +103,13 @@ def _amd(host: str, sensors: GpuSensors, reports: Sequence[NodeReport]) -> GpuRe
     )
 
 
-def _nvidia(host: str, gpu: NvidiaGpu, reports: Sequence[NodeReport]) -> GpuReading:
+def _nvidia(machine: Machine, gpu: NvidiaGpu) -> GpuReading:
     return GpuReading(
-        host=host,
+        machine=machine,
         gpu=gpu.gpu,
         address=gpu.address,
         model=gpu.name or "nvidia",
         source=f"nvidia-smi, {gpu.address}",
-        time=reports[0].collected_at or None,
         temperature_c=gpu.temperature_c,
         temperature_crit_c=None,  # it says itself when it slows down for heat
         power_w=gpu.power_w,

@@ -12,7 +12,7 @@ from raydiag import catalog
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.kernel_log import KernelLine
 from raydiag.rules.kernel_events import TRACE_LINES, KernelEventSeen, events, graver
-from raydiag.rules.nodes import by_host
+from raydiag.rules.machines import by_host
 from raydiag.rules.victims import RayProcesses, Victim
 
 _SOURCE = "/dev/kmsg"

@@ -6,73 +6,124 @@ nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from raydiag.model import Confidence, Evidence, Finding, NodeReport, Severity, Snapshot
+from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.pcie import ALL_ONES, PcieFunction
 from raydiag.rules.gpu_readings import gpu_readings
-from raydiag.rules.growth import growth, pairs
-from raydiag.rules.nodes import by_host, distinct
+from raydiag.rules.growth import growth
+from raydiag.rules.machines import Machine, Samples, machines
 from raydiag.rules.pcie_paths import PcieLink, PciePaths
 
 _KINDS = ("correctable", "nonfatal", "fatal")
 _ROOT_PORT_FILES = {"correctable": "cor", "nonfatal": "nonfatal", "fatal": "fatal"}
 
+_Samples = Samples[PcieFunction]
+
+
+@dataclass(frozen=True)
+class _GrownErrors:
+    """AER errors of one kind that one function counted between the samples."""
+
+    function: PcieFunction
+    source: str
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _MachineLink:
+    """A PCIe link with its machine."""
+
+    machine: Machine
+    paths: PciePaths
+    link: PcieLink
+
+    @property
+    def bearer(self) -> PcieFunction:
+        return self.paths.bearer(self.link.lower)
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """Links that are alike, one of them the one to judge."""
+
+    count: int
+    best: float  # what the best of them runs at
+
 
 def growing_link_errors(snapshot: Snapshot) -> Iterator[Finding]:
     """AER counters that grew between the two samples of this run.
 
-    One corrected error is a remark: in a large cluster somewhere there is always one. Both ends of
-    a link, and all functions of a card, may count the same one.
+    One corrected error is a note: in a large cluster somewhere there is always one. Both ends of a
+    link, and all functions of a card, may count the same one.
     """
-    for host, reports in by_host(snapshot).items():
-        samples = pairs(reports, "pcie", "address")
-        paths = PciePaths([first for first, _, _ in samples])
-        links = paths.link_names()
+    for machine in machines(snapshot):
+        samples = machine.samples(PcieFunction)
+        paths = PciePaths([pair.first for pair in samples])
         for kind in _KINDS:
-            found: dict[str, list[Evidence]] = {}
-            errors: dict[str, dict[str, int]] = {}  # by bearer and link
-            for function, source, count, seconds in _growth(samples, paths, kind):
-                text = f"{count} {kind} errors within {seconds:.1f} s"
-                seen = Evidence(source, text, float(count), _time(reports))
-                bearer = paths.bearer(function).address
-                found.setdefault(bearer, []).append(seen)
-                counts, link = errors.setdefault(bearer, {}), links[function.address]
-                counts[link] = max(count, counts.get(link, 0))
-            for address, evidence in found.items():
+            by_bearer: dict[str, list[_GrownErrors]] = {}
+            for errors in _grown_errors(samples, paths, kind):
+                bearer = paths.bearer(errors.function).address
+                by_bearer.setdefault(bearer, []).append(errors)
+            for address, errors_of_bearer in by_bearer.items():
                 bearer_function = paths.functions[address]
-                few = kind == "correctable" and sum(errors[address].values()) == 1
-                yield Finding(
-                    "pcie-fatal" if kind == "fatal" else "pcie-degraded",
-                    host=host,
-                    gpu=bearer_function.gpu,
-                    device=address,
-                    severity=Severity.INFO if few else None,
-                    evidence=(*evidence, *_named(bearer_function, paths)),
-                )
+                yield _growth_finding(machine, paths, bearer_function, kind, errors_of_bearer)
 
 
-def _growth(
-    samples: Sequence[tuple[Any, Any, float]], paths: PciePaths, kind: str
-) -> Iterator[tuple[PcieFunction, str, int, float]]:
-    """Function, file, growth, seconds. A root port also counts the messages from below it.
+def _growth_finding(
+    machine: Machine,
+    paths: PciePaths,
+    bearer: PcieFunction,
+    kind: str,
+    all_errors: Sequence[_GrownErrors],
+) -> Finding:
+    link_names = paths.link_names()
+    per_link: dict[str, int] = {}
+    evidence = []
+    for errors in all_errors:
+        link = link_names[errors.function.address]
+        per_link[link] = max(errors.count, per_link.get(link, 0))
+        text = f"{errors.count} {kind} errors within {errors.seconds:.1f} s"
+        evidence.append(machine.evidence(errors.source, text, float(errors.count)))
+    is_single = kind == "correctable" and sum(per_link.values()) == 1
+    return Finding(
+        "pcie-fatal" if kind == "fatal" else "pcie-degraded",
+        host=machine.name,
+        gpu=bearer.gpu,
+        device=bearer.address,
+        severity=Severity.INFO if is_single else None,
+        evidence=(*evidence, *_device_evidence(bearer, paths)),
+    )
+
+
+def _grown_errors(
+    samples: Sequence[_Samples], paths: PciePaths, kind: str
+) -> Iterator[_GrownErrors]:
+    """What has grown. A root port also counts the messages from below it.
 
     Those are the same errors once more, so they count only where nothing else tells of them.
     """
-    grown = set()
-    for first, later, seconds in samples:
-        count = growth(getattr(first, kind), getattr(later, kind))
+    grown_addresses = set()
+    for pair in samples:
+        count = _growth_of(pair, kind)
         if count:
-            grown.add(first.address)
-            yield first, f"aer_dev_{kind} of {first.address}", count, seconds
-    for first, later, seconds in samples:
-        count = growth(getattr(first, f"received_{kind}"), getattr(later, f"received_{kind}"))
-        if count and not any(one.address in grown for one in paths.below(first)):
+            address = pair.first.address
+            grown_addresses.add(address)
+            yield _GrownErrors(pair.first, f"aer_dev_{kind} of {address}", count, pair.seconds)
+    for pair in samples:
+        count = _growth_of(pair, f"received_{kind}")
+        below = {function.address for function in paths.below(pair.first)} if count else set()
+        if count and below.isdisjoint(grown_addresses):
             name = f"aer_rootport_total_err_{_ROOT_PORT_FILES[kind]}"
-            yield first, f"{name} of {first.address}", count, seconds
+            yield _GrownErrors(pair.first, f"{name} of {pair.first.address}", count, pair.seconds)
+
+
+def _growth_of(samples: _Samples, field: str) -> int | None:
+    return growth(getattr(samples.first, field), getattr(samples.later, field))
 
 
 def degraded_links(snapshot: Snapshot) -> Iterator[Finding]:
@@ -81,99 +132,91 @@ def degraded_links(snapshot: Snapshot) -> Iterator[Finding]:
     Not where every link like it does the same: then it is wired or set so. A GPU may lower the
     speed of its link while it idles, never the width: its speed counts under load alone.
     """
-    nodes = {
-        host: (PciePaths(distinct(reports, "pcie", "address")), _time(reports))
-        for host, reports in by_host(snapshot).items()
-    }
-    yield from _dead_links(nodes)
-    places = [
-        _Place(host, link, paths, time)
-        for host, (paths, time) in nodes.items()
-        for link in paths.links()
-        if link.is_shown
+    all_paths = [
+        (machine, PciePaths(machine.records(PcieFunction))) for machine in machines(snapshot)
     ]
-    readings = gpu_readings(snapshot).values()
-    loaded = {(gpu.host, gpu.address) for gpus in readings for gpu in gpus if gpu.loaded}
-    widths = _Usual((place.link, place.link.width) for place in places)
-    speeds = _Usual((place.link, place.link.speed_gts) for place in places)
-    for place in places:
-        link, bearer = place.link, place.paths.bearer(place.link.lower)
-        width, most = link.width, link.max_width
-        if width is not None and most is not None and width < most:
-            text = f"x{width}, x{most} is possible"
-            yield _finding(place, bearer, text, width, *widths.of(link))
-        speed, fastest = link.speed_gts, link.max_speed_gts
-        if speed is None or fastest is None or speed >= fastest:
+    yield from _dead_links(all_paths)
+    links = list(_shown_links(all_paths))
+    widths = _LinkComparison((each.link, each.link.width) for each in links)
+    speeds = _LinkComparison((each.link, each.link.speed_gts) for each in links)
+    readings = itertools.chain(*gpu_readings(snapshot))
+    loaded_gpus = {gpu.key for gpu in readings if gpu.loaded}
+    for each in links:
+        width, max_width = each.link.width, each.link.max_width
+        if width is not None and max_width is not None and width < max_width:
+            text = f"x{width}, x{max_width} is possible"
+            yield _link_finding(each, text, width, widths.alike(each.link))
+        speed, max_speed = each.link.speed_gts, each.link.max_speed_gts
+        if speed is None or max_speed is None or speed >= max_speed:
             continue
-        alike, best = speeds.of(link)
-        works = (place.host, bearer.address) in loaded and best > speed
-        if works or bearer.kind != "gpu":
-            text = f"{speed:g} GT/s, {fastest:g} GT/s is possible"
-            yield _finding(place, bearer, text, speed, alike, best)
+        alike = speeds.alike(each.link)
+        works = (each.machine.name, each.bearer.address) in loaded_gpus and alike.best > speed
+        if works or each.bearer.kind != "gpu":
+            text = f"{speed:g} GT/s, {max_speed:g} GT/s is possible"
+            yield _link_finding(each, text, speed, alike)
 
 
-def _dead_links(nodes: Mapping[str, tuple[PciePaths, float | None]]) -> Iterator[Finding]:
+def _shown_links(all_paths: Iterable[tuple[Machine, PciePaths]]) -> Iterator[_MachineLink]:
+    for machine, paths in all_paths:
+        for link in paths.links():
+            if link.is_shown:
+                yield _MachineLink(machine, paths, link)
+
+
+def _dead_links(all_paths: Sequence[tuple[Machine, PciePaths]]) -> Iterator[Finding]:
     """Devices that show no lanes, where their like do: of the model, or in the slot elsewhere.
 
     0 and 255 lanes are also what all devices of a model show in a virtual machine.
     """
     linked: Counter[Hashable] = Counter()
-    for host, (paths, _) in nodes.items():
-        for one in paths.functions.values():
-            if one.width is not None and one.model:
-                linked.update((one.model, (one.model, host), (one.model, one.address)))
-    for host, (paths, time) in nodes.items():
-        for one in paths.functions.values():
-            if one.odd_width is None or one.virtual_function:
+    for machine, paths in all_paths:
+        for function in paths.functions.values():
+            model, address = function.model, function.address
+            if function.width is not None and model:
+                linked.update((model, (model, machine.name), (model, address)))
+    for machine, paths in all_paths:
+        for function in paths.functions.values():
+            if function.odd_width is None or function.virtual_function:
                 continue
-            alike = linked[one.model, host] + linked[one.model, one.address]
-            if not (alike or (one.odd_width == ALL_ONES and linked[one.model])):
-                continue
-            text = f"{one.odd_width}: no lanes; others of its model ({one.model}) have some"
-            seen = Evidence(f"current_link_width of {one.address}", text, time=time)
-            yield Finding(
-                "pcie-link-down",
-                host=host,
-                gpu=one.gpu,
-                device=one.address,
-                severity=Severity.CRITICAL,
-                confidence=Confidence.LIKELY,
-                title="A PCIe device does not answer",
-                evidence=(seen, *_named(one, paths)),
-                explanation="A device that is switched off to save power looks the same.",
-            )
+            alike = linked[function.model, machine.name] + linked[function.model, function.address]
+            if alike or (function.odd_width == ALL_ONES and linked[function.model]):
+                yield _dead_link_finding(machine, paths, function)
 
 
-def _time(reports: Sequence[NodeReport]) -> float | None:
-    return reports[0].collected_at or None
+def _dead_link_finding(machine: Machine, paths: PciePaths, function: PcieFunction) -> Finding:
+    text = f"{function.odd_width}: no lanes; others of its model ({function.model}) have some"
+    evidence = machine.evidence(f"current_link_width of {function.address}", text)
+    return Finding(
+        "pcie-link-down",
+        host=machine.name,
+        gpu=function.gpu,
+        device=function.address,
+        severity=Severity.CRITICAL,
+        confidence=Confidence.LIKELY,
+        title="A PCIe device does not answer",
+        evidence=(evidence, *_device_evidence(function, paths)),
+        explanation="A device that is switched off to save power looks the same.",
+    )
 
 
-@dataclass(frozen=True)
-class _Place:
-    host: str
-    link: PcieLink
-    paths: PciePaths
-    time: float | None
-
-
-class _Usual:
-    """How many links are alike, and what the best of them runs at."""
+class _LinkComparison:
+    """Widths or speeds of all links, by what makes links alike."""
 
     def __init__(self, values: Iterable[tuple[PcieLink, float | None]]) -> None:
-        seen: dict[Hashable, list[float]] = {}
+        self._values: dict[Hashable, list[float]] = {}
         for link, value in values:
             for key in self._keys(link):
                 if value is not None:
-                    seen.setdefault(key, []).append(value)
-        self._best = {key: (len(some), max(some)) for key, some in seen.items()}
+                    self._values.setdefault(key, []).append(value)
 
-    def of(self, link: PcieLink) -> tuple[int, float]:
-        """Number of links, this one among them, and the best value.
+    def alike(self, link: PcieLink) -> _Alike:
+        """The links that are like this one.
 
         The same slot of other machines knows best; where there is none, links of the same model.
         """
-        slot, model = (self._best[key] for key in self._keys(link))
-        return slot if slot[0] > 1 else model
+        same_slot, same_model = (self._values[key] for key in self._keys(link))
+        values = same_slot if len(same_slot) > 1 else same_model
+        return _Alike(len(values), max(values))
 
     @staticmethod
     def _keys(link: PcieLink) -> tuple[Hashable, Hashable]:
@@ -181,35 +224,33 @@ class _Usual:
         return (*model, link.lower.address), model
 
 
-def _finding(
-    place: _Place, bearer: PcieFunction, text: str, value: float, alike: int, best: float
-) -> Finding:
+def _link_finding(each: _MachineLink, text: str, value: float, alike: _Alike) -> Finding:
     """A warning where others like it do better, or nothing else can be the reason."""
-    link, why = place.link, ""
-    if alike > 1 and best <= value:
-        why = f"All {alike} links like it run no better: it is wired or set so."
-    elif alike == 1 and not link.upper_end_is_known:
-        why = "What it is connected to cannot be seen here, and may not be able to do more."
+    link, bearer, reason = each.link, each.bearer, ""
+    if alike.count > 1 and alike.best <= value:
+        reason = f"All {alike.count} links like it run no better: it is wired or set so."
+    elif alike.count == 1 and not link.upper_end_is_known:
+        reason = "What it is connected to cannot be seen here, and may not be able to do more."
     ends = " below ".join(end.address for end in link.ends)
-    seen = Evidence(f"link of {ends}", text, float(value), place.time)
+    evidence = each.machine.evidence(f"link of {ends}", text, float(value))
     return Finding(
         "pcie-degraded",
-        host=place.host,
+        host=each.machine.name,
         gpu=bearer.gpu,
         device=bearer.address,
-        severity=Severity.INFO if why else Severity.WARNING,
+        severity=Severity.INFO if reason else Severity.WARNING,
         confidence=Confidence.CONFIRMED if link.upper_end_is_known else Confidence.LIKELY,
-        title="A PCIe link is narrower or slower than it can be",
-        evidence=(seen, *_named(bearer, place.paths)),
-        explanation=why,
+        title="PCIe link narrower or slower than both ends support",
+        evidence=(evidence, *_device_evidence(bearer, each.paths)),
+        explanation=reason,
     )
 
 
-def _named(bearer: PcieFunction, paths: PciePaths) -> Iterator[Evidence]:
-    """What a device is called, or what lies behind a bridge that several devices share."""
+def _device_evidence(bearer: PcieFunction, paths: PciePaths) -> Iterator[Evidence]:
+    """The name of a device, or what lies behind a bridge that several devices share."""
     if bearer.kind == "rdma":
         yield Evidence(f"/sys/class/infiniband of {bearer.address}", f"RDMA device {bearer.name}")
     elif bearer.kind == "bridge":
         devices = paths.devices.get(bearer.address, [])
-        behind = ", ".join(f"{one.name} {one.address}" for one in devices)
+        behind = ", ".join(f"{device.name} {device.address}" for device in devices)
         yield Evidence(f"PCI devices below {bearer.address}", behind)

@@ -1,10 +1,10 @@
-"""Which links lie between a device and the root port, and whose faults theirs are."""
+"""Which links lie between a device and the root port, and which device their faults belong to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional, TypeVar
+from typing import TypeVar
 
 from raydiag.probes.pcie import PcieFunction
 
@@ -16,30 +16,33 @@ class PcieLink:
     """A link with its lower and, where it can be seen, its upper end; what it runs at and could."""
 
     lower: PcieFunction
-    upper: Optional[PcieFunction]
+    upper: PcieFunction | None
     level: int  # steps from the device up to its lower end: 0, 2, ...
     models: tuple[str, ...]  # of the devices that it serves
 
     @property
-    def width(self) -> Optional[int]:
+    def width(self) -> int | None:
         """Lanes in use."""
-        return _least([end.width for end in self.ends])
+        return _least(end.width for end in self.ends)
 
     @property
-    def max_width(self) -> Optional[int]:
+    def max_width(self) -> int | None:
         """Lanes that both ends have: a wide card in a narrow slot runs at its best."""
-        return _least([end.max_width for end in self.ends])
+        return _least(end.max_width for end in self.ends)
 
     @property
-    def speed_gts(self) -> Optional[float]:
-        return _least([end.speed_gts for end in self.ends])
+    def speed_gts(self) -> float | None:
+        """Gigatransfers per second in use."""
+        return _least(end.speed_gts for end in self.ends)
 
     @property
-    def max_speed_gts(self) -> Optional[float]:
-        return _least([end.max_speed_gts for end in self.ends])
+    def max_speed_gts(self) -> float | None:
+        """Gigatransfers per second that both ends support."""
+        return _least(end.max_speed_gts for end in self.ends)
 
     @property
     def ends(self) -> list[PcieFunction]:
+        """The lower end, and the upper one where it can be seen."""
         return [self.lower, self.upper] if self.upper else [self.lower]
 
     @property
@@ -49,6 +52,7 @@ class PcieLink:
 
     @property
     def upper_end_is_known(self) -> bool:
+        """Whether the upper end says what it supports."""
         return self.upper is not None and self.upper.max_width is not None
 
 
@@ -72,17 +76,18 @@ class PciePaths:
 
     def below(self, top: PcieFunction) -> list[PcieFunction]:
         """The function itself and every one that is reached through it."""
-        return [one for one in self.functions.values() if top in self.path(one)]
+        return [function for function in self.functions.values() if top in self.path(function)]
 
     def bearer(self, function: PcieFunction) -> PcieFunction:
-        """Whose fault it is to call: the only device behind it, or the only GPU, else its own."""
-        devices = {one.address.rpartition(".")[0]: one for one in self._of(function)}
-        if len(devices) == 1:
-            return next(iter(self._of(function)))
-        gpus = [one for one in devices.values() if one.kind == "gpu"]
+        """The device to blame: the only one behind it, or the only GPU, else the function."""
+        devices = self._devices_behind(function)
+        cards = {_slot(device): device for device in devices}
+        if len(cards) == 1:
+            return devices[0]
+        gpus = [device for device in cards.values() if device.kind == "gpu"]
         return gpus[0] if len(gpus) == 1 else function
 
-    def _of(self, function: PcieFunction) -> list[PcieFunction]:
+    def _devices_behind(self, function: PcieFunction) -> list[PcieFunction]:
         if function.kind != "bridge":
             return [function]
         return self.devices.get(function.address, [])
@@ -94,21 +99,25 @@ class PciePaths:
         the device up, every other step is a link. Of the functions of one card one shows its
         link: another than a virtual one, where there is another.
         """
-        seen = set()
+        seen_ends = set()
         for device in sorted(self.functions.values(), key=_shows_no_link):
             path = [] if device.kind == "bridge" else self.path(device)
             for level in range(0, len(path), 2):
-                lower, upper = path[level], path[level + 1] if level + 1 < len(path) else None
-                if _end(lower) not in seen:
-                    seen.add(_end(lower))
-                    models = tuple(sorted({one.model for one in self._of(lower)}))
-                    yield PcieLink(lower, upper, level, models)
+                lower, *above = path[level : level + 2]
+                if _end(lower) in seen_ends:
+                    continue
+                seen_ends.add(_end(lower))
+                models = {behind.model for behind in self._devices_behind(lower)}
+                yield PcieLink(lower, above[0] if above else None, level, tuple(sorted(models)))
 
     def link_names(self) -> Mapping[str, str]:
         """By address of a function, what tells the link apart that it is an end of."""
-        links = {_end(end): _end(link.lower) for link in self.links() for end in link.ends}
+        name_of_end = {}
+        for link in self.links():
+            for end in link.ends:
+                name_of_end[_end(end)] = _end(link.lower)
         return {
-            address: links.get(_end(function), address)
+            address: name_of_end.get(_end(function), address)
             for address, function in self.functions.items()
         }
 
@@ -118,8 +127,12 @@ def _end(function: PcieFunction) -> str:
 
     Each function of a bridge has a link of its own.
     """
-    address = function.address
-    return address if function.kind == "bridge" else address.rpartition(".")[0]
+    return function.address if function.kind == "bridge" else _slot(function)
+
+
+def _slot(function: PcieFunction) -> str:
+    """The PCI address without the function's number."""
+    return function.address.rpartition(".")[0]
 
 
 def _shows_no_link(function: PcieFunction) -> bool:
@@ -128,5 +141,5 @@ def _shows_no_link(function: PcieFunction) -> bool:
     return function.virtual_function or function.odd_width is not None or unknown
 
 
-def _least(values: Sequence[Optional[_Number]]) -> Optional[_Number]:
+def _least(values: Iterable[_Number | None]) -> _Number | None:
     return min((value for value in values if value is not None), default=None)

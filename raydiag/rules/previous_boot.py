@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.previous_boot import CrashDump
-from raydiag.rules.nodes import by_host, distinct
+from raydiag.rules.machines import by_host, distinct
 
 _NEWS_S = 86_400.0  # without a job
 _LINES = 4  # of each dump

@@ -1,40 +1,137 @@
 """Progress of the workers of one job against each other, over all hosts.
 
-A worker that is behind is accused only where it stands alone with it: the others, more than half of
+A worker that is behind is accused only where it is the exception: the others, more than half of
 them, are closer together than it is to them. Nodes are read at slightly different moments, so one
-that goes on must be behind by more time than that explains. All workers at the same step, moving or
-not, are no finding here.
+that still moves must be behind by more time than that explains. All workers at the same step,
+moving or not, are no finding here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
 
 from raydiag.model import Confidence, Evidence, Finding, Snapshot
 from raydiag.probes.ray_logs import RayLog
-from raydiag.rules.growth import pairs
-from raydiag.rules.nodes import by_host, distinct
+from raydiag.rules.machines import Machine, Samples, machines
 
 _LEAST_STEPS = 3  # fewer steps behind are the difference between two moments
 _LEAST_LINES = 2  # likewise fewer lines, of a log that prints every so many steps
 _PAUSE_S, _PAUSE_STEPS = 3.0, 10.0  # no step for so long, and for so many step times: it stopped
 _UNTIMED_PAUSE_S = 30.0  # where nothing tells how long a step takes
 _LONG_PAUSE_S = 300.0
-_BEHIND_S = 60.0  # for a worker that still moves
+_BEHIND_S, _BEHIND_LINES = 60.0, 10  # for a worker that still moves
+_STILL_LINES = 3  # without a step between the samples, where these are so many lines apart
 _NEWER_S = 60.0
 _MOST_EVIDENCE = 4
 
 
 @dataclass(frozen=True)
 class _WorkerProgress:
-    host: str
+    """How far one worker has come."""
+
+    machine: Machine
     log: RayLog  # the later of two samples
     step: int
     advanced: int | None  # steps between the samples; None where that is not known
     interval_s: float  # between the samples
-    read_at: float | None
+
+    def pause_s(self, unknown: float = 0.0) -> float:
+        """Seconds since its last step; `unknown` where nothing dates that."""
+        return unknown if self.log.step_age_s is None else self.log.step_age_s
+
+    @property
+    def alike(self) -> tuple[str, ...]:
+        """What workers have in common whose steps can be compared."""
+        log = self.log
+        return (log.session, log.job_id, log.actor, log.step_format, str(log.total_steps))
+
+
+class _Group:
+    """Workers whose steps can be compared."""
+
+    def __init__(self, workers: Sequence[_WorkerProgress]) -> None:
+        self.workers = workers
+        durations = filter(None, (worker.log.step_duration_s for worker in workers))
+        strides = filter(None, (worker.log.step_stride for worker in workers))
+        self.step_s = _median_or_none(list(durations))
+        self.stride = max(strides, default=None)  # steps from one line to the next
+
+    @property
+    def line_s(self) -> float | None:
+        """Time from one step line to the next; None: it is not known."""
+        return self.step_s * self.stride if self.step_s and self.stride else None
+
+    def behind(self) -> list[_WorkerProgress]:
+        """Those that stopped, or are slow, while the others, being more, went on."""
+        apart = self._apart()
+        others = [worker for worker in self.workers if worker not in apart]
+        behind = []
+        if apart and self.stride and not self._is_held_back():
+            for worker in apart:
+                if not _is_newer(worker, others) and self._fell_back(worker, others):
+                    behind.append(worker)
+        return behind + [worker for worker in self._stopped() if worker not in behind]
+
+    def _is_held_back(self) -> bool:
+        """Whether output arrives in blocks, so that how far a log is says little of the worker.
+
+        Half lines at the end show that.
+        """
+        return 2 * sum(worker.log.buffered for worker in self.workers) > len(self.workers)
+
+    def _stopped(self) -> list[_WorkerProgress]:
+        """Those without a step for long while most others move."""
+        pause_s = max(_LONG_PAUSE_S, _PAUSE_STEPS * (self.step_s or 0) * (self.stride or 1))
+        moving = [
+            worker
+            for worker in self.workers
+            if worker.advanced or worker.pause_s(unknown=pause_s) < pause_s / 2
+        ]
+        is_pair = len(self.workers) == 2 and len(moving) == 1
+        if 2 * len(moving) <= len(self.workers) and not is_pair:
+            return []
+        reached = median(worker.step for worker in moving)
+        return [
+            worker
+            for worker in self.workers
+            if worker not in moving
+            and worker.pause_s() >= pause_s
+            and worker.step <= reached - _LEAST_STEPS
+        ]
+
+    def _apart(self) -> list[_WorkerProgress]:
+        """The lower ones, fewer than half, below a gap that is wider than what the others span.
+
+        Of two workers the lower one, where the other goes on and it does not.
+        """
+        ordered = sorted(self.workers, key=attrgetter("step"))
+        steps = [worker.step for worker in ordered]
+        least = max(_LEAST_STEPS, _LEAST_LINES * (self.stride or 1))
+        if len(ordered) == 2:
+            lower, upper = ordered
+            only_one_moves = bool(upper.advanced) and not lower.advanced
+            return [lower] if only_one_moves and upper.step - lower.step >= least else []
+        minority = range(1, (len(steps) + 1) // 2)
+        gaps = [(steps[count] - steps[count - 1], count) for count in minority]
+        gap, count = max(gaps, default=(0, 0))
+        is_wide = count and gap >= max(least, steps[-1] - steps[count])
+        return ordered[:count] if is_wide else []
+
+    def _fell_back(self, worker: _WorkerProgress, others: Sequence[_WorkerProgress]) -> bool:
+        """Whether a worker that is behind has stopped, or is behind by too much time."""
+        line_s = self.line_s
+        pause_s = max(_PAUSE_S, _PAUSE_STEPS * line_s) if line_s else _UNTIMED_PAUSE_S
+        if worker.pause_s() >= pause_s:
+            return True
+        if line_s is None:
+            return False
+        if _stood_still(worker, others) and worker.interval_s >= _STILL_LINES * line_s:
+            return True
+        lines = (min(other.step for other in others) - worker.step) / (worker.log.step_stride or 1)
+        return lines * line_s >= max(_BEHIND_S, _BEHIND_LINES * line_s)
 
 
 def stragglers(snapshot: Snapshot) -> Iterator[Finding]:
@@ -44,132 +141,90 @@ def stragglers(snapshot: Snapshot) -> Iterator[Finding]:
     """
     groups: dict[tuple[str, ...], list[_WorkerProgress]] = {}
     for worker in _workers(snapshot):
-        log = worker.log
-        alike = (log.session, log.job_id, log.actor, log.step_format, str(log.total_steps))
-        groups.setdefault(alike, []).append(worker)
-    for group in groups.values():
-        behind = _behind(group)
-        for host in dict.fromkeys(worker.host for worker in behind):
-            here = [worker for worker in behind if worker.host == host]
-            yield _finding(host, here, [worker for worker in group if worker not in behind])
+        groups.setdefault(worker.alike, []).append(worker)
+    for workers in groups.values():
+        behind = _Group(workers).behind()
+        others = [worker for worker in workers if worker not in behind]
+        by_host: dict[str, list[_WorkerProgress]] = {}
+        for worker in behind:
+            by_host.setdefault(worker.machine.name, []).append(worker)
+        for workers_of_host in by_host.values():
+            yield _finding(workers_of_host, others)
 
 
 def _workers(snapshot: Snapshot) -> Iterator[_WorkerProgress]:
-    for host, reports in by_host(snapshot).items():
-        later = {
-            (first.session, first.pid): (second, second.step - first.step, interval_s)
-            for first, second, interval_s in pairs(reports, "ray_logs", "session", "pid", "path")
-            if first.step is not None and second.step is not None
-        }
-        logs: list[RayLog] = distinct(reports, "ray_logs", "session", "pid", "path")
-        for log in logs:
-            latest, advanced, interval_s = later.get((log.session, log.pid), (log, None, 0.0))
-            if log.component == "worker" and latest.step is not None:
-                read_at = reports[0].collected_at or None
-                yield _WorkerProgress(host, latest, latest.step, advanced, interval_s, read_at)
+    for machine in machines(snapshot):
+        samples = {(pair.first.session, pair.first.pid): pair for pair in machine.samples(RayLog)}
+        for log in machine.records(RayLog):
+            if log.component == "worker":
+                worker = _progress(machine, log, samples.get((log.session, log.pid)))
+                if worker:
+                    yield worker
 
 
-def _behind(group: Sequence[_WorkerProgress]) -> list[_WorkerProgress]:
-    """Those that stopped, or are slow, while the others, being more, went on."""
-    durations = [w.log.step_duration_s for w in group if w.log.step_duration_s]
-    step_s = median(durations) if durations else None
-    stride = max((w.log.step_stride for w in group if w.log.step_stride), default=None)
-    slow = _apart(group, stride)
-    others = [worker for worker in group if worker not in slow]
-    found = []
-    # Half lines at the end show that output is held back, a few kilobytes at a time: then how far
-    # a log has come says little about the worker.
-    held_back = sum(worker.log.buffered for worker in group)
-    if slow and stride and 2 * held_back <= len(group):
-        line_s = step_s and step_s * stride
-        found = [w for w in slow if not _is_newer(w, others) and _fell_back(w, others, line_s)]
-    pause_s = max(_LONG_PAUSE_S, _PAUSE_STEPS * (step_s or 0) * (stride or 1))
-    moving = [w for w in group if w.advanced or _age_s(w, pause_s) < pause_s / 2]
-    if 2 * len(moving) > len(group) or (len(group) == 2 and len(moving) == 1):
-        reached = median(worker.step for worker in moving)
-        for worker in group:
-            still = worker not in moving and _age_s(worker) >= pause_s
-            if still and worker.step <= reached - _LEAST_STEPS and worker not in found:
-                found.append(worker)
-    return found
+def _progress(
+    machine: Machine, log: RayLog, samples: Samples[RayLog] | None
+) -> _WorkerProgress | None:
+    """None for a worker that has printed no step."""
+    if samples and samples.first.step is not None and samples.later.step is not None:
+        later = samples.later
+        advanced = samples.later.step - samples.first.step
+        return _WorkerProgress(machine, later, samples.later.step, advanced, samples.seconds)
+    return None if log.step is None else _WorkerProgress(machine, log, log.step, None, 0.0)
 
 
-def _apart(group: Sequence[_WorkerProgress], stride: int | None) -> list[_WorkerProgress]:
-    """The lower ones, fewer than half, below a gap that is wider than what the others span.
-
-    Of two workers the lower one, where the other goes on and it does not.
-    """
-    ordered = sorted(group, key=lambda worker: worker.step)
-    steps = [worker.step for worker in ordered]
-    least = max(_LEAST_STEPS, _LEAST_LINES * (stride or 1))
-    if len(group) == 2:
-        only_one_moves = bool(ordered[1].advanced) and not ordered[0].advanced
-        return ordered[:1] if only_one_moves and steps[1] - steps[0] >= least else []
-    gap, count = max(
-        ((steps[n] - steps[n - 1], n) for n in range(1, (len(steps) + 1) // 2)), default=(0, 0)
-    )
-    return ordered[:count] if count and gap >= max(least, steps[-1] - steps[count]) else []
+def _median_or_none(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
 
 
 def _is_newer(worker: _WorkerProgress, others: Sequence[_WorkerProgress]) -> bool:
     """Whether a later start may explain why it is behind."""
-    ages = [w.log.process_age_s for w in others if w.log.process_age_s is not None]
-    own = worker.log.process_age_s
-    return bool(ages) and own is not None and own < median(ages) - _NEWER_S
-
-
-def _fell_back(
-    worker: _WorkerProgress, others: Sequence[_WorkerProgress], line_s: float | None
-) -> bool:
-    """Whether a worker that is behind has stopped, or is behind by too much time.
-
-    `line_s` is the time from one step line to the next; None: it is not known.
-    """
-    pause_s = max(_PAUSE_S, _PAUSE_STEPS * line_s) if line_s else _UNTIMED_PAUSE_S
-    if _age_s(worker) >= pause_s:
-        return True
-    if line_s is None:
-        return False
-    if _stood_still(worker, others) and worker.interval_s >= 3 * line_s:
-        return True
-    lines = (min(w.step for w in others) - worker.step) / (worker.log.step_stride or 1)
-    return lines * line_s >= max(_BEHIND_S, 10 * line_s)
+    all_ages = (other.log.process_age_s for other in others)
+    ages = [age for age in all_ages if age is not None]
+    age = worker.log.process_age_s
+    return bool(ages) and age is not None and age < median(ages) - _NEWER_S
 
 
 def _stood_still(worker: _WorkerProgress, others: Sequence[_WorkerProgress]) -> bool:
     """Seen in the two samples: it made no step, and most of the others did."""
-    went_on = sum(1 for other in others if other.advanced)
-    return worker.advanced == 0 and 2 * went_on > len(others)
+    advancing = sum(bool(other.advanced) for other in others)
+    return worker.advanced == 0 and 2 * advancing > len(others)
 
 
-def _age_s(worker: _WorkerProgress, unknown: float = 0.0) -> float:
-    """Since its last step; `unknown` where nothing dates that."""
-    return unknown if worker.log.step_age_s is None else worker.log.step_age_s
-
-
-def _finding(
-    host: str, workers: Sequence[_WorkerProgress], others: Sequence[_WorkerProgress]
-) -> Finding:
-    steps = sorted(worker.step for worker in others)
-    span = f"{steps[0]} to {steps[-1]}" if steps[0] < steps[-1] else f"{steps[0]}"
-    ages = [age for worker in workers if (age := worker.log.step_age_s) is not None]
-    read_at = workers[0].read_at
-    onset = read_at - max(ages) if read_at and ages else None
-    logs = [worker.log for worker in workers]
-    still = any(_stood_still(worker, others) for worker in workers)
-    own = [
-        Evidence(log.path, log.step_line, value=float(log.step or 0), time=onset)
+def _finding(workers: Sequence[_WorkerProgress], others: Sequence[_WorkerProgress]) -> Finding:
+    """One finding for the workers of one host."""
+    onset, logs = _onset(workers), [worker.log for worker in workers]
+    stood_still = any(_stood_still(worker, others) for worker in workers)
+    evidence = [
+        Evidence(log.path, log.step_line, float(log.step or 0), onset)
         for log in logs[:_MOST_EVIDENCE]
     ]
-    ahead = max(others, key=lambda worker: worker.step)
-    hosts = len({worker.host for worker in others})
-    text = f"{len(others)} other workers on {hosts} hosts are at step {span}: {ahead.log.step_line}"
+    pid, task = None, logs[0].actor
+    if len(logs) == 1:
+        pid, task = logs[0].pid, logs[0].title
     return Finding(
         "straggler",
-        host=host,
-        pid=logs[0].pid if len(logs) == 1 else None,
-        task=(logs[0].title or None) if len(logs) == 1 else (logs[0].actor or None),
+        host=workers[0].machine.name,
+        pid=pid,
+        task=task or None,
         onset=onset,
-        confidence=Confidence.CONFIRMED if still else Confidence.LIKELY,
-        evidence=(*own, Evidence(f"{ahead.host}:{ahead.log.path}", text, value=float(ahead.step))),
+        confidence=Confidence.CONFIRMED if stood_still else Confidence.LIKELY,
+        evidence=(*evidence, _evidence_of_others(others)),
     )
+
+
+def _onset(workers: Sequence[_WorkerProgress]) -> float | None:
+    """The time of the oldest last step."""
+    ages = [worker.log.step_age_s for worker in workers if worker.log.step_age_s is not None]
+    read_at = workers[0].machine.read_at
+    return read_at - max(ages) if read_at and ages else None
+
+
+def _evidence_of_others(others: Sequence[_WorkerProgress]) -> Evidence:
+    steps = sorted(worker.step for worker in others)
+    span = f"{steps[0]} to {steps[-1]}" if steps[0] < steps[-1] else f"{steps[0]}"
+    hosts = {worker.machine.name for worker in others}
+    ahead = max(others, key=attrgetter("step"))
+    text = f"{len(others)} other workers on {len(hosts)} hosts are at step {span}"
+    source = f"{ahead.machine.name}:{ahead.log.path}"
+    return Evidence(source, f"{text}: {ahead.log.step_line}", float(ahead.step))

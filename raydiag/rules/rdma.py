@@ -1,236 +1,304 @@
-"""Links of RDMA ports: those that are down or gone, and those that run slower than their like."""
+"""Links of RDMA ports: those that are down or missing, and those slower than their like."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from raydiag.model import Confidence, Evidence, Finding, NodeReport, Severity, Snapshot
+from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.network import NetworkState
 from raydiag.probes.rdma import DIRECTORY, RdmaPort
 from raydiag.rdma_names import STANDARD_TRAFFIC, files_of
-from raydiag.rules.nodes import by_host, distinct
-
-PortKey = tuple[str, int]  # device, port
-Ports = Mapping[PortKey, RdmaPort]  # of one machine
-_Beside = tuple[str, Ports, Sequence[Ports]]  # host, its ports, those of each host like it
-_Weight = tuple[Severity, Confidence, str]  # with an explanation
+from raydiag.rules.machines import Machine, machines
 
 _BOOT_GRACE_S = 600.0  # links and switches come up after the node
 _JUST_STARTED = "The node has just started."
 _IN_USE_PACKETS = 1000  # any job moves more; fewer are a trial, or what a switch sends unasked
 _MANY_UP = 3  # ports of a host: then each of its like is meant to be up
 _DOWN = frozenset({"DOWN", "INIT", "ARMED"})
-_NO_LINK = frozenset(
-    {
-        *("Sleep", "Polling", "Disabled", "PortConfigurationTraining"),
-        *("LinkErrorRecovery", "Phy Test"),
-    }
-)
+# fmt: off
+_NO_LINK = frozenset({
+    "Sleep", "Polling", "Disabled", "PortConfigurationTraining", "LinkErrorRecovery", "Phy Test",
+})
+# fmt: on
 _PACKETS = (
     (STANDARD_TRAFFIC["rx_pkts"], STANDARD_TRAFFIC["tx_pkts"]),
     *zip(files_of("rx_pkts"), files_of("tx_pkts"), strict=True),
 )
 
+PortKey = tuple[str, int]  # device, port
+
+
+class Ports(dict[PortKey, RdmaPort]):
+    """The ports of one machine, as the second sample shows them where there is one."""
+
+    @classmethod
+    def of(cls, machine: Machine) -> Ports:
+        """Of several Ray nodes the first that saw a port counts."""
+        ports = cls()
+        for result in machine.results("rdma"):
+            latest = {(port.device, port.port): port for port in (*result.records, *result.later)}
+            for key, port in latest.items():
+                ports.setdefault(key, port)
+        return ports
+
+    def name(self, key: PortKey) -> str:
+        """The device's name, with the port's number where it has several."""
+        device, port = key
+        ports_of_device = sum(other == device for other, _ in self)
+        return device if ports_of_device == 1 else f"{device}/{port}"
+
+    @property
+    def names(self) -> frozenset[PortKey]:
+        """Ports of real cards."""
+        return frozenset(key for key, port in self.items() if not port.virtual_function)
+
+    @property
+    def devices(self) -> set[str]:
+        """Real cards."""
+        return {device for device, _ in self.names}
+
+
+class _Judgement(NamedTuple):
+    severity: Severity
+    confidence: Confidence
+    explanation: str
+
+
+_CRITICAL = _Judgement(Severity.CRITICAL, Confidence.CONFIRMED, "")
+
+
+@dataclass(frozen=True)
+class _MachinePorts:
+    """A machine's ports, and those of every machine (itself too) with mostly the same names.
+
+    On such machines a port of one name has one use; a head node with other cards is no measure.
+    """
+
+    machine: Machine
+    ports: Ports
+    alike: Sequence[Ports]
+
+    def of_same_name(self, key: PortKey) -> list[RdmaPort]:
+        """The ports of this name on all machines that are alike."""
+        return [ports[key] for ports in self.alike if key in ports]
+
+    @property
+    def is_young(self) -> bool:
+        """Whether the node has just booted."""
+        for state in self.machine.records(NetworkState):
+            if state.uptime_s is not None and state.uptime_s < _BOOT_GRACE_S:
+                return True
+        return False
+
 
 def ports_down(snapshot: Snapshot) -> Iterator[Finding]:
-    """Ports without a link that should have one, and devices that are not there.
+    """Ports without a link that should have one, and devices that are missing.
 
     What should be up or there is what hosts with mostly the same devices tell.
     """
-    hosts = by_host(snapshot)
-    beside = list(_beside_peers(hosts))
-    for host, ports, alike in beside:
-        young = _is_young(hosts[host])
-        for key, port in ports.items():
-            if not is_down(port):
+    all_machines = list(_with_peers(snapshot))
+    for each in all_machines:
+        for key, port in each.ports.items():
+            judgement = _judge_down(each, key) if is_down(port) else None
+            if judgement is None:
                 continue
-            same = [other[key] for other in alike if key in other]
-            if (weight := _weight(port, same, ports)) is None:
-                continue
-            severity, confidence, why = weight
-            if young or port.virtual_function:
-                severity = Severity.INFO
-                why = _JUST_STARTED if young else "A virtual card may be spare."
-            text = f"state {port.state}, link {port.phys_state or 'unknown'}{also_known(port)}"
-            if len(same) > 1:
-                text += f"; up on {_count_up(same)} of {len(same)} hosts that have it"
             yield Finding(
                 "rdma-port-down",
-                host=host,
-                device=port_name(key, ports),
-                severity=severity,
-                confidence=confidence,
-                evidence=(Evidence(f"{port_path(key)}/state", text, time=snapshot.time),),
-                explanation=why,
+                host=each.machine.name,
+                device=each.ports.name(key),
+                severity=judgement.severity,
+                confidence=judgement.confidence,
+                evidence=(_down_evidence(each, key, snapshot.time),),
+                explanation=judgement.explanation,
             )
-    yield from _devices_gone(hosts, beside, snapshot.time)
+    yield from _missing_devices(all_machines, snapshot.time)
 
 
-def _weight(port: RdmaPort, same: Sequence[RdmaPort], ports: Ports) -> _Weight | None:
-    """How grave a port is that is down; None when it is clear that nobody uses it.
+def _down_evidence(each: _MachinePorts, key: PortKey, time: float) -> Evidence:
+    port, same = each.ports[key], each.of_same_name(key)
+    text = f"state {port.state}, link {port.phys_state or 'unknown'}{also_known(port)}"
+    if len(same) > 1:
+        text += f"; up on {_count_up(same)} of {len(same)} hosts that have it"
+    return Evidence(f"{port_path(key)}/state", text, time=time)
 
-    `same` are those of its name, itself included, and `ports` all of its host.
-    """
+
+def _judge_down(each: _MachinePorts, key: PortKey) -> _Judgement | None:
+    """How severe a port is that is down; None when it is clear that nobody uses it."""
+    port, same = each.ports[key], each.of_same_name(key)
+    judgement: _Judgement | None = _judge_by_own_host(port, each.ports)
+    if len(same) > 1:
+        judgement = _judge_by_peers(port, same, each.ports)
+    if judgement is None:
+        return None
+    if each.is_young:
+        return judgement._replace(severity=Severity.INFO, explanation=_JUST_STARTED)
+    if port.virtual_function:
+        explanation = "A virtual card may be spare."
+        return judgement._replace(severity=Severity.INFO, explanation=explanation)
+    return judgement
+
+
+def _judge_by_peers(port: RdmaPort, same: Sequence[RdmaPort], ports: Ports) -> _Judgement | None:
+    """By the ports of its name on all hosts, itself included; `ports` are all of its host."""
     up = _count_up(same)
     used = (packets(port.counters) or 0) >= _IN_USE_PACKETS
     if 2 * up >= len(same) or (up and used):
-        return Severity.CRITICAL, Confidence.CONFIRMED, ""
-    if len(same) == 1:
-        return _weight_without_like(port, ports)
+        return _CRITICAL
     if port.state != "DOWN":
-        why = "It has no address on most hosts that have it: look at the subnet manager."
-        return Severity.WARNING, Confidence.CONFIRMED, why
+        explanation = "It has no address on most hosts that have it: check the subnet manager."
+        return _Judgement(Severity.WARNING, Confidence.CONFIRMED, explanation)
     if used:
-        why = "It is down on every host that has it, and has carried packets: look at its switch."
-        return Severity.WARNING, Confidence.CONFIRMED, why
+        explanation = "Down on every host that has it, and has carried packets: check its switch."
+        return _Judgement(Severity.WARNING, Confidence.CONFIRMED, explanation)
     if 4 * up < len(same) and _count_up(ports.values()):
         return None
-    return Severity.INFO, Confidence.CONFIRMED, "It is down on most hosts that have it: not in use."
+    explanation = "It is down on most hosts that have it: not in use."
+    return _Judgement(Severity.INFO, Confidence.CONFIRMED, explanation)
 
 
-def _weight_without_like(port: RdmaPort, ports: Ports) -> _Weight:
-    """The same for a port that no other host has: its own host must tell.
+def _judge_by_own_host(port: RdmaPort, ports: Ports) -> _Judgement:
+    """For a port that no other host has: the other ports of its driver must tell.
 
     Of the ports of one card, some may be left without a cable.
     """
-    others = [
-        one
-        for one in ports.values()
-        if one is not port and one.driver == port.driver and not one.virtual_function
+    siblings = [
+        sibling
+        for sibling in ports.values()
+        if sibling is not port and sibling.driver == port.driver and not sibling.virtual_function
     ]
-    up = _count_up(others)
-    card = port.address.rpartition(".")[0]
-    shared = bool(card) and any(one.address.startswith(f"{card}.") for one in others)
-    if port.state != "DOWN" or (up >= _MANY_UP and 4 * up >= 3 * len(others) and not shared):
-        return Severity.CRITICAL, Confidence.CONFIRMED, ""
+    up = _count_up(siblings)
+    most_are_up = up >= _MANY_UP and 4 * up >= 3 * len(siblings)
+    if port.state != "DOWN" or (most_are_up and not _shares_card(port, siblings)):
+        return _CRITICAL
     carried = packets(port.counters)
     if carried is not None and carried < _IN_USE_PACKETS:
-        why = "It has carried next to nothing since the driver was loaded: it may not be in use."
-        return Severity.INFO, Confidence.POSSIBLE, why
-    why = "No other host has this port; it may be one that is no longer in use."
-    return Severity.WARNING, Confidence.POSSIBLE, why
+        explanation = "Hardly any traffic since the driver was loaded: it may not be in use."
+        return _Judgement(Severity.INFO, Confidence.POSSIBLE, explanation)
+    explanation = "No other host has this port; it may no longer be in use."
+    return _Judgement(Severity.WARNING, Confidence.POSSIBLE, explanation)
 
 
-def _devices_gone(
-    hosts: Mapping[str, Sequence[NodeReport]], beside: Sequence[_Beside], time: float
-) -> Iterator[Finding]:
-    """Devices that most hosts with RDMA have, and that one which is otherwise like them has not."""
-    all_devices = [devices for _, ports, _ in beside if (devices := _devices(ports))]
-    having = Counter(device for devices in all_devices for device in devices)
-    usual = {device for device, count in having.items() if 2 * count > len(all_devices)}
-    for host, ports, alike in beside:
-        for device in sorted(usual - {name for name, _ in ports} - _unread(hosts[host])):
-            owners = [other for other in alike if device in _devices(other)]
-            if 2 * len(owners) <= len(alike):
-                continue
-            young, alone = _is_young(hosts[host]), len(alike) - len(owners) == 1
-            why = "Devices are numbered as they are found: the one that is gone may be another."
-            if young or not alone:
-                why = _JUST_STARTED if young else "Several hosts are so; it may be by design."
-            example = next(port for (name, _), port in owners[0].items() if name == device)
-            text = f"not there; {len(owners)} of {len(alike)} hosts with mostly the same devices"
-            source = f"{DIRECTORY}/{device}"
-            severity = Severity.CRITICAL if alone else Severity.WARNING
-            yield Finding(
-                "rdma-port-down",
-                host=host,
-                device=device,
-                severity=Severity.INFO if young else severity,
-                confidence=Confidence.LIKELY if alone else Confidence.POSSIBLE,
-                evidence=(Evidence(source, f"{text} have it{also_known(example)}", time=time),),
-                explanation=why,
-            )
+def _shares_card(port: RdmaPort, siblings: Iterable[RdmaPort]) -> bool:
+    card = port.address.rpartition(".")[0]
+    return bool(card) and any(sibling.address.startswith(f"{card}.") for sibling in siblings)
 
 
-def _devices(ports: Ports) -> set[str]:
-    return {device for (device, _), port in ports.items() if not port.virtual_function}
+def _missing_devices(all_machines: Sequence[_MachinePorts], time: float) -> Iterator[Finding]:
+    """Devices that most hosts with RDMA have, and a host that is otherwise like them lacks."""
+    having = Counter[str]()
+    hosts_with_rdma = 0
+    for each in all_machines:
+        having.update(each.ports.devices)
+        hosts_with_rdma += bool(each.ports.devices)
+    usual = {device for device, count in having.items() if 2 * count > hosts_with_rdma}
+    for each in all_machines:
+        present = {device for device, _ in each.ports}
+        for device in sorted(usual - present - _unread_devices(each.machine)):
+            owners = [ports for ports in each.alike if device in ports.devices]
+            if 2 * len(owners) > len(each.alike):
+                yield _missing_device(each, device, owners, time)
 
 
-def _unread(reports: Sequence[NodeReport]) -> set[str]:
+def _missing_device(
+    each: _MachinePorts, device: str, owners: Sequence[Ports], time: float
+) -> Finding:
+    hosts = len(each.alike)
+    severity, confidence = Severity.WARNING, Confidence.POSSIBLE
+    explanation = "Several hosts lack it; it may be by design."
+    if hosts - len(owners) == 1:
+        severity, confidence = Severity.CRITICAL, Confidence.LIKELY
+        explanation = "Devices are numbered as they are found: the missing one may be another."
+    if each.is_young:
+        severity, explanation = Severity.INFO, _JUST_STARTED
+    example = next(port for (name, _), port in owners[0].items() if name == device)
+    text = f"missing; {len(owners)} of {hosts} hosts with mostly the same devices have it"
+    return Finding(
+        "rdma-port-down",
+        host=each.machine.name,
+        device=device,
+        severity=severity,
+        confidence=confidence,
+        evidence=(Evidence(f"{DIRECTORY}/{device}", f"{text}{also_known(example)}", time=time),),
+        explanation=explanation,
+    )
+
+
+def _unread_devices(machine: Machine) -> set[str]:
     """Devices that are there, but could not be read."""
-    results = [report.probes["rdma"] for report in reports if "rdma" in report.probes]
-    return {item.source.removeprefix(f"{DIRECTORY}/") for one in results for item in one.unread}
+    devices: set[str] = set()
+    for result in machine.results("rdma"):
+        devices.update(unread.source.removeprefix(f"{DIRECTORY}/") for unread in result.unread)
+    return devices
 
 
 def slow_ports(snapshot: Snapshot) -> Iterator[Finding]:
     """Ports that run at a lower rate than most of the same name, or else of the same driver."""
-    known: dict[Hashable, float | None] = {}  # what is usual, as hosts with the same peers share it
-    for host, ports, alike in _beside_peers(by_host(snapshot)):
-        for key, port in ports.items():
+    rates: dict[Hashable, float | None] = {}  # hosts with the same peers share what is usual
+    for each in _with_peers(snapshot):
+        for key, port in each.ports.items():
             rate = port.rate_gbits_per_s
             if rate is None or not _is_up(port):
                 continue
-            kind = (id(alike), key, port.driver)
-            if kind not in known:
-                same = [other[key] for other in alike if key in other]
-                known[kind] = _usual_rate(port, same, alike)
-            usual = known[kind]
+            kind = (id(each.alike), key, port.driver)
+            if kind not in rates:
+                rates[kind] = _usual_rate(each, key)
+            usual = rates[kind]
             if usual is None or rate >= usual:
                 continue
             text = f"{rate:g} Gbit/s ({port.width}), {usual:g} on most like it{also_known(port)}"
             yield Finding(
                 "rdma-degraded",
-                host=host,
-                device=port_name(key, ports),
+                host=each.machine.name,
+                device=each.ports.name(key),
                 severity=Severity.WARNING,
                 evidence=(Evidence(f"{port_path(key)}/rate", text, rate, snapshot.time),),
             )
 
 
-def _usual_rate(port: RdmaPort, same: Sequence[RdmaPort], alike: Sequence[Ports]) -> float | None:
+def _usual_rate(each: _MachinePorts, key: PortKey) -> float | None:
     """What most ports of this name run at; None when nothing shows what would be usual.
 
     Two hosts that differ have no majority; then the other ports of the driver break the tie.
     """
-    named = Counter(one.rate_gbits_per_s for one in same if _is_up(one))
-    rate, count = named.most_common(1)[0]
-    if 2 * count > named.total():
+    rates_of_name = _rates(each.of_same_name(key))
+    rate, count = rates_of_name.most_common(1)[0]
+    if 2 * count > rates_of_name.total():
         return rate
-    kindred = Counter(
-        one.rate_gbits_per_s
-        for ports in alike
-        for one in ports.values()
-        if one.driver == port.driver and _is_up(one)
-    )
-    rate, count = kindred.most_common(1)[0]
-    return rate if 2 * count > kindred.total() and rate in named else None
+    driver = each.ports[key].driver
+    rates_of_driver: Counter[float | None] = Counter()
+    for ports in each.alike:
+        rates_of_driver += _rates(port for port in ports.values() if port.driver == driver)
+    rate, count = rates_of_driver.most_common(1)[0]
+    return rate if 2 * count > rates_of_driver.total() and rate in rates_of_name else None
 
 
-def _beside_peers(hosts: Mapping[str, Sequence[NodeReport]]) -> Iterator[_Beside]:
-    """Each host's ports, and those of every host (itself too) with mostly the same names.
-
-    On such hosts a port of one name has one use; a head node with other cards is no measure.
-    """
-    ports = {host: latest_ports(reports) for host, reports in hosts.items()}
-    names = {
-        host: frozenset(key for key, port in found.items() if not port.virtual_function)
-        for host, found in ports.items()
-    }
-    kinds: dict[frozenset[PortKey], list[Ports]] = {}
-    for host, found in ports.items():
-        kinds.setdefault(names[host], []).append(found)
-    alike = {
-        kind: [one for other, found in kinds.items() if _most_shared(kind, other) for one in found]
-        for kind in kinds
-    }
-    for host, found in ports.items():
-        yield host, found, alike[names[host]]
+def _rates(ports: Iterable[RdmaPort]) -> Counter[float | None]:
+    return Counter(port.rate_gbits_per_s for port in filter(_is_up, ports))
 
 
-def _most_shared(names: frozenset[PortKey], others: frozenset[PortKey]) -> bool:
-    return names == others or 2 * len(names & others) > max(len(names), len(others))
+def _with_peers(snapshot: Snapshot) -> Iterator[_MachinePorts]:
+    """Each machine's ports beside those of the machines that are alike."""
+    ports = [(machine, Ports.of(machine)) for machine in machines(snapshot)]
+    by_names: dict[frozenset[PortKey], list[Ports]] = {}
+    for _, ports_of_machine in ports:
+        by_names.setdefault(ports_of_machine.names, []).append(ports_of_machine)
+    alike = {names: _alike(names, by_names) for names in by_names}
+    for machine, ports_of_machine in ports:
+        yield _MachinePorts(machine, ports_of_machine, alike[ports_of_machine.names])
 
 
-def latest_ports(reports: Sequence[NodeReport]) -> Ports:
-    """The ports of one machine, as the second sample shows them where there is one."""
-    found: dict[PortKey, RdmaPort] = {}
-    for report in reports:
-        result = report.probes.get("rdma")
-        if result is not None:
-            seen = {(one.device, one.port): one for one in (*result.records, *result.later)}
-            found = {**seen, **found}
-    return found
+def _alike(
+    names: frozenset[PortKey], by_names: Mapping[frozenset[PortKey], Sequence[Ports]]
+) -> list[Ports]:
+    alike: list[Ports] = []
+    for other_names, ports in by_names.items():
+        shared = len(names & other_names)
+        if names == other_names or 2 * shared > max(len(names), len(other_names)):
+            alike.extend(ports)
+    return alike
 
 
 def is_down(port: RdmaPort) -> bool:
@@ -243,7 +311,7 @@ def _is_up(port: RdmaPort) -> bool:
 
 
 def _count_up(ports: Iterable[RdmaPort]) -> int:
-    return sum(_is_up(port) for port in ports)
+    return sum(map(_is_up, ports))
 
 
 def packets(counters: Mapping[str, int]) -> int | None:
@@ -254,23 +322,13 @@ def packets(counters: Mapping[str, int]) -> int | None:
     return None
 
 
-def _is_young(reports: Sequence[NodeReport]) -> bool:
-    states: list[NetworkState] = distinct(reports, "network", "namespace")
-    return any(one.uptime_s is not None and one.uptime_s < _BOOT_GRACE_S for one in states)
-
-
-def port_name(key: PortKey, ports: Ports) -> str:
-    """The device's name, with the port's number where it has several."""
-    device, port = key
-    return device if sum(one == device for one, _ in ports) == 1 else f"{device}/{port}"
-
-
 def port_path(key: PortKey) -> str:
+    """The directory of a port on the node."""
     return f"{DIRECTORY}/{key[0]}/ports/{key[1]}"
 
 
 def also_known(port: RdmaPort) -> str:
     """What else the port is known by: ` (ionic 0000:06:00.0, eth2)`."""
-    card = " ".join(name for name in (port.driver, port.address) if name)
-    names = ", ".join(name for name in (card, port.netdev) if name)
+    card = " ".join(filter(None, (port.driver, port.address)))
+    names = ", ".join(filter(None, (card, port.netdev)))
     return f" ({names})" if names else ""

@@ -1,4 +1,4 @@
-"""Counters of RDMA ports: connections given up, packets lost, congestion.
+"""Counters of RDMA ports: retries exhausted, packets lost, congestion.
 
 They run since the driver was loaded: only their growth between the two samples is judged.
 """
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.rdma import RdmaPort
 from raydiag.rdma_names import LINK_ERRORS, all_files, files_of
-from raydiag.rules.growth import growth, pairs
-from raydiag.rules.nodes import by_host
-from raydiag.rules.rdma import also_known, is_down, latest_ports, packets, port_name, port_path
+from raydiag.rules.growth import growth
+from raydiag.rules.machines import Machine, Samples, machines
+from raydiag.rules.rdma import PortKey, Ports, also_known, is_down, packets, port_path
 
 # Connections given up after the last retry.
 EXHAUSTED = files_of("req_tx_retry_excd_err", "rnr_retries_exceeded")
@@ -40,102 +40,125 @@ CONGESTION = files_of("rx_cnp_pkts", "tx_cnp_pkts", "rx_ecn_pkts")
 _MANY_PER_S = 100.0  # of one port
 
 
+@dataclass(frozen=True)
+class _Trouble:
+    """What went wrong at a port between the samples."""
+
+    port: RdmaPort
+    seconds: float
+    grown: Mapping[str, int]  # by counter: what is more than normal
+    given_up: int  # connections
+    events: int  # signs of loss: the most of one counter, as several may count the same
+
+    @property
+    def key(self) -> PortKey:
+        return self.port.device, self.port.port
+
+    @property
+    def timed_out(self) -> bool:
+        return not TIMEOUTS.isdisjoint(self.grown)
+
+    def severity(self, on_several_ports: bool) -> Severity:
+        """One event may be an accident; not so a link that went down, or timeouts of many ports."""
+        if self.given_up > 1:
+            return Severity.CRITICAL
+        if self.given_up or self.events > 1 or "link_downed" in self.grown:
+            return Severity.WARNING
+        return Severity.WARNING if on_several_ports and self.timed_out else Severity.INFO
+
+
 def losses(snapshot: Snapshot) -> Iterator[Finding]:
     """Ports that gave connections up or lost packets between the samples; one finding for a port.
 
     A port that is down is left to the rule for those.
     """
-    for host, reports in by_host(snapshot).items():
-        ports = latest_ports(reports)
-        troubles = [
-            (later, seconds, trouble)
-            for first, later, seconds in pairs(reports, "rdma", "device", "port")
-            if not is_down(ports[later.device, later.port])
-            and (trouble := _trouble(first, later)).grown
-        ]
-        timeouts = sum(not TIMEOUTS.isdisjoint(trouble.grown) for _, _, trouble in troubles)
-        for later, seconds, trouble in troubles:
-            key = (later.device, later.port)
-            timed_out = timeouts >= _SEVERAL_PORTS and not TIMEOUTS.isdisjoint(trouble.grown)
-            why = "Partners of a process that has just ended give up in the same way."
+    for machine in machines(snapshot):
+        ports = Ports.of(machine)
+        troubles = list(_troubles(machine, ports))
+        on_several_ports = sum(trouble.timed_out for trouble in troubles) >= _SEVERAL_PORTS
+        for trouble in troubles:
+            given_up = trouble.given_up
+            explanation = "Peers of a process that has just ended give up in the same way."
             yield Finding(
-                "rdma-retry-exhausted" if trouble.given_up else "rdma-degraded",
-                host=host,
-                device=port_name(key, ports),
-                severity=_severity(trouble, timed_out),
-                confidence=Confidence.LIKELY if trouble.given_up == 1 else Confidence.CONFIRMED,
-                evidence=tuple(
-                    Evidence(
-                        f"{port_path(key)}: {name}",
-                        f"grew by {grown} in {seconds:.1f} s{also_known(later)}",
-                        value=float(grown),
-                        time=snapshot.time,
-                    )
-                    for name, grown in trouble.grown.items()
-                ),
-                explanation=why if trouble.given_up else "",
+                "rdma-retry-exhausted" if given_up else "rdma-degraded",
+                host=machine.name,
+                device=ports.name(trouble.key),
+                severity=trouble.severity(on_several_ports),
+                confidence=Confidence.LIKELY if given_up == 1 else Confidence.CONFIRMED,
+                evidence=tuple(_evidence(trouble, snapshot.time)),
+                explanation=explanation if given_up else "",
             )
 
 
-@dataclass(frozen=True)
-class _Trouble:
-    grown: Mapping[str, int]  # by counter: what is more than normal
-    given_up: int  # connections
-    events: int  # signs of loss: the most of one counter, as several may count the same
+def _evidence(trouble: _Trouble, time: float) -> Iterator[Evidence]:
+    for name, grown in trouble.grown.items():
+        text = f"grew by {grown} in {trouble.seconds:.1f} s{also_known(trouble.port)}"
+        yield Evidence(f"{port_path(trouble.key)}: {name}", text, float(grown), time)
 
 
-def _trouble(first: RdmaPort, later: RdmaPort) -> _Trouble:
-    """What went wrong at a port between the samples.
+def _troubles(machine: Machine, ports: Ports) -> Iterator[_Trouble]:
+    for samples in machine.samples(RdmaPort):
+        trouble = _trouble(samples)
+        if trouble.grown and not is_down(ports[trouble.key]):
+            yield trouble
 
-    A counter that the second sample is the first to show has not grown: where it began is unknown.
-    """
-    sent = growth(packets(first.counters), packets(later.counters)) or 0
-    exhausted, lost, reordered = {}, {}, {}
-    for name, count in later.counters.items():
-        grown = growth(first.counters.get(name), count) or 0
-        if name in EXHAUSTED and grown:
-            exhausted[name] = grown
-        elif name in LOSSES and grown > LOSSES[name] * sent:
-            lost[name] = grown
-        elif name in REORDERED and grown > _OFTEN * sent:
-            reordered[name] = grown
-    most = max(reordered.values(), default=0)
-    if not (exhausted or lost or most > _MOST_REORDERED * sent > 0):
+
+def _trouble(samples: Samples[RdmaPort]) -> _Trouble:
+    """What has grown by more than is normal."""
+    first, later = samples.first.counters, samples.later.counters
+    sent = growth(packets(first), packets(later)) or 0
+    grown = _grown(first, later)
+    exhausted = {name: count for name, count in grown.items() if name in EXHAUSTED}
+    lost = {
+        name: count
+        for name, count in grown.items()
+        if name in LOSSES and count > LOSSES[name] * sent
+    }
+    reordered = {
+        name: count for name, count in grown.items() if name in REORDERED and count > _OFTEN * sent
+    }
+    most_reordered = max(reordered.values(), default=0)
+    if not (exhausted or lost or most_reordered > _MOST_REORDERED * sent > 0):
         reordered = {}
     return _Trouble(
-        {**exhausted, **lost, **reordered},
-        sum(exhausted.values()),
-        max(lost.values(), default=0),
+        samples.later,
+        samples.seconds,
+        grown={**exhausted, **lost, **reordered},
+        given_up=sum(exhausted.values()),
+        events=max(lost.values(), default=0),
     )
 
 
-def _severity(trouble: _Trouble, timed_out: bool) -> Severity:
-    """One event may be an accident; not so where several ports `timed_out`, or a link went down."""
-    if trouble.given_up > 1:
-        return Severity.CRITICAL
-    if trouble.given_up or trouble.events > 1 or timed_out or "link_downed" in trouble.grown:
-        return Severity.WARNING
-    return Severity.INFO
+def _grown(first: Mapping[str, int], later: Mapping[str, int]) -> dict[str, int]:
+    """By how much each counter has grown, of those that have.
+
+    A counter that the second sample is the first to show has not grown: where it began is unknown.
+    """
+    grown = {name: growth(first.get(name), count) or 0 for name, count in later.items()}
+    return {name: count for name, count in grown.items() if count}
 
 
 def congestion(snapshot: Snapshot) -> Iterator[Finding]:
     """Hosts with many notices of congestion; whether that lasts, two samples cannot tell."""
-    for host, reports in by_host(snapshot).items():
-        ports = latest_ports(reports)
-        pieces = []
-        for first, later, seconds in pairs(reports, "rdma", "device", "port"):
-            key = (later.device, later.port)
-            for name in CONGESTION:
-                grown = growth(first.counters.get(name), later.counters.get(name)) or 0
-                if grown > _MANY_PER_S * seconds:
-                    text = f"{port_name(key, ports)}: {grown} in {seconds:.1f} s"
-                    source = f"{port_path(key)}: {name}"
-                    pieces.append(Evidence(source, text, float(grown), snapshot.time))
-        if pieces:
+    for machine in machines(snapshot):
+        evidence = tuple(_congestion_evidence(machine, snapshot.time))
+        if evidence:
             yield Finding(
                 "network-congestion",
-                host=host,
+                host=machine.name,
                 severity=Severity.INFO,
                 confidence=Confidence.POSSIBLE,
-                evidence=tuple(pieces),
+                evidence=evidence,
             )
+
+
+def _congestion_evidence(machine: Machine, time: float) -> Iterator[Evidence]:
+    ports = Ports.of(machine)
+    for samples in machine.samples(RdmaPort):
+        key = (samples.later.device, samples.later.port)
+        grown = _grown(samples.first.counters, samples.later.counters)
+        for name in CONGESTION:
+            count = grown.get(name, 0)
+            if count > _MANY_PER_S * samples.seconds:
+                text = f"{ports.name(key)}: {count} in {samples.seconds:.1f} s"
+                yield Evidence(f"{port_path(key)}: {name}", text, float(count), time)

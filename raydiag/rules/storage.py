@@ -1,14 +1,13 @@
-"""File systems that are full, or nearly so, in bytes or in inodes; storage that all wait for."""
+"""File systems that run out of space or inodes; storage on which all work stalls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from raydiag.model import Confidence, Evidence, Finding, NodeReport, Severity, Snapshot
-from raydiag.probes.processes import RayProcess
+from raydiag.model import Confidence, Finding, Severity, Snapshot
 from raydiag.probes.storage import MountUsage
-from raydiag.rules.cpu import settled
-from raydiag.rules.nodes import by_host, distinct
+from raydiag.rules.cpu import settled_loads
+from raydiag.rules.machines import Machine, machines
 
 _GIB = 1 << 30
 _JUDGED_FROM_BYTES = 64 << 10  # smaller ones hold control files, not data
@@ -20,17 +19,17 @@ _STALLED_MINUTE, _STALLED_5_MINUTES = 20, 10  # percent of the time in which not
 
 def full_disks(snapshot: Snapshot) -> Iterator[Finding]:
     """File systems where little or nothing more can be written."""
-    for host, mount, time in _mounts(snapshot):
+    for machine, mount in _mounts(snapshot):
         severity = _disk_severity(mount)
-        available = mount.available_bytes
         if severity:
+            available = mount.available_bytes
             text = f"{_size(available)} of {_size(mount.total_bytes)} available"
-            yield _finding("disk-full", severity, host, mount, text, available, time)
+            yield _finding("disk-full", severity, machine, mount, text, available)
 
 
 def exhausted_inodes(snapshot: Snapshot) -> Iterator[Finding]:
     """File systems where few or no more files can be made, however much space is left."""
-    for host, mount, time in _mounts(snapshot):
+    for machine, mount in _mounts(snapshot):
         severity = _inode_severity(mount)
         # XFS makes inodes out of free space, so a full one has none left either.
         if severity and not (mount.fs_type == "xfs" and _disk_severity(mount)):
@@ -38,49 +37,42 @@ def exhausted_inodes(snapshot: Snapshot) -> Iterator[Finding]:
                 f"{mount.free_inodes} of {mount.total_inodes} inodes free "
                 f"({_size(mount.available_bytes)} of {_size(mount.total_bytes)} available)"
             )
-            yield _finding("inode-exhausted", severity, host, mount, text, mount.free_inodes, time)
+            yield _finding("inode-exhausted", severity, machine, mount, text, mount.free_inodes)
 
 
 def stalled_storage(snapshot: Snapshot) -> Iterator[Finding]:
-    """Nodes on which, for minutes, work stood still because all that could run waited for I/O.
+    """Nodes where, for minutes, no work ran because every runnable task waited for I/O.
 
-    A warning when threads wait for I/O in both samples, else a remark: a save has ended, perhaps.
-    On a host without work of the job, one copy is all that could run.
+    A warning when threads wait for I/O in both samples, else a note: a save has ended, perhaps.
+    On a host without work of the job, a single copy is all that could run.
     """
-    at_work = {host for host, reports in by_host(snapshot).items() if _runs_work(reports)}
-    for load in settled(snapshot):
-        if load.host not in at_work:
+    for load in settled_loads(snapshot):
+        last_minute = load.now.pressure.get("io_full_avg60", 0)
+        last_minutes = load.now.pressure.get("io_full_avg300", 0)
+        if last_minute <= _STALLED_MINUTE or last_minutes <= _STALLED_5_MINUTES:
             continue
-        minute = load.now.pressure.get("io_full_avg60", 0)
-        minutes = load.now.pressure.get("io_full_avg300", 0)
-        if minute <= _STALLED_MINUTE or minutes <= _STALLED_5_MINUTES:
+        if not load.machine.working_processes():
             continue
-        blocked = min(load.first.blocked, load.now.blocked)
         text = (
-            f"everything waited for I/O {minute:g} % of the last minute, {minutes:g} % of the last "
-            f"5; {load.now.blocked} threads wait for it now"
+            f"all tasks waited for I/O {last_minute:g} % of the last minute, {last_minutes:g} % of "
+            f"the last 5; {load.now.blocked} threads wait for it now"
         )
+        blocked = min(load.first.blocked, load.now.blocked)
         yield Finding(
             "storage-stall",
-            host=load.host,
+            host=load.machine.name,
             severity=Severity.WARNING if blocked else Severity.INFO,
             confidence=Confidence.LIKELY,
-            evidence=(Evidence("/proc/pressure/io", text, minutes, load.time),),
+            evidence=(load.machine.evidence("/proc/pressure/io", text, last_minutes),),
         )
 
 
-def _runs_work(reports: Sequence[NodeReport]) -> bool:
-    processes: list[RayProcess] = distinct(reports, "processes", "pid", "start_time_s")
-    return any(one.role in ("worker", "child") and one.command != "ray::IDLE" for one in processes)
-
-
-def _mounts(snapshot: Snapshot) -> Iterator[tuple[str, MountUsage, float | None]]:
-    """(host, file system, when it was measured)."""
-    for host, reports in by_host(snapshot).items():
-        mounts: list[MountUsage] = distinct(reports, "storage", "mount_point")
-        for mount in _without_copies(mounts):
+def _mounts(snapshot: Snapshot) -> Iterator[tuple[Machine, MountUsage]]:
+    """The file systems that are large enough to hold data, with their machines."""
+    for machine in machines(snapshot):
+        for mount in _without_copies(machine.records(MountUsage)):
             if mount.total_bytes >= _JUDGED_FROM_BYTES:
-                yield host, mount, reports[0].collected_at or None
+                yield machine, mount
 
 
 def _without_copies(mounts: Sequence[MountUsage]) -> Iterator[MountUsage]:
@@ -88,30 +80,33 @@ def _without_copies(mounts: Sequence[MountUsage]) -> Iterator[MountUsage]:
 
     Not compared to the byte: others write while the mounts are read one after another.
     """
-    seen = set()
-    for mount in sorted(mounts, key=lambda mount: mount.fs_type == "overlay"):
+    seen_numbers = set()
+    for mount in sorted(mounts, key=_is_overlay):
         numbers = (mount.total_bytes, _disk_severity(mount), _inode_severity(mount))
-        if mount.fs_type != "overlay" or numbers not in seen:
+        if not _is_overlay(mount) or numbers not in seen_numbers:
             yield mount
-        seen.add(numbers)
+        seen_numbers.add(numbers)
+
+
+def _is_overlay(mount: MountUsage) -> bool:
+    return mount.fs_type == "overlay"
 
 
 def _finding(
     failure_class: str,
     severity: Severity,
-    host: str,
+    machine: Machine,
     mount: MountUsage,
     text: str,
     value: int,
-    time: float | None,
 ) -> Finding:
     named = f"{mount.device} ({mount.fs_type}): {text}"
     return Finding(
         failure_class,
-        host=host,
+        host=machine.name,
         device=mount.mount_point,
         severity=severity,
-        evidence=(Evidence(mount.mount_point, named, float(value), time),),
+        evidence=(machine.evidence(mount.mount_point, named, float(value)),),
     )
 
 
@@ -133,9 +128,11 @@ def _inode_severity(mount: MountUsage) -> Severity | None:
 
 
 def _size(size_bytes: int) -> str:
+    if abs(size_bytes) < 1024:
+        return f"{size_bytes} B"
     value = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
         value /= 1024
-    return f"{value:.1f} PiB"
+        if abs(value) < 1024:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1024:.1f} PiB"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from raydiag.model import Actor, NodeReport, Snapshot
 from raydiag.probes.processes import RayProcess
-from raydiag.rules.nodes import distinct
+from raydiag.rules.machines import distinct
 
 _COMM_LENGTH = 15  # the kernel cuts names of processes there
 _TITLE = "ray::"  # Ray titles its workers "ray::<class>" and "ray::<class>.<method>"

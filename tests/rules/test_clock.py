@@ -52,7 +52,7 @@ def test_when_nearly_all_differ_alike_it_is_the_head() -> None:
         (None, Severity.WARNING),
         ("odd", Severity.CRITICAL),
     ]
-    assert found[0].title == "The head's clock is wrong"
+    assert found[0].title == "Clock skew on the head node"
     assert found[0].evidence[0].text.startswith("8 of 11 hosts: 29.5 to 30.5 s ahead")
 
 

@@ -104,7 +104,7 @@ def test_a_node_that_others_fill_is_a_noisy_neighbour() -> None:
     assert (finding.failure_class, finding.host) == ("noisy-neighbour", "a")
     assert finding.severity is Severity.WARNING
     assert finding.evidence[0].value == pytest.approx(0.97, abs=0.01)
-    assert "part 10%" in finding.evidence[0].text
+    assert "10% by our" in finding.evidence[0].text
 
 
 @pytest.mark.parametrize("pressure", [{}, QUIET])
@@ -179,7 +179,7 @@ def test_a_quota_far_below_the_threads_is_oversubscription_and_not_contention() 
     throttled = node(first, after(first, busy=0.4, ours=0.25, throttled=8), 700)
     (finding,) = judged(thread_oversubscription, throttled)
     assert finding.severity is Severity.WARNING
-    assert finding.evidence[0].text == "stopped by its quota of 16 CPUs in 80% of the periods"
+    assert finding.evidence[0].text == "throttled by its quota of 16 CPUs in 80% of the periods"
     assert finding.evidence[0].source == "/sys/fs/cgroup/job/cpu.stat"
     assert judged(cpu_contention, throttled) == []
 

@@ -51,7 +51,7 @@ def test_what_tells_on_a_public_address_is_a_warning(program: str, port: int) ->
 def test_jaxs_coordinator_is_known_by_its_port() -> None:
     (finding,) = judged(socket("::", 7000), v4=PUBLIC, JAX_COORDINATOR_PORT="7000")
     assert finding.severity is Severity.CRITICAL
-    assert finding.evidence[0].text.startswith("JAX's coordinator waits on all addresses")
+    assert finding.evidence[0].text.startswith("JAX's coordinator listens on all addresses")
     assert judged(socket("::", 7001), v4=PUBLIC, JAX_COORDINATOR_PORT="7000") == []
 
 

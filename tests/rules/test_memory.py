@@ -51,7 +51,7 @@ def test_where_the_page_cache_is_not_known_it_is_possible_only(unknown: dict[str
     full = state(97 * GIB, 100 * GIB, **unknown)  # type: ignore[arg-type]
     (finding,) = cgroup_memory_pressure(snapshot(report("a", memory=[full])))
     assert finding.confidence is Confidence.POSSIBLE
-    assert "page cache and all" in finding.evidence[0].text
+    assert "page cache included" in finding.evidence[0].text
 
 
 @pytest.mark.parametrize(

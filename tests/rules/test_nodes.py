@@ -16,10 +16,8 @@ from raydiag.model import (
     Unread,
 )
 from raydiag.rules.nodes import (
-    by_host,
     dead_nodes,
     departed,
-    distinct,
     hung_reads,
     unreachable_nodes,
 )
@@ -189,28 +187,3 @@ def test_a_mount_with_a_stuck_reader_is_told_once() -> None:
         )
     )
     assert finding.pid == 4711
-
-
-def test_machines_that_share_a_host_name_are_told_apart_by_address() -> None:
-    seen = snapshot(
-        report("a", node_id="1", address="10.0.0.1"),
-        report("a", node_id="2", address="10.0.0.1"),
-        report("a", node_id="3", address="10.0.0.2"),
-        report("b"),
-    )
-    groups = {name: [one.node.node_id for one in some] for name, some in by_host(seen).items()}
-    assert groups == {"a (10.0.0.1)": ["1", "2"], "a (10.0.0.2)": ["3"], "b": ["id-b"]}
-
-
-def test_hosts_are_grouped_and_records_told_apart() -> None:
-    first = StuckReader("/x", "p", 1, 1.0)
-    again = StuckReader("/x", "p", 2, 1.0)
-    seen = snapshot(
-        report("a", node_id="1", any=[first]),
-        report("a", node_id="2", any=[again]),
-        report("b", status=NodeStatus.TIMEOUT),
-    )
-    hosts = by_host(seen)
-    assert list(hosts) == ["a"]
-    assert distinct(hosts["a"], "any", "source") == [first]
-    assert distinct(hosts["a"], "any", "source", "pid") == [first, again]

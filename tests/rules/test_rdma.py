@@ -171,7 +171,7 @@ def test_a_device_that_is_gone() -> None:
     )
     assert (finding.severity, finding.confidence) == (Severity.CRITICAL, Confidence.LIKELY)
     assert finding.evidence[0].source == "/sys/class/infiniband/ionic_5"
-    assert finding.evidence[0].text.startswith("not there; 2 of 3 hosts")
+    assert finding.evidence[0].text.startswith("missing; 2 of 3 hosts")
 
 
 def test_a_host_that_lost_a_device_still_has_its_peers() -> None:

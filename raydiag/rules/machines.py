@@ -1,0 +1,175 @@
+"""What the machines of a cluster answered: reports grouped by machine, records and samples of each.
+
+One machine may run several Ray nodes, which then report the same hardware: it is judged once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+from raydiag.model import Evidence, NodeReport, NodeStatus, ProbeResult, Snapshot, StuckReader
+from raydiag.probes.bad_pages import BadPages
+from raydiag.probes.d_state import BlockedTask
+from raydiag.probes.exporter import Exporter
+from raydiag.probes.gpu_sensors import GpuSensors
+from raydiag.probes.listeners import Listeners
+from raydiag.probes.memory import MemoryState
+from raydiag.probes.network import NetworkState
+from raydiag.probes.nvidia import NvidiaGpu
+from raydiag.probes.pcie import PcieFunction
+from raydiag.probes.previous_boot import CrashDump
+from raydiag.probes.processes import RayProcess
+from raydiag.probes.ras import RasCount
+from raydiag.probes.ray_logs import RayLog
+from raydiag.probes.rdma import RdmaPort
+from raydiag.probes.scheduler import SchedulerState
+from raydiag.probes.storage import MountUsage
+from raydiag.probes.versions import Version
+
+Record = TypeVar("Record")
+
+# Record -> its probe, and the fields that make two records the same thing.
+_IDENTITIES: Mapping[type, tuple[str, Callable[[Any], Any]]] = {
+    BadPages: ("bad_pages", attrgetter("address")),
+    BlockedTask: ("d_state", attrgetter("pid", "start_ticks")),
+    CrashDump: ("previous_boot", attrgetter("file")),
+    Exporter: ("exporter", attrgetter("port")),
+    GpuSensors: ("gpu_sensors", attrgetter("address")),
+    Listeners: ("listeners", attrgetter("sockets")),
+    MemoryState: ("memory", attrgetter("cgroup_path", "cgroup_limit_bytes")),
+    MountUsage: ("storage", attrgetter("mount_point")),
+    NetworkState: ("network", attrgetter("namespace")),
+    NvidiaGpu: ("nvidia", attrgetter("address")),
+    PcieFunction: ("pcie", attrgetter("address")),
+    RasCount: ("ras", attrgetter("address", "block", "file")),
+    RayLog: ("ray_logs", attrgetter("session", "pid", "path")),
+    RayProcess: ("processes", attrgetter("pid", "start_time_s")),
+    RdmaPort: ("rdma", attrgetter("device", "port")),
+    SchedulerState: ("scheduler", attrgetter("cgroup_path", "cpus_allowed")),
+    Version: ("versions", attrgetter("component", "version")),
+}
+
+
+@dataclass(frozen=True)
+class Samples(Generic[Record]):
+    """One record as the two samples of a run show it."""
+
+    first: Record
+    later: Record
+    seconds: float  # between them
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine that answered, through one or more Ray nodes."""
+
+    name: str  # the `host` of findings, see `machine_names`
+    reports: Sequence[NodeReport]
+
+    @property
+    def read_at(self) -> float | None:
+        """When its first report was collected, Unix seconds; None: unknown."""
+        return self.reports[0].collected_at or None
+
+    @property
+    def stuck_readers(self) -> list[StuckReader]:
+        """Reader processes of raydiag that hang on it."""
+        return list(itertools.chain.from_iterable(report.stuck for report in self.reports))
+
+    def results(self, probe: str) -> list[ProbeResult]:
+        """Results of one probe, one for each Ray node that ran it."""
+        return [report.probes[probe] for report in self.reports if probe in report.probes]
+
+    def records(self, kind: type[Record]) -> list[Record]:
+        """All records of a kind, each once: of equal identity the first report's."""
+        probe, identity = _IDENTITIES[kind]
+        distinct: dict[Any, Record] = {}
+        for result in self.results(probe):
+            for record in result.records:
+                distinct.setdefault(identity(record), record)
+        return list(distinct.values())
+
+    def samples(self, kind: type[Record]) -> list[Samples[Record]]:
+        """What both samples show; of several Ray nodes the first that saw it counts."""
+        probe, identity = _IDENTITIES[kind]
+        distinct: dict[Any, Samples[Record]] = {}
+        for result in self.results(probe):
+            later = {identity(record): record for record in result.later}
+            for record in result.records:
+                key = identity(record)
+                if key in later:
+                    distinct.setdefault(key, Samples(record, later[key], result.interval_s))
+        return list(distinct.values())
+
+    def working_processes(self) -> list[RayProcess]:
+        """Ray workers with work to do, and what they started."""
+        processes = self.records(RayProcess)
+        return [process for process in processes if _is_working(process)]
+
+    def evidence(self, source: str, text: str, value: float | None = None) -> Evidence:
+        """A piece of evidence with the time of this machine's report."""
+        return Evidence(source, text, value, self.read_at)
+
+
+def _is_working(process: RayProcess) -> bool:
+    return process.role in ("worker", "child") and process.command != "ray::IDLE"
+
+
+def machines(snapshot: Snapshot) -> list[Machine]:
+    """The machines that answered, in the order of the node list."""
+    names = machine_names(snapshot)
+    reports: dict[str, list[NodeReport]] = {}
+    for report in snapshot.nodes:
+        if report.status in (NodeStatus.OK, NodeStatus.PARTIAL):
+            reports.setdefault(names[report.node.machine], []).append(report)
+    return [Machine(name, reports_of_machine) for name, reports_of_machine in reports.items()]
+
+
+def each_record(snapshot: Snapshot, kind: type[Record]) -> Iterator[tuple[Machine, Record]]:
+    """Every record of a kind with its machine."""
+    for machine in machines(snapshot):
+        for record in machine.records(kind):
+            yield machine, record
+
+
+def each_sample(
+    snapshot: Snapshot, kind: type[Record]
+) -> Iterator[tuple[Machine, Samples[Record]]]:
+    """Every record of a kind that both samples show, with its machine."""
+    for machine in machines(snapshot):
+        for samples in machine.samples(kind):
+            yield machine, samples
+
+
+def machine_names(snapshot: Snapshot) -> dict[tuple[str, str], str]:
+    """What rules call each machine, by `Node.machine`: its host name alone where that is unique.
+
+    Where several machines share a host name, the address follows it, so that no two are mixed up.
+    `judge` gives findings the host name back.
+    """
+    identities = dict.fromkeys(report.node.machine for report in snapshot.nodes)
+    sharing = Counter(host for host, _ in identities)
+    return {
+        (host, address): host if sharing[host] == 1 else f"{host} ({address})"
+        for host, address in identities
+    }
+
+
+def by_host(snapshot: Snapshot) -> dict[str, Sequence[NodeReport]]:
+    """Reports of the nodes that answered, by the machine's name."""
+    return {machine.name: machine.reports for machine in machines(snapshot)}
+
+
+def distinct(reports: Sequence[NodeReport], probe: str, *identity: str) -> list[Any]:
+    """One probe's records on one machine, the first of each identity (names of fields)."""
+    key = attrgetter(*identity)
+    found: dict[Any, Any] = {}
+    for report in reports:
+        for record in report.records(probe):
+            found.setdefault(key(record), record)
+    return list(found.values())
