@@ -13,6 +13,7 @@ core/framework/summary.proto and tensor.proto; names as in core/util/events_writ
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ HEADER_BYTES, FOOTER_BYTES = 12, 4
 
 _NAME = re.compile(r"^events\.out\.tfevents\.(?P<created>\d{1,12})\.(?P<host>.+)$")
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C, reflected
-_MASK = 0xA282EAD8
+CRC_MASK = 0xA282EAD8
 _FORMS = {1: "f", 2: "d", 3: "i", 9: "q"}  # DataType: float, double, int32, int64
 _VALUES = {5: "f", 6: "d"}  # TensorProto: float_val, double_val
 _COUNTS = (7, 10)  # int_val, int64_val
@@ -45,6 +46,8 @@ class Name(NamedTuple):
 
 
 class ScalarValue(NamedTuple):
+    """One number of one step."""
+
     tag: str  # "learning/loss"
     step: int
     time: float  # Unix seconds, when training wrote it
@@ -76,7 +79,7 @@ def metric_name(tag: str) -> str:
 def _table() -> tuple[int, ...]:
     table = list(range(256))
     for _ in range(8):
-        table = [one >> 1 ^ _POLYNOMIAL if one & 1 else one >> 1 for one in table]
+        table = [crc >> 1 ^ _POLYNOMIAL * (crc & 1) for crc in table]
     return tuple(table)
 
 
@@ -89,7 +92,7 @@ def masked_crc(content: bytes) -> int:
     for byte in content:
         crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
     crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + CRC_MASK) & 0xFFFFFFFF
 
 
 # ---- events
@@ -105,10 +108,8 @@ def scalars(event: bytes) -> Iterator[ScalarValue]:
             step = protobuf.signed(value)
         elif number == 5:
             summaries.append(protobuf.content(value))
-    for summary in summaries:
-        for number, value in protobuf.fields(summary):
-            if number != 1:
-                continue
+    for number, value in itertools.chain.from_iterable(map(protobuf.fields, summaries)):
+        if number == 1:
             tag, scalar = _tagged(protobuf.content(value))
             if tag and scalar is not None:
                 yield ScalarValue(tag, step, time, scalar)
@@ -123,24 +124,24 @@ def _tagged(message: bytes) -> tuple[str, Optional[float]]:
         elif number == 2:
             scalar = protobuf.single(value)
         elif number == 8:
-            scalar = tensor_number(protobuf.content(value))
+            scalar = _tensor_number(protobuf.content(value))
     return tag, scalar
 
 
-def tensor_number(tensor: bytes) -> Optional[float]:
+def _tensor_number(tensor: bytes) -> Optional[float]:
     """The value of a tensor with one numeric element; None for others, such as texts."""
-    kind = ""
-    found: list[float] = []
+    data_type = ""
+    elements: list[float] = []
     for number, value in protobuf.fields(tensor):
         if number == 1:
-            kind = _FORMS.get(protobuf.signed(value), "")
-        elif number == 4 and kind:
-            found += _elements(protobuf.content(value), kind)
-        elif number in _VALUES:
-            found += _elements(protobuf.packed(value), _VALUES[number])
+            data_type = _FORMS.get(protobuf.signed(value), "")
+        elif number == 4 and data_type:
+            elements += _elements(protobuf.content(value), data_type)
+        elif number in _VALUES:  # packed, or one of them
+            elements += _elements(protobuf.content(value), _VALUES[number])
         elif number in _COUNTS:
-            found += [float(one) for one in protobuf.integers(value)]
-    return found[0] if kind and len(found) == 1 else None
+            elements += map(float, protobuf.integers(value))
+    return elements[0] if data_type and len(elements) == 1 else None
 
 
 def _elements(content: bytes, form: str) -> list[float]:
@@ -149,4 +150,4 @@ def _elements(content: bytes, form: str) -> list[float]:
     if len(content) % size:
         raise ParseError("a tensor of half an element")
     count = min(2, len(content) // size)
-    return [float(one) for one in struct.unpack_from(f"<{count}{form}", content)]
+    return list(map(float, struct.unpack_from(f"<{count}{form}", content)))

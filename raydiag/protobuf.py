@@ -64,11 +64,11 @@ def integers(value: Value) -> list[int]:
     """A repeated integer, packed or one by one."""
     if not isinstance(value, bytes):
         return [signed(value)]
-    found, position = [], 0
+    numbers, position = [], 0
     while position < len(value):
-        one, position = _varint(value, position)
-        found.append(signed(one))
-    return found
+        number, position = _varint(value, position)
+        numbers.append(signed(number))
+    return numbers
 
 
 def content(value: Value) -> bytes:
@@ -78,12 +78,8 @@ def content(value: Value) -> bytes:
     raise ParseError("a number where bytes should be")
 
 
-def packed(value: Value) -> bytes:
-    """A repeated float or double: packed, or one of them."""
-    return content(value)
-
-
 def double(value: Value) -> float:
+    """A float of 64 bits."""
     return _unpacked("<d", value)
 
 

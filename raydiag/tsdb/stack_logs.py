@@ -10,24 +10,30 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
-from raydiag.model import Status, Unread
+from raydiag.model import Unread
+from raydiag.tsdb.unread import unread_file
 
 _MOST_BYTES = 8 << 20  # of one log, from its end
 _MOST_LINE = 4096
-_KEPT = 64  # lines of one kind and file, the first ones
+_FIRST_LINES = 64  # of one kind and file
 _MOST_FILES = 4096
 
+_PLUGIN = r"(?<!\w)(?P<plugin>\w{1,64}_plugin)\S{0,128}"
 _KINDS = (
     ("gave-up", re.compile(r"Watchdog: too many restarts")),
-    ("restart", re.compile(r"Watchdog: exited with code (?P<code>\d+), restart #(?P<number>\d+)")),
-    ("plugin-timeout", re.compile(r"(?P<plugin>\w+_plugin)\S* timed out after")),
-    ("plugin-skipped", re.compile(r"(?P<plugin>\w+_plugin)\S* exited 99\b")),
+    (
+        "restart",
+        re.compile(r"Watchdog: exited with code (?P<code>\d{1,9}), restart #(?P<number>\d{1,9})"),
+    ),
+    ("plugin-timeout", re.compile(_PLUGIN + r" timed out after")),
+    ("plugin-skipped", re.compile(_PLUGIN + r" exited 99\b")),
     ("port-taken", re.compile(r"address already in use", re.IGNORECASE)),
     ("no-server", re.compile(r"Download failed|Unable to start web listener", re.IGNORECASE)),
     ("too-old", re.compile(r"samples that are too old|out of bounds", re.IGNORECASE)),
@@ -38,9 +44,10 @@ _KINDS = (
     ("damaged", re.compile(r"corrupt|unexpected checksum|panic:", re.IGNORECASE)),
 )
 _TARGET = re.compile(
-    r"https?://(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\]):\d+|target=(?!http)(?P<other>[\w.-]+)"
+    r"https?://(?P<host>[\w.-]{1,253}|\[[0-9a-fA-F:]{1,64}\]):\d"
+    r"|target=(?!http)(?P<other>[\w.-]{1,253})"
 )
-_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d{1,9})?(?:Z|\+00:00)")
 
 
 @dataclass(frozen=True)
@@ -68,74 +75,84 @@ class StackLogs:
     unread: tuple[Unread, ...] = field(default=())
 
     def of(self, kind: str, host: Optional[str] = None) -> list[StackLine]:
-        return [one for one in self.lines if one.kind == kind and host in (None, one.host)]
+        """The lines of a kind, of all hosts or of one."""
+        return [line for line in self.lines if line.kind == kind and host in (None, line.host)]
 
 
 def read(job_dir: Path) -> StackLogs:
     """Never raises: what cannot be read is in `unread`."""
-    server = job_dir / "prometheus" / "prometheus.log"
-    folder = job_dir / "metrics_exporter"
     unread: list[Unread] = []
+    server = job_dir / "prometheus" / "prometheus.log"
+    files = {server: ""} if server.is_file() else {}
+    folder = job_dir / "metrics_exporter"
     try:
-        exporters = sorted(one for one in folder.iterdir() if one.suffix == ".log")[:_MOST_FILES]
+        files.update((path, path.stem.split(".")[0]) for path in _logs_in(folder))
     except FileNotFoundError:
-        exporters = []
+        pass
     except OSError as error:
-        exporters = []
-        unread.append(_unread(folder, error))
-    files = [(server, "")] if server.is_file() else []
-    files += [(one, one.stem.split(".")[0]) for one in exporters]
+        unread.append(unread_file(folder, error))
     lines: list[StackLine] = []
-    for path, host in files:
+    for path, host in files.items():
         try:
             lines += _lines(path, host)
         except OSError as error:
-            unread.append(_unread(path, error))
-    hosts = tuple(host for _, host in files if host)
-    return StackLogs(tuple(lines), hosts, server.is_file(), tuple(unread))
+            unread.append(unread_file(path, error))
+    hosts = tuple(filter(None, files.values()))
+    return StackLogs(tuple(lines), hosts, server in files, tuple(unread))
 
 
-def _unread(path: Path, error: OSError) -> Unread:
-    denied = isinstance(error, PermissionError)
-    return Unread(str(path), Status.DENIED if denied else Status.ERROR, error.strerror or "?")
+def _logs_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix == ".log")[:_MOST_FILES]
 
 
 def _lines(path: Path, host: str) -> Iterator[StackLine]:
-    kept: dict[str, int] = {}
+    """The first ones of each kind, and every restart: the newest has the number of all of them."""
+    seen: Counter[str] = Counter()
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > _MOST_BYTES:
             file.seek(size - _MOST_BYTES)
             file.readline()
         for number, raw in enumerate(file, 1):
-            found = _read_line(raw[:_MOST_LINE].decode("utf-8", "replace").rstrip(), host)
-            if found is None:
+            text = raw[:_MOST_LINE].decode("utf-8", "replace").rstrip()
+            line = _read_line(text, host, str(path), number)
+            if line is None:
                 continue
-            kind, fields = found
-            kept[kind] = kept.get(kind, 0) + 1
-            # The newest restart has the number of all of them.
-            if kept[kind] <= _KEPT or kind == "restart":
-                yield StackLine(kind=kind, file=str(path), line=number, **fields)
+            seen[line.kind] += 1
+            if line.kind == "restart" or seen[line.kind] <= _FIRST_LINES:
+                yield line
 
 
-def _read_line(text: str, host: str) -> Optional[tuple[str, dict[str, Any]]]:
+def _read_line(text: str, host: str, file: str, number: int) -> Optional[StackLine]:
     for kind, pattern in _KINDS:
         match = pattern.search(text)
-        if match is None:
-            continue
-        groups = match.groupdict()
-        fields: dict[str, Any] = {"text": text, "host": host, "time": _time(text)}
-        for name in ("code", "number"):
-            if groups.get(name):
-                fields[name] = int(groups[name])
-        if groups.get("plugin"):
-            fields["plugin"] = groups["plugin"]
-        target = _TARGET.search(text)
-        if kind == "scrape-failed" and target is not None:
-            name = target["host"] or target["other"] or ""
-            fields["host"] = name if name.replace(".", "").isdigit() else name.split(".")[0]
-        return kind, fields
+        if match:
+            groups = match.groupdict()
+            return StackLine(
+                kind=kind,
+                file=file,
+                line=number,
+                text=text,
+                host=(_target(text) if kind == "scrape-failed" else "") or host,
+                time=_time(text),
+                code=_number(groups.get("code")),
+                number=_number(groups.get("number")),
+                plugin=groups.get("plugin", ""),
+            )
     return None
+
+
+def _target(text: str) -> str:
+    """Which target could not be scraped, its short name or its address; "" where none is named."""
+    target = _TARGET.search(text)
+    if target is None:
+        return ""
+    name = target["host"] or target["other"]
+    return name if name.replace(".", "").isdigit() else name.split(".")[0]
+
+
+def _number(digits: Optional[str]) -> Optional[int]:
+    return int(digits) if digits else None
 
 
 def _time(text: str) -> Optional[float]:

@@ -2,23 +2,20 @@
 
     events.out.tfevents.1795000200.mi2033.cluster.local
 
-The package `tensorboard` (which `tbparse` brings as well) reads them where it is installed; else,
-and where a file is damaged, they are read directly, with the same result.
-
 Source: as of `event_file`.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import itertools
 import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -28,6 +25,7 @@ from raydiag.event_file import metric_name
 from raydiag.model import Status, Unread
 from raydiag.tsdb import tfrecords
 from raydiag.tsdb.series import Floats
+from raydiag.tsdb.unread import unread_file
 
 _MOST_BYTES = 256 << 20  # of one file
 _DEPTH, _ENTRIES = 4, 4000
@@ -65,54 +63,53 @@ class Events:
     @property
     def steps(self) -> Floats:
         """Every step that has a scalar, ascending."""
-        found = [one.steps for one in self.scalars.values()]
-        return np.unique(np.concatenate(found)) if found else np.empty(0)
+        steps = [scalar.steps for scalar in self.scalars.values()]
+        return np.unique(np.concatenate(steps)) if steps else np.empty(0)
 
     @property
     def times(self) -> Floats:
         """When each of `steps` was written, by the earliest of its scalars."""
         steps = self.steps
         times = np.full(steps.size, np.inf)
-        for one in self.scalars.values():
-            at = np.searchsorted(steps, one.steps)
-            times[at] = np.minimum(times[at], one.times)
+        for scalar in self.scalars.values():
+            places = np.searchsorted(steps, scalar.steps)
+            times[places] = np.minimum(times[places], scalar.times)
         return times
 
     def of_metric(self, metric: str) -> Optional[ScalarSeries]:
         """By the name that the bridge gives a tag, as in `tb_learning_loss`."""
-        found = (one for tag, one in self.scalars.items() if metric_name(tag) == metric)
-        return next(found, None)
+        for tag, scalar in self.scalars.items():
+            if metric_name(tag) == metric:
+                return scalar
+        return None
 
 
 def find(
-    places: Iterable[Path], host: Optional[str] = None, since: Optional[float] = None
+    directories: Iterable[Path], host: Optional[str] = None, since: Optional[float] = None
 ) -> list[EventFile]:
     """Event files below the directories, oldest first.
 
     Jobs that save checkpoints share a directory: `host` and the time of creation tell whose a file
     is. Host names are compared between dots, so that host001 is not host0012.
     """
-    found = {}
-    for place in places:
-        for path in _files(place):
-            name = event_file.name_of(path)
-            if name is None or (host is not None and not name.is_of(host)):
-                continue
-            one = EventFile(path, name.created, name.host)
-            if since is not None and one.created < math.floor(since):
-                continue
-            found[os.path.realpath(path)] = one
-    return sorted(found.values(), key=lambda one: (one.created, one.path))
+    files = {}
+    for path in itertools.chain.from_iterable(map(_files, directories)):
+        name = event_file.name_of(path)
+        if name is None or (host is not None and not name.is_of(host)):
+            continue
+        if since is None or name.created >= math.floor(since):
+            files[os.path.realpath(path)] = EventFile(path, name.created, name.host)
+    return sorted(files.values(), key=attrgetter("created", "path"))
 
 
-def _files(place: Path) -> Iterator[str]:
-    waiting, left = [(str(place), 0)], _ENTRIES
-    while waiting and left > 0:
-        directory, depth = waiting.pop()
+def _files(directory: Path) -> Iterator[str]:
+    waiting, entries_to_go = [(str(directory), 0)], _ENTRIES
+    while waiting and entries_to_go > 0:
+        path, depth = waiting.pop()
         try:
-            with os.scandir(directory) as entries:
+            with os.scandir(path) as entries:
                 for entry in entries:
-                    left -= 1
+                    entries_to_go -= 1
                     if entry.is_dir(follow_symlinks=False) and depth < _DEPTH:
                         waiting.append((entry.path, depth + 1))
                     elif entry.is_file():
@@ -125,25 +122,20 @@ def read(files: Sequence[EventFile]) -> Events:
     """The scalars of the files together. Never raises: what cannot be read is in `unread`."""
     rows: _Rows = defaultdict(list)
     unread: list[Unread] = []
-    whole, cut = [], False
-    for one in files:
+    paths_read, cut = [], False
+    for file in files:
         try:
-            content = _content(one.path)
+            records = tfrecords.scan(_content(file.path))
         except OSError as error:
-            denied = isinstance(error, PermissionError)
-            status = Status.DENIED if denied else Status.ERROR
-            unread.append(Unread(one.path, status, error.strerror or str(error)))
+            unread.append(unread_file(file.path, error))
             continue
-        records = tfrecords.scan(content)
-        damage = records.damage or _take(one.path, records, rows)
+        damage = "; ".join(filter(None, (records.damage, _take(records, rows))))
         if damage:
-            unread.append(Unread(one.path, Status.ERROR, damage))
-        if records.damage:
-            _directly(records, rows)
-        whole.append(one.path)
+            unread.append(Unread(file.path, Status.ERROR, damage))
+        paths_read.append(file.path)
         cut = records.cut
-    scalars = {tag: _scalar(found) for tag, found in sorted(rows.items())}
-    return Events(scalars, tuple(whole), tuple(unread), cut)
+    scalars = {tag: _scalar(tag_rows) for tag, tag_rows in sorted(rows.items())}
+    return Events(scalars, tuple(paths_read), tuple(unread), cut)
 
 
 def _content(path: str) -> bytes:
@@ -154,63 +146,20 @@ def _content(path: str) -> bytes:
         return file.read(_MOST_BYTES)
 
 
-def _take(path: str, records: tfrecords.Records, rows: _Rows) -> str:
-    """All scalars of a file without damage; says what could not be understood."""
-    if _tensorboard() is not None:
-        _by_tensorboard(path, rows)
-        return ""
-    return _directly(records, rows)
-
-
-def _scalar(found: list[tuple[float, float, float]]) -> ScalarSeries:
-    newest = {step: (time, value) for step, time, value in sorted(found, key=lambda row: row[1])}
-    steps = np.array(sorted(newest), dtype=np.float64)
-    times = np.array([newest[step][0] for step in steps], dtype=np.float64)
-    values = np.array([newest[step][1] for step in steps], dtype=np.float64)
-    return ScalarSeries(steps, times, values)
-
-
-# ---- by the package
-
-
-def _tensorboard() -> Optional[Any]:
-    """Its accumulator; None without it, or beside TensorFlow, which it would load: that takes
-    seconds and touches GPUs."""
-    if importlib.util.find_spec("tensorboard") is None:
-        return None
-    if importlib.util.find_spec("tensorflow") is not None:
-        return None
-    try:
-        return importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-    except ImportError:  # a version that does not fit what it needs itself
-        return None
-
-
-def _by_tensorboard(path: str, rows: _Rows) -> None:
-    module = _tensorboard()
-    assert module is not None
-    every = {module.SCALARS: 0, module.TENSORS: 0, module.IMAGES: 1, module.HISTOGRAMS: 1}
-    found = module.EventAccumulator(path, size_guidance=every, purge_orphaned_data=False)
-    found.Reload()
-    tags = found.Tags()
-    for tag in tags["scalars"]:
-        rows[tag] += [(float(e.step), e.wall_time, float(e.value)) for e in found.Scalars(tag)]
-    for tag in tags["tensors"]:
-        for event in found.Tensors(tag):
-            value = event_file.tensor_number(event.tensor_proto.SerializeToString())
-            if value is not None:
-                rows[tag].append((float(event.step), event.wall_time, value))
-
-
-# ---- directly
-
-
-def _directly(records: tfrecords.Records, rows: _Rows) -> str:
-    wrong = 0
+def _take(records: tfrecords.Records, rows: _Rows) -> str:
+    """Adds all scalars to `rows`; says what could not be understood."""
+    not_events = 0
     for content in records.contents:
         try:
             for tag, step, time, value in event_file.scalars(content):
                 rows[tag].append((float(step), time, value))
         except ParseError:
-            wrong += 1
-    return f"{wrong} records are no events" if wrong else ""
+            not_events += 1
+    return f"{not_events} records are no events" if not_events else ""
+
+
+def _scalar(rows: list[tuple[float, float, float]]) -> ScalarSeries:
+    newest = {step: (time, value) for step, time, value in sorted(rows, key=itemgetter(1))}
+    columns = [(step, *newest[step]) for step in sorted(newest)]
+    steps, times, values = np.array(columns, dtype=np.float64).reshape(-1, 3).T
+    return ScalarSeries(steps, times, values)

@@ -8,19 +8,20 @@ Source: as of `event_file`.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from raydiag.event_file import CRC_TABLE, masked_crc
+from raydiag.event_file import CRC_MASK, CRC_TABLE, masked_crc
 from raydiag.event_file import FOOTER_BYTES as _FOOTER
 from raydiag.event_file import HEADER_BYTES as _HEADER
 
 _LARGE_BYTES = 1 << 20  # no scalar is so long: passed over
-_MASK = 0xA282EAD8
 _BATCH_BYTES = 1 << 24  # of records that are checked together
 
 
@@ -41,10 +42,10 @@ def scan(data: bytes) -> Records:
         if position + _HEADER > len(data):
             cut = True
             break
-        length, told = struct.unpack_from("<QI", data, position)
-        if masked_crc(data[position : position + 8]) != told:
-            rest = len(data) - position
-            damage = f"damaged at byte {position}: the {rest} bytes from there on are lost"
+        length, checksum = struct.unpack_from("<QI", data, position)
+        if masked_crc(data[position : position + 8]) != checksum:
+            lost_bytes = len(data) - position
+            damage = f"damaged at byte {position}: the {lost_bytes} bytes from there on are lost"
             break
         end = position + _HEADER + length + _FOOTER
         if end > len(data):
@@ -53,29 +54,33 @@ def scan(data: bytes) -> Records:
         if length <= _LARGE_BYTES:
             places.append((position + _HEADER, length))
         position = end
-    contents, wrong = _checked(data, places)
-    if wrong:
-        damage = "; ".join(filter(None, (f"{wrong} records are damaged and left out", damage)))
+    intact = _intact(data, places)
+    contents = tuple(data[start : start + length] for start, length in places if start in intact)
+    damaged = len(places) - len(contents)
+    if damaged:
+        damage = "; ".join(filter(None, (f"{damaged} records are damaged and left out", damage)))
     return Records(contents, cut, damage)
 
 
-def _checked(data: bytes, places: list[tuple[int, int]]) -> tuple[tuple[bytes, ...], int]:
-    """The contents whose checksum fits, and how many do not."""
-    by_length: dict[int, list[int]] = defaultdict(list)
+def _intact(data: bytes, places: list[tuple[int, int]]) -> set[int]:
+    """Where the contents begin whose checksum fits."""
+    starts_by_length: dict[int, list[int]] = defaultdict(list)
     for start, length in places:
-        by_length[length].append(start)
-    whole = np.frombuffer(data, np.uint8)
-    good: set[int] = set()
-    for length, starts in by_length.items():
-        batch = max(1, _BATCH_BYTES // max(1, length))
-        for first in range(0, len(starts), batch):
-            part = starts[first : first + batch]
-            rows = whole[np.array(part)[:, None] + np.arange(length)]
-            told = [struct.unpack_from("<I", data, start + length)[0] for start in part]
-            fits = _masked(_crcs(rows)) == np.array(told, dtype=np.uint32)
-            good.update(start for start, fit in zip(part, fits, strict=True) if fit)
-    contents = tuple(data[s : s + length] for s, length in places if s in good)
-    return contents, len(places) - len(contents)
+        starts_by_length[length].append(start)
+    intact: set[int] = set()
+    for length, starts in starts_by_length.items():
+        batch_size = max(1, _BATCH_BYTES // max(1, length))
+        for first in range(0, len(starts), batch_size):
+            intact.update(_intact_of_length(data, starts[first : first + batch_size], length))
+    return intact
+
+
+def _intact_of_length(data: bytes, starts: list[int], length: int) -> Iterator[int]:
+    places = np.array(starts)[:, None]
+    octets = np.frombuffer(data, np.uint8)
+    checksums = octets[places + length + np.arange(_FOOTER)].view("<u4")[:, 0]
+    fits = _masked(_crcs(octets[places + np.arange(length)])) == checksums
+    return itertools.compress(starts, fits)
 
 
 # ---- CRC-32C
@@ -93,5 +98,5 @@ def _crcs(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 
 def _masked(crc: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    turned = (crc >> np.uint32(15)) | (crc << np.uint32(17))
-    return np.asarray(turned + np.uint32(_MASK), dtype=np.uint32)
+    rotated = (crc >> np.uint32(15)) | (crc << np.uint32(17))
+    return np.asarray(rotated + np.uint32(CRC_MASK), dtype=np.uint32)

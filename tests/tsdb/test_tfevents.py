@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import importlib.util
 import math
 import struct
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,10 +17,6 @@ from tests.tsdb import eventfiles as files
 T = 1_795_300_000.0
 LOSS = [(step, T + 10 * step, 9.0 - 0.125 * step) for step in range(40)]
 SPEED = [(step, T + 10 * step + 0.01, 2000.0 + step) for step in range(40)]
-needs_package = pytest.mark.skipif(
-    importlib.util.find_spec("tensorboard") is None,
-    reason="the package tensorboard is not installed: only the direct reader is tested",
-)
 
 
 @pytest.fixture
@@ -61,7 +55,7 @@ def test_any_byte_that_changes_is_noticed(contents: list[bytes], data: st.DataOb
 def test_anything_may_stand_in_an_event(content: bytes) -> None:
     records = tfrecords.Records((content,), False)
     rows: dict[str, list[tuple[float, float, float]]] = {"": []}
-    assert isinstance(tfevents._directly(records, _Rows(rows)), str)
+    assert isinstance(tfevents._take(records, _Rows(rows)), str)
 
 
 class _Rows(dict[str, list[tuple[float, float, float]]]):
@@ -167,19 +161,3 @@ def test_a_file_that_cannot_be_read(written: Path) -> None:
     written.unlink()
     read = tfevents.read(found)
     assert not read.scalars and read.unread[0].reason == "No such file or directory"
-
-
-@needs_package
-def test_the_package_reads_the_same(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_package = events(written)
-    monkeypatch.setattr(tfevents, "_tensorboard", lambda: None)
-    directly = events(written)
-    assert list(by_package.scalars) == list(directly.scalars)
-    for tag, one in directly.scalars.items():
-        other = by_package.scalars[tag]
-        for mine, theirs in zip(
-            (one.steps, one.times, one.values),
-            (other.steps, other.times, other.values),
-            strict=True,
-        ):
-            np.testing.assert_array_equal(mine, theirs)
