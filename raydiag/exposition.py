@@ -32,7 +32,7 @@ _STATE = "# STATE"
 _MOST_STATE_BYTES = 16 << 10
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _SAMPLE = re.compile(
-    r"([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(?:\{(.*)\})?[ \t]*(?<=[ \t}])"
+    r"^([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(?:\{(.*)\}[ \t]*)?(?<=[ \t}])"
     r"([^ \t{}]+)(?:[ \t]+(-?\d+))?[ \t]*",
     re.ASCII,
 )

@@ -20,7 +20,7 @@ from typing import Optional
 from raydiag.errors import CannotRun
 from raydiag.joblog.facts import Resolved
 
-_ID = r"k8s[-_]\d+[-_]\d+[-_][\da-f]+|k8s[-_]\d+(?:[-_]\d+)*|local_[\d_]+[\da-f]*|\d+"
+_ID = r"k8s[-_]\d+[-_]\d+[-_][\da-f]+|k8s[-_]\d+(?:[-_]\d+)*|local_[\d_]+(?:[a-f][\da-f]*)?|\d+"
 _STEM = re.compile(rf"^({_ID})-(.+)$")
 _ASKED_ID = re.compile(rf"^(?:{_ID})$")
 _ATTEMPT_ID = re.compile(r"^(\d+)(?:\((\d+)\)|_(\d+))$")

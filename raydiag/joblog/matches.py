@@ -26,7 +26,7 @@ _EXCEPTION = re.compile(
 )
 _FRAME = re.compile(r'^\s*File "[^"]{1,1024}", line \d+')
 # What Ray prints below the line that says that an actor died: whose end it is, not who tells it.
-_DEAD_ACTOR = re.compile(r"\s*(class_name|pid|ip): (\S{1,64})")
+_DEAD_ACTOR = re.compile(r"^\s*(class_name|pid|ip): (\S{1,64})")
 _DEAD_ACTOR_LINES = 8
 _CHAINED = re.compile(
     r"^(?:During handling of the above exception|The above exception was the dir)"

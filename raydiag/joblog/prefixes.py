@@ -19,8 +19,8 @@ _ANSI = re.compile(
     r"|\x1b[()*+][0-9A-Za-z]|\x1b[@-Z\\^_]|\^\[\[[0-9;]{0,16}m"
 )
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_REPEATED = re.compile(r"\s*\[repeated (\d{1,9})x across cluster\](?:\s*\(Ray [^)]*\))?\s*$")
-_SRUN = re.compile(r"\s*(\d{1,6}):(?:\s|$)")
+_REPEATED = re.compile(r"\[repeated (\d{1,9})x across cluster\](?:\s*\(Ray [^)]{0,200}\))?\s*$")
+_SRUN = re.compile(r"^\s*(\d{1,6}):(?:\s|$)")
 _STACKED = re.compile(
     r"\((?P<actor>[^()\n]{0,128}?(?:\([^()\n]{0,64}\))?) ?pid=(?P<pid>\d{1,10})"
     r"(?:, ip=(?P<ip>[0-9A-Fa-f.:]+))?\) ?"
@@ -58,7 +58,7 @@ def split(text: str, hosts: Collection[str] = ()) -> tuple[Prefix, str]:
     if rest.endswith((")", "]")):
         found = _REPEATED.search(rest, max(0, len(rest) - 256))
         if found:
-            return replace(prefix, repeated=int(found[1])), rest[: found.start()]
+            return replace(prefix, repeated=int(found[1])), rest[: found.start()].rstrip()
     if prefix.host is None and ":" in rest[:64]:
         found = _NCCL.match(rest)
         if found:

@@ -54,7 +54,9 @@ _DONE = re.compile(
     r"|'train_runtime':|`Trainer\.fit` stopped: `max_(?:steps|epochs)=\d+` reached"
     r"|\"key\": \"run_stop\".{0,512}\"status\": \"success\""  # MLPerf
 )
-_FORWARD = re.compile(r"-L\s*(?:[\w.*]+:)?(\d{1,5}):(\[[^\]]+\]|[^:\s]+):(\d{1,5})")
+_FORWARD = re.compile(
+    r"-L\s*(?:[\w.*]{1,255}:)?(\d{1,5}):(\[[^\]]{1,64}\]|[^:\s]{1,255}):(\d{1,5})"
+)
 _TARGET = re.compile(r"\s(?:[\w.-]+@)([A-Za-z0-9][\w.-]*)\s*$")
 _STARTED = re.compile(r"\[Prometheus\] Started on port (\d{1,5})")
 _OCCUPIED = re.compile(r"\[Prometheus\] WARNING: port \d+ was occupied; using (\d{1,5}) instead")

@@ -35,7 +35,7 @@ _BECOME = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
     "sys.argv[1] == str(os.getppid()) or sys.exit(1); os.execv(sys.argv[2], sys.argv[2:])"
 )
-_FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
+_FIELD = re.compile(r'(?<!\w)(\w{1,64})=("(?:[^"\\]|\\.)*"|\S*)')
 
 
 class StartFailed(CannotRun):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Optional
 
 import pytest
 
 from raydiag.joblog.log_line import Hit, JobLogLine
-from raydiag.joblog.saves import SavePattern, _row
+from raydiag.joblog.saves import SavePattern
 from tests.joblog.joblogs import facts_at, facts_of, maxtext, write
 
 
@@ -188,7 +189,8 @@ def test_saves(
 
 def test_a_site_may_have_a_save_message_of_its_own(tmp_path: Path) -> None:
     path = write(tmp_path / "job.log", "*** stored weights #12 ***\n")
-    extra: SavePattern = _row("ours", "finished", "stored weights", r"weights #(?P<step>\d+)")
+    pattern = re.compile(r"weights #(?P<step>\d+)")
+    extra = SavePattern("ours", "finished", "stored weights", pattern)
     assert facts_at(path).saves == ()
     (save,) = facts_at(path, save_patterns=[extra]).saves
     assert (save.step, save.pattern) == (12, "ours")
