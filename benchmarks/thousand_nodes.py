@@ -18,7 +18,9 @@ from raydiag import probes
 from raydiag.cluster import collect
 from raydiag.explain import diagnosis
 from raydiag.model import Snapshot
-from raydiag.render import document, text
+from raydiag.render import document
+from raydiag.render.probe import probe_report
+from raydiag.render.text import text
 
 _NODES = 1000
 _NOW = 1_790_000_000.0
@@ -181,7 +183,7 @@ def main(shape: str) -> None:
     if shape == "json":
         size = sum(map(len, document.lines(document.probe_document(snapshot, explained, {}, _NOW))))
     else:
-        size = len(text.probe_report(snapshot, explained, {}, False, 100, False))
+        size = len(text(probe_report(snapshot, explained, {}, False), 100))
     seconds = time.monotonic() - started
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found = len(explained.findings)

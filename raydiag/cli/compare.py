@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from raydiag.cli import options, triage
@@ -33,7 +33,7 @@ exit codes:
   0 no problem, or other settings explain it    1 a problem was found    2 usage
   3 none found, but not all could be seen or compared                    4 could not run
 """
-_WIDTH = 100
+_WIDEST = 100  # columns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = compare(asked, arguments.deadline, progress.say)
     finally:
         progress.clear()
-    options.write_report(_report(arguments, found), arguments.output)
+    _show(arguments, found)
     return exit_code(found)
 
 
@@ -160,17 +160,17 @@ def _time(text: str) -> float | str:
         raise UsageError(f"--now {error}") from None
 
 
-def _report(arguments: argparse.Namespace, found: Comparison) -> Iterable[str]:
-    from raydiag.render import compare, compare_document, compare_markdown, document
+def _show(arguments: argparse.Namespace, comparison: Comparison) -> None:
+    from raydiag.render.compare import comparison_report
+    from raydiag.render.compare_document import compare_document
 
     if arguments.redact:
         from raydiag.render.redact_job import redacted_comparison
 
-        found = redacted_comparison(found)
-    every = arguments.verbose or arguments.all_rows
-    if arguments.format == "json":
-        return document.lines(compare_document.compare_document(found, time.time()))
-    if arguments.format == "markdown":
-        return [compare_markdown.markdown_report(found, every)]
-    colour = options.wants_colour() and arguments.output is None
-    return [compare.text_report(found, colour, min(options.width(), _WIDTH), every)]
+        comparison = redacted_comparison(comparison)
+    options.show(
+        arguments,
+        lambda: compare_document(comparison, time.time()),
+        lambda: comparison_report(comparison, arguments.verbose or arguments.all_rows),
+        min(options.width(), _WIDEST),
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,7 @@ exit codes:
   0 nothing wrong and everything was seen    1 a problem was found    2 usage
   3 nothing wrong found, but not everything could be seen             4 could not run
 """
-_WIDTH = 80
+_WIDEST = 80  # columns
 _LONGEST_S = 3600.0
 
 
@@ -104,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
         examined = _examined(arguments, progress)
     finally:
         progress.clear()
-    options.write_report(_report(arguments, examined), arguments.output)
+    _show(arguments, examined)
     return examined.exit_code
 
 
@@ -128,17 +127,17 @@ def _examined(arguments: argparse.Namespace, progress: options.ProgressLine) -> 
     return examine(facts, triage.when(facts, arguments), request)
 
 
-def _report(arguments: argparse.Namespace, examined: ExaminedJob) -> Iterable[str]:
-    from raydiag.render import diagnose, diagnose_document, diagnose_markdown, document
+def _show(arguments: argparse.Namespace, examined: ExaminedJob) -> None:
+    from raydiag.render.diagnose import diagnosis_report
+    from raydiag.render.diagnose_document import diagnose_document
 
     if arguments.redact:
         from raydiag.render.redact_job import redacted_diagnosis
 
         examined = redacted_diagnosis(examined)
-    every = arguments.verbose or arguments.all_rows
-    if arguments.format == "json":
-        return document.lines(diagnose_document.diagnose_document(examined, time.time()))
-    if arguments.format == "markdown":
-        return [diagnose_markdown.markdown_report(examined, every)]
-    colour = options.wants_colour() and arguments.output is None
-    return [diagnose.text_report(examined, colour, min(options.width(), _WIDTH), every)]
+    options.show(
+        arguments,
+        lambda: diagnose_document(examined, time.time()),
+        lambda: diagnosis_report(examined, arguments.verbose or arguments.all_rows),
+        min(options.width(), _WIDEST),
+    )

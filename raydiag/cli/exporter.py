@@ -154,36 +154,30 @@ def _once(arguments: argparse.Namespace) -> int:
 def _status(arguments: argparse.Namespace) -> int:
     from raydiag.explain.diagnosis import exit_code
     from raydiag.exporter.status import examine
-    from raydiag.render import exporter as render
-    from raydiag.render.document import lines
+    from raydiag.render.exporter import status_report
+    from raydiag.render.exporter_document import status_document
 
     logs = [os.path.abspath(path) for path in arguments.log]
     examined = examine(arguments.port, _host(arguments), wait_s=arguments.wait, logs=logs)
-    if arguments.format == "json":
-        report = lines(render.status_document(examined, time.time()))
-    elif arguments.format == "markdown":
-        report = render.status_markdown(examined, arguments.verbose)
-    else:
-        colour = options.wants_colour() and arguments.output is None
-        report = render.status_text(examined, colour, options.width(), arguments.verbose)
-    options.write_report(report, arguments.output)
+    options.show(
+        arguments,
+        lambda: status_document(examined, time.time()),
+        lambda: status_report(examined, arguments.verbose),
+    )
     return exit_code(examined.diagnosis)
 
 
 def _check(arguments: argparse.Namespace) -> int:
     from raydiag.exporter.check import check
-    from raydiag.render import exporter as render
-    from raydiag.render.document import lines
+    from raydiag.render.exporter import check_report
+    from raydiag.render.exporter_document import check_document
 
     checked = check(arguments.files, _host(arguments), not arguments.no_run, arguments.root)
-    if arguments.format == "json":
-        report = lines(render.check_document(checked, time.time()))
-    elif arguments.format == "markdown":
-        report = render.check_markdown(checked)
-    else:
-        colour = options.wants_colour() and arguments.output is None
-        report = render.check_text(checked, colour, options.width())
-    options.write_report(report, arguments.output)
+    options.show(
+        arguments,
+        lambda: check_document(checked, time.time()),
+        lambda: check_report(checked),
+    )
     return 0 if all(one.passes for one in checked) else 1
 
 

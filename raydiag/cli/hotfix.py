@@ -267,14 +267,13 @@ class _Shown:
         self._write(document)
 
     def _write(self, document: Mapping[str, Any]) -> None:
-        from raydiag.render import hotfix as render
+        from raydiag.render.hotfix import hotfix_document, hotfix_report
 
         arguments = self._arguments
-        if arguments.format == "json":
-            chunks = render.json_report(document, time.time())
-        elif arguments.format == "markdown":
-            chunks = iter([render.markdown_report(document)])
-        else:
-            colour = options.wants_colour() and arguments.output is None
-            chunks = iter([render.text_report(document, colour, options.width(), self._plan_shown)])
-        options.write_report(chunks, arguments.output)
+        if self._plan_shown and document["command"] == "apply":
+            options.write_report(["\n"], None)
+        options.show(
+            arguments,
+            lambda: hotfix_document(document, time.time()),
+            lambda: hotfix_report(document, self._plan_shown),
+        )

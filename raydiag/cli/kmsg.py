@@ -41,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, judge, show; returns the exit code."""
     from raydiag.explain.diagnosis import exit_code
     from raydiag.kmsg import examine
-    from raydiag.render import kmsg as render
+    from raydiag.render.kmsg import kmsg_report
+    from raydiag.render.kmsg_document import kmsg_document
 
     now_s = time.time()
     examined = examine(arguments.files, now_s)
@@ -51,12 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
         from raydiag.render.redact import redacted_log
 
         examined = redacted_log(examined)
-    if arguments.format == "json":
-        report = render.json_report(examined, now_s)
-    elif arguments.format == "markdown":
-        report = render.markdown_report(examined, arguments.verbose)
-    else:
-        colour = options.wants_colour() and arguments.output is None
-        report = render.text_report(examined, colour, options.width(), arguments.verbose)
-    options.write_report(report, arguments.output)
+    options.show(
+        arguments,
+        lambda: kmsg_document(examined, now_s),
+        lambda: kmsg_report(examined, arguments.verbose),
+    )
     return exit_code(examined.diagnosis)

@@ -8,10 +8,14 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from raydiag.errors import CannotRun
+
+if TYPE_CHECKING:
+    from raydiag.render.report import Report
 
 
 def add_output(
@@ -104,6 +108,40 @@ def width() -> int:
     import shutil
 
     return shutil.get_terminal_size((100, 24)).columns
+
+
+def show(
+    arguments: argparse.Namespace,
+    document: Callable[[], Mapping[str, Any]],
+    report: Callable[[], Report],
+    columns: int | None = None,
+) -> None:
+    """Write the document or the report in the format that was asked for. Raises CannotRun.
+
+    Text is as wide as the terminal, unless `columns` are given.
+    """
+    write_report(written(arguments, document, report, columns), arguments.output)
+
+
+def written(
+    arguments: argparse.Namespace,
+    document: Callable[[], Mapping[str, Any]],
+    report: Callable[[], Report],
+    columns: int | None = None,
+) -> Iterable[str]:
+    """The text of it, in pieces."""
+    if arguments.format == "json":
+        from raydiag.render.document import lines
+
+        return lines(document())
+    if arguments.format == "markdown":
+        from raydiag.render.markdown import markdown_text
+
+        return [markdown_text(report())]
+    from raydiag.render.text import text
+
+    colour = wants_colour() and arguments.output is None
+    return [text(report(), columns or width(), colour)]
 
 
 def write_report(chunks: Iterable[str], output: str | None) -> None:

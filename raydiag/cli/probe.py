@@ -7,7 +7,7 @@ import contextlib
 import importlib
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from raydiag.cli import cluster_options, options
@@ -15,7 +15,7 @@ from raydiag.errors import UsageError
 
 if TYPE_CHECKING:
     from raydiag.cluster.collect import ProbeRequest
-    from raydiag.model import Snapshot
+    from raydiag.model import Diagnosis, Snapshot
 
 NAME = "probe"
 HELP = "run read-only probes on the nodes of a Ray cluster and say which node is sick"
@@ -120,14 +120,13 @@ def run(arguments: argparse.Namespace) -> int:
         snapshot = cluster_options.snapshot(collected, api, whole_cluster=request.select is None)
         progress.clear()
         explained = diagnosis.explain(snapshot)
-        report = _rendered(arguments, snapshot, explained, collected.cluster)
-        options.write_report(report, arguments.output)
+        _show(arguments, snapshot, explained, collected.cluster)
     return diagnosis.exit_code(explained)
 
 
 def _import_judges() -> None:
     """What comes after the answers, loaded while the cluster is at work on them."""
-    for name in ("raydiag.explain.diagnosis", "raydiag.render.text", "raydiag.render.document"):
+    for name in ("raydiag.explain.diagnosis", "raydiag.render.probe", "raydiag.render.document"):
         importlib.import_module(name)
 
 
@@ -176,23 +175,21 @@ def _chosen(only: str | None, skip: str | None, stacks: bool) -> list[str]:
     return chosen
 
 
-def _rendered(
-    arguments: argparse.Namespace, snapshot: Snapshot, explained: Any, cluster: Mapping[str, Any]
-) -> Iterable[str]:
+def _show(
+    arguments: argparse.Namespace,
+    snapshot: Snapshot,
+    explained: Diagnosis,
+    cluster: Mapping[str, Any],
+) -> None:
+    from raydiag.render.document import probe_document
+    from raydiag.render.probe import probe_report
+
     if arguments.redact:
         from raydiag.render.redact import redacted
 
         snapshot, explained, cluster = redacted(snapshot, explained, cluster)
-    if arguments.format == "json":
-        from raydiag.render import document
-
-        return document.lines(document.probe_document(snapshot, explained, cluster, time.time()))
-    if arguments.format == "markdown":
-        from raydiag.render.markdown import probe_markdown
-
-        return [probe_markdown(snapshot, explained, cluster, arguments.verbose)]
-    from raydiag.render.text import probe_report
-
-    colour = options.wants_colour() and arguments.output is None
-    width = options.width()
-    return [probe_report(snapshot, explained, cluster, colour, width, arguments.verbose)]
+    options.show(
+        arguments,
+        lambda: probe_document(snapshot, explained, cluster, time.time()),
+        lambda: probe_report(snapshot, explained, cluster, arguments.verbose),
+    )

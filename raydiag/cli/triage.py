@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Optional
 
 from raydiag import __version__
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from raydiag.joblog.facts import JobFacts
     from raydiag.joblog.log_line import MakeSelector
     from raydiag.joblog.state import PassState
+    from raydiag.render.report import Report
     from raydiag.triage.verdict import Moment, Verdict
 
 NAME = "triage"
@@ -78,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     progress = options.ProgressLine(arguments.quiet)
     for problem in failed:
         progress.warn(problem)  # on the terminal of whoever knows the names; no part of the report
-    options.write_report(_report(arguments, verdicts), arguments.output)
+    _show(arguments, verdicts)
     if arguments.state is not None and state is not None:
         options.write_report([state.dumps()], arguments.state)
     codes = {exit_code(verdict) for verdict in verdicts}
@@ -143,22 +144,26 @@ def when(facts: JobFacts, arguments: argparse.Namespace) -> Moment:
     return Moment(now, log_end, alive, source, scheduler, artefacts.newest(facts))
 
 
-def _report(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> Iterable[str]:
-    from raydiag.render import triage as render
-    from raydiag.render import triage_document
+def _show(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
+    from raydiag.render.triage_document import triage_document
 
     if arguments.redact:
         from raydiag.render.redact_job import redacted_triage
 
         verdicts = redacted_triage(verdicts)
-    if arguments.format == "json":
-        return triage_document.json_report(verdicts, time.time())
-    if arguments.format == "markdown":
-        return render.markdown_report(verdicts, arguments.verbose)
-    colour = options.wants_colour() and arguments.output is None
-    if not arguments.jobs:
-        return render.table(verdicts, colour, options.width())
-    return render.text_report(verdicts, colour, options.width(), arguments.verbose)
+    options.show(
+        arguments,
+        lambda: triage_document(verdicts, time.time()),
+        lambda: _report(verdicts, arguments),
+    )
+
+
+def _report(verdicts: Sequence[Verdict], arguments: argparse.Namespace) -> Report:
+    from raydiag.render.triage import overview, triage_report
+
+    if not arguments.jobs and arguments.format == "text":
+        return overview(verdicts)
+    return triage_report(verdicts, arguments.verbose)
 
 
 def _state(path: Optional[str]) -> Optional[PassState]:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -18,12 +18,14 @@ from raydiag.errors import CannotRun, RaydiagError, UsageError
 
 if TYPE_CHECKING:
     from raydiag.joblog.facts import JobFacts
+    from raydiag.render.report import Report
     from raydiag.tsdb.connection import Connection
     from raydiag.tsdb.discovery_types import Discovery
     from raydiag.tsdb.identity import Logged
     from raydiag.tsdb.series import Query
 
 _USUAL_PORT = 9190
+_WHOLE_LINES = 1_000_000  # columns: a series stays on its line, for grep
 
 NAME = "tsdb"
 HELP = (
@@ -92,16 +94,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    from raydiag.render import tsdb as render
+    from raydiag.render.tsdb import info_report
+    from raydiag.render.tsdb_document import info_document
 
     with _reached(arguments, arguments.job) as connection:
         seen = _discovered(connection, _facts_if_any(arguments, arguments.job))
-    _show(arguments, render.info_document(seen, connection.live), render.info_text(seen))
+    live = connection.live
+    _show(arguments, lambda: info_document(seen, live), lambda: info_report(seen))
     return 0 if seen.coverage.complete and seen.window is not None else 3
 
 
 def _query(arguments: argparse.Namespace) -> int:
-    from raydiag.render import tsdb as render
+    from raydiag.render.tsdb import query_report
+    from raydiag.render.tsdb_document import query_document
     from raydiag.tsdb.series import Query
     from raydiag.tsdb.time_bounds import extent
 
@@ -122,8 +127,12 @@ def _query(arguments: argparse.Namespace) -> int:
         answer = connection.client.ask(question)
     if not answer.ok:
         raise (UsageError if answer.bad_query else CannotRun)(answer.reason)
-    document = render.query_document(connection.origin, answer, whole, connection.unread)
-    _show(arguments, document, render.query_text(answer, whole, connection.unread))
+    origin, unread = connection.origin, connection.unread
+    _show(
+        arguments,
+        lambda: query_document(origin, answer, whole, unread),
+        lambda: query_report(answer, whole, unread),
+    )
     return 3 if connection.unread else 0
 
 
@@ -137,7 +146,8 @@ def _over(promql: str, start: float, end: float, step: Optional[float]) -> Query
 def _verify(arguments: argparse.Namespace) -> int:
     from raydiag.explain.diagnosis import complete, exit_code
     from raydiag.model import Diagnosis
-    from raydiag.render import tsdb as render
+    from raydiag.render.tsdb import verify_report
+    from raydiag.render.tsdb_document import verify_document
     from raydiag.tsdb import identity
 
     facts = _facts(arguments, arguments.job)
@@ -145,14 +155,18 @@ def _verify(arguments: argparse.Namespace) -> int:
         seen = _discovered(connection, facts)
         found = identity.check(connection.client, seen, _logged(facts))
     diagnosis = Diagnosis(complete(found.findings(seen.origin)), (), seen.coverage)
-    told = render.VerifiedJob(seen, found, diagnosis)
-    _show(arguments, render.verify_document(told), render.verify_text(told))
+    _show(
+        arguments,
+        lambda: verify_document(seen, found, diagnosis),
+        lambda: verify_report(seen, found),
+    )
     code = exit_code(diagnosis)
     return 3 if code == 0 and found.belief is identity.Belief.UNVERIFIED else code
 
 
 def _view(arguments: argparse.Namespace) -> int:
-    from raydiag.render import tsdb as render
+    from raydiag.render.tsdb import view_report
+    from raydiag.render.tsdb_document import view_document
 
     with contextlib.ExitStack() as stack:
         opened = []
@@ -161,7 +175,7 @@ def _view(arguments: argparse.Namespace) -> int:
                 raise UsageError(f"{job}: a server that runs needs no view: open it in a browser")
             opened.append((job, stack.enter_context(_opened(arguments, job))))
         with contextlib.suppress(KeyboardInterrupt):  # the normal end
-            _show(arguments, render.view_document(opened), render.view_text(opened))
+            _show(arguments, lambda: view_document(opened), lambda: view_report(opened))
             while all(_answers(connection) for _, connection in opened):
                 time.sleep(1)
             raise CannotRun("a server has ended by itself")
@@ -271,11 +285,12 @@ def _logged(facts: JobFacts) -> Logged:
     return Logged(steps, list(series.loss), facts.header.nodelist, window)
 
 
-def _show(arguments: argparse.Namespace, document: Mapping[str, Any], text: Iterable[str]) -> None:
-    from raydiag.render.document import lines
-
-    chunks = lines(document) if arguments.format == "json" else text
-    options.write_report(chunks, arguments.output)
+def _show(
+    arguments: argparse.Namespace,
+    document: Callable[[], Mapping[str, Any]],
+    report: Callable[[], Report],
+) -> None:
+    options.show(arguments, document, report, _WHOLE_LINES)
 
 
 def _moment(text: str) -> float:

@@ -1,106 +1,340 @@
-"""A comparison of jobs as text: the answer first, then what it rests on."""
+"""A comparison of jobs as a report: the answer, what differs, and what it rests on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Optional
 
+from raydiag import __version__
 from raydiag.explain.comparison import Comparison
+from raydiag.explain.comparison.checklist import MEAN
+from raydiag.explain.comparison.gap import PERSISTENT, SINCE, TRANSIENT, SpeedGap
+from raydiag.explain.comparison.metrics import ComparedMetrics
 from raydiag.explain.comparison.pair import Contrast
-from raydiag.render import compare_content as content
-from raydiag.render.escape import terminal
-from raydiag.render.layout import GREEN, RED, YELLOW, ReportPage
+from raydiag.explain.comparison.relevance import (
+    causes_of_slower,
+    classes_resting_on,
+    few_odd_hosts,
+    next_steps,
+    notable_settings,
+    other_findings,
+    source_trace,
+    trains_the_same,
+)
+from raydiag.explain.comparison.saves import LOADS, Saves
+from raydiag.explain.comparison.side import Side
+from raydiag.model import Coverage
+from raydiag.nodeset import fold
+from raydiag.playbooks.observations import RuledOut
+from raydiag.playbooks.training import SECONDS, TGS
+from raydiag.render.document import severity_of
+from raydiag.render.formats import count, joined, number, since, utc
+from raydiag.render.groups import scope, source_and_text
+from raydiag.render.queries import query_lines
+from raydiag.render.report import (
+    Block,
+    Bullet,
+    Bullets,
+    KeyValues,
+    Paragraph,
+    Quote,
+    Report,
+    Section,
+    Steps,
+    Table,
+    Tone,
+    bullets,
+    severity_label,
+    table,
+)
 
-_CELL = 40  # columns of one cell, at most
-_LEAST_ROOM = 24  # of the last column; with less it stands on a line of its own
-
-
-def text_report(found: Comparison, colour: bool, width: int, every: bool) -> str:
-    """The report for people. What came from logs and metrics is escaped."""
-    page = ReportPage(max(width, 60), colour)
-    blocks: list[list[str]] = []
-    for told in found.contrasts:
-        blocks += _contrast(told, page, every)
-    if not found.contrasts:
-        blocks.append(_list(page, "JOB", [content.about(side) for side in found.sides]))
-    for side, saves in zip(found.sides, found.saves, strict=True):
-        if saves.loads:
-            rows = list(content.save_rows(saves))
-            blocks.append(_table(page, f"SAVES OF JOB {side.label}", content.save_header(), rows))
-    steps = [f"{i}. {step}" for i, step in enumerate(content.next_steps(found), 1)]
-    blocks += [
-        _findings(found, page, every),
-        _list(page, "RULED OUT", content.ruled_out(found)),
-        _list(page, "NOTES", content.notes(found)),
-        _list(page, "NEXT STEPS", steps),
-        _list(page, "COVERAGE", content.coverage(found)),
-        page.wrap(terminal(content.footer(found))),
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
-
-
-def _contrast(told: Contrast, page: ReportPage, every: bool) -> list[list[str]]:
-    head = page.wrap(terminal(content.title(told)))
-    first, *rest = content.cause(told)
-    colour = {"healthy": GREEN, "unknown": YELLOW}.get(told.answer.failure_class, RED)
-    line = page.wrap(terminal(f"ROOT CAUSE  {first}"), "", "    ")
-    line[0] = page.paint("ROOT CAUSE", colour) + line[0][len("ROOT CAUSE") :]
-    for text in rest:
-        line += page.wrap(terminal(text), "  ", "    ")
-    pair = (("A", told.pair.a), ("B", told.pair.b))
-    jobs = [f"{name}: {content.about(side)}" for name, side in pair]
-    settings = [[one.parameter, one.a, one.b] for one in content.settings(told, every)]
-    metrics = [[r.metric, r.a, r.b, r.delta, r.cause] for r in content.rows(told, every)]
-    environment = [list(row) for row in content.environment(told, every)]
-    logs = [list(row) for row in content.logs(told)]
-    return [
-        head,
-        line,
-        _list(page, "JOBS", jobs),
-        _table(page, "CONFIG DIFFERENCES", ["Parameter", "Job A", "Job B"], settings)
-        or ["CONFIG DIFFERENCES", "  none that may explain anything"],
-        _list(page, "OVERLAPPING STEP RANGE", content.steps(told)),
-        _table(
-            page,
-            "METRIC COMPARISON (steady means over these steps)",
-            ["Metric", "Job A", "Job B", "Delta", "Likely cause"],
-            metrics,
-        ),
-        _table(page, "ENVIRONMENT", ["", "Job A", "Job B"], environment),
-        _table(page, "WORKER LOGS", ["", "Job A", "Job B"], logs),
-        _list(page, "EVIDENCE", content.evidence(told)),
-        _list(page, "SOURCE CODE TRACE", [content.trace(told)]),
-    ]
+_MOST_EVIDENCE = 6  # of one cause; all of it stands in the JSON
+_MOST_EVIDENCE_OF_OTHERS = 2
+_UNITS = {TGS: "tokens/s/device", SECONDS: "s"}
+_TONES = {"healthy": Tone.GOOD, "unknown": Tone.DOUBTFUL}
+_SAME = "none: the same"
+_USUAL_CAUSES = {
+    "cpu": "CPU contention: a leak where it is alike on all hosts, else other processes",
+    "tcp": "storage and coordination, not collectives: explains no throughput",
+    "rdma": "a bad link makes all collectives wait",
+    "storage": "storage outside saves",
+    "memory": "not by itself: look for swapping or an OOM kill",
+    "thermal": "a symptom, unless temperature is at its limit",
+    "hardware": "faulty hardware",
+}
 
 
-def _findings(found: Comparison, page: ReportPage, every: bool) -> list[str]:
-    lines = []
-    for label, one in content.others(found, every):
-        lines += page.wrap(terminal(content.finding_line(label, one)), "  ", "    ")
-        for text in content.seen(one, every):
-            lines += page.wrap(terminal(text), "    ", "      ")
-    return ["FINDINGS", *lines] if lines else []
+def comparison_report(comparison: Comparison, every: bool) -> Report:
+    """The report of `raydiag compare`; `every` also shows what is the same."""
+    sections: list[Section] = []
+    for contrast in comparison.contrasts:
+        sections += _contrast(contrast, every)
+    if not comparison.contrasts:
+        (side,) = comparison.sides
+        sections.append(Section(f"Saves of job {side.label}", is_chapter=True))
+        sections.append(Section("Job", [Paragraph(_about(side))]))
+    sections += _of_all_jobs(comparison, every)
+    return Report(sections, _footer(comparison))
 
 
-def _list(page: ReportPage, title: str, texts: Iterable[str]) -> list[str]:
-    lines = [line for text in texts if text for line in page.wrap(terminal(text), "  ", "    ")]
-    return [title, *lines] if lines else []
+def _contrast(contrast: Contrast, every: bool) -> Iterator[Section]:
+    pair = contrast.pair
+    yield Section(f"Multi-Job Comparison: {pair.a.label} vs {pair.b.label}", is_chapter=True)
+    jobs = KeyValues([("Job A", _about(pair.a)), ("Job B", _about(pair.b))])
+    yield Section("Jobs", [jobs])
+    yield Section("Config differences", [_settings(contrast, every)])
+    first, *others = _steps(contrast)
+    overlap = _or(bullets(others), "No step can be compared.")
+    yield Section(f"Overlapping step range: {first}", [overlap])
+    yield Section("Metric comparison (steady means over these steps)", [_metrics(contrast, every)])
+    yield Section("Environment", [_environment(contrast, every)])
+    yield Section("Log evidence", [table(("", "Job A", "Job B"), _worker_logs(contrast))])
+    yield _root_cause(contrast)
+    yield Section("Source code trace", [Paragraph(source_trace(contrast))])
 
 
-def _table(
-    page: ReportPage, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
-) -> list[str]:
-    """Columns as wide as they need; the last one is wrapped below itself."""
-    if not rows:
-        return []
-    cells = [[terminal(cell) for cell in row] for row in [list(header), *rows]]
-    widths = [min(_CELL, max(len(row[i]) for row in cells)) for i in range(len(header) - 1)]
-    lines = []
-    for row in cells:
-        start = "  " + "".join(
-            f"{cell.ljust(width)}  " for cell, width in zip(row[:-1], widths, strict=True)
-        )
-        if page.width - len(start) >= max(_LEAST_ROOM, min(len(row[-1]), _CELL)):
-            lines += page.wrap(row[-1], start, " " * len(start))
-        else:
-            lines += [start.rstrip(), *page.wrap(row[-1], "      ", "      ")]
-    return [title, *lines]
+def _of_all_jobs(comparison: Comparison, every: bool) -> Iterator[Section]:
+    for side, saves in zip(comparison.sides, comparison.saves, strict=True):
+        title = f"Load during saves of job {side.label}"
+        yield Section(title, [_saves(saves)])
+    yield Section("Other findings", [Bullets(list(_others(comparison, every)))])
+    yield Section("Ruled out", [bullets(_ruled_out(comparison))])
+    yield Section("Notes", [bullets(_notes(comparison))])
+    yield Section("Recommended next steps", [Steps(next_steps(comparison))])
+    queries = Quote(list(_queries(comparison)))
+    yield Section("Queries", [_or(queries, "None was asked.")], only_in_documents=True)
+    coverage = bullets(_coverage(comparison.diagnosis.coverage))
+    yield Section("Coverage", [_or(coverage, "Logs only.")])
+
+
+def _or(block: Block, otherwise: str) -> Block:
+    return Paragraph(otherwise) if block.is_empty else block
+
+
+def _about(side: Side) -> str:
+    """One job in one line."""
+    triage, run, examined = side.examined.triage, side.run, side.examined
+    steps = "no steps" if run.first is None else f"steps {run.first} to {run.last}"
+    sources = ", ".join(f"{source} {times}" for source, times in run.sources.items())
+    log_only = f" ({examined.log_only})" if examined.log_only else ""
+    return joined(
+        [
+            side.label,
+            triage.resolved.job_dir or triage.log,
+            examined.case.status,
+            triage.progress.start or "start unknown",
+            f"{steps} ({sources})" if sources else steps,
+            f"metrics: {side.source}{log_only}",
+            f"own diagnosis: {examined.explained.verdict.failure_class}",
+        ]
+    )
+
+
+def _settings(contrast: Contrast, every: bool) -> Block:
+    """What differs; names, paths and the like only with `every`."""
+    settings = contrast.pair.settings if every else notable_settings(contrast)
+    rows = [(setting.parameter, setting.a, setting.b) for setting in settings]
+    differences = table(("Parameter", "Job A", "Job B"), rows)
+    return _or(differences, "None that may explain anything.")
+
+
+def _steps(contrast: Contrast) -> Iterator[str]:
+    """The range of steps, and what of it counts."""
+    overlap = contrast.pair.overlap
+    if overlap.start is None:
+        yield f"none: {overlap.reason}"
+        return
+    yield f"{overlap.first} to {overlap.last}"
+    compared = f"Compared: {overlap.start} to {overlap.last}"
+    if overlap.saves:
+        compared += f", without {len(overlap.saves)} that a save of either job slows"
+    yield f"{compared}."
+    for side in (contrast.pair.a, contrast.pair.b):
+        looked = contrast.pair.looked(side)
+        if looked is not None:
+            start, end = utc(looked.window.start), utc(looked.window.end)
+            yield f"In job {side.label} from {start} to {end}."
+
+
+def _metrics(contrast: Contrast, every: bool) -> Block:
+    """Training first, then the whole checklist; what is the same only with `every`."""
+    rows = list(map(_training_row, contrast.pair.gaps))
+    for compared in contrast.pair.metrics:
+        if every or compared.differs:
+            rows.append(_checklist_row(contrast, compared))
+    header = ("Metric", "Job A", "Job B", "Delta", "Likely cause")
+    return _or(table(header, rows), "None.")
+
+
+def _training_row(gap: SpeedGap) -> list[str]:
+    unit = _UNITS.get(gap.metric, "")
+    means = []
+    for statistic in (gap.a, gap.b):
+        means.append(f"{statistic.mean:.5g} ± {statistic.deviation:.2g} {unit}".strip())
+    return [gap.metric, *means, _change(gap), _pattern(gap)]
+
+
+def _change(gap: SpeedGap) -> str:
+    """Of the medians; of what begins late, where it has begun: over all steps it would hide."""
+    if gap.kind == SINCE and gap.spike_percent is not None:
+        return f"{gap.spike_percent:+.2f} % since then"
+    return f"{gap.percent:+.2f} %"
+
+
+def _pattern(gap: SpeedGap) -> str:
+    if gap.metric not in _UNITS:
+        return _SAME if trains_the_same(gap) else "training itself: data, settings or numerics"
+    if gap.kind == PERSISTENT:
+        return "stays over all steps"
+    if gap.kind == SINCE:
+        return f"from step {gap.since_step} on"
+    if gap.kind != TRANSIENT:
+        return "none"
+    at = f"transient, at step {gap.since_step}"
+    return at if gap.until_step in (None, gap.since_step) else f"{at} to {gap.until_step}"
+
+
+def _checklist_row(contrast: Contrast, compared: ComparedMetrics) -> list[str]:
+    measure = compared.measure
+    name = measure.metric if measure.how == MEAN else f"{measure.metric} (counted)"
+    values = [_value(compared.a, measure.unit), _value(compared.b, measure.unit)]
+    if compared.delta is None:
+        return [name, *values, "-", compared.missing]
+    delta = f"{compared.delta:+.4g}"
+    if compared.percent is not None:
+        delta += f" ({compared.percent:+.0f} %)"
+    return [name, *values, delta, _likely_cause(contrast, compared)]
+
+
+def _likely_cause(contrast: Contrast, compared: ComparedMetrics) -> str:
+    if not compared.differs:
+        return _SAME
+    classes = ", ".join(classes_resting_on(contrast, compared.measure.metric))
+    odd = []
+    for side, hosts in few_odd_hosts(contrast, compared):
+        odd.append(f"{fold(hosts)} of job {side.label}")
+    return "; ".join(
+        filter(None, [classes or _USUAL_CAUSES[compared.measure.group], ", ".join(odd)])
+    )
+
+
+def _value(value: Optional[float], unit: str) -> str:
+    return "-" if value is None else f"{value:.4g} {unit}".strip()
+
+
+def _environment(contrast: Contrast, every: bool) -> Block:
+    rows = []
+    for fact in contrast.pair.environment:
+        if every or not fact.same or fact.what == "node set":
+            rows.append((fact.what, fact.a, fact.b))
+    return _or(table(("", "Job A", "Job B"), rows), "The same.")
+
+
+def _worker_logs(contrast: Contrast) -> Iterator[tuple[str, str, str]]:
+    """Lines of the workers' logs by pattern, of both jobs."""
+    logs = [contrast.pair.a.workers, contrast.pair.b.workers]
+    if not any(log.files for log in logs):
+        return
+    yield _pair_row("waves of communicator initialisations", [log.waves for log in logs])
+    for pattern in dict.fromkeys([*logs[0].counts, *logs[1].counts]):
+        times = [log.counts.get(pattern, 0) if log.files else None for log in logs]
+        yield _pair_row(f"lines: {pattern}", times)
+    dumped = [log.dumped_zeros for log in logs]
+    if dumped != [None, None]:
+        yield _pair_row("xla_dump: jit_create_zeros", dumped)
+
+
+def _pair_row(what: str, values: Sequence[Optional[int]]) -> tuple[str, str, str]:
+    a, b = ("-" if value is None else str(value) for value in values)
+    return what, a, b
+
+
+def _root_cause(contrast: Contrast) -> Section:
+    """The answer, its confidence, and what else may slow the slower job."""
+    answer = contrast.answer
+    where = f" on {fold(answer.hosts)}" if answer.hosts else ""
+    causes = causes_of_slower(contrast)
+    others = [answer.summary]
+    evidence: list[str] = []
+    for cause in causes:
+        finding = cause.finding
+        if cause.explains not in answer.summary:
+            facts = [scope([finding]), finding.confidence.value, cause.explains]
+            others.append(joined([finding.failure_class, *facts]))
+        evidence += map(source_and_text, finding.evidence[:_MOST_EVIDENCE])
+    return Section(
+        "Root cause",
+        [bullets(others), Quote(evidence)],
+        tone=_TONES.get(answer.failure_class, Tone.BAD),
+        facts=[f"{answer.failure_class}{where} ({answer.confidence.value}; {answer.kind})"],
+        comes_first=True,
+    )
+
+
+def _saves(saves: Saves) -> Table:
+    """The highest peak of each save, and whose it is."""
+    header = ["Save", "From", *(f"{load.metric} ({load.unit})" for load in LOADS)]
+    rows = []
+    for load in saves.loads:
+        step = f"{load.step} (failed)" if load.failed else str(load.step)
+        peaks = [_highest_peak(load.peaks.get(measure.metric, {})) for measure in LOADS]
+        rows.append([step, utc(load.window.start), *peaks])
+    return table(header, rows)
+
+
+def _highest_peak(peaks: Mapping[str, float]) -> str:
+    if not peaks:
+        return "-"
+    host = max(peaks, key=lambda name: peaks[name])
+    return f"{peaks[host]:.4g} {host}"
+
+
+def _others(comparison: Comparison, every: bool) -> Iterator[Bullet]:
+    """Saves, the bridge, the jobs' own findings; PromQL stands in the JSON."""
+    for label, finding in other_findings(comparison, every):
+        facts = [scope([finding]), since(finding.onset), finding.title]
+        heading = joined([f"job {label}", finding.failure_class, *facts])
+        shown = finding.evidence if every else finding.evidence[:_MOST_EVIDENCE_OF_OTHERS]
+        details = [evidence.text or evidence.source for evidence in shown]
+        yield Bullet(heading, details, severity_label(severity_of(finding)))
+
+
+def _ruled_out(comparison: Comparison) -> Iterable[str]:
+    ruled_out: list[RuledOut] = []
+    for contrast in comparison.contrasts:
+        ruled_out += contrast.ruled_out
+    for saves in comparison.saves:
+        ruled_out += saves.ruled_out
+    return [f"{cause.failure_class}: {cause.why}" for cause in dict.fromkeys(ruled_out)]
+
+
+def _notes(comparison: Comparison) -> Iterable[str]:
+    notes: list[str] = []
+    for contrast in comparison.contrasts:
+        notes += contrast.notes
+    for saves in comparison.saves:
+        notes += saves.notes
+    for side in comparison.sides:
+        notes += [f"job {side.label}: {note}" for note in side.examined.notes]
+    return dict.fromkeys(notes)
+
+
+def _coverage(coverage: Coverage) -> Iterator[str]:
+    if coverage.asked:
+        yield f"{coverage.answered} of {count(coverage.asked, 'node')} seen."
+    for blind in coverage.blind:
+        yield f"not seen: {blind.host}: {blind.reason}"
+    for gap in coverage.unread:
+        yield ": ".join(filter(None, ["unread", gap.host, gap.source, gap.reason]))
+
+
+def _queries(comparison: Comparison) -> Iterator[str]:
+    for side, asked in zip(comparison.sides, comparison.asked, strict=True):
+        for line in query_lines(asked):
+            yield f"job {side.label}: {line}"
+
+
+def _footer(comparison: Comparison) -> str:
+    queries = number(sum(map(len, comparison.asked)))
+    labels = [side.label for side in comparison.sides]
+    return joined([f"raydiag {__version__}", *labels, f"{queries} queries"])

@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, Optional
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from raydiag import __version__
 from raydiag.explain.comparison import Comparison
 from raydiag.explain.comparison.gap import SpeedGap
 from raydiag.explain.comparison.metrics import ComparedMetrics
 from raydiag.explain.comparison.pair import Contrast, SlownessCause
-from raydiag.explain.comparison.saves import Saves
+from raydiag.explain.comparison.saves import SaveLoad, Saves
 from raydiag.explain.comparison.side import Side
-from raydiag.model import Evidence
 from raydiag.render import document
+from raydiag.render.diagnose_document import query_object
+from raydiag.render.document import finite, picked, plain
 from raydiag.tsdb.series import AskedQuery
 
-SCHEMA = "raydiag.compare/1"
 
-
-def compare_document(found: Comparison, generated_at: float) -> dict[str, Any]:
+def compare_document(comparison: Comparison, generated_at: float) -> dict[str, Any]:
     """Several jobs with a list of them; one job is the object itself."""
-    head = {
-        "schema": SCHEMA,
-        "raydiag_version": __version__,
-        "generated_at": document.rfc3339(generated_at),
-    }
-    told = document.findings_and_coverage(found.diagnosis)
-    for finding, owner in zip(told["findings"], found.owners, strict=True):
+    head = document.head("compare", generated_at)
+    common = document.findings_and_coverage(comparison.diagnosis)
+    for finding, owner in zip(common["findings"], comparison.owners, strict=True):
         finding["job"] = owner
-    jobs = [
-        _job(side, saves, asked)
-        for side, saves, asked in zip(found.sides, found.saves, found.asked, strict=True)
-    ]
+    jobs = list(map(_job, comparison.sides, comparison.saves, comparison.asked))
     if len(jobs) == 1:
-        return {**head, **jobs[0], **told}
-    return {**head, "jobs": jobs, "comparisons": [_contrast(c) for c in found.contrasts], **told}
+        return {**head, **jobs[0], **common}
+    comparisons = list(map(_contrast, comparison.contrasts))
+    return {**head, "jobs": jobs, "comparisons": comparisons, **common}
 
 
-def _job(side: Side, saves: Saves, asked: Any) -> dict[str, Any]:
+def _job(side: Side, saves: Saves, asked: Sequence[AskedQuery]) -> dict[str, Any]:
     examined, triage = side.examined, side.examined.triage
-    metrics, verdict = examined.metrics, examined.explained.verdict
     return {
         "job": side.label,
         "asked": side.asked,
@@ -51,153 +42,112 @@ def _job(side: Side, saves: Saves, asked: Any) -> dict[str, Any]:
         "primary": triage.primary,
         "start": triage.progress.start,
         "restored": side.restored,
-        "steps": {
-            "first": side.run.first,
-            "last": side.run.last,
-            "count": len(side.run),
-            "sources": dict(side.run.sources),
-        },
+        "steps": {**picked(side.run, "first", "last"), "count": len(side.run)}
+        | picked(side.run, "sources"),
         "checkpoint_period": side.period,
         "metrics": side.source,
-        "origin": metrics.origin if metrics is not None else None,
-        "identity": metrics.identity.belief.value if metrics is not None else None,
+        **_metrics(side),
         "log_only": examined.log_only or None,
         "hosts": list(side.hosts),
-        "verdict": {
-            "class": verdict.failure_class,
-            "hosts": list(verdict.hosts),
-            "onset": _finite(verdict.onset),
-            "confidence": verdict.confidence.value,
-            "summary": verdict.summary,
-        },
+        "verdict": _verdict(side),
         "settings": dict(sorted(side.settings.given.items())),
-        "worker_logs": {
-            "files": side.workers.files,
-            "waves": side.workers.waves,
-            "counts": dict(side.workers.counts),
-            "jit_create_zeros": side.workers.dumped_zeros,
-        },
-        "event_files": {
-            "files": list(side.bridge.files),
-            "steps": side.bridge.steps,
-            "missing": [{"first": a, "last": b} for a, b in side.bridge.missing],
-            "missing_total": side.bridge.missing_total,
-            "cut": side.bridge.cut,
-        },
-        "saves": [
-            {
-                "step": one.step,
-                "failed": one.failed,
-                "window": {"start": one.window.start, "end": one.window.end},
-                "peaks": {metric: dict(hosts) for metric, hosts in one.peaks.items()},
-            }
-            for one in saves.loads
-        ],
-        "queries": [_query(one) for one in asked],
+        "worker_logs": picked(
+            side.workers, "files", "waves", "counts", jit_create_zeros="dumped_zeros"
+        ),
+        "event_files": _event_files(side),
+        "saves": list(map(_save, saves.loads)),
+        "queries": list(map(query_object, asked)),
     }
 
 
-def _query(one: AskedQuery) -> dict[str, Any]:
+def _metrics(side: Side) -> dict[str, Any]:
+    """Where the series come from, and whether they are the job's."""
+    metrics = side.examined.metrics
+    if metrics is None:
+        return {"origin": None, "identity": None}
+    return {"origin": metrics.origin, "identity": metrics.identity.belief.value}
+
+
+def _verdict(side: Side) -> dict[str, Any]:
+    verdict = side.examined.explained.verdict
+    names = ("hosts", "onset", "confidence", "summary")
+    return {"class": verdict.failure_class, **picked(verdict, *names)}
+
+
+def _save(load: SaveLoad) -> dict[str, Any]:
+    return {**picked(load, "step", "failed", "peaks"), "window": document.window(load.window)}
+
+
+def _event_files(side: Side) -> dict[str, Any]:
+    missing = [{"first": first, "last": last} for first, last in side.bridge.missing]
     return {
-        "id": one.id,
-        "promql": one.promql,
-        "start": one.start,
-        "end": one.end,
-        "step": one.step_s,
-        "status": one.status.value,
-        "reason": one.reason,
-        "rows": one.rows,
+        **picked(side.bridge, "files", "steps"),
+        "missing": missing,
+        **picked(side.bridge, "missing_total", "cut"),
     }
 
 
-def _contrast(told: Contrast) -> dict[str, Any]:
-    pair, answer, shared = told.pair, told.answer, told.pair.overlap
+def _contrast(contrast: Contrast) -> dict[str, Any]:
+    pair = contrast.pair
     return {
         "a": pair.a.label,
         "b": pair.b.label,
-        "verdict": {
-            "kind": answer.kind,
-            "class": answer.failure_class,
-            "slower": answer.slower,
-            "slower_percent": _finite(pair.lacks_percent) if answer.slower else None,
-            "hosts": list(answer.hosts),
-            "confidence": answer.confidence.value,
-            "summary": answer.summary,
-            "trace": answer.trace or None,
-        },
-        "config": [
-            {"parameter": one.parameter, "a": one.a, "b": one.b, "explains": one.explains}
-            for one in pair.settings
-        ],
-        "environment": [
-            {"what": one.what, "a": one.a, "b": one.b, "same": one.same} for one in pair.environment
-        ],
+        "verdict": _answer(contrast),
+        "config": [picked(s, "parameter", "a", "b", "explains") for s in pair.settings],
+        "environment": [picked(fact, "what", "a", "b", "same") for fact in pair.environment],
         "overlap": {
-            "first": shared.first,
-            "last": shared.last,
-            "compared_from": shared.start,
-            "left_out": list(shared.saves),
-            "reason": shared.reason or None,
+            **picked(pair.overlap, "first", "last", compared_from="start", left_out="saves"),
+            "reason": pair.overlap.reason or None,
         },
-        "training": [_gap(one) for one in pair.gaps],
-        "metrics": [_metric(one) for one in pair.metrics],
-        "causes": [_cause(one) for one in told.causes],
-        "ruled_out": [{"class": one.failure_class, "why": one.why} for one in told.ruled_out],
-        "notes": list(told.notes),
+        "training": list(map(_gap, pair.gaps)),
+        "metrics": list(map(_metric, pair.metrics)),
+        "causes": list(map(_cause, contrast.causes)),
+        "ruled_out": [{"class": r.failure_class, "why": r.why} for r in contrast.ruled_out],
+        "notes": list(contrast.notes),
     }
 
 
-def _gap(one: SpeedGap) -> dict[str, Any]:
+def _answer(contrast: Contrast) -> dict[str, Any]:
+    answer = contrast.answer
     return {
-        "metric": one.metric,
-        "a": {key: _finite(value) for key, value in vars(one.a).items()},
-        "b": {key: _finite(value) for key, value in vars(one.b).items()},
-        "percent": _finite(one.percent),
-        "error_percent": _finite(one.error_percent),
-        "pattern": one.kind,
-        "since_step": one.since_step,
-        "until_step": one.until_step,
-        "furthest_percent": _finite(one.spike_percent),
+        "kind": answer.kind,
+        "class": answer.failure_class,
+        "slower": answer.slower,
+        "slower_percent": finite(contrast.pair.lacks_percent) if answer.slower else None,
+        **picked(answer, "hosts", "confidence", "summary"),
+        "trace": answer.trace or None,
     }
 
 
-def _metric(one: ComparedMetrics) -> dict[str, Any]:
+def _gap(gap: SpeedGap) -> dict[str, Any]:
+    names = ("metric", "a", "b", "percent", "error_percent")
     return {
-        "group": one.measure.group,
-        "metric": one.measure.metric,
-        "unit": one.measure.unit,
-        "how": one.measure.how,
-        "query": one.measure.question,
-        "a": _finite(one.a),
-        "b": _finite(one.b),
-        "delta": _finite(one.delta),
-        "percent": _finite(one.percent),
-        "differs": one.differs,
-        "missing": one.missing or None,
-        "hosts_a": {host: _finite(value) for host, value in sorted(one.hosts_a.items())},
-        "hosts_b": {host: _finite(value) for host, value in sorted(one.hosts_b.items())},
+        **picked(gap, *names, pattern="kind", since_step="since_step", until_step="until_step"),
+        "furthest_percent": finite(gap.spike_percent),
     }
 
 
-def _cause(one: SlownessCause) -> dict[str, Any]:
-    found = one.finding
+def _metric(compared: ComparedMetrics) -> dict[str, Any]:
     return {
-        "kind": one.kind,
-        "job": one.label,
-        "class": found.failure_class,
-        "host": found.host,
-        "device": found.device,
-        "onset": _finite(found.onset),
-        "confidence": found.confidence.value,
-        "explains": one.explains,
-        "evidence": [_evidence(item) for item in found.evidence],
+        **picked(compared.measure, "group", "metric", "unit", "how", query="question"),
+        **picked(compared, "a", "b", "delta", "percent", "differs"),
+        "missing": compared.missing or None,
+        "hosts_a": _by_host(compared.hosts_a),
+        "hosts_b": _by_host(compared.hosts_b),
     }
 
 
-def _evidence(item: Evidence) -> dict[str, Any]:
-    value, time = _finite(item.value), _finite(item.time)
-    return {"source": item.source, "text": item.text, "value": value, "time": time}
+def _by_host(values: Mapping[str, float]) -> Any:
+    return plain(dict(sorted(values.items())))
 
 
-def _finite(value: Optional[float]) -> Optional[float]:
-    return value if value is not None and math.isfinite(value) else None
+def _cause(cause: SlownessCause) -> dict[str, Any]:
+    finding = cause.finding
+    return {
+        "kind": cause.kind,
+        "job": cause.label,
+        "class": finding.failure_class,
+        **picked(finding, "host", "device", "onset", "confidence"),
+        "explains": cause.explains,
+        "evidence": list(map(document.evidence, finding.evidence)),
+    }

@@ -7,105 +7,98 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from raydiag.model import Coverage, HostUnread, Snapshot
-from raydiag.render.escape import terminal
-from raydiag.render.layout import ReportPage, count, hosts, shape, utc
+from raydiag.nodeset import fold
+from raydiag.render.formats import count, shape, utc
+from raydiag.render.report import Section, bullets
 
 _WITHOUT_LANDLOCK = "processes"  # it would hide from these readers what they are there to read
 _SAME_START_S = 60.0  # nodes that booted together
 
 
-def coverage_section(
-    snapshot: Snapshot, coverage: Coverage, page: ReportPage, verbose: bool
-) -> list[str]:
-    """Lines of the section; equal reasons share a line with the set of nodes."""
-    lines = [f"COVERAGE  {answered(coverage)}"]
-    for text in coverage_lines(snapshot, coverage, verbose):
-        lines += page.wrap(terminal(text), "  ", "    ")
-    return lines
-
-
-def answered(coverage: Coverage) -> str:
-    """`6 of 8 nodes answered`."""
-    return f"{coverage.answered} of {count(coverage.asked, 'node')} answered"
-
-
-def coverage_lines(snapshot: Snapshot, coverage: Coverage, verbose: bool) -> list[str]:
-    """What the section says, one text per line. Not escaped."""
-    return [
-        *_blind(coverage),
-        *_unread(coverage.unread, verbose),
-        *_kernel_log(snapshot),
-        *_sandbox(snapshot),
-    ]
+def coverage_section(snapshot: Snapshot, coverage: Coverage, verbose: bool) -> Section:
+    """Everything that was or was not seen; equal reasons share a line with the set of nodes."""
+    answered = f"{coverage.answered} of {count(coverage.asked, 'node')} answered"
+    lines = [*_blind(coverage), *_unread(coverage.unread, verbose)]
+    lines += [*_kernel_log(snapshot), *_sandbox(snapshot)]
+    return Section("Coverage", facts=[answered], blocks=[bullets(lines)])
 
 
 def _blind(coverage: Coverage) -> Iterator[str]:
-    by_reason: dict[str, list[str]] = defaultdict(list)
-    for item in coverage.blind:
-        by_reason[item.reason].append(item.host)
-    for reason, names in by_reason.items():
-        yield f"not seen: {hosts(names)}: {reason}"
+    hosts_by_reason: dict[str, list[str]] = defaultdict(list)
+    for blind in coverage.blind:
+        hosts_by_reason[blind.reason].append(blind.host)
+    for reason, hosts in hosts_by_reason.items():
+        yield f"not seen: {fold(hosts)}: {reason}"
 
 
 def _unread(unread: Iterable[HostUnread], verbose: bool) -> Iterator[str]:
     """One line per kind of source and reason; numbered sources (pids, GPUs) share one."""
-    groups: dict[tuple[str, str, str], list[HostUnread]] = defaultdict(list)
-    for item in unread:
-        reason = item.reason.removeprefix(item.source).lstrip(": ")
-        source = item.source if verbose else shape(item.source, item.host)
-        reason = reason if verbose else shape(reason, item.host)
-        groups[source, item.status.value, reason].append(item)
-    for (source, status, _), items in groups.items():
-        names = {item.source for item in items}
-        what = source if len(names) > 1 else items[0].source
-        number = f" ({len(names)} sources)" if len(names) > 1 else ""
-        reason = items[0].reason.removeprefix(items[0].source).lstrip(": ")
-        text = f"unread: {what}{number} on {hosts(item.host for item in items)}: {status}"
-        yield f"{text}, {reason}" if reason and reason != status else text
+    alike: dict[tuple[str, str, str], list[HostUnread]] = defaultdict(list)
+    for gap in unread:
+        source, reason = gap.source, _reason(gap)
+        if not verbose:
+            source, reason = shape(source, gap.host), shape(reason, gap.host)
+        alike[source, gap.status.value, reason].append(gap)
+    for (source, _, _), gaps in alike.items():
+        yield _unread_line(source, gaps)
+
+
+def _unread_line(shared_source: str, gaps: list[HostUnread]) -> str:
+    sources = {gap.source for gap in gaps}
+    what = gaps[0].source
+    if len(sources) > 1:
+        what = f"{shared_source} ({len(sources)} sources)"
+    status, reason = gaps[0].status.value, _reason(gaps[0])
+    line = f"unread: {what} on {fold(gap.host for gap in gaps)}: {status}"
+    return f"{line}, {reason}" if reason and reason != status else line
+
+
+def _reason(gap: HostUnread) -> str:
+    return gap.reason.removeprefix(gap.source).lstrip(": ")
 
 
 def _kernel_log(snapshot: Snapshot) -> Iterator[str]:
     """How far back the kernel logs reach: the ring holds little, and older events are unseen."""
     starts, missing = [], []
     for report in snapshot.nodes:
-        if "kernel_log" not in report.probes:
-            continue
         records = report.records("kernel_log")
         if records:
             starts.append((records[0].time_s, report.node.host))
-        else:
+        elif "kernel_log" in report.probes:
             missing.append(report.node.host)
     if starts:
         (oldest, first), (newest, last) = min(starts), max(starts)
-        text = f"kernel log: reaches back to {utc(oldest)} on {first}"
-        apart = newest - oldest > _SAME_START_S
-        yield f"{text}, only to {utc(newest)} on {last}" if apart else text
+        line = f"kernel log: reaches back to {utc(oldest)} on {first}"
+        if newest - oldest > _SAME_START_S:
+            line += f", only to {utc(newest)} on {last}"
+        yield line
     if missing:
-        yield f"kernel log: no record from {hosts(missing)}"
+        yield f"kernel log: no record from {fold(missing)}"
 
 
 def _sandbox(snapshot: Snapshot) -> Iterator[str]:
     """How each kind of reader was confined, as its node says."""
-    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
-    answered = [report for report in snapshot.nodes if report.sandbox]
-    for report in answered:
-        for kind, holds in sorted(report.sandbox.items()):
-            groups[str(kind), _holds(str(kind), holds)].append(report.node.host)
-    for (kind, holds), names in groups.items():
-        where = "" if len(names) == len(answered) else f" on {hosts(names)}"
-        yield f"sandbox of {kind} readers{where}: {holds}"
+    hosts_alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    confined = [report for report in snapshot.nodes if report.sandbox]
+    for report in confined:
+        for kind, bonds in sorted(report.sandbox.items()):
+            hosts_alike[str(kind), _bonds(str(kind), bonds)].append(report.node.host)
+    for (kind, bonds), hosts in hosts_alike.items():
+        where = "" if len(hosts) == len(confined) else f" on {fold(hosts)}"
+        yield f"sandbox of {kind} readers{where}: {bonds}"
 
 
-def _holds(kind: str, holds: Any) -> str:
-    if not isinstance(holds, Mapping):
-        return str(holds)
-    if kind == _WITHOUT_LANDLOCK:
-        holds = {name: value for name, value in holds.items() if value or name != "landlock_abi"}
-    return ", ".join(_held(str(name), value) for name, value in sorted(holds.items())) or "nothing"
+def _bonds(kind: str, bonds: Any) -> str:
+    if not isinstance(bonds, Mapping):
+        return str(bonds)
+    named = []
+    for name, value in sorted(bonds.items()):
+        if value or name != "landlock_abi" or kind != _WITHOUT_LANDLOCK:
+            named.append(_bond(str(name).replace("_", "-"), value))
+    return ", ".join(named) or "nothing"
 
 
-def _held(name: str, value: Any) -> str:
-    name = name.replace("_", "-")
+def _bond(name: str, value: Any) -> str:
     if not value:
         return f"no {name}"
     return name if value is True else f"{name} {value}"

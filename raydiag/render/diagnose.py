@@ -1,109 +1,294 @@
-"""The diagnosis of one job as text: the verdict, what led to it, what was unseen; tables last."""
+"""The diagnosis of one job as a report: the verdict, what led to it, on what it rests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Optional, TypeVar
 
+from raydiag import __version__
 from raydiag.explain.job import ExaminedJob
-from raydiag.model import Severity
-from raydiag.playbooks.observations import Report
-from raydiag.render.diagnose_content import (
-    LINKS,
-    coverage_lines,
-    footer,
-    heading,
-    holding,
-    link,
+from raydiag.explain.job.ticket import (
+    Correlation,
+    analysis_type,
+    asked_queries,
+    correlation,
+    needs_source_trace,
     next_steps,
-    others,
-    reports,
-    ruled_out,
-    said,
-    seen,
-    story,
+    playbook_reports,
+    problems,
     verdict_chain,
 )
-from raydiag.render.escape import terminal
-from raydiag.render.groups import Group
-from raydiag.render.layout import COLOURS, GREEN, YELLOW, ReportPage
+from raydiag.model import Blind, Finding, HostUnread, Severity, Window
+from raydiag.nodeset import fold
+from raydiag.playbooks.observations import Report as PlaybookReport
+from raydiag.playbooks.observations import ReportRow
+from raydiag.render.formats import count, joined, number, since, utc
+from raydiag.render.groups import groups, scope, source_and_text
+from raydiag.render.queries import query_lines
+from raydiag.render.report import (
+    Block,
+    Bullet,
+    Bullets,
+    KeyValues,
+    Paragraph,
+    Quote,
+    Report,
+    Section,
+    Steps,
+    Tone,
+    bullets,
+    severity_label,
+    table,
+)
+
+_MOST_EVIDENCE = 3  # of one finding
+_MOST_LINKS = 12  # of the chain; the JSON has all
+_MOST_PLACES = 4  # GPUs and devices in the heading
+_MOST_OF_LINE = 400  # characters of a quoted line
+_TONES = {"healthy": Tone.GOOD, "unknown": Tone.DOUBTFUL}
+_ANSWERS = {True: "", False: "no: ", None: "undecided: "}
+_SOURCE_TRACE = (
+    "Suggested: from the event at the onset follow the calls, look for what is created and not "
+    "freed and for other code paths, and check with the logs, in "
+    "/workspace/maxtext/src/MaxText/, "
+    "/opt/venv/lib/python3.12/site-packages/orbax/checkpoint/ and "
+    "/opt/venv/lib/python3.12/site-packages/jax/."
+)
+
+_Gap = TypeVar("_Gap", Blind, HostUnread)
 
 
-def text_report(examined: ExaminedJob, colour: bool, width: int, every: bool) -> str:
-    """The report for people. What came from logs and metrics is escaped."""
-    page = ReportPage(max(width, 40), colour)
-    told = [one for one in reports(examined) if _has_more(one, every)]
-    quiet = [one for one in reports(examined) if not _has_more(one, every)]
-    blocks = [
-        _verdict(examined, page),
-        _chain(examined, page),
-        *(_group(one, examined, page, every) for one in others(examined, every)),
-        _list(page, "LOG", [story(examined)]),
-        _list(page, "NOTES", examined.notes),
-        _list(page, "COVERAGE", list(coverage_lines(examined))),
-        _list(page, "RULED OUT", [f"{o.failure_class}: {o.why}" for o in ruled_out(examined)]),
-        *(_playbook(one, page, every) for one in told),
-        _list(page, "OTHER PLAYBOOKS", [f"{one.playbook}: {one.verdict}" for one in quiet]),
-        page.wrap(terminal(footer(examined))),
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+def diagnosis_report(examined: ExaminedJob, every: bool) -> Report:
+    """The report of `raydiag diagnose`; `every` shows all rows, evidence and notes."""
+    return Report(list(_sections(examined, every)), _footer(examined))
 
 
-def _verdict(examined: ExaminedJob, page: ReportPage) -> list[str]:
-    one = examined.explained.verdict
-    lines = page.wrap(terminal(f"VERDICT  {heading(examined)}"), "", "         ")
-    colour = {"healthy": GREEN, "unknown": YELLOW}.get(
-        one.failure_class, COLOURS[Severity.CRITICAL]
+def _sections(examined: ExaminedJob, every: bool) -> Iterator[Section]:
+    job = examined.triage.resolved.job_dir or _place(examined)
+    yield Section(
+        f"TSDB Diagnosis: {job}", [_head(examined)], is_chapter=True, only_in_documents=True
     )
-    lines[0] = page.paint("VERDICT", colour) + lines[0][len("VERDICT") :]
-    lines += page.wrap(terminal(one.summary), "  ", "  ")
-    for index, step in enumerate(next_steps(examined)):
-        lead = "  Next: " if index == 0 else " " * 8
-        lines += page.wrap(terminal(f"{index + 1}. {step}"), lead, " " * 11)
-    return lines
+    yield _verdict(examined)
+    yield Section("Findings", list(_findings(examined, every)))
+    yield Section("Metric evidence", [_metric_evidence(examined, every)])
+    yield Section("Anomalies detected", [_anomalies(examined)], only_in_documents=True)
+    yield Section("Log evidence", list(_log(examined)))
+    trace = "Not needed: the cause is not in the job's own software."
+    if needs_source_trace(examined):
+        trace = _SOURCE_TRACE
+    yield Section("Source code trace", [Paragraph(trace)], only_in_documents=True)
+    related = [Paragraph(_correlation(examined))]
+    yield Section("Correlation with triage", related, only_in_documents=True)
+    steps = Steps(next_steps(examined))
+    yield Section("Recommended next steps", [_or(steps, "None.")], comes_first=True)
+    yield Section("Playbooks", [Bullets(list(_playbooks(examined, every)))])
+    ruled_out = examined.explained.ruled_out
+    yield Section("Ruled out", [bullets(f"{r.failure_class}: {r.why}" for r in ruled_out)])
+    yield Section("Notes", [bullets(examined.notes)])
+    asked = Quote(list(query_lines(asked_queries(examined))))
+    yield Section("Queries", [_or(asked, "None was asked.")], only_in_documents=True)
+    yield Section("Coverage", [bullets(_coverage(examined))])
 
 
-def _chain(examined: ExaminedJob, page: ReportPage) -> list[str]:
+def _or(block: Block, otherwise: str) -> Block:
+    return Paragraph(otherwise) if block.is_empty else block
+
+
+def _head(examined: ExaminedJob) -> KeyValues:
+    coverage = examined.explained.diagnosis.coverage
+    hosts = examined.metrics.context.hosts if examined.metrics is not None else ()
+    nodes = f"{len(hosts)} ({fold(hosts)})" if hosts else str(coverage.asked)
+    rows = [("Analysis type", analysis_type(examined)), *_time_window(coverage.window)]
+    return KeyValues([*rows, ("Nodes", nodes)])
+
+
+def _time_window(window: Optional[Window]) -> Iterator[tuple[str, str]]:
+    if window is not None:
+        minutes = (window.end - window.start) / 60
+        yield "Time window", f"{utc(window.start)} to {utc(window.end)} ({minutes:.0f} min)"
+
+
+def _verdict(examined: ExaminedJob) -> Section:
+    """`rdma-degraded  mi2034 ionic_3  since 2026-11-20 03:12:07Z  confirmed`, and a summary."""
+    verdict = examined.explained.verdict
+    places = [fold(verdict.hosts)] if verdict.hosts else []
+    places += [f"gpu {gpu}" for _, gpu in verdict.gpus[:_MOST_PLACES]]
+    places += [device for _, device in verdict.devices[:_MOST_PLACES]]
+    facts = [verdict.failure_class, " ".join(places), since(verdict.onset)]
+    facts.append("" if verdict.kill_time is None else f"killed {utc(verdict.kill_time)}")
+    facts.append(f"pattern {verdict.pattern}" if verdict.pattern else "")
+    facts.append("recovered" if verdict.recovered else "")
+    return Section(
+        "Verdict",
+        [Paragraph(verdict.summary)],
+        tone=_TONES.get(verdict.failure_class, Tone.BAD),
+        facts=[*facts, verdict.confidence.value],
+        comes_first=True,
+    )
+
+
+def _findings(examined: ExaminedJob, every: bool) -> Iterator[Block]:
+    """What led to what, root first; then what else was found."""
     chain = verdict_chain(examined)
-    if not chain:
-        return []
-    lines = ["WHAT LED TO WHAT" if len(chain) > 1 else "EVIDENCE"]
-    for finding in chain[:LINKS]:
-        lines += page.wrap(terminal(link(finding)), "  ", "      ")
-        for text in seen(finding, examined):
-            lines += page.wrap(terminal(text), "      ", "        ")
-    if len(chain) > LINKS:
-        lines.append(f"  (+{len(chain) - LINKS} more: JSON has all)")
-    return lines
+    links = []
+    for finding in chain[:_MOST_LINKS]:
+        links.append(Bullet(_link(finding), _evidence(finding, examined, every=False)))
+    if len(chain) > _MOST_LINKS:
+        links.append(Bullet(f"(+{len(chain) - _MOST_LINKS} more: JSON has all)"))
+    others = list(_other_findings(examined, every))
+    yield Bullets(links)
+    yield Bullets(others)
+    if not links and not others:
+        yield Paragraph("None.")
 
 
-def _group(group: Group, examined: ExaminedJob, page: ReportPage, every: bool) -> list[str]:
-    word = group.severity.value.upper()
-    name, *parts = map(terminal, group.heading())
-    lines = page.wrap("  ".join([f"{word} {name}", *parts]), "", "    ")
-    lines[0] = page.paint(word, COLOURS[group.severity]) + lines[0][len(word) :]
-    lines += page.wrap(terminal(group.first.title), "  ", "  ")
-    for text in seen(group.first, examined, every):
-        lines += page.wrap(terminal(text), "    ", "      ")
-    return lines
+def _link(finding: Finding) -> str:
+    """One step of a chain: when, what, where."""
+    when = "(no time)" if finding.onset is None else utc(finding.onset)
+    return joined([when, finding.failure_class, scope([finding]), finding.confidence.value])
 
 
-def _list(page: ReportPage, title: str, texts: Sequence[str]) -> list[str]:
-    lines = [line for text in texts if text for line in page.wrap(terminal(text), "  ", "    ")]
-    return [title, *lines] if lines else []
+def _other_findings(examined: ExaminedJob, every: bool) -> Iterator[Bullet]:
+    """What the verdict's chain does not hold; notes only with `every`."""
+    in_chain = set(map(id, verdict_chain(examined)))
+    for group in groups(examined.explained.diagnosis, every):
+        is_shown = every or group.severity is not Severity.INFO
+        if is_shown and in_chain.isdisjoint(map(id, group.findings)):
+            details = [group.first.title, *_evidence(group.first, examined, every)]
+            heading = joined([group.first.failure_class, *group.facts()])
+            yield Bullet(heading, details, severity_label(group.severity))
 
 
-def _has_more(report: Report, every: bool) -> bool:
-    """Than its one sentence."""
-    return bool(holding(report, every) or report.block or report.exclude)
+def _evidence(finding: Finding, examined: ExaminedJob, every: bool) -> list[str]:
+    """Evidence, a line each. A query goes by its id; the JSON spells it out."""
+    query_ids = {query.promql: query.id for query in asked_queries(examined)}
+    shown = finding.evidence if every else finding.evidence[:_MOST_EVIDENCE]
+    lines: dict[str, None] = {}  # triage may quote one line as step and as end
+    for evidence in shown:
+        line = source_and_text(evidence, query_ids.get(evidence.source))
+        lines[line if evidence.time is None else f"{line}  ({utc(evidence.time)})"] = None
+    return list(lines)
 
 
-def _playbook(report: Report, page: ReportPage, every: bool) -> list[str]:
-    lines = page.wrap(terminal(f"PLAYBOOK {report.playbook}: {report.title}"), "", "  ")
-    lines += page.wrap(terminal(report.verdict), "  ", "  ") if report.verdict else []
-    for row in holding(report, every):
-        lines += page.wrap(terminal(said(row)), "    ", "      ")
-    for text in report.block:
-        lines += page.wrap(terminal(text), "    ", "      ")
-    for one in report.exclude:
-        lines += page.wrap(terminal(f"exclude {one.host} ({one.reason})"), "    ", "      ")
-    return lines
+def _metric_evidence(examined: ExaminedJob, every: bool) -> Block:
+    rows: list[list[str]] = []
+    for report in playbook_reports(examined):
+        rows += map(_metric_row, _shown_rows(report, every))
+    return _or(table(("Host", "GPU", "Value", "Interpretation"), rows), "None.")
+
+
+def _shown_rows(report: PlaybookReport, every: bool) -> list[ReportRow]:
+    return [row for row in report.rows if every or row.holds]
+
+
+def _metric_row(row: ReportRow) -> list[str]:
+    """A row with the value that it was decided from."""
+    place = " ".join(filter(None, [fold(row.hosts), row.device]))
+    gpu = "-" if row.gpu is None else str(row.gpu)
+    value = "-" if row.value is None else f"{number(row.value)} {row.unit}".rstrip()
+    return [place or "-", gpu, value, f"{_ANSWERS[row.holds]}{row.row}: {row.interpretation}"]
+
+
+def _playbooks(examined: ExaminedJob, every: bool) -> Iterator[Bullet]:
+    """What each playbook concluded; those that found more than a sentence first."""
+    brief = []
+    for report in playbook_reports(examined):
+        excluded = [f"exclude {node.host} ({node.reason})" for node in report.exclude]
+        details = [*report.block, *excluded]
+        bullet = Bullet(f"{report.playbook}: {report.title}. {report.verdict}".strip(), details)
+        if details or _shown_rows(report, every):
+            yield bullet
+        else:
+            brief.append(bullet)
+    yield from brief
+
+
+def _anomalies(examined: ExaminedJob) -> Block:
+    anomalies = [f"{finding.title} {scope([finding])}" for finding in problems(examined)]
+    return _or(bullets(anomalies), "None")
+
+
+def _log(examined: ExaminedJob) -> Iterator[Block]:
+    """What the log tells, and the line where it began."""
+    origin = examined.triage.origin
+    yield Paragraph("None." if examined.no_log else " ".join(examined.triage.story) or "None.")
+    if origin is not None:
+        yield Quote([f"{origin.file}:{origin.line}: {origin.raw[:_MOST_OF_LINE]}"])
+
+
+def _correlation(examined: ExaminedJob) -> str:
+    primary, root = examined.triage.primary, examined.explained.verdict.failure_class
+    seen = "metrics" if examined.nodes is None else "nodes and metrics"
+    sentences = {
+        Correlation.NO_LOG: f"There is no log: {examined.no_log}.",
+        Correlation.LOG_ALONE: f"By the log alone: {examined.log_only}.",
+        Correlation.NO_FAILURE: f"Triage: {examined.triage.status.value}, no failure.",
+        Correlation.CONFIRMED: f"Confirms triage ({primary}).",
+        Correlation.EXPLAINED: f"Triage says {primary}; the metrics explain it by {root}.",
+        Correlation.CONTRADICTED: f"Triage says {primary}; what the {seen} show contradicts it.",
+        Correlation.UNCONFIRMED: (
+            f"Triage says {primary}; what the {seen} show does not confirm it."
+        ),
+    }
+    return sentences[correlation(examined)]
+
+
+def _coverage(examined: ExaminedJob) -> Iterator[str]:
+    coverage = examined.explained.diagnosis.coverage
+    if examined.no_log:
+        yield f"Log: none. {_sentence(examined.no_log)}"
+    if examined.log_only:
+        yield f"Metrics: none. {_sentence(examined.log_only)}"
+    if examined.training:
+        yield f"training series: {examined.training}"
+    if coverage.asked:
+        yield f"{coverage.answered} of {count(coverage.asked, 'node')} seen."
+    for reason, blind in _alike(coverage.blind, lambda gap: str(gap.reason)).items():
+        yield f"not seen: {fold(gap.host for gap in blind)}: {reason}"
+    yield from _unread(examined, coverage.unread)
+    if coverage.window is not None:
+        yield f"window: {utc(coverage.window.start)} to {utc(coverage.window.end)}"
+
+
+def _unread(examined: ExaminedJob, unread: Iterable[HostUnread]) -> Iterator[str]:
+    """Equal reasons share a line; why there are no metrics is said above."""
+    others = [gap for gap in unread if gap.reason != examined.log_only]
+    for reason, gaps in _alike(others, lambda gap: f"{gap.source}: {gap.reason}").items():
+        hosts = fold(gap.host for gap in gaps if gap.host)
+        yield ": ".join(filter(None, ["unread", hosts, reason]))
+
+
+def _sentence(reason: str) -> str:
+    """The reason with a capital, unless it starts with a name that has none."""
+    if reason.startswith(("http", "/")):
+        return f"{reason}."
+    return f"{reason[:1].upper()}{reason[1:]}."
+
+
+def _alike(gaps: Iterable[_Gap], key: Callable[[_Gap], str]) -> Mapping[str, Sequence[_Gap]]:
+    grouped: dict[str, list[_Gap]] = defaultdict(list)
+    for gap in gaps:
+        grouped[key(gap)].append(gap)
+    return grouped
+
+
+def _place(examined: ExaminedJob) -> str:
+    """What was diagnosed: the log, else the cluster, else the server."""
+    log = examined.triage.log
+    if not examined.no_log:
+        return log
+    if examined.nodes is not None:
+        return str(examined.nodes.cluster.get("address") or log)
+    return examined.metrics.origin if examined.metrics is not None else log
+
+
+def _footer(examined: ExaminedJob) -> str:
+    parts = [f"raydiag {__version__}", _place(examined)]
+    if examined.nodes is not None:
+        parts.append(str(examined.nodes.cluster.get("address")))
+    metrics = examined.metrics
+    if metrics is not None:
+        queries = count(len(metrics.asked), "query", "queries")
+        parts += [metrics.origin, f"identity {metrics.identity.belief.value}", queries]
+    return joined(dict.fromkeys(parts))

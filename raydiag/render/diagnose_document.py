@@ -2,162 +2,117 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Optional
 
-from raydiag import __version__
 from raydiag.explain.job import ExaminedJob
-from raydiag.playbooks.observations import Report, ReportRow
+from raydiag.explain.job.ticket import asked_queries, playbook_reports
+from raydiag.playbooks.observations import Report as PlaybookReport
 from raydiag.playbooks.queries import parts
 from raydiag.render import document
-from raydiag.render.diagnose_content import reports
-from raydiag.render.triage_document import triage_document
+from raydiag.render.document import picked
+from raydiag.render.triage_document import job_object
+from raydiag.tsdb.series import AskedQuery
 
-SCHEMA = "raydiag.diagnose/1"
-_HEAD = ("schema", "raydiag_version")
+_CLUSTER = ("address", "ssh", "session_name", "ray_version", "gcs_address")
 
 
 def diagnose_document(examined: ExaminedJob, generated_at: float) -> dict[str, Any]:
-    """The JSON object; `raydiag/schemas/diagnose.json` states its shape."""
-    told = document.findings_and_coverage(examined.explained.diagnosis)
-    findings = told["findings"]
-    log = triage_document(examined.triage, generated_at)
+    """The JSON object of `raydiag diagnose`."""
+    head = document.head("diagnose", generated_at)
+    common = document.findings_and_coverage(examined.explained.diagnosis)
+    findings = common["findings"]
+    ruled_out = []
+    for cause in examined.explained.ruled_out:
+        ruled_out.append({"class": cause.failure_class, **picked(cause, "why", "playbook")})
     return {
-        "schema": SCHEMA,
-        "raydiag_version": __version__,
-        "generated_at": document.rfc3339(generated_at),
+        **head,
         "verdict": _verdict(examined),
-        "chains": [[findings[index] for index in chain] for chain in told["chains"]],
-        "ruled_out": [
-            {"class": one.failure_class, "why": one.why, "playbook": one.playbook}
-            for one in examined.explained.ruled_out
-        ],
+        "chains": [[findings[index] for index in chain] for chain in common["chains"]],
+        "ruled_out": ruled_out,
         "log_only": examined.log_only or None,
         "no_log": examined.no_log or None,
         "cluster": _cluster(examined),
         "status": examined.case.status,
-        "triage": None if examined.no_log else {k: v for k, v in log.items() if k not in _HEAD},
+        "triage": _triage(examined, head["generated_at"]),
         "metrics": _metrics(examined),
-        "playbooks": [_playbook(one, examined) for one in reports(examined)],
+        "playbooks": [_playbook(report, examined) for report in playbook_reports(examined)],
         "notes": list(examined.notes),
         "findings": findings,
-        "coverage": told["coverage"],
+        "coverage": common["coverage"],
     }
 
 
+def query_object(query: AskedQuery) -> dict[str, Any]:
+    """What was asked, over which time, and what came of it."""
+    names = ("id", "promql", "start", "end")
+    return {**picked(query, *names, step="step_s"), **picked(query, "status", "reason", "rows")}
+
+
+def _triage(examined: ExaminedJob, generated_at: str) -> Optional[dict[str, Any]]:
+    if examined.no_log:
+        return None
+    return {"generated_at": generated_at, **job_object(examined.triage)}
+
+
 def _verdict(examined: ExaminedJob) -> dict[str, Any]:
-    one = examined.explained.verdict
+    verdict = examined.explained.verdict
     return {
-        "class": one.failure_class,
-        "hosts": list(one.hosts),
-        "gpus": [{"host": host, "gpu": gpu} for host, gpu in one.gpus],
-        "devices": [{"host": host, "device": device} for host, device in one.devices],
-        "onset": _finite(one.onset),
-        "uncertainty_s": _finite(one.uncertainty_s),
-        "recovered": one.recovered,
-        "kill_time": _finite(one.kill_time),
-        "pattern": one.pattern,
-        "confidence": one.confidence.value,
-        "summary": one.summary,
+        "class": verdict.failure_class,
+        "hosts": list(verdict.hosts),
+        "gpus": [{"host": host, "gpu": gpu} for host, gpu in verdict.gpus],
+        "devices": [{"host": host, "device": device} for host, device in verdict.devices],
+        **picked(verdict, "onset", "uncertainty_s", "recovered", "kill_time", "pattern"),
+        **picked(verdict, "confidence", "summary"),
     }
 
 
 def _cluster(examined: ExaminedJob) -> Optional[dict[str, Any]]:
     """The live cluster and how its nodes answered; what they show is in the findings."""
-    seen = examined.nodes
-    if seen is None:
+    live = examined.nodes
+    if live is None:
         return None
-    known = ("address", "ssh", "session_name", "ray_version", "gcs_address")
-    return {
-        **{name: seen.cluster.get(name) for name in known},
-        "job": seen.job or None,
-        "nodes": [
-            {"host": one.node.host, "status": one.status.value, "reason": one.reason}
-            for one in seen.snapshot.nodes
-        ],
-    }
+    nodes = []
+    for report in live.snapshot.nodes:
+        nodes.append({"host": report.node.host, **picked(report, "status", "reason")})
+    cluster = {name: live.cluster.get(name) for name in _CLUSTER}
+    return {**cluster, "job": live.job or None, "nodes": nodes}
 
 
 def _metrics(examined: ExaminedJob) -> Optional[dict[str, Any]]:
-    seen = examined.metrics
-    if seen is None:
+    metrics = examined.metrics
+    if metrics is None:
         return None
-    window = seen.context.window
+    families = []
+    for family in metrics.discovery.families:
+        sizes = {"metrics": len(family.metrics), "hosts": len(family.hosts)}
+        lags = picked(family, "resolution_s", "refresh_s", "lag_s")
+        families.append({"prefix": family.prefix, **sizes, **lags})
+    masks = metrics.context.masks
     return {
-        "origin": seen.origin,
-        "identity": {"belief": seen.identity.belief.value, "reason": seen.identity.reason},
-        "window": {"start": window.start, "end": window.end},
-        "hosts": [one.name for one in seen.discovery.hosts],
-        "missing": list(seen.discovery.missing),
-        "families": [
-            {
-                "prefix": one.prefix,
-                "metrics": len(one.metrics),
-                "hosts": len(one.hosts),
-                "resolution_s": _finite(one.resolution_s),
-                "refresh_s": _finite(one.refresh_s),
-                "lag_s": _finite(one.lag_s),
-            }
-            for one in seen.discovery.families
-        ],
-        "masks": [
-            {
-                "kind": one.kind,
-                "start": _finite(one.start),
-                "end": _finite(one.end),
-                "host": one.host,
-            }
-            for one in seen.context.masks
-        ],
-        "queries": len(seen.asked),
+        "origin": metrics.origin,
+        "identity": picked(metrics.identity, "belief", "reason"),
+        "window": document.window(metrics.context.window),
+        "hosts": [host.name for host in metrics.discovery.hosts],
+        "missing": list(metrics.discovery.missing),
+        "families": families,
+        "masks": [picked(mask, "kind", "start", "end", "host") for mask in masks],
+        "queries": len(metrics.asked),
         "training": examined.training or "metrics",
     }
 
 
-def _playbook(report: Report, examined: ExaminedJob) -> dict[str, Any]:
-    asked = examined.metrics.asked if examined.metrics is not None else ()
+def _playbook(report: PlaybookReport, examined: ExaminedJob) -> dict[str, Any]:
+    queries = []
+    for query in asked_queries(examined):
+        if not set(parts(query.id)).isdisjoint(report.questions):
+            queries.append(query_object(query))
+    names = ("row", "holds", "interpretation", "hosts", "gpu", "device", "value", "unit")
     return {
         "id": report.playbook,
-        "title": report.title,
-        "analysis": report.analysis,
-        "verdict": report.verdict,
-        "window": {"start": report.window.start, "end": report.window.end},
-        "queries": [
-            {
-                "id": one.id,
-                "promql": one.promql,
-                "start": one.start,
-                "end": one.end,
-                "step": one.step_s,
-                "status": one.status.value,
-                "reason": one.reason,
-                "rows": one.rows,
-            }
-            for one in asked
-            if not set(parts(one.id)).isdisjoint(report.questions)
-        ],
-        "rows": [_row(one) for one in report.rows],
-        "exclude": [
-            {"host": one.host, "priority": one.priority, "reason": one.reason}
-            for one in report.exclude
-        ],
+        **picked(report, "title", "analysis", "verdict"),
+        "window": document.window(report.window),
+        "queries": queries,
+        "rows": [picked(row, *names, query="question") for row in report.rows],
+        "exclude": [picked(node, "host", "priority", "reason") for node in report.exclude],
         "block": list(report.block),
     }
-
-
-def _row(row: ReportRow) -> dict[str, Any]:
-    return {
-        "row": row.row,
-        "holds": row.holds,
-        "interpretation": row.interpretation,
-        "hosts": list(row.hosts),
-        "gpu": row.gpu,
-        "device": row.device,
-        "value": _finite(row.value),
-        "unit": row.unit,
-        "query": row.question,
-    }
-
-
-def _finite(value: Optional[float]) -> Optional[float]:
-    return float(value) if value is not None and math.isfinite(value) else None

@@ -25,9 +25,8 @@ from raydiag.model import (
     Severity,
     Snapshot,
     Unread,
+    Window,
 )
-
-SCHEMA = "raydiag.probe/1"
 
 # Keys of `cluster` that are always there, null when the caller does not know them.
 _CLUSTER = ("address", "session_name", "ray_version", "gcs_address", "deadline_s")
@@ -43,19 +42,26 @@ def probe_document(
     whatever else the caller knows. `generated_at` is Unix seconds. NaN and infinity become null.
     """
     return {
-        "schema": SCHEMA,
+        **head("probe", generated_at),
+        "cluster": plain({**dict.fromkeys(_CLUSTER), **cluster}),
+        **findings_and_coverage(diagnosis),
+        "nodes": list(map(_node, snapshot.nodes)),
+    }
+
+
+def head(command: str, generated_at: float) -> dict[str, Any]:
+    """What every document starts with; `generated_at` is Unix seconds."""
+    return {
+        "schema": f"raydiag.{command}/1",
         "raydiag_version": __version__,
         "generated_at": rfc3339(generated_at),
-        "cluster": _plain({**dict.fromkeys(_CLUSTER), **cluster}),
-        **findings_and_coverage(diagnosis),
-        "nodes": [_node(report) for report in snapshot.nodes],
     }
 
 
 def findings_and_coverage(diagnosis: Diagnosis) -> dict[str, Any]:
     """The parts that every document has."""
     return {
-        "findings": [_finding(finding) for finding in diagnosis.findings],
+        "findings": list(map(_finding, diagnosis.findings)),
         "chains": chain_indices(diagnosis),
         "coverage": _coverage(diagnosis.coverage),
     }
@@ -70,8 +76,8 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     for index, (key, value) in enumerate(document.items()):
         yield f"{',' if index else ' '}{_json(key)}: "
         if isinstance(value, list) and value:
-            for number, item in enumerate(value):
-                yield f"{',' if number else '['}\n  {_json(item)}"
+            for number, entry in enumerate(value):
+                yield f"{',' if number else '['}\n  {_json(entry)}"
             yield "\n ]\n"
         else:
             yield f"{_json(value)}\n"
@@ -84,13 +90,13 @@ def chain_indices(diagnosis: Diagnosis) -> list[list[int]]:
     Raises ValueError for a chain with a finding that is not in `findings`.
     """
     # By identity first: comparing thousands of findings field by field would be quadratic.
-    position = {id(finding): index for index, finding in enumerate(diagnosis.findings)}
+    positions = {id(finding): index for index, finding in enumerate(diagnosis.findings)}
 
-    def index(finding: Finding) -> int:
-        found = position.get(id(finding))
-        return diagnosis.findings.index(finding) if found is None else found
+    def position(finding: Finding) -> int:
+        known = positions.get(id(finding))
+        return diagnosis.findings.index(finding) if known is None else known
 
-    return [[index(finding) for finding in chain.findings] for chain in diagnosis.chains]
+    return [list(map(position, chain.findings)) for chain in diagnosis.chains]
 
 
 def rfc3339(time_s: float) -> str:
@@ -107,106 +113,98 @@ def severity_of(finding: Finding) -> Severity:
     return finding.severity or Severity.WARNING
 
 
+def finite(value: float | None) -> float | None:
+    """The number; null for NaN and infinity, which JSON does not have."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def plain(value: Any) -> Any:
+    """`value` in JSON's own types: dataclasses as objects, enums as their values."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is float:
+        return finite(value)
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(held) for key, held in value.items()}
+    if is_dataclass(value):
+        return _plain_record(value)
+    return list(map(plain, value))
+
+
+def picked(record: Any, *fields: str, **renamed: str) -> dict[str, Any]:
+    """Fields of a record in JSON's own types; `key="field"` gives a field another name."""
+    keys = {**dict(zip(fields, fields, strict=True)), **renamed}
+    return {key: plain(getattr(record, field)) for key, field in keys.items()}
+
+
+def evidence(evidence: Evidence) -> dict[str, Any]:
+    """One piece of evidence, as in every finding."""
+    return picked(evidence, "source", "text", "value", "time")
+
+
+def window(window: Window | None) -> dict[str, Any] | None:
+    """Start and end in Unix seconds; null without a window."""
+    return None if window is None else picked(window, "start", "end")
+
+
 def _json(value: Any) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def _number(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def _plain_record(record: Any) -> dict[str, Any]:
+    # A copied instance dict shares its keys with all others of the class: a third of the memory
+    # of a new dict, and there are hundreds of thousands.
+    data: dict[str, Any] = vars(record).copy()
+    for name, value in data.items():
+        kind = type(value)
+        if kind not in _ATOMS and not (kind is float and math.isfinite(value)):
+            data[name] = plain(value)
+    return data
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
+    scope_and_onset = picked(finding, "host", "gpu", "device", "pid", "task", "onset")
     return {
         "class": finding.failure_class,
         "severity": severity_of(finding).value,
         "title": finding.title,
-        "host": finding.host,
-        "gpu": finding.gpu,
-        "device": finding.device,
-        "pid": finding.pid,
-        "task": finding.task,
-        "onset": _number(finding.onset),
+        **scope_and_onset,
         "confidence": finding.confidence.value,
-        "evidence": [_evidence(item) for item in finding.evidence],
+        "evidence": list(map(evidence, finding.evidence)),
         "explanation": finding.explanation,
         "next_steps": list(finding.next_steps),
     }
 
 
-def _evidence(item: Evidence) -> dict[str, Any]:
-    return {
-        "source": item.source,
-        "text": item.text,
-        "value": _number(item.value),
-        "time": _number(item.time),
-    }
-
-
 def _coverage(coverage: Coverage) -> dict[str, Any]:
-    window = coverage.window
+    blind = [picked(blind, "host", "reason") for blind in coverage.blind]
+    unread = [{"host": unread.host, **_unread(unread)} for unread in coverage.unread]
     return {
-        "nodes": {
-            "asked": coverage.asked,
-            "answered": coverage.answered,
-            "blind": [{"host": item.host, "reason": item.reason} for item in coverage.blind],
-        },
-        "unread": [{"host": item.host, **_unread(item)} for item in coverage.unread],
-        "window": {"start": _number(window.start), "end": _number(window.end)} if window else None,
+        "nodes": {"asked": coverage.asked, "answered": coverage.answered, "blind": blind},
+        "unread": unread,
+        "window": window(coverage.window),
     }
 
 
-def _unread(item: Unread | HostUnread) -> dict[str, Any]:
-    return {"source": item.source, "status": item.status.value, "reason": item.reason}
+def _unread(unread: Unread | HostUnread) -> dict[str, Any]:
+    return picked(unread, "source", "status", "reason")
 
 
 def _node(report: NodeReport) -> dict[str, Any]:
     return {
-        "node_id": report.node.node_id,
-        "host": report.node.host,
-        "address": report.node.address,
-        "status": report.status.value,
-        "reason": report.reason,
-        "duration_s": _number(report.duration_s),
-        "collected_at": _number(report.collected_at),
-        "cpu_s": _number(report.cpu_s),
-        "pid": report.pid,
-        "clock_offset_s": _plain(report.clock_offset_s),
-        "sandbox": _plain(report.sandbox),
-        "stuck": [_plain(reader) for reader in report.stuck],
+        **picked(report.node, "node_id", "host", "address"),
+        **picked(report, "status", "reason", "duration_s", "collected_at", "cpu_s", "pid"),
+        **picked(report, "clock_offset_s", "sandbox", "stuck"),
         "probes": {name: _result(result) for name, result in report.probes.items()},
     }
 
 
 def _result(result: ProbeResult) -> dict[str, Any]:
     return {
-        "status": result.status.value,
-        "duration_s": _number(result.duration_s),
-        "reason": result.reason,
-        "unread": [_unread(item) for item in result.unread],
-        "records": [_plain(record) for record in result.records],
-        "later": [_plain(record) for record in result.later],
-        "interval_s": _number(result.interval_s),
+        **picked(result, "status", "duration_s", "reason"),
+        "unread": list(map(_unread, result.unread)),
+        **picked(result, "records", "later", "interval_s"),
     }
-
-
-def _plain(value: Any) -> Any:
-    """`value` in JSON's own types: dataclasses as objects, enums as their values."""
-    kind = type(value)
-    if kind in _ATOMS:
-        return value
-    if kind is float:
-        return value if math.isfinite(value) else None
-    if isinstance(value, Enum):
-        return _plain(value.value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if is_dataclass(value):
-        # A copied instance dict shares its keys with all others of the class: a third of the
-        # memory of a new dict, and there are hundreds of thousands.
-        data = vars(value).copy()
-        for name, item in data.items():
-            kind = type(item)
-            if kind not in _ATOMS and not (kind is float and math.isfinite(item)):
-                data[name] = _plain(item)
-        return data
-    return [_plain(item) for item in value]

@@ -3,82 +3,134 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Optional
 
 from raydiag.model import Diagnosis, Evidence, Finding, Severity
 from raydiag.nodeset import fold
 from raydiag.render.document import chain_indices, severity_of
-from raydiag.render.layout import number, shape, utc
+from raydiag.render.formats import number, shape, since, utc
+from raydiag.render.report import Paragraph, Quote, Section, Steps, severity_label
 
 EVIDENCE_LINES = 5
-_SCOPE_NAMES = 3  # so many different devices are named, more are counted
+_MOST_DEVICES = 3  # so many different devices are named, more are counted
 
 
 @dataclass(frozen=True)
 class Group:
-    """Findings that differ in their scope and numbers only, and what they account for."""
+    """Findings that differ in their scope and numbers only, and what they caused."""
 
     findings: Sequence[Finding]
-    effects: Sequence[Finding]
+    effects: Sequence[Finding] = ()
 
     @property
     def first(self) -> Finding:
+        """The finding that stands for all of them."""
         return self.findings[0]
 
     @property
     def severity(self) -> Severity:
+        """That of each of them."""
         return severity_of(self.first)
 
-    def heading(self) -> list[str]:
-        """Class, scope, onset, confidence; without what is not known. Not escaped."""
-        first = self.first
-        parts = [first.failure_class, scope(self.findings), _since(self.findings)]
-        return [part for part in (*parts, first.confidence.value) if part]
+    def facts(self) -> list[str]:
+        """Scope, onset, confidence; without what is not known."""
+        facts = [scope(self.findings), self._since(), self.first.confidence.value]
+        return list(filter(None, facts))
 
     def evidence(self, verbose: bool) -> list[str]:
-        """A line for each piece of evidence of the first finding. Not escaped."""
-        shown = self.first.evidence if verbose else self.first.evidence[:EVIDENCE_LINES]
-        lines = [_evidence(item) for item in shown]
-        if len(self.first.evidence) > len(shown):
-            lines.append(f"(+{len(self.first.evidence) - len(shown)} more: -v shows all)")
+        """A line for each piece of evidence of the first finding."""
+        evidence = self.first.evidence
+        shown = evidence if verbose else evidence[:EVIDENCE_LINES]
+        lines = list(map(evidence_line, shown))
+        if len(evidence) > len(shown):
+            lines.append(f"(+{len(evidence) - len(shown)} more: -v shows all)")
         return lines
 
-    def whose_evidence(self) -> str:
+    def section(self, verbose: bool) -> Section:
+        """Everything about them: what, on what evidence, why, and what to do next."""
+        return Section(
+            title=self.first.failure_class,
+            label=severity_label(self.severity),
+            facts=self.facts(),
+            blocks=[
+                Paragraph(self.first.title),
+                Paragraph(self._whose_evidence()),
+                Quote(self.evidence(verbose)),
+                Paragraph(self.first.explanation),
+                Paragraph(self._caused()),
+                Steps(self.first.next_steps, label="Next"),
+            ],
+        )
+
+    def _since(self) -> str:
+        onsets = {finding.onset for finding in self.findings if finding.onset is not None}
+        first = since(min(onsets, default=None))
+        return f"{first} (the first)" if len(onsets) > 1 else first
+
+    def _whose_evidence(self) -> str:
         """Which of several findings the evidence belongs to; empty for a single one."""
         if len(self.findings) == 1:
             return ""
         several = f"{len(self.findings)} findings of this kind"
         return f"{several}; the evidence is that of {scope([self.first])}:"
 
-    def accounts_for(self) -> str:
-        """What it caused; empty when nothing."""
+    def _caused(self) -> str:
         kinds = Counter(effect.failure_class for effect in self.effects)
-        listed = ", ".join(f"{n} {name}" for name, n in kinds.items())
-        return f"Accounts for: {listed}" if listed else ""
+        counted = ", ".join(f"{times} {kind}" for kind, times in kinds.items())
+        return f"Caused: {counted}" if counted else ""
 
 
 def groups(diagnosis: Diagnosis, verbose: bool) -> list[Group]:
     """The findings in groups, most severe first; `verbose` keeps each by itself."""
-    effects: dict[int, list[Finding]] = defaultdict(list)
-    for root, *others in chain_indices(diagnosis):
-        effects[root] += [diagnosis.findings[index] for index in others]
-    alike: dict[Any, list[int]] = defaultdict(list)
+    effects = _effects(diagnosis)
+    alike: dict[Hashable, list[int]] = defaultdict(list)
     for index, finding in enumerate(diagnosis.findings):
         alike[index if verbose else _likeness(finding)].append(index)
-    found = [
-        Group(
-            [diagnosis.findings[index] for index in indices],
-            [effect for index in indices for effect in effects.get(index, ())],
-        )
-        for indices in alike.values()
-    ]
+    found = []
+    for indices in alike.values():
+        caused = [effect for index in indices for effect in effects.get(index, ())]
+        found.append(Group([diagnosis.findings[index] for index in indices], caused))
     # sorted() is stable: within a severity, the order of the diagnosis stays.
     return sorted(found, key=lambda group: -group.severity.rank)
 
 
-def _likeness(finding: Finding) -> tuple[object, ...]:
+def scope(findings: Iterable[Finding]) -> str:
+    """Where: hosts, GPUs, device, process, task of like findings; "" for the whole cluster."""
+    findings = list(findings)
+    gpus = _values(findings, "gpu")
+    parts = [fold(_values(findings, "host")), _gpus(gpus), _devices(findings, bool(gpus))]
+    pids, tasks = _values(findings, "pid"), _values(findings, "task")
+    if pids:
+        parts.append(f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes")
+    if tasks:
+        parts.append(f"task {fold(tasks)}")
+    return " ".join(filter(None, parts))
+
+
+def evidence_line(evidence: Evidence) -> str:
+    """`source: text  (time)`; the value where there is no text."""
+    line = source_and_text(evidence)
+    if evidence.value is not None and not evidence.text:
+        line += f" = {number(evidence.value)}"
+    return line if evidence.time is None else f"{line}  ({utc(evidence.time)})"
+
+
+def source_and_text(evidence: Evidence, source: Optional[str] = None) -> str:
+    """`source: text`, or what there is of both; `source` replaces the evidence's own."""
+    return ": ".join(filter(None, (source or evidence.source, evidence.text)))
+
+
+def _effects(diagnosis: Diagnosis) -> dict[int, list[Finding]]:
+    """What each root caused, by the root's position among the findings."""
+    effects: dict[int, list[Finding]] = defaultdict(list)
+    for root, *others in chain_indices(diagnosis):
+        effects[root] += [diagnosis.findings[index] for index in others]
+    return effects
+
+
+def _likeness(finding: Finding) -> Hashable:
     """Findings that agree in this are one group."""
     return (
         finding.failure_class,
@@ -92,39 +144,30 @@ def _likeness(finding: Finding) -> tuple[object, ...]:
     )
 
 
-def scope(findings: Sequence[Finding]) -> str:
-    """Where: hosts, GPUs, device, process, task of like findings; "" for the whole cluster."""
-    gpus = sorted({item.gpu for item in findings if item.gpu is not None})
-    devices = sorted({item.device for item in findings if item.device is not None})
-    pids = sorted({item.pid for item in findings if item.pid is not None})
-    tasks = sorted({item.task for item in findings if item.task is not None})
-    parts = [fold(item.host for item in findings if item.host is not None)]
-    if gpus:
-        parts.append(f"{'gpu' if len(gpus) == 1 else 'gpus'} {fold(map(str, gpus)).strip('[]')}")
-    if gpus and len(devices) == 1:
-        parts.append(f"({devices[0]})")
-    elif devices and not gpus:
-        parts.append(_names(devices, "devices"))
-    if pids:
-        parts.append(f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes")
-    if tasks:
-        parts.append(f"task {fold(tasks)}")
-    return " ".join(part for part in parts if part)
+def _values(findings: Iterable[Finding], field: str) -> list[str]:
+    """What the findings say in a field, sorted by value, each once."""
+    return list(map(str, sorted(_known(findings, field))))
 
 
-def _names(names: Sequence[str], noun: str) -> str:
-    return ", ".join(names) if len(names) <= _SCOPE_NAMES else f"{len(names)} {noun}"
+def _known(findings: Iterable[Finding], field: str) -> set[str]:
+    return {getattr(finding, field) for finding in findings} - {None}
 
 
-def _since(findings: Iterable[Finding]) -> str:
-    onsets = {item.onset for item in findings if item.onset is not None}
-    if not onsets:
+def _gpus(gpus: Sequence[str]) -> str:
+    if not gpus:
         return ""
-    return f"since {utc(min(onsets))}" + (" (the first)" if len(onsets) > 1 else "")
+    return f"{'gpu' if len(gpus) == 1 else 'gpus'} {fold(gpus).strip('[]')}"
 
 
-def _evidence(item: Evidence) -> str:
-    text = f"{item.source}: {item.text}" if item.text else item.source
-    if item.value is not None and not item.text:
-        text += f" = {number(item.value)}"
-    return text if item.time is None else f"{text}  ({utc(item.time)})"
+def _devices(findings: Iterable[Finding], of_gpus: bool) -> str:
+    """Devices by name; those of several GPUs are not, the GPUs' numbers tell them."""
+    devices = _values(findings, "device")
+    if of_gpus:
+        return f"({devices[0]})" if len(devices) == 1 else ""
+    return ", ".join(devices) if len(devices) <= _MOST_DEVICES else f"{len(devices)} devices"
+
+
+def first_texts(evidence: Sequence[Evidence], most: int) -> Iterator[str]:
+    """What the first pieces of evidence say, a line each."""
+    for piece in evidence[:most]:
+        yield piece.text or piece.source

@@ -1,190 +1,183 @@
-"""What a hotfix would do, did, or left: as text, Markdown and JSON; equal hosts folded together."""
+"""What a hotfix would do, did, or left, as a report; equal hosts folded together.
+
+The documents are those of `raydiag.hotfix.documents`; `raydiag/schemas/hotfix.json` states them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from raydiag import __version__
+from raydiag.nodeset import fold
 from raydiag.render import document as documents
-from raydiag.render.escape import fenced, terminal
-from raydiag.render.layout import GREEN, RED, YELLOW, ReportPage, count, hosts, utc
+from raydiag.render.formats import count, joined, utc
+from raydiag.render.report import (
+    Bullet,
+    Bullets,
+    Paragraph,
+    Report,
+    Section,
+    Tone,
+    Toned,
+    bullets,
+)
 
-SCHEMA = "raydiag.hotfix/1"
-
-_COLOURS = {
-    "verified": GREEN,
-    "planned": GREEN,
-    "change": "",
-    "same": GREEN,
-    "refused": YELLOW,
-    "rolled back": YELLOW,
-    "untouched": "",
+_TONES = {
+    "verified": Tone.GOOD,
+    "planned": Tone.GOOD,
+    "change": Tone.PLAIN,
+    "same": Tone.GOOD,
+    "refused": Tone.DOUBTFUL,
+    "rolled back": Tone.DOUBTFUL,
+    "untouched": Tone.PLAIN,
 }
-_HASH = 12  # characters of one that are shown
-_INDENT, _DEEPER = "  ", "      "
-_MOST_PROCESS_LINES = 16
+_SHOWN_DIGITS = 12  # of a hash
+_MOST_HOSTS_WITH_PROCESSES = 16
+
+_Json = Mapping[str, Any]
 
 
-def json_report(document: Mapping[str, Any], generated_at: float) -> Iterator[str]:
-    """The document as JSON text, one host a line; see `raydiag/schemas/hotfix.json`."""
-    head = {
-        "schema": SCHEMA,
-        "raydiag_version": __version__,
-        "generated_at": documents.rfc3339(generated_at),
-    }
-    return documents.lines({**head, **document})
+def hotfix_document(answer: _Json, generated_at: float) -> dict[str, Any]:
+    """The JSON document of `raydiag hotfix`: what the head answered, with the common head."""
+    return {**documents.head("hotfix", generated_at), **answer}
 
 
-def markdown_report(document: Mapping[str, Any]) -> str:
-    """The text report, to paste into a ticket."""
-    return f"{fenced(text_report(document, False, 100, False).splitlines())}\n"
-
-
-def text_report(document: Mapping[str, Any], colour: bool, width: int, plan_shown: bool) -> str:
-    """The report for people; `plan_shown`: what was planned stands above it already."""
-    page = ReportPage(max(width, 40), colour)
-    if document["command"] == "status":
-        blocks = [_rollout(rollout, page) for rollout in document["rollouts"]]
-        blocks = blocks or [["No rollout is on record."]]
+def hotfix_report(answer: _Json, plan_shown: bool) -> Report:
+    """The report of `raydiag hotfix`; `plan_shown`: what was planned is above it already."""
+    if answer["command"] == "status":
+        sections = list(map(_rollout, answer["rollouts"]))
+        if not sections:
+            sections.append(Section(blocks=[Paragraph("No rollout is on record.")]))
     else:
-        plan_shown = plan_shown or document["command"] == "rollback"
-        blocks = [_summary(document, page)]
-        if not plan_shown:
-            blocks += [_what(document, page)]
-        blocks += [_hosts(document, page, plan_shown), _events(document, page)]
-    blocks.append(_blind(document, page))
-    text = "\n\n".join("\n".join(block) for block in blocks if block)
-    return f"\n{text}\n" if plan_shown and document["command"] == "apply" else f"{text}\n"
+        sections = _outcome(answer, plan_shown or answer["command"] == "rollback")
+    sections.append(Section("Not seen", [_blind(answer)]))
+    return Report(sections)
 
 
-def _summary(document: Mapping[str, Any], page: ReportPage) -> list[str]:
-    outcome, name = str(document["outcome"]), document["rollout"]
-    what = f"Rollout {name}: " if name else "Plan: " if document["command"] == "plan" else ""
-    changing = [host for host in document["hosts"] if host["state"] == "change"]
-    words = {
-        "planned": f"{count(len(changing), 'host')} to change; nothing has been changed yet.",
-        "verified": f"live and verified on {count(len(changing), 'host')}.",
+def _outcome(answer: _Json, plan_shown: bool) -> list[Section]:
+    sections = [_summary(answer)]
+    hosts = _folded(answer["hosts"], lambda host: _host(host, plan_shown))
+    blocks = [Bullets(list(hosts))]
+    if not plan_shown:
+        sections.append(Section("Files", [bullets(_plan(answer))]))
+        blocks.append(bullets(_processes(answer)))
+    sections.append(Section("Hosts", blocks))
+    events = [joined([utc(event["at"]), event["text"]]) for event in answer["events"]]
+    sections.append(Section("Events", [bullets(events)]))
+    return sections
+
+
+def _summary(answer: _Json) -> Section:
+    outcome, rollout = str(answer["outcome"]), answer["rollout"]
+    tone = _TONES.get(outcome, Tone.BAD)
+    remarks = [f"why: {answer['reason']}"] if answer["reason"] else []
+    if outcome == "incomplete":
+        undo = f"raydiag hotfix rollback {rollout}"
+        remarks.append(f"when these hosts answer again, or are repaired: {undo}")
+    summary = Paragraph(_subject(answer) + _result(answer), tone, strong=True)
+    return Section(blocks=[summary, bullets(remarks)])
+
+
+def _subject(answer: _Json) -> str:
+    if answer["rollout"]:
+        return f"Rollout {answer['rollout']}: "
+    return "Plan: " if answer["command"] == "plan" else ""
+
+
+def _result(answer: _Json) -> str:
+    outcome = str(answer["outcome"])
+    changing = sum(host["state"] == "change" for host in answer["hosts"])
+    sentences = {
+        "planned": f"{count(changing, 'host')} to change; nothing has been changed yet.",
+        "verified": f"live and verified on {count(changing, 'host')}.",
         "nothing to do": "nothing to do.",
         "refused": "refused, nothing was changed.",
         "rolled back": "rolled back: every host has its old files again.",
         "incomplete": "NOT rolled back everywhere: see the hosts below.",
     }
-    text = what + words.get(outcome, f"{outcome}.")
-    text = text[0].upper() + text[1:]
-    lines = page.wrap(page.paint(terminal(text), _COLOURS.get(outcome, RED)))
-    if document["reason"]:
-        lines += page.wrap(f"why: {terminal(document['reason'])}", _INDENT, _DEEPER)
-    if outcome == "incomplete":
-        hint = f"when these hosts answer again, or are mended: raydiag hotfix rollback {name}"
-        lines += page.wrap(terminal(hint), _INDENT, _DEEPER)
-    return lines
+    sentence = sentences.get(outcome, f"{outcome}.")
+    return sentence if _subject(answer) else sentence[0].upper() + sentence[1:]
 
 
-def _what(document: Mapping[str, Any], page: ReportPage) -> list[str]:
-    lines = []
-    for file in document["files"]:
-        text = f"{file['name']}  sha256 {file['sha256'][:_HASH]}  {file['size_bytes']} bytes"
-        lines += page.wrap(terminal(text), _INDENT, _DEEPER)
-    if document["canary"]:
-        lines += page.wrap(f"canary {terminal(document['canary'])}", _INDENT, _DEEPER)
-        batches = [hosts(batch) for batch in document["batches"]]
-        lines += page.wrap(f"batches: {' | '.join(batches)}", _INDENT, _DEEPER)
-    for place in document["directories"]:
-        written = f", written once, by {place['writer']}" if place["writer"] else ""
-        text = f"{place['path']} ({place['source']}) is one directory of {hosts(place['hosts'])}"
-        lines += page.wrap(terminal(text + written), _INDENT, _DEEPER)
-    return lines
-
-
-def _hosts(document: Mapping[str, Any], page: ReportPage, plan_shown: bool) -> list[str]:
-    """Hosts that are alike stand in one row."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for host in document["hosts"]:
-        rows.setdefault(_row(host, plan_shown), []).append(host["host"])
-    lines = []
-    for (state, *details), names in rows.items():
-        shown = page.paint(terminal(state), _COLOURS.get(state, RED))
-        lines += page.wrap(f"{hosts(names)}  {shown}", "", _INDENT)
-        for detail in details:
-            lines += page.wrap(terminal(detail), _INDENT, _DEEPER)
-    if not plan_shown:
-        lines += _processes(document, page)
-    return lines
-
-
-def _row(host: Mapping[str, Any], plan_shown: bool) -> tuple[str, ...]:
-    details = [] if plan_shown else [_change(change) for change in host["changes"]]
-    details += host["reasons"]
-    details += [host["outcome_reason"]] if host["outcome_reason"] else []
-    details += host["notes"]
+def _host(host: _Json, plan_shown: bool) -> tuple[str, ...]:
+    """The state of a host, then what is to be said of it."""
+    details = [] if plan_shown else list(map(_change, host["changes"]))
+    details += [*host["reasons"], host["outcome_reason"], *host["notes"]]
     if host["driver_fault"]:
         details.append(f"shows the GPU driver fault: {host['driver_fault']}")
-    return (host["outcome"] or host["state"], *details)
+    return (host["outcome"] or host["state"], *filter(None, details))
 
 
-def _change(change: Mapping[str, Any]) -> str:
-    old = change["old_sha256"][:_HASH] or "(new)"
+def _change(change: _Json) -> str:
+    old = change["old_sha256"][:_SHOWN_DIGITS] or "(new)"
     restart = ", exporter restarted" if change["restart"] else ""
-    return f"{change['path']}  {old} -> {change['new_sha256'][:_HASH]}{restart}"
+    return f"{change['path']}  {old} -> {change['new_sha256'][:_SHOWN_DIGITS]}{restart}"
 
 
-def _processes(document: Mapping[str, Any], page: ReportPage) -> list[str]:
+def _plan(answer: _Json) -> Iterator[str]:
+    """The files, and the order in which hosts get them."""
+    for file in answer["files"]:
+        digest = f"sha256 {file['sha256'][:_SHOWN_DIGITS]}"
+        yield joined([file["name"], digest, f"{file['size_bytes']} bytes"])
+    if answer["canary"]:
+        yield f"canary {answer['canary']}"
+        yield f"batches: {' | '.join(map(fold, answer['batches']))}"
+    for directory in answer["directories"]:
+        hosts = fold(directory["hosts"])
+        shared = f"{directory['path']} ({directory['source']}) is one directory of {hosts}"
+        writer = directory["writer"]
+        yield f"{shared}, written once, by {writer}" if writer else shared
+
+
+def _processes(answer: _Json) -> Iterator[str]:
     """What a restart would end, host by host."""
-    ending = [host for host in document["hosts"] if host["ends"]]
-    lines = []
-    for host in ending[:_MOST_PROCESS_LINES]:
-        ends = ", ".join(f"{one['role']} {one['pid']}" for one in host["ends"])
-        left = f"; restarts {host['restarts']}, {host['restarts_left']} left"
-        lines += page.wrap(terminal(f"{host['host']} ends {ends}{left}"), _INDENT, _DEEPER)
-    if ending[_MOST_PROCESS_LINES:]:
-        more = len(ending) - _MOST_PROCESS_LINES
-        lines.append(f"{_INDENT}and on {count(more, 'more host')}: see --format json")
-    return lines
+    ending = [host for host in answer["hosts"] if host["ends"]]
+    for host in ending[:_MOST_HOSTS_WITH_PROCESSES]:
+        processes = ", ".join(f"{process['role']} {process['pid']}" for process in host["ends"])
+        restarts = f"restarts {host['restarts']}, {host['restarts_left']} left"
+        yield f"{host['host']} ends {processes}; {restarts}"
+    more = len(ending) - _MOST_HOSTS_WITH_PROCESSES
+    if more > 0:
+        yield f"and on {count(more, 'more host')}: see --format json"
 
 
-def _events(document: Mapping[str, Any], page: ReportPage) -> list[str]:
-    lines = []
-    for event in document["events"]:
-        lines += page.wrap(f"{utc(event['at'])}  {terminal(event['text'])}", _INDENT, _DEEPER)
-    return lines
-
-
-def _rollout(rollout: Mapping[str, Any], page: ReportPage) -> list[str]:
+def _rollout(rollout: _Json) -> Section:
     """One rollout of `status`."""
     state = str(rollout["state"])
     began = utc(rollout["began_at"]) if rollout["began_at"] else "at an unknown time"
-    text = f"Rollout {rollout['rollout']}: {state}. Began {began}, by {rollout['who'] or '?'}."
-    lines = page.wrap(page.paint(terminal(text), _COLOURS.get(state, RED)))
-    if rollout["reason"]:
-        lines += page.wrap(f"why: {terminal(rollout['reason'])}", _INDENT, _DEEPER)
+    summary = f"Rollout {rollout['rollout']}: {state}. Began {began}, by {rollout['who'] or '?'}."
+    remarks = [f"why: {rollout['reason']}"] if rollout["reason"] else []
     if state in ("its driver died", "incomplete"):
-        hint = f"undo it: raydiag hotfix rollback {rollout['rollout']}"
-        lines += page.wrap(terminal(hint), _INDENT, _DEEPER)
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for host in rollout["hosts"]:
-        rows.setdefault(_content(host), []).append(host["host"])
-    for (content, *details), names in rows.items():
-        lines += page.wrap(f"{hosts(names)}  {terminal(content)}", _INDENT, _DEEPER)
-        for detail in details:
-            lines += page.wrap(terminal(detail), _DEEPER, _DEEPER)
-    return lines
+        remarks.append(f"undo it: raydiag hotfix rollback {rollout['rollout']}")
+    hosts = Bullets(list(_folded(rollout["hosts"], _content)))
+    tone = _TONES.get(state, Tone.BAD)
+    return Section(blocks=[Paragraph(summary, tone, strong=True), bullets(remarks), hosts])
 
 
-def _content(host: Mapping[str, Any]) -> tuple[str, ...]:
-    details = [
-        f"{one['path']}: {one['content']} ({one['sha256'][:_HASH]})" for one in host["files"]
-    ]
-    details += [f"not seen: {host['unseen']}"] if host["unseen"] else []
-    details += [f"ended there: {host['ended']}"] if host["ended"] else []
-    details += [host["outcome_reason"]] if host["outcome_reason"] else []
-    return (f"content {host['content']}", *details, *host["notes"])
+def _content(host: _Json) -> tuple[str, ...]:
+    """What the files of a host hold now, then what is to be said of it."""
+    details = []
+    for file in host["files"]:
+        details.append(f"{file['path']}: {file['content']} ({file['sha256'][:_SHOWN_DIGITS]})")
+    details.append(f"not seen: {host['unseen']}" if host["unseen"] else "")
+    details.append(f"ended there: {host['ended']}" if host["ended"] else "")
+    details += [host["outcome_reason"], *host["notes"]]
+    return (f"content {host['content']}", *filter(None, details))
 
 
-def _blind(document: Mapping[str, Any], page: ReportPage) -> list[str]:
-    nodes = document["coverage"]["nodes"]
-    lines = []
-    for blind in nodes["blind"]:
-        text = f"not seen: {blind['host']}: {blind['reason']}"
-        lines += page.wrap(page.paint(terminal(text), YELLOW), "", _INDENT)
-    return lines
+def _folded(
+    hosts: Iterable[_Json], description_of: Callable[[_Json], tuple[str, ...]]
+) -> Iterator[Bullet]:
+    """Hosts of which the same is said share an entry."""
+    alike: dict[Sequence[str], list[str]] = defaultdict(list)
+    for host in hosts:
+        alike[description_of(host)].append(host["host"])
+    for (state, *details), names in alike.items():
+        tone = _TONES.get(state, Tone.PLAIN if state.startswith("content ") else Tone.BAD)
+        yield Bullet(fold(names), details, badge=Toned(state, tone))
+
+
+def _blind(answer: _Json) -> Bullets:
+    blind = answer["coverage"]["nodes"]["blind"]
+    return bullets(f"{node['host']}: {node['reason']}" for node in blind)

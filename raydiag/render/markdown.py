@@ -1,71 +1,105 @@
-"""A probe run as Markdown, to paste into a ticket: the content of the text report, in its order."""
+"""Reports as Markdown, to paste into a ticket; what was read is escaped or in a code block."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from raydiag.model import Diagnosis, NodeReport, Snapshot
-from raydiag.render.coverage import answered, coverage_lines
 from raydiag.render.escape import fenced, markdown
-from raydiag.render.groups import Group, groups
-from raydiag.render.node_table import tabulate
-from raydiag.render.stacks import stacks_markdown
-from raydiag.render.text import footer, summary
+from raydiag.render.report import (
+    Bullets,
+    KeyValues,
+    Paragraph,
+    Quote,
+    Report,
+    Row,
+    Section,
+    Steps,
+    Table,
+    Toned,
+    Words,
+)
+
+_LINE_BREAK = "  \n"
 
 
-def probe_markdown(
-    snapshot: Snapshot, diagnosis: Diagnosis, cluster: Mapping[str, Any], verbose: bool
-) -> str:
-    """The report of `raydiag probe`; arguments as for `text.probe_report`.
-
-    What nodes said stands in code blocks, or is escaped.
-    """
-    seen = coverage_lines(snapshot, diagnosis.coverage, verbose)
-    blocks = [
-        f"**{markdown(summary(snapshot, diagnosis))}**",
-        *(block for group in groups(diagnosis, verbose) for block in _section(group, verbose)),
-        *_nodes(snapshot.nodes),
-        *stacks_markdown(snapshot, verbose),
-        "## Coverage",
-        f"{answered(diagnosis.coverage)}.",
-        "\n".join(f"- {markdown(line)}" for line in seen),
-        "---",
-        markdown(footer(snapshot, cluster)),
-    ]
-    return "\n\n".join(block for block in blocks if block) + "\n"
+def markdown_text(report: Report) -> str:
+    """The report, all of its sections, in the order of a document."""
+    sections = report.filled_sections()
+    has_chapters = any(section.is_chapter for section in sections)
+    blocks: list[str] = []
+    for section in sections:
+        marks = "##" if section.is_chapter or not has_chapters else "###"
+        blocks += _section(section, marks)
+    if report.footer:
+        blocks += ["---", markdown(report.footer)]
+    return "\n\n".join(blocks) + "\n"
 
 
-def _section(group: Group, verbose: bool) -> list[str]:
-    first = group.first
-    name, *others = map(markdown, group.heading())
-    evidence = group.evidence(verbose)
-    return [
-        f"## {group.severity.value.upper()} {name}",
-        " · ".join(others),
-        markdown(first.title),
-        markdown(group.whose_evidence()),
-        fenced(evidence) if evidence else "",
-        markdown(first.explanation),
-        markdown(group.accounts_for()),
-        "Next steps:" if first.next_steps else "",
-        "\n".join(f"{i}. {markdown(step)}" for i, step in enumerate(first.next_steps, start=1)),
-    ]
+def _section(section: Section, marks: str) -> Iterator[str]:
+    if section.title or section.label:
+        label = f"{section.label.text} " if section.label else ""
+        yield f"{marks} {label}{markdown(section.title)}".rstrip()
+    if any(section.facts):
+        yield " · ".join(map(markdown, filter(None, section.facts)))
+    for block in section.blocks:
+        if not block.is_empty:
+            yield _WRITERS[type(block)](block)
 
 
-def _nodes(reports: Sequence[NodeReport]) -> list[str]:
-    table = tabulate(reports)
-    if not table.rows:
-        return []
-    lines = [_row([*table.header, "NOTES"])]
-    lines.append(_row(["---"] * (len(table.header) + 1)))
-    for row in table.rows:
-        *cells, last = (cell if cell == "-" else markdown(cell) for cell in row.cells)
-        mount_point = markdown(row.mount_point)
-        lines.append(_row([*cells, f"{last} {mount_point}", markdown("; ".join(row.notes))]))
-    shared = f"All: {', '.join(table.versions)}" if table.versions else ""
-    return ["## Nodes", "\n".join(lines), markdown(shared)]
+def _paragraph(block: Paragraph) -> str:
+    return f"**{markdown(block.text)}**" if block.strong else markdown(block.text)
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.strip() for cell in cells)} |"
+def _bullets(block: Bullets) -> str:
+    lines = []
+    for bullet in block.entries:
+        badge = f"{bullet.badge.text} " if bullet.badge else ""
+        lines.append(f"- {markdown(badge + bullet.text)}")
+        lines += [f"  - {markdown(detail)}" for detail in bullet.details]
+    return "\n".join(lines)
+
+
+def _steps(block: Steps) -> str:
+    if block.label and len(block.steps) == 1:
+        return markdown(f"{block.label}: {block.steps[0]}")
+    lines = [f"{number}. {markdown(step)}" for number, step in enumerate(block.steps, 1)]
+    return "\n".join([f"{block.label}:\n", *lines] if block.label else lines)
+
+
+def _quote(block: Quote) -> str:
+    return fenced(block.marked_lines())
+
+
+def _key_values(block: KeyValues) -> str:
+    if block.columns is not None:
+        return _table(Table(block.columns, [Row(pair) for pair in block.rows]))
+    return _LINE_BREAK.join(f"**{markdown(name)}:** {_cell(value)}" for name, value in block.rows)
+
+
+def _table(block: Table) -> str:
+    header, rows = list(block.header), [list(map(_cell, row.cells)) for row in block.rows]
+    if any(row.notes for row in block.rows):
+        header.append("Notes")
+        for cells, row in zip(rows, block.rows):
+            cells.append(markdown("; ".join(row.notes)))
+    return "\n".join(map(_line, [header, ["---"] * len(header), *rows]))
+
+
+def _cell(words: Words) -> str:
+    plain = words.text if isinstance(words, Toned) else words
+    return plain if plain == "-" else markdown(plain)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+_WRITERS: Mapping[type, Callable[[Any], str]] = {
+    Paragraph: _paragraph,
+    Bullets: _bullets,
+    Steps: _steps,
+    Quote: _quote,
+    KeyValues: _key_values,
+    Table: _table,
+}

@@ -2,67 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
-from raydiag.model import NodeReport, NodeStatus, Status
-from raydiag.render.escape import terminal
-from raydiag.render.layout import GREEN, RED, YELLOW, ReportPage, count, extent, hosts, wrap
+from raydiag.model import Finding, NodeReport, NodeStatus, Severity, Status
+from raydiag.nodeset import fold
+from raydiag.render.document import severity_of
+from raydiag.render.formats import count, extent
+from raydiag.render.report import TONES, Paragraph, Row, Section, Table, Tone, Toned
 
-_COLOURS = {
-    NodeStatus.DEAD: RED,
-    NodeStatus.UNREACHABLE: RED,
-    NodeStatus.TIMEOUT: RED,
-    NodeStatus.PARTIAL: YELLOW,
-    NodeStatus.OK: GREEN,
+_TONES = {
+    NodeStatus.DEAD: Tone.BAD,
+    NodeStatus.UNREACHABLE: Tone.BAD,
+    NodeStatus.TIMEOUT: Tone.BAD,
+    NodeStatus.PARTIAL: Tone.DOUBTFUL,
+    NodeStatus.OK: Tone.GOOD,
 }
-_ORDER = list(_COLOURS)  # the worst first
-_HEADER = ("NODES", "STATUS", "GPUS", "TEMP", "POWER", "MEM USED", "FULLEST FS")
-_GAP = "  "
-_SEEN = (Status.OK, Status.NO_DATA)
+_ORDER = list(_TONES)  # the worst first
+_HEADER = ("Hosts", "Status", "GPUs", "Temp", "Power", "Mem used", "Fullest FS")
+_ALWAYS_SHOWN = 2  # columns, also where no node fills them
+_MEASURED = (Status.OK, Status.NO_DATA)
 _VERSIONS = ("kernel", "amdgpu")
-# Images that are full by nature.
 _WORTH_NAMING_PERCENT = 80.0
-_READ_ONLY_FS = ("squashfs", "iso9660", "erofs", "cramfs")
+_READ_ONLY_FS = ("squashfs", "iso9660", "erofs", "cramfs")  # images that are full by nature
 
 
 @dataclass
-class _Row:
+class _LikeNodes:
     """Nodes with the same status, GPU count, notes and versions, and what varies among them."""
 
     status: NodeStatus
-    gpus: int | None  # None: not measured
-    versions: tuple[str, ...]
-    notes: tuple[str, ...]
+    problem: Optional[Severity]  # the most severe one that was found on each
+    gpus: Optional[int]  # None: not measured
+    versions: Sequence[str]
+    notes: Sequence[str]
     hosts: list[str] = field(default_factory=list)
     temperatures_c: list[float] = field(default_factory=list)
     powers_w: list[float] = field(default_factory=list)
     memory_percent: list[float] = field(default_factory=list)
     fullest_percent: list[float] = field(default_factory=list)
-    fullest: set[str] = field(default_factory=set)  # mount points
+    fullest_mounts: set[str] = field(default_factory=set)
 
     def add(self, report: NodeReport) -> None:
+        """One more node that looks like these."""
         self.hosts.append(report.node.host)
         for sensors in report.records("gpu_sensors"):
-            if sensors.temperature_c is not None:
-                self.temperatures_c.append(sensors.temperature_c)
-            if sensors.power_w is not None:
-                self.powers_w.append(sensors.power_w)
+            self.temperatures_c += _known(sensors.temperature_c)
+            self.powers_w += _known(sensors.power_w)
         for memory in report.records("memory"):
             if memory.total_bytes > 0:
                 used = memory.total_bytes - memory.available_bytes
                 self.memory_percent.append(100 * used / memory.total_bytes)
-        mounts = [fullness for fullness in map(_fullness, report.records("storage")) if fullness]
-        if mounts:
-            percent, mount_point = max(mounts)
-            self.fullest_percent.append(percent)
-            self.fullest.add(mount_point)
+        fullest = max(filter(None, map(_fullness, report.records("storage"))), default=None)
+        if fullest is not None:
+            self.fullest_percent.append(fullest[0])
+            self.fullest_mounts.add(fullest[1])
 
-    def cells(self) -> list[str]:
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """The worst first."""
+        rank = 0 if self.problem is None else self.problem.rank
+        return _ORDER.index(self.status), -rank, min(self.hosts)
+
+    def cells(self) -> list[str | Toned]:
+        """One for each column; `-` where nothing was measured."""
         return [
-            hosts(self.hosts),
-            self.status.value,
+            fold(self.hosts),
+            Toned(self.status.value, self._tone()),
             "-" if self.gpus is None else str(self.gpus),
             extent(self.temperatures_c, "C"),
             extent(self.powers_w, "W"),
@@ -70,84 +78,79 @@ class _Row:
             extent(self.fullest_percent, "%"),
         ]
 
-    def mount_point(self) -> str:
-        """The fullest file system, when it is full and the same one on all nodes of the row."""
+    def all_notes(self, shared_versions: bool) -> list[str]:
+        """What is wrong, versions where nodes differ, a full file system, and the rest."""
+        notes = [] if self.problem is None else [f"{self.problem.value} finding"]
+        if not shared_versions:
+            notes += self.versions
         full = max(self.fullest_percent, default=0.0) >= _WORTH_NAMING_PERCENT
-        return min(self.fullest) if full and len(self.fullest) == 1 else ""
+        if full and len(self.fullest_mounts) == 1:
+            notes += [f"fullest file system {mount}" for mount in self.fullest_mounts]
+        return [*notes, *self.notes]
+
+    def _tone(self) -> Tone:
+        """An answer is no good news where a problem was found."""
+        if self.status is NodeStatus.OK and self.problem is not None:
+            return TONES[self.problem]
+        return _TONES[self.status]
 
 
-@dataclass(frozen=True)
-class TableRow:
-    """What a row shows. Not escaped, except for the cells."""
-
-    status: NodeStatus
-    cells: Sequence[str]  # as many as the table's header
-    mount_point: (
-        str  # of the fullest file system, where it is worth naming; belongs to the last cell
-    )
-    notes: Sequence[str]
-
-
-@dataclass(frozen=True)
-class NodeTable:
+def nodes_section(reports: Sequence[NodeReport], findings: Iterable[Finding]) -> Section:
     """The nodes in rows, the worst first; columns that no node fills are left out."""
-
-    header: Sequence[str]
-    rows: Sequence[TableRow]
-    versions: Sequence[str]  # that all nodes share; where they differ, each row notes its own
-
-
-def tabulate(reports: Sequence[NodeReport]) -> NodeTable:
-    """The table of these nodes, to be set by `node_table` or by another format."""
-    rows = _rows(reports)
-    cells = [row.cells() for row in rows]
-    kept = [i for i in range(len(_HEADER)) if i < 2 or any(line[i] != "-" for line in cells)]
-    versions = {row.versions for row in rows if row.versions}
-    shared = versions.pop() if len(versions) == 1 else ()
-    return NodeTable(
-        [_HEADER[i] for i in kept],
-        [
-            TableRow(
-                row.status,
-                [line[i] for i in kept],
-                row.mount_point(),
-                [*(() if shared else row.versions), *row.notes],
-            )
-            for row, line in zip(rows, cells, strict=True)
-        ],
-        shared,
-    )
+    rows = _rows(reports, findings)
+    shared = _shared_versions(rows)
+    table = [Row(row.cells(), row.all_notes(bool(shared))) for row in rows]
+    columns = list(zip(_HEADER, *(row.cells for row in table), strict=True))
+    kept = []
+    for index, (_, *cells) in enumerate(columns):
+        if index < _ALWAYS_SHOWN or set(cells) != {"-"}:
+            kept.append(index)
+    table = [Row([row.cells[index] for index in kept], row.notes) for row in table]
+    header = [_HEADER[index] for index in kept]
+    versions = f"All: {', '.join(shared)}" if shared else ""
+    return Section("Nodes", [Table(header, table), Paragraph(versions)])
 
 
-def node_table(reports: Sequence[NodeReport], page: ReportPage) -> list[str]:
-    """Lines of the table."""
-    table = tabulate(reports)
-    if not table.rows:
-        return []
-    columns = list(zip(table.header, *(row.cells for row in table.rows), strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    # Node names wrap inside their column, what is left goes to them; the last column is open.
-    others = sum(widths[1:-1]) + len(_GAP) * (len(widths) - 1) + len(table.header[-1])
-    widths[0] = min(widths[0], max(page.width - others, 16))
-    lines = [_line(table.header, widths)]
-    for row in table.rows:
-        lines += _row_lines(row, widths, page)
-    if table.versions:
-        lines += page.wrap(terminal(f"All: {', '.join(table.versions)}"), rest=_GAP)
-    return lines
-
-
-def _rows(reports: Sequence[NodeReport]) -> list[_Row]:
-    rows: dict[tuple[object, ...], _Row] = {}
+def _rows(reports: Sequence[NodeReport], findings: Iterable[Finding]) -> list[_LikeNodes]:
+    problems = _problems(findings)
+    alike: dict[tuple[object, ...], _LikeNodes] = {}
     for report in reports:
-        sensors = report.probes.get("gpu_sensors")
-        measured = sensors is not None and sensors.status in _SEEN
-        gpus = len(report.records("gpu_sensors")) if measured else None
-        key = (report.status, gpus, _versions(report), _notes(report))
-        if key not in rows:
-            rows[key] = _Row(*key)
-        rows[key].add(report)
-    return sorted(rows.values(), key=lambda row: (_ORDER.index(row.status), min(row.hosts)))
+        problem = _worst_problem(report, problems)
+        key = (report.status, problem, _gpus(report), _versions(report), _notes(report))
+        if key not in alike:
+            alike[key] = _LikeNodes(*key)
+        alike[key].add(report)
+    return sorted(alike.values(), key=lambda nodes: nodes.order)
+
+
+def _problems(findings: Iterable[Finding]) -> Mapping[str, list[Finding]]:
+    """What was found on each host, notes left out."""
+    by_host: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        if finding.host is not None and severity_of(finding) is not Severity.INFO:
+            by_host[finding.host].append(finding)
+    return by_host
+
+
+def _worst_problem(report: NodeReport, problems: Mapping[str, list[Finding]]) -> Optional[Severity]:
+    severities = []
+    for finding in problems.get(report.node.host, ()):
+        if finding.address in (None, report.node.address):
+            severities.append(severity_of(finding))
+    return max(severities, key=lambda severity: severity.rank, default=None)
+
+
+def _shared_versions(rows: Iterable[_LikeNodes]) -> Sequence[str]:
+    """Versions that all nodes share; empty where they differ."""
+    versions = {row.versions for row in rows} - {()}
+    return versions.pop() if len(versions) == 1 else ()
+
+
+def _gpus(report: NodeReport) -> Optional[int]:
+    sensors = report.probes.get("gpu_sensors")
+    if sensors is None or sensors.status not in _MEASURED:
+        return None
+    return len(report.records("gpu_sensors"))
 
 
 def _versions(report: NodeReport) -> tuple[str, ...]:
@@ -158,13 +161,13 @@ def _versions(report: NodeReport) -> tuple[str, ...]:
 def _notes(report: NodeReport) -> tuple[str, ...]:
     """What a reader should know about the node beside its numbers.
 
-    The node's own reason stands in only where no probe says more: it often names a pid or a time,
+    The node's own reason is given only where no probe says more: it often names a pid or a time,
     and would keep like nodes from sharing a row.
     """
     notes = []
     for name in sorted(report.probes):
         status = report.probes[name].status
-        if status not in _SEEN:
+        if status not in _MEASURED:
             notes.append(f"{name} {status.value}")
     if report.stuck:
         notes.append(count(len(report.stuck), "stuck reader"))
@@ -173,7 +176,7 @@ def _notes(report: NodeReport) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _fullness(mount: Any) -> tuple[float, str] | None:
+def _fullness(mount: Any) -> Optional[tuple[float, str]]:
     """(used percent as `df` counts it, mount point) of a MountUsage that can fill up."""
     used = mount.total_bytes - mount.free_bytes
     usable = used + mount.available_bytes
@@ -182,22 +185,5 @@ def _fullness(mount: Any) -> tuple[float, str] | None:
     return 100 * used / usable, mount.mount_point
 
 
-def _row_lines(row: TableRow, widths: Sequence[int], page: ReportPage) -> list[str]:
-    cells, notes = list(row.cells), list(row.notes)
-    names = wrap(cells[0], widths[0])
-    mount_point = terminal(row.mount_point)
-    if sum(widths[:-1]) + len(_GAP) * len(cells) + len(cells[-1] + mount_point) <= page.width:
-        cells[-1] = f"{cells[-1]} {mount_point}"
-    elif mount_point:
-        notes.insert(0, f"fullest file system {row.mount_point}")
-    status = page.paint(cells[1].ljust(widths[1]), _COLOURS[row.status])
-    lines = [_line([names[0], status, *cells[2:]], [widths[0], len(status), *widths[2:]])]
-    lines += names[1:]
-    if notes:
-        lines += page.wrap(terminal("; ".join(notes)), _GAP * 2, _GAP * 2)
-    return lines
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-    return _GAP.join(padded).rstrip()
+def _known(value: Optional[float]) -> list[float]:
+    return [] if value is None else [value]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raydiag.model import NodeReport, ProbeResult, Snapshot, Status
 from raydiag.nodeset import fold
-from raydiag.render.escape import fenced, markdown, terminal
-from raydiag.render.layout import ReportPage, count
+from raydiag.render.formats import count
+from raydiag.render.report import Block, Paragraph, Quote, Section, bullets
 
 PROBE = "stacks"
 _RUNS_TASKS = "ray/_private/function_manager.py"  # below every task, in whatever thread it runs
-_NAMED = 4  # of so many processes each is named, of more the nodes and how many there are
+_MOST_NAMED = 4  # so many processes are named each; of more, the nodes and how many there are
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class StackGroup:
 
     @property
     def first(self) -> Any:
+        """The record that stands for all of them."""
         return self.threads[0][1]
 
     @property
@@ -33,113 +34,112 @@ class StackGroup:
         return self.first.main or any(_RUNS_TASKS in frame for frame in self.first.frames)
 
     def heading(self, verbose: bool) -> str:
-        """`2 main threads on node[1-2], idle: node1 pid 7 (train); ...`. Not escaped."""
-        stacks = [stack for _, stack in self.threads]
-        names = sorted({stack.thread for stack in stacks if stack.thread})
-        what = "main thread" if self.first.main else "thread"
-        named = "" if self.first.main else f" {names[0]!r}" if len(names) == 1 else ""
-        active = sum(stack.active for stack in stacks)
-        holds = sum(stack.owns_gil for stack in stacks)
-        does = [f"{active} active" if active < len(stacks) else "active"] if active else ["idle"]
-        does += [f"{holds} with the interpreter lock"] if holds else []
-        where = fold({host for host, _ in self.threads})
-        text = f"{count(len(stacks), what)}{named} on {where}, {', '.join(does)}"
+        """`2 main threads on node[1-2], idle: node1 pid 7 (train); ...`."""
+        hosts = fold({host for host, _ in self.threads})
+        heading = f"{self._kind()} on {hosts}, {self._activity()}"
         processes = "; ".join(self._processes(verbose))
-        return f"{text}: {processes}" if processes else text
+        return f"{heading}: {processes}" if processes else heading
+
+    def _kind(self) -> str:
+        """`2 main threads`, `8 threads 'loader'`."""
+        if self.first.main:
+            return count(len(self.threads), "main thread")
+        names = {stack.thread for _, stack in self.threads} - {""}
+        kind = count(len(self.threads), "thread")
+        return f"{kind} {names.pop()!r}" if len(names) == 1 else kind
+
+    def _activity(self) -> str:
+        """`idle`, `active`, `1 active, 1 with the interpreter lock`."""
+        active = sum(stack.active for _, stack in self.threads)
+        locking = sum(stack.owns_gil for _, stack in self.threads)
+        activity = "active" if active else "idle"
+        if 0 < active < len(self.threads):
+            activity = f"{active} active"
+        return f"{activity}, {locking} with the interpreter lock" if locking else activity
 
     def _processes(self, verbose: bool) -> Iterator[str]:
         """Which ones, by host, where they are few; `verbose` names every one."""
-        by_host: dict[str, dict[int, Any]] = defaultdict(dict)
+        commands: dict[str, dict[int, str]] = defaultdict(dict)
         for host, stack in self.threads:
-            by_host[host][stack.pid] = stack
-        if not verbose and sum(map(len, by_host.values())) > _NAMED:
+            commands[host][stack.pid] = stack.command
+        if not verbose and sum(map(len, commands.values())) > _MOST_NAMED:
             return
-        for host, processes in sorted(by_host.items()):
-            named = [f"pid {pid} ({one.command})" for pid, one in sorted(processes.items())]
+        for host, command_of in sorted(commands.items()):
+            named = [f"pid {pid} ({command})" for pid, command in sorted(command_of.items())]
             yield f"{host} {', '.join(named)}"
 
     def frames(self) -> list[str]:
-        """Innermost first. Not escaped."""
-        left_out = self.first.frames_left_out
-        more = [f"(+{count(left_out, 'frame')} further out)"] if left_out else []
-        return [*self.first.frames, *more] or ["(no Python frame)"]
+        """Innermost first."""
+        frames = list(self.first.frames)
+        if self.first.frames_left_out:
+            frames.append(f"(+{count(self.first.frames_left_out, 'frame')} further out)")
+        return frames or ["(no Python frame)"]
 
 
 def stack_groups(snapshot: Snapshot) -> list[StackGroup]:
     """Main threads and tasks of Ray, then the others; in each the largest group first."""
     alike: dict[object, list[tuple[str, Any]]] = defaultdict(list)
-    for name, result in _results(snapshot):
+    for node_name, result in _results(snapshot):
         for stack in result.records:
-            alike[stack.main, stack.frames, stack.frames_left_out].append((name, stack))
-    found = [StackGroup(threads) for threads in alike.values()]
-    # By size, and then by place: the same cluster gives the same report.
+            alike[stack.main, stack.frames, stack.frames_left_out].append((node_name, stack))
+    # By size, and then by frames: the same cluster gives the same report.
     return sorted(
-        found,
+        map(StackGroup, alike.values()),
         key=lambda group: (not group.leads, -len(group.threads), group.first.frames),
     )
 
 
-def stacks_section(snapshot: Snapshot, page: ReportPage, verbose: bool) -> list[str]:
-    """Lines of the text report; none when nobody asked for stacks."""
+def stacks_section(snapshot: Snapshot, verbose: bool) -> Section:
+    """Every group with its frames; empty when nobody asked for stacks."""
     results = _results(snapshot)
     if not results:
-        return []
+        return Section()
     groups = stack_groups(snapshot)
-    lines = page.wrap(terminal(f"STACKS  {_summary(results, groups)}"))
+    blocks: list[Block] = []
     for group in groups:
-        lines += page.wrap(terminal(group.heading(verbose)), "  ", "      ")
-        for frame in group.frames():
-            lines += page.wrap(terminal(frame), "    ", "      ")
-    for text in _not_looked_at(results):
-        lines += page.wrap(terminal(text), "  ", "    ")
-    return lines
-
-
-def stacks_markdown(snapshot: Snapshot, verbose: bool) -> list[str]:
-    """Blocks of the Markdown report, with the same content."""
-    results = _results(snapshot)
-    if not results:
-        return []
-    groups = stack_groups(snapshot)
-    blocks = ["## Stacks", f"{markdown(_summary(results, groups))}."]
-    for group in groups:
-        blocks += [markdown(group.heading(verbose)), fenced(group.frames())]
-    missing = "\n".join(f"- {markdown(text)}" for text in _not_looked_at(results))
-    return [*blocks, missing] if missing else blocks
+        blocks += [Paragraph(group.heading(verbose)), Quote(group.frames())]
+    blocks.append(bullets(_not_looked_at(results)))
+    return Section("Stacks", blocks, facts=[_summary(results, groups)])
 
 
 def _results(snapshot: Snapshot) -> list[tuple[str, ProbeResult]]:
     """What the nodes answered, by name; machines of one name have their address."""
     asked = [report for report in snapshot.nodes if PROBE in report.probes]
     times = Counter(report.node.host for report in asked)
+    return [(_node_name(report, times), report.probes[PROBE]) for report in asked]
 
-    def name(report: NodeReport) -> str:
-        node = report.node
-        return node.host if times[node.host] == 1 else f"{node.host} ({node.address})"
 
-    return [(name(report), report.probes[PROBE]) for report in asked]
+def _node_name(report: NodeReport, times: Mapping[str, int]) -> str:
+    node = report.node
+    return node.host if times[node.host] == 1 else f"{node.host} ({node.address})"
 
 
 def _summary(results: Iterable[tuple[str, ProbeResult]], groups: Iterable[StackGroup]) -> str:
-    processes = {(name, stack.pid) for name, result in results for stack in result.records}
-    number, nodes = len(processes), len({name for name, _ in processes})
+    pids = {(node_name, stack.pid) for node_name, result in results for stack in result.records}
+    nodes = {node_name for node_name, _ in pids}
     places = sum(group.leads for group in groups)
-    several = "process" if number == 1 else "processes"
-    seen = f"{number} {several} on {count(nodes, 'node')}"
+    seen = f"{count(len(pids), 'process', 'processes')} on {count(len(nodes), 'node')}"
     return f"{seen}, main threads and tasks at {count(places, 'place')}"
 
 
 def _not_looked_at(results: Iterable[tuple[str, ProbeResult]]) -> Iterator[str]:
-    """Processes and nodes without stacks; equal reasons share a line. Not escaped."""
-    places: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for name, result in results:
-        for item in result.unread:
-            pid = item.source.removeprefix("/proc/")
-            pids = places[item.reason.removeprefix("no stack: ")][name]
-            pids += [pid] if pid.isdigit() else []
+    """Processes and nodes without stacks; equal reasons share a line."""
+    pids_by_reason: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for node_name, result in results:
+        for gap in result.unread:
+            pids = pids_by_reason[gap.reason.removeprefix("no stack: ")][node_name]
+            pid = gap.source.removeprefix("/proc/")
+            if pid.isdigit():
+                pids.append(pid)
         if result.status is not Status.OK:
-            places[result.reason or result.status.value][name] += []
-    for reason, by_name in places.items():
-        parts = [f"{name} pid {', '.join(pids)}" for name, pids in sorted(by_name.items()) if pids]
-        whole = fold(name for name, pids in by_name.items() if not pids)
-        yield f"not looked at: {'; '.join([*parts, *([whole] if whole else [])])}: {reason}"
+            # The whole node, unless some of its processes are named with the same reason.
+            pids_by_reason[result.reason or result.status.value].setdefault(node_name, [])
+    for reason, pids_of in pids_by_reason.items():
+        yield f"not looked at: {_places(pids_of)}: {reason}"
+
+
+def _places(pids_of: Mapping[str, Sequence[str]]) -> str:
+    """`node1 pid 7, 8; node[2-3]`: processes by node, then nodes as a whole."""
+    places = [f"{name} pid {', '.join(pids)}" for name, pids in sorted(pids_of.items()) if pids]
+    whole_nodes = fold(name for name, pids in pids_of.items() if not pids)
+    return "; ".join(filter(None, [*places, whole_nodes]))

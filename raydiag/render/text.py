@@ -1,124 +1,179 @@
-"""A probe run as text, for people at 3 a.m.: what is wrong, where, what to do, what is unseen."""
+"""Reports as text for a terminal: wrapped, in colour where that is wanted, harmless to print."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
-from raydiag import __version__
-from raydiag.model import Coverage, Diagnosis, NodeStatus, Severity, Snapshot
-from raydiag.render.coverage import coverage_section
-from raydiag.render.document import severity_of
 from raydiag.render.escape import terminal
-from raydiag.render.groups import Group, groups
-from raydiag.render.layout import COLOURS, ReportPage, count, number, utc
-from raydiag.render.node_table import node_table
-from raydiag.render.stacks import stacks_section
+from raydiag.render.report import (
+    Bullets,
+    KeyValues,
+    Paragraph,
+    Quote,
+    Report,
+    Section,
+    Steps,
+    Table,
+    Tone,
+    Toned,
+    Words,
+)
+from raydiag.render.wrap import wrap
 
+_COLOURS = {Tone.BAD: "31", Tone.GOOD: "32", Tone.DOUBTFUL: "33"}
+_NARROWEST_PAGE = 40
+_NARROWEST_COLUMN = 12
 _INDENT = "  "
+_GAP = "  "  # between columns
 
 
-def probe_report(
-    snapshot: Snapshot,
-    diagnosis: Diagnosis,
-    cluster: Mapping[str, Any],
-    colour: bool,
-    width: int,
-    verbose: bool,
-) -> str:
-    """The report of `raydiag probe`; ASCII apart from what nodes said, which is escaped.
-
-    `cluster` as for `document.probe_document`, and `duration_s` if known. Like findings are folded
-    into one block; `verbose` keeps them apart, with all their evidence and every unread source.
-    """
-    page = ReportPage(max(width, 40), colour)
-    sections = [
-        page.wrap(summary(snapshot, diagnosis)),
-        *(_block(group, page, verbose) for group in groups(diagnosis, verbose)),
-        node_table(snapshot.nodes, page),
-        stacks_section(snapshot, page, verbose),
-        coverage_section(snapshot, diagnosis.coverage, page, verbose),
-        page.wrap(terminal(footer(snapshot, cluster))),
-    ]
-    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+def text(report: Report, width: int, colour: bool = False) -> str:
+    """The report in lines of `width` columns where possible; ASCII but for what was read."""
+    writer = _TextWriter(max(width, _NARROWEST_PAGE), colour)
+    sections = ["\n".join(writer.section(section)) for section in _on_a_terminal(report)]
+    if report.footer:
+        sections.append("\n".join(writer.wrap(report.footer)))
+    return "\n\n".join(sections) + "\n"
 
 
-def summary(snapshot: Snapshot, diagnosis: Diagnosis) -> str:
-    """One sentence. A node counts as clean only when nothing was found and all of it was seen."""
-    coverage = diagnosis.coverage
-    problems = [item for item in diagnosis.findings if severity_of(item) is not Severity.INFO]
-    remarks = len(diagnosis.findings) - len(problems)
-    aside = f" {count(remarks, 'remark')} below." if remarks else ""
-    sick = {(finding.host, finding.address) for finding in problems}
-    blind = {item.host for item in coverage.blind}
-    partly = _partly_seen(snapshot, coverage) - blind
-    if problems:
-        whole = [r.node for r in snapshot.nodes if r.status is NodeStatus.OK]
-        whole = [node for node in whole if node.host not in blind | partly]
-        clean = sum(not sick & {(node.host, None), node.machine} for node in whole)
-        places = len(sick - {(None, None)})
-        where = f" on {places} of {count(coverage.asked, 'node')}" if places else ""
-        parts = [f"{count(len(problems), 'problem')}{where}", f"{count(clean, 'node')} clean"]
-        parts += _gaps(coverage, len(partly))
-        return f"{'; '.join(parts)}.{aside}"
-    gaps = _gaps(coverage, len(partly))
-    if coverage.asked == 0:
-        return f"No node was asked, so nothing is known.{aside}"
-    if gaps or not coverage.complete or coverage.answered < coverage.asked:
-        answered = f"{coverage.answered} of {count(coverage.asked, 'node')} answered"
-        told = ", ".join([answered, *gaps])
-        return f"No problem found, but not everything could be seen: {told}.{aside}"
-    seen = f"{coverage.answered} of {count(coverage.asked, 'node')}"
-    return f"No problem found on {seen}, everything was seen.{aside}"
+def _on_a_terminal(report: Report) -> list[Section]:
+    """The sections in their order on a terminal: in each chapter, the answer first."""
+    ordered: list[tuple[int, int, Section]] = []
+    chapter = 0
+    for section in report.filled_sections():
+        chapter += section.is_chapter
+        if not section.only_in_documents:
+            rank = 0 if section.is_chapter else 1 if section.comes_first else 2
+            ordered.append((chapter, rank, section))
+    ordered.sort(key=lambda placed: placed[:2])
+    return [section for _, _, section in ordered]
 
 
-def _partly_seen(snapshot: Snapshot, coverage: Coverage) -> set[str]:
-    """A node without any answer is either blind, or gone and not missed."""
-    unread = {item.host for item in coverage.unread}
-    return unread | {r.node.host for r in snapshot.nodes if r.status is NodeStatus.PARTIAL}
+@dataclass(frozen=True)
+class _TextWriter:
+    width: int  # columns
+    colour: bool  # ANSI colours
+
+    def section(self, section: Section) -> Iterator[str]:
+        """Lines of the heading, then of each block."""
+        yield from self._heading(section)
+        indent = _INDENT if section.title and not section.is_chapter else ""
+        writers: Mapping[type, Callable[[Any, str], Iterable[str]]] = {
+            Paragraph: self._paragraph,
+            Bullets: self._bullets,
+            Steps: self._steps,
+            Quote: self._quote,
+            KeyValues: self._key_values,
+            Table: self._table,
+        }
+        for block in section.blocks:
+            if not block.is_empty:
+                yield from writers[type(block)](block, indent)
+
+    def wrap(self, words: str, first: str = "", rest: str = "") -> list[str]:
+        """Escaped, in lines of the page's width."""
+        return wrap(terminal(words), self.width, first, rest)
+
+    def _paint(self, words: str, tone: Tone) -> str:
+        code = _COLOURS.get(tone)
+        return f"\x1b[{code}m{words}\x1b[0m" if self.colour and code else words
+
+    def _painted_start(self, lines: list[str], start: Toned) -> list[str]:
+        """`lines` with the words that they start with painted; an indent stays as it is."""
+        end = lines[0].find(start.text) + len(start.text)
+        head = lines[0][:end].removesuffix(start.text)
+        return [head + self._paint(start.text, start.tone) + lines[0][end:], *lines[1:]]
+
+    def _heading(self, section: Section) -> list[str]:
+        if not section.title and not section.label:
+            return []
+        if section.is_chapter:
+            return self.wrap(section.title, "", _INDENT)
+        start = section.label or Toned(_capitals(section.title), section.tone)
+        title = f"{start.text} {section.title}" if section.label else start.text
+        lines = self.wrap(_GAP.join(filter(None, [title, *section.facts])), "", _INDENT * 2)
+        return self._painted_start(lines, start)
+
+    def _paragraph(self, block: Paragraph, indent: str) -> Iterator[str]:
+        for line in self.wrap(block.text, indent, indent):
+            yield self._paint(line, block.tone)
+
+    def _bullets(self, block: Bullets, indent: str) -> Iterator[str]:
+        for bullet in block.entries:
+            if bullet.badge is None:
+                yield from self.wrap(bullet.text, indent, indent + _INDENT)
+            else:
+                lines = self.wrap(f"{bullet.badge.text} {bullet.text}", indent, indent + _INDENT)
+                yield from self._painted_start(lines, bullet.badge)
+            for detail in bullet.details:
+                yield from self.wrap(detail, indent + _INDENT, indent + _INDENT * 2)
+
+    def _steps(self, block: Steps, indent: str) -> Iterator[str]:
+        lead = f"{indent}{block.label}: " if block.label else indent
+        if block.label and len(block.steps) == 1:
+            yield from self.wrap(block.steps[0], lead, " " * len(lead))
+            return
+        for number, step in enumerate(block.steps, 1):
+            start = f"{lead}{number}. " if number == 1 else f"{' ' * len(lead)}{number}. "
+            yield from self.wrap(step, start, " " * len(start))
+
+    def _quote(self, block: Quote, indent: str) -> Iterator[str]:
+        if block.marked is None:
+            indent += _INDENT
+        for line in block.marked_lines():
+            yield from self.wrap(line, indent, indent + _INDENT)
+
+    def _key_values(self, block: KeyValues, indent: str) -> Iterator[str]:
+        start = len(indent) + max(len(name) for name, _ in block.rows) + len(": ")
+        for name, value in block.rows:
+            lead = f"{indent}{name}: ".ljust(start)
+            lines = self.wrap(_plain(value), lead, " " * start)
+            if isinstance(value, Toned):
+                lines[0] = lead + self._paint(lines[0][len(lead) :], value.tone)
+            yield from lines
+
+    def _table(self, block: Table, indent: str) -> Iterator[str]:
+        cells = [[terminal(_plain(cell)) for cell in row.cells] for row in block.rows]
+        header = list(map(_capitals, block.header))
+        widths = [max(map(len, column)) for column in zip(header, *cells)]
+        _shrink(widths, self.width - len(indent) - len(_GAP) * (len(widths) - 1))
+        yield from self._row(header, widths, indent)
+        for row in block.rows:
+            yield from self._row(row.cells, widths, indent)
+            if row.notes:
+                yield from self.wrap("; ".join(row.notes), indent + "    ", indent + "    ")
+
+    def _row(self, cells: Sequence[Words], widths: Sequence[int], indent: str) -> Iterator[str]:
+        columns = []
+        for cell, width in zip(cells, widths):
+            lines = [line.ljust(width) for line in wrap(terminal(_plain(cell)), width)]
+            if isinstance(cell, Toned):
+                lines = [self._paint(line, cell.tone) for line in lines]
+            columns.append(lines)
+        blanks = [" " * width for width in widths]
+        for parts in zip_longest(*columns):
+            filled = [part or blank for part, blank in zip(parts, blanks)]
+            yield f"{indent}{_GAP.join(filled)}".rstrip()
 
 
-def _gaps(coverage: Coverage, partly: int) -> list[str]:
-    gaps = []
-    if coverage.blind:
-        gaps.append(f"{count(len(coverage.blind), 'node')} not seen")
-    if partly:
-        gaps.append(f"{count(partly, 'node')} seen only in part")
-    return gaps
+def _plain(words: Words) -> str:
+    return words.text if isinstance(words, Toned) else words
 
 
-def _block(group: Group, page: ReportPage, verbose: bool) -> list[str]:
-    word = group.severity.value.upper()
-    name, *others = map(terminal, group.heading())
-    lines = page.wrap("  ".join([f"{word} {name}", *others]), "", _INDENT * 2)
-    lines[0] = page.paint(word, COLOURS[group.severity]) + lines[0][len(word) :]
-
-    def add(text: str, first_indent: str = _INDENT, rest: str = _INDENT) -> None:
-        if text:
-            lines.extend(page.wrap(terminal(text), first_indent, rest))
-
-    add(group.first.title)
-    add(group.whose_evidence())
-    for line in group.evidence(verbose):
-        add(line, _INDENT * 2, _INDENT * 3)
-    add(group.first.explanation)
-    add(group.accounts_for())
-    for index, step in enumerate(group.first.next_steps):
-        add(f"{index + 1}. {step}", f"{_INDENT}Next: " if index == 0 else " " * 8, " " * 11)
-    return lines
+def _capitals(title: str) -> str:
+    """The title in capitals, up to a colon or parenthesis: what follows may be a name."""
+    name = re.split(r"(?=[:(])", title, maxsplit=1)
+    return "".join([name[0].upper(), *name[1:]])
 
 
-def footer(snapshot: Snapshot, cluster: Mapping[str, Any]) -> str:
-    """Which version looked at which cluster, when and for how long. Not escaped."""
-    address, login = cluster.get("address"), cluster.get("ssh")
-    place = f"{address} through ssh {login}" if login else address
-    known = (place, cluster.get("session_name"))
-    parts = [f"raydiag {__version__}", *(str(value) for value in known if value)]
-    if cluster.get("ray_version"):
-        parts.append(f"Ray {cluster['ray_version']}")
-    parts.append(utc(snapshot.time))
-    slowest = max((report.duration_s for report in snapshot.nodes), default=0.0)
-    took = f"took {cluster.get('duration_s') or slowest:.1f} s"
-    limit = cluster.get("deadline_s")
-    parts.append(f"{took} of {number(limit)} s" if limit else took)
-    return "  ".join(parts)
+def _shrink(widths: list[int], room: int) -> None:
+    """Make the widest columns narrower until all of them fit, if they can."""
+    while sum(widths) > room:
+        widest = widths.index(max(widths))
+        if widths[widest] <= _NARROWEST_COLUMN:
+            return
+        widths[widest] -= 1

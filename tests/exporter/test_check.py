@@ -15,7 +15,10 @@ import pytest
 from raydiag.errors import CannotRun
 from raydiag.exporter import naming
 from raydiag.exporter.check import CheckedPlugin, check
-from raydiag.render import exporter as render
+from raydiag.render.exporter import check_report
+from raydiag.render.exporter_document import check_document
+from raydiag.render.markdown import markdown_text
+from raydiag.render.text import text as written
 from tests.exporter.foreign_cycle import HOST, write
 
 pytestmark = pytest.mark.slow
@@ -32,15 +35,15 @@ echo "# STATE 5"
 
 def checked(path: Path, may_run: bool = True) -> CheckedPlugin:
     (one,) = check([str(path)], HOST, may_run)
-    document = json.loads(json.dumps(render.check_document([one], time.time())))
+    document = json.loads(json.dumps(check_document([one], time.time())))
     jsonschema.validate(document, SCHEMA)
     assert document["files"][0]["passes"] is one.passes
-    text = "".join(render.check_text([one], colour=False, width=1000))
-    in_markdown = "".join(render.check_markdown([one]))
+    text = written(check_report([one]), width=1000)
+    in_markdown = markdown_text(check_report([one]))
     for line in (*one.problems, *one.warnings):
         assert line in text
     assert text.startswith("PASSES " if one.passes else "FAILS ")
-    assert ("Passes" if one.passes else "Fails") in in_markdown
+    assert ("PASSES" if one.passes else "FAILS") in in_markdown
     assert "Traceback" not in text
     return one
 

@@ -25,7 +25,10 @@ from raydiag.exporter.status import ExaminedExporter, examine
 from raydiag.exposition import parse
 from raydiag.model import Finding, Node, NodeReport, NodeStatus, ProbeResult, Snapshot, Status
 from raydiag.probes.exporter import FILE, Exporter, Process
-from raydiag.render import exporter as render
+from raydiag.render.exporter import status_report
+from raydiag.render.exporter_document import status_document
+from raydiag.render.markdown import markdown_text
+from raydiag.render.text import text as written
 from tests.cluster.shell_exporter import metrics, shell_exporter
 
 pytestmark = pytest.mark.slow
@@ -65,10 +68,10 @@ def add_process(root: Path, pid: int, arguments: str, parent: int = 1, state: st
 def looked(port: int, root: Path, wait_s: float = 3.0, **more: Any) -> ExaminedExporter:
     """Examine, and see that every format holds together."""
     examined = examine(port, "n1", str(root), wait_s, again_s=0.25, **more)
-    document = json.loads(json.dumps(render.status_document(examined, time.time())))
+    document = json.loads(json.dumps(status_document(examined, time.time())))
     jsonschema.validate(document, SCHEMA)
-    text = "".join(render.status_text(examined, colour=False, width=1000, verbose=True))
-    in_markdown = "".join(render.status_markdown(examined, verbose=True))
+    text = written(status_report(examined, verbose=True), width=1000)
+    in_markdown = markdown_text(status_report(examined, verbose=True))
     for finding in examined.diagnosis.findings:
         assert finding.title in text
         assert finding.failure_class in in_markdown
@@ -154,7 +157,7 @@ def test_its_restarts_are_counted_in_the_log_that_it_writes_to(root: Path, port:
     watched = examined.now.watched
     assert (watched.number, watched.left, watched.log) == (7, 43, "/n1.log")
     assert classes(examined) == ["exporter-restarting"]
-    text = "".join(render.status_text(examined, False, 1000, False))
+    text = written(status_report(examined, verbose=False), width=1000)
     assert "7 of 50 restarts used" in text
 
 

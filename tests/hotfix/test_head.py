@@ -15,7 +15,8 @@ from raydiag.errors import CannotRun
 from raydiag.hotfix import documents, head
 from raydiag.hotfix.ledger import Ledger
 from raydiag.hotfix.messages import Applied, CheckedFile, RolledBack
-from raydiag.render import hotfix as render
+from raydiag.render.hotfix import hotfix_report
+from raydiag.render.text import text as written
 from tests.hotfix.scripted import LOST, NAME, OLD, Cluster, Fault, Node
 
 NEW = "#!/bin/bash\necho new\n"
@@ -330,8 +331,8 @@ def test_what_to_do_after_a_rollback_that_is_not_complete(cluster: Cluster, run:
     cluster.fault = silent("beta", "status")
     document = run("rollback")
     assert document["reason"] == "rollback asked for by me@here"
-    text = render.text_report(document, False, 100, False)
-    assert "when these hosts answer again, or are mended: raydiag hotfix rollback r1" in text
+    text = written(hotfix_report(document, plan_shown=False), 100)
+    assert "when these hosts answer again, or are repaired: raydiag hotfix rollback r1" in text
     cluster.fault = lambda node, request: None
-    text = render.text_report(run("status"), False, 100, False)
+    text = written(hotfix_report(run("status"), plan_shown=False), 100)
     assert "raydiag hotfix rollback r1" in text

@@ -25,8 +25,9 @@ from raydiag.model import (
     Status,
 )
 from raydiag.render.escape import fenced, markdown, terminal
-from raydiag.render.markdown import probe_markdown
-from raydiag.render.text import probe_report
+from raydiag.render.markdown import markdown_text
+from raydiag.render.probe import probe_report
+from raydiag.render.text import text as terminal_text
 from tests.render import cluster_samples as samples
 
 Golden = Callable[[str, str], None]
@@ -37,7 +38,7 @@ ATTACK = (
 
 
 def sick(verbose: bool = False) -> str:
-    return probe_markdown(*samples.sick_cluster(), samples.CLUSTER, verbose)
+    return markdown_text(probe_report(*samples.sick_cluster(), samples.CLUSTER, verbose))
 
 
 @pytest.mark.parametrize("verbose", [False, True])
@@ -46,7 +47,8 @@ def test_sick_cluster(golden: Golden, verbose: bool) -> None:
 
 
 def test_healthy_cluster(golden: Golden) -> None:
-    golden("well-64.md", probe_markdown(*samples.all_well(64), samples.CLUSTER, False))
+    report = probe_report(*samples.all_well(64), samples.CLUSTER, False)
+    golden("well-64.md", markdown_text(report))
 
 
 def test_says_what_text_says_in_its_order() -> None:
@@ -55,7 +57,7 @@ def test_says_what_text_says_in_its_order() -> None:
         found = re.findall(r"[a-z][a-z0-9]{3,}", text.replace("\\", "").lower())
         return [word for word in found if word not in ("text", "next", "steps", "notes")]
 
-    text = probe_report(*samples.sick_cluster(), samples.CLUSTER, False, 400, False)
+    text = terminal_text(probe_report(*samples.sick_cluster(), samples.CLUSTER, False), 400)
     head, table = text.partition("\nNODES")[0], text.partition("\nNODES")[2]
     own_head, own_table = sick().partition("\n## Nodes")[0], sick().partition("\n## Nodes")[2]
     assert words(own_head) == words(head)
@@ -93,8 +95,8 @@ def hostile() -> str:
         2, 1, [Blind(ATTACK, ATTACK)], [HostUnread(ATTACK, ATTACK, Status.DENIED, "")]
     )
     cluster = dict.fromkeys(("address", "session_name", "ray_version", "ssh"), ATTACK)
-    report = samples.snapshot([node])
-    return probe_markdown(report, Diagnosis([finding], [], coverage), cluster, False)
+    diagnosis = Diagnosis([finding], [], coverage)
+    return markdown_text(probe_report(samples.snapshot([node]), diagnosis, cluster, False))
 
 
 def test_nothing_of_a_node_acts() -> None:

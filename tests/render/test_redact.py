@@ -27,9 +27,10 @@ from raydiag.model import (
 )
 from raydiag.probes.processes import RayProcess
 from raydiag.render.document import lines, probe_document
-from raydiag.render.markdown import probe_markdown
+from raydiag.render.markdown import markdown_text
+from raydiag.render.probe import probe_report
 from raydiag.render.redact import redacted
-from raydiag.render.text import probe_report
+from raydiag.render.text import text as written
 from tests.render import cluster_samples as samples
 
 NODE_ID = "ab" * 28
@@ -70,8 +71,8 @@ def shown(text: str, *hostnames: str) -> str:
 
 def every_format(snapshot: Snapshot, diagnosis: Diagnosis, cluster: Any) -> tuple[str, str, str]:
     return (
-        probe_report(snapshot, diagnosis, cluster, False, 200, True),
-        probe_markdown(snapshot, diagnosis, cluster, True),
+        written(probe_report(snapshot, diagnosis, cluster, True), 200),
+        markdown_text(probe_report(snapshot, diagnosis, cluster, True)),
         "".join(lines(probe_document(snapshot, diagnosis, cluster, 0.0))),
     )
 

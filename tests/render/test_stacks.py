@@ -21,11 +21,12 @@ from raydiag.model import (
 )
 from raydiag.probes.stacks import ThreadStack
 from raydiag.render.document import lines, probe_document
-from raydiag.render.layout import ReportPage
-from raydiag.render.markdown import probe_markdown
+from raydiag.render.markdown import markdown_text
+from raydiag.render.probe import probe_report
 from raydiag.render.redact import redacted
-from raydiag.render.stacks import stack_groups, stacks_markdown, stacks_section
-from raydiag.render.text import probe_report
+from raydiag.render.report import Report
+from raydiag.render.stacks import stack_groups, stacks_section
+from raydiag.render.text import text as written
 
 WAITING = ("all_reduce (dist.py:12)", "step (train.py:40)", "<module> (train.py:90)")
 LOADING = ("read (loader.py:7)", "step (train.py:38)", "<module> (train.py:90)")
@@ -66,7 +67,7 @@ def cluster() -> Snapshot:
 
 
 def text(snapshot: Snapshot, verbose: bool = False, width: int = 100) -> str:
-    return "\n".join(stacks_section(snapshot, ReportPage(width, False), verbose))
+    return written(Report([stacks_section(snapshot, verbose)]), width).strip("\n")
 
 
 def test_equal_stacks_are_one_group_and_the_odd_one_is_last_of_the_main_threads() -> None:
@@ -146,15 +147,15 @@ def test_machines_of_one_name_are_told_apart() -> None:
 def test_nothing_is_shown_unless_it_was_asked_for() -> None:
     snapshot = Snapshot([replace(node(1), probes={})], 1.0)
     assert text(snapshot) == ""
-    assert stacks_markdown(snapshot, False) == []
-    assert "STACKS" not in probe_report(snapshot, WELL, {}, False, 100, False)
+    assert "STACKS" not in written(probe_report(snapshot, WELL, {}, False), 100)
+    assert "Stacks" not in markdown_text(probe_report(snapshot, WELL, {}, False))
 
 
 def test_every_format_has_them() -> None:
-    report = probe_report(cluster(), WELL, {}, False, 100, False)
+    report = written(probe_report(cluster(), WELL, {}, False), 100)
     assert report.index("STACKS") < report.index("COVERAGE")
-    shown = probe_markdown(cluster(), WELL, {}, False)
-    assert "## Stacks\n\n16 processes on 2 nodes, main threads and tasks at 2 places." in shown
+    shown = markdown_text(probe_report(cluster(), WELL, {}, False))
+    assert "## Stacks\n\n16 processes on 2 nodes, main threads and tasks at 2 places" in shown
     assert "```text\nread (loader.py:7)\n" in shown
     assert shown.index("15 main threads") < shown.index("1 main thread ")
     document = json.loads("".join(lines(probe_document(cluster(), WELL, {}, 0.0))))
@@ -177,6 +178,6 @@ def test_names_of_a_program_are_harmless(bad: str) -> None:
     snapshot = Snapshot([node(1, replace(stack(101, [bad]), command=bad))], 1.0)
     assert "\x1b" not in text(snapshot)
     assert text(snapshot).count("\n") == 2
-    shown = probe_markdown(snapshot, WELL, {}, False)
+    shown = markdown_text(probe_report(snapshot, WELL, {}, False))
     assert "\x1b" not in shown
     assert "\n# head" not in shown

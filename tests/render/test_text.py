@@ -24,7 +24,8 @@ from raydiag.model import (
     Status,
     StuckReader,
 )
-from raydiag.render.text import probe_report, summary
+from raydiag.render.probe import probe_report, summary
+from raydiag.render.text import text as written
 from tests.render import cluster_samples as samples
 
 Golden = Callable[[str, str], None]
@@ -38,7 +39,7 @@ def report(
     width: int = 80,
     verbose: bool = False,
 ) -> str:
-    return probe_report(snapshot, diagnosis, samples.CLUSTER, colour, width, verbose)
+    return written(probe_report(snapshot, diagnosis, samples.CLUSTER, verbose), width, colour)
 
 
 def with_findings(findings: list[Finding], size: int = 4) -> tuple[Snapshot, Diagnosis]:
@@ -126,11 +127,11 @@ def test_nodes_that_are_gone_and_not_missed_are_neither_clean_nor_seen_in_part()
     told = [Finding("ray-node-dead", f"node00{n}", severity=Severity.INFO) for n in (6, 7, 8)]
     covered = Coverage(5, 5)
     assert summary(samples.snapshot(nodes), Diagnosis(told, [], covered)) == (
-        "No problem found on 5 of 5 nodes, everything was seen. 3 remarks below."
+        "No problem found on 5 of 5 nodes, everything was seen. 3 notes below."
     )
     told.append(Finding("disk-full", "node001", severity=Severity.CRITICAL))
     assert summary(samples.snapshot(nodes), Diagnosis(told, [], covered)) == (
-        "1 problem on 1 of 5 nodes; 4 nodes clean. 3 remarks below."
+        "1 problem on 1 of 5 nodes; 4 nodes clean. 3 notes below."
     )
 
 
@@ -156,7 +157,7 @@ def test_summary_of_nothing() -> None:
 def test_summary_counts_clean_nodes_without_the_half_seen() -> None:
     assert summary(*samples.sick_cluster()) == (
         "2 problems on 2 of 8 nodes; 4 nodes clean; 2 nodes not seen; 2 nodes seen only in part."
-        " 1 remark below."
+        " 1 note below."
     )
 
 
@@ -165,10 +166,10 @@ def test_summary_of_a_problem_of_the_whole_cluster() -> None:
     assert summary(*with_findings([finding])) == "1 problem; 4 nodes clean."
 
 
-def test_remarks_are_no_problems() -> None:
+def test_notes_are_no_problems() -> None:
     finding = Finding("tcp-retransmits", "node001", severity=Severity.INFO)
     assert summary(*with_findings([finding])) == (
-        "No problem found on 4 of 4 nodes, everything was seen. 1 remark below."
+        "No problem found on 4 of 4 nodes, everything was seen. 1 note below."
     )
 
 
@@ -273,7 +274,7 @@ def test_nothing_from_a_node_reaches_the_terminal_unescaped() -> None:
     cluster = dict.fromkeys(("address", "session_name", "ray_version"), ATTACK)
     for verbose in (False, True):
         diagnosis = Diagnosis([finding], [], coverage)
-        text = probe_report(samples.snapshot(nodes), diagnosis, cluster, False, 80, verbose)
+        text = written(probe_report(samples.snapshot(nodes), diagnosis, cluster, verbose), 80)
         acting = {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
         assert acting == {"\n"}
         assert not any(line.startswith("gnitirw") for line in text.splitlines())
@@ -299,9 +300,9 @@ def test_a_long_mount_point_moves_below_its_row() -> None:
     storage = ProbeResult("storage", Status.OK, records=[mount])
     node = replace(node, probes={**node.probes, "storage": storage})
     text = report(samples.snapshot([node]), Diagnosis([], [], Coverage(1, 1)))
-    row, below = text.splitlines()[3:5]
+    row, below = text.splitlines()[4:6]
     assert row.endswith("90%")
-    assert below == f"    fullest file system {mount.mount_point}"
+    assert below == f"      fullest file system {mount.mount_point}"
 
 
 def test_numbered_sources_share_a_line() -> None:

@@ -1,4 +1,4 @@
-"""Wrapping and number formats of the text report."""
+"""Wrapping, and how numbers are written."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raydiag.render import layout
+from raydiag.render.formats import extent, shape
+from raydiag.render.wrap import wrap
 
 
 @given(st.text("ab ,", max_size=120), st.integers(8, 40))
 def test_wrap_loses_nothing_but_blanks(text: str, width: int) -> None:
-    lines = layout.wrap(text, width)
+    lines = wrap(text, width)
     assert all(len(line) <= width for line in lines)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
@@ -29,11 +30,11 @@ def test_wrap_loses_nothing_but_blanks(text: str, width: int) -> None:
     ],
 )
 def test_wrap(text: str, lines: list[str]) -> None:
-    assert layout.wrap(text, 10) == lines
+    assert wrap(text, 10) == lines
 
 
 def test_wrap_indents() -> None:
-    assert layout.wrap("one two three", 12, "- ", "    ") == ["- one two", "    three"]
+    assert wrap("one two three", 12, "- ", "    ") == ["- one two", "    three"]
 
 
 @pytest.mark.parametrize(
@@ -48,10 +49,10 @@ def test_wrap_indents() -> None:
     ],
 )
 def test_extent(values: list[float], shown: str) -> None:
-    assert layout.extent(values, "C") == shown
+    assert extent(values, "C") == shown
 
 
 def test_shape_is_equal_for_like_texts() -> None:
-    one = layout.shape("node7 GPU 3 (0000:c5:00.0) is at 91.5 C, code 0x1f", "node7")
-    two = layout.shape("node12 GPU 0 (0000:85:00.0) is at 94 C, code 0xa", "node12")
+    one = shape("node7 GPU 3 (0000:c5:00.0) is at 91.5 C, code 0x1f", "node7")
+    two = shape("node12 GPU 0 (0000:85:00.0) is at 94 C, code 0xa", "node12")
     assert one == two == "* GPU * (*) is at * C, code *"

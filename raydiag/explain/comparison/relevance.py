@@ -1,0 +1,97 @@
+"""What of a comparison matters to its reader: which causes, settings, metrics and findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from raydiag.explain.comparison import Comparison
+from raydiag.explain.comparison.gap import SpeedGap
+from raydiag.explain.comparison.metrics import ComparedMetrics, odd_hosts
+from raydiag.explain.comparison.pair import LEAK, Contrast, SlownessCause
+from raydiag.explain.comparison.settings import Setting
+from raydiag.explain.comparison.side import Side
+from raydiag.model import Finding, Severity
+
+_SAME_PERCENT = 2.0  # of loss, gradient norm and the like
+_ALWAYS_SHOWN = ("checkpoint", "ckpt", "RAY", "steps")  # parts of names of settings
+_MOST_NEXT_STEPS = 8
+
+
+def causes_of_slower(contrast: Contrast) -> list[SlownessCause]:
+    """Causes that slow the slower job; of both jobs where neither is slower."""
+    slower = contrast.answer.slower
+    return [cause for cause in contrast.causes if slower in (None, cause.label)]
+
+
+def notable_settings(contrast: Contrast) -> list[Setting]:
+    """Settings that may explain the difference, or that its reader looks for."""
+    return list(filter(_is_notable, contrast.pair.settings))
+
+
+def _is_notable(setting: Setting) -> bool:
+    return setting.explains or any(part in setting.parameter for part in _ALWAYS_SHOWN)
+
+
+def trains_the_same(gap: SpeedGap) -> bool:
+    """Whether training itself is the same: loss and the like wander from step to step."""
+    return abs(gap.percent) <= max(_SAME_PERCENT, 3 * gap.error_percent)
+
+
+def classes_resting_on(contrast: Contrast, metric: str) -> list[str]:
+    """Classes of the causes that have this metric as evidence, each once."""
+    classes = dict.fromkeys(
+        cause.finding.failure_class
+        for cause in contrast.causes
+        if any(evidence.source == metric for evidence in cause.finding.evidence)
+    )
+    return list(classes)
+
+
+def few_odd_hosts(
+    contrast: Contrast, compared: ComparedMetrics
+) -> Iterator[tuple[Side, list[str]]]:
+    """Each job with the hosts that stand out, where these are some of its hosts and not all."""
+    if not compared.differs:
+        return
+    for side, is_second in ((contrast.pair.a, False), (contrast.pair.b, True)):
+        hosts = odd_hosts(compared, is_second)
+        if hosts and len(hosts) < max(2, len(side.hosts)):
+            yield side, hosts
+
+
+def source_trace(contrast: Contrast) -> str:
+    """Where to read on in the source; the mechanism where it is known; "" without any."""
+    if contrast.answer.trace or contrast.answer.kind != LEAK:
+        return contrast.answer.trace
+    explanations = [cause.finding.explanation for cause in contrast.causes]
+    return next(filter(None, explanations), "")
+
+
+def next_steps(comparison: Comparison) -> list[str]:
+    """Those of the most severe findings, each once."""
+    steps: dict[str, None] = {}
+    for finding in comparison.diagnosis.findings:
+        if finding.severity is not Severity.INFO:
+            steps.update(dict.fromkeys(finding.next_steps))
+    return list(steps)[:_MOST_NEXT_STEPS]
+
+
+def other_findings(comparison: Comparison, every: bool) -> Iterator[tuple[str, Finding]]:
+    """Findings that are no cause in any contrast, each with the label of its job.
+
+    Notes only with `every`, but for what the TensorBoard bridge has lost.
+    """
+    causes = _causes(comparison.contrasts)
+    for finding, label in zip(comparison.diagnosis.findings, comparison.owners, strict=True):
+        is_note = finding.severity is Severity.INFO and finding.failure_class != "tb-bridge-gap"
+        is_cause = (finding.failure_class, finding.host, label) in causes
+        if not is_cause and (every or not is_note):
+            yield label, finding
+
+
+def _causes(contrasts: Sequence[Contrast]) -> set[tuple[str, str | None, str]]:
+    return {
+        (cause.finding.failure_class, cause.finding.host, cause.label)
+        for contrast in contrasts
+        for cause in contrast.causes
+    }

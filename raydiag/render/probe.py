@@ -1,0 +1,108 @@
+"""A probe run as a report: what is wrong, where, what to do, what is unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raydiag import __version__
+from raydiag.model import Coverage, Diagnosis, NodeStatus, Severity, Snapshot
+from raydiag.render.coverage import coverage_section
+from raydiag.render.document import severity_of
+from raydiag.render.formats import count, joined, number, utc
+from raydiag.render.groups import groups
+from raydiag.render.node_table import nodes_section
+from raydiag.render.report import Paragraph, Report, Section
+from raydiag.render.stacks import stacks_section
+
+
+def probe_report(
+    snapshot: Snapshot, diagnosis: Diagnosis, cluster: Mapping[str, Any], verbose: bool
+) -> Report:
+    """The report of `raydiag probe`.
+
+    `cluster` as for `document.probe_document`, and `duration_s` if known. Like findings are folded
+    into one section; `verbose` keeps them apart, with all their evidence and every unread source.
+    """
+    sections = [Section(blocks=[Paragraph(summary(snapshot, diagnosis), strong=True)])]
+    sections += [group.section(verbose) for group in groups(diagnosis, verbose)]
+    sections.append(nodes_section(snapshot.nodes, diagnosis.findings))
+    sections.append(stacks_section(snapshot, verbose))
+    sections.append(coverage_section(snapshot, diagnosis.coverage, verbose))
+    return Report(sections, _footer(snapshot, cluster))
+
+
+def summary(snapshot: Snapshot, diagnosis: Diagnosis) -> str:
+    """One sentence. A node counts as clean only when nothing was found and all of it was seen."""
+    ratings = list(map(severity_of, diagnosis.findings))
+    notes = ratings.count(Severity.INFO)
+    aside = f" {count(notes, 'note')} below." if notes else ""
+    if notes < len(ratings):
+        return f"{_problems(snapshot, diagnosis)}.{aside}"
+    return f"{_no_problem(snapshot, diagnosis.coverage)}.{aside}"
+
+
+def _problems(snapshot: Snapshot, diagnosis: Diagnosis) -> str:
+    coverage = diagnosis.coverage
+    problems = [f for f in diagnosis.findings if severity_of(f) is not Severity.INFO]
+    unhealthy = {(problem.host, problem.address) for problem in problems}
+    places = len(unhealthy - {(None, None)})
+    where = f" on {places} of {count(coverage.asked, 'node')}" if places else ""
+    not_whole = _blind_hosts(coverage) | _partly_seen(snapshot, coverage)
+    clean = 0
+    for report in snapshot.nodes:
+        node = report.node
+        if report.status is NodeStatus.OK and node.host not in not_whole:
+            clean += unhealthy.isdisjoint({(node.host, None), node.machine})
+    found = f"{count(len(problems), 'problem')}{where}"
+    return "; ".join([found, f"{count(clean, 'node')} clean", *_gaps(snapshot, coverage)])
+
+
+def _no_problem(snapshot: Snapshot, coverage: Coverage) -> str:
+    if coverage.asked == 0:
+        return "No node was asked, so nothing is known"
+    seen = f"{coverage.answered} of {count(coverage.asked, 'node')}"
+    gaps = _gaps(snapshot, coverage)
+    if gaps or not coverage.complete or coverage.answered < coverage.asked:
+        reasons = ", ".join([f"{seen} answered", *gaps])
+        return f"No problem found, but not everything could be seen: {reasons}"
+    return f"No problem found on {seen}, everything was seen"
+
+
+def _blind_hosts(coverage: Coverage) -> set[str]:
+    return {blind.host for blind in coverage.blind}
+
+
+def _partly_seen(snapshot: Snapshot, coverage: Coverage) -> set[str]:
+    """A node without any answer is either blind, or gone and not missed."""
+    partial = {r.node.host for r in snapshot.nodes if r.status is NodeStatus.PARTIAL}
+    return partial.union(unread.host for unread in coverage.unread) - _blind_hosts(coverage)
+
+
+def _gaps(snapshot: Snapshot, coverage: Coverage) -> list[str]:
+    gaps = []
+    if coverage.blind:
+        gaps.append(f"{count(len(coverage.blind), 'node')} not seen")
+    partly = len(_partly_seen(snapshot, coverage))
+    if partly:
+        gaps.append(f"{count(partly, 'node')} seen only in part")
+    return gaps
+
+
+def _footer(snapshot: Snapshot, cluster: Mapping[str, Any]) -> str:
+    """Which version looked at which cluster, when and for how long."""
+    place, login = cluster.get("address") or "", cluster.get("ssh")
+    if login:
+        place = f"{place} through ssh {login}"
+    version = cluster.get("ray_version")
+    ray = f"Ray {version}" if version else ""
+    session = str(cluster.get("session_name") or "")
+    took = _duration(snapshot, cluster)
+    return joined([f"raydiag {__version__}", place, session, ray, utc(snapshot.time), took])
+
+
+def _duration(snapshot: Snapshot, cluster: Mapping[str, Any]) -> str:
+    slowest = max((report.duration_s for report in snapshot.nodes), default=0.0)
+    took = f"took {cluster.get('duration_s') or slowest:.1f} s"
+    limit = cluster.get("deadline_s")
+    return f"{took} of {number(limit)} s" if limit else took

@@ -1,0 +1,171 @@
+"""What every report is made of, whatever it is written as: sections of plain blocks.
+
+Nothing here is escaped, wrapped or coloured: `text.py` and `markdown.py` write it, each in its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Optional, Union
+
+from raydiag.model import Severity
+
+
+class Tone(Enum):
+    """How good the news is; colour on a terminal, nothing in Markdown."""
+
+    PLAIN = "plain"
+    GOOD = "good"
+    DOUBTFUL = "doubtful"
+    BAD = "bad"
+
+
+TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.DOUBTFUL, Severity.INFO: Tone.PLAIN}
+
+
+@dataclass(frozen=True)
+class Toned:
+    """Words that carry a tone."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+Words = Union[str, Toned]
+
+
+class Block:
+    """What stands below a heading. The first field of each kind is its content."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not next(iter(vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Paragraph(Block):
+    """Running text; `strong` stands out in Markdown."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Bullet:
+    """One entry of a list, with what belongs to it below; `badge` stands before the text."""
+
+    text: str
+    details: Sequence[str] = ()
+    badge: Optional[Toned] = None
+
+
+@dataclass(frozen=True)
+class Bullets(Block):
+    """A list without an order of its own."""
+
+    entries: Sequence[Bullet]
+
+
+@dataclass(frozen=True)
+class Steps(Block):
+    """What to do, in this order; a single labelled step has no number."""
+
+    steps: Sequence[str]
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Quote(Block):
+    """Lines as they were read, such as evidence; one of them may be `marked` by its index."""
+
+    lines: Sequence[str]
+    marked: Optional[int] = None
+
+    def marked_lines(self) -> list[str]:
+        """The lines, with a `>` before the marked one."""
+        if self.marked is None:
+            return list(self.lines)
+        marks = ("> " if index == self.marked else "  " for index in range(len(self.lines)))
+        return [mark + line for mark, line in zip(marks, self.lines)]
+
+
+@dataclass(frozen=True)
+class KeyValues(Block):
+    """Names with their values; a table in Markdown where `columns` names its two columns."""
+
+    rows: Sequence[tuple[str, Words]]
+    columns: Optional[tuple[str, str]] = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cells of one row, as many as the header has; notes are about the whole row."""
+
+    cells: Sequence[Words]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Table(Block):
+    """Columns of text."""
+
+    header: Sequence[str]
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it.
+
+    `label` is a word before the title that carries the tone of the whole, such as CRITICAL; without
+    one the title carries `tone`. `facts` follow the title. A chapter opens a report about one
+    thing of several. On a terminal, what `comes_first` stands at the top of its chapter, and
+    what is `only_in_documents` is left out.
+    """
+
+    title: str = ""
+    blocks: Sequence[Block] = ()
+    label: Optional[Toned] = None
+    tone: Tone = Tone.PLAIN
+    facts: Sequence[str] = ()
+    is_chapter: bool = False
+    comes_first: bool = False
+    only_in_documents: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write but a title."""
+        if self.is_chapter or self.label or self.facts:
+            return False
+        return all(block.is_empty for block in self.blocks)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole report; the footer says what made it, from what and when."""
+
+    sections: Sequence[Section]
+    footer: str = ""
+
+    def filled_sections(self) -> list[Section]:
+        """Those that say anything, in the order of a document."""
+        return [section for section in self.sections if not section.is_empty]
+
+
+def bullets(texts: Iterable[str]) -> Bullets:
+    """A list of texts without details; empty texts are left out."""
+    return Bullets([Bullet(text) for text in texts if text])
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Words]]) -> Table:
+    """A table whose rows have no notes."""
+    return Table(header, [Row(cells) for cells in rows])
+
+
+def severity_label(severity: Severity) -> Toned:
+    """`CRITICAL` in its tone."""
+    return Toned(severity.value.upper(), TONES[severity])

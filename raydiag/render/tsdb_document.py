@@ -1,0 +1,111 @@
+"""A job's Prometheus data as JSON; `raydiag/schemas/tsdb.json` states the shape.
+
+The four actions make one kind of document, told apart by `action`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from raydiag.model import Coverage, Diagnosis, HostUnread, Unread, Window
+from raydiag.render import document
+from raydiag.tsdb.connection import Connection
+from raydiag.tsdb.discovery_types import Discovery
+from raydiag.tsdb.identity import TsdbIdentity
+from raydiag.tsdb.series import AskedQuery, QueryResult, Series
+
+
+def info_document(discovery: Discovery, live: bool) -> dict[str, Any]:
+    """What discovery found."""
+    families = []
+    for family in discovery.families:
+        lists = {"metrics": list(family.metrics), "hosts": list(family.hosts)}
+        families.append({**vars(family), **lists})
+    return _document("info", Diagnosis((), (), discovery.coverage)) | {
+        "origin": discovery.origin,
+        "live": live,
+        "window": document.window(discovery.window),
+        "nnodes": discovery.nnodes,
+        "expected": list(discovery.expected),
+        "missing": list(discovery.missing),
+        "foreign": list(discovery.foreign),
+        "families": families,
+        "hosts": list(map(_host, discovery.hosts)),
+        "targets": [dict(vars(target)) for target in discovery.targets],
+    }
+
+
+def query_document(
+    origin: str, answer: QueryResult, whole: Optional[Window], unread: Iterable[Unread]
+) -> dict[str, Any]:
+    """All samples of one query; NaN and infinity as text, as Prometheus writes them."""
+    series = []
+    for one_series in answer.series:
+        samples = list(_samples(one_series))
+        series.append({"labels": dict(one_series.labels), "samples": samples})
+    return _document("query", _only_coverage(whole, unread)) | {
+        "origin": origin,
+        "query": {**vars(AskedQuery.of(answer)), "status": answer.status.value},
+        "warnings": list(answer.warnings),
+        "series": series,
+    }
+
+
+def verify_document(
+    discovery: Discovery, identity: TsdbIdentity, diagnosis: Diagnosis
+) -> dict[str, Any]:
+    """The identity check."""
+    return _document("verify", diagnosis) | {
+        "origin": discovery.origin,
+        "identity": {
+            "belief": identity.belief.value,
+            "reason": identity.reason,
+            "compared": identity.compared,
+            "agreeing": identity.agreeing,
+            "examples": [dict(vars(example)) for example in identity.examples],
+        },
+    }
+
+
+def view_document(servers: Sequence[tuple[str, Connection]]) -> dict[str, Any]:
+    """The servers that run, each with the job that it shows."""
+    unread: list[Unread] = []
+    shown = []
+    for job, connection in servers:
+        unread += connection.unread
+        place = {"url": connection.client.url, "origin": connection.origin}
+        shown.append({"job": job, **place, "stored": document.window(connection.stored)})
+    return _document("view", _only_coverage(None, unread)) | {"servers": shown}
+
+
+def _document(action: str, diagnosis: Diagnosis) -> dict[str, Any]:
+    head = document.head("tsdb", time.time())
+    return {**head, "action": action, **document.findings_and_coverage(diagnosis)}
+
+
+def _only_coverage(window: Optional[Window], unread: Iterable[Unread]) -> Diagnosis:
+    gaps = tuple(HostUnread("", gap.source, gap.status, gap.reason) for gap in unread)
+    return Diagnosis((), (), Coverage(0, 0, (), gaps, window))
+
+
+def _host(host: Any) -> dict[str, Any]:
+    sights = {prefix: dict(vars(sight)) for prefix, sight in sorted(host.sights.items())}
+    names = ("name", "labels", "instances", "ips", "is_head", "gpus")
+    return {**document.picked(host, *names), "sights": sights}
+
+
+def _samples(series: Series) -> Iterator[tuple[float, Any]]:
+    samples = list(zip(series.times.tolist(), series.values.tolist(), strict=True))
+    samples += [(time_s, float("nan")) for time_s in series.nan_times.tolist()]
+    for time_s, value in sorted(samples, key=lambda sample: sample[0]):
+        yield time_s, value if np.isfinite(value) else _not_finite(value)
+
+
+def _not_finite(value: float) -> str:
+    if np.isnan(value):
+        return "NaN"
+    return "+Inf" if value > 0 else "-Inf"
