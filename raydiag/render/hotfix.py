@@ -51,7 +51,7 @@ def hotfix_report(answer: _Json, plan_shown: bool) -> Report:
             sections.append(Section(blocks=[Paragraph("No rollout is on record.")]))
     else:
         sections = _outcome(answer, plan_shown or answer["command"] == "rollback")
-    sections.append(Section("Not seen", [_blind(answer)]))
+    sections.append(Section("Coverage", [_blind(answer)]))
     return Report(sections)
 
 
@@ -180,4 +180,4 @@ def _folded(
 
 def _blind(answer: _Json) -> Bullets:
     blind = answer["coverage"]["nodes"]["blind"]
-    return bullets(f"{node['host']}: {node['reason']}" for node in blind)
+    return bullets(f"not seen: {node['host']}: {node['reason']}" for node in blind)

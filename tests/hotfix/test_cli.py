@@ -320,7 +320,8 @@ def test_a_markdown_report(dashboard: FakeDashboard, plugin: str, invoke: Invoke
         "plan", "--all-nodes", "--address", dashboard.url, "--format", "markdown", plugin
     )
     assert code == 1
-    assert out.startswith("````text\n")
+    assert out.startswith("**Plan: refused")
+    assert r"it's \`\`\`odd\`\`\`" in out
     assert "\x1b" not in out
 
 
