@@ -90,17 +90,50 @@ def test_record_survives_json(name: str, data: st.DataObject) -> None:
     assert json.dumps(dataclasses.asdict(received)) == sent
 
 
+# Part of a test's name -> what its body has to mention, where that is a status of its own.
+OUTCOMES: dict[str, tuple[str, ...]] = {
+    "_ok": (),
+    "_no_data": (),  # of some probes an empty answer
+    "_denied": ("Denied", "DENIED"),
+    "_malformed": (),
+}
+
+
+def can_fail(test: ast.FunctionDef) -> bool:
+    """Whether a test asserts something, or expects an exception."""
+    for node in ast.walk(test):
+        if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant):
+            return True
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.raises":
+            return True
+    return False
+
+
+def covered_outcomes(tree: ast.Module) -> set[str]:
+    """The outcomes of a probe that a test file really looks at."""
+    covered = set()
+    for test in tree.body:
+        if not isinstance(test, ast.FunctionDef) or not can_fail(test):
+            continue
+        body = "\n".join(map(ast.unparse, test.body))
+        for outcome, mentions in OUTCOMES.items():
+            is_meant = not mentions or any(mention in body for mention in mentions)
+            if test.name.startswith("test_") and outcome in test.name and is_meant:
+                covered.add(outcome)
+    return covered
+
+
 @every_probe
 def test_tests_cover_ok_no_data_denied_and_malformed(name: str) -> None:
     tree = ast.parse((TESTS / f"test_{name}.py").read_text())
-    functions = [
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    ]
-    words = {"_ok", "_no_data", "_denied", "_malformed"}
-    missing = {word for word in words if not any(word in function for function in functions)}
-    assert missing == set()
+    assert OUTCOMES.keys() - covered_outcomes(tree) == set()
+
+
+@pytest.mark.parametrize("body", ["pass", "assert True", "assert read() == []", "print(Denied)"])
+def test_a_test_that_does_not_look_at_the_refusal_does_not_count(body: str) -> None:
+    assert covered_outcomes(ast.parse(f"def test_denied(): {body}")) == set()
+    real = "def test_denied():\n    with pytest.raises(Denied): read()"
+    assert covered_outcomes(ast.parse(real)) == {"_denied"}
 
 
 @every_probe
