@@ -79,17 +79,18 @@ def snapshot(collected: Collected, api: ClusterAccess, whole_cluster: bool) -> S
     """What came back, with the actors that its kernel logs may be about."""
     from raydiag.model import Snapshot
 
-    # Actors join a kernel log's victim to a training rank. A log that names none costs no look-up,
-    # and where the deadline has passed there is no time for one.
+    # Actors join a kernel log's victim to a training rank, and name the ranks that should be there.
+    # Without either of these there is no look-up, nor where the deadline has passed.
     victims = any(
         line.matched and any(word in line.text for word in _VICTIM_WORDS)
         for node in collected.nodes
         for line in node.records("kernel_log")
     )
+    needs_actors = victims or collected.job_start is not None
     return Snapshot(
         nodes=collected.nodes,
         time=collected.asked_at,
         job_start=collected.job_start,
-        actors=api.actors() if victims and time.monotonic() < api.limit else (),
+        actors=api.actors() if needs_actors and time.monotonic() < api.limit else (),
         whole_cluster=whole_cluster,
     )

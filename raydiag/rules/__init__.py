@@ -45,6 +45,7 @@ from raydiag.rules.progress import stragglers
 from raydiag.rules.rdma import ports_down, slow_ports
 from raydiag.rules.rdma_counters import congestion, losses
 from raydiag.rules.storage import exhausted_inodes, full_disks, stalled_storage
+from raydiag.rules.worker_state import missing_workers, stopped_workers
 
 _Scope = TypeVar("_Scope")
 
@@ -89,6 +90,8 @@ RULES: tuple[Rule, ...] = (
     environment_mismatch,
     skewed_clocks,
     exposed_endpoints,
+    stopped_workers,
+    missing_workers,
     stragglers,
     exporter_down,
     ghost_data,

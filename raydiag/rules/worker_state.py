@@ -1,0 +1,124 @@
+"""Training workers whose process does not run: stopped, traced, a zombie, or gone.
+
+A rank that does not run holds up all others, so nothing is waited for: neither a missing step nor
+a timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from raydiag.model import Actor, Confidence, Finding, Severity, Snapshot
+from raydiag.probes.processes import RayProcess
+from raydiag.probes.ray_logs import RayLog
+from raydiag.rules.machines import Machine, machines
+
+_SETTLED_S = 300.0  # of the job; until then workers may still be starting
+_STOPPED = {
+    "T": "stopped (state T), as by SIGSTOP",
+    "t": "traced (state t), as by a debugger",
+}
+_ENDED = {
+    "Z": "a zombie (state Z): it has exited and was not reaped",
+    "X": "a zombie (state X): it has exited",
+}
+_TITLE, _IDLE = "ray::", "ray::IDLE"
+
+
+def stopped_workers(snapshot: Snapshot) -> Iterator[Finding]:
+    """Ray workers with work, and what they started, that are stopped; workers that are zombies.
+
+    One finding for a worker. Zombie children are left alone: data loaders end like this.
+    """
+    for machine in machines(snapshot):
+        actors = _live_actors(snapshot, machine)
+        by_worker: dict[int | None, list[RayProcess]] = {}
+        for process in machine.working_processes():
+            if _halted_state(process):
+                by_worker.setdefault(process.worker_pid, []).append(process)
+        for worker_pid, processes in by_worker.items():
+            first = min(processes, key=lambda process: (process.role != "worker", process.pid))
+            actor = actors.get(worker_pid or 0)
+            yield Finding(
+                "worker-stopped",
+                host=machine.name,
+                pid=first.pid,
+                task=_task(actor) if actor else _title(first) or None,
+                severity=Severity.CRITICAL,
+                evidence=tuple(
+                    machine.evidence(
+                        f"/proc/{process.pid}/stat",
+                        f"pid {process.pid} ({process.comm}) is {_halted_state(process)}",
+                    )
+                    for process in processes
+                ),
+            )
+
+
+def missing_workers(snapshot: Snapshot) -> Iterator[Finding]:
+    """Workers that are gone while Ray lists their actor as alive.
+
+    Only of actor classes that print training steps: other actors come and go while a job runs.
+    """
+    if snapshot.job_start is None or snapshot.time - snapshot.job_start < _SETTLED_S:
+        return
+    all_machines = machines(snapshot)
+    training_classes = _training_classes(all_machines)
+    for machine in all_machines:
+        processes = machine.records(RayProcess)
+        if not any(process.role == "raylet" for process in processes):
+            continue  # processes are hidden, or numbered otherwise than Ray does
+        present = {process.pid for process in processes}
+        for pid, actor in _live_actors(snapshot, machine).items():
+            if pid in present or actor.class_name not in training_classes:
+                continue
+            text = f"no process {pid}, though Ray lists actor {_task(actor)} as alive"
+            yield Finding(
+                "worker-stopped",
+                host=machine.name,
+                pid=pid,
+                task=_task(actor),
+                severity=Severity.CRITICAL,
+                confidence=Confidence.LIKELY,
+                evidence=(machine.evidence("/proc", text),),
+                title="Training worker process missing",
+            )
+
+
+def _halted_state(process: RayProcess) -> str:
+    """In what state a process does not run; empty when it does, or has no work."""
+    if process.comm.startswith(_IDLE):
+        return ""
+    if process.role == "worker" and process.state in _ENDED:
+        return _ENDED[process.state]
+    return _STOPPED.get(process.state, "")
+
+
+def _live_actors(snapshot: Snapshot, machine: Machine) -> Mapping[int, Actor]:
+    """By pid."""
+    node_ids = {report.node.node_id for report in machine.reports}
+    return {
+        actor.pid: actor
+        for actor in snapshot.actors
+        if actor.alive and actor.pid and actor.node_id in node_ids
+    }
+
+
+def _training_classes(all_machines: Iterable[Machine]) -> set[str]:
+    """Actor classes whose workers have printed steps."""
+    classes = set()
+    for machine in all_machines:
+        for log in machine.records(RayLog):
+            if log.step is not None and log.actor:
+                classes.add(log.actor)
+    return classes
+
+
+def _task(actor: Actor) -> str:
+    return actor.name or actor.class_name
+
+
+def _title(process: RayProcess) -> str:
+    """The class in a worker's title, `ray::Trainer.train`; empty without one."""
+    title = process.command or process.comm
+    return title.removeprefix(_TITLE).partition(".")[0] if title.startswith(_TITLE) else ""
