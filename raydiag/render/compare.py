@@ -64,40 +64,42 @@ _USUAL_CAUSES = {
 }
 
 
-def comparison_report(comparison: Comparison, every: bool) -> Report:
-    """The report of `raydiag compare`; `every` also shows what is the same."""
+def comparison_report(comparison: Comparison, show_all: bool) -> Report:
+    """The report of `raydiag compare`; `show_all` also shows what is the same."""
     sections: list[Section] = []
     for contrast in comparison.contrasts:
-        sections += _contrast(contrast, every)
+        sections += _contrast(contrast, show_all)
     if not comparison.contrasts:
         (side,) = comparison.sides
         sections.append(Section(f"Saves of job {side.label}", is_chapter=True))
         sections.append(Section("Job", [Paragraph(_about(side))]))
-    sections += _of_all_jobs(comparison, every)
+    sections += _of_all_jobs(comparison, show_all)
     return Report(sections, _footer(comparison))
 
 
-def _contrast(contrast: Contrast, every: bool) -> Iterator[Section]:
+def _contrast(contrast: Contrast, show_all: bool) -> Iterator[Section]:
     pair = contrast.pair
     yield Section(f"Multi-Job Comparison: {pair.a.label} vs {pair.b.label}", is_chapter=True)
     jobs = KeyValues([("Job A", _about(pair.a)), ("Job B", _about(pair.b))])
     yield Section("Jobs", [jobs])
-    yield Section("Config differences", [_settings(contrast, every)])
+    yield Section("Config differences", [_settings(contrast, show_all)])
     first, *others = _steps(contrast)
     overlap = _or(bullets(others), "No step can be compared.")
     yield Section(f"Overlapping step range: {first}", [overlap])
-    yield Section("Metric comparison (steady means over these steps)", [_metrics(contrast, every)])
-    yield Section("Environment", [_environment(contrast, every)])
+    yield Section(
+        "Metric comparison (steady means over these steps)", [_metrics(contrast, show_all)]
+    )
+    yield Section("Environment", [_environment(contrast, show_all)])
     yield Section("Log evidence", [table(("", "Job A", "Job B"), _worker_logs(contrast))])
     yield _root_cause(contrast)
     yield Section("Source code trace", [Paragraph(source_trace(contrast))])
 
 
-def _of_all_jobs(comparison: Comparison, every: bool) -> Iterator[Section]:
+def _of_all_jobs(comparison: Comparison, show_all: bool) -> Iterator[Section]:
     for side, saves in zip(comparison.sides, comparison.saves, strict=True):
         title = f"Load during saves of job {side.label}"
         yield Section(title, [_saves(saves)])
-    yield Section("Other findings", [Bullets(list(_others(comparison, every)))])
+    yield Section("Other findings", [Bullets(list(_others(comparison, show_all)))])
     yield Section("Ruled out", [bullets(_ruled_out(comparison))])
     yield Section("Notes", [bullets(_notes(comparison))])
     yield Section("Recommended next steps", [Steps(next_steps(comparison))])
@@ -130,9 +132,9 @@ def _about(side: Side) -> str:
     )
 
 
-def _settings(contrast: Contrast, every: bool) -> Block:
-    """What differs; names, paths and the like only with `every`."""
-    settings = contrast.pair.settings if every else notable_settings(contrast)
+def _settings(contrast: Contrast, show_all: bool) -> Block:
+    """What differs; names, paths and the like only with `show_all`."""
+    settings = contrast.pair.settings if show_all else notable_settings(contrast)
     rows = [(setting.parameter, setting.a, setting.b) for setting in settings]
     differences = table(("Parameter", "Job A", "Job B"), rows)
     return _or(differences, "None that may explain anything.")
@@ -156,11 +158,11 @@ def _steps(contrast: Contrast) -> Iterator[str]:
             yield f"In job {side.label} from {start} to {end}."
 
 
-def _metrics(contrast: Contrast, every: bool) -> Block:
-    """Training first, then the whole checklist; what is the same only with `every`."""
+def _metrics(contrast: Contrast, show_all: bool) -> Block:
+    """Training first, then the whole checklist; what is the same only with `show_all`."""
     rows = list(map(_training_row, contrast.pair.gaps))
     for compared in contrast.pair.metrics:
-        if every or compared.differs:
+        if show_all or compared.differs:
             rows.append(_checklist_row(contrast, compared))
     header = ("Metric", "Job A", "Job B", "Delta", "Likely cause")
     return _or(table(header, rows), "None.")
@@ -222,10 +224,10 @@ def _value(value: Optional[float], unit: str) -> str:
     return "-" if value is None else f"{value:.4g} {unit}".strip()
 
 
-def _environment(contrast: Contrast, every: bool) -> Block:
+def _environment(contrast: Contrast, show_all: bool) -> Block:
     rows = []
     for fact in contrast.pair.environment:
-        if every or not fact.same or fact.what == "node set":
+        if show_all or not fact.same or fact.what == "node set":
             rows.append((fact.what, fact.a, fact.b))
     return _or(table(("", "Job A", "Job B"), rows), "The same.")
 
@@ -289,12 +291,12 @@ def _highest_peak(peaks: Mapping[str, float]) -> str:
     return f"{peaks[host]:.4g} {host}"
 
 
-def _others(comparison: Comparison, every: bool) -> Iterator[Bullet]:
+def _others(comparison: Comparison, show_all: bool) -> Iterator[Bullet]:
     """Saves, the bridge, the jobs' own findings; PromQL stands in the JSON."""
-    for label, finding in other_findings(comparison, every):
+    for label, finding in other_findings(comparison, show_all):
         facts = [scope([finding]), since(finding.onset), finding.title]
         heading = joined([f"job {label}", finding.failure_class, *facts])
-        shown = finding.evidence if every else finding.evidence[:_MOST_EVIDENCE_OF_OTHERS]
+        shown = finding.evidence if show_all else finding.evidence[:_MOST_EVIDENCE_OF_OTHERS]
         details = [evidence.text or evidence.source for evidence in shown]
         yield Bullet(heading, details, severity_label(severity_of(finding)))
 

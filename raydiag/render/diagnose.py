@@ -59,19 +59,19 @@ _SOURCE_TRACE = (
 _Gap = TypeVar("_Gap", Blind, HostUnread)
 
 
-def diagnosis_report(examined: ExaminedJob, every: bool) -> Report:
-    """The report of `raydiag diagnose`; `every` shows all rows, evidence and notes."""
-    return Report(list(_sections(examined, every)), _footer(examined))
+def diagnosis_report(examined: ExaminedJob, show_all: bool) -> Report:
+    """The report of `raydiag diagnose`; `show_all` shows all rows, evidence and notes."""
+    return Report(list(_sections(examined, show_all)), _footer(examined))
 
 
-def _sections(examined: ExaminedJob, every: bool) -> Iterator[Section]:
+def _sections(examined: ExaminedJob, show_all: bool) -> Iterator[Section]:
     job = examined.triage.resolved.job_dir or _place(examined)
     yield Section(
         f"TSDB Diagnosis: {job}", [_head(examined)], is_chapter=True, only_in_documents=True
     )
     yield _verdict(examined)
-    yield Section("Findings", list(_findings(examined, every)))
-    yield Section("Metric evidence", [_metric_evidence(examined, every)])
+    yield Section("Findings", list(_findings(examined, show_all)))
+    yield Section("Metric evidence", [_metric_evidence(examined, show_all)])
     yield Section("Anomalies detected", [_anomalies(examined)], only_in_documents=True)
     yield Section("Log evidence", list(_log(examined)))
     trace = "Not needed: the cause is not in the job's own software."
@@ -82,7 +82,7 @@ def _sections(examined: ExaminedJob, every: bool) -> Iterator[Section]:
     yield Section("Correlation with triage", related, only_in_documents=True)
     steps = Steps(next_steps(examined))
     yield Section("Recommended next steps", [_or(steps, "None.")], comes_first=True)
-    yield Section("Playbooks", [Bullets(list(_playbooks(examined, every)))])
+    yield Section("Playbooks", [Bullets(list(_playbooks(examined, show_all)))])
     ruled_out = examined.explained.ruled_out
     yield Section("Ruled out", [bullets(f"{r.failure_class}: {r.why}" for r in ruled_out)])
     yield Section("Notes", [bullets(examined.notes)])
@@ -128,15 +128,15 @@ def _verdict(examined: ExaminedJob) -> Section:
     )
 
 
-def _findings(examined: ExaminedJob, every: bool) -> Iterator[Block]:
+def _findings(examined: ExaminedJob, show_all: bool) -> Iterator[Block]:
     """What led to what, root first; then what else was found."""
     chain = verdict_chain(examined)
     links = []
     for finding in chain[:_MOST_LINKS]:
-        links.append(Bullet(_link(finding), _evidence(finding, examined, every=False)))
+        links.append(Bullet(_link(finding), _evidence(finding, examined, show_all=False)))
     if len(chain) > _MOST_LINKS:
         links.append(Bullet(f"(+{len(chain) - _MOST_LINKS} more: JSON has all)"))
-    others = list(_other_findings(examined, every))
+    others = list(_other_findings(examined, show_all))
     yield Bullets(links)
     yield Bullets(others)
     if not links and not others:
@@ -149,21 +149,21 @@ def _link(finding: Finding) -> str:
     return joined([when, finding.failure_class, scope([finding]), finding.confidence.value])
 
 
-def _other_findings(examined: ExaminedJob, every: bool) -> Iterator[Bullet]:
-    """What the verdict's chain does not hold; notes only with `every`."""
+def _other_findings(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:
+    """What the verdict's chain does not hold; notes only with `show_all`."""
     in_chain = set(map(id, verdict_chain(examined)))
-    for group in groups(examined.explained.diagnosis, every):
-        is_shown = every or group.severity is not Severity.INFO
+    for group in groups(examined.explained.diagnosis, show_all):
+        is_shown = show_all or group.severity is not Severity.INFO
         if is_shown and in_chain.isdisjoint(map(id, group.findings)):
-            details = [group.first.title, *_evidence(group.first, examined, every)]
+            details = [group.first.title, *_evidence(group.first, examined, show_all)]
             heading = joined([group.first.failure_class, *group.facts()])
             yield Bullet(heading, details, severity_label(group.severity))
 
 
-def _evidence(finding: Finding, examined: ExaminedJob, every: bool) -> list[str]:
+def _evidence(finding: Finding, examined: ExaminedJob, show_all: bool) -> list[str]:
     """Evidence, a line each. A query goes by its id; the JSON spells it out."""
     query_ids = {query.promql: query.id for query in asked_queries(examined)}
-    shown = finding.evidence if every else finding.evidence[:_MOST_EVIDENCE]
+    shown = finding.evidence if show_all else finding.evidence[:_MOST_EVIDENCE]
     lines: dict[str, None] = {}  # triage may quote one line as step and as end
     for evidence in shown:
         line = source_and_text(evidence, query_ids.get(evidence.source))
@@ -171,15 +171,15 @@ def _evidence(finding: Finding, examined: ExaminedJob, every: bool) -> list[str]
     return list(lines)
 
 
-def _metric_evidence(examined: ExaminedJob, every: bool) -> Block:
+def _metric_evidence(examined: ExaminedJob, show_all: bool) -> Block:
     rows: list[list[str]] = []
     for report in playbook_reports(examined):
-        rows += map(_metric_row, _shown_rows(report, every))
+        rows += map(_metric_row, _shown_rows(report, show_all))
     return _or(table(("Host", "GPU", "Value", "Interpretation"), rows), "None.")
 
 
-def _shown_rows(report: PlaybookReport, every: bool) -> list[ReportRow]:
-    return [row for row in report.rows if every or row.holds]
+def _shown_rows(report: PlaybookReport, show_all: bool) -> list[ReportRow]:
+    return [row for row in report.rows if show_all or row.holds]
 
 
 def _metric_row(row: ReportRow) -> list[str]:
@@ -190,14 +190,14 @@ def _metric_row(row: ReportRow) -> list[str]:
     return [place or "-", gpu, value, f"{_ANSWERS[row.holds]}{row.row}: {row.interpretation}"]
 
 
-def _playbooks(examined: ExaminedJob, every: bool) -> Iterator[Bullet]:
+def _playbooks(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:
     """What each playbook concluded; those that found more than a sentence first."""
     brief = []
     for report in playbook_reports(examined):
         excluded = [f"exclude {node.host} ({node.reason})" for node in report.exclude]
         details = [*report.block, *excluded]
         bullet = Bullet(f"{report.playbook}: {report.title}. {report.verdict}".strip(), details)
-        if details or _shown_rows(report, every):
+        if details or _shown_rows(report, show_all):
             yield bullet
         else:
             brief.append(bullet)

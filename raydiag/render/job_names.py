@@ -34,6 +34,7 @@ _PUBLIC = re.compile(
     r"/(?:sys|proc|dev|usr|lib|lib64|opt|etc|bin|sbin|boot|run|var/log)/|/workspace/maxtext/"
 )
 _FOLDED = re.compile(r"[\w.-]*\w\[[\d,-]+\][\w.,\[\]-]*")
+_NAME_SETTING = re.compile(r"(?:^|_| )(?:name|user|tag|alias|dir|directory|path|file|bucket)$")
 _LONG_ID = 4  # digits; a shorter number may be anything, unless the word job stands before it
 _SHORTEST = 3
 _NOTHING = ("", ".", "..", "/", "outputs", "tmp", "home", "data", "true", "false", "none")
@@ -47,29 +48,36 @@ class JobNames(Names):
     def __init__(self, hosts: Iterable[str], everything: Any, numbered: bool = False) -> None:
         """`numbered`: an id by itself becomes a number, for reports that say "job" before it."""
         self._numbered = numbered
-        known = [name for name in dict.fromkeys(hosts) if name]
+        known = list(dict.fromkeys(filter(None, hosts)))
         super().__init__(known, (), everything)
-        self._same: dict[int, tuple[Any, Any]] = {}
+        self._records: dict[int, tuple[Any, Any]] = {}  # by identity: the record, and its stand-in
         self._literals: dict[str, str] = {}
         self._ids: dict[str, str] = {}
         self._pattern: Optional[re.Pattern[str]] = None
         for name in known:
-            for escaped in (promql.literal(name), promql.literal(name).replace("\\", "\\\\")):
-                if escaped != name and name.lower() in self._hosts:
-                    self._literals[escaped] = self._hosts[name.lower()]
+            if name.lower() in self._hosts:
+                self._know_escaped(name)
+
+    def _know_escaped(self, name: str) -> None:
+        """The host as it stands in PromQL, where its dots are escaped once or twice."""
+        once = promql.literal(name)
+        for escaped in (once, once.replace("\\", "\\\\")):
+            if escaped != name:
+                self._literals[escaped] = self._hosts[name.lower()]
 
     def know_job(self, job_id: Optional[str], name: Optional[str], paths: Iterable[str]) -> None:
         """A job, and where its files are."""
         stand_in = self._stand_in("job", job_id or name or next(iter(paths), "job"))
-        places = [one for path in paths for one in (path, os.path.abspath(path)) if path]
+        places: list[str] = []
+        for path in filter(None, paths):
+            places += [path, os.path.abspath(path)]
         if job_id and name:
             self._literals[f"{job_id}-{name}"] = stand_in
-        for text in (name, *(_stem(path) for path in places)):
-            if text and _tells(text):
+        for text in (name, *map(_stem, places)):
+            if text and _identifies(text):
                 self._literals.setdefault(text, stand_in)
-        for path in places:
-            parent = os.path.dirname(path)
-            if _tells(parent):
+        for parent in map(os.path.dirname, places):
+            if _identifies(parent):
                 self._literals.setdefault(parent, self._stand_in("dir", parent))
         if job_id:
             self._ids[job_id] = stand_in
@@ -77,7 +85,7 @@ class JobNames(Names):
 
     def know_value(self, text: str) -> None:
         """A name, of whatever."""
-        if _tells(text) and not text.replace(".", "").isdigit():
+        if _identifies(text) and not text.replace(".", "").isdigit():
             self._literals.setdefault(text, self._stand_in("name", text))
             self._pattern = None
 
@@ -87,17 +95,19 @@ class JobNames(Names):
         return self.text(key) if isinstance(key, str) else key
 
     def _record(self, record: Any) -> Any:
-        known = self._same.get(id(record))
+        known = self._records.get(id(record))
         if known is None:
-            told = super()._record(record)
+            redacted = super()._record(record)
             for name in _OWN_KEYS:
-                held = getattr(record, name, None)
-                if isinstance(held, Mapping):
-                    told = replace(told, **{name: {k: self.value(v) for k, v in held.items()}})
-            self._same[id(record)] = known = (record, told)
+                mapping = getattr(record, name, None)
+                if isinstance(mapping, Mapping):
+                    values = dict(zip(mapping, map(self.value, mapping.values()), strict=True))
+                    redacted = replace(redacted, **{name: values})
+            self._records[id(record)] = known = (record, redacted)
         return known[1]
 
     def text(self, text: str) -> str:
+        """One string; raydiag's own words stay."""
         known = self._texts.get(text)
         if known is None and text in own_words():
             return text
@@ -106,37 +116,30 @@ class JobNames(Names):
             if plain in self._ids:
                 plain = self._ids[plain].removeprefix("job-" if self._numbered else "")
             plain = _FOLDED.sub(self._folded, plain)
-            told = super().text(_PATH.sub(self._path, plain))
-            self._texts[text] = known = told
+            self._texts[text] = known = super().text(_PATH.sub(self._path, plain))
         return known
 
     def _known_names(self) -> re.Pattern[str]:
         """Literal names, longest first; ids as numbers of their own."""
         if self._pattern is None:
-            words = sorted(self._literals, key=len, reverse=True)
-            parts = [rf"(?<![A-Za-z0-9]){re.escape(one)}(?![A-Za-z0-9])" for one in words]
-            for one in sorted(self._ids, key=len, reverse=True):
-                plain = re.escape(one)
-                parts.append(rf"\b(?P<job{len(parts)}>[Jj])ob[ _-]?{plain}(?![\w.]*\d)")
-                parts.append(rf"(?:(?<=StepId=)|(?<=STEP )){plain}(?=\.\w)")  # as Slurm says it
-                if len(one) >= _LONG_ID:
-                    no_number = r"(?<![A-Za-z0-9])(?<!\d\.)(?<!step )(?<!step: )"
-                    parts.append(rf"{no_number}{plain}(?![A-Za-z0-9]|\.\d)")
-                else:
-                    parts.append(rf"(?<=/){plain}(?=[-.])")
+            parts = []
+            for literal in _longest_first(self._literals):
+                parts.append(rf"(?<![A-Za-z0-9]){re.escape(literal)}(?![A-Za-z0-9])")
+            for job_id in _longest_first(self._ids):
+                parts += _id_patterns(job_id, group=f"job{len(parts)}")
             self._pattern = re.compile("|".join(parts) or r"(?!)")
         return self._pattern
 
     def _literal(self, match: re.Match[str]) -> str:
-        whole = match[0]
-        if whole in self._literals:
-            return self._literals[whole]
-        number = next(one for one in sorted(self._ids, key=len, reverse=True) if one in whole)
-        stand_in = self._ids[number]
+        found = match[0]
+        if found in self._literals:
+            return self._literals[found]
+        job_id = next(known for known in _longest_first(self._ids) if known in found)
+        stand_in = self._ids[job_id]
         if match.lastgroup is None:
             return stand_in
-        word = stand_in.replace("-", " ") if self._numbered else stand_in
-        return whole[0] + word[1:]
+        words = stand_in.replace("-", " ") if self._numbered else stand_in
+        return found[0] + words[1:]  # "Job" stays with its capital
 
     def _path(self, match: re.Match[str]) -> str:
         path = match[0]
@@ -145,47 +148,63 @@ class JobNames(Names):
         return self._stand_in("path", path.rstrip("/"))
 
     def _folded(self, match: re.Match[str]) -> str:
+        """A folded list of the job's hosts becomes their number."""
         try:
-            names = [one.partition(".")[0].lower() for one in nodeset.expand(match[0].rstrip(","))]
+            names = nodeset.expand(match[0].rstrip(","))
         except UsageError:
             return match[0]
-        if not any(name in self._hosts for name in names):
-            return match[0]
-        return f"{len(names)} hosts"
+        shorts = [name.partition(".")[0].lower() for name in names]
+        return match[0] if self._hosts.keys().isdisjoint(shorts) else f"{len(shorts)} hosts"
 
 
-def hosts_of(tunnels: Iterable[str]) -> Iterator[str]:
+def hosts_of_tunnels(commands: Iterable[str]) -> Iterator[str]:
     """Machines that a command for ssh names."""
-    for text in tunnels:
-        yield from re.findall(r"@([A-Za-z][\w.-]*)", text)
-        yield from re.findall(r":([A-Za-z][\w.-]*):\d+", text)
+    for command in commands:
+        yield from re.findall(r"@([A-Za-z][\w.-]*)", command)
+        yield from re.findall(r":([A-Za-z][\w.-]*):\d+", command)
 
 
 def hosts_of_urls(texts: Iterable[str]) -> Iterator[str]:
     """Machines that URLs and logins in a text name."""
     for text in texts:
-        found = re.findall(r"https?://(?:[^\s/@]*@)?([A-Za-z][\w.-]*\w)", text)
-        found += re.findall(r"\w@([A-Za-z][\w.-]*\w)", text)
-        yield from (one for one in found if not one.isupper())  # as in --address http://HEAD:PORT
+        hosts = re.findall(r"https?://(?:[^\s/@]*@)?([A-Za-z][\w.-]*\w)", text)
+        hosts += re.findall(r"\w@([A-Za-z][\w.-]*\w)", text)
+        for host in hosts:
+            if not host.isupper():  # as in --address http://HEAD:PORT
+                yield host
 
 
-def is_name(setting: str) -> bool:
-    """Whether a setting's value is a name or a place."""
-    tells = re.compile(r"(?:^|_| )(?:name|user|tag|alias|dir|directory|path|file|bucket)$")
-    return setting == "model" or tells.search(setting) is not None
+def named_values(settings: Mapping[str, str]) -> Iterator[str]:
+    """Values of settings that are a name or a place."""
+    for setting, value in settings.items():
+        if setting == "model" or _NAME_SETTING.search(setting):
+            yield value
 
 
-def named(settings: Mapping[str, str]) -> Iterator[str]:
-    return (value for key, value in settings.items() if is_name(key))
+def _longest_first(texts: Iterable[str]) -> list[str]:
+    return sorted(texts, key=len, reverse=True)
+
+
+def _id_patterns(job_id: str, group: str) -> Iterator[str]:
+    """Where a job's id is meant: behind "job", as Slurm writes it, and by itself if it is long."""
+    escaped = re.escape(job_id)
+    yield rf"\b(?P<{group}>[Jj])ob[ _-]?{escaped}(?![\w.]*\d)"
+    yield rf"(?:(?<=StepId=)|(?<=STEP )){escaped}(?=\.\w)"
+    if len(job_id) >= _LONG_ID:
+        no_number = r"(?<![A-Za-z0-9])(?<!\d\.)(?<!step )(?<!step: )"
+        yield rf"{no_number}{escaped}(?![A-Za-z0-9]|\.\d)"
+    else:
+        yield rf"(?<=/){escaped}(?=[-.])"
 
 
 def _stem(path: str) -> str:
     """`4711-llama` of ".../4711-llama.log"; "" for what every job calls so."""
     base = os.path.basename(path.rstrip("/"))
     stem = re.sub(r"\.(?:log|out|txt|err)(?:\.\w+)*$", "", base)
-    return stem if any(char.isdigit() for char in stem) and not stem.startswith("rank-") else ""
+    is_own = any(map(str.isdigit, stem)) and not stem.startswith("rank-")
+    return stem if is_own else ""
 
 
-def _tells(text: str) -> bool:
+def _identifies(text: str) -> bool:
     word = text.lower()
     return len(text) >= _SHORTEST and word not in _NOTHING and word not in own_words()

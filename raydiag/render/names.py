@@ -8,12 +8,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from typing import Any, TypeVar, cast
+from typing import Any, Optional, TypeVar, cast
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 # The order matters: what is longer and more certain comes first.
 _FOUND = re.compile(
@@ -35,21 +35,31 @@ _HARDWARE = re.compile(
 _SYSTEM_PATH = re.compile(r"/(?:sys|proc|dev)/[^\s,;]*")
 _WORD = re.compile(r"[A-Za-z0-9]+")
 
-_NOBODY = ("root", "ray", "ubuntu", "localhost")  # these say nothing about anybody
+_NOBODY = ("root", "ray", "ubuntu", "localhost")  # names that identify no one
 _SHORTEST_WORD = 3  # a shorter user name is replaced in /home and before @ only
 _VERBATIM = frozenset(  # fields
     ("failure_class", "event_class", "finding", "probe", "component", "fs_type", "wchan")
 )
 _HOST_FIELDS = frozenset(("host", "hostname"))
 _NUMBERS = frozenset((int, float, bool, type(None)))
+# Groups of _FOUND that are replaced as they are, and by what.
+_KINDS = {
+    "session": "session",
+    "job": "job",
+    "id": "id",
+    "home": "user",
+    "login": "user",
+    "iphost": "host",
+}
 
 
 class Names:
     """What is known to be a name, and what stands for it."""
 
-    verbatim = _VERBATIM  # fields that hold words of raydiag's own
+    verbatim = _VERBATIM  # fields that hold raydiag's own words
 
     def __init__(self, hosts: Iterable[str], commands: Iterable[str], everything: Any) -> None:
+        """`everything` is searched for users; of `commands` the arguments are left out."""
         self._stand_ins: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = defaultdict(int)
         self._texts: dict[str, str] = {}
@@ -57,24 +67,16 @@ class Names:
         self._domains: set[str] = set()
         for name in hosts:
             self._learn_host(name)
-        self._domain = None
-        if self._domains:
-            tails = "|".join(map(re.escape, sorted(self._domains, key=len, reverse=True)))
-            self._domain = re.compile(
-                rf"(?<![\w.-])([\w-]+(?:\.[\w-]+)*)\.(?:{tails})(?![\w-])", re.I
-            )
-
+        self._in_domains = _in_domains(self._domains)
         self._commands: dict[str, list[str]] = defaultdict(list)  # by first word and a blank
         for command in sorted(commands, key=len, reverse=True):
             self._commands[command.partition(" ")[0] + " "].append(command)
         self._words = dict(self._hosts)
-        for name in self._user_names(everything):
-            if len(name) >= _SHORTEST_WORD and _WORD.match(name):
-                self._words.setdefault(name.lower(), self._stand_in("user", name))
+        self._learn_users(everything)
         # First alphanumeric run of a name: the names, longest first. One scan finds all of them.
-        self._by_run: dict[str, list[str]] = defaultdict(list)
+        self._by_first_run: dict[str, list[str]] = defaultdict(list)
         for name in sorted(self._words, key=len, reverse=True):
-            self._by_run[_WORD.findall(name)[0]].append(name)
+            self._by_first_run[_WORD.findall(name)[0]].append(name)
 
     def _learn_host(self, name: str) -> None:
         name = name.lower()
@@ -89,38 +91,39 @@ class Names:
             if "." in domain:
                 self._domains.add(domain)
 
-    def _user_names(self, value: Any) -> Iterator[str]:
-        """Users with a directory under /home anywhere: others places bear their names as well."""
-        for text in strings(value):
-            if "/home/" in text or "/Users/" in text:
-                found = [match["home"] for match in _FOUND.finditer(text)]
-                yield from (name for name in found if name and name not in _NOBODY)
+    def _learn_users(self, everything: Any) -> None:
+        for name in _users(everything):
+            if len(name) >= _SHORTEST_WORD and _WORD.match(name):
+                self._words.setdefault(name.lower(), self._stand_in("user", name))
 
     def _stand_in(self, kind: str, name: str) -> str:
+        """`host-1` for the first host, and the same each time it is asked for."""
         key = kind, name.lower()
         if key not in self._stand_ins:
             self._counts[kind] += 1
             self._stand_ins[key] = f"{kind}-{self._counts[kind]}"
         return self._stand_ins[key]
 
-    def know(self, text: str, told: str) -> None:
+    def know(self, text: str, replacement: str) -> None:
         """What a whole string is to be replaced by."""
-        self._texts[text] = told
+        self._texts[text] = replacement
 
     # ---- values
 
-    def value(self, value: T) -> T:
+    def value(self, value: _T) -> _T:
         """`value` with every string in it redacted; classes and names of probes are no strings."""
-        changed: Any = value
-        if isinstance(value, str):
-            changed = value if isinstance(value, Enum) else self.text(value)
+        redacted: Any = value
+        if isinstance(value, Enum):
+            pass
+        elif isinstance(value, str):
+            redacted = self.text(value)
         elif isinstance(value, Mapping):
-            changed = {self._key(key): self.value(item) for key, item in value.items()}
+            redacted = {self._key(key): self.value(held) for key, held in value.items()}
         elif isinstance(value, (list, tuple)):
-            changed = type(value)(self.value(item) for item in value)
+            redacted = type(value)(map(self.value, value))
         elif is_dataclass(value):
-            changed = self._record(value)
-        return cast(T, changed)
+            redacted = self._record(value)
+        return cast(_T, redacted)
 
     def _key(self, key: Any) -> Any:
         """Keys are names of fields and variables."""
@@ -128,17 +131,19 @@ class Names:
 
     def _record(self, record: Any) -> Any:
         changes: dict[str, Any] = {}
-        for one in fields(record):
-            old = getattr(record, one.name)
-            if type(old) in _NUMBERS or (one.name in self.verbatim and isinstance(old, str)):
+        for field in fields(record):
+            old = getattr(record, field.name)
+            if type(old) in _NUMBERS or (field.name in self.verbatim and isinstance(old, str)):
                 continue
-            if one.name in _HOST_FIELDS:
-                new = self._host(old)
-            else:
-                new = self.value(_first_word(old) if one.name == "command" else old)
+            new = self._field(field.name, old)
             if new is not old:
-                changes[one.name] = new
+                changes[field.name] = new
         return replace(record, **changes) if changes else record
+
+    def _field(self, name: str, value: Any) -> Any:
+        if name in _HOST_FIELDS:
+            return self._host(value)
+        return self.value(_without_arguments(value) if name == "command" else value)
 
     def _host(self, name: Any) -> Any:
         """A field that holds a host name and nothing else, so it may be a number as well."""
@@ -153,75 +158,92 @@ class Names:
         """One string. Long clusters say the same over and over, so it is remembered."""
         known = self._texts.get(text)
         if known is None:
-            known = _FOUND.sub(self._found, self._without_arguments(text))
-            known = _outside_system_paths(known, self._named)
+            known = _FOUND.sub(self._found, self._without_known_arguments(text))
+            known = _outside_system_paths(known, self._without_names)
             self._texts[text] = known = known if known != text else text
         return known
 
-    def _without_arguments(self, text: str) -> str:
+    def _without_known_arguments(self, text: str) -> str:
         """Findings quote commands of the processes that they are about."""
-        for first, commands in self._commands.items():
-            if first in text:
+        for first_word, commands in self._commands.items():
+            if first_word in text:
                 for command in commands:
-                    text = text.replace(command, _first_word(command))
+                    text = text.replace(command, _without_arguments(command))
         return text
 
     def _found(self, match: re.Match[str]) -> str:
-        kind, whole = match.lastgroup, match[0]
-        if kind in ("session", "job", "id"):
-            return self._stand_in(kind, whole)
-        if kind in ("home", "login"):
-            if whole in _NOBODY:
-                return whole
-            return self._stand_in("user", whole)
-        if kind == "iphost":
-            return self._stand_in("host", whole)
+        """The stand-in for what the pattern found; the match itself where it names no one."""
+        kind, found = match.lastgroup or "", match[0]
+        if kind in _KINDS:
+            return found if found in _NOBODY else self._stand_in(_KINDS[kind], found)
         if kind == "ip":
-            whole = whole.replace("\\", "")  # in a regular expression its dots are escaped
-            return self._stand_in("addr", whole) if _is_address(whole) else match[0]
-        if kind == "colons" and _HARDWARE.fullmatch(whole):
-            return self._stand_in("addr", whole)
+            plain = found.replace("\\", "")  # in a regular expression its dots are escaped
+            return self._stand_in("addr", plain) if _is_address(plain) else found
+        if _HARDWARE.fullmatch(found):
+            return self._stand_in("addr", found)
         # A colon behind an address belongs to the sentence.
-        end = ":" if whole.endswith(":") and not whole.endswith("::") else ""
-        plain = whole.removesuffix(end) if end else whole
-        return self._stand_in("addr", plain) + end if _is_address(plain) else whole
+        end = ":" if found.endswith(":") and not found.endswith("::") else ""
+        plain = found.removesuffix(end)
+        return self._stand_in("addr", plain) + end if _is_address(plain) else found
 
-    def _named(self, text: str) -> str:
-        if self._domain:
-            text = self._domain.sub(self._in_domain, text)
-        parts, done = [], 0
+    def _without_names(self, text: str) -> str:
+        if self._in_domains:
+            text = self._in_domains.sub(self._host_in_domain, text)
+        pieces, done = [], 0
         for run in _WORD.finditer(text):
-            if run.start() < done:
-                continue
-            for name in self._by_run.get(run[0].lower(), ()):
-                end = run.start() + len(name)
-                if text[run.start() : end].lower() == name and not text[end : end + 1].isalnum():
-                    parts += [text[done : run.start()], self._words[name]]
-                    done = end
-                    break
-        return "".join([*parts, text[done:]]) if parts else text
+            name = self._name_at(text, run) if run.start() >= done else None
+            if name is not None:
+                pieces += [text[done : run.start()], self._words[name]]
+                done = run.start() + len(name)
+        return "".join([*pieces, text[done:]]) if pieces else text
 
-    def _in_domain(self, match: re.Match[str]) -> str:
+    def _name_at(self, text: str, run: re.Match[str]) -> Optional[str]:
+        """The longest name that stands as a whole where this run of characters starts."""
+        for name in self._by_first_run.get(run[0].lower(), ()):
+            end = run.start() + len(name)
+            if text[run.start() : end].lower() == name and not text[end : end + 1].isalnum():
+                return name
+        return None
+
+    def _host_in_domain(self, match: re.Match[str]) -> str:
         return self._hosts.get(match[0].lower()) or self._stand_in("host", match[1])
 
 
 def strings(value: Any) -> Iterator[str]:
+    """Every string in a value, however deep."""
+    held: Iterable[Any] = ()
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from strings(item)
+        held = value.values()
     elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from strings(item)
+        held = value
     elif is_dataclass(value):
-        for item in vars(value).values():
-            if type(item) not in _NUMBERS:
-                yield from strings(item)
+        held = vars(value).values()
+    for inner in held:
+        if type(inner) not in _NUMBERS:
+            yield from strings(inner)
+
+
+def _users(value: Any) -> Iterator[str]:
+    """Users with a directory under /home anywhere: other places have their names as well."""
+    for text in strings(value):
+        if "/home/" in text or "/Users/" in text:
+            for match in _FOUND.finditer(text):
+                if match["home"] and match["home"] not in _NOBODY:
+                    yield match["home"]
+
+
+def _in_domains(domains: Iterable[str]) -> Optional[re.Pattern[str]]:
+    """Finds every name in the hosts' domains; None without a domain."""
+    escaped = "|".join(map(re.escape, sorted(domains, key=len, reverse=True)))
+    if not escaped:
+        return None
+    return re.compile(rf"(?<![\w.-])([\w-]+(?:\.[\w-]+)*)\.(?:{escaped})(?![\w-])", re.I)
 
 
 def _is_address(text: str) -> bool:
-    """Whether it is an IP address that tells something."""
+    """Whether it is an IP address that identifies a machine."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -229,15 +251,15 @@ def _is_address(text: str) -> bool:
     return not (address.is_loopback or address.is_unspecified)
 
 
-def _first_word(command: str) -> str:
-    first, blank, _ = command.partition(" ")
-    return f"{first} (arguments left out)" if blank else command
+def _without_arguments(command: str) -> str:
+    first_word, blank, _ = command.partition(" ")
+    return f"{first_word} (arguments left out)" if blank else command
 
 
-def _outside_system_paths(text: str, change: Any) -> str:
-    """`change` applied to what is no path of the kernel's: those have no names of ours in them."""
-    parts, done = [], 0
+def _outside_system_paths(text: str, change: Callable[[str], str]) -> str:
+    """`change` applied to all but the kernel's paths: those have no names of ours in them."""
+    pieces, done = [], 0
     for path in _SYSTEM_PATH.finditer(text):
-        parts += [change(text[done : path.start()]), path[0]]
+        pieces += [change(text[done : path.start()]), path[0]]
         done = path.end()
-    return "".join([*parts, change(text[done:])]) if parts else str(change(text))
+    return "".join([*pieces, change(text[done:])])

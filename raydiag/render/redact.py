@@ -1,4 +1,4 @@
-"""`--redact`: names and addresses replaced before anything is rendered, so alike in each format.
+"""`--redact`: names and addresses are replaced before anything is rendered, alike in each format.
 
 Replaced, each by the same stand-in throughout a report: names of the cluster's hosts, of mail-like
 logins and of file servers (host-1), other names in the hosts' domains, IPv4, IPv6 and hardware
@@ -7,10 +7,9 @@ and node, worker and actor ids (session-1, job-1, id-1), and what follows the fi
 command. Hosts of a kernel log are those that syslog and the NFS client name. Loopback addresses,
 PCI addresses, paths below /sys, /proc and /dev, versions, times, numbers and classes stay.
 
-Not promised: names that nothing tells apart from words (of actors, processes and functions, of
-projects in paths, of hosts
-that are in no list and no domain of the cluster), a host whose name is only digits where it stands
-inside a sentence, serial numbers of hardware, and who the reader can tell from what was wrong.
+Not promised: names that look like words (of actors, processes and functions, of projects in paths,
+of hosts that are in no list and no domain of the cluster), a host whose name is only digits where
+it stands inside a sentence, serial numbers of hardware, and who is recognised by what was wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from urllib.parse import urlsplit
 
 from raydiag import nodeset
 from raydiag.errors import UsageError
-from raydiag.model import Diagnosis, Finding, Snapshot
+from raydiag.model import Diagnosis, Snapshot
+from raydiag.render.document import chain_indices
 from raydiag.render.names import Names
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def redacted(
     everything = (snapshot, diagnosis, cluster)
     names = Names(host_names(snapshot, cluster), _commands(snapshot), everything)
     for expression in _node_lists(snapshot):
-        names.know(expression, f"{len(_listed(expression))} hosts")
-    told = names.value(snapshot)
-    return told, _redacted_diagnosis(diagnosis, names), names.value(dict(cluster))
+        names.know(expression, f"{len(_expanded(expression))} hosts")
+    redacted_snapshot = names.value(snapshot)
+    return redacted_snapshot, _redacted_diagnosis(diagnosis, names), names.value(dict(cluster))
 
 
 def redacted_log(examined: ExaminedKernelLog) -> ExaminedKernelLog:
@@ -61,14 +61,10 @@ def redacted_log(examined: ExaminedKernelLog) -> ExaminedKernelLog:
 
 def _redacted_diagnosis(diagnosis: Diagnosis, names: Names) -> Diagnosis:
     # A chain holds findings of the list, and is looked up in it by identity.
-    findings = [names.value(finding) for finding in diagnosis.findings]
-    place = {id(finding): index for index, finding in enumerate(diagnosis.findings)}
-
-    def same(finding: Finding) -> Finding:
-        index = place.get(id(finding))
-        return findings[diagnosis.findings.index(finding) if index is None else index]
-
-    chains = [replace(one, findings=[same(f) for f in one.findings]) for one in diagnosis.chains]
+    findings = list(map(names.value, diagnosis.findings))
+    chains = []
+    for chain, positions in zip(diagnosis.chains, chain_indices(diagnosis), strict=True):
+        chains.append(replace(chain, findings=[findings[position] for position in positions]))
     return Diagnosis(findings, chains, names.value(diagnosis.coverage))
 
 
@@ -76,16 +72,10 @@ def host_names(snapshot: Snapshot, cluster: Mapping[str, Any]) -> Iterator[str]:
     """Every name that is known to be one of a host, those of the nodes first."""
     for report in snapshot.nodes:
         yield report.node.hostname
-    login = str(cluster.get("ssh") or "")
-    yield login.rpartition("@")[2]
-    for key in ("address", "gcs_address"):
-        address = str(cluster.get(key) or "")
-        try:
-            yield urlsplit(address if "://" in address else f"//{address}").hostname or ""
-        except ValueError:
-            continue
+    yield str(cluster.get("ssh") or "").rpartition("@")[2]
+    yield from map(_host_of_url, (cluster.get("address"), cluster.get("gcs_address")))
     for expression in _node_lists(snapshot):
-        yield from _listed(expression)
+        yield from _expanded(expression)
     for report in snapshot.nodes:
         for mount in report.records("storage"):
             server = _FILE_SERVERS.match(mount.device)
@@ -93,13 +83,25 @@ def host_names(snapshot: Snapshot, cluster: Mapping[str, Any]) -> Iterator[str]:
                 yield server["host"]
 
 
+def _host_of_url(address: Any) -> str:
+    """Of a URL or HOST:PORT; empty when there is none."""
+    url = str(address or "")
+    try:
+        return urlsplit(url if "://" in url else f"//{url}").hostname or ""
+    except ValueError:
+        return ""
+
+
 def _node_lists(snapshot: Snapshot) -> set[str]:
     """Node lists of the scheduler, such as gpu[001-064], as processes of the job carry them."""
-    processes = (one for report in snapshot.nodes for one in report.records("processes"))
-    return {one.job[name] for one in processes for name in _NODE_LISTS if name in one.job}
+    lists: set[str] = set()
+    for report in snapshot.nodes:
+        for process in report.records("processes"):
+            lists.update(process.job[name] for name in _NODE_LISTS if name in process.job)
+    return lists
 
 
-def _listed(expression: str) -> tuple[str, ...]:
+def _expanded(expression: str) -> tuple[str, ...]:
     """The names in a scheduler's node list; none when it is no list."""
     try:
         return tuple(nodeset.expand(",".join(expression.split())))
@@ -109,5 +111,7 @@ def _listed(expression: str) -> tuple[str, ...]:
 
 def _commands(snapshot: Snapshot) -> set[str]:
     """Distinct commands that have arguments."""
-    records = (record for report in snapshot.nodes for record in report.records("processes"))
-    return {record.command for record in records if " " in record.command}
+    commands: set[str] = set()
+    for report in snapshot.nodes:
+        commands.update(process.command for process in report.records("processes"))
+    return {command for command in commands if " " in command}

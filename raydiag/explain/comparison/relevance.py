@@ -76,16 +76,16 @@ def next_steps(comparison: Comparison) -> list[str]:
     return list(steps)[:_MOST_NEXT_STEPS]
 
 
-def other_findings(comparison: Comparison, every: bool) -> Iterator[tuple[str, Finding]]:
+def other_findings(comparison: Comparison, show_all: bool) -> Iterator[tuple[str, Finding]]:
     """Findings that are no cause in any contrast, each with the label of its job.
 
-    Notes only with `every`, but for what the TensorBoard bridge has lost.
+    Notes only with `show_all`, but for what the TensorBoard bridge has lost.
     """
     causes = _causes(comparison.contrasts)
     for finding, label in zip(comparison.diagnosis.findings, comparison.owners, strict=True):
         is_note = finding.severity is Severity.INFO and finding.failure_class != "tb-bridge-gap"
         is_cause = (finding.failure_class, finding.host, label) in causes
-        if not is_cause and (every or not is_note):
+        if not is_cause and (show_all or not is_note):
             yield label, finding
 
 
