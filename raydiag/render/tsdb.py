@@ -109,7 +109,7 @@ def _host_gaps(discovery: Discovery) -> Iterator[str]:
     if discovery.foreign:
         yield f"not on the node list: {fold(discovery.foreign)}"
     for prefix in ("hw_", "ray_"):
-        without = [host.name for host in discovery.hosts if host.sight(prefix) is None]
+        without = [host.name for host in discovery.hosts if host.sample_range(prefix) is None]
         if 0 < len(without) < len(discovery.hosts):
             yield f"without {prefix}* series: {fold(without)}"
     absent = [f"{name}*" for name in _EXPECTED_FAMILIES if discovery.family(name) is None]

@@ -93,7 +93,7 @@ def _only_coverage(window: Optional[Window], unread: Iterable[Unread]) -> Diagno
 
 
 def _host(host: Any) -> dict[str, Any]:
-    sights = {prefix: dict(vars(sight)) for prefix, sight in sorted(host.sights.items())}
+    sights = {prefix: dict(vars(sight)) for prefix, sight in sorted(host.sample_ranges.items())}
     names = ("name", "labels", "instances", "ips", "is_head", "gpus")
     return {**document.picked(host, *names), "sights": sights}
 

@@ -9,9 +9,10 @@ first samples, are told by a grid, so that they are right within its step (15 s 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Optional
 
 import numpy as np
@@ -26,17 +27,19 @@ from raydiag.tsdb.hostnames import HostRow, joined
 from raydiag.tsdb.series import Query, QueryResult, Series
 
 # The longest prefix that fits is the family of a metric.
+# fmt: off
 PREFIXES = (
-    *("hw_gpu_", "hw_tcp_", "hw_rdma_", "hw_io_", "hw_mem_", "hw_oom_", "hw_net_", "hw_procs_"),
-    *("hw_dmesg_", "hw_", "ray_node_", "ray_", "tb_", "up", "scrape_"),
+    "hw_gpu_", "hw_tcp_", "hw_rdma_", "hw_io_", "hw_mem_", "hw_oom_", "hw_net_", "hw_procs_",
+    "hw_dmesg_", "hw_", "ray_node_", "ray_", "tb_", "up", "scrape_",
 )
 OTHER = "other"
 # What stands for its family: on every host, few series, and its value moves.
 _SAMPLED = (
-    *("hw_gpu_power_watts", "hw_scrape_duration_seconds", "ray_node_mem_used", "tb_step"),
-    *("hw_rdma_port_state", "hw_procs_running", "hw_tcp_retransmits_total", "hw_mem_dirty_bytes"),
-    *("hw_io_pressure_full_pct", "hw_oom_kills_total", "hw_net_rx_bytes_total"),
+    "hw_gpu_power_watts", "hw_scrape_duration_seconds", "ray_node_mem_used", "tb_step",
+    "hw_rdma_port_state", "hw_procs_running", "hw_tcp_retransmits_total", "hw_mem_dirty_bytes",
+    "hw_io_pressure_full_pct", "hw_oom_kills_total", "hw_net_rx_bytes_total",
 )
+# fmt: on
 # Families with several series a host, and the label that tells these apart.
 _MANY = {"hw_gpu_": "gpu", "hw_rdma_": "device"}
 _MAIN = ("hw_", "ray_node_", "tb_")  # looked at most closely
@@ -46,9 +49,11 @@ _FINEST_S, _COARSE_S = 15.0, 60.0
 _MOST_NAMED = 200  # in one selector
 _FINE_WINDOW_S = 3600.0  # looked at closely, for resolution and refresh
 _APART_S = 6 * 3600.0  # sources that end within it are looked at together
-_BY = "host, instance, ip, IsHeadNode"
 
-_Key = tuple[str, str, str, str, str]  # family, and the labels that name a host
+_LABELS = ("host", "instance", "ip", "IsHeadNode")  # that name a host
+_BY = ", ".join(_LABELS)
+
+_Key = tuple[str, ...]  # family, and the values of _LABELS
 
 
 def discover(
@@ -71,20 +76,24 @@ def discover(
         raise CannotRun(
             f"{connection.origin}: cannot list its metrics: {names.reason or 'no list'}"
         )
-    metrics = tuple(sorted(str(one) for one in names.data))
+    metrics = tuple(sorted(map(str, names.data)))
     unread = list(connection.unread)
-    within = window or time_bounds.bounds(connection, now, unread)
-    job = _Job(connection.origin, tuple(short_name(one) for one in expected), nnodes)
-    if within is None or not metrics:
-        return job.found(metrics, (), None, unread)
+    bounds = window or time_bounds.bounds(connection, now, unread)
+    job = _Job(connection.origin, tuple(map(short_name, expected)), nnodes)
+    if bounds is None or not metrics:
+        return job.discovery(metrics, (), None, unread)
     # Of a live server the start is known to a step of the search alone.
     slack = time_bounds.SEARCH_STEP_S if connection.live and window is None else 0.0
-    look = _Look(client, metrics, within, slack)
-    rows = look.sights()
-    hosts = joined(rows, addresses or {}, look.gpus)
-    seen = job.found(metrics, hosts, _extent(rows), [])
-    families, targets = tuple(look.families(rows, seen)), tuple(look.targets(seen))
-    return replace(seen, families=families, targets=targets, unread=(*unread, *look.unread))
+    search = _Search(client, metrics, bounds, slack)
+    rows = search.rows()
+    hosts = joined(rows, addresses or {}, search.gpus)
+    discovery = job.discovery(metrics, hosts, _extent(rows), [])
+    return replace(
+        discovery,
+        families=tuple(search.families(rows, discovery)),
+        targets=tuple(search.targets(discovery)),
+        unread=(*unread, *search.unread),
+    )
 
 
 @dataclass(frozen=True)
@@ -93,102 +102,98 @@ class _Job:
     expected: tuple[str, ...]
     nnodes: Optional[int]
 
-    def found(
+    def discovery(
         self,
         metrics: tuple[str, ...],
         hosts: tuple[HostSeries, ...],
         window: Optional[Window],
         unread: Sequence[Unread],
     ) -> Discovery:
-        names = [one.name for one in hosts]
+        """Without families and targets, which need it."""
+        names = dict.fromkeys(host.name for host in hosts)
+        foreign = [name for name in names if self.expected and name not in self.expected]
         return Discovery(
-            self.origin,
-            metrics,
-            (),
-            hosts,
-            (),
-            window,
-            self.expected,
-            self.nnodes,
-            tuple(one for one in self.expected if one not in names),
-            tuple(one for one in names if one not in self.expected) if self.expected else (),
-            tuple(unread),
+            origin=self.origin,
+            metrics=metrics,
+            families=(),
+            hosts=hosts,
+            targets=(),
+            window=window,
+            expected=self.expected,
+            nnodes=self.nnodes,
+            missing=tuple(host for host in self.expected if host not in names),
+            foreign=tuple(foreign),
+            unread=tuple(unread),
         )
 
 
 def family_of(metric: str) -> str:
     """Prefix of the family; "other" for a metric that belongs to none."""
-    fitting = [one for one in PREFIXES if metric.startswith(one)]
-    return max(fitting, key=len, default=OTHER)
+    return max(filter(metric.startswith, PREFIXES), key=len, default=OTHER)
 
 
-def _extent(rows: Iterable[HostRow]) -> Optional[Window]:
-    edges = [(row.first, row.last) for row in rows]
-    if not edges:
+def _extent(rows: Sequence[HostRow]) -> Optional[Window]:
+    if not rows:
         return None
-    return Window(min(first for first, _ in edges), max(last for _, last in edges))
+    return Window(min(map(attrgetter("first"), rows)), max(map(attrgetter("last"), rows)))
 
 
-class _Look:
+class _Search:
     """The queries over one server's whole range."""
 
     def __init__(
-        self, client: Client, metrics: Sequence[str], within: Window, slack_s: float
+        self, client: Client, metrics: Sequence[str], bounds: Window, slack_s: float
     ) -> None:
-        """The first sample is within `slack_s` of the start of `within`."""
+        """The first sample is within `slack_s` of the start of `bounds`."""
         self._client = client
-        self._bounds = within
+        self._bounds = bounds
         self._opening_s = slack_s + _LOOKBACK_S
         self.gpus: dict[str, int] = {}  # by the label `host`
-        self._one: dict[str, str] = {}  # the commonest GPU or port by family
+        self._commonest: dict[str, str] = {}  # the commonest GPU or port by family
         self.unread: list[Unread] = []
-        self.grouped: dict[str, list[str]] = {}
+        self.grouped: dict[str, list[str]] = defaultdict(list)
         for metric in metrics:
-            self.grouped.setdefault(family_of(metric), []).append(metric)
-        self.sampled = {
-            prefix: next((one for one in _SAMPLED if one in names), names[0])
-            for prefix, names in self.grouped.items()
-        }
+            self.grouped[family_of(metric)].append(metric)
+        self.sampled = {prefix: _sampled(names) for prefix, names in self.grouped.items()}
 
-    def sights(self) -> list[HostRow]:
+    def rows(self) -> list[HostRow]:
         """One row for each family and set of labels that name a host."""
-        there = self._there()
+        stored = self._stored()
         last = self._last()
-        last |= self._drill("discovery-gone", "max", there.keys() - last.keys())
+        last |= self._whole_range("discovery-gone", "max", stored.keys() - last.keys())
         first = self._first()
-        first |= self._drill("discovery-late", "min", (there.keys() & last.keys()) - first.keys())
-        return [
-            HostRow(key[0], labels, min(first.get(key, last[key]), last[key]), last[key])
-            for key, labels in there.items()
-            if key in last
-        ]
+        late = (stored.keys() & last.keys()) - first.keys()
+        first |= self._whole_range("discovery-late", "min", late)
+        rows = []
+        for key, labels in stored.items():
+            if key in last:
+                oldest = min(first.get(key, last[key]), last[key])
+                rows.append(HostRow(key[0], labels, oldest, last[key]))
+        return rows
 
-    def _there(self) -> dict[_Key, Mapping[str, str]]:
+    def _stored(self) -> dict[_Key, Mapping[str, str]]:
         """Who has series in which family, from the index alone."""
-        window = self._bounds
-        asked = {
-            "match[]": [promql.selector(metric) for metric in self.sampled.values()],
-            "start": f"{window.start:.3f}",
-            "end": f"{window.end:.3f}",
+        parameters = {
+            "match[]": list(map(promql.selector, self.sampled.values())),
+            "start": f"{self._bounds.start:.3f}",
+            "end": f"{self._bounds.end:.3f}",
         }
-        found = self._client.metadata("series", asked)
-        if not found.ok or not isinstance(found.data, list):
-            self.unread.append(Unread("series", found.status, found.reason or "no list"))
+        answer = self._client.metadata("series", parameters)
+        if not answer.ok or not isinstance(answer.data, list):
+            self.unread.append(Unread("series", answer.status, answer.reason or "no list"))
             return {}
         rows: dict[_Key, Mapping[str, str]] = {}
-        gpus: dict[str, set[str]] = {}
-        ones: dict[str, Counter[str]] = {prefix: Counter() for prefix in _MANY}
-        for labels in found.data:
+        gpus: dict[str, set[str]] = defaultdict(set)
+        parts: dict[str, Counter[str]] = defaultdict(Counter)
+        for labels in answer.data:
             family = family_of(labels.get("__name__", ""))
             rows.setdefault(_key(family, labels), labels)
-            if family in ones:
-                ones[family][labels.get(_MANY[family], "")] += 1
+            if family in _MANY:
+                parts[family][labels.get(_MANY[family], "")] += 1
             if family == "hw_gpu_" and "gpu" in labels:
-                gpus.setdefault(labels.get("host", ""), set()).add(labels["gpu"])
-        self.gpus = {host: len(one) for host, one in gpus.items()}
-        self._one = {
-            family: most[0][0] for family, one in ones.items() if (most := one.most_common(1))
-        }
+                gpus[labels.get("host", "")].add(labels["gpu"])
+        self.gpus = {host: len(numbers) for host, numbers in gpus.items()}
+        self._commonest = {family: max(counts, key=counts.get) for family, counts in parts.items()}  # type: ignore[arg-type]
         return rows
 
     def _last(self) -> dict[_Key, float]:
@@ -208,115 +213,112 @@ class _Look:
         terms = {}
         for prefix, metric in self.sampled.items():
             step = _FINEST_S if prefix in _MAIN else _COARSE_S
-            one = self._one.get(prefix)
-            match = {_MANY[prefix]: promql.any_of([one])} if one else {}
+            part = self._commonest.get(prefix)
+            match = {_MANY[prefix]: promql.any_of([part])} if part else {}
             terms[prefix] = _edge(
                 "min", promql.selector(metric, match=match), self._opening_s, step
             )
         return self._edges("discovery-first", terms, self._bounds.start + self._opening_s)
 
-    def _drill(self, query_id: str, kind: str, keys: Iterable[_Key]) -> dict[_Key, float]:
+    def _whole_range(self, query_id: str, kind: str, keys: Iterable[_Key]) -> dict[_Key, float]:
         """The same for the few that the cheap way has not found, over the whole range."""
-        by_family: dict[str, list[_Key]] = {}
+        by_family: dict[str, list[_Key]] = defaultdict(list)
         for key in keys:
-            by_family.setdefault(key[0], []).append(key)
+            by_family[key[0]].append(key)
         if not by_family:
             return {}
         terms = {}
         length = self._bounds.end - self._bounds.start
-        for prefix, own in by_family.items():
+        for prefix, keys_of_family in by_family.items():
             share = _EVALUATIONS / len(by_family)
-            step = max(_FINEST_S, math.ceil(length * len(own) / share))
+            step = max(_FINEST_S, math.ceil(length * len(keys_of_family) / share))
             step = min(step * (8 if prefix in _MANY else 1), _LOOKBACK_S)
-            terms[prefix] = _edge(kind, self._only(prefix, own), length + 2 * step, step)
+            selector = self._only(prefix, keys_of_family)
+            terms[prefix] = _edge(kind, selector, length + 2 * step, step)
         # A grid point after the end sees the last sample as well.
         return self._edges(query_id, terms, self._bounds.end + _LOOKBACK_S)
 
     def _only(self, prefix: str, keys: Sequence[_Key]) -> str:
-        label = "instance" if all(key[2] for key in keys) else "host"
-        values = {key[2] if label == "instance" else key[1] for key in keys} - {""}
-        match = {label: promql.any_of(sorted(values))} if 0 < len(values) <= _MOST_NAMED else {}
+        """A selector for these hosts' series; for all hosts where they are too many to name."""
+        label, values = "instance", {key[2] for key in keys}
+        if "" in values:
+            label, values = "host", {key[1] for key in keys} - {""}
+        named = 0 < len(values) <= _MOST_NAMED
+        match = {label: promql.any_of(sorted(values))} if named else {}
         return promql.selector(self.sampled[prefix], match=match)
 
     def _edges(self, query_id: str, terms: Mapping[str, str], end: float) -> dict[_Key, float]:
         """One query for all families; the label `family` keeps them apart."""
-        named = [f'label_replace({one}, "family", "{f}", "", "")' for f, one in terms.items()]
-        answer = self._ask(Query.at(query_id, " or ".join(named), end))
-        return {
-            _key(one.labels.get("family", ""), one.labels): one.last
-            for one in answer.series
-            if one.last is not None
-        }
+        answer = self._ask(Query.at(query_id, _labelled("family", terms), end))
+        edges = {}
+        for series in answer.series:
+            if series.last is not None:
+                edges[_key(series.labels.get("family", ""), series.labels)] = series.last
+        return edges
 
     def _length(self) -> str:
         return promql.duration(self._bounds.end - self._bounds.start + 1)
 
-    def families(self, rows: Sequence[HostRow], seen: Discovery) -> Iterable[Family]:
-        end = seen.window.end if seen.window is not None else self._bounds.end
-        fine = self._fine(rows)
+    def families(self, rows: Sequence[HostRow], discovery: Discovery) -> Iterable[Family]:
+        """The families that the server has, in the order of their prefixes."""
+        end = discovery.window.end if discovery.window is not None else self._bounds.end
+        freshness = self._freshness(rows)
         for prefix in sorted(self.grouped, key=(*PREFIXES, OTHER).index):
-            own = [row for row in rows if row.family == prefix]
-            names = sorted({seen.host_of(row.labels) or "" for row in own} - {""})
-            last = max((row.last for row in own), default=None)
-            resolution, refresh = fine.get(self.sampled[prefix], (None, None))
+            family_rows = [row for row in rows if row.family == prefix]
+            hosts = {discovery.host_of(row.labels) or "" for row in family_rows} - {""}
+            samples = _extent(family_rows)
+            resolution_s, refresh_s = freshness.get(self.sampled[prefix], (None, None))
             yield Family(
-                prefix,
-                tuple(self.grouped[prefix]),
-                self.sampled[prefix],
-                tuple(names),
-                min((row.first for row in own), default=None),
-                last,
-                resolution,
-                refresh,
-                end - last if last is not None else None,
+                prefix=prefix,
+                metrics=tuple(self.grouped[prefix]),
+                sampled=self.sampled[prefix],
+                hosts=tuple(sorted(hosts)),
+                first=samples.start if samples else None,
+                last=samples.end if samples else None,
+                resolution_s=resolution_s,
+                refresh_s=refresh_s,
+                lag_s=end - samples.end if samples else None,
             )
 
-    def _fine(self, rows: Sequence[HostRow]) -> dict[str, tuple[Optional[float], Optional[float]]]:
-        """Resolution and refresh by metric, from one host of each source, at its end."""
-        ends: list[list[HostRow]] = []  # newest of each source; those that end together in one
-        for source in ("hw_", "ray_", "tb_", "up"):
-            own = [row for row in rows if row.family.startswith(source)]
-            if not own:
-                continue
-            newest = max(own, key=lambda row: row.last)
-            near = [one for one in ends if abs(one[0].last - newest.last) < _APART_S]
-            if near:
-                near[0].append(newest)
-            else:
-                ends.append([newest])
+    def _freshness(self, rows: Sequence[HostRow]) -> dict[str, _Freshness]:
+        """By metric, from one host of each source, at its end."""
         metrics = sorted({self.sampled[row.family] for row in rows})
-        queries = [_closely(number, own, metrics) for number, own in enumerate(ends)]
-        found: dict[str, list[Series]] = {}
+        queries = []
+        for number, ends in enumerate(_ends_of_sources(rows)):
+            queries.append(_query_before_end(number, ends, metrics))
+        series_of: dict[str, list[Series]] = defaultdict(list)
         for answer in self._client.ask_all(queries).values():
             self._note(answer)
-            for one in answer.series:
-                found.setdefault(one.metric, []).append(one)
-        return {metric: (_resolution(all_), _refresh(all_)) for metric, all_ in found.items()}
+            for series in answer.series:
+                series_of[series.metric].append(series)
+        return {
+            metric: (_resolution(parts), _refresh(parts)) for metric, parts in series_of.items()
+        }
 
-    def targets(self, seen: Discovery) -> Iterable[Target]:
+    def targets(self, discovery: Discovery) -> Iterable[Target]:
         """Scrape targets; a server that does not store `up` has none."""
         if "up" not in self.grouped:
             return
         span, end = f"up[{self._length()}]", self._bounds.end
-        both = " or ".join(
-            f'label_replace({how}_over_time({span}), "how", "{how}", "", "")'
-            for how in ("last", "avg")
-        )
-        answer = self._ask(Query.at("discovery-up", both, end))
-        shares = {_target(one.labels): one.last for one in answer.series if _is(one, "avg")}
-        sights = {one.name: one.sights.get("up") for one in seen.hosts}
-        for one in answer.series:
-            if not _is(one, "last"):
+        terms = {"last": f"last_over_time({span})", "avg": f"avg_over_time({span})"}
+        answer = self._ask(Query.at("discovery-up", _labelled("how", terms), end))
+        shares = {}
+        for series in answer.series:
+            if series.labels.get("how") == "avg":
+                shares[_target(series.labels)] = series.last
+        for series in answer.series:
+            if series.labels.get("how") != "last":
                 continue
-            host = seen.host_of(one.labels) or ""
-            sight = sights.get(host)
+            name = discovery.host_of(series.labels) or ""
+            host = discovery.host(name)
+            scraped = host.sample_ranges.get("up") if host else None
             yield Target(
-                one.labels.get("job", ""),
-                one.labels.get("instance", ""),
-                host,
-                one.last == 1,
-                sight.last if sight is not None else end,
-                float(shares.get(_target(one.labels)) or 0.0),
+                job=series.labels.get("job", ""),
+                instance=series.labels.get("instance", ""),
+                host=name,
+                up=series.last == 1,
+                last=scraped.last if scraped is not None else end,
+                share_up=float(shares.get(_target(series.labels)) or 0.0),
             )
 
     def _ask(self, query: Query) -> QueryResult:
@@ -329,14 +331,22 @@ class _Look:
             self.unread.append(Unread(answer.query.id, answer.status, answer.reason))
 
 
+_Freshness = tuple[Optional[float], Optional[float]]  # resolution, refresh
+
+
+def _sampled(metrics: Sequence[str]) -> str:
+    """The metric that stands for a family."""
+    return next(filter(metrics.__contains__, _SAMPLED), metrics[0])
+
+
 def _key(family: str, labels: Mapping[str, str]) -> _Key:
-    return (
-        family,
-        labels.get("host", ""),
-        labels.get("instance", ""),
-        labels.get("ip", ""),
-        labels.get("IsHeadNode", ""),
-    )
+    return family, *(labels.get(label, "") for label in _LABELS)
+
+
+def _labelled(label: str, terms: Mapping[str, str]) -> str:
+    """All terms in one query, each with its key as the label's value."""
+    parts = [f'label_replace({term}, "{label}", "{key}", "", "")' for key, term in terms.items()]
+    return " or ".join(parts)
 
 
 def _edge(kind: str, selector: str, length_s: float, step_s: float) -> str:
@@ -344,37 +354,50 @@ def _edge(kind: str, selector: str, length_s: float, step_s: float) -> str:
     return f"{kind} by ({_BY}) ({kind}_over_time({grid}))"
 
 
-def _closely(number: int, rows: Sequence[HostRow], metrics: Sequence[str]) -> Query:
+def _ends_of_sources(rows: Sequence[HostRow]) -> list[list[HostRow]]:
+    """The newest row of each source of series; those that end together in one list."""
+    groups: list[list[HostRow]] = []
+    for source in ("hw_", "ray_", "tb_", "up"):
+        of_source = [row for row in rows if row.family.startswith(source)]
+        newest = max(of_source, key=attrgetter("last"), default=None)
+        if newest is None:
+            continue
+        for group in groups:
+            if abs(group[0].last - newest.last) < _APART_S:
+                group.append(newest)
+                break
+        else:
+            groups.append([newest])
+    return groups
+
+
+def _query_before_end(number: int, rows: Sequence[HostRow], metrics: Sequence[str]) -> Query:
     """Raw samples of the metrics of these rows' hosts, before the last of each."""
-    named = {
+    match = {"__name__": promql.any_of(metrics)}
+    for label in ("host", "instance"):
         # A series that has no such label matches the empty word.
-        label: promql.any_of(sorted({row.labels.get(label, "") for row in rows} | {""}))
-        for label in ("host", "instance")
-    }
-    selector = promql.selector("", match={"__name__": promql.any_of(metrics), **named})
-    lasts = [row.last for row in rows]
-    span = promql.duration(_FINE_WINDOW_S + max(lasts) - min(lasts))
-    return Query.at(f"discovery-fine{number or ''}", f"{selector}[{span}]", max(lasts))
-
-
-def _is(series: Series, how: str) -> bool:
-    return series.labels.get("how") == how
+        values = {"", *(row.labels.get(label, "") for row in rows)}
+        match[label] = promql.any_of(sorted(values))
+    lasts = sorted(map(attrgetter("last"), rows))
+    span = promql.duration(_FINE_WINDOW_S + lasts[-1] - lasts[0])
+    selector = promql.selector("", match=match)
+    return Query.at(f"discovery-fine{number or ''}", f"{selector}[{span}]", lasts[-1])
 
 
 def _target(labels: Mapping[str, str]) -> tuple[str, str]:
     return labels.get("job", ""), labels.get("instance", "")
 
 
-def _resolution(found: Iterable[Series]) -> Optional[float]:
-    known = [one.spacing_s for one in found if one.spacing_s is not None]
-    return float(np.median(known)) if known else None
+def _resolution(parts: Iterable[Series]) -> Optional[float]:
+    spacings = [series.spacing_s for series in parts if series.spacing_s is not None]
+    return float(np.median(spacings)) if spacings else None
 
 
-def _refresh(found: Iterable[Series]) -> Optional[float]:
+def _refresh(parts: Iterable[Series]) -> Optional[float]:
     """Usual distance of two changes; None where values stand still."""
     distances = []
-    for one in found:
-        changed = one.times[1:][np.diff(one.values) != 0]
+    for series in parts:
+        changed = series.times[1:][np.diff(series.values) != 0]
         if changed.size > 1:
             distances.append(float(np.median(np.diff(changed))))
     return float(np.median(distances)) if distances else None

@@ -29,16 +29,22 @@ class Family:
     @property
     def uncertainty_s(self) -> float:
         """How far off the time of a change may be; infinite when nothing is known."""
-        known = [one for one in (self.resolution_s, self.refresh_s) if one is not None]
-        return max(known, default=float("inf"))
+        distances = (self.resolution_s or 0.0, self.refresh_s or 0.0)
+        return max(distances) or float("inf")
 
 
 @dataclass(frozen=True)
-class Sight:
-    """When one host was seen in one family."""
+class SampleRange:
+    """First and last sample of one host in one family."""
 
     first: float
     last: float
+
+    def joined(self, other: Optional[SampleRange]) -> SampleRange:
+        """From the first to the last sample of both."""
+        if other is None:
+            return self
+        return SampleRange(min(self.first, other.first), max(self.last, other.last))
 
 
 @dataclass(frozen=True)
@@ -50,15 +56,20 @@ class HostSeries:
     instances: tuple[str, ...] = ()  # "mi2033:9400", "10.0.0.2:55080"
     ips: tuple[str, ...] = ()
     is_head: bool = False  # as Ray's series say
-    sights: Mapping[str, Sight] = field(default_factory=dict)  # by family prefix
+    sample_ranges: Mapping[str, SampleRange] = field(default_factory=dict)  # by family prefix
     gpus: int = 0  # most GPU series of one metric; 0 without GPU series
 
-    def sight(self, prefix: str) -> Optional[Sight]:
+    def names(self) -> Mapping[str, tuple[str, ...]]:
+        """All names of the host, by the label that has them."""
+        return {"host": (self.name, *self.labels), "instance": self.instances, "ip": self.ips}
+
+    def sample_range(self, prefix: str) -> Optional[SampleRange]:
         """Of all families whose prefix begins so: "hw_" is the node exporter, "ray_" is Ray."""
-        seen = [one for family, one in self.sights.items() if family.startswith(prefix)]
-        if not seen:
-            return None
-        return Sight(min(one.first for one in seen), max(one.last for one in seen))
+        joined: Optional[SampleRange] = None
+        for family, samples in self.sample_ranges.items():
+            if family.startswith(prefix):
+                joined = samples.joined(joined)
+        return joined
 
 
 @dataclass(frozen=True)
@@ -91,10 +102,16 @@ class Discovery:
     notes: tuple[str, ...] = ()
 
     def family(self, prefix: str) -> Optional[Family]:
-        return next((one for one in self.families if one.prefix == prefix), None)
+        """The family of that prefix; None without samples of it."""
+        return self._families.get(prefix)
 
     def has(self, metric: str) -> bool:
+        """Whether any series of the metric is stored."""
         return metric in self._names
+
+    @cached_property
+    def _families(self) -> Mapping[str, Family]:
+        return {family.prefix: family for family in self.families}
 
     @cached_property
     def _names(self) -> frozenset[str]:
@@ -104,47 +121,55 @@ class Discovery:
     def _names_of_hosts(self) -> Mapping[tuple[str, str], str]:
         names: dict[tuple[str, str], str] = {}
         for host in self.hosts:
-            names["host", host.name] = host.name
-            names |= {("host", one): host.name for one in host.labels}
-            names |= {("instance", one): host.name for one in host.instances}
-            names |= {("ip", one): host.name for one in host.ips}
+            for label, values in host.names().items():
+                names.update(((label, value), host.name) for value in values)
         return names
 
+    @cached_property
+    def _hosts(self) -> Mapping[str, HostSeries]:
+        return {host.name: host for host in self.hosts}
+
     def host(self, name: str) -> Optional[HostSeries]:
-        return next((one for one in self.hosts if one.name == name), None)
+        """The host of that short name."""
+        return self._hosts.get(name)
 
     def host_of(self, labels: Mapping[str, str]) -> Optional[str]:
         """Name of the host that a series belongs to; None when no label says."""
         for label in ("host", "instance", "ip"):
-            found = self._names_of_hosts.get((label, labels.get(label, "")))
-            if found is not None:
-                return found
+            name = self._names_of_hosts.get((label, labels.get(label, "")))
+            if name is not None:
+                return name
         return short_name(labels.get("host") or labels.get("instance") or "") or labels.get("ip")
 
     @property
     def coverage(self) -> Coverage:
         """Hosts of the node list that have series, and those that have not; what was not read."""
-        asked = self.expected or tuple(one.name for one in self.hosts)
-        unnamed = max(0, (self.nnodes or 0) - len(asked))
-        blind = [Blind(one, "no series of it") for one in self.missing]
+        hosts = self.expected or tuple(self._hosts)
+        unnamed = max(0, (self.nnodes or 0) - len(hosts))
+        blind = [Blind(host, "no series of it") for host in self.missing]
         blind += [Blind("", "a node of the job whose name is not known")] * unnamed
-        unread = [HostUnread("", one.source, one.status, one.reason) for one in self.unread]
-        answered = len(asked) - len(self.missing)
-        return Coverage(len(asked) + unnamed, answered, tuple(blind), tuple(unread), self.window)
+        unread = [HostUnread("", part.source, part.status, part.reason) for part in self.unread]
+        answered = len(hosts) - len(self.missing)
+        return Coverage(len(hosts) + unnamed, answered, tuple(blind), tuple(unread), self.window)
 
     def select(self, metric: str, hosts: Iterable[str]) -> str:
         """A selector for these hosts' series of a metric, by the label that the metric has."""
-        wanted = [one for one in self.hosts if one.name in set(hosts)]
-        labels = sorted({label for one in wanted for label in one.labels})
+        labels: set[str] = set()
+        instances: set[str] = set()
+        for host in filter(None, map(self.host, hosts)):
+            labels.update(host.labels)
+            instances.update(host.instances)
         if labels and not metric.startswith(("ray_", "up")):
-            return promql.selector(metric, match={"host": promql.any_of(labels)})
-        instances = sorted({label for one in wanted for label in one.instances})
-        return promql.selector(metric, match={"instance": promql.any_of(instances)})
+            return promql.selector(metric, match={"host": promql.any_of(sorted(labels))})
+        return promql.selector(metric, match={"instance": promql.any_of(sorted(instances))})
 
     def last_sample(self, prefix: str) -> Optional[float]:
         """Newest sample of the families whose prefix begins so."""
-        lasts = [one.last for one in self.families if one.prefix.startswith(prefix)]
-        return max((one for one in lasts if one is not None), default=None)
+        newest: Optional[float] = None
+        for family in self.families:
+            if family.prefix.startswith(prefix) and family.last is not None:
+                newest = max(family.last, newest or family.last)
+        return newest
 
 
 def short_name(text: str) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from raydiag.tsdb.discovery_types import HostSeries, Sight, is_address, short_name
+from raydiag.tsdb.discovery_types import HostSeries, SampleRange, is_address, short_name
 
 # The same words on every host.
-_NOBODY = {"", "localhost", "127.0.0.1", "::1", "0.0.0.0"}
+_ANY_HOST = {"", "localhost", "127.0.0.1", "::1", "0.0.0.0"}
 
 
 @dataclass(frozen=True)
@@ -26,29 +27,10 @@ class HostRow:
 
     def names(self, addresses: Mapping[str, str]) -> set[str]:
         """All names that the labels give, short, and those that their addresses are known by."""
-        own = {short_name(self.labels.get(label, "")) for label in ("host", "instance")}
-        own.add(self.labels.get("ip", ""))
-        own |= {short_name(addresses[one]) for one in own if one in addresses}
-        return own - _NOBODY
-
-
-def joined(
-    rows: Sequence[HostRow], addresses: Mapping[str, str], gpus: Mapping[str, int]
-) -> tuple[HostSeries, ...]:
-    """The hosts, by name. `gpus`: number of GPUs by the label `host`."""
-    by_name: dict[str, _SeriesGroup] = {}
-    for row in rows:
-        names = row.names(addresses)
-        if not names:
-            continue
-        group = _SeriesGroup(names, [row])
-        for other in {id(one): one for one in map(by_name.get, names) if one}.values():
-            group.names |= other.names
-            group.rows += other.rows
-        by_name |= dict.fromkeys(group.names, group)
-    groups = {id(one): one for one in by_name.values()}.values()
-    found = [_host(one, gpus) for one in groups]
-    return tuple(sorted(found, key=lambda one: one.name))
+        names = {self.labels.get("ip", "")}
+        names |= {short_name(self.labels.get(label, "")) for label in ("host", "instance")}
+        known_by = filter(None, map(addresses.get, names))
+        return names.union(map(short_name, known_by)) - _ANY_HOST
 
 
 @dataclass
@@ -57,25 +39,49 @@ class _SeriesGroup:
     rows: list[HostRow]
 
 
-def _host(group: _SeriesGroup, gpus: Mapping[str, int]) -> HostSeries:
-    names, rows = group.names, group.rows
-    labels = _values(rows, "host")
-    named = sorted(name for name in names if not is_address(name))
-    sights: dict[str, Sight] = {}
+def joined(
+    rows: Sequence[HostRow], addresses: Mapping[str, str], gpus: Mapping[str, int]
+) -> tuple[HostSeries, ...]:
+    """The hosts, by name. `gpus`: number of GPUs by the label `host`."""
+    group_of: dict[str, _SeriesGroup] = {}
     for row in rows:
-        known = sights.get(row.family, Sight(row.first, row.last))
-        sights[row.family] = Sight(min(known.first, row.first), max(known.last, row.last))
-    own = [short_name(label) for label in labels]
+        names = row.names(addresses)
+        if not names:
+            continue
+        group = _SeriesGroup(names, [row])
+        for group_of_same_host in _different(map(group_of.get, list(names))):
+            group.names |= group_of_same_host.names
+            group.rows += group_of_same_host.rows
+        group_of |= dict.fromkeys(group.names, group)
+    hosts = [_host(group, gpus) for group in _different(group_of.values())]
+    return tuple(sorted(hosts, key=attrgetter("name")))
+
+
+def _different(groups: Iterable[_SeriesGroup | None]) -> Iterable[_SeriesGroup]:
+    """Each group once."""
+    return {id(group): group for group in groups if group}.values()
+
+
+def _host(group: _SeriesGroup, gpus: Mapping[str, int]) -> HostSeries:
+    rows = group.rows
+    labels = _values(rows, "host")
+    addresses = set(filter(is_address, group.names))
+    ranges: dict[str, SampleRange] = {}
+    for row in rows:
+        ranges[row.family] = SampleRange(row.first, row.last).joined(ranges.get(row.family))
+    by_preference = [*map(short_name, labels), *sorted(group.names - addresses), *sorted(addresses)]
     return HostSeries(
-        (own or named or sorted(names))[0],
-        labels,
-        _values(rows, "instance"),
-        tuple(sorted(set(_values(rows, "ip")) | {one for one in names if is_address(one)})),
-        any(row.labels.get("IsHeadNode") == "true" for row in rows),
-        sights,
-        max((gpus.get(label, 0) for label in labels), default=0),
+        name=by_preference[0],
+        labels=labels,
+        instances=_values(rows, "instance"),
+        ips=tuple(sorted(addresses.union(_values(rows, "ip")))),
+        is_head="true" in _values(rows, "IsHeadNode"),
+        sample_ranges=ranges,
+        gpus=max((gpus.get(label, 0) for label in labels), default=0),
     )
 
 
 def _values(rows: Iterable[HostRow], label: str) -> tuple[str, ...]:
-    return tuple(sorted({row.labels[label] for row in rows if row.labels.get(label)}))
+    """The values of a label, without the empty one."""
+    values = {row.labels.get(label, "") for row in rows}
+    return tuple(sorted(values - {""}))

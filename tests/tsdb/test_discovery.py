@@ -105,11 +105,11 @@ def test_a_host_that_stops_early_and_one_that_comes_late(
     stopped, late_one = seen.host("mi11"), seen.host("late")
     assert stopped is not None and late_one is not None
     for prefix in ("hw_", "ray_"):
-        sight = stopped.sight(prefix)
+        sight = stopped.sample_range(prefix)
         assert sight is not None and sight.last == samples.START + 190
-    sight = late_one.sight("hw_")
+    sight = late_one.sample_range("hw_")
     assert sight is not None and 0 <= sight.first - (samples.START + 400) <= 15
-    assert late_one.sight("ray_") is None
+    assert late_one.sample_range("ray_") is None
 
 
 def test_targets_and_how_often_they_were_up(tmp_path: Path, needs_prometheus: None) -> None:
