@@ -86,12 +86,17 @@ def _table() -> tuple[int, ...]:
 CRC_TABLE = _table()
 
 
-def masked_crc(content: bytes) -> int:
-    """As it stands behind the content."""
+def crc32c(content: bytes) -> int:
+    """Castagnoli's checksum."""
     crc, table = 0xFFFFFFFF, CRC_TABLE
     for byte in content:
         crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
-    crc ^= 0xFFFFFFFF
+    return crc ^ 0xFFFFFFFF
+
+
+def masked_crc(content: bytes) -> int:
+    """As it stands behind the content."""
+    crc = crc32c(content)
     return ((crc >> 15 | crc << 17) + CRC_MASK) & 0xFFFFFFFF
 
 

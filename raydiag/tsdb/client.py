@@ -1,4 +1,4 @@
-"""Questions to one Prometheus: two in flight at most, each with a deadline, every one recorded.
+"""Queries to one Prometheus: two in flight at most, each with a deadline, every one recorded.
 
 A server that stalls, breaks off or answers nonsense costs the deadline and gives an answer that
 says so: it never raises. What the caller may believe is in `Answer.status`.
@@ -33,6 +33,18 @@ _PATIENCE_S = 5.0
 _STOP_AFTER = 3  # queries in a row that met their deadline: the server is given up
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
+_TOO_LATE = "no answer within the time that it was given"
+_REASONS = {
+    "Connection refused": "nobody listens there: connection refused",
+    "Name or service not known": "the host name is not known",
+    "Temporary failure in name resolution": "the host name cannot be looked up now",
+    "No route to host": "there is no route to the host",
+    "Connection reset": "the connection was broken off",
+    "Connection aborted": "the connection was broken off",
+    "IncompleteRead": "the connection was broken off in the middle of the answer",
+    "CERTIFICATE_VERIFY_FAILED": "its TLS certificate is not trusted here",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS: http:// instead of https://?",
+}
 _SERVER_ERRORS = {
     502: "the server behind the gateway does not answer",
     503: "the server is not ready or overloaded",
@@ -60,6 +72,7 @@ class Metadata:
 
     @property
     def ok(self) -> bool:
+        """Whether `data` may be used."""
         return self.status is Status.OK
 
 
@@ -86,57 +99,57 @@ class Client:
         self,
         queries: Iterable[Query],
         deadline_s: Optional[float] = None,
-        progress: Callable[[int, int], None] = lambda done, all_: None,
+        progress: Callable[[int, int], None] = lambda answered, queries: None,
     ) -> dict[str, QueryResult]:
         """All queries, by id, within `deadline_s` together (each has its own limit besides).
 
         Raises UsageError when two queries share an id.
         """
         waiting = list(queries)
-        if len({one.id for one in waiting}) < len(waiting):
+        ids = [query.id for query in waiting]
+        if len(set(ids)) < len(ids):
             raise UsageError("two queries have one id")
         if self._misses >= _STOP_AFTER:
-            self._misses = _STOP_AFTER - 1  # one more chance for each set of questions
+            self._misses = _STOP_AFTER - 1  # one more chance for each set of queries
         limit = time.monotonic() + (deadline_s if deadline_s is not None else _FOR_EVER_S)
         answers: dict[str, QueryResult] = {}
         for answer in self._side_by_side(waiting, limit):
             answers[answer.query.id] = answer
             progress(len(answers), len(waiting))
-        in_order = {one.id: answers[one.id] for one in waiting}
-        self.asked += [AskedQuery.of(answer) for answer in in_order.values()]
+        in_order = {query_id: answers[query_id] for query_id in ids}
+        self.asked += map(AskedQuery.of, in_order.values())
         return in_order
 
     def _side_by_side(self, waiting: list[Query], limit: float) -> Iterator[QueryResult]:
         """Answers as they come. Threads are daemons: a stalled server holds up no exit."""
         todo: queue.SimpleQueue[Query] = queue.SimpleQueue()
-        done: queue.SimpleQueue[QueryResult] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[QueryResult] = queue.SimpleQueue()
         stopped = threading.Event()
-        for one in waiting:
-            todo.put(one)
+        missing: dict[str, Query] = {}
+        for query in waiting:
+            todo.put(query)
+            missing[query.id] = query
 
         def work() -> None:
             while not stopped.is_set():
                 try:
-                    done.put(self._answer(todo.get_nowait(), limit))
+                    answers.put(self._answer(todo.get_nowait(), limit))
                 except queue.Empty:
                     return
 
-        missing = {one.id: one for one in waiting}
         try:
             for _ in range(min(IN_FLIGHT, len(waiting))):
                 threading.Thread(target=work, daemon=True).start()
             while missing:
                 # Longer than any answer may take: only a thread that is lost takes longer.
-                left = min(max(limit - time.monotonic(), 0.0), self.deadline_s)
-                answer = done.get(timeout=left + _PATIENCE_S)
+                remaining_s = min(max(limit - time.monotonic(), 0.0), self.deadline_s)
+                answer = answers.get(timeout=remaining_s + _PATIENCE_S)
                 del missing[answer.query.id]
                 yield answer
         except queue.Empty:
             self._misses = _STOP_AFTER
-            for one in missing.values():
-                yield QueryResult(
-                    one, Status.TIMEOUT, "no answer within the time that it was given"
-                )
+            for query in missing.values():
+                yield QueryResult(query, Status.TIMEOUT, _TOO_LATE)
         finally:
             stopped.set()
 
@@ -144,10 +157,10 @@ class Client:
         """A call below /api/v1 that is not a query: "labels", "status/tsdb", ..."""
         limit = time.monotonic() + self.deadline_s
         try:
-            found, _ = response.data(*self._send("GET", path, parameters or {}, limit))
+            data, _ = response.data(*self._send("GET", path, parameters or {}, limit))
         except ReadError as error:
             return Metadata(error.status, str(error))
-        return Metadata(Status.OK, "", found)
+        return Metadata(Status.OK, "", data)
 
     def _answer(self, query: Query, limit: float) -> QueryResult:
         started = time.monotonic()
@@ -157,13 +170,13 @@ class Client:
         try:
             if limit <= started:
                 raise TooLate("not asked: the time for all queries was used up")
-            came = self._send("POST", *_request(query, limit - started), limit)
-            answer = _told(query, *came)
+            reply = self._send("POST", *_request(query, limit - started), limit)
+            answer = _query_result(query, *reply)
             self._misses = 0
         except ReadError as error:
             self._misses += isinstance(error, (TooLate, Unreachable))
-            wrong = isinstance(error, response.BadQuery)
-            answer = QueryResult(query, error.status, str(error), bad_query=wrong)
+            bad_query = isinstance(error, response.BadQuery)
+            answer = QueryResult(query, error.status, str(error), bad_query=bad_query)
         return replace(answer, duration_s=time.monotonic() - started)
 
     def _send(
@@ -176,9 +189,9 @@ class Client:
             if method == "POST" and status in (404, 405):  # some gateways let GET through only
                 status, kind, body = self._fetch("GET", url, parameters, limit)
         except requests.Timeout:
-            raise TooLate("no answer within the time that it was given") from None
+            raise TooLate(_TOO_LATE) from None
         except requests.RequestException as error:
-            raise Unreachable(_why(error)) from None
+            raise Unreachable(_reason(error)) from None
         if status >= 500 and not body.lstrip().startswith(b"{"):
             raise Unreachable(f"HTTP {status}: {_SERVER_ERRORS.get(status, 'the server failed')}")
         return status, kind, body
@@ -187,12 +200,12 @@ class Client:
         self, method: str, url: str, parameters: Mapping[str, Any], limit: float
     ) -> tuple[int, str, bytes]:
         """Status, content type and body. The limit holds for a body that trickles in as well."""
-        left = limit - time.monotonic()
-        if left <= 0:
-            raise TooLate("no answer within the time that it was given")
+        remaining_s = limit - time.monotonic()
+        if remaining_s <= 0:
+            raise TooLate(_TOO_LATE)
         form, address = (parameters, None) if method == "POST" else (None, parameters)
         with self._http.request(
-            method, url, data=form, params=address, timeout=left, stream=True
+            method, url, data=form, params=address, timeout=remaining_s, stream=True
         ) as response:
             parts, size = [], 0
             for chunk in _as_it_comes(response):
@@ -235,38 +248,28 @@ def base_url(text: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
-def _request(query: Query, left_s: float) -> tuple[str, dict[str, Any]]:
+def _request(query: Query, remaining_s: float) -> tuple[str, dict[str, Any]]:
     window = query.window
     # The server gives up with us instead of working on for nobody.
-    fields: dict[str, Any] = {"query": query.promql, "timeout": f"{max(1, round(left_s))}s"}
+    fields: dict[str, Any] = {"query": query.promql, "timeout": f"{max(1, round(remaining_s))}s"}
     if not query.is_range:
         return "query", fields | {"time": f"{window.end:.3f}"}
     span = {"start": f"{window.start:.3f}", "end": f"{window.end:.3f}", "step": f"{window.step:g}"}
     return "query_range", fields | span
 
 
-def _told(query: Query, status: int, kind: str, body: bytes) -> QueryResult:
-    quick = response.matrix(body) if status == 200 else None
-    if quick is not None:
-        return QueryResult(query, Status.OK, "", quick)
-    found, warnings = response.data(status, kind, body)
-    return QueryResult(query, Status.OK, "", response.series(found), warnings)
+def _query_result(query: Query, status: int, kind: str, body: bytes) -> QueryResult:
+    matrix = response.matrix(body) if status == 200 else None
+    if matrix is not None:
+        return QueryResult(query, Status.OK, "", matrix)
+    data, warnings = response.data(status, kind, body)
+    return QueryResult(query, Status.OK, "", response.series(data), warnings)
 
 
-def _why(error: requests.RequestException) -> str:
+def _reason(error: requests.RequestException) -> str:
     """What went wrong, in words that do not show Python's objects."""
-    words = str(error)
-    for sign, reason in (
-        ("Connection refused", "nobody listens there: connection refused"),
-        ("Name or service not known", "the host name is not known"),
-        ("Temporary failure in name resolution", "the host name cannot be looked up now"),
-        ("No route to host", "there is no route to the host"),
-        ("Connection reset", "the connection was broken off"),
-        ("Connection aborted", "the connection was broken off"),
-        ("IncompleteRead", "the connection was broken off in the middle of the answer"),
-        ("CERTIFICATE_VERIFY_FAILED", "its TLS certificate is not trusted here"),
-        ("WRONG_VERSION_NUMBER", "it does not speak TLS: http:// instead of https://?"),
-    ):
-        if sign in words:
+    message = str(error)
+    for sign, reason in _REASONS.items():
+        if sign in message:
             return reason
     return f"{type(error).__name__}: no answer that can be read"

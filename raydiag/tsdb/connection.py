@@ -1,4 +1,4 @@
-"""A way to ask: a server that runs somewhere, or a throw-away one over a job's directory."""
+"""A server to ask: one that runs somewhere, or a temporary one over a job's directory."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class EmptyTsdb(CannotRun):
 def connect(url: str, deadline_s: float = DEADLINE_S) -> Connection:
     """To a server that runs. Raises CannotRun when nobody answers as Prometheus does."""
     client = Client(url, deadline_s)
-    found = client.metadata("status/flags")
-    if not found.ok:
+    answer = client.metadata("status/flags")
+    if not answer.ok:
         # Stores that speak Prometheus's language (Thanos, Mimir, VictoriaMetrics) have no flags.
-        found = client.metadata("labels")
-    if not found.ok:
-        raise CannotRun(f"{client.url}: {found.reason}")
+        answer = client.metadata("labels")
+    if not answer.ok:
+        raise CannotRun(f"{client.url}: {answer.reason}")
     return Connection(client, client.url, live=True)
 
 
@@ -59,60 +59,64 @@ def open_directory(
     The directory itself is not touched. What could not be opened is in the connection's `unread`.
     `wait` is called now and then with the seconds waited. Raises EmptyTsdb, CannotRun.
     """
-    where = directory.locate(path)
+    source = directory.locate(path)
     server.program()  # before anything is copied
-    with private_directory.directory() as place, contextlib.ExitStack() as stack:
-        found, running, seen, lost = _served(where, place, stack, wait)
-        troubles = [_trouble(where, text) for text in running.troubles()]
-        unread = (*found.unread, *seen.unread, *lost, *troubles)
-        window = replace(found, blocks=seen.blocks).window
-        client = Client(running.url, deadline_s)
-        yield Connection(client, str(where), False, window, seen.has_log, unread)
+    with private_directory.directory() as private, contextlib.ExitStack() as stack:
+        tsdb, running, shown, left_out = _serve(source, private, stack, wait)
+        errors = [_server_error(source, text) for text in running.troubles()]
+        yield Connection(
+            client=Client(running.url, deadline_s),
+            origin=str(source),
+            live=False,
+            stored=replace(tsdb, blocks=shown.blocks).window,
+            has_log=shown.has_log,
+            unread=(*tsdb.unread, *shown.unread, *left_out, *errors),
+        )
 
 
-def _served(
-    where: Path, place: Path, stack: contextlib.ExitStack, wait: Callable[[float], None]
+def _serve(
+    source: Path, private: Path, stack: contextlib.ExitStack, wait: Callable[[float], None]
 ) -> tuple[TsdbDirectory, server.PrometheusServer, view.TsdbView, list[Unread]]:
     """A server over as much of the directory as a server takes."""
-    lost: list[Unread] = []
+    left_out: list[Unread] = []
     without: list[str] = []
     with_log = True
     for attempt in range(_ATTEMPTS):
-        found = directory.read(where)  # anew: a live server may have replaced blocks meanwhile
-        if found.empty:
-            raise EmptyTsdb(_nothing(found))
+        tsdb = directory.read(source)  # anew: a live server may have replaced blocks meanwhile
+        if tsdb.empty:
+            raise EmptyTsdb(_reason_of_empty(tsdb))
+        data = private / f"data{attempt}"
         try:
-            seen = view.build(found, place / f"data{attempt}", without, with_log)
-            return found, stack.enter_context(server.running(seen.data, place, wait)), seen, lost
+            shown = view.build(tsdb, data, without, with_log)
+            return tsdb, stack.enter_context(server.running(data, private, wait)), shown, left_out
         except view.Changed:
-            shutil.rmtree(place / f"data{attempt}", ignore_errors=True)
+            shutil.rmtree(data, ignore_errors=True)
         except server.StartFailed as error:
-            words = str(error)
-            bad = [one for one in _NAMED_BLOCK.findall(words) if one not in without]
-            if not bad and not with_log:
-                raise
-            if bad:
-                without.append(bad[0])
+            names = _NAMED_BLOCK.findall(str(error))
+            name = next((name for name in names if name not in without), "")
+            if name:
+                without.append(name)
+            elif with_log:
+                name, with_log = "wal", False
             else:
-                with_log = False
-            source = where / (bad[0] if bad else "wal")
-            lost.append(Unread(str(source), Status.ERROR, f"left out: {words}"))
-    raise CannotRun(f"{where}: prometheus opens no part of it, or it never stands still")
+                raise
+            left_out.append(Unread(str(source / name), Status.ERROR, f"left out: {error}"))
+    raise CannotRun(f"{source}: prometheus opens no part of it, or it keeps changing")
 
 
-def _trouble(where: Path, text: str) -> Unread:
+def _server_error(source: Path, text: str) -> Unread:
     if "WAL" not in text and "wal/" not in text:
-        return Unread(str(where), Status.ERROR, f"prometheus says: {text}")
+        return Unread(str(source), Status.ERROR, f"prometheus says: {text}")
     reason = f"damaged; what follows the damage is missing; prometheus says: {text}"
-    return Unread(str(where / "wal"), Status.ERROR, reason)
+    return Unread(str(source / "wal"), Status.ERROR, reason)
 
 
-def _nothing(found: TsdbDirectory) -> str:
-    broken = "; ".join(f"{Path(one.source).name}: {one.reason}" for one in found.unread)
+def _reason_of_empty(tsdb: TsdbDirectory) -> str:
+    broken = "; ".join(f"{Path(part.source).name}: {part.reason}" for part in tsdb.unread)
     if broken:
-        return f"{found.path}: nothing in it can be read ({broken})"
-    there = ", ".join(found.files[:10]) or "nothing"
+        return f"{tsdb.path}: nothing in it can be read ({broken})"
+    files = ", ".join(tsdb.files[:10]) or "nothing"
     return (
-        f"{found.path}: holds no samples ({there}): Prometheus did not start or never scraped; the "
-        "job's log has [Prometheus] lines"
+        f"{tsdb.path}: holds no samples ({files}): Prometheus did not start or never scraped; see "
+        "the [Prometheus] lines of the job's log"
     )

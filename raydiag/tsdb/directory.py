@@ -11,12 +11,14 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Optional
 
 from raydiag.errors import CannotRun, Denied, NoData, ParseError, ReadError
+from raydiag.event_file import crc32c
 from raydiag.model import Status, Unread, Window
 
 ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
@@ -63,7 +65,8 @@ class TsdbDirectory:
         """From the first to the last sample of the blocks; the log's samples are not known here."""
         if not self.blocks:
             return None
-        return Window(min(one.start for one in self.blocks), max(one.end for one in self.blocks))
+        start = min(map(attrgetter("start"), self.blocks))
+        return Window(start, max(map(attrgetter("end"), self.blocks)))
 
 
 def locate(path: str) -> Path:
@@ -71,14 +74,14 @@ def locate(path: str) -> Path:
 
     Raises CannotRun when neither is there.
     """
-    given = Path(path)
-    if not os.path.isdir(given):  # Path.is_dir raises where it may not look
+    directory = Path(path)
+    if not os.path.isdir(directory):  # Path.is_dir raises where it may not look
         raise CannotRun(f"{path}: there is no such directory")
-    inside = given / "prometheus"
-    if os.path.isdir(inside) and not looks_like_data(given):
+    inside = directory / "prometheus"
+    if os.path.isdir(inside) and not looks_like_data(directory):
         return inside
-    if looks_like_data(given) or given.name == "prometheus":
-        return given
+    if looks_like_data(directory) or directory.name == "prometheus":
+        return directory
     raise CannotRun(
         f"{path}: no Prometheus data in it (neither prometheus/, nor blocks, nor wal/): "
         "was the job started without Ray?"
@@ -100,28 +103,45 @@ def read(path: Path) -> TsdbDirectory:
         names = sorted(os.listdir(path))
     except OSError as error:
         raise CannotRun(f"{path}: cannot be listed: {error.strerror}") from None
-    blocks: list[Block] = []
     unread: list[Unread] = []
+    blocks = _blocks(path, filter(ULID.fullmatch, names), unread)
+    log_sizes = _log_sizes(path, unread)
+    return TsdbDirectory(
+        path=path,
+        blocks=tuple(sorted(blocks, key=attrgetter("start", "ulid"))),
+        logs=tuple(log_sizes),
+        log_bytes=sum(log_sizes.values()),
+        unread=tuple(unread),
+        files=tuple(names),
+    )
+
+
+def _blocks(path: Path, names: Iterable[str], unread: list[Unread]) -> list[Block]:
+    blocks = []
     for name in names:
-        if not ULID.fullmatch(name):
-            continue
         try:
             blocks.append(_block(path / name))
         except ReadError as error:
             unread.append(Unread(str(path / name), error.status, str(error)))
-    logs: list[Path] = []
+    return blocks
+
+
+def _log_sizes(path: Path, unread: list[Unread]) -> dict[Path, int]:
+    """The files of the write-ahead logs that can be copied, in their order."""
+    sizes = {}
     for name in LOGS:
         try:
-            logs += _log_files(path / name)
+            files = _log_files(path / name)
         except NoData:
             continue
         except ReadError as error:
             unread.append(Unread(str(path / name), error.status, str(error)))
-    sizes = [_size_of_log(one, unread) for one in logs]
-    readable = tuple(one for one, size in zip(logs, sizes, strict=True) if size is not None)
-    blocks.sort(key=lambda one: (one.start, one.ulid))
-    total = sum(size for size in sizes if size is not None)
-    return TsdbDirectory(path, tuple(blocks), readable, total, tuple(unread), tuple(names))
+            continue
+        for file in files:
+            size = _size_of_log(file, unread)
+            if size is not None:
+                sizes[file] = size
+    return sizes
 
 
 def _block(path: Path) -> Block:
@@ -155,12 +175,16 @@ def _meta(path: Path) -> dict[str, Any]:
 def segments(block: Path) -> list[Path]:
     """The chunk files of a block, in order. Raises NoData without any, Denied."""
     try:
-        found = [one for one in (block / "chunks").iterdir() if _SEGMENT.fullmatch(one.name)]
+        files = _segments_in((block / "chunks").iterdir())
     except OSError as error:
         raise _as_read_error("chunks", error) from None
-    if not found:
+    if not files:
         raise NoData("chunks has no file in it")
-    return sorted(found)
+    return sorted(files)
+
+
+def _segments_in(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if _SEGMENT.fullmatch(path.name)]
 
 
 def _check_segment(path: Path) -> int:
@@ -184,13 +208,13 @@ def _check_index(path: Path) -> int:
 
 def _log_files(path: Path) -> list[Path]:
     """The files of one write-ahead log, checkpoints first. Raises NoData, Denied."""
-    found: list[Path] = []
+    files: list[Path] = []
     for entry in _entries(path):
         if _CHECKPOINT.fullmatch(entry.name) and os.path.isdir(entry):
-            found += [one for one in _entries(entry) if _SEGMENT.fullmatch(one.name)]
+            files += _segments_in(_entries(entry))
         elif _SEGMENT.fullmatch(entry.name) and os.path.isfile(entry):
-            found.append(entry)
-    return found
+            files.append(entry)
+    return files
 
 
 def _entries(path: Path) -> Iterator[Path]:
@@ -227,23 +251,3 @@ def _as_read_error(name: str, error: OSError) -> ReadError:
     if isinstance(error, PermissionError):
         return Denied(f"{name}: no permission to read it")
     return ReadError(f"{name}: {error.strerror}")
-
-
-def _table() -> list[int]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
-        table.append(byte)
-    return table
-
-
-_CRC = _table()
-
-
-def crc32c(data: bytes) -> int:
-    """Castagnoli's check sum, with which every part of a block ends."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRC[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    return crc ^ 0xFFFFFFFF

@@ -24,11 +24,13 @@ _STEP, _LOSS = "tb_step", "tb_learning_loss"
 _FILL = "tb_metrics_plugin_staleness_fill"
 _AGREE, _CONTRADICT = 0.9, 0.5  # shares of the compared steps
 _SHOWN = 3
-_ZONES_S = 14 * 3600.0  # a log without a time zone may be off by so much
+_ZONES_S = 14 * 3600.0  # how far off a log without a time zone may be
 _FLOAT32 = 1e-6
 
 
 class Belief(str, Enum):
+    """Whether the series may be used as the job's."""
+
     VERIFIED = "verified"
     UNVERIFIED = "unverified"
     WRONG = "wrong"  # of another job: nothing that it says may be used
@@ -53,9 +55,15 @@ class ComparedSteps:
     stored: float
     time: float
 
+    def equal(self, tolerance: float) -> bool:
+        """Whether both losses are the same number: the log rounds, the server has float32."""
+        return abs(self.logged - self.stored) <= tolerance + _FLOAT32 * abs(self.logged)
+
 
 @dataclass(frozen=True)
 class TsdbIdentity:
+    """What the comparison came to."""
+
     belief: Belief
     reason: str
     compared: int = 0
@@ -66,12 +74,10 @@ class TsdbIdentity:
         """One when these are another job's series."""
         if self.belief is not Belief.WRONG:
             return []
-        evidence = [
-            Evidence(
-                origin, f"step {one.step} has loss {one.logged:g} in the log", one.stored, one.time
-            )
-            for one in self.examples
-        ]
+        evidence = []
+        for pair in self.examples:
+            text = f"step {pair.step} has loss {pair.logged:g} in the log"
+            evidence.append(Evidence(origin, text, pair.stored, pair.time))
         return [Finding("tsdb-wrong-job", evidence=evidence, explanation=self.reason)]
 
 
@@ -92,17 +98,17 @@ def check(client: Client, seen: Discovery, logged: Logged) -> TsdbIdentity:
     return _judged(pairs, logged)
 
 
-def _without_steps(seen: Discovery, logged: Logged, why: str) -> TsdbIdentity:
-    apart = _apart(seen, logged)
-    if apart:
-        return TsdbIdentity(Belief.WRONG, apart)
-    return TsdbIdentity(Belief.UNVERIFIED, f"{why}; {_hosts(seen, logged)}")
+def _without_steps(seen: Discovery, logged: Logged, reason: str) -> TsdbIdentity:
+    contradiction = _contradiction(seen, logged)
+    if contradiction:
+        return TsdbIdentity(Belief.WRONG, contradiction)
+    return TsdbIdentity(Belief.UNVERIFIED, f"{reason}; {_hosts(seen, logged)}")
 
 
 def _judged(pairs: list[ComparedSteps], logged: Logged) -> TsdbIdentity:
     tolerance = _last_decimal(logged.losses)
-    other = [one for one in pairs if not _equal(one, tolerance)]
-    agreeing = len(pairs) - len(other)
+    different = [pair for pair in pairs if not pair.equal(tolerance)]
+    agreeing = len(pairs) - len(different)
     share = agreeing / len(pairs)
     counted = f"{agreeing} of {len(pairs)} steps have the loss that the log prints"
     belief = Belief.UNVERIFIED
@@ -111,8 +117,8 @@ def _judged(pairs: list[ComparedSteps], logged: Logged) -> TsdbIdentity:
     elif share <= _CONTRADICT:
         belief = Belief.WRONG
         counted += ": these are another job's series"
-    shown = tuple((other or pairs)[-_SHOWN:])
-    return TsdbIdentity(belief, counted, len(pairs), agreeing, shown)
+    examples = tuple((different or pairs)[-_SHOWN:])
+    return TsdbIdentity(belief, counted, len(pairs), agreeing, examples)
 
 
 def _compared(answer: QueryResult, logged: Logged) -> Iterable[ComparedSteps]:
@@ -122,30 +128,26 @@ def _compared(answer: QueryResult, logged: Logged) -> Iterable[ComparedSteps]:
         if math.isfinite(loss):
             printed.setdefault(int(step), []).append(loss)
     sources: dict[tuple[str, str], dict[str, Series]] = {}
-    for one in answer.series:
-        source = one.labels.get("host", ""), one.labels.get("instance", "")
-        sources.setdefault(source, {})[one.metric] = one
-    for found in sources.values():
-        if _STEP not in found or _LOSS not in found:
-            continue
-        stored, fills = _by_time(found[_LOSS]), _by_time(found.get(_FILL))
-        for time, number in _by_time(found[_STEP]).items():
+    for series in answer.series:
+        source = series.labels.get("host", ""), series.labels.get("instance", "")
+        sources.setdefault(source, {})[series.metric] = series
+    for by_metric in sources.values():
+        steps, losses = _by_time(by_metric.get(_STEP)), _by_time(by_metric.get(_LOSS))
+        fills = _by_time(by_metric.get(_FILL))
+        for time, number in steps.items():
             step = int(number)
-            if fills.get(time) or time not in stored or step not in printed:
-                continue
-            value = stored[time]
-            nearest = min(printed[step], key=lambda loss: abs(loss - value))
-            yield ComparedSteps(step, nearest, value, time)
+            if time in losses and step in printed and not fills.get(time):
+                yield ComparedSteps(step, _nearest(printed[step], losses[time]), losses[time], time)
+
+
+def _nearest(losses: Sequence[float], stored: float) -> float:
+    return min(losses, key=lambda loss: abs(loss - stored))
 
 
 def _by_time(series: Optional[Series]) -> Mapping[float, float]:
     if series is None:
         return {}
     return dict(zip(series.times.tolist(), series.values.tolist(), strict=True))
-
-
-def _equal(one: ComparedSteps, tolerance: float) -> bool:
-    return abs(one.logged - one.stored) <= tolerance + _FLOAT32 * abs(one.logged)
 
 
 def _last_decimal(losses: Iterable[float]) -> float:
@@ -158,26 +160,26 @@ def _last_decimal(losses: Iterable[float]) -> float:
     return float(10.0 ** -min(digits, 9))
 
 
-def _apart(seen: Discovery, logged: Logged) -> str:
+def _contradiction(seen: Discovery, logged: Logged) -> str:
     """Why the two cannot belong together; "" where nothing contradicts."""
     # An address is on no node list, and says nothing.
-    named = [one.name for one in seen.hosts if one.labels and not is_address(one.name)]
-    if logged.hosts and named and not {one.name for one in seen.hosts} & set(seen.expected):
+    named = [host.name for host in seen.hosts if host.labels and not is_address(host.name)]
+    if logged.hosts and named and not any(map(seen.host, seen.expected)):
         return (
             f"none of its hosts ({', '.join(named[:5])}) is on the job's node list "
-            f"({', '.join(list(seen.expected)[:5])})"
+            f"({', '.join(seen.expected[:5])})"
         )
     window, ran = seen.window, logged.window
     if window is not None and ran is not None:
-        before, after = window.end < ran.start - _ZONES_S, window.start > ran.end + _ZONES_S
-        if before or after:
-            when = "before" if before else "after"
-            return f"its samples are all from {when} the job"
+        if window.end < ran.start - _ZONES_S:
+            return "its samples are all from before the job"
+        if window.start > ran.end + _ZONES_S:
+            return "its samples are all from after the job"
     return ""
 
 
 def _hosts(seen: Discovery, logged: Logged) -> str:
     if not logged.hosts:
         return "the log names no hosts"
-    there = len(seen.expected) - len(seen.missing)
-    return f"{there} of the job's {len(seen.expected)} hosts have series in it"
+    stored = len(seen.expected) - len(seen.missing)
+    return f"{stored} of the job's {len(seen.expected)} hosts have series in it"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path, PurePath
-from typing import Optional
+from typing import Any, Optional
 
 from raydiag.tsdb import ports
 from raydiag.tsdb.client import Client
@@ -37,24 +37,22 @@ def find(data: Path, more_ports: Iterable[int] = ()) -> Optional[str]:
 
 def find_watching(hosts: Iterable[str], more_ports: Iterable[int] = ()) -> Optional[str]:
     """URL of a server on this machine that scrapes one of the hosts; None without one."""
-    listening, wanted = ports.listening(), set(hosts)
+    listening, hosts = ports.listening(), set(hosts)
     for port in dict.fromkeys([*more_ports, *USUAL]):
         url = f"http://127.0.0.1:{port}"
-        if port in listening and watches(url, wanted):
+        if port in listening and watches(url, hosts):
             return url
     return None
 
 
 def watches(url: str, hosts: Iterable[str]) -> bool:
     """Whether a server scrapes one of the hosts, which are names or addresses."""
-    found = Client(url, _DEADLINE_S).metadata("targets", {"state": "active"})
-    targets = found.data.get("activeTargets") if found.ok and isinstance(found.data, dict) else ()
-    wanted = set(hosts)
-    for target in targets or ():
+    hosts = set(hosts)
+    for target in _active_targets(Client(url, _DEADLINE_S)):
         labels = target.get("labels") or {}
-        given = target.get("discoveredLabels") or {}
-        names = (labels.get("instance"), given.get("__address__"), labels.get("host"))
-        if wanted & {short_name(str(name)) for name in names if name}:
+        discovered = target.get("discoveredLabels") or {}
+        names = (labels.get("instance"), discovered.get("__address__"), labels.get("host"))
+        if not hosts.isdisjoint(map(short_name, map(str, filter(None, names)))):
             return True
     return False
 
@@ -73,5 +71,11 @@ def _stores_in(client: Client, data: Path) -> bool:
 
 
 def _scrapes(client: Client) -> bool:
-    targets = client.metadata("targets", {"state": "active"})
-    return targets.ok and isinstance(targets.data, dict) and bool(targets.data.get("activeTargets"))
+    return bool(_active_targets(client))
+
+
+def _active_targets(client: Client) -> list[dict[str, Any]]:
+    answer = client.metadata("targets", {"state": "active"})
+    if not answer.ok or not isinstance(answer.data, dict):
+        return []
+    return answer.data.get("activeTargets") or []

@@ -22,7 +22,7 @@ _LISTEN = "0A"
 
 def listening(root: Path = Path("/proc/net")) -> frozenset[int]:
     """Ports with a listener on any address, of any user; empty where the kernel does not tell."""
-    return frozenset(port for name in ("tcp", "tcp6") for port in _listeners(root / name))
+    return frozenset((*_listeners(root / "tcp"), *_listeners(root / "tcp6")))
 
 
 def _listeners(path: Path) -> Iterator[int]:
@@ -47,10 +47,10 @@ def free(avoid: Iterable[int] = (), first: int = FIRST) -> int:
 
 
 def _can_bind(port: int) -> bool:
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind(("127.0.0.1", port))
+            probe.bind(("127.0.0.1", port))
         except OSError:
             return False
     return True

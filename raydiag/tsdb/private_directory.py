@@ -1,4 +1,4 @@
-"""A directory of our own for one throw-away server; what a killed run left is removed by the next.
+"""A directory of our own for one temporary server; what a killed run left is removed by the next.
 
 The owner's file holds a pid for people, and a lock for us: the kernel lets go of the lock when the
 owner ends, however it ends, also in another PID namespace that shares the directory.
@@ -66,11 +66,11 @@ def remove_leftovers() -> list[Path]:
 def _is_ours(path: Path) -> bool:
     """A real directory of this user that nobody else can write to."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    private = stat.S_IMODE(found.st_mode) == 0o700
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and private
+    private = stat.S_IMODE(status.st_mode) == 0o700
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and private
 
 
 def _is_over(path: Path) -> bool:
@@ -91,5 +91,5 @@ def _is_over(path: Path) -> bool:
 
 
 def _no_room(error: OSError) -> str:
-    where = tempfile.gettempdir()
-    return f"no place for a private view in {where}: {error.strerror}; TMPDIR names another one"
+    parent = tempfile.gettempdir()
+    return f"no place for a private view in {parent}: {error.strerror}; TMPDIR names another one"

@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+_METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
-_CONTROL = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
 def quoted(text: str) -> str:
     """As a string literal."""
-    plain = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(_CONTROL.get(char, char) for char in plain) + '"'
+    return '"' + text.translate(_ESCAPES) + '"'
 
 
 def literal(text: str) -> str:
@@ -25,8 +25,8 @@ def literal(text: str) -> str:
 
 def any_of(values: Iterable[str], suffix: str = "") -> str:
     """As a regular expression that matches each of the values, followed by `suffix` (a regex)."""
-    found = "|".join(literal(value) for value in values)
-    return f"({found}){suffix}" if suffix else found
+    alternatives = "|".join(map(literal, values))
+    return f"({alternatives}){suffix}" if suffix else alternatives
 
 
 def selector(
@@ -35,8 +35,9 @@ def selector(
     """`metric{a="b",c=~"d"}`; the values of `match` are regular expressions."""
     matchers = [f"{name}={quoted(value)}" for name, value in (equal or {}).items()]
     matchers += [f"{name}=~{quoted(value)}" for name, value in (match or {}).items()]
-    if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", metric):
-        matchers += [f"__name__={quoted(metric)}"] if metric else []
+    if not _METRIC.fullmatch(metric):
+        if metric:
+            matchers.append(f"__name__={quoted(metric)}")
         metric = ""
     return f"{metric}{{{','.join(matchers)}}}" if matchers else metric
 
@@ -59,5 +60,4 @@ def aggregated(operator: str, by: Iterable[str], expression: str) -> str:
 def duration(seconds: float) -> str:
     """Seconds as PromQL writes them; at least one millisecond."""
     milliseconds = max(1, round(seconds * 1000))
-    whole, rest = divmod(milliseconds, 1000)
-    return f"{whole}s" if not rest else f"{milliseconds}ms"
+    return f"{milliseconds}ms" if milliseconds % 1000 else f"{milliseconds // 1000}s"

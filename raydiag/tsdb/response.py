@@ -45,8 +45,9 @@ def data(status: int, content_type: str, body: bytes) -> tuple[Any, tuple[str, .
         kind = BadQuery if document.get("errorType") == "bad_data" else QueryRefused
         raise kind(" ".join(words.split())[:2000])
     warnings = document.get("warnings") or []
-    told = tuple(str(one) for one in warnings) if isinstance(warnings, list) else ()
-    return document.get("data"), told
+    if not isinstance(warnings, list):
+        warnings = []
+    return document.get("data"), tuple(map(str, warnings))
 
 
 def _foreign(status: int, content_type: str, body: bytes) -> ReadError:
@@ -59,17 +60,17 @@ def _foreign(status: int, content_type: str, body: bytes) -> ReadError:
     return ParseError(f"HTTP {status} and not Prometheus's JSON{words}")
 
 
-def series(found: Any) -> tuple[Series, ...]:
+def series(data: Any) -> tuple[Series, ...]:
     """The series of a query's result, whatever its type. Raises ParseError."""
     try:
-        kind, result = found["resultType"], found["result"]
+        kind, result = data["resultType"], data["result"]
         if kind in ("scalar", "string"):
             value = float(result[1]) if kind == "scalar" else math.nan
             return (Series.of({}, [float(result[0])], [value]),)
         if kind == "vector":
-            return tuple(_instant(one) for one in result)
+            return tuple(map(_instant, result))
         if kind == "matrix":
-            return tuple(_range(one) for one in result)
+            return tuple(map(_range, result))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise ParseError("a result that is not in Prometheus's format") from None
     raise ParseError(f"a result of type {kind!r}, which raydiag does not know")
@@ -89,18 +90,21 @@ def matrix(body: bytes) -> Optional[tuple[Series, ...]]:
     body = body.strip()
     if not body.startswith(_HEAD) or not body.endswith(_TAIL):
         return None
-    first, *rest = body[len(_HEAD) : -len(_TAIL)].split(_VALUES)
-    pieces = [one.partition(_NEXT) for one in rest]
-    named = [first, *(labels for _, _, labels in pieces[:-1])]
-    sizes = [samples.count(b"[") + 1 for samples, _, _ in pieces]
-    flat = b",".join(samples for samples, _, _ in pieces).translate(None, b'[]"').split(b",")
+    first_labels, *pieces = body[len(_HEAD) : -len(_TAIL)].split(_VALUES)
+    if not pieces:
+        return None
+    # A piece is a series' samples, then the labels of the next one.
+    samples, separators, labels_of_next = zip(*(piece.partition(_NEXT) for piece in pieces))
+    if separators[-1] or not all(separators[:-1]):
+        return None
+    sizes = [text.count(b"[") + 1 for text in samples]
+    flat = b",".join(samples).translate(None, b'[]"').split(b",")
     try:
         numbers = np.fromiter(map(float, flat), dtype=np.float64, count=2 * sum(sizes))
-        labels = json.loads(b"[{" + b"},{".join(named) + b"}]")
+        labels = json.loads(b"[{" + b"},{".join((first_labels, *labels_of_next[:-1])) + b"}]")
     except ValueError:
         return None
-    whole = not pieces[-1][1] and all(comes for _, comes, _ in pieces[:-1])
-    if not whole or len(flat) != numbers.size or len(labels) != len(sizes):
+    if len(flat) != numbers.size or len(labels) != len(sizes):
         return None
     return tuple(_slices(labels, sizes, numbers))
 
@@ -108,18 +112,18 @@ def matrix(body: bytes) -> Optional[tuple[Series, ...]]:
 def _slices(
     labels: Sequence[dict[str, str]], sizes: Sequence[int], numbers: Floats
 ) -> Iterator[Series]:
-    """Series of so many samples each from the times and values of all, one after the other."""
+    """Series of these sizes from the times and values of all, one after the other."""
     times, values = numbers[0::2].copy(), numbers[1::2].copy()
     ends = np.cumsum(sizes)
     falls = np.flatnonzero(np.diff(times) < 0) + 1
     plain = not np.isnan(values).any() and np.isin(falls, ends).all()
-    none = np.empty(0)
+    no_times = np.empty(0)
     start = 0
-    for own, end in zip(labels, ends.tolist(), strict=True):
+    for series_labels, end in zip(labels, ends.tolist(), strict=True):
         if plain:
-            yield Series(own, times[start:end], values[start:end], none)
+            yield Series(series_labels, times[start:end], values[start:end], no_times)
         else:
-            yield Series.of(own, times[start:end], values[start:end])
+            yield Series.of(series_labels, times[start:end], values[start:end])
         start = end
 
 

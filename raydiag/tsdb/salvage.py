@@ -9,14 +9,17 @@ Source: Prometheus storage format (tsdb/docs/format): index.md (series), chunks.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from raydiag.errors import ParseError
-from raydiag.tsdb.directory import crc32c, segments
+from raydiag.event_file import crc32c
+from raydiag.tsdb.directory import segments
 
 _TOMBSTONES_HEAD = struct.pack(">IB", 0x0130BA30, 1)
 _SEGMENT_HEAD_BYTES = 8
@@ -46,15 +49,15 @@ class Loss:
 
     @property
     def series(self) -> int:
-        return len({one.series for one in self.chunks})
+        """How many series have lost chunks."""
+        return _count_series(self.chunks)
 
 
 def is_cut_short(block: Path) -> bool:
     """Whether a chunk file of the block does not end with a whole chunk, or is not there."""
     files = segments(block)
-    if [int(one.name) for one in files] != list(range(1, len(files) + 1)):
-        return True
-    return any(not _ends_whole(one) for one in files)
+    numbers = [int(file.name) for file in files]
+    return numbers != list(range(1, len(files) + 1)) or not all(map(_ends_whole, files))
 
 
 def _ends_whole(path: Path) -> bool:
@@ -74,27 +77,32 @@ def _ends_whole(path: Path) -> bool:
 
 def loss(block: Path) -> Loss:
     """Which chunks lie beyond the end of their file. Raises ParseError, OSError."""
-    sizes = {int(one.name) - 1: one.stat().st_size for one in segments(block)}
+    sizes = {int(file.name) - 1: file.stat().st_size for file in segments(block)}
     index = (block / "index").read_bytes()
     chunks = list(_chunks(index))
     by_segment: dict[int, list[Chunk]] = defaultdict(list)
-    for one in sorted(chunks, key=lambda chunk: (chunk.segment, chunk.offset)):
-        by_segment[one.segment].append(one)
-    lost = []
-    for segment, own in by_segment.items():
+    for chunk in sorted(chunks, key=attrgetter("segment", "offset")):
+        by_segment[chunk.segment].append(chunk)
+    lost: list[Chunk] = []
+    for segment, in_order in by_segment.items():
         size = sizes.get(segment, 0)
-        ends = [one.offset for one in own[1:]]
-        lost += [one for one, end in zip(own, ends, strict=False) if end > size]
+        for chunk, following in itertools.pairwise(in_order):
+            if following.offset > size:
+                lost.append(chunk)
         if segment not in sizes or not _ends_whole(block / "chunks" / f"{segment + 1:06d}"):
-            lost.append(own[-1])
-    return Loss(tuple(lost), len(chunks), len({one.series for one in chunks}))
+            lost.append(in_order[-1])
+    return Loss(tuple(lost), len(chunks), _count_series(chunks))
 
 
-def tombstones(lost: Loss, known: bytes = b"") -> bytes:
-    """The content of a tombstones file that marks what is lost; `known` is the block's own."""
-    data = bytearray(known[len(_TOMBSTONES_HEAD) : -_CRC_BYTES])
-    for one in lost.chunks:
-        data += _as_uvarint(one.series) + _as_varint(one.start) + _as_varint(one.end)
+def _count_series(chunks: Iterable[Chunk]) -> int:
+    return len({chunk.series for chunk in chunks})
+
+
+def tombstones(lost: Loss, existing: bytes = b"") -> bytes:
+    """The content of a tombstones file that marks what is lost; `existing` is the block's."""
+    data = bytearray(existing[len(_TOMBSTONES_HEAD) : -_CRC_BYTES])
+    for chunk in lost.chunks:
+        data += _as_uvarint(chunk.series) + _as_varint(chunk.start) + _as_varint(chunk.end)
     return _TOMBSTONES_HEAD + bytes(data) + struct.pack(">I", crc32c(bytes(data)))
 
 
@@ -119,45 +127,47 @@ def _chunks(index: bytes) -> Iterator[Chunk]:
         raise ParseError("index: its series end in the middle") from None
 
 
-def _of_series(index: bytes, series: int, at: int) -> Iterator[Chunk]:
-    labels, at = _uvarint(index, at)
+def _of_series(index: bytes, series: int, position: int) -> Iterator[Chunk]:
+    labels, position = _uvarint(index, position)
     for _ in range(2 * labels):
-        _, at = _uvarint(index, at)
-    count, at = _uvarint(index, at)
+        _, position = _uvarint(index, position)
+    count, position = _uvarint(index, position)
     end = reference = 0
-    for number in range(count):
-        gap, at = _varint(index, at) if number == 0 else _uvarint(index, at)
-        length, at = _uvarint(index, at)
-        step, at = _uvarint(index, at) if number == 0 else _varint(index, at)
+    read_gap, read_step = _varint, _uvarint  # of the first chunk; then the other way round
+    for _ in range(count):
+        gap, position = read_gap(index, position)
+        length, position = _uvarint(index, position)
+        step, position = read_step(index, position)
+        read_gap, read_step = _uvarint, _varint
         start, reference = end + gap, reference + step
         end = start + length
         yield Chunk(series, start, end, reference >> 32, reference & 0xFFFFFFFF)
 
 
-def _uvarint(data: bytes, at: int) -> tuple[int, int]:
+def _uvarint(data: bytes, position: int) -> tuple[int, int]:
     """The number, and where the next one starts. Raises IndexError at the end of the data."""
     value = shift = 0
     while True:
-        byte = data[at]
+        byte = data[position]
         value |= (byte & 0x7F) << shift
-        at += 1
+        position += 1
         if byte < 0x80:
-            return value, at
+            return value, position
         shift += 7
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value, at = _uvarint(data, at)
-    return (value >> 1) ^ -(value & 1), at
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value, position = _uvarint(data, position)
+    return (value >> 1) ^ -(value & 1), position
 
 
 def _as_uvarint(value: int) -> bytes:
-    out = bytearray()
+    encoded = bytearray()
     while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def _as_varint(value: int) -> bytes:

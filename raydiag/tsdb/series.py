@@ -1,4 +1,4 @@
-"""Series of samples, what is asked of Prometheus, and what it answered.
+"""Series of samples, queries to Prometheus, and their results.
 
 Times are Unix seconds UTC. A sample that is NaN is kept apart from one that is not there: a loss
 that became NaN is a fact, a scrape that failed is another one.
@@ -34,14 +34,14 @@ class Series:
     @classmethod
     def of(cls, labels: Mapping[str, str], times: ArrayLike, values: ArrayLike) -> Series:
         """From samples as Prometheus gives them, in any order, NaN among them."""
-        when, what = np.asarray(times, dtype=np.float64), np.asarray(values, dtype=np.float64)
-        if when.size > 1 and (np.diff(when) < 0).any():
-            order = np.argsort(when, kind="stable")
-            when, what = when[order], what[order]
-        absent = np.isnan(what)
-        if not absent.any():
-            return cls(labels, when, what)
-        return cls(labels, when[~absent], what[~absent], when[absent])
+        times, values = np.asarray(times, np.float64), np.asarray(values, np.float64)
+        if times.size > 1 and (np.diff(times) < 0).any():
+            order = np.argsort(times, kind="stable")
+            times, values = times[order], values[order]
+        is_nan = np.isnan(values)
+        if not is_nan.any():
+            return cls(labels, times, values)
+        return cls(labels, times[~is_nan], values[~is_nan], times[is_nan])
 
     @property
     def metric(self) -> str:
@@ -53,6 +53,7 @@ class Series:
 
     @property
     def last(self) -> Optional[float]:
+        """Value of the newest sample that is a number."""
         return float(self.values[-1]) if self.values.size else None
 
     def between(self, start: float, end: float) -> Series:
@@ -88,8 +89,8 @@ class Series:
         usual = usual_s if usual_s is not None else self.spacing_s
         if usual is None:
             return []
-        where = np.flatnonzero(np.diff(times) > _GAP_FACTOR * usual)
-        return [(float(times[i]), float(times[i + 1])) for i in where]
+        before = np.flatnonzero(np.diff(times) > _GAP_FACTOR * usual)
+        return list(zip(times[before].tolist(), times[before + 1].tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,17 +106,17 @@ class Frame:
     def of(cls, series: Iterable[Series]) -> Frame:
         """On the union of the times; the answers to one range query share their grid."""
         rows = list(series)
-        stamps = [one.sampled_at for one in rows]
+        stamps = [row.sampled_at for row in rows]
         times = np.unique(np.concatenate(stamps)) if stamps else np.empty(0)
         values = np.full((len(rows), times.size), np.nan)
         was_nan = np.zeros(values.shape, dtype=np.bool_)
-        for index, one in enumerate(rows):
-            if np.array_equal(one.times, times):  # the whole grid, as most rows have it
-                values[index] = one.values
+        for index, row in enumerate(rows):
+            if np.array_equal(row.times, times):  # the whole grid, as most rows have it
+                values[index] = row.values
                 continue
-            values[index, np.searchsorted(times, one.times)] = one.values
-            was_nan[index, np.searchsorted(times, one.nan_times)] = True
-        return cls(tuple(one.labels for one in rows), times, values, was_nan)
+            values[index, np.searchsorted(times, row.times)] = row.values
+            was_nan[index, np.searchsorted(times, row.nan_times)] = True
+        return cls(tuple(row.labels for row in rows), times, values, was_nan)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -123,13 +124,13 @@ class Frame:
     def series(self) -> Iterator[Series]:
         """Row by row, without the places where nothing is."""
         for labels, row, nans in zip(self.labels, self.values, self.was_nan, strict=True):
-            there = ~np.isnan(row)
-            yield Series(labels, self.times[there], row[there], self.times[nans])
+            sampled = ~np.isnan(row)
+            yield Series(labels, self.times[sampled], row[sampled], self.times[nans])
 
 
 @dataclass(frozen=True)
 class Query:
-    """One question in PromQL. Without a step it is asked once, at the end of its window."""
+    """One PromQL query. Without a step it is evaluated once, at the end of its window."""
 
     id: str  # unique within a run, e.g. "gpu-power"
     promql: str
@@ -157,13 +158,18 @@ class Query:
 
     @property
     def is_range(self) -> bool:
+        """Whether it is evaluated at several times."""
         return self.window.step > 0
 
 
 def fitting_step_s(window: Window) -> float:
     """30 s up to two hours, 60 s up to a day, 300 s beyond; longer where that is too many."""
     length = window.end - window.start
-    step = 30.0 if length <= 7200 else 60.0 if length <= 86400 else 300.0
+    step = 300.0
+    if length <= 7200:
+        step = 30.0
+    elif length <= 86400:
+        step = 60.0
     return max(step, float(np.ceil(length / (MAX_POINTS - 1))))
 
 
@@ -181,13 +187,16 @@ class QueryResult:
 
     @property
     def ok(self) -> bool:
+        """Whether the server answered."""
         return self.status is Status.OK
 
     @property
     def samples(self) -> int:
-        return sum(one.sampled_at.size for one in self.series)
+        """Samples of all series, NaN among them."""
+        return sum(series.sampled_at.size for series in self.series)
 
     def frame(self) -> Frame:
+        """The series on one grid of times."""
         return Frame.of(self.series)
 
 
@@ -208,6 +217,7 @@ class AskedQuery:
 
     @classmethod
     def of(cls, answer: QueryResult) -> AskedQuery:
+        """The record of a query and its result."""
         window = answer.query.window
         return cls(
             answer.query.id,

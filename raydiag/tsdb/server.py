@@ -1,4 +1,4 @@
-"""A throw-away Prometheus over a private view: on loopback, scraping nothing, gone with us.
+"""A temporary Prometheus over a private view: on loopback, scraping nothing, gone with us.
 
 It has asked the kernel to end it when its parent ends, which a fresh interpreter does before it
 becomes Prometheus, because after a fork in Python nothing is safe to call. The kernel means the
@@ -49,9 +49,9 @@ class _PortTaken(StartFailed):
 def program() -> str:
     """The prometheus binary: RAYDIAG_PROMETHEUS, else on PATH. Raises CannotRun."""
     named = os.environ.get("RAYDIAG_PROMETHEUS")
-    found = shutil.which(named or "prometheus")
-    if found is not None:
-        return found
+    path = shutil.which(named or "prometheus")
+    if path is not None:
+        return path
     if named:
         raise CannotRun(f"RAYDIAG_PROMETHEUS={named}: there is no such program")
     raise CannotRun(
@@ -99,6 +99,7 @@ class PrometheusServer:
 
     @property
     def pid(self) -> int:
+        """Of the server."""
         return self._process.pid
 
     def wait_until_ready(self, wait: Callable[[float], None]) -> None:
@@ -118,28 +119,29 @@ class PrometheusServer:
         words = self._last_words()
         if "address already in use" in words:
             raise _PortTaken(words)
-        raise StartFailed(f"prometheus does not start: {words or 'it said nothing'}")
+        raise StartFailed(f"prometheus does not start: {words or 'it wrote no log'}")
 
     def troubles(self) -> list[str]:
         """The errors that it met in its data, oldest first; what it does about them is no news."""
-        found = []
-        for fields in self._said():
+        errors = []
+        for fields in self._log_records():
             about_data = fields.get("component") == "tsdb" and "err" in fields
             if about_data and fields.get("level") in ("warn", "error"):
                 text = f"{fields.get('msg', '')}: {fields['err']}"
-                found.append(text.replace(f"{self._data}/", ""))
-        return list(dict.fromkeys(found))
+                errors.append(text.replace(f"{self._data}/", ""))
+        return list(dict.fromkeys(errors))
 
     def _last_words(self) -> str:
-        errors = [
-            one["err"] for one in self._said() if one.get("level") == "error" and "err" in one
-        ]
-        if errors:
-            return errors[-1].replace(f"{self._data}/", "")
+        error = ""
+        for fields in self._log_records():
+            if fields.get("level") == "error":
+                error = fields.get("err", error)
+        if error:
+            return error.replace(f"{self._data}/", "")
         lines = self._text().strip().splitlines()
         return lines[-1][:300] if lines else ""
 
-    def _said(self) -> Iterator[dict[str, str]]:
+    def _log_records(self) -> Iterator[dict[str, str]]:
         for line in self._text().splitlines():
             yield {key: _unquoted(value) for key, value in _FIELD.findall(line)}
 

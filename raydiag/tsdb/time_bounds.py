@@ -5,6 +5,7 @@ The blocks on disk and the head block tell it; a server that runs somewhere is s
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Optional
 
 from raydiag.model import Unread, Window
@@ -14,7 +15,11 @@ from raydiag.tsdb.series import MAX_POINTS, Query
 
 SEARCH_STEP_S = 300.0
 # Looked through one after the other for the first sample of a server that runs.
-_SEARCHED_S = (86_400.0, 6 * 86_400.0, (MAX_POINTS - 1) * SEARCH_STEP_S)
+_SEARCHED_S = {
+    "discovery-oldest": 86_400.0,
+    "discovery-oldest-6d": 6 * 86_400.0,
+    "discovery-oldest-38d": (MAX_POINTS - 1) * SEARCH_STEP_S,
+}
 _EARLIEST_S, _LATEST_S = 1e9, 1e11
 
 
@@ -25,21 +30,19 @@ def extent(connection: Connection, now: float) -> Optional[Window]:
 
 def bounds(connection: Connection, now: float, unread: list[Unread]) -> Optional[Window]:
     """A window that holds all samples, some empty time at its ends included."""
-    found = [connection.stored] if connection.stored is not None else []
-    told = connection.client.metadata("status/tsdb")
-    if told.ok and (span := head(told.data)) is not None:
-        found.append(span)
+    status = connection.client.metadata("status/tsdb")
+    windows = [connection.stored, head(status.data) if status.ok else None]
     if connection.live:
-        found.append(Window(now, now))
-        if (start := _oldest(connection.client, now)) is not None:
-            found.append(Window(start, start))
-        elif len(found) == 1:
+        oldest = _oldest(connection.client, now)
+        if oldest is None and windows == [None, None]:
             return None
-    elif not told.ok:
-        unread.append(Unread("status/tsdb", told.status, told.reason))
-    if not found:
+        windows.append(Window(now if oldest is None else oldest, now))
+    elif not status.ok:
+        unread.append(Unread("status/tsdb", status.status, status.reason))
+    known = list(filter(None, windows))
+    if not known:
         return None
-    return Window(min(one.start for one in found), max(one.end for one in found))
+    return Window(min(map(attrgetter("start"), known)), max(map(attrgetter("end"), known)))
 
 
 def head(data: Any) -> Optional[Window]:
@@ -60,16 +63,15 @@ def _oldest(client: Client, now: float) -> Optional[float]:
     it grows only while the index knows of something older.
     """
     query = 'count({__name__=~"up|tb_step|hw_scrape_duration_seconds|ray_node_mem_used"})'
-    found: Optional[float] = None
-    for span in _SEARCHED_S:
+    oldest: Optional[float] = None
+    for name, span in _SEARCHED_S.items():
         begin = now - span
-        name = f"discovery-oldest{'' if span == _SEARCHED_S[0] else f'-{span / 86400:.0f}d'}"
         answer = client.ask(Query.over(name, query, Window(begin, now), SEARCH_STEP_S))
-        starts = [float(one.times[0]) for one in answer.series if len(one)]
-        found = min(starts) - SEARCH_STEP_S if starts else found
+        for series in filter(len, answer.series):
+            oldest = min(float(series.times[0]) - SEARCH_STEP_S, oldest or now)
         if not answer.ok or not _older(client, begin):
             break
-    return found
+    return oldest
 
 
 def _older(client: Client, time: float) -> bool:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Optional
 
 from raydiag.errors import CannotRun, ParseError, ReadError
+from raydiag.event_file import crc32c
 from raydiag.model import Status, Unread
 from raydiag.tsdb import salvage
-from raydiag.tsdb.directory import LOGS, ULID, Block, TsdbDirectory, crc32c, segments
+from raydiag.tsdb.directory import LOGS, ULID, Block, TsdbDirectory, segments
 
 # What the server adds while it reads the log: chunks of its own, as large as the log at most.
 _ROOM_FACTOR = 2
@@ -28,7 +29,7 @@ _TOMBSTONES_MAGIC = 0x0130BA30
 
 
 class Changed(CannotRun):
-    """A live server replaced blocks or log meanwhile: what was listed is no longer the whole."""
+    """A live server replaced blocks or log meanwhile: what was listed is incomplete by now."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,18 @@ def build(
     try:
         data.mkdir(mode=0o700)
         has_log = with_log and source.log_bytes > 0 and _copy_log(source, data, room, unread)
-        shown = [one for one in source.blocks if one.ulid not in set(without)]
-        for one in shown:
-            _link(one, data / one.ulid, unread)
-        if names_of_blocks(source.path) != {one for one in source.files if ULID.fullmatch(one)}:
+        left_out = set(without)
+        blocks = [block for block in source.blocks if block.ulid not in left_out]
+        for block in blocks:
+            _link(block, data / block.ulid, unread)
+        if names_of_blocks(source.path) != set(filter(ULID.fullmatch, source.files)):
             raise Changed(f"{source.path}: its blocks were replaced while they were looked at")
     except OSError as error:
         raise CannotRun(
             f"no room for a private view in {data.parent}: {error.strerror}; TMPDIR names another "
             "place"
         ) from None
-    return TsdbView(data, tuple(shown), has_log, tuple(unread))
+    return TsdbView(data, tuple(blocks), has_log, tuple(unread))
 
 
 def _copy_log(
@@ -100,7 +102,8 @@ def _copy_log(
 
 
 def names_of_blocks(path: Path) -> set[str]:
-    return {name for name in os.listdir(path) if ULID.fullmatch(name)}
+    """Names of all that looks like a block. Raises OSError."""
+    return set(filter(ULID.fullmatch, os.listdir(path)))
 
 
 def _link(block: Block, target: Path, unread: list[Unread]) -> None:
@@ -114,18 +117,18 @@ def _link(block: Block, target: Path, unread: list[Unread]) -> None:
     for segment in files:
         os.symlink(segment.absolute(), target / "chunks" / segment.name)
     tombstones = block.path / "tombstones"
-    holds = _tombstones_hold(tombstones)
-    if not holds and os.path.exists(tombstones):
+    intact = _are_intact(tombstones)
+    if not intact and os.path.exists(tombstones):
         reason = "damaged: samples that were deleted on purpose may appear again"
         unread.append(Unread(str(tombstones), Status.ERROR, reason))
-    marks = _marks_of_loss(block, tombstones.read_bytes() if holds else b"", unread)
+    marks = _marks_of_loss(block, tombstones.read_bytes() if intact else b"", unread)
     if marks is not None:
         (target / "tombstones").write_bytes(marks)
-    elif holds:
+    elif intact:
         os.symlink(tombstones.absolute(), target / "tombstones")
 
 
-def _marks_of_loss(block: Block, known: bytes, unread: list[Unread]) -> Optional[bytes]:
+def _marks_of_loss(block: Block, existing: bytes, unread: list[Unread]) -> Optional[bytes]:
     """Tombstones for what a chunk file that is cut short has lost; None where nothing is."""
     try:
         if not salvage.is_cut_short(block.path):
@@ -133,13 +136,13 @@ def _marks_of_loss(block: Block, known: bytes, unread: list[Unread]) -> Optional
         lost = salvage.loss(block.path)
     except (ParseError, struct.error, IndexError):
         return None  # the server will say what is wrong with the index
-    whole = f"{len(lost.chunks)} of {lost.of_chunks} chunks, in {lost.series} of {lost.of_series}"
-    reason = f"cut short: {whole} series, are missing; the others are read"
+    extent = f"{len(lost.chunks)} of {lost.of_chunks} chunks, in {lost.series} of {lost.of_series}"
+    reason = f"cut short: {extent} series, are missing; the others are read"
     unread.append(Unread(str(block.path / "chunks"), Status.ERROR, reason))
-    return salvage.tombstones(lost, known)
+    return salvage.tombstones(lost, existing)
 
 
-def _tombstones_hold(path: Path) -> bool:
+def _are_intact(path: Path) -> bool:
     try:
         content = path.read_bytes()
     except OSError:

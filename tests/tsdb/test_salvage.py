@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from raydiag.event_file import crc32c
 from raydiag.tsdb import salvage
 from raydiag.tsdb.connection import open_directory
-from raydiag.tsdb.directory import crc32c
 from raydiag.tsdb.promql import duration
 from raydiag.tsdb.series import Query
 from tests.tsdb import samples
