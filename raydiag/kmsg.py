@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 
 from raydiag import catalog
 from raydiag.errors import ReadError
-from raydiag.explain.diagnosis import chains, complete
+from raydiag.explain.diagnosis import of_findings
 from raydiag.host import Host
 from raydiag.kernel_text import LogLine, log_lines
 from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Severity, Unread, Window
@@ -74,11 +74,11 @@ def examine(paths: Sequence[str], now_s: float) -> ExaminedKernelLog:
     logs = [_KernelLogFile(path).read() for path in dict.fromkeys(paths)] or [_this_machine(now_s)]
     events = [event for log in logs for event in log.events]
     unread = [item for log in logs for item in log.unread]
-    found = complete(finding for log in logs for finding in log.findings)
+    findings = [finding for log in logs for finding in log.findings]
     times = [t for event in events for t in (event.time, event.last_time) if t is not None]
     window = Window(min(times), max(times)) if times else None
     items = tuple(HostUnread("", item.source, item.status, item.reason) for item in unread)
-    diagnosis = Diagnosis(found, chains(found), Coverage(0, 0, (), items, window))
+    diagnosis = of_findings(findings, Coverage(0, 0, (), items, window))
     blind = all(log.unread and not log.lines for log in logs)
     return ExaminedKernelLog(events, diagnosis, len(logs) if paths else 0, unread, blind)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Optional
+from operator import attrgetter
+from typing import Any, Optional, Union
 
 
 class Status(str, Enum):
@@ -48,6 +49,15 @@ class Confidence(str, Enum):
     POSSIBLE = "possible"
     LIKELY = "likely"
     CONFIRMED = "confirmed"
+
+    @property
+    def rank(self) -> int:
+        """0 for possible, 2 for confirmed."""
+        return ("possible", "likely", "confirmed").index(self.value)
+
+    def at_most(self, limit: Confidence) -> Confidence:
+        """The lower one of the two."""
+        return min(self, limit, key=attrgetter("rank"))
 
 
 @dataclass(frozen=True)
@@ -175,7 +185,7 @@ class Evidence:
 class Finding:
     """One thing that is wrong: the one currency between rules, diagnosis and render.
 
-    A rule fills class, scope, onset, confidence and evidence. `diagnosis.complete` adds title, next
+    A rule fills class, scope, onset, confidence and evidence. `catalog.completion` adds title, next
     steps and, where the rule left it None, severity from `catalog/failures.yaml`.
     """
 
@@ -193,6 +203,26 @@ class Finding:
     title: str = ""
     next_steps: Sequence[str] = ()
     address: Optional[str] = None  # of its machine, only where several machines share the host name
+    before_job: bool = False  # all of it was so before the job, or the first sample of its metrics
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A finding, and what ordering by cause needs besides."""
+
+    finding: Finding
+    playbook: str  # id of the playbook; "triage", or "nodes" for what the rules find on nodes
+    row: str  # what in it decided: id of a row, name of a rule
+    symptom: bool = False  # by its circumstances; some classes always are one, see the catalog
+    until: Optional[float] = None  # when it was last seen; None: a fact without an end
+    recovered: bool = False  # it ended well before the window did
+    uncertainty_s: float = 0.0  # of the onset
+    facts: Mapping[str, Union[float, str]] = field(default_factory=dict)  # pattern, kill_time, ...
+
+    @property
+    def before_job(self) -> bool:
+        """Whether the job began with it."""
+        return self.finding.before_job
 
 
 @dataclass(frozen=True)

@@ -56,10 +56,10 @@ ARROWS = {
     "joblog": FOUNDATION | {"nodeset", "step_formats"},
     "triage": FOUNDATION | {"catalog", "joblog"},
     "explain": FOUNDATION
-    | {"catalog", "rules", "joblog", "triage", "tsdb", "playbooks", "event_file"},
+    | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "playbooks", "event_file"},
     "exporter": NODE
     | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file", "exposition"}
-    | {"rdma_names", "records", "rules", "explain"},  # of `status`, which judges what it sees
+    | {"rdma_names", "records", "explain"},  # of `status`, which judges what it sees
     "tsdb": FOUNDATION | {"event_file"},
     "playbooks": FOUNDATION | {"catalog", "tsdb"},
     "render": FOUNDATION
@@ -232,7 +232,17 @@ JUDGES = [path for part in ("rules", "triage") for path in sorted((PACKAGE / par
 
 
 PLAYBOOKS = sorted((PACKAGE / "playbooks").glob("*.py"))
-EXPLAINS = [PACKAGE / "explain" / name for name in ("diagnosis.py", "verdict.py", "causes.py")]
+EXPLAINS = [
+    PACKAGE / "explain" / name
+    for name in (
+        "diagnosis.py",
+        "node_findings.py",
+        "names.py",
+        "merge.py",
+        "chains.py",
+        "verdict.py",
+    )
+]
 
 
 @pytest.mark.parametrize("path", [*JUDGES, *PLAYBOOKS, *EXPLAINS], ids=name)

@@ -144,7 +144,8 @@ def _over(promql: str, start: float, end: float, step: Optional[float]) -> Query
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from raydiag.explain.diagnosis import complete, exit_code
+    from raydiag.catalog.completion import complete
+    from raydiag.explain.diagnosis import exit_code
     from raydiag.model import Diagnosis
     from raydiag.render.tsdb import verify_report
     from raydiag.render.tsdb_document import verify_document

@@ -1,24 +1,36 @@
-"""EXPLAIN: what a job's log and its series show -> what caused what, and one verdict.
+"""All that is known of a job -> what caused what, and one verdict.
+
+How a verdict is chosen:
+
+1. Findings of all sources are merged (`merge`) and put in chains of cause and effect (`chains`).
+2. The root of the best chain is the verdict (`_chosen`): a cause before a symptom, a chain that
+   explains why the job failed before one that does not, and what watches the job last. What is
+   only worth a note is no verdict.
+3. Without such a chain it is `healthy`, if all could be seen and the job is known to go well, else
+   `unknown` with the reason (`_without_cause`).
 
 A correlated symptom is never the verdict, nor is anything that came after what it should explain. A
-cause may stand on one host and be felt on others, because collectives wait for the slowest. Where
-nothing explains a failure, the verdict says what failed; where not all was seen, it is not healthy.
+cause may be on one host and be felt on others, because collectives wait for the slowest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Optional
 
 from raydiag import catalog
-from raydiag.explain import diagnosis
-from raydiag.explain.causes import causes, certainty, ordered, rank
-from raydiag.model import Chain, Confidence, Coverage, Diagnosis, Finding, Severity
-from raydiag.playbooks.observations import Observation, RuledOut
+from raydiag.catalog.completion import completed, order, severity_of
+from raydiag.explain.chains import Reach, chains
+from raydiag.explain.merge import merge, with_most_specific
+from raydiag.explain.node_findings import NODES
+from raydiag.model import Chain, Confidence, Coverage, Diagnosis, Finding, Observation, Severity
+from raydiag.playbooks.observations import RuledOut
 
 HEALTHY, UNKNOWN = "healthy", "unknown"
-_FAILING = ("failed", "hanging", "cancelled")
+_BROKEN = ("failed", "hanging")
+_ENDED_BADLY = (*_BROKEN, "cancelled")
+_HOSTS_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,7 @@ class JobVerdict:
 class JobCase:
     """All that a verdict rests on."""
 
-    observations: Sequence[Observation]  # of the log, the playbooks, the observability stack
+    observations: Sequence[Observation]  # of the log, the playbooks, the nodes, the monitoring
     coverage: Coverage
     status: str = "unknown"  # of the job, by triage
     primary: Optional[str] = None  # class that triage names
@@ -50,7 +62,21 @@ class JobCase:
     step_time_s: Optional[float] = None
     ruled_out: Sequence[RuledOut] = ()
     told: bool = True  # False: not even the status of the job is known
-    log_only: str = ""  # why there are no series; "" where there are
+    no_log: str = ""  # why there is no log; "" where there is one
+    no_metrics: str = ""  # why there are no series; "" where there are
+    of_cluster: bool = False  # the nodes of a live cluster were probed
+    shared_cluster: bool = False  # other jobs run there, and which nodes are this one's is unknown
+    asides: Sequence[Observation] = ()  # true of the nodes, and no cause of what the job does
+
+    @property
+    def log_only(self) -> str:
+        """Why the log is all there is; "" where it is not."""
+        return "" if self.of_cluster else self.no_metrics
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the job failed or hangs."""
+        return self.status in _BROKEN
 
 
 @dataclass(frozen=True)
@@ -63,179 +89,265 @@ class Explained:
     observations: tuple[Observation, ...] = field(default=())  # in the order of the findings
 
 
+@dataclass(frozen=True)
+class _CauseChain:
+    """Observations as cause and effects, the root first."""
+
+    observations: Sequence[Observation]
+    confidence: Confidence
+
+    @property
+    def root(self) -> Observation:
+        return self.observations[0]
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [observation.finding for observation in self.observations]
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(tuple(self.findings), self.confidence)
+
+
 def explain(case: JobCase) -> Explained:
     """Findings in causal order, and one verdict."""
-    observed = ordered(case.observations)
-    findings = [one.finding for one in observed]
-    parents = causes(observed, case.step_time_s)
-    chains = [_in_time(chain) for chain in diagnosis.chains(findings, parents)]
-    by_finding = {id(one.finding): one for one in observed}
-    chosen = _chosen(chains, by_finding, case)
+    asides = case.asides
+    if not case.is_broken and not any(map(_is_problem, case.observations)):
+        # Nothing else is wrong: then a node that needs repair is the answer.
+        case = replace(case, observations=(*case.observations, *asides), asides=())
+        asides = ()
+    found = _cause_chains(case)
+    chosen = _chosen(found, case)
     if chosen is not None:
-        chains = [chosen, *(one for one in chains if one is not chosen)]
-    listed = [finding for chain in chains for finding in chain.findings]
-    verdict = _verdict(chosen, chains, by_finding, case)
+        found = [chosen, *(chain for chain in found if chain is not chosen)]
+    verdict = _verdict(chosen, found, case) if chosen else _without_cause(found, case)
+    found += map(_alone, asides)
+    observations = tuple(seen for chain in found for seen in chain.observations)
+    findings = [seen.finding for seen in observations]
     return Explained(
         verdict,
-        Diagnosis(listed, chains, case.coverage),
+        Diagnosis(findings, [chain.chain for chain in found], case.coverage),
         tuple(one for one in case.ruled_out if one.failure_class != verdict.failure_class),
-        tuple(by_finding[id(finding)] for finding in listed),
+        observations,
     )
 
 
 def exit_code(explained: Explained, case: JobCase) -> int:
-    """1: a problem was found; 3: none, but not everything could be seen or told; 0: all is well."""
+    """1: a problem was found; 3: none, but not everything could be seen or told; 0: healthy."""
     if any(one.severity is not Severity.INFO for one in explained.diagnosis.findings):
         return 1
     return 0 if case.coverage.complete and case.told else 3
 
 
-def _in_time(chain: Chain) -> Chain:
+# ---- chains
+
+
+def _cause_chains(case: JobCase) -> list[_CauseChain]:
+    """One finding for each fault, in chains; those with the most severe finding come first."""
+    merged = [
+        replace(observation, finding=completed(observation.finding))
+        for observation in with_most_specific(merge(case.observations))
+    ]
+    merged.sort(key=lambda observation: order(observation.finding))
+    by_finding = {id(observation.finding): observation for observation in merged}
+    reach = Reach(of_job=True, step_time_s=case.step_time_s)
+    return [_in_time(chain, by_finding) for chain in chains(merged, reach)]
+
+
+def _in_time(chain: Chain, by_finding: Mapping[int, Observation]) -> _CauseChain:
     """Root first, then by onset; what has no date comes last."""
-    root, *others = chain.findings
-    known = catalog.failures()
-
-    def moment(one: Finding) -> tuple[bool, float, int]:
-        # Of one moment, what can have more effects is nearer to the root.
-        reach = len(known[one.failure_class].can_cause)
-        return one.onset is None, one.onset or 0.0, -reach
-
-    return Chain((root, *sorted(others, key=moment)), chain.confidence)
+    root, *effects = chain.findings
+    effects.sort(key=_time_order)
+    return _CauseChain([by_finding[id(one)] for one in (root, *effects)], chain.confidence)
 
 
-def _chosen(
-    chains: Sequence[Chain], observed: dict[int, Observation], case: JobCase
-) -> Optional[Chain]:
+def _time_order(finding: Finding) -> tuple[bool, float, int]:
+    """Of one moment, what can have more effects is nearer to the root."""
+    reach = len(catalog.failure(finding.failure_class).can_cause)
+    return finding.onset is None, finding.onset or 0.0, -reach
+
+
+def _alone(aside: Observation) -> _CauseChain:
+    finding = completed(aside.finding)
+    return _CauseChain([replace(aside, finding=finding)], finding.confidence)
+
+
+# ---- which chain
+
+
+def _chosen(found: Sequence[_CauseChain], case: JobCase) -> Optional[_CauseChain]:
     """The chain whose root is the verdict; None when there is nothing that could be one."""
 
-    def weight(chain: Chain) -> tuple[int, bool, bool, int, float]:
-        root = observed[id(chain.findings[0])]
+    def weight(chain: _CauseChain) -> tuple[int, bool, bool, int, float]:
+        root = chain.root
         return (
-            _tier(root, alone=len(chain.findings) == 1),
+            _tier(chain),
             not _explains_failure(chain, case),
             root.recovered,
-            -rank(root.finding),
+            -severity_of(root.finding).rank,
             root.finding.onset if root.finding.onset is not None else float("inf"),
         )
 
-    sick = case.status in ("failed", "hanging")
-    able = [one for one in chains if _may_be_root(observed[id(one.findings[0])], sick)]
+    able = [chain for chain in found if _may_be_verdict(chain.root, case)]
     return min(able, key=weight, default=None)
 
 
-def _may_be_root(observation: Observation, sick: bool = False) -> bool:
-    """Remarks stay without a verdict, and what watches a job has not made it fail or hang."""
-    found = observation.finding
-    if sick and catalog.failure(found.failure_class).of_monitoring:
-        return False
-    return found.severity is not Severity.INFO
+def _may_be_verdict(root: Observation, case: JobCase) -> bool:
+    """Notes never are, and what watches a job has not made it fail or hang."""
+    of_monitoring = catalog.failure(root.finding.failure_class).of_monitoring
+    return _is_problem(root) and not (case.is_broken and of_monitoring)
 
 
-def _tier(root: Observation, alone: bool) -> int:
-    """Causes first; a symptom without cause or effect later; what watches the job last."""
-    name = root.finding.failure_class
+def _tier(chain: _CauseChain) -> int:
+    """0: a cause; 1: a symptom alone, or what ended; 2: a slow job; 3: what watches the job."""
+    name = chain.root.finding.failure_class
     if catalog.failure(name).of_monitoring:
         return 3
     if name == "tgs-degradation":
         return 2
-    return int((_is_symptom(root) and alone) or bool(root.facts.get("cleared")))
+    is_lone_symptom = _is_symptom(chain.root) and len(chain.observations) == 1
+    return int(is_lone_symptom or bool(chain.root.facts.get("cleared")))
 
 
-def _is_symptom(one: Observation) -> bool:
-    return one.symptom or catalog.failure(one.finding.failure_class).symptom
+def _is_symptom(observation: Observation) -> bool:
+    return observation.symptom or catalog.failure(observation.finding.failure_class).symptom
 
 
-def _explains_failure(chain: Chain, case: JobCase) -> bool:
+def _is_problem(observation: Observation) -> bool:
+    return severity_of(observation.finding) is not Severity.INFO
+
+
+def _explains_failure(chain: _CauseChain, case: JobCase) -> bool:
     """Whether what the job died of, or hangs in, is part of it."""
-    if case.status not in _FAILING and case.primary is None:
+    if case.primary is not None:
+        ends = {case.primary, *catalog.failure(case.primary).ends}
+        return any(finding.failure_class in ends for finding in chain.findings)
+    if case.status not in _ENDED_BADLY:
         return True
-    if case.primary is None:
-        return any(catalog.failure(one.failure_class).hang for one in chain.findings)
-    ends = (case.primary, *catalog.failure(case.primary).ends)
-    return any(finding.failure_class in ends for finding in chain.findings)
+    return any(catalog.failure(finding.failure_class).hang for finding in chain.findings)
 
 
-def _verdict(
-    chosen: Optional[Chain],
-    chains: Sequence[Chain],
-    observed: dict[int, Observation],
-    case: JobCase,
-) -> JobVerdict:
-    if chosen is None:
-        return _without_cause(chains, case)
-    root = observed[id(chosen.findings[0])]
-    name = root.finding.failure_class
-    alike = [root]
-    for chain in chains:
-        other = observed[id(chain.findings[0])]
-        same = other is not root and other.finding.failure_class == name
-        if same and other.before_job == root.before_job and _may_be_root(other):
-            alike.append(other)
-    found = [one.finding for one in alike]
-    first = min(alike, key=lambda one: (one.finding.onset is None, one.finding.onset or 0.0))
+# ---- what is said of it
+
+
+def _verdict(chosen: _CauseChain, found: Iterable[_CauseChain], case: JobCase) -> JobVerdict:
+    """The root's class, with all places and times where it is the root of a chain."""
+    root = chosen.root
+    alike = _alike(root, found)
+    findings = [observation.finding for observation in alike]
+    first = min(alike, key=_dated_first)
+    hosts = tuple(sorted({one.host for one in findings if one.host is not None}))
+    kills = (float(one.facts["kill_time"]) for one in alike if "kill_time" in one.facts)
+    patterns = (str(one.facts["pattern"]) for one in alike if "pattern" in one.facts)
+    gpus = {(one.host, one.gpu) for one in findings if one.host and one.gpu is not None}
+    devices = {(one.host, one.device) for one in findings if one.host and one.device}
     onset = first.finding.onset
-    if catalog.failure(name).hang and onset is None:
+    if onset is None and catalog.failure(root.finding.failure_class).hang:
         onset = case.last_step_at
-    confidence = root.finding.confidence
-    if _is_symptom(root) or (case.log_only and not catalog.failure(name).of_monitoring):
-        confidence = min(confidence, Confidence.LIKELY, key=certainty)
-    hosts = tuple(sorted({one.host for one in found if one.host is not None}))
-    pattern, kill_time = _memory(alike)
     return JobVerdict(
-        name,
-        _sentence(root.finding, hosts, chosen, case),
-        confidence,
+        root.finding.failure_class,
+        _summary(chosen, hosts, case),
+        _confidence(chosen, case),
         hosts,
-        tuple(sorted({(f.host, f.gpu) for f in found if f.host and f.gpu is not None})),
-        tuple(sorted({(f.host, f.device) for f in found if f.host and f.device})),
+        tuple(sorted(gpus)),
+        tuple(sorted(devices)),
         onset,
         first.uncertainty_s or None,
-        all(one.recovered for one in alike),
-        kill_time,
-        pattern,
+        all(observation.recovered for observation in alike),
+        min(kills, default=None),
+        next(patterns, None),
     )
 
 
-def _memory(alike: Iterable[Observation]) -> tuple[Optional[str], Optional[float]]:
-    """Pattern, and time of the first kill."""
-    facts = [one.facts for one in alike]
-    patterns = [str(one["pattern"]) for one in facts if "pattern" in one]
-    kills = [float(one["kill_time"]) for one in facts if "kill_time" in one]
-    return (patterns[0] if patterns else None), min(kills, default=None)
+def _alike(root: Observation, found: Iterable[_CauseChain]) -> list[Observation]:
+    """The root, and the roots of other chains that are the same fault elsewhere."""
+    kind = (root.finding.failure_class, root.before_job)
+    others = [chain.root for chain in found if chain.root is not root]
+    same = [one for one in others if (one.finding.failure_class, one.before_job) == kind]
+    return [root, *filter(_is_problem, same)]
 
 
-def _without_cause(chains: Sequence[Chain], case: JobCase) -> JobVerdict:
-    """Healthy only when all was seen and nothing is wrong."""
-    problems = [
-        finding
-        for chain in chains
-        for finding in chain.findings
-        if finding.severity is not Severity.INFO
-        and not catalog.failure(finding.failure_class).of_monitoring
-    ]
-    if problems:
-        first = min(problems, key=lambda one: (one.onset is None, one.onset or 0.0))
-        text = f"{first.title}, and nothing that was seen explains it."
-        return JobVerdict(UNKNOWN, text, Confidence.POSSIBLE, onset=first.onset)
-    if not case.told:
-        text = "How the job stands is not known, and nothing wrong was found."
-        return JobVerdict(UNKNOWN, text, Confidence.POSSIBLE)
-    if case.status in ("failed", "hanging"):
-        text = "The job failed, and neither its log nor its metrics say why."
-        return JobVerdict(UNKNOWN, text, Confidence.POSSIBLE)
-    if not case.coverage.complete:
-        text = "Nothing wrong was found, but not everything could be seen."
-        return JobVerdict(UNKNOWN, text, Confidence.POSSIBLE)
-    if case.log_only:
-        text = f"Nothing wrong in the job's log, which is all there is: {case.log_only}."
-        return JobVerdict(HEALTHY, text, Confidence.LIKELY)
-    return JobVerdict(HEALTHY, "Nothing is wrong; everything was seen.", Confidence.CONFIRMED)
+def _dated_first(observation: Observation) -> tuple[bool, float]:
+    return observation.finding.onset is None, observation.finding.onset or 0.0
 
 
-def _sentence(root: Finding, hosts: Sequence[str], chain: Chain, case: JobCase) -> str:
-    where = f" on {', '.join(hosts[:4])}" if hosts else ""
-    more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
-    effects = dict.fromkeys(one.title for one in chain.findings[1:] if one.title != root.title)
-    then = f" It accounts for: {'; '.join(effects)}." if effects else ""
+def _confidence(chosen: _CauseChain, case: JobCase) -> Confidence:
+    """That of the root, as far as the sources allow."""
+    root = chosen.root
+    confidence = root.finding.confidence
+    of_monitoring = catalog.failure(root.finding.failure_class).of_monitoring
+    if _is_symptom(root) or (case.log_only and not of_monitoring):
+        confidence = confidence.at_most(Confidence.LIKELY)
+    has_effects = len(chosen.observations) > 1
+    is_undated_cause = has_effects and root.finding.onset is None
+    if root.playbook == NODES and (is_undated_cause or case.shared_cluster):
+        # It may be older than what it explains, or of a node that is another job's.
+        return Confidence.POSSIBLE
+    return confidence
+
+
+def _summary(chosen: _CauseChain, hosts: Sequence[str], case: JobCase) -> str:
+    title = chosen.root.finding.title
+    where = f" on {', '.join(hosts[:_HOSTS_NAMED])}" if hosts else ""
+    more = f" and {len(hosts) - _HOSTS_NAMED} more" if len(hosts) > _HOSTS_NAMED else ""
+    effects = dict.fromkeys(one.title for one in chosen.findings[1:] if one.title != title)
+    caused = f" It caused: {'; '.join(effects)}." if effects else ""
     only = f" By the log alone: {case.log_only}." if case.log_only else ""
-    return f"{root.title}{where}{more}.{then}{only}"
+    return f"{title}{where}{more}.{caused}{only}"
+
+
+# ---- without a cause
+
+
+def _without_cause(found: Iterable[_CauseChain], case: JobCase) -> JobVerdict:
+    """Healthy only when all was seen and nothing is wrong."""
+    unexplained = [
+        seen
+        for chain in found
+        for seen in chain.observations
+        if _is_problem(seen) and not catalog.failure(seen.finding.failure_class).of_monitoring
+    ]
+    if unexplained:
+        first = min(unexplained, key=_dated_first).finding
+        text = f"{first.title}, and nothing that was seen explains it."
+        return replace(_unknown(text), onset=first.onset)
+    if not case.told:
+        return _unknown("The status of the job is not known, and nothing wrong was found.")
+    if case.is_broken:
+        return _unknown("The job failed, and neither its log nor its metrics say why.")
+    if not case.coverage.complete:
+        return _unknown("Nothing wrong was found, but not everything could be seen.")
+    return _healthy(case)
+
+
+def _unknown(text: str) -> JobVerdict:
+    return JobVerdict(UNKNOWN, text, Confidence.POSSIBLE)
+
+
+def _healthy(case: JobCase) -> JobVerdict:
+    """Healthy, as certain as the sources allow: what was not there to be read proves nothing."""
+    if not case.of_cluster and not case.no_log:
+        if case.log_only:
+            text = f"Nothing wrong in the job's log, which is all there is: {case.log_only}."
+            return JobVerdict(HEALTHY, text, Confidence.LIKELY)
+        return JobVerdict(HEALTHY, "Nothing is wrong; everything was seen.", Confidence.CONFIRMED)
+    text = f"Nothing is wrong {' and '.join(_places(case))}"
+    confidence = Confidence.LIKELY if case.log_only else Confidence.CONFIRMED
+    if case.status == "idle":
+        return JobVerdict(HEALTHY, f"{text}; no job runs here.", confidence)
+    missing = [f"no log: {case.no_log}"] if case.no_log else []
+    missing += [f"no metrics: {case.no_metrics}"] if case.no_metrics else []
+    if not missing:
+        return JobVerdict(HEALTHY, f"{text}.", confidence)
+    return JobVerdict(HEALTHY, f"{text}; there is {'; '.join(missing)}.", Confidence.LIKELY)
+
+
+def _places(case: JobCase) -> Iterable[str]:
+    """Where nothing is wrong."""
+    if case.of_cluster:
+        number = case.coverage.answered
+        yield f"on {number} node{'' if number == 1 else 's'}"
+    if not case.no_metrics:
+        yield "in the metrics"
+    if not case.no_log:
+        yield "in the job's log"

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
+from raydiag.explain.node_findings import judge_nodes
 from raydiag.exporter.metrics import OWN_PREFIX
 from raydiag.exposition import ExpositionLine
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.exporter import FILE, Exporter, Process
-from raydiag.rules import judge
 
 MOST_RESTARTS = 50  # then the shell exporter's watchdog, and raydiag's, give up
 TWO_CYCLES_S = 22.0  # of the shell exporter; up to 12 s each
@@ -144,7 +144,7 @@ def judge_exporter(
 ) -> Iterator[Finding]:
     """All that is wrong, in no order. `snapshot` has the looks as samples of the probe."""
     host = snapshot.nodes[0].node.host
-    general = [one for one in judge(snapshot) if one.failure_class != "exporter-restarting"]
+    general = [one for one in judge_nodes(snapshot) if one.failure_class != "exporter-restarting"]
     yield from general
     known = {one.failure_class for one in general}
     if (exporter is None or exporter.answer != "ok") and "exporter-down" not in known:

@@ -120,8 +120,7 @@ def examine(
     found = list(judge_exporter(snapshot, now.record, served, now.watched, now.processes))
     if not any(one.failure_class == "ghost-data" for one in found):
         found += standstill(snapshot, first.record, now.record, moved, compared)
-    complete = diagnosis.complete(found)
-    told = Diagnosis(complete, diagnosis.chains(complete), diagnosis.coverage(snapshot))
+    told = diagnosis.of_findings(found, diagnosis.coverage(snapshot))
     return ExaminedExporter(
         host=host,
         port=port,

@@ -101,7 +101,7 @@ def follow_up(context: Context, answers: Answers, most: Optional[int] = None) ->
 def run(
     context: Context, answers: Answers, only: Optional[Iterable[str]] = None
 ) -> PlaybookOutcome:
-    """Judge by the playbooks of `only`, or by all. One thing that several of them see is told once.
+    """Judge by the playbooks of `only`, or by all; several of them may observe the same fault.
 
     The cheap part is asking: what was asked for one playbook serves all, so all may run.
     """
@@ -109,27 +109,14 @@ def run(
     scene = RunTimeline(context, answers)
     reports: list[Report] = []
     ruled_out: list[RuledOut] = []
-    seen: dict[tuple[object, ...], Observation] = {}
+    observations: list[Observation] = []
     for playbook in PLAYBOOKS:
         if wanted is not None and playbook.ID not in wanted:
             continue
         record = ObservationRecorder(playbook.ID, context.window)
         reports.append(playbook.run(scene, record))
         ruled_out += record.ruled_out
-        for one in record.observations:
-            finding = one.finding
-            key = (finding.failure_class, finding.host, finding.gpu, finding.device)
-            known = seen.get(key)
-            if known is None or _is_graver(one, known):
-                seen[key] = one
-    found = {one.finding.failure_class for one in seen.values()}
+        observations += record.observations
+    found = {one.finding.failure_class for one in observations}
     kept = {one.failure_class: one for one in ruled_out if one.failure_class not in found}
-    return PlaybookOutcome(tuple(seen.values()), tuple(reports), tuple(kept.values()))
-
-
-def _is_graver(one: Observation, other: Observation) -> bool:
-    """Of two sightings of one thing the more certain one counts."""
-    certainty = ("possible", "likely", "confirmed")
-    return certainty.index(one.finding.confidence.value) > certainty.index(
-        other.finding.confidence.value
-    )
+    return PlaybookOutcome(tuple(observations), tuple(reports), tuple(kept.values()))

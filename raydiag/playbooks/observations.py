@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Window
+from raydiag.model import Observation as Observation
 
 
 @dataclass(frozen=True)
@@ -24,22 +25,6 @@ class ReportRow:
     unit: str = ""
     question: str = ""  # id of the query that the value comes from
     window: Optional[Window] = None
-
-
-@dataclass(frozen=True)
-class Observation:
-    """A finding, and what ordering by cause needs besides."""
-
-    finding: Finding
-    playbook: str
-    row: str
-    # Power, clock, utilisation and throughput drops, and TCP retransmits, explain nothing.
-    symptom: bool = False
-    until: Optional[float] = None  # when it was last seen; None: a fact without an end
-    recovered: bool = False  # it ended well before the window did
-    uncertainty_s: float = 0.0  # of the onset
-    before_job: bool = False  # it was so from the first sample on
-    facts: Mapping[str, float | str] = field(default_factory=dict)  # pattern, kill_time, ...
 
 
 @dataclass(frozen=True)
@@ -153,6 +138,7 @@ class ObservationRecorder:
             confidence=confidence,
             evidence=tuple(evidence),
             explanation=explanation,
+            before_job=before_job,
         )
         self.observations.append(
             Observation(
@@ -163,7 +149,6 @@ class ObservationRecorder:
                 until,
                 recovered,
                 uncertainty_s,
-                before_job,
                 dict(facts or {}),
             )
         )

@@ -16,7 +16,6 @@ from raydiag.rules.machines import by_host
 from raydiag.rules.victims import RayProcesses, Victim
 
 _SOURCE = "/dev/kmsg"
-ALL_OLD = "All of this was before the present job started."
 _FOLD_S = 60.0  # an unspecific driver error this near to a specific one belongs to it
 _NEWS_S = 86_400.0  # without a job: what is older decides nothing beside what is newer
 _REPORT_LINES = 8  # evidence from an event without stack trace
@@ -143,6 +142,7 @@ class _Fault:
             confidence=self._confidence(victim),
             evidence=tuple(self._evidence()),
             explanation=" ".join(self._sentences(onset, known)),
+            before_job=self._is_before_job,
         )
 
     def _victim(self, event: KernelEventSeen) -> Victim | None:
@@ -179,6 +179,10 @@ class _Fault:
     @property
     def _all_old(self) -> bool:
         return all(self._is_old(event) for event in self._trusted)
+
+    @property
+    def _is_before_job(self) -> bool:
+        return self.job_start is not None and self._all_old
 
     def _is_over(self) -> bool:
         """Whether the log says that it is over and nothing is left of it."""
@@ -227,8 +231,8 @@ class _Fault:
                 "the GPU can be used again, but the work that was on it is lost" if is_gpu else ""
             )
             yield f"The log tells of a recovery ({self._clock(recovery)}){left and ': '}{left}."
-        if self.job_start is not None and self._all_old:
-            yield ALL_OLD
+        if self._is_before_job:
+            yield "All of this was before the present job started."
         if any(event.userspace for event in self.members):
             yield "What a program wrote into the kernel log proves nothing by itself."
 

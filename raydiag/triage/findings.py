@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Optional
 
 from raydiag import catalog
+from raydiag.catalog.completion import completed
 from raydiag.joblog.facts import JobFacts
 from raydiag.joblog.failure_facts import Traceback
 from raydiag.model import Confidence, Evidence, Finding, Severity
@@ -29,7 +30,7 @@ def findings(case: TriageCase, outcome: TriageOutcome, story: Sequence[str]) -> 
     secondary.sort(key=lambda finding: order.get(finding.failure_class, len(order)))
     if outcome.primary is not None:
         secondary.insert(0, _primary(case, outcome, " ".join(story)))
-    return [_completed(finding) for finding in secondary]
+    return [completed(finding) for finding in secondary]
 
 
 def _of_other_classes(case: TriageCase, outcome: TriageOutcome) -> Iterator[Finding]:
@@ -268,16 +269,4 @@ def _degradation(case: TriageCase) -> Iterator[Finding]:
         evidence=(Evidence(f"{steps.file}:{steps.last_line}", text, speed.change_percent),),
         explanation=f"Throughput fell ({speed.pattern}). {POINTS_AT[speed.pattern]}.",
         confidence=Confidence.LIKELY,
-    )
-
-
-def _completed(finding: Finding) -> Finding:
-    """With what the catalog knows of its class."""
-    entry = catalog.failure(finding.failure_class)
-    return replace(
-        finding,
-        title=finding.title or entry.title,
-        severity=finding.severity or entry.severity,
-        explanation=finding.explanation or entry.explanation,
-        next_steps=tuple(finding.next_steps or entry.next_steps),
     )

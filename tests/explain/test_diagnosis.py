@@ -9,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raydiag import catalog
+from raydiag.catalog.completion import complete
 from raydiag.catalog.failure_classes import FailureClass
-from raydiag.explain.diagnosis import chains, complete, coverage, exit_code, explain
+from raydiag.explain import chains as causes
+from raydiag.explain.diagnosis import coverage, exit_code, explain
+from raydiag.explain.node_findings import NODES
 from raydiag.model import (
+    Chain,
     Confidence,
     Coverage,
     Diagnosis,
@@ -20,6 +24,7 @@ from raydiag.model import (
     Node,
     NodeReport,
     NodeStatus,
+    Observation,
     ProbeResult,
     Severity,
     Snapshot,
@@ -54,6 +59,11 @@ def _use_edges(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, effects in _EDGES.items()
     }
     monkeypatch.setattr(catalog, "failures", lambda: MappingProxyType(rows))
+
+
+def chains(findings: Sequence[Finding]) -> list[Chain]:
+    """Chains of findings of nodes."""
+    return causes.chains([Observation(one, NODES, one.failure_class) for one in findings])
 
 
 def finding(failure_class: str, onset: float | None = NOW, **values: Any) -> Finding:

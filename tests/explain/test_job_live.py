@@ -15,11 +15,11 @@ import pytest
 from raydiag.cluster import ray_job
 from raydiag.explain import verdict
 from raydiag.explain.job import nodes
-from raydiag.explain.job.conclusion import concluded
 from raydiag.explain.job.contradictions import contradictions
-from raydiag.explain.job.joined import joined
+from raydiag.explain.job.join import join
 from raydiag.explain.job.metrics import DiagnosisRequest, since
-from raydiag.explain.job.nodes import PLAYBOOK, LiveNodes
+from raydiag.explain.job.nodes import LiveNodes
+from raydiag.explain.node_findings import NODES
 from raydiag.model import (
     Blind,
     Confidence,
@@ -39,11 +39,11 @@ from raydiag.model import (
 )
 from raydiag.playbooks.observations import Observation
 from raydiag.probes.ras import RasCount
-from raydiag.rules.kernel import ALL_OLD
 from raydiag.triage.verdict import Moment
 from raydiag.tsdb import live
 from raydiag.tsdb.client import Client
 from raydiag.tsdb.connection import Connection
+from tests.rules.test_pcie import function
 
 ADDRESS = "0000:75:00.0"
 
@@ -66,14 +66,28 @@ def told(failure_class: str, source: str = "series", **scope: Any) -> Observatio
 
 def shown(failure_class: str, **scope: Any) -> Observation:
     finding = Finding(failure_class, evidence=(Evidence("node", failure_class),), **scope)
-    return Observation(finding, PLAYBOOK, failure_class)
+    return Observation(finding, NODES, failure_class)
 
 
 def explained(*observations: Observation, **case: Any) -> verdict.Explained:
     coverage = case.pop("coverage", Coverage(2, 2))
-    no_log, no_metrics = case.pop("no_log", ""), case.pop("no_metrics", "")
     whole = verdict.JobCase(observations=observations, coverage=coverage, **case)
-    return concluded(whole, LiveNodes(SNAPSHOT), no_log, no_metrics)
+    return concluded(whole, LiveNodes(SNAPSHOT))
+
+
+def concluded(case: verdict.JobCase, own: LiveNodes) -> verdict.Explained:
+    """The verdict on a job of a live cluster."""
+    asides = [one for one in case.observations if nodes.is_aside(one, own)]
+    rest = [one for one in case.observations if one not in asides]
+    return verdict.explain(
+        replace(
+            case,
+            observations=rest,
+            asides=asides,
+            of_cluster=True,
+            shared_cluster=own.unplaced,
+        )
+    )
 
 
 # ---- one fault, one finding
@@ -91,7 +105,7 @@ def explained(*observations: Observation, **case: Any) -> verdict.Explained:
 def test_a_fault_that_series_and_node_tell_is_one_finding(
     series: dict[str, Any], node: dict[str, Any]
 ) -> None:
-    both = joined(
+    both = join(
         [told("gpu-memory-error", onset=50.0, **series)],
         [shown("gpu-memory-error", onset=None, **node)],
         SNAPSHOT,
@@ -102,8 +116,24 @@ def test_a_fault_that_series_and_node_tell_is_one_finding(
     assert {one.source for one in finding.evidence} == {"series", "node"}
 
 
+def test_a_gpu_is_one_by_index_by_address_and_by_the_bridge_above_it() -> None:
+    bridge = "0000:74:01.0"
+    own = report("gpu001")
+    functions = (function(ADDRESS, "gpu", above=bridge), function(bridge, "bridge"))
+    probes = {**own.probes, "pcie": ProbeResult("pcie", Status.OK, records=functions)}
+    snapshot = Snapshot([replace(own, probes=probes)], 1000.0)
+    both = join(
+        [told("pcie-fatal", host="gpu001", gpu=3)],
+        [shown("pcie-fatal", host="gpu001", device=bridge)],
+        snapshot,
+    )
+    (finding,) = explained(*both, status="running").diagnosis.findings
+    assert finding.gpu == 3
+    assert {one.source for one in finding.evidence} == {"series", "node"}
+
+
 def test_faults_of_two_gpus_stay_two() -> None:
-    both = joined(
+    both = join(
         [told("gpu-memory-error", host="gpu001", gpu=5)],
         [shown("gpu-memory-error", host="gpu001", gpu=3, device=ADDRESS)],
         SNAPSHOT,
@@ -112,7 +142,7 @@ def test_faults_of_two_gpus_stay_two() -> None:
 
 
 def test_an_unnamed_gpu_is_not_guessed_among_two() -> None:
-    both = joined(
+    both = join(
         [told("gpu-memory-error", host="gpu001")],
         [
             shown("gpu-memory-error", host="gpu001", gpu=3, device=ADDRESS),
@@ -124,7 +154,7 @@ def test_an_unnamed_gpu_is_not_guessed_among_two() -> None:
 
 
 def test_a_kill_and_a_silent_node_are_sights_of_what_the_series_tell() -> None:
-    both = joined(
+    both = join(
         [
             told("oom-host", host="gpu001", onset=500.0, facts={"kill_time": 900.0}),
             told("node-death", host="gpu002", onset=950.0),
@@ -143,8 +173,8 @@ def test_a_kill_and_a_silent_node_are_sights_of_what_the_series_tell() -> None:
 def test_a_node_that_came_back_and_is_silent_now_is_lost_anew() -> None:
     death = replace(told("node-death", host="gpu002", onset=500.0), recovered=True)
     now = shown("node-unreachable", host="gpu002")
-    assert len(joined([death], [now], SNAPSHOT)) == 2
-    assert len(joined([replace(death, recovered=False)], [now], SNAPSHOT)) == 1
+    assert len(join([death], [now], SNAPSHOT)) == 2
+    assert len(join([replace(death, recovered=False)], [now], SNAPSHOT)) == 1
 
 
 @pytest.mark.parametrize(
@@ -178,7 +208,7 @@ def test_of_a_server_that_watches_for_long_only_the_job_is_judged(
 )
 def test_a_kill_elsewhere_or_at_another_time_is_its_own(other: dict[str, Any]) -> None:
     oom = told("oom-host", host="gpu001", onset=500.0, facts={"kill_time": 900.0})
-    assert len(joined([oom], [shown("oom-kill", **other)], SNAPSHOT)) == 2
+    assert len(join([oom], [shown("oom-kill", **other)], SNAPSHOT)) == 2
 
 
 def test_a_node_that_counts_no_error_contradicts_its_series() -> None:
@@ -280,7 +310,7 @@ def test_where_several_jobs_run_a_fault_of_some_node_is_a_possible_cause() -> No
     several = nodes.of_job(LiveNodes(SNAPSHOT, job="a", others=1), [], 0.0)
     assert several.unplaced and "other jobs run" in several.notes[0]
     case = verdict.JobCase(observations=[link, hang], coverage=Coverage(2, 2), status="hanging")
-    assert concluded(case, several, "", "").verdict.confidence is Confidence.POSSIBLE
+    assert concluded(case, several).verdict.confidence is Confidence.POSSIBLE
     placed = nodes.of_job(LiveNodes(SNAPSHOT, job="a", others=1), ["gpu001"], 0.0)
     assert not placed.unplaced
 
@@ -302,13 +332,13 @@ def test_what_came_after_the_job_did_not_end_it(
     end = LiveNodes(Snapshot(SNAPSHOT.nodes, now), job="a", ended=3000.0, others=others)
     fault = shown("gpu-memory-error", host="gpu001", gpu=3, onset=onset)
     case = verdict.JobCase(observations=[fault], coverage=Coverage(2, 2), status="failed")
-    found = concluded(case, end, "", "")
+    found = concluded(case, end)
     assert (found.verdict.failure_class == "gpu-memory-error") is cause
     assert [one.failure_class for one in found.diagnosis.findings] == ["gpu-memory-error"]
 
 
 def test_a_kernel_event_older_than_the_job_explains_nothing_of_it() -> None:
-    old = Finding("gpu-memory-error", host="gpu001", onset=50.0, explanation=f"x {ALL_OLD}")
+    old = Finding("gpu-memory-error", host="gpu001", onset=50.0, before_job=True)
     new = Finding("gpu-memory-error", host="gpu002", onset=950.0, explanation="x")
     first, second = nodes.observed(Diagnosis([old, new], [], Coverage(2, 2)))
     assert (first.before_job, second.before_job) == (True, False)

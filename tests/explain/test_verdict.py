@@ -38,6 +38,7 @@ def seen(
     **more: object,
 ) -> Observation:
     """`onset` in seconds from T0."""
+    before_job = bool(more.pop("before_job", False))
     finding = Finding(
         failure_class,
         host,
@@ -47,6 +48,7 @@ def seen(
         onset=None if onset is None else T0 + onset,
         confidence=confidence,
         evidence=(Evidence(f"{failure_class} {host}"),),
+        before_job=before_job,
     )
     known = {"uncertainty_s": 10.0, **more}
     return Observation(finding, "test", "row", **known)  # type: ignore[arg-type]
@@ -321,11 +323,11 @@ def test_a_failure_that_nothing_says_anything_about_is_unknown() -> None:
 
 def test_a_log_without_metrics_is_judged_as_such() -> None:
     why = "the job ran without Ray"
-    told = judged(seen("hang"), status="hanging", primary="hang", log_only=why)
+    told = judged(seen("hang"), status="hanging", primary="hang", no_metrics=why)
     assert told.verdict.failure_class == "hang"
     assert told.verdict.confidence is Confidence.LIKELY
     assert why in told.verdict.summary
-    assert judged(log_only=why).verdict.confidence is Confidence.LIKELY
+    assert judged(no_metrics=why).verdict.confidence is Confidence.LIKELY
 
 
 def test_log_and_series_that_say_the_same_are_one_finding() -> None:

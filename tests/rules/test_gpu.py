@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from raydiag.explain.node_findings import judge_nodes
 from raydiag.model import Severity
 from raydiag.probes.bad_pages import BadPages
 from raydiag.probes.gpu_sensors import GpuSensors
 from raydiag.probes.ras import RasCount
-from raydiag.rules import judge
 from raydiag.rules.gpu import bad_pages, thermal_throttling, uncorrectable_errors
 from tests.rules.gpu_records import ADDRESSES, nvidia_gpus
 from tests.rules.snapshots import NOW, report, snapshot
@@ -150,7 +150,7 @@ def test_no_bad_page_is_silent() -> None:
 
 def test_bad_pages_are_evidence_of_the_error_that_made_them() -> None:
     sick = report("a", bad_pages=[pages(5, 1, 0)], ras=[count(ue=1), count("gfx")])
-    (finding,) = judge(snapshot(sick))
+    (finding,) = judge_nodes(snapshot(sick))
     assert (finding.failure_class, finding.severity) == ("gpu-memory-error", Severity.CRITICAL)
     assert [piece.source for piece in finding.evidence] == [
         "/sys/ras/umc_err_count",

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from raydiag.explain.node_findings import judge_nodes
 from raydiag.model import NodeReport, Severity
 from raydiag.probes.kernel_log import KernelLine
 from raydiag.probes.previous_boot import CrashDump
-from raydiag.rules import judge
 from raydiag.rules.clock_correction import clock_offset_s, on_one_clock
 from tests.rules.snapshots import NOW, report, snapshot
 
@@ -47,11 +47,13 @@ def test_an_event_from_before_the_job_is_old_whatever_the_clock_says() -> None:
     before = NOW - 7000  # the job began an hour ago
     fast = node(before + OFF_S, (OFF_S - 0.1, OFF_S + 0.1))
     found = [
-        f for f in judge(snapshot(fast, job_start=NOW - 3600)) if f.failure_class != "clock-skew"
+        f
+        for f in judge_nodes(snapshot(fast, job_start=NOW - 3600))
+        if f.failure_class != "clock-skew"
     ]
     assert [finding.severity for finding in found] == [Severity.INFO]
     right = node(before + OFF_S - 1, None)
-    found = judge(snapshot(right, job_start=NOW - 3600))
+    found = judge_nodes(snapshot(right, job_start=NOW - 3600))
     assert [finding.severity for finding in found] == [Severity.CRITICAL]
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raydiag.explain.node_findings import judge_nodes
 from raydiag.model import Confidence, NodeReport, ProbeResult, Severity, Status
 from raydiag.probes.kernel_log import KernelLine
 from raydiag.probes.pcie import PcieFunction
-from raydiag.rules import judge
 from raydiag.rules.pcie import degraded_links, growing_link_errors
 from raydiag.rules.pcie_paths import PciePaths
 from tests.rules.gpu_records import ADDRESSES, amd_gpus
@@ -158,7 +158,7 @@ DEAD: Mapping[str, Any] = {
 
 class TestDeadLinks:
     def test_a_gpu_that_does_not_answer(self) -> None:
-        (finding,) = judge(seen(gpus(**DEAD)))
+        (finding,) = judge_nodes(seen(gpus(**DEAD)))
         assert (finding.failure_class, finding.host) == ("pcie-link-down", "node0")
         assert (finding.gpu, finding.device) == (0, GPU)
         assert (finding.severity, finding.confidence) == (Severity.CRITICAL, Confidence.LIKELY)
@@ -275,7 +275,7 @@ class TestGrowth:
         self, kind: str, failure_class: str, at: str
     ) -> None:
         later = changed(gpus(), at, **{kind: 12})
-        (finding,) = judge(snapshot(grown(gpus(), later)))
+        (finding,) = judge_nodes(snapshot(grown(gpus(), later)))
         assert (finding.failure_class, finding.gpu, finding.device) == (failure_class, 0, GPU)
         assert finding.severity is not Severity.INFO
         assert finding.evidence[0].text.endswith(f"{kind} errors within 1.2 s")
@@ -317,7 +317,7 @@ class TestGrowth:
     def test_one_fault_is_one_finding(self) -> None:
         first = gpus(width=8)
         later = changed(changed(first, GPU, correctable=50), "0000:00:01.1", nonfatal=2)
-        (finding,) = judge(snapshot(grown(first, later)))
+        (finding,) = judge_nodes(snapshot(grown(first, later)))
         assert (finding.severity, finding.gpu, finding.device) == (Severity.WARNING, 0, GPU)
         assert len(finding.evidence) == 3
 
@@ -328,7 +328,7 @@ class TestGrowth:
         sensors = ProbeResult("gpu_sensors", Status.OK, records=amd_gpus())
         first, later = gpus(), changed(gpus(), GPU, nonfatal=2)
         counted = ProbeResult("pcie", Status.OK, records=first, later=later, interval_s=1.0)
-        (finding,) = judge(snapshot(report("node0", results=[logged, sensors, counted])))
+        (finding,) = judge_nodes(snapshot(report("node0", results=[logged, sensors, counted])))
         assert (finding.failure_class, finding.gpu, finding.device) == ("pcie-degraded", 0, GPU)
         assert {piece.text for piece in finding.evidence} >= {
             text,

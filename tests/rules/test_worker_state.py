@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from raydiag.explain.node_findings import judge_nodes
 from raydiag.model import Actor, Confidence, Finding, NodeReport, Severity, Snapshot
 from raydiag.probes.processes import RayProcess
-from raydiag.rules import judge
 from raydiag.rules.worker_state import missing_workers, stopped_workers
 from tests.rules.snapshots import NOW, report, snapshot
 from tests.rules.test_progress import log
@@ -125,6 +125,6 @@ def test_nothing_is_said_where_another_reason_is_possible() -> None:
 
 def test_the_judgement_has_it() -> None:
     reports = job(node("a", process(700)), node("b", process(701, "T")))
-    assert [(found.failure_class, found.host) for found in judge(reports)] == [
+    assert [(found.failure_class, found.host) for found in judge_nodes(reports)] == [
         ("worker-stopped", "b")
     ]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from raydiag.catalog.completion import completed, order
 from raydiag.explain.comparison import answer, metrics, saves, settings, side
 from raydiag.explain.comparison.gap import gap
 from raydiag.explain.comparison.pair import UNDECIDED, UNRELATED, Contrast, Environment, Pair
 from raydiag.explain.comparison.saves import Saves
 from raydiag.explain.comparison.side import AskedJob, Side
 from raydiag.explain.comparison.steps import overlap
-from raydiag.explain.diagnosis import filled, order
 from raydiag.model import (
     Blind,
     Chain,
@@ -149,7 +149,7 @@ def _diagnosis(
         known = {_what(item) for item, label in owned if label == one_side.label}
         known |= {_what(item) for item in more}
         more += [item for item in own if _what(item) not in known]
-        told = [filled(item) for item in more]
+        told = [completed(item) for item in more]
         owned += [(item, one_side.label) for item in told]
         if its_saves.findings:
             roots = len(its_saves.findings)

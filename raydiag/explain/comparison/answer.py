@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Optional
 
+from raydiag.catalog.completion import completed
 from raydiag.explain.comparison import gap, slowness_causes
 from raydiag.explain.comparison.pair import (
     ALIKE,
@@ -21,7 +22,6 @@ from raydiag.explain.comparison.pair import (
     SlownessCause,
 )
 from raydiag.explain.comparison.settings import explaining
-from raydiag.explain.diagnosis import filled
 from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.playbooks.training import TGS
 
@@ -186,14 +186,14 @@ def findings(told: Contrast) -> list[tuple[str, Finding]]:
     slower = pair.slower
     ordered = sorted(told.causes, key=lambda one: one.finding.failure_class != answer.failure_class)
     found = [
-        (one.label, _grave(filled(one.finding)))
+        (one.label, _grave(completed(one.finding)))
         for one in ordered
         if (slower is None and one.kind == LEAK)
         or (slower is not None and one.label == slower.label)
     ]
     if slower is None:
         return found
-    return [*found, (slower.label, filled(_slower(pair, answer, slower.label)))]
+    return [*found, (slower.label, completed(_slower(pair, answer, slower.label)))]
 
 
 def _grave(finding: Finding) -> Finding:

@@ -14,9 +14,8 @@ from typing import Optional
 from raydiag import triage
 from raydiag.explain import diagnosis, verdict
 from raydiag.explain.job import nodes as _nodes
-from raydiag.explain.job.conclusion import concluded
 from raydiag.explain.job.contradictions import contradictions
-from raydiag.explain.job.joined import joined
+from raydiag.explain.job.join import join
 from raydiag.explain.job.metrics import DiagnosisRequest, Metrics, SeenMetrics, look
 from raydiag.explain.job.nodes import LiveNodes
 from raydiag.joblog.facts import JobFacts
@@ -59,7 +58,7 @@ def examine(facts: JobFacts, moment: Moment, request: DiagnosisRequest) -> Exami
     request, probed = _probed(facts, request)
     seen = look(facts, judged, moment, request)
     case = _case(judged, seen, moment, request, probed)
-    explained = concluded(case, request.nodes, request.no_log, seen.log_only)
+    explained = verdict.explain(case)
     of_nodes = request.nodes.notes if request.nodes is not None else ()
     notes = (*judged.notes, *seen.notes, *request.notes, *of_nodes)
     return ExaminedJob(
@@ -91,8 +90,9 @@ def _case(
         told, coverage = _with_nodes(told, coverage, seen, request.nodes, probed, missing)
     idle = request.nodes is not None and request.nodes.idle and status == "unknown"
     progress = judged.progress
+    asides = [one for one in told if request.nodes and _nodes.is_aside(one, request.nodes)]
     return verdict.JobCase(
-        observations=told,
+        observations=[one for one in told if one not in asides],
         coverage=coverage,
         status="idle" if idle else status,
         primary=None if _refuted(judged, status) else judged.primary,
@@ -100,7 +100,11 @@ def _case(
         step_time_s=seen.steps.step_time_s or progress.step_time_s,
         ruled_out=_ruled_out(judged, seen, status),
         told=idle or (status != "unknown" and not _never_began(judged, seen, status)),
-        log_only=seen.log_only if request.nodes is None else "",
+        no_log=request.no_log,
+        no_metrics=seen.log_only,
+        of_cluster=request.nodes is not None,
+        shared_cluster=request.nodes is not None and request.nodes.unplaced,
+        asides=asides,
     )
 
 
@@ -116,7 +120,7 @@ def _with_nodes(
     at_odds = tuple(contradictions(told, own.snapshot))
     coverage = replace(coverage, unread=(*coverage.unread, *at_odds))
     whole = _nodes.coverage(probed.coverage, seen.coverage, coverage, own.hosts, missing)
-    return joined(told, list(_nodes.observed(probed)), own.snapshot), whole
+    return join(told, _nodes.observed(probed), own.snapshot), whole
 
 
 def _probed(

@@ -6,10 +6,12 @@ than what it could explain, so a chain that rests on it is possible and no more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
+from raydiag import catalog
+from raydiag.explain.node_findings import NODES
 from raydiag.model import (
     Blind,
     Coverage,
@@ -17,15 +19,13 @@ from raydiag.model import (
     Finding,
     HostUnread,
     NodeReport,
+    Observation,
     Snapshot,
     Status,
 )
-from raydiag.playbooks.observations import Observation
-from raydiag.rules.kernel import ALL_OLD
 from raydiag.rules.nodes import departed
 from raydiag.tsdb.discovery_types import short_name
 
-PLAYBOOK = "nodes"
 _NAMED = 8
 _SLACK_S = 300.0  # between what Ray calls the end and what the job died of
 _LONG_S = 3600.0
@@ -122,11 +122,17 @@ def _is_of(report: NodeReport, nodelist: Sequence[str]) -> bool:
     return bool({report.node.host, report.node.address} & names)
 
 
-def observed(found: Diagnosis) -> Iterator[Observation]:
+def observed(found: Diagnosis) -> list[Observation]:
     """What the rules found on the nodes."""
-    for one in found.findings:
-        old = ALL_OLD in one.explanation
-        yield Observation(one, PLAYBOOK, one.failure_class, before_job=old)
+    return [Observation(finding, NODES, finding.failure_class) for finding in found.findings]
+
+
+def is_aside(observation: Observation, nodes: LiveNodes) -> bool:
+    """Whether it is worth a repair, and never why the job fails or is slow."""
+    if observation.playbook != NODES:
+        return False
+    of_node = catalog.failure(observation.finding.failure_class).of_node
+    return of_node or is_late(observation.finding, nodes)
 
 
 def coverage(

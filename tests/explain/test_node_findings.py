@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from raydiag import catalog, rules
+from raydiag.explain.node_findings import judge_nodes
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot, StuckReader
 from raydiag.probes.d_state import BlockedTask
 from raydiag.probes.gpu_sensors import GpuSensors
 from raydiag.probes.kernel_log import KernelLine
 from raydiag.probes.ras import RasCount
 from raydiag.probes.storage import MountUsage
-from raydiag.rules import judge
 from tests.rules.snapshots import NOW, dead, report, snapshot
 
 ADDRESS = "0000:c5:00.0"
@@ -54,7 +54,7 @@ def event(failure_class: str, **scope: object) -> Finding:
 
 def test_event_and_counter_of_one_gpu_are_one_finding(kernel_says: Callable[..., None]) -> None:
     kernel_says(event("gpu-memory-error", device=ADDRESS, severity=Severity.CRITICAL))
-    (finding,) = judge(snapshot(report("a", ras=[UNCORRECTABLE]), job_start=NOW - 100))
+    (finding,) = judge_nodes(snapshot(report("a", ras=[UNCORRECTABLE]), job_start=NOW - 100))
     assert (finding.gpu, finding.device) == (3, ADDRESS)
     assert finding.severity is Severity.CRITICAL
     assert finding.onset == NOW - 50
@@ -70,7 +70,7 @@ def test_the_higher_confidence_and_the_earlier_onset_stand(
         event("oom-kill", pid=7, onset=NOW - 9, confidence=Confidence.LIKELY),
         event("oom-kill", pid=8, onset=None),
     )
-    found = judge(snapshot(report("a")))
+    found = judge_nodes(snapshot(report("a")))
     assert [(one.pid, one.onset, one.confidence) for one in found] == [
         (7, NOW - 9, Confidence.LIKELY),
         (8, None, Confidence.CONFIRMED),
@@ -83,7 +83,9 @@ def test_faults_of_different_gpus_and_hosts_stay_apart(kernel_says: Callable[...
         event("gpu-memory-error", device=other),
         event("gpu-memory-error", device=ADDRESS, host="b"),
     )
-    found = judge(snapshot(report("a", ras=[UNCORRECTABLE]), report("b", gpu_sensors=[SENSORS])))
+    found = judge_nodes(
+        snapshot(report("a", ras=[UNCORRECTABLE]), report("b", gpu_sensors=[SENSORS]))
+    )
     assert sorted((one.host, one.device, one.gpu) for one in found if one.host) == sorted(
         [("a", ADDRESS, 3), ("a", other, None), ("b", ADDRESS, 3)], key=str
     )
@@ -91,13 +93,13 @@ def test_faults_of_different_gpus_and_hosts_stay_apart(kernel_says: Callable[...
 
 def test_a_gpu_index_gets_its_address(kernel_says: Callable[..., None]) -> None:
     kernel_says(event("gpu-memory-error", gpu=3), event("gpu-memory-error", device=ADDRESS))
-    (finding,) = judge(snapshot(report("a", gpu_sensors=[SENSORS])))
+    (finding,) = judge_nodes(snapshot(report("a", gpu_sensors=[SENSORS])))
     assert (finding.gpu, finding.device) == (3, ADDRESS)
 
 
 def test_a_driver_fault_is_confirmed_by_log_and_task(kernel_says: Callable[..., None]) -> None:
     kernel_says(event("gpu-driver-fault", device=ADDRESS, pid=55))
-    (finding,) = judge(snapshot(report("a", d_state=[HANGING], gpu_sensors=[SENSORS])))
+    (finding,) = judge_nodes(snapshot(report("a", d_state=[HANGING], gpu_sensors=[SENSORS])))
     assert finding.confidence is Confidence.CONFIRMED
     assert finding.onset == NOW - 50
     assert (finding.device, finding.pid) == (ADDRESS, None)  # two processes show it
@@ -106,11 +108,11 @@ def test_a_driver_fault_is_confirmed_by_log_and_task(kernel_says: Callable[..., 
 
 def test_one_sign_of_a_driver_fault_is_likely(kernel_says: Callable[..., None]) -> None:
     kernel_says()
-    (stuck,) = judge(snapshot(report("a", d_state=[HANGING])))
+    (stuck,) = judge_nodes(snapshot(report("a", d_state=[HANGING])))
     kernel_says(
         *(event("gpu-driver-fault", device=f"0000:0{bus}:00.0") for bus in (5, 6, 7)),
     )
-    (logged,) = judge(snapshot(report("a")))
+    (logged,) = judge_nodes(snapshot(report("a")))
     assert stuck.confidence is logged.confidence is Confidence.LIKELY
     assert logged.device is None
 
@@ -118,8 +120,8 @@ def test_one_sign_of_a_driver_fault_is_likely(kernel_says: Callable[..., None]) 
 def test_a_hint_of_a_driver_fault_confirms_nothing(kernel_says: Callable[..., None]) -> None:
     hint = event("gpu-driver-fault", confidence=Confidence.POSSIBLE)
     kernel_says(hint)
-    (alone,) = judge(snapshot(report("a")))
-    (beside_a_task,) = judge(snapshot(report("a", d_state=[HANGING])))
+    (alone,) = judge_nodes(snapshot(report("a")))
+    (beside_a_task,) = judge_nodes(snapshot(report("a", d_state=[HANGING])))
     assert alone.confidence is Confidence.POSSIBLE
     assert beside_a_task.confidence is Confidence.LIKELY
 
@@ -127,7 +129,7 @@ def test_a_hint_of_a_driver_fault_confirms_nothing(kernel_says: Callable[..., No
 def test_a_real_kernel_line_and_its_counter_are_one_finding() -> None:
     text = f"amdgpu {ADDRESS}: amdgpu: 2 uncorrectable hardware errors detected in umc block"
     line = KernelLine(12, NOW - 50, 1.0, 6, 0, text, True, 0)
-    (finding,) = judge(snapshot(report("a", kernel_log=[line], ras=[UNCORRECTABLE])))
+    (finding,) = judge_nodes(snapshot(report("a", kernel_log=[line], ras=[UNCORRECTABLE])))
     assert (finding.failure_class, finding.gpu) == ("gpu-memory-error", 3)
     assert finding.onset == NOW - 50
     assert text in finding.evidence[0].text
@@ -143,7 +145,7 @@ def test_two_ray_nodes_of_one_machine_do_not_double_findings() -> None:
             for id in ("1", "2")
         )
     )
-    assert sorted(one.failure_class for one in judge(seen)) == [
+    assert sorted(one.failure_class for one in judge_nodes(seen)) == [
         "disk-full",
         "gpu-memory-error",
         "hung-read",
@@ -159,7 +161,7 @@ def test_machines_that_share_a_host_name_keep_their_own_faults() -> None:
         dead("a", lost, node_id="3", address="10.0.0.3"),
         dead("a", lost, node_id="4", address="10.0.0.4"),
     )
-    found = judge(seen)
+    found = judge_nodes(seen)
     assert {one.host for one in found} == {"a"}
     assert sorted((one.failure_class, one.address) for one in found) == [
         ("disk-full", "10.0.0.1"),
@@ -177,18 +179,18 @@ def test_machines_that_share_a_host_name_keep_their_own_faults() -> None:
 def test_the_second_of_two_namesakes_is_judged() -> None:
     sick = report("a", node_id="2", address="10.0.0.2", ras=[UNCORRECTABLE])
     well = report("a", node_id="1", address="10.0.0.1", ras=[replace(UNCORRECTABLE, ue=0)])
-    (finding,) = judge(snapshot(well, sick))
+    (finding,) = judge_nodes(snapshot(well, sick))
     assert (finding.host, finding.address) == ("a", "10.0.0.2")
 
 
 def test_a_well_cluster_has_no_findings() -> None:
-    assert judge(snapshot(report("a", gpu_sensors=[SENSORS]), report("b"))) == []
-    assert judge(snapshot()) == []
+    assert judge_nodes(snapshot(report("a", gpu_sensors=[SENSORS]), report("b"))) == []
+    assert judge_nodes(snapshot()) == []
 
 
 def test_rules_yield_known_classes_only() -> None:
     full = MountUsage("/", "/dev/sda", "ext4", 1 << 40, 0, 0, 9, 0)
-    found = judge(
+    found = judge_nodes(
         snapshot(
             report("a", ras=[UNCORRECTABLE], storage=[full], d_state=[HANGING]),
             dead("b", "UNEXPECTED_TERMINATION: gone"),

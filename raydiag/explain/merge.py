@@ -1,0 +1,134 @@
+"""One fault is one finding, whatever saw it: a log, series, a kernel, a counter.
+
+The most severe sighting leads: its texts and its evidence come first. The merged finding is dated
+from the first sign and is as certain as the most certain one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import Optional, TypeVar
+
+from raydiag import catalog
+from raydiag.catalog.completion import order, severity_of
+from raydiag.model import Finding, Observation
+
+_Value = TypeVar("_Value")
+
+
+def merge(observations: Iterable[Observation], by_process: bool = False) -> list[Observation]:
+    """Each fault once, in the order in which faults were first seen.
+
+    `by_process`: what concerns no device is told apart by process. Only observations of one source
+    name processes alike.
+    """
+    faults: dict[Hashable, list[Observation]] = {}
+    for observation in observations:
+        fault = fault_of(observation.finding, by_process)
+        faults.setdefault(fault, []).append(observation)
+    return [_merged(same) for same in faults.values()]
+
+
+def fault_of(finding: Finding, by_process: bool = False) -> Hashable:
+    """Class and place: what two findings of the same fault have in common."""
+    place = (finding.failure_class, finding.host)
+    if catalog.failure(finding.failure_class).whole_host:
+        return place
+    if finding.gpu is not None:
+        return (*place, "gpu", finding.gpu)
+    if finding.device is not None:
+        return (*place, "device", finding.device)
+    return (*place, "process", finding.pid, finding.task) if by_process else place
+
+
+def _merged(same: Sequence[Observation]) -> Observation:
+    if len(same) == 1:
+        return same[0]
+    ranked = sorted(same, key=lambda observation: order(observation.finding))
+    facts: dict[str, float | str] = {}
+    for observation in reversed(ranked):
+        facts.update(observation.facts)
+    return replace(
+        ranked[0],
+        finding=_merged_finding([observation.finding for observation in ranked]),
+        recovered=all(observation.recovered for observation in same),
+        uncertainty_s=max(observation.uncertainty_s for observation in same),
+        facts=facts,
+    )
+
+
+def _merged_finding(ranked: Sequence[Finding]) -> Finding:
+    """One finding out of all of the same fault; the first one leads."""
+    lead = ranked[0]
+    severity = severity_of(lead)
+    # A note that a counter is old no longer holds beside a more severe event.
+    explaining = (
+        finding for finding in ranked if finding.explanation and severity_of(finding) is severity
+    )
+    explained = next(explaining, lead)
+    return replace(
+        lead,
+        gpu=_only(finding.gpu for finding in ranked),
+        device=_only(finding.device for finding in ranked),
+        pid=_only(finding.pid for finding in ranked),
+        task=_only(finding.task for finding in ranked),
+        severity=severity,
+        onset=earliest_onset(ranked),
+        confidence=max((finding.confidence for finding in ranked), key=attrgetter("rank")),
+        explanation=explained.explanation,
+        before_job=explained.before_job,
+        evidence=tuple(dict.fromkeys(piece for finding in ranked for piece in finding.evidence)),
+    )
+
+
+def earliest_onset(findings: Iterable[Finding]) -> Optional[float]:
+    """Unix seconds; None where none of them has a date."""
+    return min((one.onset for one in findings if one.onset is not None), default=None)
+
+
+def _only(values: Iterable[Optional[_Value]]) -> Optional[_Value]:
+    """The only value that is there; None when there is none, or when they differ."""
+    named = set(values) - {None}
+    return named.pop() if len(named) == 1 else None
+
+
+# ---- several findings of one event
+
+
+def with_most_specific(observations: Iterable[Observation]) -> list[Observation]:
+    """One fault of one device under the class that says most of it; the others are evidence."""
+    remaining = list(observations)
+    for special, general in catalog.more_specific():
+        for specific in _of_class(special, remaining):
+            for other in _of_class(general, remaining):
+                if _same_place_and_time(specific, other):
+                    remaining.remove(other)
+                    dated = _dated_from_first_sign(with_evidence_of(specific, other), other)
+                    remaining[remaining.index(specific)] = specific = dated
+    return remaining
+
+
+def _of_class(failure_class: str, observations: Iterable[Observation]) -> list[Observation]:
+    return [seen for seen in observations if seen.finding.failure_class == failure_class]
+
+
+def _same_place_and_time(one: Observation, other: Observation) -> bool:
+    place = attrgetter("host", "gpu", "device", "before_job")
+    return bool(place(one.finding) == place(other.finding))
+
+
+def _dated_from_first_sign(observation: Observation, other: Observation) -> Observation:
+    onset = earliest_onset((observation.finding, other.finding))
+    return replace(
+        observation,
+        finding=replace(observation.finding, onset=onset),
+        uncertainty_s=max(observation.uncertainty_s, other.uncertainty_s),
+    )
+
+
+def with_evidence_of(observation: Observation, other: Observation) -> Observation:
+    """The observation, with what the other one rests on."""
+    evidence = (*observation.finding.evidence, *other.finding.evidence)
+    return replace(observation, finding=replace(observation.finding, evidence=evidence))
