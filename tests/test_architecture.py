@@ -56,14 +56,16 @@ ARROWS = {
     "joblog": FOUNDATION | {"nodeset", "step_formats"},
     "triage": FOUNDATION | {"catalog", "joblog"},
     "explain": FOUNDATION
-    | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "playbooks", "event_file"},
+    | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
+    | {"event_file"},
     "exporter": NODE
     | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file", "exposition"}
     | {"rdma_names", "records", "explain"},  # of `status`, which judges what it sees
     "tsdb": FOUNDATION | {"event_file"},
-    "playbooks": FOUNDATION | {"catalog", "tsdb"},
+    "timeline": FOUNDATION | {"catalog", "tsdb"},
+    "playbooks": FOUNDATION | {"catalog", "tsdb", "timeline"},
     "render": FOUNDATION
-    | {"kmsg", "nodeset", "triage", "tsdb", "playbooks", "explain", "exporter"},
+    | {"kmsg", "nodeset", "triage", "tsdb", "timeline", "playbooks", "explain", "exporter"},
     "cluster": FOUNDATION | {"probes", "records", "memory_import", "confinement"},
     # Its node side; what judges a rollout is pure and takes what nodes have answered.
     "hotfix": NODE | {"probes", "records", "sandbox", "confinement", "exposition"},
@@ -231,7 +233,8 @@ def test_what_measures_imports_no_judgement_and_starts_nothing() -> None:
 JUDGES = [path for part in ("rules", "triage") for path in sorted((PACKAGE / part).glob("*.py"))]
 
 
-PLAYBOOKS = sorted((PACKAGE / "playbooks").glob("*.py"))
+PLAYBOOKS = sorted((PACKAGE / "playbooks").rglob("*.py"))
+TIMELINE = sorted((PACKAGE / "timeline").glob("*.py"))
 EXPLAINS = [
     PACKAGE / "explain" / name
     for name in (
@@ -245,7 +248,7 @@ EXPLAINS = [
 ]
 
 
-@pytest.mark.parametrize("path", [*JUDGES, *PLAYBOOKS, *EXPLAINS], ids=name)
+@pytest.mark.parametrize("path", [*JUDGES, *PLAYBOOKS, *TIMELINE, *EXPLAINS], ids=name)
 def test_what_judges_does_no_input_or_output(path: Path) -> None:
     outside = {"os", "io", "sys", "pathlib", "subprocess", "socket", "requests", "urllib", "http"}
     outside |= {"shutil", "tempfile", "ctypes", "time", "random", "ray", "psutil", "threading"}
@@ -444,17 +447,18 @@ def test_what_judges_uses_the_catalogs_words_only() -> None:
     assert found - known == set()
 
 
+_CLASS_FIRST = {"observe", "finding", "rule_out", "Finding", "observation"}
+
+
 def test_playbooks_find_classes_of_the_catalog_only() -> None:
     """Their other words are ids of rows, queries and masks."""
     said = set()
     for path in PLAYBOOKS:
         for function, call in calls(path):
-            at = {"observe": 1, "rule_out": 0, "Finding": 0}.get(function.rpartition(".")[2])
-            if at is None or len(call.args) <= at:
+            if function.rpartition(".")[2] not in _CLASS_FIRST or not call.args:
                 continue
-            constant = call.args[at]
-            if isinstance(constant, ast.Constant):
-                said.add(str(constant.value))
+            if isinstance(call.args[0], ast.Constant):
+                said.add(str(call.args[0].value))
     assert len(said) > 20
     assert said <= set(catalog.failures())
 

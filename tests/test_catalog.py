@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from raydiag import catalog, playbooks
+from raydiag import catalog
 from raydiag.catalog import (
     parse_kernel_events,
     parse_nvidia_codes,
@@ -14,6 +14,7 @@ from raydiag.catalog import (
 from raydiag.catalog.failure_classes import parse_failures
 from raydiag.errors import CatalogError
 from raydiag.model import Severity
+from raydiag.playbooks.registry import playbooks
 from raydiag.probes.kernel_log import WordFilter
 
 EVENT_IDS = {
@@ -337,4 +338,4 @@ def test_text_that_is_no_table_is_refused(text: str) -> None:
 
 def test_a_class_names_playbooks_that_exist() -> None:
     named = {name for entry in catalog.failures().values() for name in entry.playbooks}
-    assert named == {playbook.ID for playbook in playbooks.PLAYBOOKS}
+    assert named == {playbook.id for playbook in playbooks()}

@@ -1,101 +1,55 @@
-"""JUDGE: series -> observations, rows and findings; one file per question.
+"""JUDGE: series -> observations, rows and findings; one module or package for each playbook.
 
-The order of a run: `plan` says what to ask first; with those answers `follow_up` says what to ask
-about the hosts that stand out; `run` judges. Nothing here talks to a server:
+A playbook is a function marked with `@playbook`. It names the queries that it reads, among them
+follow-ups that look closer at what stands out, and judges by a `RunTimeline`. It writes rows,
+observations by keyword and what it rules out to a `ReportWriter`, and returns its verdict.
+
+The order of a run: `plan` gives the first queries; with their answers `follow_up` gives those about
+the hosts that stand out; `run` judges. Nothing here talks to a server:
 
     answers = Answers(ask(plan(context)), context.discovery)
-    answers = answers.also(ask(follow_up(context, answers, MOST_QUERIES - asked)))
+    answers = answers.also(ask(follow_up(context, answers, MAX_QUERIES - asked)))
     outcome = run(context, answers)
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Iterable
-from typing import Optional, Protocol
+from typing import Optional
 
 from raydiag import catalog
-from raydiag.playbooks import (
-    follow_up_queries,
-    gpu_health,
-    heartbeat,
-    host_oom,
-    network_health,
-    node_failure,
-    rccl_hang,
-    training_stability,
-)
-from raydiag.playbooks.context import Context, Mask, SaveWindow, TrainingJob
-from raydiag.playbooks.observations import (
-    Exclusion,
-    Observation,
-    ObservationRecorder,
-    PlaybookOutcome,
-    Report,
-    ReportRow,
-    RuledOut,
-)
-from raydiag.playbooks.queries import plan
-from raydiag.playbooks.query_results import Answers, ResultTable, Where
-from raydiag.playbooks.timeline import RunTimeline
+from raydiag.model import Observation
+from raydiag.playbooks.observations import PlaybookOutcome, Report, RuledOut
+from raydiag.playbooks.registry import follow_up_queries, playbooks
+from raydiag.playbooks.report_writer import ReportWriter
+from raydiag.timeline.answers import Answers
+from raydiag.timeline.context import Context
+from raydiag.timeline.queries import plan
+from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.tsdb.series import Query
 
-__all__ = [
-    "MOST_QUERIES",
-    "Answers",
-    "Context",
-    "Exclusion",
-    "TrainingJob",
-    "Mask",
-    "Observation",
-    "PlaybookOutcome",
-    "Report",
-    "ReportRow",
-    "RuledOut",
-    "SaveWindow",
-    "ResultTable",
-    "Where",
-    "chosen",
-    "follow_up",
-    "plan",
-    "run",
-]
+__all__ = ["MAX_QUERIES", "chosen", "follow_up", "plan", "run"]
 
+MAX_QUERIES = 40  # of one run, discovery and all playbooks together
 
-MOST_QUERIES = 40  # of one run, discovery and all playbooks together
-
-
-class Playbook(Protocol):
-    """A module of this package that answers one question."""
-
-    @property
-    def ID(self) -> str: ...
-
-    def run(self, scene: RunTimeline, record: ObservationRecorder, /) -> Report:
-        """Judges; what it finds goes to `record`."""
-
-
-PLAYBOOKS: tuple[Playbook, ...] = (
-    rccl_hang,
-    heartbeat,
-    host_oom,
-    node_failure,
-    gpu_health,
-    network_health,
-    training_stability,
-)
+for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)  # a playbook registers itself, with its queries
 
 
 def chosen(primary: Optional[str], cascade: Iterable[str] = ()) -> tuple[str, ...]:
     """Ids of the playbooks that fit what the log says; all of them where it names nothing."""
-    named = filter(None, (primary, *cascade))
-    fitting = {playbook for name in named for playbook in catalog.failure(name).playbooks}
-    every = tuple(one.ID for one in PLAYBOOKS)
-    return tuple(name for name in every if name in fitting) or every
+    fitting: set[str] = set()
+    for name in filter(None, (primary, *cascade)):
+        fitting.update(catalog.failure(name).playbooks)
+    all_ids = tuple(playbook.id for playbook in playbooks())
+    return tuple(filter(fitting.__contains__, all_ids)) or all_ids
 
 
 def follow_up(context: Context, answers: Answers, most: Optional[int] = None) -> list[Query]:
     """What to ask about the hosts that stand out in the first answers; `most`: so many at most."""
-    return follow_up_queries.follow_up(RunTimeline(context, answers), most)
+    return follow_up_queries(RunTimeline(context, answers))[:most]
 
 
 def run(
@@ -106,17 +60,18 @@ def run(
     The cheap part is asking: what was asked for one playbook serves all, so all may run.
     """
     wanted = None if only is None else frozenset(only)
-    scene = RunTimeline(context, answers)
+    timeline = RunTimeline(context, answers)
     reports: list[Report] = []
     ruled_out: list[RuledOut] = []
     observations: list[Observation] = []
-    for playbook in PLAYBOOKS:
-        if wanted is not None and playbook.ID not in wanted:
-            continue
-        record = ObservationRecorder(playbook.ID, context.window)
-        reports.append(playbook.run(scene, record))
-        ruled_out += record.ruled_out
-        observations += record.observations
-    found = {one.finding.failure_class for one in observations}
-    kept = {one.failure_class: one for one in ruled_out if one.failure_class not in found}
-    return PlaybookOutcome(tuple(observations), tuple(reports), tuple(kept.values()))
+    for playbook in playbooks():
+        if wanted is None or playbook.id in wanted:
+            writer = ReportWriter(playbook.id, timeline)
+            reports.append(playbook.report(timeline, writer))
+            ruled_out += writer.ruled_out
+            observations += writer.observations
+    observed = {observation.finding.failure_class for observation in observations}
+    still_ruled_out = {
+        cause.failure_class: cause for cause in ruled_out if cause.failure_class not in observed
+    }
+    return PlaybookOutcome(tuple(observations), tuple(reports), tuple(still_ruled_out.values()))

@@ -26,7 +26,6 @@ from raydiag.explain.comparison.side import Side
 from raydiag.model import Coverage
 from raydiag.nodeset import fold
 from raydiag.playbooks.observations import RuledOut
-from raydiag.playbooks.training import SECONDS, TGS
 from raydiag.render.document import severity_of
 from raydiag.render.formats import count, joined, number, since, utc
 from raydiag.render.groups import scope, source_and_text
@@ -47,6 +46,7 @@ from raydiag.render.report import (
     severity_label,
     table,
 )
+from raydiag.timeline.training_series import SECONDS, TGS
 
 _MOST_EVIDENCE = 6  # of one cause; all of it stands in the JSON
 _MOST_EVIDENCE_OF_OTHERS = 2

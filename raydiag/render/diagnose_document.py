@@ -7,10 +7,10 @@ from typing import Any, Optional
 from raydiag.explain.job import ExaminedJob
 from raydiag.explain.job.ticket import asked_queries, playbook_reports
 from raydiag.playbooks.observations import Report as PlaybookReport
-from raydiag.playbooks.queries import parts
 from raydiag.render import document
 from raydiag.render.document import picked
 from raydiag.render.triage_document import job_object
+from raydiag.timeline.queries import template_ids
 from raydiag.tsdb.series import AskedQuery
 
 _CLUSTER = ("address", "ssh", "session_name", "ray_version", "gcs_address")
@@ -104,7 +104,7 @@ def _metrics(examined: ExaminedJob) -> Optional[dict[str, Any]]:
 def _playbook(report: PlaybookReport, examined: ExaminedJob) -> dict[str, Any]:
     queries = []
     for query in asked_queries(examined):
-        if not set(parts(query.id)).isdisjoint(report.questions):
+        if not set(template_ids(query.id)).isdisjoint(report.queries):
             queries.append(query_object(query))
     names = ("row", "holds", "interpretation", "hosts", "gpu", "device", "value", "unit")
     return {
@@ -112,7 +112,7 @@ def _playbook(report: PlaybookReport, examined: ExaminedJob) -> dict[str, Any]:
         **picked(report, "title", "analysis", "verdict"),
         "window": document.window(report.window),
         "queries": queries,
-        "rows": [picked(row, *names, query="question") for row in report.rows],
+        "rows": [picked(row, *names, query="query_id") for row in report.rows],
         "exclude": [picked(node, "host", "priority", "reason") for node in report.exclude],
         "block": list(report.block),
     }

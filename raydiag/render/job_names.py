@@ -27,7 +27,7 @@ _PATH = re.compile(
 )
 # A job or a host may be called like one of raydiag's own words, which have to stay.
 _OWN_FIELDS = frozenset(
-    ("id", "kind", "playbook", "primary", "question", "row", "rule", "sampled", "stage")
+    ("id", "kind", "playbook", "primary", "query_id", "question", "row", "rule", "sampled", "stage")
 )
 _OWN_KEYS = frozenset(("cluster", "counts", "dashboards", "facts", "sights", "sources", "values"))
 _PUBLIC = re.compile(

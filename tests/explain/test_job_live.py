@@ -31,13 +31,13 @@ from raydiag.model import (
     Node,
     NodeReport,
     NodeStatus,
+    Observation,
     ProbeResult,
     Severity,
     Snapshot,
     Status,
     Window,
 )
-from raydiag.playbooks.observations import Observation
 from raydiag.probes.ras import RasCount
 from raydiag.triage.verdict import Moment
 from raydiag.tsdb import live

@@ -18,10 +18,11 @@ from raydiag.model import (
     Evidence,
     Finding,
     HostUnread,
+    Observation,
     Severity,
     Status,
 )
-from raydiag.playbooks.observations import Observation, RuledOut
+from raydiag.playbooks.observations import RuledOut
 
 T0 = 1_795_000_000.0
 SEEN = Coverage(3, 3)

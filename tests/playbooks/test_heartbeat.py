@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raydiag.model import Confidence
-from raydiag.playbooks import SaveWindow
+from raydiag.timeline.context import SaveWindow
 from tests.playbooks.world import LENGTH_S, T0, World, classes, holds
 
 ONLY = "heartbeat"

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raydiag.model import Severity, Status, Window
-from raydiag.playbooks import masks, observability
-from raydiag.playbooks.context import Context, TrainingJob
-from raydiag.playbooks.masks import MetricSteps
-from raydiag.playbooks.monitoring_stack import Stack
+from raydiag.model import Observation, Severity, Status, Window
+from raydiag.playbooks import observability
 from raydiag.playbooks.observability import coverage, judge
-from raydiag.playbooks.observations import Observation
-from raydiag.playbooks.query_results import Answers
+from raydiag.playbooks.observability.stack import Stack
+from raydiag.timeline import masks
+from raydiag.timeline.answers import Answers
+from raydiag.timeline.context import Context, TrainingJob
+from raydiag.timeline.steps import MetricSteps
 from raydiag.tsdb import stack_logs
 from raydiag.tsdb.discovery_types import Discovery, Family, HostSeries, Target
 from raydiag.tsdb.series import Query, QueryResult, Series
@@ -121,7 +121,7 @@ def test_a_well_stack_has_no_symptom_and_is_seen() -> None:
     made = stack()
     observations, report = judge(made)
     assert observations == []
-    assert report.verdict == "The observability stack is well."
+    assert report.verdict == "The observability stack is healthy."
     assert len(report.rows) == 9 and not any(row.holds for row in report.rows)
     seen = coverage(made)
     assert seen.complete and (seen.asked, seen.answered) == (3, 3)

@@ -12,10 +12,14 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag.model import Status, Window
-from raydiag.playbooks import Answers, Context, Mask, PlaybookOutcome, TrainingJob, run
-from raydiag.playbooks.queries import FILL, QUESTIONS, TB
-from raydiag.playbooks.timeline import RunTimeline
+from raydiag import catalog
+from raydiag.model import Observation, Status, Window
+from raydiag.playbooks import run
+from raydiag.playbooks.observations import PlaybookOutcome
+from raydiag.timeline.answers import Answers
+from raydiag.timeline.context import Context, Mask, TrainingJob
+from raydiag.timeline.queries import FILL, TB, templates
+from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.tsdb.discovery_types import Discovery, Family, HostSeries
 from raydiag.tsdb.series import Floats, Query, QueryResult, Series
 
@@ -38,9 +42,9 @@ class World:
         self.hosts = tuple(hosts)
         self.times = T0 + np.arange(0.0, LENGTH_S + 1, STEP_S)
         self.rng = np.random.default_rng(seed)
-        self.rows: dict[str, dict[Labels, Floats]] = {one.id: {} for one in QUESTIONS}
+        self.rows: dict[str, dict[Labels, Floats]] = {one.id: {} for one in templates()}
         self.failed: dict[str, str] = {}
-        self.metrics = {metric for one in QUESTIONS for metric in one.metrics} | set(TB)
+        self.metrics = {metric for one in templates() for metric in one.metrics} | set(TB)
         self.masks: list[Mask] = [Mask("warm-up", T0 - 1e6, T0 + TRAINED_FROM + 50)]
         self.job = TrainingJob(
             status="running", start=T0, step_time_s=EACH_S, coordinator=self.hosts[0]
@@ -206,7 +210,7 @@ class World:
     def without(self, *metrics: str) -> None:
         """As if these had never been exported."""
         self.metrics -= set(metrics)
-        for one in QUESTIONS:
+        for one in templates():
             if not self.metrics.intersection(one.metrics):
                 self.rows[one.id] = {}
 
@@ -236,7 +240,7 @@ class World:
                 found.append(QueryResult(query, Status.ERROR, self.failed[question]))
                 continue
             series = tuple(Series.of(dict(labels), self.times, row) for labels, row in rows.items())
-            wanted = next((one.metrics for one in QUESTIONS if one.id == question), None)
+            wanted = next((one.metrics for one in templates() if one.id == question), None)
             if wanted is None or self.metrics.intersection(wanted):
                 found.append(QueryResult(query, Status.OK, series=series))
         if "tb_step" in self.metrics:
@@ -287,3 +291,9 @@ def holds(outcome: PlaybookOutcome, playbook: str) -> Mapping[str, Optional[bool
     for row in report.rows:
         found[row.row] = row.holds if not found.get(row.row) else True
     return found
+
+
+def is_symptom(observation: Observation) -> bool:
+    """Whether it explains nothing by itself, here or as a class."""
+    failure_class = catalog.failure(observation.finding.failure_class)
+    return observation.symptom or failure_class.symptom

@@ -28,7 +28,7 @@ from raydiag.model import (
     Severity,
     Status,
 )
-from raydiag.playbooks.training import BALANCE, GRAD, LOSS, RATE, RAW_GRAD, SECONDS, TGS
+from raydiag.timeline.training_series import BALANCE, GRAD, LOSS, RATE, RAW_GRAD, SECONDS, TGS
 from raydiag.tsdb.series import AskedQuery as Question
 
 __all__ = ["AskedJob", "Comparison", "compare", "exit_code"]

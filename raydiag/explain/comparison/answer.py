@@ -23,7 +23,7 @@ from raydiag.explain.comparison.pair import (
 )
 from raydiag.explain.comparison.settings import explaining
 from raydiag.model import Confidence, Evidence, Finding, Severity
-from raydiag.playbooks.training import TGS
+from raydiag.timeline.training_series import TGS
 
 _LEAK_PERCENT = 4.0  # a leak costs about one percent: more has another cause as well
 _REMARK = Severity.INFO

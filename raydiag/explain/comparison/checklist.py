@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
-from raydiag.playbooks.queries import (
+from raydiag.timeline.queries import (
     BLOCKED,
     CQE,
     DIRTY,

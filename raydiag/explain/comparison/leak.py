@@ -18,8 +18,8 @@ from raydiag.explain.comparison.pair import LEAK, Pair, SlownessCause
 from raydiag.explain.comparison.side import Side
 from raydiag.model import Confidence, Evidence, Finding
 from raydiag.playbooks.observations import RuledOut
-from raydiag.playbooks.queries import RUNNING
-from raydiag.playbooks.training import GRAD, LOSS, RATE
+from raydiag.timeline.queries import RUNNING
+from raydiag.timeline.training_series import GRAD, LOSS, RATE
 
 FLAG = "enable_single_replica_ckpt_restoring"
 CLASS = "rccl-communicator-leak"

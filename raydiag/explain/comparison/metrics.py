@@ -18,10 +18,10 @@ from raydiag.explain.comparison.checklist import MEAN, MEASURES, WORST, Measure
 from raydiag.explain.comparison.side import Side
 from raydiag.explain.comparison.steps import Overlap
 from raydiag.model import HostUnread, Window
-from raydiag.playbooks.context import SAVE, Context, Mask
-from raydiag.playbooks.queries import DMESG
-from raydiag.playbooks.query_results import Answers, ResultTable
-from raydiag.playbooks.timeline import RunTimeline
+from raydiag.timeline.answers import Answers, ResultTable
+from raydiag.timeline.context import SAVE, Context, Mask
+from raydiag.timeline.queries import DMESG
+from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.tsdb.series import AskedQuery, Floats
 
 
@@ -152,8 +152,7 @@ def _over_time(measure: Measure, table: ResultTable, row: Floats) -> Optional[fl
         return float(known.max())
     if measure.metric == DMESG:  # a count of lines that the ring buffer may lose again
         return max(0.0, float(known[-1] - known[0]))
-    overlap = max(1.0, table.span_s / table.step_s) if table.step_s else 1.0
-    return float(known.sum()) / overlap
+    return float(known.sum()) / table.overlap
 
 
 def _differs(found: ComparedMetrics) -> Optional[bool]:

@@ -13,7 +13,7 @@ from raydiag.explain.comparison.side import Side
 from raydiag.explain.comparison.steps import Overlap
 from raydiag.model import Confidence, Finding
 from raydiag.playbooks.observations import RuledOut
-from raydiag.playbooks.training import SECONDS, TGS
+from raydiag.timeline.training_series import SECONDS, TGS
 
 # Kinds of answers: what makes the difference, or why there is none.
 ALIKE, SPIKE, UNRELATED, UNEXPLAINED = "alike", "transient", "not comparable", "unexplained"

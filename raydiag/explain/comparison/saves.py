@@ -15,10 +15,10 @@ import numpy as np
 
 from raydiag.explain.comparison.side import Side
 from raydiag.model import Confidence, Evidence, Finding, HostUnread, Window
-from raydiag.playbooks.masks import MetricSteps
 from raydiag.playbooks.observations import RuledOut
-from raydiag.playbooks.queries import BLOCKED, IO_FULL, TCP_RETX
-from raydiag.playbooks.query_results import Answers
+from raydiag.timeline.answers import Answers
+from raydiag.timeline.queries import BLOCKED, IO_FULL, TCP_RETX
+from raydiag.timeline.steps import MetricSteps
 from raydiag.tsdb.series import Query
 
 CLASS = "checkpoint-fs-error"

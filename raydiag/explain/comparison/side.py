@@ -29,10 +29,10 @@ from raydiag.explain.job import ExaminedJob, event_files
 from raydiag.explain.job.event_files import Bridge
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import HostUnread
-from raydiag.playbooks import masks
-from raydiag.playbooks.queries import QUESTIONS, query
-from raydiag.playbooks.query_results import Answers
-from raydiag.playbooks.training import Training
+from raydiag.timeline import steps as training_steps
+from raydiag.timeline.answers import Answers
+from raydiag.timeline.queries import TRAINING, query
+from raydiag.timeline.training_series import TrainingSeries
 from raydiag.triage.progress import reference_steps
 from raydiag.triage.verdict import Moment
 from raydiag.tsdb import live
@@ -46,7 +46,6 @@ _VERSIONS = (
     "count by (Version, GpuDeviceName) (ray_node_gpus_utilization) "
     "or count by (Version) (ray_node_mem_used)"
 )
-_TRAINING = next(one for one in QUESTIONS if one.id == "training")
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ def _side(label: str, one: AskedJob, deadline_s: float, stack: contextlib.ExitSt
     logged, _ = reference_steps(one.facts)
     run = merged([told, of_events(events), of_log(logged)])
     progress = examined.triage.progress
-    period = progress.checkpoint_period or masks.inferred_period(run.dated)
+    period = progress.checkpoint_period or training_steps.inferred_period(run.dated)
     header = one.facts.header
     saved = {save.step for save in one.facts.saves if save.step is not None}
     if period and run.first is not None and run.last is not None:
@@ -209,7 +208,7 @@ def _from_metrics(
     found = metrics.discovery
     questions = [Query.at("versions", _VERSIONS, metrics.context.window.end)]
     if found.has("tb_step"):
-        questions.append(query(_TRAINING, metrics.context))
+        questions.append(query(TRAINING, metrics.context))
     answers = connection.client.ask_all(questions, deadline_s)
     unread += [
         HostUnread("", one.query.id, one.status, one.reason)
@@ -223,7 +222,7 @@ def _from_metrics(
         _values(answers["versions"], "GpuDeviceName"),
         _values(answers["versions"], "Version"),
     )
-    return of_series(masks.steps_of(told), Training.of(told)), versions
+    return of_series(training_steps.steps_of(told), TrainingSeries.of(told)), versions
 
 
 def _values(answer: QueryResult, label: str) -> tuple[str, ...]:

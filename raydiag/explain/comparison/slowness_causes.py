@@ -15,9 +15,9 @@ from raydiag.explain.comparison.metrics import ComparedMetrics, odd_hosts
 from raydiag.explain.comparison.pair import CPU, GPU, NETWORK, OWN, STORAGE, Pair, SlownessCause
 from raydiag.explain.comparison.side import Side
 from raydiag.model import Confidence, Evidence, Finding, Severity
-from raydiag.playbooks import rdma
 from raydiag.playbooks.observations import RuledOut
-from raydiag.playbooks.queries import IO_FULL, PROCESSES, RETRY, RUNNING
+from raydiag.timeline.queries import IO_FULL, PROCESSES, RETRY, RUNNING
+from raydiag.timeline.rdma_events import RdmaEvent, is_slower
 
 SLOWER = "tgs-degradation"
 _HOT_C = 90.0
@@ -90,8 +90,8 @@ def _network(pair: Pair, side: Side) -> Iterator[SlownessCause]:
         yield _cause(NETWORK, side, "rdma-retry-exhausted", seen, text, host, Confidence.CONFIRMED)
     if looked is None:
         return
-    events: dict[str, rdma.Event] = {}
-    for event in rdma.events(looked.scene):
+    events: dict[str, RdmaEvent] = {}
+    for event in looked.scene.rdma_events:
         if event.notable and event.host not in gone:
             events.setdefault(event.host, event)
     for name in (RETX, TIMEOUTS):
@@ -103,7 +103,7 @@ def _network(pair: Pair, side: Side) -> Iterator[SlownessCause]:
             text = f"{host} repeats packets: {_beside(pair, found, side, host)}"
             seen = [Evidence(name, text, event.span.peak, event.span.start)]
             confidence = Confidence.LIKELY
-            if rdma.is_slower(event.slower) and event.slower is not None:
+            if is_slower(event.slower) and event.slower is not None:
                 phases = f"throughput lacks {100 * event.slower:.0f} % meanwhile"
                 phases += " and comes back with their end" if event.came_back else ""
                 seen.append(Evidence("phases", phases, 100 * event.slower, event.span.start))

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from raydiag.event_file import metric_name
 from raydiag.joblog.step_facts import LoggedSteps
-from raydiag.playbooks.masks import ASYNC_STEPS, MetricSteps
-from raydiag.playbooks.training import LOSS, SECONDS, TGS, Training
+from raydiag.timeline.steps import ASYNC_STEPS, MetricSteps
+from raydiag.timeline.training_series import LOSS, SECONDS, TGS, TrainingSeries
 from raydiag.tsdb.series import Floats
 from raydiag.tsdb.tfevents import Events
 
@@ -58,7 +58,7 @@ class TrainingRun:
         return self.numbers[keep], values[keep]
 
 
-def of_series(steps: MetricSteps, training: Training) -> TrainingRun:
+def of_series(steps: MetricSteps, training: TrainingSeries) -> TrainingRun:
     """From the metrics: each scalar belongs to the step whose time is nearest."""
     values = {}
     if not len(steps):

@@ -19,8 +19,8 @@ from raydiag.explain.job.join import join
 from raydiag.explain.job.metrics import DiagnosisRequest, Metrics, SeenMetrics, look
 from raydiag.explain.job.nodes import LiveNodes
 from raydiag.joblog.facts import JobFacts
-from raydiag.model import Blind, Coverage, Diagnosis, Finding, HostUnread, Status
-from raydiag.playbooks.observations import Observation, RuledOut
+from raydiag.model import Blind, Coverage, Diagnosis, Finding, HostUnread, Observation, Status
+from raydiag.playbooks.observations import RuledOut
 from raydiag.triage.verdict import JobStatus, Moment
 from raydiag.triage.verdict import Verdict as Triage
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from raydiag.model import Finding, HostUnread, NodeReport, Snapshot, Status
-from raydiag.playbooks.observations import Observation
+from raydiag.model import Finding, HostUnread, NodeReport, Observation, Snapshot, Status
 
 _UNCORRECTED = ("gpu-memory-error", "gpu-ras-error", "xgmi-error")
 

@@ -22,9 +22,9 @@ import numpy as np
 from raydiag.event_file import metric_name
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Evidence, Finding, HostUnread, Status, Window
-from raydiag.playbooks.masks import MetricSteps
-from raydiag.playbooks.query_results import Answers
-from raydiag.playbooks.training import LOSS, STEP, Training
+from raydiag.timeline.answers import Answers
+from raydiag.timeline.steps import MetricSteps
+from raydiag.timeline.training_series import LOSS, STEP, TrainingSeries
 from raydiag.tsdb import tfevents
 from raydiag.tsdb.series import Floats, Query, QueryResult, Series
 from raydiag.tsdb.tfevents import Events
@@ -151,7 +151,7 @@ def compared(
 
 def filled(answers: Answers, events: Events, missing: Bridge) -> Answers:
     """The training series with the steps that only the event files have."""
-    training = Training.of(answers)
+    training = TrainingSeries.of(answers)
     host = training.host or ""
     known = np.unique(training.steps)
     rows = {

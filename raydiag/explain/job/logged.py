@@ -10,11 +10,11 @@ import numpy as np
 from raydiag.joblog.facts import JobFacts
 from raydiag.joblog.step_facts import LoggedSave
 from raydiag.model import Window
-from raydiag.playbooks import masks
-from raydiag.playbooks.context import SaveWindow, TrainingJob
-from raydiag.playbooks.masks import MetricSteps
-from raydiag.playbooks.query_results import Answers
-from raydiag.playbooks.steps_from_power import Placed, place
+from raydiag.timeline import steps as training_steps
+from raydiag.timeline.answers import Answers
+from raydiag.timeline.context import SaveWindow, TrainingJob
+from raydiag.timeline.steps import MetricSteps
+from raydiag.timeline.steps_from_power import PlacedSteps, place
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.verdict import Verdict as Triage
 from raydiag.tsdb.discovery_types import short_name
@@ -82,14 +82,14 @@ def with_log(steps: MetricSteps, facts: JobFacts) -> MetricSteps:
     if logged is None:
         return steps
     series = logged.series
-    return masks.with_log(steps, np.array(series.step), np.array(series.seconds))
+    return training_steps.with_log(steps, np.array(series.step), np.array(series.seconds))
 
 
-def placed_by_power(answers: Answers, facts: JobFacts) -> Placed:
+def placed_by_power(answers: Answers, facts: JobFacts) -> PlacedSteps:
     """Steps of the log alone, where the metrics have none."""
     found, _ = reference_steps(facts)
     if found is None:
-        return Placed()
+        return PlacedSteps()
     return place(answers, np.array(found.series.step), np.array(found.series.seconds))
 
 

@@ -18,14 +18,16 @@ from raydiag.explain.job import event_files
 from raydiag.explain.job.logged import job_of, logged, placed_by_power, start_of, with_log
 from raydiag.explain.job.nodes import LiveNodes
 from raydiag.joblog.facts import JobFacts
-from raydiag.model import Coverage, Evidence, HostUnread, Status, Window
-from raydiag.playbooks import masks, observability
-from raydiag.playbooks.context import GHOST, Context
-from raydiag.playbooks.masks import MetricSteps
-from raydiag.playbooks.monitoring_stack import Stack, observation
-from raydiag.playbooks.observations import Observation, PlaybookOutcome, Report
-from raydiag.playbooks.query_results import Answers
-from raydiag.playbooks.training import Training
+from raydiag.model import Coverage, Evidence, HostUnread, Observation, Status, Window
+from raydiag.playbooks import observability
+from raydiag.playbooks.observability.stack import Stack, observation
+from raydiag.playbooks.observations import PlaybookOutcome, Report
+from raydiag.timeline import masks
+from raydiag.timeline import steps as training_steps
+from raydiag.timeline.answers import Answers
+from raydiag.timeline.context import GHOST, Context
+from raydiag.timeline.steps import MetricSteps
+from raydiag.timeline.training_series import TrainingSeries
 from raydiag.triage.verdict import JobStatus, Moment
 from raydiag.triage.verdict import Verdict as Triage
 from raydiag.tsdb import stack_logs
@@ -256,9 +258,9 @@ def _ask(
         return list(connection.client.ask_all(queries, left, progress).values())
 
     told = Answers(ask(playbooks.plan(context)), found)
-    own = masks.steps_of(told)
+    own = training_steps.steps_of(told)
     answers = _with_event_files(told, facts, window, moment, seen, connection.origin)
-    seen.steps = masks.steps_of(answers)
+    seen.steps = training_steps.steps_of(answers)
     every, slack_s = with_log(seen.steps, facts), 0.0
     if not len(every):
         placed = placed_by_power(answers, facts)
@@ -266,7 +268,7 @@ def _ask(
         context = _trained(context, every)
     context = replace(context, job=replace(context.job, start=start_of(facts, every)))
     context = replace(context, masks=masks.of_job(context, answers, every, slack_s))
-    left = playbooks.MOST_QUERIES - len(connection.client.asked)
+    left = playbooks.MAX_QUERIES - len(connection.client.asked)
     answers = answers.also(ask(playbooks.follow_up(context, answers, max(left, 0))))
     with warnings.catch_warnings():
         # Of a row without any sample numpy warns, and gives the NaN that is wanted.
@@ -299,7 +301,7 @@ def _with_event_files(
 ) -> Answers:
     """Also the steps that training wrote and the metrics lack, and that they lack them."""
     events = event_files.read(facts, window, moment.alive)
-    training = Training.of(told)
+    training = TrainingSeries.of(told)
     last_at = float(training.times[-1]) if training.times.size else None
     missing = event_files.compared(events, np.unique(training.steps), last_at)
     seen.unread += missing.unread

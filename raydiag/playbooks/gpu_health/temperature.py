@@ -1,0 +1,107 @@
+"""GPUs that are too hot, and whether their clocks were lowered for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raydiag.model import Confidence, Severity
+from raydiag.playbooks.gpu_health.single_gpus import OUTSIDE_STEADY, extreme_gpu
+from raydiag.playbooks.report_writer import ReportWriter
+from raydiag.timeline import known_values
+from raydiag.timeline.answers import ResultTable
+from raydiag.timeline.deviations import departure
+from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.threshold_spans import Span, above
+from raydiag.tsdb.series import Floats
+
+WARM_C, HOT_C = 90.0, 100.0
+_WARMER_C = 4.0  # above its level: it began
+_SOON_S = 120.0
+_CLOCK_FELL_S = 60.0  # so long before the heat a clock may fall for it
+
+
+def warm_hosts(timeline: RunTimeline) -> list[str]:
+    """Hosts with a GPU above the threshold, the hottest first."""
+    peaks = {}
+    for subject, row in timeline.table("gpu-temperature").pick("max"):
+        peak = known_values.highest(row)
+        if peak is not None and peak > WARM_C:
+            peaks[subject.host] = peak
+    return sorted(peaks, key=peaks.__getitem__, reverse=True)
+
+
+def judge_temperature(
+    timeline: RunTimeline, report: ReportWriter, slow_clocks: Mapping[str, Span]
+) -> None:
+    """A hot moment is a remark; hot for minutes a concern; hot and slow, or too hot, throttles."""
+    if report.cannot_judge("temperature", "gpu-temperature"):
+        return
+    any_warm = False
+    table = timeline.table("gpu-temperature").pick("max")
+    for subject, row in table:
+        spans = above(table, row, WARM_C)
+        if spans:
+            any_warm = True
+            clock = slow_clocks.get(subject.host)
+            throttled = clock is not None and clock.start >= spans[0].start - _CLOCK_FELL_S
+            _report_warm(timeline, report, table, row, subject.host, spans, throttled)
+    if not any_warm:
+        text = f"none above {WARM_C:.0f} degrees"
+        report.row("temperature", False, text, query="gpu-temperature")
+        report.rule_out("thermal-throttling", text)
+
+
+def _report_warm(
+    timeline: RunTimeline,
+    report: ReportWriter,
+    table: ResultTable,
+    row: Floats,
+    host: str,
+    spans: list[Span],
+    throttled: bool,
+) -> None:
+    hottest = max(spans, key=_peak)
+    gpu = extreme_gpu(timeline, "gpu-temperature-fine", host, hottest)
+    hot = hottest.peak > HOT_C
+    text = f"{hottest.peak:.0f} degrees at most"
+    if throttled:
+        text += ", and its clock fell"
+    severe = hot or throttled
+    meaning = "throttling" if severe else "of concern"
+    query = "gpu-temperature"
+    report.row("temperature", True, f"{text}: {meaning}", [host], hottest.peak, "C", query, gpu)
+    lasting = any(span.sustained for span in spans)
+    onset = _heating_start(timeline, table, row, host, spans[0].start)
+    report.observe(
+        "thermal-throttling",
+        "temperature",
+        [report.evidence(query, text, hottest.peak, hottest.peak_time)],
+        host=host,
+        period=report.period(spans[-1], table.step_s, onset),
+        confidence=_confidence(hot, throttled),
+        severity=None if severe or lasting else Severity.INFO,
+        gpu=gpu,
+    )
+
+
+def _peak(span: Span) -> float:
+    return span.peak
+
+
+def _confidence(hot: bool, throttled: bool) -> Confidence:
+    if throttled:
+        return Confidence.CONFIRMED
+    return Confidence.LIKELY if hot else Confidence.POSSIBLE
+
+
+def _heating_start(
+    timeline: RunTimeline, table: ResultTable, row: Floats, host: str, crossed: float
+) -> float:
+    """When it began to get hotter: the series of the hottest GPU left its level."""
+    soon = Span(crossed, crossed + _SOON_S, 0.0, crossed, 1, 0.0, False)
+    gpu = extreme_gpu(timeline, "gpu-temperature-fine", host, soon)
+    fine = timeline.of_host("gpu-temperature-fine", host)
+    fine_row = next((values for subject, values in fine if subject.gpu == gpu), None)
+    if fine_row is not None:
+        table, row = fine, fine_row
+    return departure(timeline.context, table, row, host, crossed, _WARMER_C, 1, OUTSIDE_STEADY)

@@ -1,0 +1,220 @@
+"""Playbook: a heartbeat timed out. Were the accused dead, did the job hang, or was all well?
+
+Judged at the time when heartbeats stopped, the error minus the timeout, not at the error. The hang
+test comes first: a job whose steps had stopped long before was not killed for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from raydiag.model import Confidence, Window
+from raydiag.playbooks.heartbeat.accused_hosts import (
+    HIGH_PERCENT,
+    HostActivity,
+    are_as_idle_as,
+    drew_training_power,
+    host_activity,
+    hosts_in_trouble,
+)
+from raydiag.playbooks.rccl_hang.host_states import ACTIVE, host_states
+from raydiag.playbooks.registry import playbook
+from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.timeline.queries import DIRTY, LISTEN, MEM_USED
+from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.threshold_spans import present
+
+_QUERIES = (
+    "gpu-utilisation",
+    "gpu-power",
+    "memory",
+    "storage",
+    "tcp-retransmits",
+    "tcp-errors",
+    "gpu-errors",
+    "oom-kills",
+    "alive",
+    "training",
+)
+_AROUND_S = 120.0
+_STALLED_BEFORE_S = 300.0  # before the error: steps that stop then were stopped by it
+_NAMED = 4  # hosts in the evidence
+
+
+@playbook("heartbeat", "Heartbeat timeout", _QUERIES)
+def heartbeat(timeline: RunTimeline, report: ReportWriter) -> str:
+    """Nothing to judge where the log has no heartbeat timeout."""
+    job = timeline.job
+    if "heartbeat-timeout" not in (job.primary, *job.cascade):
+        report.row("heartbeat", False, "no heartbeat timeout in the log")
+        return "Not judged: no heartbeat timeout in the log."
+    if job.crash_time is None:
+        report.row("heartbeat", None, "its time is not known")
+        return "Not judged: its time is not known."
+    stop = job.crash_time - (job.heartbeat_timeout_s or 0.0)
+    text = "time of the error minus the timeout"
+    report.row("heartbeats-stopped", True, text, value=stop, unit="s")
+    _report_circumstances(timeline, report, stop)
+    start = max(timeline.window.start, stop - _AROUND_S)
+    window = Window(start, min(job.crash_time, stop + _AROUND_S))
+    return _Timeout(timeline, report, stop, job.crash_time, window).verdict()
+
+
+@dataclass(frozen=True)
+class _Timeout:
+    """A heartbeat timeout: when heartbeats stopped, and the time around it."""
+
+    timeline: RunTimeline
+    report: ReportWriter
+    stop: float
+    crash: float
+    window: Window
+
+    def verdict(self) -> str:
+        """The first of hang, trouble and false alarm that fits, as a sentence."""
+        all_hosts, job = self.timeline.context.hosts, self.timeline.job
+        accused = [host for host in job.accused if host in all_hosts]
+        others = [host for host in all_hosts if host not in accused]
+        judged = accused or others
+        if self._is_hang():
+            return "The job hung; the heartbeat only ended it."
+        guilty = hosts_in_trouble(self.timeline, self.report, judged, self.crash)
+        if guilty:
+            return f"The alarm was right about {', '.join(guilty)}."
+        controls = dict.fromkeys(others[:1])
+        if job.coordinator and job.coordinator not in judged:
+            controls[job.coordinator] = None
+        accused_activities = self._activities(judged, controls)
+        return self._by_activity(accused_activities, self._activities(controls, controls))
+
+    def _activities(self, hosts: Iterable[str], controls: Collection[str]) -> list[HostActivity]:
+        activities = []
+        for host in hosts:
+            activity = host_activity(self.timeline, host, self.window, self.crash)
+            text, watts = activity.description, activity.watts
+            role = "control" if host in controls else "accused"
+            self.report.row(role, True, text, [host], watts, "W", "gpu-power", window=self.window)
+            activities.append(activity)
+        return activities
+
+    def _by_activity(
+        self, accused: Sequence[HostActivity], controls: Sequence[HostActivity]
+    ) -> str:
+        measured = [host for host in accused if host.busiest is not None]
+        if not measured:
+            if drew_training_power(self.timeline, accused):
+                return self._false_alarm(accused, False)
+            hosts = [host.host for host in accused]
+            self.report.row("undecided", None, "utilisation of the accused: metric absent", hosts)
+            return "Undecided: no utilisation of the accused."
+        at_rest = are_as_idle_as(controls, measured)
+        low = [host.host for host in measured if (host.busiest or 0.0) <= HIGH_PERCENT]
+        if not low or at_rest:
+            return self._false_alarm(measured, at_rest)
+        text = "not training when heartbeats stopped: the alarm may have been right"
+        query, window = "gpu-utilisation", self.window
+        self.report.row("low-utilisation", True, text, low, query=query, window=window)
+        return f"Possibly right: {', '.join(low)} did not train."
+
+    def _is_hang(self) -> bool:
+        """Steps stopped long before the error, and GPUs do not compute."""
+        stall = self.timeline.stall
+        if stall is None or self.crash - stall.start <= _STALLED_BEFORE_S:
+            self._report_steps()
+            return False
+        states = host_states(self.timeline, stall.settled)
+        if states and all(state.power == ACTIVE for state in states.values()):
+            text = "no steps, but GPUs draw the power of training: not a hang"
+            self.report.row("hang-test", False, text, sorted(states), query="gpu-power")
+            return False
+        before = self.crash - stall.start
+        text = f"steps stopped {before:.0f} s before the error, and GPUs do not compute"
+        self.report.row("hang-test", True, text, query="gpu-power", window=stall.settled)
+        self.report.rule_out("heartbeat-false-positive", text)
+        return True
+
+    def _report_steps(self) -> None:
+        step, time = self.timeline.last_step
+        if time is None:
+            self.report.row("hang-test", None, "no time of a step is known", query="training")
+            return
+        text = f"step {step} ended {self.crash - time:.0f} s before the error: steps went on"
+        self.report.row("hang-test", False, text, query="training")
+
+    def _false_alarm(self, hosts: Sequence[HostActivity], at_rest: bool) -> str:
+        """The accused trained, so heartbeats were lost elsewhere."""
+        by_power = any(host.busiest is None for host in hosts)
+        query = "gpu-power" if by_power else "gpu-utilisation"
+        row, text = _false_alarm_row(hosts, _gpus_of(by_power, at_rest))
+        names = [host.host for host in hosts]
+        self.report.row(row, True, text, names, query=query, window=self.window)
+        measured = "mean power of its GPUs" if by_power else "busiest GPU"
+        evidence = []
+        for host in hosts[:_NAMED]:
+            value = host.watts if by_power else host.busiest
+            fact = f"{host.host}: {measured}"
+            evidence.append(self.report.evidence(query, fact, value, self.stop))
+        is_clean = row == "false-alarm" and all(host.is_complete for host in hosts)
+        certain = is_clean and not (by_power or at_rest) and self.timeline.stall is None
+        for name in names:
+            self.report.observe(
+                "heartbeat-false-positive",
+                row,
+                evidence,
+                host=name,
+                period=Period(self.stop, uncertainty_s=self.timeline.context.resolution_s()),
+                confidence=Confidence.CONFIRMED if certain else Confidence.LIKELY,
+                explanation=(
+                    f"At the time heartbeats stopped the accused trained: {text}. Heartbeats "
+                    "share one channel with everything else of the coordination service, and "
+                    "that channel stalled."
+                ),
+            )
+        return f"{'Confirmed' if certain else 'Likely'} false alarm: {text}."
+
+
+def _gpus_of(by_power: bool, at_rest: bool) -> str:
+    if by_power:
+        return "GPUs at the power of training"
+    return "GPUs as busy as on hosts that nobody accused" if at_rest else "busy GPUs"
+
+
+def _false_alarm_row(hosts: Sequence[HostActivity], gpus: str) -> tuple[str, str]:
+    """Id of the row, and what set the alarm off."""
+    noisy = any(host.has_tcp_retransmits for host in hosts)
+    if any(host.waits_for_storage for host in hosts):
+        text = f"{gpus}; writing back a checkpoint set it off"
+        if noisy:
+            text += ", with TCP retransmits of the same writes"
+        return "false-alarm-storage", text
+    if noisy:
+        return "false-alarm-network", f"{gpus}; a network transient set it off"
+    return "false-alarm", f"{gpus}, a clean network and no I/O pressure"
+
+
+def _report_circumstances(timeline: RunTimeline, report: ReportWriter, stop: float) -> None:
+    """Coordinator's queue, memory, and saves: what could have set it off or only followed."""
+    _report_coordinator(timeline, report, stop)
+    window = Window(stop - _AROUND_S, stop + _AROUND_S)
+    for metric, query in ((DIRTY, "storage"), (MEM_USED, "memory")):
+        for host, value in timeline.table(query).pick(metric).medians(window).items():
+            if host in timeline.job.accused:
+                report.row("beside", True, metric, [host], value, "bytes", query, window=window)
+    later = [save.start for save in timeline.job.saves if save.start and save.start > stop]
+    if later:
+        text = "a checkpoint began after heartbeats had stopped: it follows, it did not cause"
+        report.row("save-after", True, text, value=later[0], unit="s")
+
+
+def _report_coordinator(timeline: RunTimeline, report: ReportWriter, stop: float) -> None:
+    errors, coordinator = timeline.table("tcp-errors"), timeline.job.coordinator
+    refusing = []
+    for metric in LISTEN:
+        for subject, row in errors.pick(metric):
+            if any(span.start <= stop + _AROUND_S for span in present(errors, row)):
+                refusing.append(subject.host)
+    holds = coordinator in refusing if coordinator else bool(refusing)
+    text = "its queue of new connections overflowed" if holds else "no connection was refused"
+    hosts = [coordinator] if coordinator else refusing
+    report.row("coordinator", holds, text, hosts, query="tcp-errors")

@@ -1,0 +1,114 @@
+"""Playbook: is the network, above all RDMA, what slows or stops training?
+
+TCP alone never is: it carries storage and coordination, not collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raydiag.model import Severity
+from raydiag.playbooks.network_health import rdma, tcp
+from raydiag.playbooks.observations import Exclusion
+from raydiag.playbooks.registry import playbook
+from raydiag.playbooks.report_writer import ReportWriter
+from raydiag.timeline import follow_up
+from raydiag.timeline.queries import (
+    RDMA_PORT,
+    RDMA_RETX,
+    RDMA_TIMEOUTS,
+    counter_rate,
+    error_counters,
+    rate_by_host,
+)
+from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.threshold_spans import first_present
+from raydiag.tsdb.series import Query
+
+_SENT_AGAIN, _SENT = "hw_rdma_ccl_tx_retx_pkts_total", "hw_rdma_ccl_tx_pkts_total"
+_CARD_ERRORS = ("hw_net_rx_errors_total", "hw_net_tx_errors_total")
+_QUERIES = (
+    "tcp-retransmits",
+    "rdma-retransmits",
+    "rdma-timeouts",
+    "rdma-ports-down",
+    "rdma-cnp",
+    "rdma-errors",
+    "rdma-ports",
+    counter_rate(
+        "rdma-collectives", _SENT_AGAIN, f"{rate_by_host(_SENT_AGAIN)} / {rate_by_host(_SENT)}"
+    ),
+    error_counters("nic-errors", _CARD_ERRORS, "host, device"),
+    "tcp-errors",
+    "training",
+)
+_SPARE_NODES = 2  # TCP-only nodes are worth no more spares
+_TCP_ONLY = "TCP retransmits only; keep it unless spares abound"
+
+
+def fine_ports(timeline: RunTimeline) -> Iterator[Query]:
+    """By port: retransmits, and when ports went down."""
+    yield from _retransmits_by_port(timeline)
+    yield from _port_states(timeline)
+
+
+def _retransmits_by_port(timeline: RunTimeline) -> Iterator[Query]:
+    context = timeline.context
+    events = [event for event in timeline.rdma_events if event.notable]
+    worst_first = sorted(events, key=lambda event: -event.span.peak)
+    hosts = follow_up.first_hosts(event.host for event in worst_first)
+    if not hosts:
+        return
+    match, lookback = follow_up.host_matcher(context, hosts), follow_up.lookback(context)
+    promql = " or ".join(
+        f"label_replace(sum by (host, device, port) (rate({metric}{{{match}}}[{lookback}])) > 0, "
+        f'"metric", "{metric}", "", "")'
+        for metric in (RDMA_RETX, RDMA_TIMEOUTS)
+    )
+    rows = len(hosts) * follow_up.PER_HOST * 2
+    window = follow_up.fine_window(context, rows, events[0].span.start)
+    yield Query("rdma-ports", promql, window)
+
+
+def _port_states(timeline: RunTimeline) -> Iterator[Query]:
+    context, table = timeline.context, timeline.table("rdma-ports-down")
+    starts = {}
+    for subject, row in table:
+        span = first_present(table, row)
+        if span is not None:
+            starts[subject.host] = span.start
+    hosts = follow_up.first_hosts(starts)
+    if hosts:
+        match = follow_up.host_matcher(context, hosts)
+        promql = f"min by (host, device, port) ({RDMA_PORT}{{{match}}}) == 0"
+        rows = len(hosts) * follow_up.PER_HOST
+        window = follow_up.fine_window(context, rows, min(starts.values()))
+        yield Query("rdma-ports-down-fine", promql, window)
+
+
+@playbook("network-health", "Network health", _QUERIES, follow_ups=fine_ports)
+def network_health(timeline: RunTimeline, report: ReportWriter) -> str:
+    """Every row; findings for what is wrong beyond noise."""
+    lost_packets = rdma.judge_errors(timeline, report)
+    rdma.judge_ports(timeline, report)
+    retransmitting = rdma.judge_retransmits(timeline, report)
+    congested = rdma.judge_congestion(timeline, report)
+    tcp_only = tcp.judge_retransmits(timeline, report, retransmitting)
+    exclusions: dict[str, Exclusion] = {}
+    for priority, reasons in (
+        (1, dict.fromkeys(lost_packets, "retries exhausted")),
+        (2, retransmitting),
+        (3, dict.fromkeys(congested, "congestion notifications")),
+        (4, dict.fromkeys(tcp_only[:_SPARE_NODES], _TCP_ONLY)),
+    ):
+        for host, reason in reasons.items():
+            exclusions.setdefault(host, Exclusion(host, priority, reason))
+    report.exclusions = tuple(exclusions.values())
+    rdma.report_phases(timeline, report)
+    tcp.judge_connections(timeline, report)
+    tcp.judge_network_cards(timeline, report)
+    rdma.report_collectives(timeline, report)
+    severities = {seen.finding.severity for seen in report.observations}
+    if severities <= {Severity.INFO}:
+        return "No sign of a network fault."
+    return f"Seen: {', '.join(report.observed_classes)}."

@@ -1,0 +1,297 @@
+"""RDMA: lost packets, ports that go down, retransmits, and congestion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Optional
+
+from raydiag.model import Confidence, Severity
+from raydiag.playbooks.report_writer import ReportWriter
+from raydiag.timeline import known_values
+from raydiag.timeline.answers import ResultTable, Subject
+from raydiag.timeline.queries import CQE, RETRY
+from raydiag.timeline.rdma_events import BURST_PER_S, RdmaEvent, is_slower, slowdown
+from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.threshold_spans import Span, first_present, growths, sustained_by_host
+
+_CNP_PER_S, _CNP_FACTOR = 100.0, 10.0
+_MANY_SHARE, _MANY_HOSTS = 0.3, 3
+_AT_START_S = 60.0
+
+
+def judge_errors(timeline: RunTimeline, report: ReportWriter) -> list[str]:
+    """Retries that ran out, and completions with an error. Returns the hosts of the former."""
+    query = "rdma-errors"
+    if report.cannot_judge("retry-exhausted", query):
+        return []
+    table = timeline.table(query)
+    hosts = _judge_exhausted_retries(report, table)
+    failed = [growth for growth in growths(table, CQE) if growth.host not in hosts]
+    for growth in failed:
+        text = f"{growth.total:.0f} requests completed with an error"
+        row = "completion-errors"
+        report.row(row, True, text, [growth.host], growth.total, "errors", query)
+        report.observe(
+            "rdma-degraded",
+            row,
+            [report.evidence(query, text, growth.total, growth.span.start)],
+            host=growth.host,
+            period=report.period(growth.span, table.step_s),
+            device=growth.subject.device,
+        )
+    if not failed:
+        report.row("completion-errors", False, "no further completion errors", query=query)
+    return hosts
+
+
+def _judge_exhausted_retries(report: ReportWriter, table: ResultTable) -> list[str]:
+    lost = list(growths(table, RETRY))
+    for growth in lost:
+        report.finding(
+            "rdma-retry-exhausted",
+            "retry-exhausted",
+            f"{growth.total:.0f} requests gave up after all retries: packets are lost for good",
+            query="rdma-errors",
+            host=growth.host,
+            value=growth.total,
+            unit="errors",
+            at=growth.span.start,
+            period=report.period(growth.span, table.step_s),
+            confidence=Confidence.CONFIRMED,
+            device=growth.subject.device,
+        )
+    if not lost:
+        text = "no request ran out of retries"
+        report.row("retry-exhausted", False, text, query="rdma-errors")
+        report.rule_out("rdma-retry-exhausted", f"{text} on any host")
+    return list(dict.fromkeys(growth.host for growth in lost))
+
+
+def judge_ports(timeline: RunTimeline, report: ReportWriter) -> None:
+    """A port that is not active; one that nobody uses is down everywhere."""
+    if report.cannot_judge("port-down", "rdma-ports-down"):
+        return
+    fine = timeline.table("rdma-ports-down-fine")
+    table = fine if len(fine) else timeline.table("rdma-ports-down")
+    unused = _unused_ports(timeline, table)
+    any_down = False
+    for subject, row in table:
+        span = first_present(table, row)
+        if span is None:
+            continue
+        before_job = span.start <= timeline.window.start + max(table.step_s, _AT_START_S)
+        if not before_job or subject.device not in unused:
+            any_down = True
+            _report_port(report, subject, span, table.step_s, before_job)
+    if unused:
+        names = ", ".join(sorted(unused))
+        report.row("port-unused", True, f"{names}: down on most hosts all along, so not in use")
+    if not any_down:
+        report.row("port-down", False, "no port went down", query="rdma-ports-down")
+        report.rule_out("rdma-port-down", "no RDMA port went down on any host")
+
+
+def _unused_ports(timeline: RunTimeline, table: ResultTable) -> set[str]:
+    """Ports that are down on most hosts."""
+    hosts_by_port: dict[str, set[str]] = {}
+    for subject in table.subjects:
+        hosts_by_port.setdefault(subject.device or "", set()).add(subject.host)
+    count = len(timeline.context.hosts)
+    if count <= 1:
+        return set()
+    return {port for port, hosts in hosts_by_port.items() if len(hosts) > max(1, count // 2)}
+
+
+def _report_port(
+    report: ReportWriter, subject: Subject, span: Span, step_s: float, before_job: bool
+) -> None:
+    text = f"port {subject.device} is not active"
+    if before_job:
+        text += " and was not when the job began"
+    report.finding(
+        "rdma-port-down",
+        "port-down",
+        text,
+        query="rdma-ports-down",
+        host=subject.host,
+        value=0.0,
+        at=span.start,
+        period=replace(report.period(span, step_s), before_job=before_job),
+        confidence=Confidence.CONFIRMED,
+        severity=Severity.WARNING if before_job else None,
+        device=subject.device,
+    )
+
+
+def judge_retransmits(timeline: RunTimeline, report: ReportWriter) -> dict[str, str]:
+    """Retransmits and ACK timeouts, by host and port. Returns what is serious, by host."""
+    query = "rdma-retransmits"
+    if report.cannot_judge(query, query):
+        return {}
+    by_host: dict[str, list[RdmaEvent]] = {}
+    for event in _notable_events(timeline):
+        by_host.setdefault(event.host, []).append(event)
+    serious = {}
+    for host, events in by_host.items():
+        worst = max(events, key=_badness)
+        is_serious = _is_serious(timeline, events)
+        _report_host(timeline, report, events, worst, is_serious)
+        if is_serious:
+            serious[host] = "sustained retransmits" if worst.span.sustained else "retransmits"
+    if not by_host:
+        report.row(query, False, "no retransmits beyond noise", query=query)
+        hosts = len(timeline.table(query).hosts)
+        report.rule_out("rdma-degraded", f"no RDMA retransmits on {hosts} hosts")
+    return serious
+
+
+def _notable_events(timeline: RunTimeline) -> list[RdmaEvent]:
+    return [event for event in timeline.rdma_events if event.notable]
+
+
+def _badness(event: RdmaEvent) -> tuple[bool, float]:
+    return event.span.sustained, event.span.peak
+
+
+def _report_host(
+    timeline: RunTimeline,
+    report: ReportWriter,
+    events: Sequence[RdmaEvent],
+    worst: RdmaEvent,
+    is_serious: bool,
+) -> None:
+    query, host, peak = "rdma-retransmits", worst.host, worst.span.peak
+    text = _description(worst)
+    report.row(query, True, text, [host], peak, "packets/s", query, device=worst.device)
+    evidence = [report.evidence(query, text, peak)]
+    timeouts_per_s = max(event.timeouts_per_s for event in events)
+    if timeouts_per_s:
+        evidence.append(report.evidence("rdma-timeouts", "ACK timeouts/s", timeouts_per_s))
+    first = next((event for event in events if event.span.sustained or is_serious), worst)
+    step_s, onset = timeline.table(query).step_s, first.span.start
+    report.observe(
+        "rdma-degraded",
+        query,
+        evidence,
+        host=host,
+        period=report.period(events[-1].span, step_s, onset),
+        confidence=_confidence(events),
+        severity=None if is_serious else Severity.INFO,
+        device=worst.device,
+        facts={"peak_per_s": peak, "cleared": float(_cleared(timeline, events))},
+    )
+
+
+def _is_serious(timeline: RunTimeline, events: Sequence[RdmaEvent]) -> bool:
+    """More than a burst that nothing followed."""
+    for event in events:
+        lasting = event.span.sustained and event.span.peak >= BURST_PER_S
+        if lasting or is_slower(event.slower) or timeline.is_before_stall(event.span):
+            return True
+    return False
+
+
+def _confidence(events: Sequence[RdmaEvent]) -> Confidence:
+    """The recovery test decides: the same cause brings the same effect and takes it away."""
+    if any(is_slower(event.slower) and event.came_back for event in events):
+        return Confidence.CONFIRMED
+    if any(event.came_back is False for event in events):
+        return Confidence.POSSIBLE
+    lasting = any(event.timeouts_per_s > 0 or event.span.sustained for event in events)
+    return Confidence.LIKELY if lasting else Confidence.POSSIBLE
+
+
+def _cleared(timeline: RunTimeline, events: Sequence[RdmaEvent]) -> bool:
+    """Whether throughput stayed low after they ended, so that something else keeps it there."""
+    came_back = {event.came_back for event in events} - {None}
+    before_stall = any(timeline.is_before_stall(event.span) for event in events)
+    return came_back == {False} and not before_stall
+
+
+def _description(event: RdmaEvent) -> str:
+    return ", ".join(_facts(event))
+
+
+def _facts(event: RdmaEvent) -> Iterator[str]:
+    yield f"{event.span.peak:.1f} packets/s retransmitted at most"
+    yield "sustained" if event.span.sustained else "in a burst"
+    if event.timeouts_per_s:
+        yield f"up to {event.timeouts_per_s:.2f} ACK timeouts/s: cable, port or switch"
+    if event.slower is not None:
+        yield f"throughput {-100 * event.slower:+.0f} % meanwhile"
+    if event.came_back is not None:
+        yield "back within two steps" if event.came_back else "not back after it ended"
+
+
+def report_phases(timeline: RunTimeline, report: ReportWriter) -> None:
+    """Does throughput go with the retransmits, host after host?"""
+    events = _notable_events(timeline)
+    if not events:
+        return
+    table = timeline.table("rdma-retransmits")
+    slower = slowdown(
+        timeline,
+        [(event.span.start - table.step_s, event.span.end - table.lookback_s) for event in events],
+    )
+    if slower is None:
+        report.row("phases", None, "no throughput during retransmits and without them to compare")
+        return
+    hosts = tuple(dict.fromkeys(event.host for event in events))
+    text = f"throughput is {-100 * slower:+.1f} % while hosts retransmit, against the other steps"
+    report.row("phases", is_slower(slower), text, hosts, 100 * slower, "%", "training")
+    came_back = {event.came_back for event in events} - {None}
+    if not came_back:
+        text = "no retransmits ended in time to see throughput after them"
+        report.row("recovery", None, text)
+        return
+    recovered = False not in came_back
+    after = "recovers within two steps" if recovered else "does not recover: another cause"
+    report.row("recovery", recovered, f"throughput {after}", hosts, query="training")
+
+
+def judge_congestion(timeline: RunTimeline, report: ReportWriter) -> list[str]:
+    """Congestion notifications: on many nodes it is the switch. Returns the hosts."""
+    if report.cannot_judge("congestion", "rdma-cnp"):
+        return []
+    table = timeline.table("rdma-cnp")
+    usual = known_values.median(table.values.ravel()) or 0.0
+    floor = max(_CNP_PER_S, _CNP_FACTOR * usual)
+    spans = sustained_by_host(table, floor)
+    if spans:
+        _report_congestion(report, table, spans)
+        return sorted(spans)
+    text = f"no port above {floor:.0f} notifications/s (usual: {usual:.1f})"
+    report.row("congestion", False, text, query="rdma-cnp", value=usual, unit="packets/s")
+    report.rule_out("network-congestion", text)
+    return []
+
+
+def _report_congestion(report: ReportWriter, table: ResultTable, spans: dict[str, Span]) -> None:
+    hosts, query = len(table.hosts), "rdma-cnp"
+    meaning = "their path is congested"
+    by_host: dict[Optional[str], Span] = dict(spans.items())
+    if len(spans) >= max(_MANY_HOSTS, _MANY_SHARE * hosts):
+        meaning = "the switch is congested, look at its ECN settings"
+        by_host = {None: min(spans.values(), key=lambda span: span.start)}
+    text = f"{len(spans)} of {hosts} hosts: {meaning}"
+    peak = max(span.peak for span in spans.values())
+    report.row("congestion", True, text, sorted(spans), peak, "packets/s", query)
+    for host, span in by_host.items():
+        report.observe(
+            "network-congestion",
+            "congestion",
+            [report.evidence(query, text, span.peak, span.peak_time)],
+            host=host,
+            period=report.period(span, table.step_s),
+            severity=Severity.WARNING,  # sustained, so it may have slowed or stopped the job
+        )
+
+
+def report_collectives(timeline: RunTimeline, report: ReportWriter) -> None:
+    """Where the card counts collectives apart: their share of retransmitted packets."""
+    for subject, row in timeline.table("rdma-collectives"):
+        highest = known_values.highest(row)
+        if highest is not None and highest > 0:
+            text = f"{100 * highest:.3f} % of the collectives' own packets were sent again"
+            report.row("collectives", True, text, [subject.host], highest, "", "rdma-collectives")

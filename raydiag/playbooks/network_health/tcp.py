@@ -1,0 +1,157 @@
+"""TCP and network cards: what they count, and why it seldom matters to training.
+
+Storage and coordination run over TCP, collectives do not: thousands of retransmits a second go with
+full throughput, and while checkpoints are saved they are normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import chain, islice
+from typing import Optional
+
+from raydiag.model import Confidence, Severity
+from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.timeline.answers import ResultTable
+from raydiag.timeline.queries import LISTEN, TCP_ABORTS, TCP_RESETS
+from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.threshold_spans import Growth, Span, growths, sustained_by_host
+
+TCP_PER_S = 10.0
+_FEW_ERRORS = 10.0
+_NAMED = 8  # hosts that get a finding of their own; more are one of the whole job
+
+
+def judge_retransmits(
+    timeline: RunTimeline, report: ReportWriter, rdma_hosts: Collection[str]
+) -> list[str]:
+    """TCP retransmits outside saves; alone they are storage or coordination. Returns such hosts."""
+    query = "tcp-retransmits"
+    if report.cannot_judge(query, query):
+        return []
+    table = timeline.outside_saves(query)
+    spans = sustained_by_host(table, TCP_PER_S)
+    at_any_time = sustained_by_host(timeline.table(query), TCP_PER_S)
+    in_saves = [host for host in at_any_time if host not in spans]
+    if in_saves:
+        report.row("tcp-in-saves", True, "only while checkpoints are saved: normal", in_saves)
+    if not spans:
+        report.row(query, False, "not sustained outside saves", query=query)
+        return []
+    only_tcp = sorted(host for host in spans if host not in rdma_hosts)
+    text = "RDMA is clean there: storage or coordination traffic, which does not slow training"
+    peak = max(span.peak for span in spans.values())
+    meaning = text if only_tcp else "beside RDMA"
+    report.row(query, True, meaning, sorted(spans), peak, "segments/s")
+    for host, span in _by_host_or_job(spans).items():
+        report.observe(
+            "tcp-retransmits",
+            query,
+            [report.evidence(query, text, span.peak, span.peak_time)],
+            host=host,
+            period=report.period(span, table.step_s),
+            confidence=Confidence.CONFIRMED,
+            severity=Severity.INFO,
+        )
+    return only_tcp
+
+
+def _by_host_or_job(spans: Mapping[str, Span]) -> Mapping[Optional[str], Span]:
+    """One finding a host; one of the whole job (None) where there are many."""
+    if len(spans) > _NAMED:
+        return {None: next(iter(spans.values()))}
+    return dict(spans.items())
+
+
+def judge_connections(timeline: RunTimeline, report: ReportWriter) -> None:
+    """Connections that timed out or were reset, and a server that cannot accept."""
+    if report.cannot_judge("tcp-aborts", "tcp-errors"):
+        return
+    table = timeline.table("tcp-errors")
+    aborts = {growth.host: growth for growth in growths(table, TCP_ABORTS)}
+    _judge_aborts(report, table, aborts)
+    resets = [growth for growth in growths(table, TCP_RESETS) if growth.host not in aborts]
+    for growth in resets[:_NAMED]:
+        text = (
+            f"{growth.total:.0f} connections reset and none timed out: the other side closed them"
+        )
+        report.row("tcp-resets", True, text, [growth.host], growth.total, "", "tcp-errors")
+    if not resets:
+        # Exporters that read the field from the wrong file always say 0.
+        report.row("tcp-resets", None, "no resets counted, which some exporters cannot")
+    _judge_refused(timeline, report, table)
+
+
+def _judge_aborts(report: ReportWriter, table: ResultTable, aborts: Mapping[str, Growth]) -> None:
+    for growth in islice(aborts.values(), _NAMED):
+        report.finding(
+            "tcp-aborts",
+            "tcp-aborts",
+            f"{growth.total:.0f} connections given up after unanswered retransmits: a path died",
+            query="tcp-errors",
+            host=growth.host,
+            value=growth.total,
+            unit="connections",
+            at=growth.span.start,
+            period=report.period(growth.span, table.step_s),
+            confidence=Confidence.CONFIRMED,
+            symptom=True,
+        )
+    if not aborts:
+        report.row("tcp-aborts", False, "no connection timed out", query="tcp-errors")
+
+
+def _judge_refused(timeline: RunTimeline, report: ReportWriter, table: ResultTable) -> None:
+    refused = list(chain.from_iterable(growths(table, metric) for metric in LISTEN))
+    for growth in refused[:_NAMED]:
+        text = f"{growth.total:.0f} connections not accepted: the queue of a server there is full"
+        report.row("listen-queue", True, text, [growth.host], growth.total, "", "tcp-errors")
+    by_host: dict[str, list[Growth]] = {}
+    for growth in refused:
+        by_host.setdefault(growth.host, []).append(growth)
+    for host, of_host in by_host.items():
+        total = max(growth.total for growth in of_host)
+        onset = min(growth.span.start for growth in of_host)
+        until = max(growth.span.end for growth in of_host)
+        is_coordinator = host == timeline.job.coordinator
+        first, text = of_host[0].span.start, "connections not accepted"
+        report.observe(
+            "coordinator-overload",
+            "listen-queue",
+            [report.evidence("tcp-errors", text, total, first)],
+            host=host,
+            period=Period(onset, until, uncertainty_s=table.step_s),
+            confidence=Confidence.LIKELY if is_coordinator else Confidence.POSSIBLE,
+            severity=_severity(total),
+        )
+    if not refused:
+        report.row("listen-queue", False, "no connection was refused", query="tcp-errors")
+
+
+def judge_network_cards(timeline: RunTimeline, report: ReportWriter) -> None:
+    """Errors that network cards count."""
+    query = "nic-errors"
+    if report.cannot_judge(query, query):
+        return
+    table = timeline.table(query)
+    errors = list(growths(table))
+    for growth in errors[:_NAMED]:
+        subject, span = growth.subject, growth.span
+        report.finding(
+            "nic-errors",
+            query,
+            f"{subject.metric} grew by {growth.total:.0f} on {subject.device}",
+            query=query,
+            host=growth.host,
+            value=growth.total,
+            at=span.start,
+            period=Period(span.start, span.end, uncertainty_s=table.step_s),
+            severity=_severity(growth.total),
+            device=subject.device,
+        )
+    if not errors:
+        report.row(query, False, "no card counted an error", query=query)
+
+
+def _severity(count: float) -> Optional[Severity]:
+    return None if count >= _FEW_ERRORS else Severity.INFO

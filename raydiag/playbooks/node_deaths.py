@@ -1,0 +1,49 @@
+"""Nodes whose series ended: no sample is not 0 %, and neither is it health."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raydiag.model import Confidence
+from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.timeline.known_values import known
+from raydiag.timeline.queries import DMESG
+from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.silent_hosts import SilentHost
+
+
+def judge_node_deaths(timeline: RunTimeline, report: ReportWriter) -> None:
+    """A finding for each host that went silent while others went on."""
+    if report.timeline.answers.missing("alive"):
+        report.row("node-death", None, timeline.answers.missing("alive"), query="alive")
+        return
+    for silent in timeline.silent_hosts:
+        signs = [f"all its series ({', '.join(silent.sources)}) end there"]
+        signs += _gpu_errors_before(timeline, silent)
+        report.row("node-death", True, "; ".join(signs), [silent.host], silent.time, "s", "alive")
+        report.observe(
+            "node-death",
+            "node-death",
+            [report.evidence("alive", sign, time=silent.time) for sign in signs],
+            host=silent.host,
+            period=Period(silent.time, uncertainty_s=timeline.context.resolution_s()),
+            confidence=Confidence.CONFIRMED if len(silent.sources) > 1 else Confidence.POSSIBLE,
+        )
+    if not timeline.silent_hosts:
+        report.row("node-death", False, "every host with series has them to the end")
+        if not timeline.unseen_hosts:
+            report.rule_out("node-death", "every host has series to the end of the window")
+
+
+def _gpu_errors_before(timeline: RunTimeline, silent: SilentHost) -> Iterator[str]:
+    """What its kernel log and counters said before it died."""
+    table = timeline.table("driver")
+    row = table.row(silent.host, DMESG)
+    if row is not None:
+        lines = known(row[table.times <= silent.time])
+        if lines.size and lines[-1] > 0:
+            yield f"{lines[-1]:.0f} GPU errors in its kernel log"
+    for subject, values in timeline.of_host("gpu-errors", silent.host):
+        counts = known(values)
+        if counts.size:
+            yield f"GPU {subject.gpu}: {subject.metric} {counts[-1]:.0f}"

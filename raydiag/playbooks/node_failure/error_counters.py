@@ -1,0 +1,207 @@
+"""Error counters of GPUs: uncorrectable ones that are above zero, corrected ones that grew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from raydiag.model import Confidence, Severity
+from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.timeline import follow_up
+from raydiag.timeline.answers import ResultTable, Subject
+from raydiag.timeline.queries import CORRECTED, FATAL, gauges, increases
+from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.threshold_spans import Growth, first_present, growths
+from raydiag.tsdb.series import Floats, Query
+
+# What a counter is evidence of.
+_CLASS_OF = {
+    "hw_gpu_ras_umc_ue_total": "gpu-memory-error",
+    "hw_gpu_ras_xgmi_ue_total": "xgmi-error",
+    "hw_gpu_ras_gfx_ue_total": "gpu-ras-error",
+    "hw_gpu_ras_mmhub_ue_total": "gpu-ras-error",
+    "hw_gpu_ras_sdma_ue_total": "gpu-ras-error",
+    "hw_gpu_pcie_fatal_total": "pcie-fatal",
+    "hw_gpu_pcie_nonfatal_total": "pcie-degraded",
+    "hw_gpu_ras_umc_ce_total": "gpu-memory-degrading",
+    "hw_gpu_ras_xgmi_ce_total": "xgmi-error",
+    "hw_gpu_ras_gfx_ce_total": "gpu-ras-error",
+    "hw_gpu_ras_mmhub_ce_total": "gpu-ras-error",
+    "hw_gpu_ras_sdma_ce_total": "gpu-ras-error",
+    "hw_gpu_pcie_correctable_total": "pcie-degraded",
+}
+_ONLY_IF_GROWN = ("hw_gpu_pcie_nonfatal_total",)  # old ones say nothing
+_MANY = 10.0  # corrected errors; fewer are a remark
+
+
+@dataclass(frozen=True)
+class _Count:
+    """One counter of one GPU that is above zero."""
+
+    subject: Subject
+    first: float  # value when the window began; 0 where it was not above zero
+    last: float
+    grew_at: Optional[float]  # first time that it was higher than before
+
+    @property
+    def is_old(self) -> bool:
+        """All of it is from before the job."""
+        return self.grew_at is None
+
+    @property
+    def severity(self) -> Optional[Severity]:
+        """Critical where it grew, a warning where it was there before the job."""
+        if self.is_old:
+            return Severity.WARNING
+        return None if self.subject.metric in _ONLY_IF_GROWN else Severity.CRITICAL
+
+    @property
+    def description(self) -> str:
+        """For a person."""
+        since = (
+            "all of it from before the job" if self.is_old else f"{self.first:.0f} at the beginning"
+        )
+        return f"{self.subject.metric} {self.last:.0f}, {since}"
+
+
+def fine_uncorrected(timeline: RunTimeline) -> Iterator[Query]:
+    """Uncorrectable counters that grew, to date them."""
+    table, context = timeline.table("gpu-errors"), timeline.context
+    grown: list[tuple[float, str]] = []
+    for subject, row in table:
+        answered = np.flatnonzero(~np.isnan(row))
+        if not answered.size:
+            continue
+        first = float(table.times[answered[0]])
+        is_new = first > table.asked_from + table.step_s
+        if is_new or np.nanmax(row) > row[answered[0]]:
+            grown.append((first, subject.host))
+    grown.sort()
+    hosts = follow_up.first_hosts(host for _, host in grown)
+    if hosts:
+        match = follow_up.host_matcher(context, hosts)
+        rows = len(hosts) * follow_up.PER_HOST * len(FATAL)
+        promql = gauges(FATAL, "host, gpu", "max", match, "0")
+        yield Query("gpu-errors-fine", promql, follow_up.fine_window(context, rows, grown[0][0]))
+
+
+def fine_corrected(timeline: RunTimeline) -> Iterator[Query]:
+    """Corrected counters that grew, to date them."""
+    context = timeline.context
+    grown = sorted(growths(timeline.table("gpu-corrected")), key=_start_and_host)
+    hosts = follow_up.first_hosts(growth.host for growth in grown)
+    if not hosts:
+        return
+    grown_metrics = {growth.subject.metric for growth in grown}
+    metrics = list(filter(grown_metrics.__contains__, CORRECTED))
+    match = follow_up.host_matcher(context, hosts)
+    promql = increases(metrics, "host, gpu", match, follow_up.lookback(context))
+    rows = len(hosts) * follow_up.PER_HOST * len(metrics)
+    window = follow_up.fine_window(context, rows, grown[0].span.start)
+    yield Query("gpu-corrected-fine", promql, window)
+
+
+def _start_and_host(growth: Growth) -> tuple[float, str]:
+    return growth.span.start, growth.host
+
+
+def judge_uncorrected(timeline: RunTimeline, report: ReportWriter) -> None:
+    """Any above zero; critical where it grew, a warning where it was there before the job."""
+    if report.cannot_judge("uncorrected", "gpu-errors"):
+        return
+    table, fine = timeline.table("gpu-errors"), timeline.table("gpu-errors-fine")
+    step = fine.step_s if len(fine) else table.step_s
+    counts = list(_counts(table, fine))
+    for count in counts:
+        _judge_count(report, count, step)
+    if not counts:
+        report.row("uncorrected", False, "all zero on every GPU", query="gpu-errors")
+        for failure_class in ("gpu-memory-error", "pcie-fatal"):
+            report.rule_out(failure_class, "its counters are zero on every GPU that has them")
+
+
+def _judge_count(report: ReportWriter, count: _Count, step_s: float) -> None:
+    subject, text = count.subject, count.description
+    report.row(
+        "uncorrected",
+        True,
+        text,
+        [subject.host],
+        count.last,
+        "errors",
+        "gpu-errors",
+        subject.gpu,
+    )
+    if count.is_old and subject.metric in _ONLY_IF_GROWN:
+        return
+    report.observe(
+        _CLASS_OF[subject.metric],
+        "uncorrected",
+        [report.evidence("gpu-errors", text, count.last, count.grew_at)],
+        host=subject.host,
+        period=Period(count.grew_at, uncertainty_s=step_s, before_job=count.is_old),
+        confidence=Confidence.CONFIRMED,
+        severity=count.severity,
+        gpu=subject.gpu,
+    )
+
+
+def _counts(table: ResultTable, fine: ResultTable) -> Iterator[_Count]:
+    """From the coarse query, dated by the fine one where that was asked."""
+    fine_rows = fine.by_subject
+    for subject, row in table:
+        answered = np.flatnonzero(~np.isnan(row))
+        if not answered.size:
+            continue
+        from_start = table.times[answered[0]] <= table.asked_from + table.step_s
+        first = float(row[answered[0]]) if from_start else 0.0
+        grew_at = _growth(table.times, row, first)
+        fine_row = fine_rows.get(subject)
+        if fine_row is not None and grew_at is not None:
+            grew_at = _growth(fine.times, fine_row, first) or grew_at
+        yield _Count(subject, first, float(row[answered[-1]]), grew_at)
+
+
+def _growth(times: Floats, row: Floats, first: float) -> Optional[float]:
+    """When a counter first rose; a fall is a reset and says nothing."""
+    has_value = ~np.isnan(row)
+    values = row[has_value]
+    before = np.concatenate([[first], values[:-1]])
+    rises = times[has_value][values > before]
+    return float(rises[0]) if rises.size else None
+
+
+def judge_corrected(timeline: RunTimeline, report: ReportWriter) -> None:
+    """Corrected errors, by what they grew: nothing is lost yet."""
+    if report.cannot_judge("corrected", "gpu-corrected"):
+        return
+    table, fine = timeline.table("gpu-corrected"), timeline.table("gpu-corrected-fine")
+    fine_rows = fine.by_subject
+    grown = [growth for growth in growths(table) if growth.subject.metric in CORRECTED]
+    for growth in grown:
+        subject, onset, step = growth.subject, growth.span.start, table.step_s
+        fine_row = fine_rows.get(subject)
+        closer = None if fine_row is None else first_present(fine, fine_row)
+        if closer is not None:
+            onset, step = closer.start, fine.step_s
+        many = growth.total >= _MANY
+        few = "" if many else ", a few only"
+        report.finding(
+            _CLASS_OF[subject.metric],
+            "corrected",
+            f"{subject.metric} grew by {growth.total:.0f}{few}",
+            query="gpu-corrected",
+            host=subject.host,
+            value=growth.total,
+            unit="errors",
+            at=onset,
+            period=Period(onset, uncertainty_s=step),
+            severity=Severity.WARNING if many else Severity.INFO,
+            gpu=subject.gpu,
+            facts={"grew_by": growth.total},
+        )
+    if not grown:
+        report.row("corrected", False, "none grew while the job ran", query="gpu-corrected")

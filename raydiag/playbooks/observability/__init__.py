@@ -1,0 +1,123 @@
+"""Is what watches the job healthy itself? What is not seen must not be taken for healthy, or dead.
+
+One function for each symptom. Where a node's exporter stops and its Ray goes on, the exporter is
+down; where both stop, that is for another playbook to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from raydiag.model import Blind, Coverage, Evidence, HostUnread, Observation, Status, Window
+from raydiag.playbooks.observability.exporters import (
+    exporter_down,
+    ghost_data,
+    plugin_skipped,
+    plugin_timeout,
+    restarting,
+)
+from raydiag.playbooks.observability.missing_samples import (
+    bridge_gap,
+    gap,
+    hosts_missing,
+    ray_metrics,
+)
+from raydiag.playbooks.observability.stack import ID, Stack, observation
+from raydiag.playbooks.observations import Report, ReportRow
+from raydiag.timeline.answers import ALIVE, EXPORTER, RAY
+from raydiag.timeline.context import GHOST
+
+TITLE = "Is the observability stack itself healthy?"
+SEEN_S = 60.0  # samples that reach so near to the end count as seen
+_QUERIES = (ALIVE, "up", "driver", "training")
+_SYMPTOMS = (
+    (gap, "samples come without a gap"),
+    (exporter_down, "every exporter answered to the end"),
+    (plugin_timeout, "cycles of the exporters are fast"),
+    (plugin_skipped, "no exporter lacks a family"),
+    (restarting, "no exporter that goes on was restarted"),
+    (ghost_data, "no exporter repeats old values"),
+    (bridge_gap, "the bridge has carried all steps"),
+    (ray_metrics, "Ray's metrics are there"),
+    (hosts_missing, "every node of the job has series"),
+)
+
+
+def judge(stack: Stack) -> tuple[list[Observation], Report]:
+    """Every symptom, with a row for each, hit or not."""
+    observations: list[Observation] = []
+    rows = []
+    for symptom, healthy in _SYMPTOMS:
+        seen = list(symptom(stack))
+        observations += seen
+        rows.append(_row(symptom.__name__.replace("_", "-"), seen, healthy))
+    queries = tuple(filter(stack.answers.__contains__, _QUERIES))
+    state = "unhealthy in part" if observations else "healthy"
+    verdict = f"The observability stack is {state}."
+    window = stack.context.window
+    return observations, Report(ID, TITLE, "observability", window, queries, tuple(rows), verdict)
+
+
+def _row(row: str, seen: Sequence[Observation], healthy: str) -> ReportRow:
+    hosts = {observed.finding.host for observed in seen} - {None}
+    text = healthy
+    if seen and seen[0].finding.evidence:
+        text = seen[0].finding.evidence[0].text
+    return ReportRow(ID, row, bool(seen), text, tuple(sorted(filter(None, hosts))))
+
+
+def empty(reason: str, lines: Sequence[Evidence]) -> Observation:
+    """The directory holds no samples."""
+    return observation("tsdb-empty", "empty", [Evidence("prometheus", reason), *lines])
+
+
+def wrong_job(source: str, reason: str) -> Observation:
+    """What is served belongs to another job."""
+    return observation("tsdb-wrong-job", "wrong-job", [Evidence(source, reason)])
+
+
+def coverage(stack: Stack, dead: Collection[str] = ()) -> Coverage:
+    """What the answer rests on: hosts that are seen to the end, by exporter and by Ray.
+
+    `dead` are hosts whose silence is itself the finding.
+    """
+    hw, ray = stack.newest_samples(EXPORTER), stack.newest_samples(RAY)
+    unseen = [host for host in stack.hosts if host not in hw and host not in ray]
+    unread: list[HostUnread] = []
+    for host in stack.hosts:
+        if host in dead or host in unseen:
+            continue
+        unread += _ends_early(stack, host, "hw_*", hw)
+        if stack.is_ray:
+            unread += _ends_early(stack, host, "ray_*", ray)
+    unread += _failed(stack)
+    unread += _repeated(stack)
+    blind = tuple(Blind(host, "no series of this host") for host in unseen)
+    window = Window(stack.context.window.start, stack.end)
+    count = len(stack.hosts)
+    return Coverage(count, count - len(blind), blind, tuple(unread), window)
+
+
+def _ends_early(
+    stack: Stack, host: str, family: str, newest: dict[str, float]
+) -> Iterator[HostUnread]:
+    if host not in newest:
+        yield HostUnread(host, family, Status.NO_DATA, f"{host} has no {family} series")
+    elif newest[host] < stack.end - max(SEEN_S, 3 * stack.resolution_s):
+        reason = f"ends {stack.end - newest[host]:.0f} s before the window does"
+        yield HostUnread(host, family, Status.NO_DATA, reason)
+
+
+def _failed(stack: Stack) -> Iterator[HostUnread]:
+    for answer in stack.answers:
+        if not answer.ok:
+            yield HostUnread("", answer.query.id, answer.status, answer.reason)
+    for unread in (*stack.context.discovery.unread, *stack.logs.unread):
+        yield HostUnread("", unread.source, unread.status, unread.reason)
+
+
+def _repeated(stack: Stack) -> Iterator[HostUnread]:
+    for mask in stack.context.masks:
+        if mask.kind == GHOST and mask.host:
+            reason = f"repeated samples for {min(mask.end, stack.end) - mask.start:.0f} s"
+            yield HostUnread(mask.host, "hw_*", Status.NO_DATA, reason)

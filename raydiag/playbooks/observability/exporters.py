@@ -1,0 +1,178 @@
+"""Symptoms of the nodes' metrics exporters: gone, hanging, incomplete, restarting, repeating."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+import numpy as np
+
+from raydiag.model import Evidence, Observation, Severity
+from raydiag.playbooks.observability.stack import Stack, log_evidence, observation
+from raydiag.timeline.answers import EXPORTER, RAY
+from raydiag.timeline.context import GHOST, Mask
+from raydiag.timeline.queries import SCRAPE
+from raydiag.timeline.repeated_samples import scrape_durations
+from raydiag.tsdb.series import Series
+from raydiag.tsdb.stack_logs import StackLine
+
+_SLOW_S, _TIMED_OUT_S, _FAST_S = 8.0, 11.5, 3.0  # duration of an exporter's cycle
+_SLOW_CYCLES = 3
+_SILENT_S = 120.0  # one source of a host silent for so long while the other goes on
+_RESTARTS = 2  # more than one is a habit
+_RECOVERED_S = 600.0  # fast again for so long
+
+
+def exporter_down(stack: Stack) -> Iterator[Observation]:
+    """A node's hardware metrics stop, or never came, while its Ray goes on."""
+    hw, ray = stack.newest_samples(EXPORTER), stack.newest_samples(RAY)
+    for host in stack.hosts:
+        if host not in ray:
+            continue
+        if host in hw:
+            silence = ray[host] - hw[host]
+            if silence > _SILENT_S:
+                yield _stopped(stack, host, hw[host], silence)
+        elif not stack.is_scraped(host):
+            text = "no hw_* of this host at all, although its Ray has metrics"
+            evidence = [Evidence("hw_*", text), *_log(stack, "port-taken", host)]
+            yield observation("exporter-down", "exporter-down", evidence, host, until=stack.end)
+
+
+def _stopped(stack: Stack, host: str, last: float, silence: float) -> Observation:
+    text = f"hw_* ends {silence:.0f} s before ray_* of the same host"
+    log = [*stack.logs.of("gave-up", host), *stack.logs.of("restart", host)[-1:]]
+    return observation(
+        "exporter-down",
+        "exporter-down",
+        [stack.evidence_of_samples(text, last, last), *log_evidence(log)],
+        host,
+        last,
+        until=stack.end,
+        uncertainty_s=stack.resolution_s,
+    )
+
+
+def _log(stack: Stack, kind: str, host: str) -> list[Evidence]:
+    return log_evidence(stack.logs.of(kind, host))
+
+
+def plugin_timeout(stack: Stack) -> Iterator[Observation]:
+    """Cycles of an exporter that take as long as a plugin is allowed, again and again."""
+    ghosts = [mask for mask in stack.context.masks if mask.kind == GHOST]
+    for host, durations in scrape_durations(stack.answers).items():
+        slow = durations.values > _SLOW_S
+        for mask in ghosts:
+            if mask.host == host:
+                slow &= ~_inside(durations, mask)
+        if int(slow.sum()) >= _SLOW_CYCLES:
+            yield _slow_cycles(stack, host, durations, np.flatnonzero(slow))
+
+
+def _inside(series: Series, mask: Mask) -> np.ndarray:
+    return (series.times > mask.start) & (series.times <= mask.end)
+
+
+def _slow_cycles(stack: Stack, host: str, durations: Series, slow: np.ndarray) -> Observation:
+    seconds, times = durations.values, durations.times
+    first, last = float(times[slow[0]]), float(times[slow[-1]])
+    timed_out = int((seconds[slow] >= _TIMED_OUT_S).sum())
+    text = f"{slow.size} cycles above {_SLOW_S:g} s, {timed_out} of them a plugin's time limit"
+    if (seconds[slow[0] : slow[-1] + 1] < _FAST_S).any():
+        text += ", others fast"
+    evidence = Evidence(SCRAPE, text, float(seconds[slow].max()), first)
+    return observation(
+        "exporter-plugin-timeout",
+        "plugin-timeout",
+        [evidence, *_log(stack, "plugin-timeout", host)],
+        host,
+        first,
+        until=last,
+        uncertainty_s=durations.spacing_s or 0.0,
+        recovered=float(times[-1]) - last > _RECOVERED_S,
+    )
+
+
+def plugin_skipped(stack: Stack) -> Iterator[Observation]:
+    """An exporter answers and a whole family is missing from it."""
+    with_gpu, with_tasks = _hosts_with(stack, "hw_gpu_"), _hosts_with(stack, "hw_procs_")
+    for host in stack.hosts:
+        lines = stack.logs.of("plugin-skipped", host)
+        log = [line for line in lines if "tb_" not in line.plugin]
+        missing = _missing_family(stack, host, with_gpu, with_tasks)
+        if not missing and not log:
+            continue
+        evidence = log_evidence(log)
+        if missing:
+            text = f"{missing} is missing on this host, whose exporter answers"
+            evidence.insert(0, Evidence("label values of host", text))
+        yield observation(
+            "exporter-plugin-skipped",
+            "plugin-skipped",
+            evidence,
+            host,
+            log[0].time if log else None,
+            until=stack.end,
+        )
+
+
+def _hosts_with(stack: Stack, prefix: str) -> frozenset[str]:
+    family = stack.context.discovery.family(prefix)
+    return frozenset(family.hosts if family is not None else ())
+
+
+def _missing_family(
+    stack: Stack, host: str, with_gpu: frozenset[str], with_tasks: frozenset[str]
+) -> str:
+    """The family that one host lacks; "" where it has both, or does not answer."""
+    if host not in with_gpu and host not in with_tasks:
+        return "hw_*" if stack.is_scraped(host) else ""
+    if host not in with_gpu:
+        return "hw_gpu_*"
+    return "" if host in with_tasks else "hw_procs_*"
+
+
+def restarting(stack: Stack) -> Iterator[Observation]:
+    """The watchdog starts an exporter again and again; one that is gone in the end is down."""
+    down = {seen.finding.host for seen in exporter_down(stack)}
+    for host in dict.fromkeys(line.host for line in stack.logs.lines):
+        restarts = stack.logs.of("restart", host)
+        gave_up = stack.logs.of("gave-up", host)
+        if not host or host in down or not (restarts or gave_up):
+            continue
+        yield observation(
+            "exporter-restarting",
+            "restarting",
+            log_evidence(
+                chain(gave_up, restarts[:1], restarts[-1:], stack.logs.of("port-taken", host))
+            ),
+            host,
+            (*restarts, *gave_up)[0].time,
+            severity=None if gave_up or _is_often(restarts) else Severity.INFO,
+            until=restarts[-1].time if restarts else None,
+        )
+
+
+def _is_often(restarts: list[StackLine]) -> bool:
+    count = max((line.number or 0 for line in restarts), default=0)
+    return max(count, len(restarts)) >= _RESTARTS
+
+
+def ghost_data(stack: Stack) -> Iterator[Observation]:
+    """A host's metrics are repeats of old ones."""
+    for mask in stack.context.masks:
+        if mask.kind != GHOST or mask.host is None:
+            continue
+        until = min(mask.end, stack.end)
+        lasted = until - mask.start
+        text = f"{SCRAPE} did not change for {lasted:.0f} s, nor did power"
+        yield observation(
+            "ghost-data",
+            "ghost-data",
+            [Evidence(SCRAPE, text, lasted, mask.start)],
+            mask.host,
+            mask.start,
+            until=until,
+            uncertainty_s=stack.resolution_s,
+            recovered=mask.end < stack.end,
+        )

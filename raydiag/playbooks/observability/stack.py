@@ -1,0 +1,91 @@
+"""What the symptoms of a faulty observability stack are judged from, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from raydiag.model import Confidence, Evidence, Finding, Observation, Severity
+from raydiag.timeline.answers import ALIVE, Answers
+from raydiag.timeline.context import Context
+from raydiag.timeline.steps import MetricSteps
+from raydiag.tsdb.stack_logs import StackLine, StackLogs
+
+ID = "observability"
+
+_MAX_EVIDENCE = 4
+
+
+@dataclass(frozen=True)
+class Stack:
+    """All that the symptoms are judged from."""
+
+    context: Context
+    answers: Answers
+    logs: StackLogs
+    steps: MetricSteps
+    last_step: Optional[int] = None  # by the job's log
+    is_ray: bool = True  # the job started Ray, so its metrics should be there
+
+    @property
+    def end(self) -> float:
+        """Of the window."""
+        return self.context.window.end
+
+    @property
+    def resolution_s(self) -> float:
+        """Usual distance of two samples."""
+        return self.context.resolution_s()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Of the job, whether they have series or not."""
+        return self.context.hosts
+
+    def newest_samples(self, source: str) -> dict[str, float]:
+        """Newest sample of each host, of its exporter or of its Ray."""
+        sample_times = self.answers.sample_times(source)
+        return {host: float(stamps.max()) for host, (_, stamps) in sample_times.items()}
+
+    def is_scraped(self, host: str) -> bool:
+        """Whether the host's exporter answered Prometheus, whatever it had to say."""
+        for target in self.context.discovery.targets:
+            if target.host == host and target.job == "node_hw" and target.share_up > 0:
+                return True
+        return False
+
+    def evidence_of_samples(self, text: str, value: float, time: float) -> Evidence:
+        """About when samples came."""
+        return Evidence(self.answers.promql(ALIVE), text, value, time)
+
+
+def observation(
+    failure_class: str,
+    row: str,
+    evidence: Sequence[Evidence],
+    host: Optional[str] = None,
+    onset: Optional[float] = None,
+    severity: Optional[Severity] = None,
+    until: Optional[float] = None,
+    uncertainty_s: float = 0.0,
+    recovered: bool = False,
+    confidence: Confidence = Confidence.CONFIRMED,
+) -> Observation:
+    """A symptom of the stack, with at most four pieces of evidence."""
+    finding = Finding(
+        failure_class,
+        host,
+        severity=severity,
+        onset=onset,
+        confidence=confidence,
+        evidence=tuple(evidence[:_MAX_EVIDENCE]),
+    )
+    return Observation(
+        finding, ID, row, until=until, recovered=recovered, uncertainty_s=uncertainty_s
+    )
+
+
+def log_evidence(lines: Iterable[StackLine]) -> list[Evidence]:
+    """Lines of the stack's own logs."""
+    return [Evidence(f"{line.file}:{line.line}", line.text, time=line.time) for line in lines]

@@ -1,0 +1,278 @@
+"""Playbook: steps stopped. A collective that spins, a dead node, a straggler, or no hang at all?
+
+Utilisation says that a kernel is there, power says that it computes: a collective that waits keeps
+a GPU at 100 % and near idle power. Not every GPU must spin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from raydiag.model import Confidence, Evidence, Window
+from raydiag.playbooks.node_deaths import judge_node_deaths
+from raydiag.playbooks.rccl_hang.host_states import (
+    ACTIVE,
+    AWAY,
+    IDLE,
+    UNKNOWN,
+    HostState,
+    host_states,
+    lone_workers,
+    stragglers,
+)
+from raydiag.playbooks.rccl_hang.network_triggers import network_triggers, report_network
+from raydiag.playbooks.registry import playbook
+from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.timeline import follow_up, known_values
+from raydiag.timeline.queries import PROCESSES, UTILISATION
+from raydiag.timeline.rdma_events import BEFORE_STALL_S
+from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.step_stalls import BUSY_PERCENT, StepStall
+from raydiag.tsdb.series import Query
+
+_QUERIES = (
+    "gpu-utilisation",
+    "gpu-busy",
+    "gpu-power",
+    "tcp-retransmits",
+    "rdma-retransmits",
+    "rdma-timeouts",
+    "rdma-ports-down",
+    "rdma-cnp",
+    "rdma-sent",
+    "driver",
+    "gpu-errors",
+    "alive",
+    "training",
+)
+_ENDED = ("completed", "failed", "cancelled")
+_MOST = 0.9  # of the hosts
+_BUSY_POINTS = 60
+
+
+def busy_gpus(timeline: RunTimeline) -> Iterator[Query]:
+    """How many GPUs spin in a stall: it need not be all of them."""
+    stall, context = timeline.stall, timeline.context
+    if stall is None or not context.discovery.has(UTILISATION):
+        return
+    length = max(stall.end - stall.start, 1.0)
+    affordable = max(1, len(context.hosts)) * length / follow_up.MAX_POINTS
+    step = max(context.resolution_s(), length / _BUSY_POINTS, affordable)
+    promql = f"sum by (instance, ip) ({UTILISATION} >= bool {BUSY_PERCENT:.0f})"
+    start = stall.end - math.floor(length / step) * step
+    yield Query("gpu-busy", promql, Window(start, stall.end, step))
+
+
+@playbook("rccl-hang", "Hang of a collective", _QUERIES, analysis="hang", follow_ups=busy_gpus)
+def rccl_hang(timeline: RunTimeline, report: ReportWriter) -> str:
+    """Rows of the interpretation table; at most one of them is the verdict."""
+    judge_node_deaths(timeline, report)
+    stall = timeline.stall
+    if stall is None:
+        return _no_stall(timeline, report)
+    length = stall.end - stall.start
+    after = ", and none before" if stall.step is None else f" after step {stall.step}"
+    report.row("stall", True, f"no step for {length:.0f} s{after}", value=length, unit="s")
+    hang = _Hang(timeline, report, stall, host_states(timeline, stall.settled))
+    hang.report_measurements()
+    return hang.verdict()
+
+
+def _no_stall(timeline: RunTimeline, report: ReportWriter) -> str:
+    step, time = timeline.last_step
+    if time is None:
+        report.row("stall", None, "no time of a step is known", query="training")
+        return "Undecided: no step is dated."
+    text = f"no stall: step {step} ended {timeline.window.end - time:.0f} s before the end"
+    report.row("stall", False, text, query="training")
+    report.rule_out("rccl-hang", text)
+    return "Steps did not stop."
+
+
+@dataclass(frozen=True)
+class _Hang:
+    """A stall of steps, and what each host did in it."""
+
+    timeline: RunTimeline
+    report: ReportWriter
+    stall: StepStall
+    states: Mapping[str, HostState]
+
+    def report_measurements(self) -> None:
+        """What was measured, for a person: one row a host, and what is absent."""
+        window = self.stall.settled
+        for query in ("gpu-power", "gpu-utilisation", "rdma-retransmits", "tcp-retransmits"):
+            reason = self.timeline.answers.missing(query)
+            if reason:
+                self.report.row("measured", None, reason, query=query, window=window)
+        busy_gpu_counts = self.timeline.table("gpu-busy").medians(window)
+        for state in self.states.values():
+            text = f"{state.power} power"
+            if state.host in busy_gpu_counts:
+                count = busy_gpu_counts[state.host]
+                text += f", {count:.0f} GPUs at {BUSY_PERCENT:.0f} % or more"
+            elif state.busiest is not None:
+                text += f", busiest GPU at {state.busiest:.0f} %"
+            self.report.row(
+                "measured", True, text, [state.host], state.watts, "W", "gpu-power", window=window
+            )
+
+    def verdict(self) -> str:
+        """The row of the table that fits, as a sentence."""
+        states = list(self.states.values())
+        triggers = network_triggers(self.timeline, self.stall)
+        report_network(self.timeline, self.report, self.stall, triggers)
+        powers = {state.power for state in states} - {UNKNOWN}
+        with_utilisation = [state for state in states if state.busiest is not None]
+        if not powers or not with_utilisation:
+            lone = lone_workers(states) if powers else []
+            return self._straggler(lone) if lone else self._without_levels()
+        absent = self._absent_hosts()
+        if absent:
+            return absent
+        busy = [state for state in states if state.is_busy]
+        if powers == {ACTIVE} and busy and len(busy) >= _MOST * len(with_utilisation):
+            return self._computing()
+        slow = stragglers(states)
+        if slow:
+            return self._straggler(slow)
+        if busy and powers == {IDLE}:
+            return self._busy_wait(busy, triggers)
+        return self._inconclusive("power and utilisation fit no row")
+
+    def _absent_hosts(self) -> str:
+        """The verdict where hosts died, or processes left their GPUs; "" where none did."""
+        latest = self.stall.start + BEFORE_STALL_S
+        dead = [silent.host for silent in self.timeline.silent_hosts if silent.time <= latest]
+        if dead:
+            return f"Nodes died: {', '.join(dead)}."
+        if self._no_process_left():
+            return self._inconclusive("no process uses a GPU any more: the job had ended")
+        left = self._hosts_that_processes_left()
+        if not left:
+            return ""
+        text = "its processes left its GPUs as steps stopped, and the others wait for them"
+        self.report.row("process-gone", True, text, left, query="driver")
+        return f"Processes ended on {', '.join(left)}; the others wait."
+
+    def _computing(self) -> str:
+        text = "GPUs are busy at the power of training: not a hang; look at triage again"
+        self.report.row("not-a-hang", True, text, sorted(self.states), query="gpu-power")
+        self.report.rule_out("rccl-hang", text)
+        return text.capitalize() + "."
+
+    def _without_levels(self) -> str:
+        """Steps stopped, and nothing tells what GPUs do: it hangs, in what is not known."""
+        reason, stall = "power or utilisation is not known", self.stall
+        ended = self.timeline.job.status in _ENDED and not self._cancelled_while_running()
+        if not ended and not self._no_process_left():
+            text = f"no step for {stall.end - stall.start:.0f} s, and {reason}"
+            self.report.observe(
+                "hang",
+                "inconclusive",
+                [self.report.evidence("training", text, time=stall.start)],
+                period=self._period(self.timeline.next_step_s),
+                confidence=Confidence.POSSIBLE,
+            )
+        return self._inconclusive(reason)
+
+    def _inconclusive(self, reason: str) -> str:
+        self.report.row("inconclusive", True, reason, sorted(self.states))
+        return f"Inconclusive: {reason}."
+
+    def _busy_wait(self, busy: Sequence[HostState], triggers: Sequence[str]) -> str:
+        watts = _median_watts(self.states.values()) or 0.0
+        levels = self.timeline.levels
+        text = (
+            f"GPUs spin on {len(busy)} of {len(self.states)} hosts at {watts:.0f} W, which is no "
+            f"computing ({levels.description if levels else 'levels unknown'})"
+        )
+        row, rejected, prefix = "busy-wait", "network-triggered", "Confirmed: "
+        if triggers:
+            row, rejected, prefix = "network-triggered", "busy-wait", "Set off by the network: "
+            text += f", after {'; '.join(triggers)}"
+        else:
+            text += ", and the network is clean"
+        hosts = sorted(state.host for state in busy)
+        self.report.row(row, True, text, hosts, watts, "W", "gpu-power")
+        self.report.row(rejected, False, "see the other row")
+        busiest = known_values.median([state.busiest or 0.0 for state in busy])
+        evidence = [
+            self.report.evidence("gpu-power", f"{watts:.0f} W in the stall", watts),
+            self.report.evidence("gpu-utilisation", "busiest GPUs in the stall", busiest),
+        ]
+        self._observe_hang(row, evidence, text)
+        return f"{prefix}{text}."
+
+    def _straggler(self, slow: Sequence[HostState]) -> str:
+        names = [state.host for state in slow]
+        waiting = [state for state in self.states.values() if state.host not in names]
+        others = _median_watts(waiting) or 0.0
+        step_s = self.timeline.step_time_s or self.timeline.context.resolution_s()
+        for state in slow:
+            use = "unknown" if state.busiest is None else f"{state.busiest:.0f} %"
+            text = f"{state.watts or 0:.0f} W, busiest GPU {use}; the others wait at {others:.0f} W"
+            self.report.row("straggler", True, text, [state.host], state.watts, "W", "gpu-power")
+            at = self.stall.settled.start
+            self.report.observe(
+                "straggler",
+                "straggler",
+                [self.report.evidence("gpu-power", text, state.watts, at)],
+                host=state.host,
+                period=self._period(step_s),
+                confidence=Confidence.POSSIBLE if state.busiest is None else Confidence.LIKELY,
+                explanation=f"The other hosts wait for {state.host}: {text}.",
+            )
+        text = f"hosts wait at {others:.0f} W for {', '.join(names)}"
+        self._observe_hang("straggler", [self.report.evidence("gpu-power", text, others)], text)
+        return f"Straggler: {text}."
+
+    def _observe_hang(self, row: str, evidence: Sequence[Evidence], text: str) -> None:
+        timeline = self.timeline
+        all_seen = not timeline.unseen_hosts and not timeline.missing("gpu-utilisation")
+        self.report.observe(
+            "rccl-hang",
+            row,
+            evidence,
+            period=self._period(timeline.next_step_s),
+            confidence=Confidence.CONFIRMED if all_seen else Confidence.LIKELY,
+            explanation=text,
+            facts={"step": float(self.stall.step or 0)},
+        )
+
+    def _period(self, uncertainty_s: float) -> Period:
+        return Period(self.stall.start, self.stall.end, uncertainty_s=uncertainty_s)
+
+    def _processes(self, window: Window) -> dict[str, float]:
+        """Processes on the GPUs of each host, where that is counted."""
+        return self.timeline.table("driver").pick(PROCESSES).medians(window)
+
+    def _no_process_left(self) -> bool:
+        counts = self._processes(self.stall.settled)
+        return bool(counts) and max(counts.values()) == 0
+
+    def _cancelled_while_running(self) -> bool:
+        """A job that was cancelled, and whose processes had their GPUs on every host till then."""
+        counts = self._processes(self.stall.settled)
+        alive = [
+            host for host in self.timeline.context.hosts if host not in self.timeline.dead_hosts
+        ]
+        held = bool(alive) and min(counts.get(host, 0.0) for host in alive) > 0
+        return self.timeline.job.status == "cancelled" and held
+
+    def _hosts_that_processes_left(self) -> list[str]:
+        """Idle hosts of which most GPU processes are gone, while other hosts keep theirs."""
+        before = self._processes(Window(self.timeline.window.start, self.stall.start))
+        after = self._processes(self.stall.settled)
+        return [
+            host
+            for host, state in self.states.items()
+            if state.role == AWAY and after.get(host, 1.0) < 0.5 * before.get(host, 0.0)
+        ]
+
+
+def _median_watts(states: Iterable[HostState]) -> Optional[float]:
+    return known_values.median([state.watts for state in states if state.watts])

@@ -1,0 +1,328 @@
+"""The checklist for training that got slower: every source is looked at, also after a hit.
+
+Sources add up, so the first one found is not the last one looked for. Each is compared between the
+time when training was slow, or the whole run, and what is usual for the same host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Optional
+
+import numpy as np
+
+from raydiag.model import Confidence, Severity, Window
+from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.playbooks.training_stability.speed import Slowdown
+from raydiag.playbooks.training_stability.storage import judge_storage, report_hidden
+from raydiag.timeline import known_values, write_back
+from raydiag.timeline.answers import ResultTable
+from raydiag.timeline.context import BEFORE_JOB, GHOST, WARM_UP
+from raydiag.timeline.deviations import departure
+from raydiag.timeline.queries import (
+    BLOCKED,
+    DIRTY,
+    IO_FULL,
+    IO_SOME,
+    PROCESSES,
+    RUNNING,
+    WRITEBACK,
+    counter_rate,
+)
+from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.threshold_spans import Span, first_present, sustained_above
+from raydiag.timeline.training_series import BALANCE, GRAD, LOSS
+from raydiag.tsdb.series import Floats
+
+QUERIES = (
+    "tasks",
+    counter_rate("context-switches", "hw_context_switches_total"),
+    "cpu",
+    "driver",
+    "tcp-retransmits",
+    "tcp-errors",
+    "rdma-retransmits",
+    "rdma-timeouts",
+    "rdma-cnp",
+    "storage",
+    "storage-fine",
+    "memory",
+    "oom-kills",
+    "gpu-temperature",
+    "gpu-clock",
+    "gpu-power",
+    "gpu-errors",
+    "gpu-corrected",
+)
+_COMPARED = (
+    ("cpu", "tasks", RUNNING),
+    ("cpu", "tasks", BLOCKED),
+    ("cpu", "context-switches", None),
+    ("cpu", "cpu", None),
+    ("cpu", "driver", PROCESSES),
+    ("tcp", "tcp-retransmits", None),
+    ("rdma", "rdma-retransmits", None),
+    ("rdma", "rdma-timeouts", None),
+    ("rdma", "rdma-cnp", None),
+    ("storage", "storage", IO_FULL),
+    ("storage", "storage", IO_SOME),
+    ("storage", "storage", DIRTY),
+    ("storage", "storage", WRITEBACK),
+    ("memory", "memory", None),
+    ("thermal", "gpu-temperature", "max"),
+    ("thermal", "gpu-clock", "min"),
+    ("thermal", "gpu-power", "avg"),
+)
+_COUNTED = (
+    ("tcp", "tcp-errors"),
+    ("memory", "oom-kills"),
+    ("hardware", "gpu-errors"),
+    ("hardware", "gpu-corrected"),
+)
+_FALLS = ("min", "avg")  # what falls, not rises, where it hurts
+_CPU_FACTOR, _CPU_TASKS = 1.5, 16.0  # more running tasks than usual
+_MORE = 1.2  # times what is usual, for a row to hold
+_NAMED = 8
+_ODD_POWER = 0.1  # of the usual change
+_MIN_HOSTS = 3  # to tell one from the others
+
+
+def check(timeline: RunTimeline, report: ReportWriter, slowdown: Optional[Slowdown]) -> None:
+    """One row for each metric of the list; findings for storage, CPU and foreign processes."""
+    share_of_saves = write_back.unjudged(timeline.context, timeline.trained)
+    hidden = share_of_saves is not None
+    if share_of_saves is not None:
+        report_hidden(report, share_of_saves)
+    judge_storage(timeline, report, hidden)
+    _judge_cpu(timeline, report, slowdown, hidden)
+    _judge_foreign_processes(timeline, report)
+    if slowdown is not None:
+        _judge_stragglers(timeline, report, slowdown)
+    for group, query, metric in _COMPARED:
+        comparison = _compare(timeline, query, metric, slowdown)
+        text, hosts, value = comparison.text, comparison.hosts, comparison.value
+        report.row(f"checklist-{group}", comparison.holds, text, hosts, value, query=query)
+    for group, query in _COUNTED:
+        _report_counted(timeline, report, f"checklist-{group}", query)
+    for metric in (BALANCE, GRAD, LOSS):
+        _compare_scalar(timeline, report, metric, slowdown)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """One metric of the list, then and before."""
+
+    holds: Optional[bool]
+    text: str
+    hosts: tuple[str, ...] = ()
+    value: Optional[float] = None
+
+
+def _compare(
+    timeline: RunTimeline, query: str, metric: Optional[str], slowdown: Optional[Slowdown]
+) -> _Comparison:
+    """The hosts that changed most when training was slow."""
+    name = metric if metric and metric.startswith("hw_") else query
+    reason = timeline.answers.missing(query)
+    table = timeline.steady(query).pick(metric)
+    if reason or not len(table):
+        return _Comparison(None, f"{name}: {reason or 'metric absent'}")
+    if slowdown is None:
+        highest = known_values.highest(table.values)
+        number = "nan" if highest is None else f"{highest:.4g}"
+        return _Comparison(False, f"{name}: training was not slower, highest {number}")
+    before, slow = _before_and_slow(timeline, table, slowdown)
+    falls = metric in _FALLS
+    odd = [host for host in slow if host in before and _changed(before[host], slow[host], falls)]
+    if not odd:
+        return _Comparison(False, f"{name}: as before")
+    worst = max(odd, key=lambda host: abs(slow[host] - before[host]))
+    text = f"{name}: {before[worst]:.4g} before, {slow[worst]:.4g} while slow on {worst}"
+    return _Comparison(True, text, tuple(sorted(odd)), slow[worst])
+
+
+def _before_and_slow(
+    timeline: RunTimeline, table: ResultTable, slowdown: Slowdown
+) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """Medians of each host before training was slow, and while it was."""
+    before = Window(timeline.window.start, slowdown.start - table.step_s)
+    return table.medians(before), table.medians(Window(slowdown.start, slowdown.end))
+
+
+def _changed(before: float, now: float, falls: bool = False) -> bool:
+    if falls:
+        return now < before / _MORE
+    return now > _MORE * before and now - before > 1e-9
+
+
+def _report_counted(timeline: RunTimeline, report: ReportWriter, row: str, query: str) -> None:
+    reason = timeline.missing(query)
+    if reason:
+        report.row(row, None, reason, query=query)
+        return
+    table = timeline.table(query)
+    counting = {subject.host for subject, values in table if first_present(table, values)}
+    text = f"counted on {len(counting)} hosts" if counting else "nothing counted"
+    report.row(row, bool(counting), text, sorted(counting), query=query)
+
+
+def _compare_scalar(
+    timeline: RunTimeline, report: ReportWriter, metric: str, slowdown: Optional[Slowdown]
+) -> None:
+    """Did training's own numbers change with it?"""
+    row = "checklist-training"
+    series = timeline.training.series(metric)
+    if series is None:
+        report.row(row, None, f"{metric}: metric absent")
+        return
+    if slowdown is None or not len(series):
+        report.row(row, False, f"{metric}: training was not slower")
+        return
+    before = known_values.median(series.values[series.times < slowdown.start])
+    slow = known_values.median(series.between(slowdown.start, slowdown.end).values)
+    holds = None if before is None or slow is None else _changed(before, slow)
+    text = f"{metric}: {before or 0:.4g} before, {slow or 0:.4g} while slow"
+    report.row(row, holds, text, value=slow)
+
+
+def _judge_cpu(
+    timeline: RunTimeline, report: ReportWriter, slowdown: Optional[Slowdown], hidden: bool
+) -> None:
+    """More tasks than usual in steady training; a constant tax shows in a comparison only."""
+    row = "cpu-contention"
+    table = timeline.steady("tasks").pick(RUNNING)
+    if not len(table):
+        report.row(row, None, f"{RUNNING}: metric absent", query="tasks")
+        return
+    overloaded = _overloaded(table)
+    for host, (span, usual) in islice(overloaded.items(), _NAMED):
+        _report_overload(timeline, report, host, span, usual, slowdown)
+    if not overloaded and hidden:
+        report.row(row, None, "next to no time outside saves", query="tasks")
+    elif not overloaded:
+        report.row(row, False, "as many running tasks as usual", query="tasks")
+        report.rule_out("cpu-contention", "the number of running tasks is steady on every host")
+
+
+def _overloaded(table: ResultTable) -> dict[str, tuple[Span, float]]:
+    """Hosts that had too many running tasks: when, and how many are usual."""
+    overall = known_values.median(table.values.ravel())
+    hosts = {}
+    for subject, row in table:
+        usual = min(filter(None, (_early_median(row), overall)), default=None)
+        if usual is None:
+            continue
+        span = sustained_above(table, row, max(_CPU_FACTOR * usual, usual + _CPU_TASKS))
+        if span is not None:
+            hosts[subject.host] = span, usual
+    return hosts
+
+
+def _early_median(row: Floats) -> Optional[float]:
+    """Of the first third."""
+    return known_values.median(row[: max(4, row.size // 3)])
+
+
+def _report_overload(
+    timeline: RunTimeline,
+    report: ReportWriter,
+    host: str,
+    span: Span,
+    usual: float,
+    slowdown: Optional[Slowdown],
+) -> None:
+    text = f"{span.peak:.0f} running tasks where {usual:.0f} are usual"
+    percent = timeline.steady("cpu").pick(hosts=[host])
+    load = percent.medians(Window(span.start, span.end)).get(host)
+    if load is not None:
+        text += f", CPU at {load:.0f} %"
+    slowed = slowdown is not None and slowdown.overlaps(span.start, span.end)
+    step_s = timeline.steady("tasks").step_s
+    report.finding(
+        "cpu-contention",
+        "cpu-contention",
+        text,
+        query="tasks",
+        host=host,
+        value=span.peak,
+        unit="tasks",
+        at=span.peak_time,
+        period=report.period(span, step_s, _overload_start(timeline, host, span, usual)),
+        confidence=Confidence.LIKELY if slowed else Confidence.POSSIBLE,
+        severity=None if slowed else Severity.INFO,
+    )
+
+
+def _overload_start(timeline: RunTimeline, host: str, span: Span, usual: float) -> float:
+    """When its tasks became more, also when a save hid that."""
+    table = timeline.of_host("tasks", host, RUNNING)
+    if not len(table):
+        return span.start
+    least = max((_CPU_FACTOR - 1) * usual, _CPU_TASKS)
+    masked = (GHOST, WARM_UP, BEFORE_JOB)
+    row, context = table.values[0], timeline.context
+    return departure(context, table, row, host, span.start, least, 1, masked)
+
+
+def _judge_foreign_processes(timeline: RunTimeline, report: ReportWriter) -> None:
+    """Processes on the GPUs that came on top of the job's own."""
+    table = timeline.steady("driver").pick(PROCESSES)
+    if not len(table):
+        report.row("neighbours", None, f"{PROCESSES}: metric absent", query="driver")
+        return
+    hits = 0
+    for subject, row in table:
+        usual = _early_median(row)
+        span = sustained_above(table, row, usual) if usual else None
+        if span is None or not usual or hits >= _NAMED:
+            continue
+        hits += 1
+        report.finding(
+            "noisy-neighbour",
+            "neighbours",
+            f"{span.peak:.0f} processes on its GPUs where the job has {usual:.0f}",
+            query="driver",
+            host=subject.host,
+            value=span.peak,
+            unit="processes",
+            at=span.start,
+            period=Period(span.start, span.end, not span.open, table.step_s),
+            confidence=Confidence.POSSIBLE,
+        )
+    if not hits:
+        report.row("neighbours", False, "no process came on top of the job's", query="driver")
+
+
+def _judge_stragglers(timeline: RunTimeline, report: ReportWriter, slowdown: Slowdown) -> None:
+    """One host whose GPUs draw much less than the others' from about when training got slower.
+
+    The others wait for it at each step, which costs them power as well, but less.
+    """
+    table = timeline.steady("gpu-power").pick("avg")
+    if len(table.hosts) < _MIN_HOSTS:
+        return
+    before, slow = _before_and_slow(timeline, table, slowdown)
+    ratios = {host: slow[host] / before[host] for host in slow if before.get(host)}
+    if len(ratios) < _MIN_HOSTS:
+        return
+    usual = float(np.median(list(ratios.values())))
+    odd = {host: ratio for host, ratio in ratios.items() if abs(ratio - usual) > _ODD_POWER * usual}
+    if not odd or len(odd) * 3 > len(ratios):
+        report.row("straggler", False, "power changed alike on all hosts", query="gpu-power")
+        return
+    uncertainty_s = max(table.step_s, timeline.step_time_s)
+    for host, ratio in odd.items():
+        report.finding(
+            "straggler",
+            "straggler",
+            f"power changed to {100 * ratio:.0f} % there, {100 * usual:.0f} % elsewhere",
+            query="gpu-power",
+            host=host,
+            value=slow[host],
+            unit="W",
+            at=slowdown.start,
+            period=Period(slowdown.start, slowdown.end, uncertainty_s=uncertainty_s),
+            confidence=Confidence.POSSIBLE,
+        )

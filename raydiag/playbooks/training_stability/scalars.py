@@ -1,0 +1,171 @@
+"""Loss, gradients and the balance of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from raydiag.model import Confidence
+from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.playbooks.training_stability.rises import (
+    LOSS_SHARE,
+    first_rise,
+    slow_rise,
+    turning_point,
+)
+from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.training_series import BALANCE, GRAD, LOSS, RAW_GRAD
+from raydiag.tsdb.series import Floats, Series
+
+_GRAD_FACTOR, _BALANCE_FACTOR = 8.0, 1.5
+_CLIP_FACTOR = 10.0
+_SAME_TIME_STEPS = 10.0
+
+
+@dataclass(frozen=True)
+class _Explosion:
+    """Gradients that grew many times over, or became NaN."""
+
+    metric: str
+    time: float
+    value: float
+    usual: float
+
+
+def report_step_finding(
+    timeline: RunTimeline,
+    report: ReportWriter,
+    failure_class: str,
+    row: str,
+    text: str,
+    time: float,
+    value: Optional[float],
+    confidence: Confidence = Confidence.LIKELY,
+) -> None:
+    """An observation about training's own numbers, dated to a step."""
+    report.observe(
+        failure_class,
+        row,
+        [report.evidence("training", text, value, time)],
+        period=Period(time, uncertainty_s=timeline.step_time_s),
+        confidence=confidence,
+    )
+
+
+def judge_loss(timeline: RunTimeline, report: ReportWriter) -> None:
+    """NaN in the loss, or a rise that stays."""
+    series = timeline.training.series(LOSS)
+    if series is None:
+        report.row("loss", None, f"{LOSS}: metric absent", query="training")
+        return
+    infinite = series.times[np.isinf(series.values)]
+    broken = np.sort(np.concatenate([series.nan_times, infinite]))
+    if broken.size:
+        _report_broken_loss(timeline, report, broken)
+        return
+    report.row("loss-nan", False, "no NaN in the loss", query="training")
+    rise = first_rise(series, 1.0, LOSS_SHARE) or slow_rise(series)
+    if rise is None:
+        report.row("loss-jump", False, "no jump that stays", query="training")
+        report.rule_out("loss-divergence", "loss has no NaN and no jump that stays")
+        return
+    time = float(series.times[turning_point(series.values, rise.index)])
+    step = timeline.training.step_at(time)
+    text = f"loss rises from {rise.usual:.3g} to {rise.value:.3g} at step {step}"
+    explosion = _explosion(timeline)
+    if explosion and abs(explosion.time - time) <= _SAME_TIME_STEPS * timeline.step_time_s:
+        text += "; gradients rose with it"
+    report.row("loss-jump", True, text, value=rise.value, query="training")
+    report_step_finding(
+        timeline,
+        report,
+        "loss-divergence",
+        "loss-jump",
+        text,
+        time,
+        rise.value,
+        Confidence.CONFIRMED,
+    )
+
+
+def _report_broken_loss(timeline: RunTimeline, report: ReportWriter, broken: Floats) -> None:
+    first = float(broken[0])
+    step = timeline.training.step_at(first)
+    text = f"loss is NaN or infinite in {broken.size} samples, first at step {step}"
+    report.row("loss-nan", True, text, value=float(broken.size), query="training")
+    report_step_finding(
+        timeline, report, "loss-divergence", "loss-nan", text, first, None, Confidence.CONFIRMED
+    )
+
+
+def _explosion(timeline: RunTimeline) -> Optional[_Explosion]:
+    """The first one, of raw or of clipped gradients."""
+    return min(_explosions(timeline), key=lambda explosion: explosion.time, default=None)
+
+
+def _explosions(timeline: RunTimeline) -> Iterator[_Explosion]:
+    nan = float("nan")
+    for metric in (RAW_GRAD, GRAD):
+        series = timeline.training.series(metric)
+        if series is None:
+            continue
+        if series.nan_times.size:
+            yield _Explosion(metric, float(series.nan_times[0]), nan, nan)
+        rise = first_rise(series, _GRAD_FACTOR, hold=2)
+        if rise is not None:
+            yield _Explosion(metric, float(series.times[rise.index]), rise.value, rise.usual)
+
+
+def judge_gradients(timeline: RunTimeline, report: ReportWriter) -> None:
+    """Gradients that explode, and clipping that is always at work."""
+    raw, clipped = timeline.training.series(RAW_GRAD), timeline.training.series(GRAD)
+    if raw is None and not clipped:
+        report.row("gradients", None, f"{GRAD}: metric absent", query="training")
+        return
+    explosion = _explosion(timeline)
+    if explosion is None:
+        report.row("gradients", False, "no explosion", query="training")
+    else:
+        text = f"{explosion.metric} rises from {explosion.usual:.3g} to {explosion.value:.3g}"
+        report.row("gradients", True, text, value=explosion.value, query="training")
+        report_step_finding(
+            timeline,
+            report,
+            "gradient-explosion",
+            "gradients",
+            text,
+            explosion.time,
+            explosion.value,
+        )
+    if raw is not None and clipped is not None:
+        _report_clipping(report, raw, clipped)
+
+
+def _report_clipping(report: ReportWriter, raw: Series, clipped: Series) -> None:
+    if not len(raw) or not len(clipped):
+        return
+    ratio = float(np.median(raw.values)) / max(float(np.median(clipped.values)), 1e-12)
+    if ratio > _CLIP_FACTOR:
+        text = "raw gradients are far above clipped ones: clipping is at work, maybe too much"
+        report.row("clipping", True, text, value=ratio, query="training")
+
+
+def judge_expert_balance(timeline: RunTimeline, report: ReportWriter) -> None:
+    """Expert load imbalance: their balance loss rises and stays there."""
+    series = timeline.training.series(BALANCE)
+    if series is None:
+        report.row("moe-balance", None, f"{BALANCE}: metric absent", query="training")
+        return
+    rise = first_rise(series, _BALANCE_FACTOR)
+    if rise is None:
+        report.row("moe-balance", False, "experts stay balanced", query="training")
+        report.rule_out("moe-imbalance", "the balance loss of the experts is steady")
+        return
+    change = f"from {rise.usual:.3g} to {rise.value:.3g}"
+    text = f"balance loss of the experts rises {change}: routing changed"
+    report.row("moe-balance", True, text, value=rise.value, query="training")
+    time = float(series.times[rise.index])
+    report_step_finding(timeline, report, "moe-imbalance", "moe-balance", text, time, rise.value)

@@ -1,0 +1,111 @@
+"""Does storage keep the job waiting, apart from what saves do to it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from raydiag.model import Confidence, Severity
+from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.timeline import follow_up, known_values
+from raydiag.timeline.context import SAVE, WRITE_BACK
+from raydiag.timeline.queries import BLOCKED, DIRTY, IO_FULL, gauges
+from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.threshold_spans import Span, sustained_above, sustained_by_host
+from raydiag.tsdb.series import Query
+
+STALL_PERCENT = 20.0  # I/O pressure, "full": all tasks that could run wait for storage
+_STALL_BLOCKED = 3.0
+_NAMED = 8
+
+
+def fine_storage(timeline: RunTimeline) -> Iterator[Query]:
+    """I/O pressure at full resolution, where the first look was coarser."""
+    context, table = timeline.context, timeline.table("storage").pick(IO_FULL)
+    if table.step_s <= context.resolution_s():
+        return
+    spans = sustained_by_host(table, STALL_PERCENT)
+    hosts = follow_up.first_hosts(spans)
+    if hosts:
+        match = follow_up.host_matcher(context, hosts)
+        promql = gauges((IO_FULL, DIRTY), "host", "max", match)
+        first = min(span.start for span in spans.values())
+        yield Query("storage-fine", promql, follow_up.fine_window(context, 2 * len(hosts), first))
+
+
+def report_hidden(report: ReportWriter, share: float) -> None:
+    """Say that saves leave next to nothing to judge storage and tasks by."""
+    percent, row = 100 * share, "saves-everywhere"
+    text = (
+        f"saves and what they write back cover {percent:.0f} % of training: a stall of storage or "
+        "of a CPU in them could not be told from a save"
+    )
+    report.row(row, None, text, value=percent, unit="%", query="storage")
+    report.observe(
+        "checkpoint-effect",
+        row,
+        [report.evidence("storage", text, percent)],
+        period=Period(),
+        confidence=Confidence.POSSIBLE,
+        severity=Severity.INFO,
+    )
+
+
+def judge_storage(timeline: RunTimeline, report: ReportWriter, hidden: bool) -> None:
+    """Tasks that wait for storage outside saves, for minutes. `hidden`: next to no such time."""
+    if report.cannot_judge("storage-stall", "storage"):
+        return
+    table = timeline.outside_saves("storage").pick(IO_FULL)
+    spans = sustained_by_host(table, STALL_PERCENT)
+    for host, span in islice(spans.items(), _NAMED):
+        _report_stall(timeline, report, host, span, table.step_s)
+    if not spans and hidden:
+        report.row("storage-stall", None, "next to no time outside saves", query="storage")
+    elif not spans:
+        report.row("storage-stall", False, "no host waits for storage outside saves")
+        report.rule_out("storage-stall", "I/O pressure stays low outside saves")
+
+
+def _report_stall(
+    timeline: RunTimeline, report: ReportWriter, host: str, span: Span, step_s: float
+) -> None:
+    onset = span.start
+    fine = timeline.outside_saves("storage-fine").pick(IO_FULL, [host])
+    for _, row in fine:
+        closer = sustained_above(fine, row, STALL_PERCENT)
+        if closer is not None:
+            onset, step_s = closer.start, fine.step_s
+    onset = _start_in_save(timeline, host, onset)
+    blocked = timeline.outside_saves("tasks").pick(BLOCKED, [host])
+    tasks = known_values.highest(blocked.between(span.start, span.end).values) or 0.0
+    dated = timeline.trained is not None or not timeline.job.checkpoint_period
+    when = "outside saves" if dated else "at times that may be of saves: no step is dated"
+    report.finding(
+        "storage-stall",
+        "storage-stall",
+        f"I/O pressure {span.peak:.0f} % {when}, {tasks:.0f} tasks wait",
+        query="storage",
+        host=host,
+        value=span.peak,
+        unit="%",
+        at=span.peak_time,
+        period=report.period(span, step_s, onset),
+        confidence=Confidence.LIKELY if tasks >= _STALL_BLOCKED and dated else Confidence.POSSIBLE,
+        severity=None if dated else Severity.INFO,
+    )
+
+
+def _start_in_save(timeline: RunTimeline, host: str, seen: float) -> float:
+    """When storage stalled, also where that was in a save, of a host that no save loads usually."""
+    table = timeline.of_host("storage", host, IO_FULL)
+    if not len(table):
+        return seen
+    times, pressure = table.times, table.values[0]
+    early = times < seen
+    in_saves = ~timeline.context.judged(times, host, IO_FULL, SAVE, WRITE_BACK)
+    usual = known_values.median(pressure[early & in_saves])
+    quiet = times[early & (pressure <= STALL_PERCENT)]  # NaN is not quiet either
+    if usual is None or usual > STALL_PERCENT / 4 or not quiet.size:
+        return seen
+    stalled = times[(times > quiet[-1]) & early & (pressure > STALL_PERCENT)]
+    return float(stalled[0]) if stalled.size else seen

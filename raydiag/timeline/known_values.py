@@ -1,0 +1,42 @@
+"""Figures over values of which some are unknown (NaN); None where all of them are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+import numpy as np
+
+from raydiag.tsdb.series import Floats
+
+
+def known(values: Sequence[float] | Floats) -> Floats:
+    """The values that are numbers, in their order, in one dimension."""
+    array = np.asarray(values, dtype=np.float64)
+    return array[~np.isnan(array)]
+
+
+def median(values: Sequence[float] | Floats) -> Optional[float]:
+    """Median of what is known."""
+    numbers = known(values)
+    return float(np.median(numbers)) if numbers.size else None
+
+
+def highest(values: Sequence[float] | Floats) -> Optional[float]:
+    """Largest of what is known."""
+    numbers = known(values)
+    return float(np.max(numbers)) if numbers.size else None
+
+
+def column_medians(values: Floats) -> Floats:
+    """Median over the rows at each time; NaN where no row has a value."""
+    medians = np.full(values.shape[1], np.nan)
+    has_value = ~np.isnan(values).all(axis=0)
+    medians[has_value] = np.nanmedian(values[:, has_value], axis=0)
+    return medians
+
+
+def robust_noise(values: Floats) -> float:
+    """Standard deviation of the noise of a series that may trend, from its steps."""
+    steps = np.diff(values)
+    return 1.05 * float(np.median(np.abs(steps - np.median(steps))))

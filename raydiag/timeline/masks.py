@@ -1,0 +1,136 @@
+"""Times that say nothing about a fault: saves, start-up, after the end, and repeated old samples.
+
+Pure functions over series. What falls into a mask is neither baseline nor anomaly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Optional
+
+import numpy as np
+
+from raydiag.timeline import repeated_samples
+from raydiag.timeline.answers import Answers
+from raydiag.timeline.context import (
+    AFTER_HANG,
+    BEFORE_JOB,
+    SAVE,
+    WARM_UP,
+    WRITE_BACK,
+    Context,
+    Mask,
+    SaveWindow,
+)
+from raydiag.timeline.steps import (
+    ASYNC_STEPS,
+    WARM_UP_STEPS,
+    MetricSteps,
+    inferred_period,
+    save_steps,
+)
+from raydiag.timeline.write_back import bounded
+
+WRITEBACK_S = 480.0  # what an asynchronous save goes on writing in the background
+_SLOW_STEP = 1.5  # times the usual step: that step paid for the save before it
+_SAVE_FACTOR = 3.0  # times the longest save seen: more is no save any more
+_SAVE_UNSEEN_S = 1800.0  # the same where none was seen
+
+
+def of_job(
+    context: Context, answers: Answers, steps: MetricSteps, slack_s: float = 0.0
+) -> tuple[Mask, ...]:
+    """Everything that is known to say nothing, for a run of the playbooks.
+
+    `slack_s`: how far the times of the steps may be off, by which saves are widened.
+    """
+    job = context.job
+    period = job.checkpoint_period or inferred_period(steps)
+    of_saves = [
+        replace(mask, start=mask.start - slack_s, end=mask.end + slack_s)
+        for mask in saves(steps, period, job.async_saves, job.saves)
+    ]
+    if steps.last_at is not None:
+        of_saves = bounded(of_saves, answers, float(steps.ended_at[0]), steps.last_at)
+    outside = outside_training(steps, job.start, job.end)
+    return (*of_saves, *outside, *repeated_samples.ghosts_of_all_hosts(answers))
+
+
+def saves(
+    steps: MetricSteps,
+    period: Optional[int],
+    is_async: Optional[bool],
+    logged: Iterable[SaveWindow] = (),
+) -> list[Mask]:
+    """Windows in which a checkpoint is saved, from the end of the step before on.
+
+    A save that blocks ends with its step. Where it does not, or where nobody says, the steps that
+    pay for it belong to it too, and the writing in the background follows as a mask of its own,
+    for what it loads. `logged` are those of the log.
+    """
+    masks = []
+    for window in logged:
+        if window.start is not None and window.end is not None:
+            masks.append(Mask(SAVE, window.start, window.end))
+    if steps.step_time_s is not None:
+        masks += _periodic_saves(steps, period, steps.step_time_s, is_async)
+    return masks
+
+
+def _periodic_saves(
+    steps: MetricSteps, period: Optional[int], usual_s: float, is_async: Optional[bool]
+) -> Iterator[Mask]:
+    longest = 0.0
+    for number in save_steps(steps, period):
+        # A fresh run saves with its very first step, somewhere in the start-up.
+        start = -math.inf if number == steps.first else _save_start(steps, number, usual_s)
+        end = _save_end(steps, number, usual_s, is_async)
+        if end is None:
+            limit = _SAVE_FACTOR * longest if longest else _SAVE_UNSEEN_S
+            yield Mask(SAVE, start, start + max(limit, usual_s))
+            continue
+        if number != steps.first and end - start > _SLOW_STEP * usual_s:
+            longest = max(longest, end - start)
+        yield Mask(SAVE, start, end)
+        written = max(start, float(steps.ended_at[0])) + WRITEBACK_S
+        if is_async is not False and written > end:
+            yield Mask(WRITE_BACK, end, written)
+
+
+def _save_start(steps: MetricSteps, number: int, usual_s: float) -> float:
+    """When the step before it ended, counted on from the last step that is known."""
+    before = max(int(np.searchsorted(steps.numbers, number)) - 1, 0)
+    missing = number - 1 - steps.numbers[before]
+    return float(steps.ended_at[before] + max(0.0, missing) * usual_s)
+
+
+def _save_end(
+    steps: MetricSteps, number: int, usual_s: float, is_async: Optional[bool]
+) -> Optional[float]:
+    """When the last step that the save slowed down ended; None when no step followed."""
+    after = int(np.searchsorted(steps.numbers, number))
+    if after >= steps.numbers.size:
+        return None
+    end = float(steps.ended_at[after] - max(0.0, steps.numbers[after] - number) * usual_s)
+    max_paying = 1 if is_async is False else ASYNC_STEPS
+    durations = steps.durations
+    for index in range(after + 1, min(after + 1 + max_paying, steps.numbers.size)):
+        if is_async is not False or durations[index - 1] > _SLOW_STEP * usual_s:
+            end = float(steps.ended_at[index])
+    return end
+
+
+def outside_training(
+    steps: MetricSteps, job_start: Optional[float], job_end: Optional[float]
+) -> Iterator[Mask]:
+    """What is not steady training: before the job, warm-up, and all after the last step."""
+    if job_start is not None:
+        yield Mask(BEFORE_JOB, -math.inf, float(np.nextafter(job_start, -math.inf)))
+    if steps.last_at is not None:
+        warm_up_end = float(steps.ended_at[min(WARM_UP_STEPS, len(steps)) - 1])
+        yield Mask(WARM_UP, -math.inf if job_start is None else job_start, warm_up_end)
+        yield Mask(AFTER_HANG, steps.last_at + (steps.step_time_s or 0.0), math.inf)
+    elif job_end is not None:
+        yield Mask(AFTER_HANG, job_end, math.inf)

@@ -1,0 +1,90 @@
+"""What power means in a job: idle, spinning in a collective, or computing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from raydiag.catalog.hardware import Accelerator, accelerator
+from raydiag.timeline import known_values
+from raydiag.timeline.masked_tables import MaskedTables
+
+_IDLE_SHARE = 0.6  # of the power in training: below it nothing is computed
+_ACTIVE_SHARE = 0.75
+_IDLE_FACTOR = 2.0  # times idle power: waiting takes little more, training three times as much
+_UNUSED_PERCENT = 5.0
+_LIMIT_SHARE = 0.5  # of the power limit, between waiting and training on every known model
+_MIN_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class PowerLevels:
+    """The levels that tell idle, spinning and computing GPUs apart."""
+
+    idle_watts: float  # below: nothing is computed, though a collective may spin
+    active_watts: float  # at least: training
+    usual_watts: Optional[float]  # in this job's own steady training
+    source: str
+
+    @property
+    def description(self) -> str:
+        """For a person: the levels, and what they come from."""
+        usual = f"usual {self.usual_watts:.0f} W, " if self.usual_watts else ""
+        return f"{usual}idle below {self.idle_watts:.0f} W by {self.source}"
+
+
+def gpu_model(tables: MaskedTables) -> Optional[Accelerator]:
+    """The model, as given from outside or by Ray's series; None for one that is not listed."""
+    model = accelerator(tables.context.gpu_model)
+    answer = tables.answers.answer("gpu-utilisation")
+    for series in answer.series if answer is not None else ():
+        model = model or accelerator(series.labels.get("GpuDeviceName"))
+    return model
+
+
+def power_levels(tables: MaskedTables, model: Optional[Accelerator]) -> Optional[PowerLevels]:
+    """From the model's numbers and this job's own training; None with neither."""
+    usual = _usual_watts(tables, model)
+    active = usual or (model.active_watts if model else None)
+    if active is None:
+        return _without_training(tables, model)
+    idle = (model.waiting_watts or model.idle_watts) if model else None
+    between = (idle + active) / 2 if idle and idle < active else _IDLE_SHARE * active
+    source = "this job's own training" if usual else "the model's levels"
+    if model and idle:
+        source += f" and {model.model}'s idle power" if usual else f" ({model.model})"
+    return PowerLevels(between, max(_ACTIVE_SHARE * active, between), usual, source)
+
+
+def _without_training(tables: MaskedTables, model: Optional[Accelerator]) -> Optional[PowerLevels]:
+    if model and model.limit_watts:
+        half = _LIMIT_SHARE * model.limit_watts
+        return PowerLevels(half, half, None, f"half of {model.model}'s limit")
+    resting = _resting_watts(tables)
+    if resting is None:
+        return None
+    twice = _IDLE_FACTOR * resting
+    return PowerLevels(twice, twice, None, "twice this job's own idle power")
+
+
+def _resting_watts(tables: MaskedTables) -> Optional[float]:
+    """What GPUs drew while none of them was used; None when they always were."""
+    power = tables.table("gpu-power").pick("avg")
+    use = tables.table("gpu-utilisation").pick("max")
+    if not len(power) or not len(use):
+        return None
+    unused = use.times[np.nan_to_num(use.values, nan=np.inf).max(axis=0) < _UNUSED_PERCENT]
+    return known_values.median(power.values[:, np.isin(power.times, unused)].ravel())
+
+
+def _usual_watts(tables: MaskedTables, model: Optional[Accelerator]) -> Optional[float]:
+    values = known_values.known(tables.steady("gpu-power").pick("avg").values)
+    if tables.trained is None or values.size < _MIN_SAMPLES:
+        return None
+    usual = float(np.median(values))
+    # A job that computed nothing all along has no baseline of its own.
+    if model and model.idle_watts and usual <= model.idle_watts:
+        return None
+    return usual

@@ -1,0 +1,306 @@
+"""What is asked of Prometheus, once for all playbooks: each query once, by host, on the server.
+
+A plan costs little whatever the size of the job: few points a host, per GPU or device only for
+what is wrong there. What stands out is queried again, finer, by the playbook that needs it
+(`follow_up.py` has what these queries share).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from string import Template
+from typing import Optional
+
+from raydiag.model import Window
+from raydiag.timeline.context import Context
+from raydiag.tsdb.series import Query, QueryResult
+
+OVERVIEW_POINTS = 30_000  # of one metric, all hosts together
+_SPARSE_POINTS = 100_000  # evaluations of one metric on the server where answers are few
+_MAX_SAMPLES = 2_400_000  # that one query looks at, where a coarser look serves as well
+_MAX_STEPS = 10_000  # a little below what Prometheus answers
+_RAW_S = 86_400.0  # longest window of raw samples
+_PER_HOST = 8  # GPUs, ports
+_MIN_RATE_SAMPLES = 4  # in the range of a rate: one or two missed scrapes do no harm
+
+GRID = "grid"  # by host at each step
+SPARSE = "sparse"  # mostly empty, coarser
+FEW = "few"  # a handful of points
+RAW = "raw"  # samples as they are, at their own times
+
+RAS_BLOCKS = ("umc", "xgmi", "gfx", "mmhub", "sdma")
+
+
+@dataclass(frozen=True)
+class QueryTemplate:
+    """A query without its times.
+
+    $range: how far a rate looks back; $short: a few scrapes.
+    """
+
+    id: str
+    promql: str
+    kind: str  # GRID, SPARSE, FEW or RAW
+    metrics: tuple[str, ...]  # asked when one of them is there
+    counter: bool = False
+    # Keeps only what is wrong: no series means that nothing is, not that nothing was measured.
+    faults_only: bool = False
+
+
+def min_avg_max(metric: str, by: str) -> str:
+    """Lowest, mean and highest of a host, told apart by the label `stat`."""
+    return " or ".join(
+        f'label_replace({stat} by ({by}) ({metric}), "stat", "{stat}", "", "")'
+        for stat in ("min", "avg", "max")
+    )
+
+
+def increases(metrics: Iterable[str], by: str, match: str = "", lookback: str = "$range") -> str:
+    """What grew by how much, told apart by the label `metric`; empty where nothing did."""
+    selector = f"{{{match}}}" if match else ""
+    return " or ".join(
+        f"label_replace(sum by ({by}) (increase({metric}{selector}[{lookback}]) > 0), "
+        f'"metric", "{metric}", "", "")'
+        for metric in metrics
+    )
+
+
+def gauges(
+    metrics: Sequence[str], by: str, aggregate: str = "max", match: str = "", above: str = ""
+) -> str:
+    """Several gauges in one query, told apart by their names; `above`: only what is more."""
+    and_match = f", {match}" if match else ""
+    # Filtered before it is summed up: the server sorts what is left into groups, mostly nothing.
+    only = f" > {above}" if above else ""
+    names = "|".join(metrics)
+    return f'{aggregate} by ({by}, __name__) ({{__name__=~"{names}"{and_match}}}{only})'
+
+
+def rate_by_host(metric: str) -> str:
+    """Rate of a counter, summed over a host."""
+    return f"sum by (host) (rate({metric}[$range]))"
+
+
+UNCORRECTED = tuple(f"hw_gpu_ras_{block}_ue_total" for block in RAS_BLOCKS)
+CORRECTED = (
+    *(f"hw_gpu_ras_{block}_ce_total" for block in RAS_BLOCKS),
+    "hw_gpu_pcie_correctable_total",
+)
+FATAL = (*UNCORRECTED, "hw_gpu_pcie_fatal_total", "hw_gpu_pcie_nonfatal_total")
+POWER, TEMPERATURE = "hw_gpu_power_watts", "hw_gpu_temperature_celsius"
+UTILISATION = "ray_node_gpus_utilization"
+DMESG, PROCESSES = "hw_dmesg_gpu_errors_total", "hw_gpu_user_processes"
+SCRAPE = "hw_scrape_duration_seconds"
+MEM_USED, MEM_HOST, MEM_TOTAL = "ray_node_mem_used", "ray_node_mem_used_host", "ray_node_mem_total"
+VRAM_USED, VRAM_TOTAL = "hw_gpu_vram_used_bytes", "hw_gpu_vram_total_bytes"
+OOM_KILLS = "hw_oom_kills_total"
+DIRTY, WRITEBACK = "hw_mem_dirty_bytes", "hw_mem_writeback_bytes"
+IO_FULL, IO_SOME = "hw_io_pressure_full_pct", "hw_io_pressure_some_pct"
+STORAGE = (DIRTY, WRITEBACK, IO_FULL, IO_SOME)
+CPU = "ray_node_cpu_utilization"
+RUNNING, BLOCKED = "hw_procs_running", "hw_procs_blocked"
+TCP_RETX, TCP_ABORTS = "hw_tcp_retransmits_total", "hw_tcp_abort_on_timeout_total"
+TCP_RESETS = "hw_tcp_estab_resets_total"
+LISTEN = ("hw_tcp_listen_drops_total", "hw_tcp_listen_overflows_total")
+TCP_ERRORS = (TCP_ABORTS, TCP_RESETS, *LISTEN)
+RDMA_RETX, RDMA_TIMEOUTS = "hw_rdma_tx_retx_pkts_total", "hw_rdma_tx_ack_timeout_total"
+RDMA_CNP, RDMA_PORT = "hw_rdma_rx_cnp_pkts_total", "hw_rdma_port_state"
+RDMA_SENT = "hw_rdma_tx_bytes_total"
+RETRY, CQE = "hw_rdma_req_tx_retry_excd_err_total", "hw_rdma_req_rx_cqe_err_total"
+FILL = "tb_metrics_plugin_staleness_fill"
+TB = (
+    "tb_step",
+    "tb_learning_loss",
+    "tb_learning_grad_norm",
+    "tb_learning_raw_grad_norm",
+    "tb_learning_current_learning_rate",
+    "tb_learning_moe_lb_loss",
+    "tb_perf_step_time_seconds",
+    "tb_perf_per_device_tokens_per_sec",
+)
+RAY_HOST = "instance, ip"  # what Ray's series name their host by
+# Asked as one, since nothing but their metrics tells them apart; the answer is split by name.
+_JOINED = ((("driver", "storage", "tasks"), "host"), (("memory", "cpu"), RAY_HOST))
+_AND = "+"
+
+
+def _gauge(query_id: str, metric: str, promql: str) -> QueryTemplate:
+    return QueryTemplate(query_id, promql, GRID, (metric,))
+
+
+def counter_rate(query_id: str, metric: str, promql: str = "") -> QueryTemplate:
+    """A counter's rate by host, or another query over one counter."""
+    return QueryTemplate(query_id, promql or rate_by_host(metric), GRID, (metric,), True)
+
+
+def _named_gauges(query_id: str, metrics: tuple[str, ...], by: str) -> QueryTemplate:
+    return QueryTemplate(query_id, gauges(metrics, by), GRID, metrics)
+
+
+def error_counters(
+    query_id: str, metrics: tuple[str, ...], by: str, kind: str = SPARSE
+) -> QueryTemplate:
+    """What counters of errors grew by, where they did."""
+    return QueryTemplate(query_id, increases(metrics, by), kind, metrics, True, True)
+
+
+# Training's own scalars, as they are.
+TRAINING = QueryTemplate("training", f'{{__name__=~"{"|".join((*TB, FILL))}"}}', RAW, ("tb_step",))
+_PORTS_DOWN = f"min by (host, device, port) ({RDMA_PORT}) == 0"
+_OOM_KILLS = f"sum by (host) (increase({OOM_KILLS}[$range]) > 0)"
+_NEWEST = (
+    f"max by (host) (timestamp({SCRAPE}) or timestamp({RUNNING}))"
+    f" or max by ({RAY_HOST}) (timestamp({MEM_USED}))"
+)
+# What several playbooks read. What one alone reads is declared with that playbook.
+_SHARED = (
+    _gauge("gpu-power", POWER, min_avg_max(POWER, "host")),
+    _gauge("gpu-temperature", TEMPERATURE, min_avg_max(TEMPERATURE, "host")),
+    _gauge("gpu-clock", "hw_gpu_clock_mhz", min_avg_max('hw_gpu_clock_mhz{type="sclk"}', "host")),
+    _gauge("gpu-utilisation", UTILISATION, min_avg_max(UTILISATION, f"{RAY_HOST}, GpuDeviceName")),
+    _gauge("gpu-vram", VRAM_USED, f"max by (host) ({VRAM_USED})"),
+    # Counted from samples, so that a GPU that fell silent is not repeated for minutes.
+    _gauge("gpu-count", POWER, f"count by (host) (count_over_time({POWER}[$short]))"),
+    QueryTemplate(
+        "capacity",
+        gauges((VRAM_TOTAL, MEM_TOTAL), f"host, {RAY_HOST}", "min"),
+        FEW,
+        (VRAM_TOTAL, MEM_TOTAL),
+    ),
+    QueryTemplate(
+        "gpu-errors", gauges(FATAL, "host, gpu", above="0"), SPARSE, FATAL, faults_only=True
+    ),
+    error_counters("gpu-corrected", CORRECTED, "host, gpu"),
+    _named_gauges("driver", (DMESG, PROCESSES, SCRAPE), "host"),
+    _named_gauges("memory", (MEM_USED, MEM_HOST), RAY_HOST),
+    QueryTemplate("oom-kills", _OOM_KILLS, GRID, (OOM_KILLS,), True, True),
+    _named_gauges("storage", STORAGE, "host"),
+    _named_gauges("tasks", (RUNNING, BLOCKED), "host"),
+    _named_gauges("cpu", (CPU,), RAY_HOST),
+    counter_rate("tcp-retransmits", TCP_RETX),
+    error_counters("tcp-errors", TCP_ERRORS, "host", GRID),
+    counter_rate("rdma-retransmits", RDMA_RETX),
+    counter_rate("rdma-timeouts", RDMA_TIMEOUTS),
+    counter_rate("rdma-cnp", RDMA_CNP, f"max by (host) (rate({RDMA_CNP}[$range]))"),
+    error_counters("rdma-errors", (RETRY, CQE), "host, device, port"),
+    QueryTemplate("rdma-ports-down", _PORTS_DOWN, SPARSE, (RDMA_PORT,), faults_only=True),
+    counter_rate("rdma-sent", RDMA_SENT),
+    TRAINING,
+    QueryTemplate("alive", _NEWEST, GRID, (SCRAPE, RUNNING, MEM_USED)),
+    _gauge("up", "up", "min by (job, instance) (up)"),
+)
+_templates: dict[str, QueryTemplate] = {shared.id: shared for shared in _SHARED}
+
+
+def register(template: QueryTemplate) -> None:
+    """Add a query that a playbook brings along."""
+    _templates[template.id] = template
+
+
+def templates() -> tuple[QueryTemplate, ...]:
+    """Of every query of the first plan: what is shared, then what single playbooks brought."""
+    return tuple(_templates.values())
+
+
+def template(query_id: str) -> Optional[QueryTemplate]:
+    """None for a follow-up, which has no template of its own."""
+    return _templates.get(query_id)
+
+
+def plan(context: Context) -> list[Query]:
+    """The first queries: all that can have an answer, over the whole window."""
+    planned = {
+        candidate.id: query(candidate, context)
+        for candidate in templates()
+        if _may_have_answer(candidate, context)
+    }
+    for query_ids, by in _JOINED:
+        _join(planned, query_ids, by, context)
+    return list(planned.values())
+
+
+def _may_have_answer(candidate: QueryTemplate, context: Context) -> bool:
+    discovery = context.discovery
+    return not discovery.metrics or any(map(discovery.has, candidate.metrics))
+
+
+def _join(planned: dict[str, Query], query_ids: Sequence[str], by: str, context: Context) -> None:
+    """Replace several planned queries by one, which keeps the place of the first."""
+    parts = [_templates[query_id] for query_id in query_ids if query_id in planned]
+    if len(parts) < 2:
+        return
+    metrics = tuple(metric for part in parts for metric in part.metrics)
+    joined_id = _AND.join(part.id for part in parts)
+    joined = QueryTemplate(joined_id, gauges(metrics, by), parts[0].kind, metrics)
+    planned[parts[0].id] = query(joined, context)
+    for part in parts[1:]:
+        del planned[part.id]
+
+
+def template_ids(query_id: str) -> tuple[str, ...]:
+    """Ids of the templates that a query was asked for."""
+    return tuple(query_id.split(_AND))
+
+
+def split_result(result: QueryResult) -> Iterator[QueryResult]:
+    """The answers to the queries that were asked together, each with the query as it was."""
+    query_ids = template_ids(result.query.id)
+    if len(query_ids) == 1:
+        yield result
+        return
+    for query_id in query_ids:
+        metrics = _templates[query_id].metrics
+        series = tuple(series for series in result.series if series.metric in metrics)
+        yield replace(result, query=replace(result.query, id=query_id), series=series)
+
+
+def query(template: QueryTemplate, context: Context) -> Query:
+    """A template with its times; the last evaluation is at the end of the window."""
+    window = context.window
+    length = max(window.end - window.start, 1.0)
+    if template.kind == RAW:
+        return _raw_query(template, window, length)
+    step = _step_s(template.kind, context, length)
+    start = window.end - max(0, math.floor(length / step)) * step
+    promql = Template(template.promql).substitute(
+        range=_duration(range_s(context, step)),
+        short=_duration(_MIN_RATE_SAMPLES * context.resolution_s()),
+    )
+    return Query(template.id, promql, Window(start, max(window.end, start), step))
+
+
+def range_s(context: Context, step_s: float) -> float:
+    """How far rates look back: without holes from one evaluation to the next where that is cheap.
+
+    Beyond it each evaluation samples the time before it, and what is short may be missed.
+    """
+    resolution = context.resolution_s()
+    minimum = _MIN_RATE_SAMPLES * resolution
+    length = max(context.window.end - context.window.start, 1.0)
+    evaluations = max(1.0, length / step_s) * max(1, len(context.hosts)) * _PER_HOST
+    affordable = _MAX_SAMPLES / evaluations * resolution
+    return max(minimum, min(step_s + resolution, affordable))
+
+
+def _step_s(kind: str, context: Context, length: float) -> float:
+    resolution, hosts = context.resolution_s(), max(1, len(context.hosts))
+    step = max(resolution, hosts * length / OVERVIEW_POINTS, length / _MAX_STEPS)
+    if kind == FEW:
+        return max(step, length / 4)
+    if kind == SPARSE:
+        step = max(step, hosts * _PER_HOST * length / _SPARSE_POINTS)
+    return math.ceil(step / resolution) * resolution
+
+
+def _raw_query(template: QueryTemplate, window: Window, length: float) -> Query:
+    if length <= _RAW_S:
+        promql = f"{template.promql}[{_duration(length)}]"
+        return Query(template.id, promql, Window(window.start, window.end))
+    step = float(math.ceil(length / _MAX_STEPS))
+    return Query(template.id, template.promql, Window(window.start, window.end, step))
+
+
+def _duration(seconds: float) -> str:
+    return f"{max(1, math.ceil(seconds))}s"

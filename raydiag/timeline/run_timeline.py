@@ -1,0 +1,85 @@
+"""What all playbooks ask of a run: when training ran and stood, who reported, what power means."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Optional
+
+from raydiag.catalog.hardware import Accelerator
+from raydiag.timeline import rdma_events, step_stalls
+from raydiag.timeline.answers import ResultTable
+from raydiag.timeline.masked_tables import MaskedTables
+from raydiag.timeline.power_levels import PowerLevels, gpu_model, power_levels
+from raydiag.timeline.rdma_events import RdmaEvent
+from raydiag.timeline.silent_hosts import SilentHost, silent_hosts
+from raydiag.timeline.step_stalls import StepStall
+from raydiag.timeline.threshold_spans import Span
+
+_OVER_S = 120.0
+
+
+class RunTimeline(MaskedTables):
+    """The tables of a run, and what follows from them, worked out once."""
+
+    @cached_property
+    def last_step(self) -> tuple[Optional[int], Optional[float]]:
+        """The newest step and when it ended, from series and log together."""
+        return step_stalls.last_step(self)
+
+    @cached_property
+    def stall(self) -> Optional[StepStall]:
+        """When steps stopped; None while they go on, or when the job had done all of them."""
+        return step_stalls.step_stall(self, self.levels)
+
+    @property
+    def next_step_s(self) -> float:
+        """How long after the last step they may have stopped: a step, and a save where one came."""
+        return step_stalls.next_step_s(self)
+
+    @property
+    def step_time_s(self) -> float:
+        """Usual time of a step by the series; 0 where they do not say."""
+        return self.training.step_time_s or 0.0
+
+    @cached_property
+    def silent_hosts(self) -> tuple[SilentHost, ...]:
+        """Hosts that went silent well before the others did, the earliest first."""
+        return tuple(silent_hosts(self.context, self.answers))
+
+    @cached_property
+    def dead_hosts(self) -> frozenset[str]:
+        """Names of the hosts that went silent."""
+        return frozenset(silent.host for silent in self.silent_hosts)
+
+    @cached_property
+    def unseen_hosts(self) -> tuple[str, ...]:
+        """Hosts of the job without any power or utilisation in the answers."""
+        seen = {*self.table("gpu-power").hosts, *self.table("gpu-utilisation").hosts}
+        return tuple(host for host in self.context.hosts if host not in seen)
+
+    @cached_property
+    def gpu_model(self) -> Optional[Accelerator]:
+        """The model of the job's GPUs; None for one that is not listed."""
+        return gpu_model(self)
+
+    @cached_property
+    def levels(self) -> Optional[PowerLevels]:
+        """What power means in this job; None where nothing says."""
+        return power_levels(self, self.gpu_model)
+
+    @cached_property
+    def rdma_events(self) -> tuple[RdmaEvent, ...]:
+        """RDMA retransmits and timeouts of all hosts, by time."""
+        return tuple(rdma_events.events(self))
+
+    def is_over(self, span: Span) -> bool:
+        """It ended while the job went on."""
+        return not span.open and span.end < self.window.end - _OVER_S
+
+    def is_before_stall(self, span: Span) -> bool:
+        """A burst just before steps stopped."""
+        return self.stall is not None and rdma_events.is_burst_before(span, self.stall.start)
+
+    def of_host(self, query_id: str, host: str, metric: Optional[str] = None) -> ResultTable:
+        """The rows of one host."""
+        return self.table(query_id).pick(metric, [host])

@@ -1,0 +1,118 @@
+"""When steps stopped for longer than any save or slow step explains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from raydiag.model import Window
+from raydiag.timeline.masked_tables import MaskedTables
+from raydiag.timeline.power_levels import PowerLevels
+
+BUSY_PERCENT = 80.0  # a kernel is there, whatever it does
+_STALL_STEPS, _STALL_S = 10.0, 300.0
+_STALL_SAVES, _STALL_SAVE_S = 3.0, 1800.0
+_SAVE_UNSEEN_S = 480.0  # a save may take, where none was seen: what writing one usually takes
+_SAVE_STEPS = 2.0  # times the usual step
+_UNDATED_S = 1800.0  # of spinning, where no step says when they stopped: longer than compiling
+_SETTLE_S = 60.0  # until power and utilisation show what the collective does
+_FINAL = ("completed",)
+_HANGS = ("hang", "rccl-hang", "nccl-timeout")
+
+
+@dataclass(frozen=True)
+class StepStall:
+    """Steps stopped; `end` is the end of the window, or the error that ended the job."""
+
+    start: float  # the last completed step
+    end: float
+    step: Optional[int]
+
+    @property
+    def settled(self) -> Window:
+        """Without its beginning, in which GPUs still finish what they had."""
+        return Window(min(self.start + _SETTLE_S, self.end), self.end)
+
+
+def last_step(tables: MaskedTables) -> tuple[Optional[int], Optional[float]]:
+    """The newest step and when it ended, from series and log together."""
+    job, in_series = tables.job, tables.training.last
+    if in_series is None:
+        return job.last_step, job.last_step_time
+    step, time = in_series
+    if job.last_step is None or job.last_step <= step:
+        return step, time
+    if job.last_step_time is not None and job.last_step_time > time:
+        return job.last_step, job.last_step_time
+    # The log got further than the bridge: what is missing took its usual time.
+    step_s = job.step_time_s or tables.training.step_time_s or 0.0
+    return job.last_step, min(time + (job.last_step - step) * step_s, tables.window.end)
+
+
+def step_stall(tables: MaskedTables, levels: Optional[PowerLevels]) -> Optional[StepStall]:
+    """The stall that lasts to the end of the window or of the job; None while steps go on."""
+    step, time = last_step(tables)
+    if tables.job.status in _FINAL or _is_last_of_job(tables, step):
+        return None
+    end = tables.window.end
+    if tables.job.crash_time is not None:
+        end = min(end, tables.job.crash_time)
+    if time is None:
+        return _undated_stall(tables, levels, end, step)
+    if end - time <= _patience_s(tables, step):
+        return None
+    return StepStall(time, end, step)
+
+
+def next_step_s(tables: MaskedTables) -> float:
+    """How long after the last step they may have stopped: a step, and a save where one came."""
+    step_s = tables.training.step_time_s or tables.job.step_time_s or tables.context.resolution_s()
+    if not _saves_next(tables, last_step(tables)[0]):
+        return step_s
+    longest = tables.job.longest_save_s or 0.0
+    # A step of the usual length is no save that blocked: the first one is still to come.
+    was_seen = longest > _SAVE_STEPS * step_s or tables.job.async_saves is True
+    return step_s + (longest if was_seen else _SAVE_UNSEEN_S)
+
+
+def _undated_stall(
+    tables: MaskedTables, levels: Optional[PowerLevels], end: float, step: Optional[int]
+) -> Optional[StepStall]:
+    """Where no step is dated: GPUs that are busy and compute nothing, for long, to the end."""
+    use = tables.table("gpu-utilisation").pick("max")
+    power = tables.table("gpu-power").pick("max")
+    if levels is None or not len(use) or not len(power):
+        return None
+    highest_watts = np.nan_to_num(power.values, nan=-np.inf).max(axis=0)
+    watts = highest_watts[np.searchsorted(power.times, use.times).clip(0, power.times.size - 1)]
+    busy = np.nan_to_num(use.values).max(axis=0) > BUSY_PERCENT
+    spins = busy & (watts > 0) & (watts < levels.idle_watts)
+    spins = spins[: int(np.searchsorted(use.times, end, side="right"))]
+    if not spins.size or not spins[-1]:
+        return None
+    quiet = np.flatnonzero(~spins)
+    start = float(use.times[quiet[-1] + 1 if quiet.size else 0])
+    return StepStall(start, end, step) if end - start > _UNDATED_S else None
+
+
+def _is_last_of_job(tables: MaskedTables, step: Optional[int]) -> bool:
+    total = tables.job.total_steps
+    return step is not None and total is not None and step >= total - 1
+
+
+def _saves_next(tables: MaskedTables, step: Optional[int]) -> bool:
+    period = tables.job.checkpoint_period
+    return step is not None and bool(period) and (step + 1) % (period or 1) == 0
+
+
+def _patience_s(tables: MaskedTables, step: Optional[int]) -> float:
+    """How long no step is no stall yet."""
+    job = tables.job
+    step_s = tables.training.step_time_s or job.step_time_s or 0.0
+    patience = max(_STALL_STEPS * step_s, _STALL_S)
+    # Where triage has judged it a hang, by more than the time, a save is no excuse any more.
+    if _saves_next(tables, step) and job.primary not in _HANGS:
+        return max(patience, _STALL_SAVES * (job.longest_save_s or 0.0), _STALL_SAVE_S)
+    return patience

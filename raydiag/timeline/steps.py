@@ -1,0 +1,127 @@
+"""When training steps ended, by the metrics and by the log."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Optional
+
+import numpy as np
+
+from raydiag.timeline.answers import Answers
+from raydiag.timeline.training_series import STEP, TrainingSeries
+from raydiag.tsdb.series import Floats, Series
+
+WARM_UP_STEPS = 5  # of a run: compilation and first use of everything
+ASYNC_STEPS = 2  # steps after an asynchronous save that still pay for it
+_SPIKE_FACTOR = 2.0  # times the usual step
+_MIN_SPIKES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class MetricSteps:
+    """Completed training steps of the last run: numbers and the times at which they ended."""
+
+    numbers: Floats = field(default_factory=lambda: np.empty(0))
+    ended_at: Floats = field(default_factory=lambda: np.empty(0))
+
+    def __len__(self) -> int:
+        return int(self.numbers.size)
+
+    @property
+    def first(self) -> Optional[int]:
+        """Number of the first step."""
+        return int(self.numbers[0]) if self.numbers.size else None
+
+    @property
+    def last(self) -> Optional[int]:
+        """Number of the newest step."""
+        return int(self.numbers[-1]) if self.numbers.size else None
+
+    @property
+    def last_at(self) -> Optional[float]:
+        """When the newest step ended."""
+        return float(self.ended_at[-1]) if self.ended_at.size else None
+
+    @property
+    def durations(self) -> Floats:
+        """Seconds of each step but the first; of steps that are left out, their mean."""
+        return np.diff(self.ended_at) / np.diff(self.numbers)
+
+    @property
+    def step_time_s(self) -> Optional[float]:
+        """Usual time of one step; the bridge may leave steps out. None for fewer than three."""
+        return float(np.median(self.durations)) if self.numbers.size >= 3 else None
+
+    def at(self, number: int) -> Optional[float]:
+        """When that step ended, between its neighbours where it is missing; None outside."""
+        if not self.numbers.size or not self.numbers[0] <= number <= self.numbers[-1]:
+            return None
+        return float(np.interp(number, self.numbers, self.ended_at))
+
+
+def completed(step: Series, fill: Optional[Series] = None) -> MetricSteps:
+    """Steps from `tb_step`: no fills, no repeats; a number that falls starts a new run."""
+    times, numbers = step.times, step.values
+    if fill is not None and fill.times.size:
+        real = ~np.isin(times, fill.times[fill.values != 0])
+        times, numbers = times[real], numbers[real]
+    if not times.size:
+        return MetricSteps()
+    falls = np.flatnonzero(np.diff(numbers) < 0)
+    last_run = slice(int(falls[-1]) + 1 if falls.size else 0, None)
+    times, numbers = times[last_run], numbers[last_run]
+    advanced = np.concatenate([[True], np.diff(numbers) > 0])
+    return MetricSteps(numbers[advanced], times[advanced])
+
+
+def steps_of(answers: Answers) -> MetricSteps:
+    """Steps as the series show them; without any, there are none."""
+    step = TrainingSeries.of(answers).series(STEP)
+    return completed(step) if step is not None else MetricSteps()
+
+
+def with_log(steps: MetricSteps, numbers: Floats, seconds: Floats) -> MetricSteps:
+    """Also the steps that the bridge lost, each at its printed duration after the one before.
+
+    `numbers` and `seconds` are those of the log, NaN where it prints none. What comes before the
+    first step that is dated stays away: nothing says when it was.
+    """
+    if not len(steps):
+        return steps
+    dated = dict(zip(steps.numbers.tolist(), steps.ended_at.tolist(), strict=True))
+    usual = steps.step_time_s or 0.0
+    time, last = float(steps.ended_at[0]), float(steps.numbers[0])
+    ended_at = dict(dated)
+    for number, printed_s in sorted(zip(numbers.tolist(), seconds.tolist(), strict=True)):
+        if number <= last:
+            continue
+        duration = printed_s if math.isfinite(printed_s) else usual
+        time = dated.get(number, time + duration + (number - last - 1) * usual)
+        ended_at[number], last = time, number
+    ordered = np.array(sorted(ended_at))
+    times = np.array(list(map(ended_at.__getitem__, ordered.tolist())))
+    return MetricSteps(ordered, np.maximum.accumulate(times))
+
+
+def save_steps(steps: MetricSteps, period: Optional[int]) -> list[int]:
+    """Numbers of the steps that save: multiples of the period, one beyond the last step as well."""
+    if not period or steps.first is None or steps.last is None:
+        return []
+    first = math.ceil(steps.first / period) * period
+    return list(range(first, steps.last + 2, period))
+
+
+def inferred_period(steps: MetricSteps) -> Optional[int]:
+    """Distance of slow steps that recur regularly; None where they do not."""
+    usual = steps.step_time_s
+    if usual is None:
+        return None
+    slow = steps.numbers[1:][steps.durations > _SPIKE_FACTOR * usual]
+    slow = slow[slow > (steps.first or 0) + WARM_UP_STEPS]
+    if slow.size < _MIN_SPIKES:
+        return None
+    distances = np.diff(slow)
+    period = int(np.median(distances))
+    regular = period >= 2 * ASYNC_STEPS and bool((np.abs(distances - period) <= 1).all())
+    return period if regular else None

@@ -1,0 +1,120 @@
+"""What training itself says: its steps and scalars, without what the bridge filled in.
+
+Source: `tb_*`, event times of the rank that writes them; `tb_metrics_plugin_staleness_fill` is 1
+where the bridge repeated an old value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+import numpy as np
+
+from raydiag.timeline.answers import Answers
+from raydiag.timeline.queries import FILL
+from raydiag.tsdb.series import Floats, Series
+
+STEP = "tb_step"
+LOSS, GRAD, RAW_GRAD = "tb_learning_loss", "tb_learning_grad_norm", "tb_learning_raw_grad_norm"
+RATE, BALANCE = "tb_learning_current_learning_rate", "tb_learning_moe_lb_loss"
+SECONDS, TGS = "tb_perf_step_time_seconds", "tb_perf_per_device_tokens_per_sec"
+_NO_TIMES = np.empty(0)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSeries:
+    """Real samples by metric, of the host that has most of them."""
+
+    host: Optional[str] = None
+    by_metric: Mapping[str, Series] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, answers: Answers) -> TrainingSeries:
+        """From the answer to the query for training's scalars; empty without steps."""
+        by_host: dict[str, list[Series]] = {}
+        for series in answers.series("training"):
+            if _has_samples(series):
+                by_host.setdefault(series.labels.get("host", ""), []).append(series)
+        hosts = [host for host, all_series in by_host.items() if _has_steps(all_series)]
+        if not hosts:
+            return cls()
+        host = max(hosts, key=lambda name: sum(map(len, by_host[name])))
+        filled = [_NO_TIMES]
+        filled += [one.times[one.values != 0] for one in by_host[host] if one.metric == FILL]
+        return cls(host, _real_samples(by_host[host], np.concatenate(filled)))
+
+    def series(self, metric: str) -> Optional[Series]:
+        """None for a metric without real samples."""
+        series = self.by_metric.get(metric)
+        return series if series is not None and _has_samples(series) else None
+
+    @property
+    def times(self) -> Floats:
+        """When steps ended."""
+        step = self.by_metric.get(STEP)
+        return step.times if step is not None else _NO_TIMES
+
+    @property
+    def steps(self) -> Floats:
+        """Numbers of the steps, beside `times`."""
+        step = self.by_metric.get(STEP)
+        return step.values if step is not None else _NO_TIMES
+
+    @property
+    def last(self) -> Optional[tuple[int, float]]:
+        """Newest step and when it ended."""
+        if not self.times.size:
+            return None
+        return int(self.steps[-1]), float(self.times[-1])
+
+    def step_at(self, time: float) -> Optional[int]:
+        """The newest step that had ended by then."""
+        before = int(np.searchsorted(self.times, time, side="right"))
+        return int(self.steps[before - 1]) if before else None
+
+    @property
+    def step_time_s(self) -> Optional[float]:
+        """Usual time of one step."""
+        seconds = self.by_metric.get(SECONDS)
+        if seconds is not None and len(seconds) >= 3:
+            return float(np.median(seconds.values))
+        if self.times.size < 3:
+            return None
+        return float(np.median(np.diff(self.times) / np.maximum(np.diff(self.steps), 1)))
+
+
+def _has_samples(series: Series) -> bool:
+    return bool(len(series) or series.nan_times.size)
+
+
+def _has_steps(all_series: Sequence[Series]) -> bool:
+    return STEP in {series.metric for series in all_series}
+
+
+def _real_samples(all_series: Sequence[Series], filled: Floats) -> dict[str, Series]:
+    """By metric, without what the bridge filled in."""
+    merged: dict[str, Series] = {}
+    for series in all_series:
+        if series.metric == FILL:
+            continue
+        real = _without(series, filled)
+        earlier = merged.get(series.metric)
+        merged[series.metric] = real if earlier is None else _joined(earlier, real)
+    return merged
+
+
+def _without(series: Series, filled: Floats) -> Series:
+    real = ~np.isin(series.times, filled)
+    nans = series.nan_times[~np.isin(series.nan_times, filled)]
+    return Series(series.labels, series.times[real], series.values[real], nans)
+
+
+def _joined(first: Series, second: Series) -> Series:
+    """Two series of one metric: an exporter that came back under another instance."""
+    times = np.concatenate([first.times, second.times])
+    order = np.argsort(times, kind="stable")
+    values = np.concatenate([first.values, second.values])[order]
+    nans = np.sort(np.concatenate([first.nan_times, second.nan_times]))
+    return Series(first.labels, times[order], values, nans)

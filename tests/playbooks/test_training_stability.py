@@ -1,0 +1,249 @@
+"""Training's own numbers, throughput, and the checklist for what slows it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raydiag.playbooks.training_stability.rises import slow_rise
+from raydiag.tsdb.series import Series
+from tests.playbooks.world import HOSTS, LENGTH_S, T0, World, classes, holds, is_symptom
+
+ONLY = "training-stability"
+LOSS, GRAD, RAW = "tb_learning_loss", "tb_learning_grad_norm", "tb_learning_raw_grad_norm"
+TGS, SECONDS = "tb_perf_per_device_tokens_per_sec", "tb_perf_step_time_seconds"
+RATE, BALANCE = "tb_learning_current_learning_rate", "tb_learning_moe_lb_loss"
+
+
+def test_steady() -> None:
+    outcome = World().judge(ONLY)
+    assert classes(outcome) == set()
+    assert not any(holds(outcome, ONLY).values())
+
+
+def test_a_loss_that_becomes_nan() -> None:
+    world = World()
+    world.scalar(LOSS, float("nan"), 3000)
+    (found,) = world.judge(ONLY).observations
+    assert found.finding.failure_class == "loss-divergence"
+    assert found.finding.onset == T0 + 3000
+
+
+def test_a_loss_that_rises_and_stays() -> None:
+    world = World()
+    world.scalar(LOSS, 3.0, 3000, factor=True)
+    (found,) = world.judge(ONLY).observations
+    assert (found.finding.failure_class, found.finding.onset) == ("loss-divergence", T0 + 3000)
+
+
+def test_a_loss_that_turns_and_climbs_slowly() -> None:
+    world = World()
+    after = np.clip(np.arange(world.ended.size) - 270, 0, None)
+    world.scalars[LOSS] = world.scalars[LOSS] + 0.02 * after + world.rng.normal(0, 0.01, after.size)
+    (found,) = world.judge(ONLY).observations
+    assert found.finding.failure_class == "loss-divergence"
+    assert abs((found.finding.onset or 0) - (T0 + 3000)) <= 80
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.1, 0.2])
+def test_a_loss_that_climbs_steadily_through_noise(noise: float) -> None:
+    rng, steps = np.random.default_rng(7), np.arange(200.0)
+    values = 8 + 2 * np.exp(-steps / 30) + rng.normal(0, noise, 200)
+    assert slow_rise(Series.of({"__name__": LOSS}, steps, values)) is None
+    values += np.maximum(0, steps - 120) * 0.1
+    found = slow_rise(Series.of({"__name__": LOSS}, steps, values))
+    assert found is not None and 115 < found.index < 135
+    assert found.value > 15
+
+
+def test_a_rise_of_a_loss_that_fell_dates_from_its_turn() -> None:
+    """The median of the steps before lies above the loss, so the rise passes it only later."""
+    world = World()
+    steps = np.arange(world.ended.size, dtype=np.float64)
+    falling = 9.0 - 0.02 * np.minimum(steps, 270)
+    rising = 0.12 * np.maximum(0.0, steps - 270)
+    world.scalars[LOSS] = falling + rising + world.rng.normal(0, 0.01, steps.size)
+    (found,) = world.judge(ONLY).observations
+    assert found.finding.onset is not None
+    assert abs(found.finding.onset - (T0 + 3000 + 10)) <= 20
+
+
+def test_a_loss_that_is_flat_at_its_end() -> None:
+    world = World()
+    world.scalars[LOSS] = 2.0 + world.rng.normal(0, 0.05, world.ended.size)
+    assert classes(world.judge(ONLY)) == set()
+
+
+def test_one_bad_batch_is_no_divergence() -> None:
+    world = World()
+    world.scalar(LOSS, 3.0, 3000, 3000, factor=True)
+    assert classes(world.judge(ONLY)) == set()
+
+
+def test_gradients_that_explode() -> None:
+    world = World()
+    world.scalar(RAW, 40.0, 3000, factor=True)
+    world.scalar(LOSS, 4.0, 3100, factor=True)
+    outcome = world.judge(ONLY)
+    assert classes(outcome) == {"gradient-explosion", "loss-divergence"}
+    onsets = {o.finding.failure_class: o.finding.onset for o in outcome.observations}
+    assert (onsets["gradient-explosion"] or 0) < (onsets["loss-divergence"] or 0)
+
+
+def test_a_gradient_spike_of_one_step() -> None:
+    world = World()
+    world.scalar(GRAD, 40.0, 3000, 3000, factor=True)
+    assert classes(world.judge(ONLY)) == set()
+
+
+def test_clipping_is_told() -> None:
+    world = World()
+    world.scalar(RAW, 20.0, 0, factor=True)
+    assert holds(world.judge(ONLY), ONLY)["clipping"] is True
+
+
+def test_experts_out_of_balance() -> None:
+    world = World()
+    count = world.ended.size
+    world.scalars[BALANCE] = 0.01 + world.rng.normal(0, 1e-4, count)
+    assert classes(world.judge(ONLY)) == set()
+    world.scalar(BALANCE, 3.0, 3000, factor=True)
+    (found,) = world.judge(ONLY).observations
+    assert (found.finding.failure_class, found.finding.onset) == ("moe-imbalance", T0 + 3000)
+
+
+@pytest.mark.parametrize("factor", [30.0, 0.0])
+def test_a_learning_rate_that_jumps(factor: float) -> None:
+    world = World()
+    world.scalar(RATE, factor, 3000, factor=True)
+    (found,) = world.judge(ONLY).observations
+    assert (found.finding.failure_class, found.finding.onset) == ("lr-anomaly", T0 + 3000)
+
+
+def test_the_end_of_the_warm_up_is_no_anomaly() -> None:
+    world = World()
+    count = world.ended.size
+    world.scalars[RATE] = np.minimum(3e-7 * (np.arange(count) + 1), 3e-5)
+    assert classes(world.judge(ONLY)) == set()
+
+
+def test_a_learning_rate_beside_its_configuration() -> None:
+    world = World()
+    world.tell(config={"learning_rate": "1.5e-4", "warmup_steps_fraction": "0.1"}, total_steps=5000)
+    assert classes(world.judge(ONLY)) == set()
+    world.scalars[RATE] = np.full(world.ended.size, 1.5e-4)
+    assert classes(world.judge(ONLY)) == {"lr-anomaly"}
+
+
+@pytest.mark.parametrize(("share", "seen"), [(0.92, False), (0.85, True)])
+def test_throughput(share: float, seen: bool) -> None:
+    world = World()
+    world.scalar(TGS, share, 3000, factor=True)
+    outcome = world.judge(ONLY)
+    assert classes(outcome) == ({"tgs-degradation"} if seen else set())
+    assert all(is_symptom(one) for one in outcome.observations)
+
+
+def test_throughput_that_recovered() -> None:
+    world = World()
+    world.scalar(TGS, 0.7, 3000, 3600, factor=True)
+    (found,) = world.judge(ONLY).observations
+    assert found.recovered
+    assert found.finding.onset == T0 + 3000
+
+
+def test_slow_steps_at_saves_are_normal() -> None:
+    world = World()
+    for start in (1500, 2500, 3500):
+        world.save(start - 15, start + 5)
+        world.scalar(SECONDS, 30.0, start, start)
+        world.scalar(TGS, 700.0, start, start)
+    outcome = world.judge(ONLY)
+    assert classes(outcome) == set()
+    rows = holds(outcome, ONLY)
+    assert rows["save-steps"] is True
+    assert rows["slow-steps"] is False
+
+
+def test_steps_that_get_longer_bit_by_bit() -> None:
+    world = World()
+    count = world.ended.size
+    world.scalars[SECONDS] = world.scalars[SECONDS] * np.linspace(1.0, 1.15, count)
+    assert holds(world.judge(ONLY), ONLY)["gradual"] is True
+
+
+def test_fills_of_the_bridge_are_no_steps() -> None:
+    world = World()
+    world.stop(3000)
+    assert world.scene().training.last == (270, T0 + 3000)
+
+
+def test_without_samples_it_is_undecided() -> None:
+    world = World()
+    world.without(*[one for one in world.metrics if one.startswith("tb_")])
+    (report,) = world.judge(ONLY).reports
+    assert report.verdict.startswith("Undecided")
+    assert holds(world.judge(ONLY), ONLY)["training"] is None
+
+
+# ---- the checklist
+
+
+def test_storage_that_stalls_outside_saves() -> None:
+    world = World()
+    world.set("storage", 60.0, 3000, 3600, ["n2"], "hw_io_pressure_full_pct")
+    world.set("tasks", 20.0, 3000, 3600, ["n2"], "hw_procs_blocked")
+    (found,) = world.judge(ONLY).observations
+    assert (found.finding.failure_class, found.finding.host) == ("storage-stall", "n2")
+    assert found.recovered
+
+
+@pytest.mark.parametrize("start", [100, 3000], ids=["warm-up", "save"])
+def test_storage_that_is_busy_for_good_reason(start: int) -> None:
+    world = World()
+    if start > 1000:
+        world.save(start - 10, start + 220)
+    world.set("storage", 60.0, start, start + 200, ["n2"], "hw_io_pressure_full_pct")
+    assert classes(world.judge(ONLY)) == set()
+
+
+@pytest.mark.parametrize("slower", [True, False])
+def test_more_running_tasks(slower: bool) -> None:
+    world = World()
+    world.set("tasks", 120.0, 3000, 4000, ["n2"], "hw_procs_running")
+    if slower:
+        world.scalar(TGS, 0.8, 3000, 4000, factor=True)
+    outcome = world.judge(ONLY)
+    assert "cpu-contention" in classes(outcome)
+    assert ("cpu-contention" in classes(outcome, severe=True)) is slower
+
+
+def test_somebody_elses_processes() -> None:
+    world = World()
+    world.set("driver", 10.0, 3000, 4000, ["n2"], "hw_gpu_user_processes")
+    (found,) = world.judge(ONLY).observations
+    assert (found.finding.failure_class, found.finding.host) == ("noisy-neighbour", "n2")
+
+
+def test_one_host_that_slows_the_others() -> None:
+    world = World()
+    world.scalar(TGS, 0.7, 3000, factor=True)
+    for stat in ("min", "avg", "max"):
+        world.set("gpu-power", 800.0, 3000, hosts=HOSTS[:3], metric=stat)
+        world.set("gpu-power", 500.0, 3000, hosts=["n4"], metric=stat)
+    outcome = world.judge(ONLY)
+    found = next(o for o in outcome.observations if o.finding.failure_class == "straggler")
+    assert found.finding.host == "n4"
+
+
+def test_all_of_the_checklist_is_looked_at_also_after_a_hit() -> None:
+    world = World()
+    world.scalar(TGS, 0.7, 3000, factor=True)
+    world.set("storage", 60.0, 3000, LENGTH_S, ["n2"], "hw_io_pressure_full_pct")
+    rows = holds(world.judge(ONLY), ONLY)
+    groups = {row for row in rows if row.startswith("checklist-")}
+    assert groups == {
+        f"checklist-{one}"
+        for one in ("cpu", "tcp", "rdma", "storage", "memory", "thermal", "hardware", "training")
+    }
+    assert rows["checklist-storage"] is True
