@@ -11,6 +11,7 @@ from raydiag.catalog import (
     parse_kernel_events,
     parse_nvidia_codes,
 )
+from raydiag.catalog.alternatives import unneeded_alternatives
 from raydiag.catalog.failure_classes import parse_failures
 from raydiag.errors import CatalogError
 from raydiag.model import Severity
@@ -67,6 +68,14 @@ def test_near_miss_is_not_its_rows_event() -> None:
         if hit is not None and hit[0] is row:
             hits.append((row.event, line))
     assert hits == []
+
+
+def test_every_alternative_is_needed_by_an_example() -> None:
+    unneeded = []
+    for row in ROWS:
+        parts = unneeded_alternatives(row.pattern.pattern, row.examples, row.near_misses)
+        unneeded += [(row.event, part) for part in parts]
+    assert unneeded == []
 
 
 @pytest.mark.parametrize(

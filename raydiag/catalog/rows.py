@@ -110,8 +110,12 @@ class CatalogRow:
     def pattern(
         self, key: str, groups: frozenset[str] = GROUPS, numbered: bool = False
     ) -> re.Pattern[str]:
-        """`numbered`: a digit at the end keeps alternatives apart, the group code2 is a code."""
-        text = self.text(key)
+        """A regular expression, or a list of them any of which may match.
+
+        `numbered`: a digit at the end keeps alternatives apart, the group code2 is a code.
+        """
+        is_list = isinstance(self.data.get(key), list)
+        text = "|".join(self.texts(key)) if is_list else self.text(key)
         try:
             compiled = re.compile(text)
         except re.error as error:
