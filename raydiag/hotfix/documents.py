@@ -15,7 +15,10 @@ from raydiag.hotfix.progress import ROLLED_BACK, VERIFIED
 PLANNED, NOTHING, INCOMPLETE = "planned", "nothing to do", "incomplete"
 AT_WORK, DIED = "at work", "its driver died"
 
-_WELL = {PLANNED, NOTHING, VERIFIED, SAME}
+_HEALTHY = {PLANNED, NOTHING, VERIFIED, SAME}
+_NEED_NO_ATTENTION = {VERIFIED, ROLLED_BACK, AT_WORK, REFUSED}
+_DAMAGED_CONTENTS = {"neither", "missing", "unreadable", "mixed"}
+_NOT_SHOWN = ("metrics", "plugin_log_bytes")  # of a host's plan
 
 
 def plan_document(
@@ -27,68 +30,75 @@ def plan_document(
     record: Optional[Mapping[str, Any]] = None,
 ) -> dict[str, Any]:
     """Of `plan`, and of `apply` with its record."""
-    done = record or {}
+    progress = record or {}
     names = {host.node_id: host.host for host in plan.hosts}
+    outcomes = progress.get("hosts", {})
+    files = [dataclasses.asdict(file) for file in plan.files]
+    for file in files:
+        file.pop("content")
     return {
         "command": command,
-        "rollout": done.get("rollout"),
-        "who": done.get("who"),
+        "rollout": progress.get("rollout"),
+        "who": progress.get("who"),
         "outcome": outcome,
         "reason": reason,
-        "began_at": done.get("began_at"),
-        "ended_at": done.get("ended_at"),
-        "files": [
-            {"name": file.name, "sha256": file.sha256, "size_bytes": file.size_bytes}
-            for file in plan.files
-        ],
+        "began_at": progress.get("began_at"),
+        "ended_at": progress.get("ended_at"),
+        "files": files,
         "canary": names.get(plan.canary),
-        "batches": [[names[node] for node in batch] for batch in plan.batches],
-        "directories": _directories(plan, names),
-        "hosts": [_host(host, names, done.get("hosts", {})) for host in plan.hosts],
-        "events": list(done.get("events", [])),
+        "batches": [list(map(names.__getitem__, batch)) for batch in plan.batches],
+        "directories": _shared_directories(plan, names),
+        "hosts": [_host(host, names, outcomes.get(host.node_id)) for host in plan.hosts],
+        "events": list(progress.get("events", [])),
         "findings": [],
         "coverage": coverage(hosts),
     }
 
 
-def _host(host: HostPlan, names: Mapping[str, str], done: Mapping[str, Any]) -> dict[str, Any]:
-    plain = dataclasses.asdict(host)
-    for name in ("metrics", "plugin_log_bytes", "node_id", "host", "address", "writer"):
-        plain.pop(name)
-    result = done.get(host.node_id)
-    return {
-        "host": host.host,
-        "node_id": host.node_id,
-        "address": host.address,
-        **plain,
-        "reasons": list(host.reasons),
-        "writer": names.get(host.writer),
-        "restart": host.restart,
-        "outcome": result["state"] if result else None,
-        "outcome_reason": result["reason"] if result else "",
-        "notes": list(result["notes"]) if result else [],
-        "seen": result.get("seen") if result else None,
-    }
+def _host(
+    host: HostPlan, names: Mapping[str, str], outcome: Optional[Mapping[str, Any]]
+) -> dict[str, Any]:
+    fields = dataclasses.asdict(host)
+    for name in _NOT_SHOWN:
+        fields.pop(name)
+    fields.update(
+        reasons=list(host.reasons),
+        writer=names.get(host.writer),
+        restart=host.restart,
+        outcome=None,
+        outcome_reason="",
+        notes=[],
+        seen=None,
+    )
+    if outcome:
+        fields.update(
+            outcome=outcome["state"],
+            outcome_reason=outcome["reason"],
+            notes=list(outcome["notes"]),
+            seen=outcome.get("seen"),
+        )
+    return fields
 
 
-def _directories(plan: Plan, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Those that several hosts share: each is written once."""
-    found: dict[str, list[HostPlan]] = {}
+def _shared_directories(plan: Plan, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Directories that several hosts share: each is written once."""
+    hosts_of: dict[str, list[HostPlan]] = {}  # by the directory's identity
     for host in plan.hosts:
         if host.directory is not None:
-            found.setdefault(host.directory.identity, []).append(host)
-    shared = {identity: hosts for identity, hosts in found.items() if len(hosts) > 1}
+            hosts_of.setdefault(host.directory.identity, []).append(host)
     rows = []
-    for identity, hosts in shared.items():
-        place = hosts[0].directory
-        assert place is not None
+    for identity, hosts in hosts_of.items():
+        directory = hosts[0].directory
+        if directory is None or len(hosts) < 2:
+            continue
+        writers = [names[host.writer] for host in hosts if host.writer]
         rows.append(
             {
                 "identity": identity,
-                "path": place.path,
-                "source": place.source,
+                "path": directory.path,
+                "source": directory.source,
                 "hosts": [host.host for host in hosts],
-                "writer": next((names[one.writer] for one in hosts if one.writer), None),
+                "writer": writers[0] if writers else None,
             }
         )
     return rows
@@ -97,7 +107,7 @@ def _directories(plan: Plan, names: Mapping[str, str]) -> list[dict[str, Any]]:
 def coverage(hosts: Iterable[HostState]) -> dict[str, Any]:
     """Which of the hosts that were asked answered."""
     asked = [host for host in hosts if host.asked]
-    blind = [{"host": one.name, "reason": one.unseen} for one in asked if one.unseen]
+    blind = [{"host": host.name, "reason": host.unseen} for host in asked if host.unseen]
     return {
         "nodes": {"asked": len(asked), "answered": len(asked) - len(blind), "blind": blind},
         "unread": [],
@@ -107,19 +117,21 @@ def coverage(hosts: Iterable[HostState]) -> dict[str, Any]:
 
 def exit_code(document: Mapping[str, Any]) -> int:
     """0 done and verified, or nothing wrong with the plan; 1 failed or refused; 3 not all seen."""
-    blind = bool(document["coverage"]["nodes"]["blind"])
+    if _is_wrong(document):
+        return 1
+    return 3 if document["coverage"]["nodes"]["blind"] else 0
+
+
+def _is_wrong(document: Mapping[str, Any]) -> bool:
     if document["command"] == "status":
-        wrong = any(_is_wrong(rollout) for rollout in document["rollouts"])
-    elif document["command"] == "rollback":
-        wrong = document["outcome"] != ROLLED_BACK
-    else:
-        refused = any(host["state"] == REFUSED for host in document["hosts"])
-        wrong = refused or document["outcome"] not in _WELL
-    return 1 if wrong else 3 if blind else 0
+        return any(map(_needs_attention, document["rollouts"]))
+    if document["command"] == "rollback":
+        return bool(document["outcome"] != ROLLED_BACK)
+    is_refused = any(host["state"] == REFUSED for host in document["hosts"])
+    return is_refused or document["outcome"] not in _HEALTHY
 
 
-def _is_wrong(rollout: Mapping[str, Any]) -> bool:
-    """Whether somebody has to look after it."""
-    open_ = rollout["state"] not in (VERIFIED, ROLLED_BACK, AT_WORK, REFUSED)
-    odd = {"neither", "missing", "unreadable", "mixed"}
-    return open_ or any(host["content"] in odd for host in rollout["hosts"])
+def _needs_attention(rollout: Mapping[str, Any]) -> bool:
+    """Whether somebody has to look after a rollout."""
+    is_open = rollout["state"] not in _NEED_NO_ATTENTION
+    return is_open or any(host["content"] in _DAMAGED_CONTENTS for host in rollout["hosts"])

@@ -5,18 +5,21 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raydiag import records
 from raydiag.errors import CannotRun, ParseError, RaydiagError, UsageError
 from raydiag.hotfix import documents, plan, unfinished_rollouts
+from raydiag.hotfix.cluster_hosts import hosts_of
 from raydiag.hotfix.ledger import Ledger
 from raydiag.hotfix.messages import Inspection
-from raydiag.hotfix.node_requests import NoAnswerFromNode, NodeRequests
+from raydiag.hotfix.node_requests import Answers, NodeRequests
 from raydiag.hotfix.plan import HostState, NewFile, Plan, Wishes
 from raydiag.hotfix.progress import CHANGING, FAILED, ROLLED_BACK, VERIFIED, RolloutProgress, Say
 from raydiag.hotfix.rollback import Retreat
@@ -24,7 +27,7 @@ from raydiag.hotfix.rollout import Rollout, Stop
 from raydiag.hotfix.rollout_status import status_document
 
 _PATIENCE_S = 600.0  # of `rollback`, for a rollout that it has told to stop
-_TELL_S = 20.0  # that it still waits: who is not heard for long is taken for dead
+_WAITING_NOTE_S = 20.0  # between notes that it still waits: a silent driver is taken for dead
 
 
 class Cluster(Protocol):
@@ -37,7 +40,7 @@ class Cluster(Protocol):
     def ask(
         self, requests: Mapping[str, Mapping[str, Any]], limit_s: float
     ) -> Mapping[str, Mapping[str, Any]]:
-        """See `asking.Ask`."""
+        """See `node_requests.Ask`."""
 
     def faults(self, nodes: Sequence[str]) -> Mapping[str, str]:
         """What probes see of the driver fault, by node; nodes without it are absent."""
@@ -46,69 +49,82 @@ class Cluster(Protocol):
 def run(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
     """The document of the command. Raises UsageError and CannotRun.
 
-    `request`: command, rollout, who, place (fields of `messages.Request`), files (name, content),
-    canary, batch, verify_limit_s.
+    `request`: command, rollout, who, place (fields of `messages.NodeRequest`), files (name,
+    content), canary, batch, verify_limit_s.
     """
     command = _COMMANDS[request["command"]]
     return command(request, cluster, say)
 
 
+# ---- plan
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A plan, and what it was made of."""
+
+    plan: Plan
+    hosts: Sequence[HostState]  # as far as they were seen
+    nodes: NodeRequests
+    ends: unfinished_rollouts.Ends  # to be recorded on the nodes before they take part
+
+    def outcome(self) -> tuple[str, str]:
+        """Outcome of the plan, and why nothing can be done where nothing can."""
+        if self.plan.canary:
+            return documents.PLANNED, ""
+        if self.plan.reason or self.plan.has_state(plan.REFUSED):
+            return plan.REFUSED, self.plan.reason or "no host may be changed"
+        if all(host.state == plan.UNSEEN for host in self.plan.hosts):
+            raise CannotRun("none of the hosts asked for could be looked at")
+        return documents.NOTHING, "every host that was seen has this content already"
+
+    def document(self, command: str, outcome: str, reason: str = "") -> dict[str, Any]:
+        """Before anything has been done."""
+        return documents.plan_document(command, self.plan, self.hosts, outcome, reason)
+
+
 def _plan(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
-    hosts = _hosts(cluster)
-    made, hosts, _, _ = _made(request, hosts, cluster)
-    return documents.plan_document("plan", made, hosts, *_planned(made))
+    prepared = _prepare(request, cluster)
+    return prepared.document("plan", *prepared.outcome())
 
 
-def _planned(made: Plan) -> tuple[str, str]:
-    """Outcome of a plan, and why nothing can be done where nothing can."""
-    if made.canary:
-        return documents.PLANNED, ""
-    if made.reason or any(host.state == plan.REFUSED for host in made.hosts):
-        return plan.REFUSED, made.reason or "no host may be changed"
-    if all(host.state == plan.UNSEEN for host in made.hosts):
-        raise CannotRun("none of the hosts asked for could be looked at")
-    return documents.NOTHING, "every host that was seen has this content already"
-
-
-def _made(
-    request: Mapping[str, Any], hosts: list[HostState], cluster: Cluster
-) -> tuple[Plan, list[HostState], NodeRequests, unfinished_rollouts.Ends]:
-    """The plan, the hosts as far as they were seen, the nodes with what they suffer from, and what
-    is to be recorded on them before they take part in it.
-    """
-    asked = [host.node_id for host in hosts if host.asked and not host.unseen]
+def _prepare(request: Mapping[str, Any], cluster: Cluster) -> _Prepared:
+    """Look at the nodes, and make the plan."""
+    hosts = hosts_of(cluster.rows)
+    alive = [host for host in hosts if not host.unseen]
+    asked = [host.node_id for host in alive if host.asked]
+    not_asked = [host.node_id for host in alive if not host.asked]
     nodes = NodeRequests(cluster.ask, request["place"], cluster.faults(asked))
     names = tuple(file["name"] for file in request["files"])
-    said = nodes.inspect(asked, names)
-    others = [host.node_id for host in hosts if not host.asked and not host.unseen]
-    if others and any(_is_shared(answer) for answer in said.values()):
-        said.update(nodes.inspect(others, names))
-        hosts = [host for host in hosts if host.asked or host.node_id in said]
-    else:
-        hosts = [host for host in hosts if host.asked]
-    seen = {node: one for node, one in said.items() if not isinstance(one, NoAnswerFromNode)}
+    answers = nodes.inspect(asked, names)
+    if not_asked and any(map(_may_be_shared, answers.given.values())):
+        sharing = nodes.inspect(not_asked, names)
+        answers = Answers({**answers.by_node, **sharing.by_node})
+    hosts = [host for host in hosts if host.asked or host.node_id in answers.by_node]
+    seen = answers.given
     ends = unfinished_rollouts.known_ends(nodes, seen, Ledger(request.get("ledger")))
-    for node, ended in ends.items():
-        open_ = tuple(one for one in seen[node].unfinished if one not in ended)
-        seen[node] = dataclasses.replace(seen[node], unfinished=open_)
-    silent = {node: one.reason for node, one in said.items() if isinstance(one, NoAnswerFromNode)}
-    hosts = [_silenced(host, silent) for host in hosts]
+    for node, outcomes in ends.items():
+        unfinished = tuple(name for name in seen[node].unfinished if name not in outcomes)
+        seen[node] = dataclasses.replace(seen[node], unfinished=unfinished)
+    hosts = [_with_silence(host, answers) for host in hosts]
     files = [_new_file(file) for file in request["files"]]
     wishes = Wishes(request.get("canary", ""), int(request.get("batch", 0)))
     made = plan.make(hosts, seen, files, wishes)
     changing = {host.node_id for host in made.hosts if host.state == plan.CHANGE}
-    return made, hosts, nodes, {node: end for node, end in ends.items() if node in changing}
+    ends = {node: outcomes for node, outcomes in ends.items() if node in changing}
+    return _Prepared(made, hosts, nodes, ends)
 
 
-def _is_shared(answer: object) -> bool:
+def _may_be_shared(inspected: Inspection) -> bool:
     """Whether other nodes may see the same files."""
-    place = answer.directory if isinstance(answer, Inspection) else None
-    return place is not None and place.network
+    return inspected.directory is not None and inspected.directory.network
 
 
-def _silenced(host: HostState, silent: Mapping[str, str]) -> HostState:
-    reason = silent.get(host.node_id)
-    return HostState(host.node_id, host.name, host.address, host.asked, reason) if reason else host
+def _with_silence(host: HostState, answers: Answers[Inspection]) -> HostState:
+    missing = answers.missing.get(host.node_id)
+    if missing is None or not missing.reason:
+        return host
+    return dataclasses.replace(host, unseen=missing.reason)
 
 
 def _new_file(file: Mapping[str, str]) -> NewFile:
@@ -121,42 +137,57 @@ def _new_file(file: Mapping[str, str]) -> NewFile:
     )
 
 
+# ---- apply
+
+
 def _apply(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
     ledger, name = Ledger(request.get("ledger")), request["rollout"]
     with ledger.lock(name):
-        made, hosts, nodes, ends = _made(request, _hosts(cluster), cluster)
-        outcome, reason = _planned(made)
+        prepared = _prepare(request, cluster)
+        outcome, reason = prepared.outcome()
         if outcome != documents.PLANNED:
-            return documents.plan_document("apply", made, hosts, outcome, reason)
-        say({"plan": documents.plan_document("plan", made, hosts, outcome, reason)})
-        progress = RolloutProgress.begin(name, request["who"], request["place"], made, ledger, say)
-        limit_s = float(request["verify_limit_s"])
-        try:
-            trouble = unfinished_rollouts.record(nodes, ends, request["who"])
-            if trouble:
-                raise Stop(trouble)
-            Rollout(made, nodes, progress, lambda: ledger.stop_asked(name), limit_s).run()
-        except Exception as error:
-            # Whatever it was, hosts that were changed and not verified must not stay so.
-            known = isinstance(error, (Stop, RaydiagError))
-            reason = str(error) if known else f"{type(error).__name__}: {error}"[:500]
-            progress.event(reason)
-            _retreat(nodes, progress, request["who"], limit_s, reason)
-        else:
-            _end(progress, VERIFIED, "")
+            return prepared.document("apply", outcome, reason)
+        say({"plan": prepared.document("plan", outcome)})
+        progress = RolloutProgress.begin(
+            name, request["who"], request["place"], prepared.plan, ledger, say
+        )
+        _carry_out(prepared, progress, ledger, float(request["verify_limit_s"]))
         record = progress.record
         state, reason = str(record["state"]), str(record["reason"])
-        return documents.plan_document("apply", made, hosts, state, reason, record)
+        return documents.plan_document(
+            "apply", prepared.plan, prepared.hosts, state, reason, record
+        )
 
 
-def _retreat(
-    nodes: NodeRequests, progress: RolloutProgress, who: str, limit_s: float, reason: str
+def _carry_out(
+    prepared: _Prepared, progress: RolloutProgress, ledger: Ledger, limit_s: float
 ) -> None:
+    """Do what is planned; if anything fails, undo it."""
+    name, who = str(progress.record["rollout"]), str(progress.record["who"])
+    nodes = prepared.nodes
+    try:
+        failure = unfinished_rollouts.record_ends(nodes, prepared.ends, who)
+        if failure:
+            raise Stop(failure)
+        stop_asked = functools.partial(ledger.stop_asked, name)
+        Rollout(prepared.plan, nodes, progress, stop_asked, limit_s).run()
+    except Exception as error:
+        # Whatever it was, hosts that were changed and not verified must not stay so.
+        reason = str(error)
+        if not isinstance(error, (Stop, RaydiagError)):
+            reason = f"{type(error).__name__}: {error}"[:500]
+        progress.event(reason)
+        _retreat(nodes, progress, limit_s, reason)
+    else:
+        _end(progress, VERIFIED, "")
+
+
+def _retreat(nodes: NodeRequests, progress: RolloutProgress, limit_s: float, reason: str) -> None:
     """Undo what was done, if anything was, and say how the rollout ended."""
     if not progress.nodes(CHANGING, FAILED, VERIFIED):
         _end(progress, plan.REFUSED, reason)
         return
-    undone = Retreat(nodes, progress, who, limit_s).run()
+    undone = Retreat(nodes, progress, str(progress.record["who"]), limit_s).run()
     _end(progress, ROLLED_BACK if undone else documents.INCOMPLETE, reason)
 
 
@@ -168,53 +199,62 @@ def _end(progress: RolloutProgress, state: str, reason: str) -> None:
         progress.event(str(error))
 
 
+# ---- status and rollback
+
+
 def _status(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
     name, ledger = request["rollout"], Ledger(request.get("ledger"))
-    hosts, nodes = _hosts(cluster), NodeRequests(cluster.ask, request["place"])
-    kept = [_as_now(record, hosts) for record in ledger.all()]
-    found = status_document(name, hosts, nodes, kept, ledger.at_work())
-    if name and not found["rollouts"]:
-        raise UsageError(_unknown(name, ledger))
-    return found
+    hosts, nodes = hosts_of(cluster.rows), NodeRequests(cluster.ask, request["place"])
+    kept = [_with_node_ids_of_today(record, hosts) for record in ledger.all()]
+    document = status_document(name, hosts, nodes, kept, ledger.at_work())
+    if name and not document["rollouts"]:
+        raise _unknown_rollout(name, ledger)
+    return document
 
 
 def _rollback(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
     """From the head's record; the nodes' journals say what there is to undo."""
     name, ledger = request["rollout"], Ledger(request.get("ledger"))
     ledger.read(name)  # raises for what names no rollout
+    patience_s = 1.0
     if ledger.at_work() == name:
         ledger.ask_to_stop(name, request["who"])
         say({"event": {"at": 0.0, "text": "its driver was told to stop; waiting for its end"}})
-    patience_s = _PATIENCE_S if ledger.at_work() == name else 1.0
-    with ledger.lock(name, patience_s, _Waiting(say)):
-        hosts = _hosts(cluster)
-        record = _recorded(request, hosts, cluster, ledger)
-        nodes = NodeRequests(cluster.ask, {**request["place"], **record["place"]})
-        progress = RolloutProgress(record, ledger, say)
-        with contextlib.suppress(CannotRun):  # the nodes' journals tell as much
-            progress.again()
-        undone = Retreat(nodes, progress, request["who"], float(request["verify_limit_s"])).run()
-        state = ROLLED_BACK if undone else documents.INCOMPLETE
-        words = "rolled back by" if undone else "rollback asked for by"
-        _end(progress, state, f"{words} {request['who']}")
-        try:
-            made = records.decode(Plan, record["plan"])
-        except ParseError as error:
-            raise CannotRun(f"the record of {name} cannot be understood: {error}") from None
-        return documents.plan_document(
-            "rollback", made, hosts, state, str(record["reason"]), progress.record
-        )
+        patience_s = _PATIENCE_S
+    with ledger.lock(name, patience_s, _WaitingNotes(say)):
+        return _undo(request, cluster, ledger, say)
 
 
-class _Waiting:
-    """Says now and then that somebody else's end is waited for."""
+def _undo(request: Mapping[str, Any], cluster: Cluster, ledger: Ledger, say: Say) -> dict[str, Any]:
+    hosts = hosts_of(cluster.rows)
+    record = _recorded(request, hosts, cluster, ledger)
+    nodes = NodeRequests(cluster.ask, {**request["place"], **record["place"]})
+    progress = RolloutProgress(record, ledger, say)
+    with contextlib.suppress(CannotRun):  # the nodes' journals tell as much
+        progress.reopen()
+    who = request["who"]
+    if Retreat(nodes, progress, who, float(request["verify_limit_s"])).run():
+        _end(progress, ROLLED_BACK, f"rolled back by {who}")
+    else:
+        _end(progress, documents.INCOMPLETE, f"rollback asked for by {who}")
+    try:
+        made = records.decode(Plan, record["plan"])
+    except ParseError as error:
+        name = request["rollout"]
+        raise CannotRun(f"the record of {name} cannot be understood: {error}") from None
+    state, reason = str(record["state"]), str(record["reason"])
+    return documents.plan_document("rollback", made, hosts, state, reason, progress.record)
+
+
+class _WaitingNotes:
+    """Notes now and then that somebody else's end is waited for."""
 
     def __init__(self, say: Say) -> None:
-        self._say, self._told = say, time.monotonic()
+        self._say, self._noted_at = say, time.monotonic()
 
     def __call__(self) -> None:
-        if time.monotonic() - self._told > _TELL_S:
-            self._told = time.monotonic()
+        if time.monotonic() - self._noted_at > _WAITING_NOTE_S:
+            self._noted_at = time.monotonic()
             self._say({"event": {"at": time.time(), "text": "still waiting for its driver's end"}})
 
 
@@ -225,66 +265,36 @@ def _recorded(
     name = request["rollout"]
     record = ledger.read(name)
     if record is not None:
-        return _as_now(record, hosts)
-    found = unfinished_rollouts.told(name, hosts, NodeRequests(cluster.ask, request["place"]))
-    if found is None:
-        raise UsageError(_unknown(name, ledger))
+        return _with_node_ids_of_today(record, hosts)
+    nodes = NodeRequests(cluster.ask, request["place"])
+    journaled = unfinished_rollouts.from_journals(name, hosts, nodes)
+    if journaled is None:
+        raise _unknown_rollout(name, ledger)
     progress = RolloutProgress.begin(
-        name, found.who, request["place"], found.plan, ledger, lambda message: None
+        name, journaled.who, request["place"], journaled.plan, ledger, lambda message: None
     )
-    progress.record["began_at"] = found.began_at
+    progress.record["began_at"] = journaled.began_at
     progress.event("the head had no record of it: this one is made of the nodes' journals")
     progress.set(list(progress.record["hosts"]), CHANGING)
     return progress.record
 
 
-def _as_now(record: dict[str, Any], hosts: Sequence[HostState]) -> dict[str, Any]:
-    """The record with the node ids of today: a Ray that was started anew gives its nodes others."""
+def _with_node_ids_of_today(record: dict[str, Any], hosts: Sequence[HostState]) -> dict[str, Any]:
+    """A Ray that was started anew gives its nodes other ids."""
     text, ids = json.dumps(record), {host.node_id for host in hosts}
-    for then in record["plan"]["hosts"]:
-        same = [host for host in hosts if host.name == then["host"]]
-        same = [host for host in same if host.address == then["address"]] or same
-        if then["node_id"] not in ids and len(same) == 1:
-            text = text.replace(json.dumps(then["node_id"]), json.dumps(same[0].node_id))
+    for planned in record["plan"]["hosts"]:
+        same = [host for host in hosts if host.name == planned["host"]]
+        same = [host for host in same if host.address == planned["address"]] or same
+        if planned["node_id"] not in ids and len(same) == 1:
+            text = text.replace(json.dumps(planned["node_id"]), json.dumps(same[0].node_id))
     plain: dict[str, Any] = json.loads(text)
     return plain
 
 
-def _unknown(name: str, ledger: Ledger) -> str:
-    known = [str(record["rollout"]) for record in ledger.all()][-5:]
-    there = f"the last are {', '.join(known)}" if known else "there is none"
-    return f"no rollout {name!r} on record in {ledger.directory} of the head; {there}"
-
-
-def _hosts(cluster: Cluster) -> list[HostState]:
-    """Machines by name: one that has several Ray nodes has one exporter."""
-    found: dict[tuple[str, str], HostState] = {}
-    named = _names(cluster.rows)
-    for row in cluster.rows:
-        short = named[row["node_id"]]
-        reason = "" if row["alive"] else f"dead: {row['death_reason'] or 'Ray lost it'}"
-        host = HostState(row["node_id"], short, row["address"], bool(row["asked"]), reason)
-        other = found.get((short, row["address"]))
-        if other is None or (other.unseen and not host.unseen):
-            found[short, row["address"]] = host
-    return sorted(found.values(), key=lambda host: (host.name, host.address))
-
-
-def _names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """By node id: the short host name, unless several machines have it: then the full one, or else
-    the address.
-    """
-    addresses: dict[str, set[str]] = {}
-    for row in rows:
-        for name in {row["hostname"], row["hostname"].split(".")[0]} if row["alive"] else ():
-            addresses.setdefault(str(name), set()).add(str(row["address"]))
-    named = {}
-    for row in rows:
-        full, address = str(row["hostname"]), str(row["address"])
-        short = full if full == address else full.split(".")[0]
-        unique = (name for name in (short, full) if len(addresses.get(name, ())) <= 1)
-        named[str(row["node_id"])] = next(unique, address) if row["alive"] else short
-    return named
+def _unknown_rollout(name: str, ledger: Ledger) -> UsageError:
+    latest = [str(record["rollout"]) for record in ledger.all()][-5:]
+    known = f"the last are {', '.join(latest)}" if latest else "there is none"
+    return UsageError(f"no rollout {name!r} on record in {ledger.directory} of the head; {known}")
 
 
 _COMMANDS = {"plan": _plan, "apply": _apply, "status": _status, "rollback": _rollback}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Optional
 
 SHELL, RAYDIAG = "shell", "raydiag"
@@ -341,6 +342,11 @@ class RolloutStatus:
 class Statuses:
     rollouts: tuple[RolloutStatus, ...]  # oldest first
     leftovers: tuple[str, ...] = ()  # temporary files beside the files of these rollouts
+
+    def contents(self) -> set[str]:
+        """What the files of these rollouts are: see `FileStatus.content`."""
+        files = chain.from_iterable(rollout.files for rollout in self.rollouts)
+        return {file.content for file in files}
 
 
 OPERATIONS: dict[str, type[NodeRequest]] = {

@@ -1,12 +1,12 @@
-"""Typed questions to nodes: a request in, an answer or a silence out, for many nodes at once."""
+"""Typed requests to nodes: a request in, an answer or a reason out, for many nodes at once."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, Union
+from typing import Any, Generic, TypeVar, Union
 
 from raydiag import records
 from raydiag.errors import ParseError
@@ -30,13 +30,44 @@ class NoAnswerFromNode:
     lost: bool = False  # nobody knows whether the operation was done
 
 
+@dataclass(frozen=True)
+class Answers(Generic[Answer]):
+    """What each node that was asked answered, by node id and in the order of the requests."""
+
+    by_node: dict[str, Union[Answer, NoAnswerFromNode]]
+
+    @property
+    def given(self) -> dict[str, Answer]:
+        """Those that can be used."""
+        return {
+            node: answer
+            for node, answer in self.by_node.items()
+            if not isinstance(answer, NoAnswerFromNode)
+        }
+
+    @property
+    def missing(self) -> dict[str, NoAnswerFromNode]:
+        """Nodes without one."""
+        return {
+            node: answer
+            for node, answer in self.by_node.items()
+            if isinstance(answer, NoAnswerFromNode)
+        }
+
+    def failures(self, is_good: Callable[[Answer], bool]) -> Iterator[tuple[str, str]]:
+        """Node and reason, for nodes without an answer or with one that is not good."""
+        for node, answer in self.by_node.items():
+            if isinstance(answer, NoAnswerFromNode) or not is_good(answer):
+                yield node, str(getattr(answer, "reason", ""))
+
+
 class NodeRequests:
     """The nodes of one cluster, asked about one place on each of them."""
 
     def __init__(
         self, ask: Ask, place: Mapping[str, Any], faults: Mapping[str, str] | None = None
     ) -> None:
-        """`place`: fields of `Request`; `faults`: what probes saw of the driver fault, by node."""
+        """`place`: fields of `NodeRequest`; `faults`: the driver fault that probes saw, by node."""
         self._ask = ask
         self._place = dict(place)
         self.faults = dict(faults or {})
@@ -47,19 +78,23 @@ class NodeRequests:
 
     def ask(
         self, requests: Mapping[str, NodeRequest], kind: type[Answer], limit_s: float
-    ) -> dict[str, Union[Answer, NoAnswerFromNode]]:
-        """By node id; every node that is asked has its entry."""
+    ) -> Answers[Answer]:
+        """Send each node its request, by node id; every one of them has its entry."""
         if not requests:
-            return {}
-        sent = {node: self._fields(node, request) for node, request in requests.items()}
-        heard = self._ask(sent, limit_s + _SLOW_S)
-        return {node: _decoded(kind, heard.get(node)) for node in requests}
+            return Answers({})
+        fields = {node: self._fields(node, request) for node, request in requests.items()}
+        answers = self._ask(fields, limit_s + _SLOW_S)
+        return Answers({node: _decoded(kind, answers.get(node)) for node in requests})
 
-    def inspect(
-        self, nodes: Iterable[str], names: tuple[str, ...]
-    ) -> dict[str, Union[Inspection, NoAnswerFromNode]]:
-        """What these nodes look like now."""
-        return self.ask({node: Inspect(names=names) for node in nodes}, Inspection, 8.0)
+    def ask_all(
+        self, nodes: Iterable[str], request: NodeRequest, kind: type[Answer], limit_s: float
+    ) -> Answers[Answer]:
+        """Send all of these nodes the same request."""
+        return self.ask(dict.fromkeys(nodes, request), kind, limit_s)
+
+    def inspect(self, nodes: Iterable[str], names: tuple[str, ...]) -> Answers[Inspection]:
+        """What these nodes look like now, and their target files of these names."""
+        return self.ask_all(nodes, Inspect(names=names), Inspection, 8.0)
 
     def _fields(self, node: str, request: NodeRequest) -> dict[str, Any]:
         fields = {"operation": OPERATION_NAMES[type(request)], **dataclasses.asdict(request)}
@@ -71,13 +106,13 @@ class NodeRequests:
 
 
 def _decoded(
-    kind: type[Answer], heard: Mapping[str, Any] | None
+    kind: type[Answer], fields: Mapping[str, Any] | None
 ) -> Union[Answer, NoAnswerFromNode]:
-    if heard is None:
+    if fields is None:
         return NoAnswerFromNode("no answer", lost=True)
-    if "error" in heard:
-        return NoAnswerFromNode(str(heard["error"]), bool(heard.get("lost")))
+    if "error" in fields:
+        return NoAnswerFromNode(str(fields["error"]), bool(fields.get("lost")))
     try:
-        return records.decode(kind, heard)
+        return records.decode(kind, fields)
     except ParseError as error:
         return NoAnswerFromNode(f"its answer does not make sense: {error}")

@@ -80,6 +80,10 @@ class HostPlan:
         """Whether its exporter has to be restarted."""
         return any(change.restart for change in self.changes)
 
+    def change_of(self, name: str) -> Optional[FileChange]:
+        """The change of that file; None: it does not change here."""
+        return next((change for change in self.changes if change.name == name), None)
+
     def has_name(self, name: str) -> bool:
         """Whether that is its host name, address or node id."""
         return name in (self.host, self.address, self.node_id)

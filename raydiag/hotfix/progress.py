@@ -61,7 +61,7 @@ class RolloutProgress:
     def save(self) -> None:
         self._ledger.write(self.record)
 
-    def again(self) -> None:
+    def reopen(self) -> None:
         """It has not ended any more; kept at once, so that a driver that dies is told."""
         self.record.update(state=RUNNING, ended_at=None)
         self.save()

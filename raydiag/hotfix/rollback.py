@@ -10,7 +10,8 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Optional
+from operator import attrgetter
+from typing import Optional, Union
 
 from raydiag.hotfix.messages import (
     LATE_FACTOR,
@@ -60,12 +61,32 @@ class _Host:
     now: Optional[Inspection] = None
     restored: list[RestoredFile] = field(default_factory=list)
     restarted: Optional[Restarted] = None
-    trouble: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # why it is not as before
     notes: list[str] = field(default_factory=list)
+
+    def take(self, answer: RolledBack) -> None:
+        """Take note of what was restored there, and of what could not be."""
+        self.restored = list(answer.files)
+        for file in answer.files:
+            if file.outcome not in _RESTORED:
+                self.failures.append(f"{file.name}: {file.reason or file.outcome}")
+        is_torn = self.status is not None and self.status.torn  # before its first change
+        if not answer.files and not answer.complete and not is_torn:
+            self.failures.append(f"rolling back: {answer.reason}")
+
+    def script_restored_at(self) -> Optional[float]:
+        """From when on the exporter's script is the old one again; None: it never changed back."""
+        script = _script(self.status)
+        if script is None:
+            return None
+        for file in self.restored:
+            if file.name == SCRIPT and file.outcome == "restored":
+                return file.at
+        return script.at if script.event == "restored" else None
 
 
 class Retreat:
-    """The way back of one rollout."""
+    """The rollback of one rollout."""
 
     def __init__(
         self,
@@ -100,50 +121,39 @@ class Retreat:
         self._close()
         for host in self.hosts.values():
             self._settle(host)
-        return not any(host.trouble for host in self.hosts.values())
+        return not any(host.failures for host in self.hosts.values())
 
     def _look(self) -> None:
         """What the rollout has done to each host, and which exporter runs there now."""
         request = StatusRequest(rollout=self.name)
-        said = self.nodes.ask(dict.fromkeys(self.hosts, request), Statuses, _STATUS_S)
-        for node, answer in said.items():
-            host = self.hosts[node]
-            if isinstance(answer, NoAnswerFromNode):
-                if not host.settled:
-                    host.trouble.append(_silent(answer))
-                continue
-            host.status = next(iter(answer.rollouts), None)
-            if host.status is not None and host.status.files:
-                self.progress.fact(node, "files", [vars(one) for one in host.status.files])
+        answers = self.nodes.ask_all(self.hosts, request, Statuses, _STATUS_S)
+        for node, missing in answers.missing.items():
+            if not self.hosts[node].settled:
+                self.hosts[node].failures.append(_silence(missing))
+        for node, statuses in answers.given.items():
+            status = next(iter(statuses.rollouts), None)
+            self.hosts[node].status = status
+            if status is not None and status.files:
+                self.progress.fact(node, "files", list(map(vars, status.files)))
 
     def _restore(self) -> None:
         request = Rollback(rollout=self.name, who=self.who)
         # Also where there is no record: an operation that got no answer may be about to begin one,
         # and the node says so.
-        touched = [
-            node
-            for node, host in self.hosts.items()
-            if not host.trouble
-            and (host.status or (not host.settled and self._writer(host) is host))
-        ]
-        answers = self.nodes.ask(dict.fromkeys(touched, request), RolledBack, _ROLLBACK_S)
-        for node, answer in answers.items():
-            host = self.hosts[node]
-            if isinstance(answer, NoAnswerFromNode):
-                host.trouble.append(f"rolling back: {_silent(answer)}")
-                continue
-            host.restored = list(answer.files)
-            host.trouble += [
-                f"{one.name}: {one.reason or one.outcome}"
-                for one in answer.files
-                if one.outcome not in _RESTORED
-            ]
-            torn = host.status is not None and host.status.torn  # before its first change
-            if not answer.files and not answer.complete and not torn:
-                host.trouble.append(f"rolling back: {answer.reason}")
+        touched = [host.node for host in self.hosts.values() if self._may_be_changed(host)]
+        answers = self.nodes.ask_all(touched, request, RolledBack, _ROLLBACK_S)
+        for node, missing in answers.missing.items():
+            self.hosts[node].failures.append(f"rolling back: {_silence(missing)}")
+        for node, answer in answers.given.items():
+            self.hosts[node].take(answer)
             if answer.files:
-                files = ", ".join(f"{one.name} {one.outcome}" for one in answer.files)
+                files = ", ".join(f"{file.name} {file.outcome}" for file in answer.files)
                 self.progress.event(f"{self._name(node)}: {files}")
+
+    def _may_be_changed(self, host: _Host) -> bool:
+        if host.failures:
+            return False
+        return host.status is not None or (not host.settled and self._writer(host) is host)
 
     def _restart(self) -> None:
         """Exporters that run with the new script, for their watchdogs to start with the old one."""
@@ -159,124 +169,116 @@ class Retreat:
                     start_ticks=exporter.start_ticks,
                     least_left=_LEAST_LEFT,
                 )
-        for node, answer in self.nodes.ask(requests, Restarted, _RESTART_S).items():
-            host = self.hosts[node]
-            if isinstance(answer, NoAnswerFromNode) or answer.outcome != "ended":
-                host.trouble.append(
-                    f"the script is the old one, but the exporter could not be restarted with it: "
-                    f"{answer.reason}"
-                )
-            else:
-                host.restarted = answer
+        answers = self.nodes.ask(requests, Restarted, _RESTART_S)
+        for node, reason in answers.failures(_is_ended):
+            self.hosts[node].failures.append(
+                f"the script is the old one, but the exporter could not be restarted with it: "
+                f"{reason}"
+            )
+        for node, restarted in answers.given.items():
+            if _is_ended(restarted):
+                self.hosts[node].restarted = restarted
 
     def _wait_for_exporters(self) -> None:
         """Look at hosts whose script was replaced, until the watchdog has started an exporter."""
         waiting = {
             node
             for node, host in self.hosts.items()
-            if not host.trouble and _script(self._writer(host).status)
+            if not host.failures and _script(self._writer(host).status)
         }
         limit = time.monotonic() + _WATCHDOG_S
         while waiting:
-            late = time.monotonic() > limit
-            for node, seen in self.nodes.inspect(waiting, ()).items():
-                if not isinstance(seen, NoAnswerFromNode) and seen.exporter is not None:
-                    self.hosts[node].now = seen
+            is_last_look = time.monotonic() > limit
+            answers = self.nodes.inspect(waiting, ())
+            reasons = {node: missing.reason for node, missing in answers.missing.items()}
+            for node, inspected in answers.given.items():
+                if inspected.exporter is not None:
+                    self.hosts[node].now = inspected
                     waiting.discard(node)
-                elif late:
-                    why = (
-                        seen.reason
-                        if isinstance(seen, NoAnswerFromNode)
-                        else "; ".join(seen.refuse_restart)
-                    )
-                    text = f"its script is the old one, but no exporter runs with it: {why}"
-                    self.hosts[node].trouble.append(text)
-                    waiting.discard(node)
+                else:
+                    reasons[node] = "; ".join(inspected.refuse_restart)
+            if is_last_look:
+                for node, reason in reasons.items():
+                    text = f"its script is the old one, but no exporter runs with it: {reason}"
+                    self.hosts[node].failures.append(text)
+                return
             if waiting:
                 self.sleep(_LOOK_S)
 
     def _runs_new(self, host: _Host, started_at: float) -> bool:
         """Whether an exporter that was started then was started with the new script."""
         writer = self._writer(host)
-        script = _script(writer.status)
-        if writer.status is None or script is None:
-            return False
-        done = next((one for one in writer.restored if one.name == SCRIPT), None)
-        if done is not None and done.outcome == "restored":
-            old_since = done.at
-        elif script.event == "restored":
-            old_since = script.at
-        else:
+        restored_at = writer.script_restored_at()
+        if writer.status is None or restored_at is None:
             return False  # it was never replaced, or is not restored
-        off_s = _CLOCK_S if writer is host else _CLOCKS_S
-        return writer.status.began_at - off_s < started_at < old_since + off_s
+        clock_s = _CLOCK_S if writer is host else _CLOCKS_S
+        return writer.status.began_at - clock_s < started_at < restored_at + clock_s
 
     def _writer(self, host: _Host) -> _Host:
         return self.hosts.get(host.writer, host)
 
     def _verify(self) -> None:
         """Whether it serves well with its old files: told, and no reason to call them not old."""
-        questions: dict[str, Verify] = {}
+        requests = {}
         for node, host in self.hosts.items():
-            if host.restarted is not None:
-                question = Verify(
-                    name=SCRIPT,
-                    since=host.restarted.at,
-                    plugin_log_bytes=host.restarted.plugin_log_bytes,
-                    before=host.before,
-                    restarted=dataclasses.asdict(host.restarted),
-                    limit_s=self.verify_limit_s,
-                    late_limit_s=LATE_FACTOR * self.verify_limit_s,
-                )
-            else:
-                done = [one for one in host.restored if one.outcome == "restored"]
-                if not done or host.trouble:
-                    continue
-                question = Verify(
-                    name=done[-1].name,
-                    since=done[-1].at,
-                    plugin_log_bytes=done[-1].plugin_log_bytes,
-                    before=host.before,
-                    limit_s=self.verify_limit_s,
-                    late_limit_s=LATE_FACTOR * self.verify_limit_s,
-                )
-            questions[node] = question
-        answers = self.nodes.ask(questions, Verified, LATE_FACTOR * self.verify_limit_s)
-        for node, answer in answers.items():
-            healthy = not isinstance(answer, NoAnswerFromNode) and answer.healthy
-            text = "it serves as before" if healthy else f"it does not serve well: {answer.reason}"
-            self.hosts[node].notes.append(f"after the way back {text}")
+            request = self._verify_request(host)
+            if request is not None:
+                requests[node] = request
+        answers = self.nodes.ask(requests, Verified, LATE_FACTOR * self.verify_limit_s)
+        outcomes = dict.fromkeys(requests, "it serves as before")
+        for node, reason in answers.failures(attrgetter("healthy")):
+            outcomes[node] = f"it is not healthy: {reason}"
+        for node, outcome in outcomes.items():
+            self.hosts[node].notes.append(f"after the rollback {outcome}")
+
+    def _verify_request(self, host: _Host) -> Optional[Verify]:
+        """About its exporter or the last file that was restored; None where nothing changed."""
+        restored = [file for file in host.restored if file.outcome == "restored"]
+        change: Union[Restarted, RestoredFile]
+        if host.restarted is not None:
+            name, change = SCRIPT, host.restarted
+        elif restored and not host.failures:
+            name, change = restored[-1].name, restored[-1]
+        else:
+            return None
+        return Verify(
+            name=name,
+            since=change.at,
+            plugin_log_bytes=change.plugin_log_bytes,
+            before=host.before,
+            restarted=dataclasses.asdict(host.restarted) if host.restarted else None,
+            limit_s=self.verify_limit_s,
+            late_limit_s=LATE_FACTOR * self.verify_limit_s,
+        )
 
     def _close(self) -> None:
         requests = {}
         for node, host in self.hosts.items():
             if host.status is None or host.status.ended == ROLLED_BACK:
                 continue
-            undone = host.restored and all(one.outcome != "failed" for one in host.restored)
+            undone = host.restored and all(file.outcome != "failed" for file in host.restored)
             if host.status.files and not undone:
                 continue  # it stays open: the next try may do better
-            outcome = f"failed: {'; '.join(host.trouble)}" if host.trouble else ROLLED_BACK
+            outcome = f"failed: {'; '.join(host.failures)}" if host.failures else ROLLED_BACK
             requests[node] = Close(rollout=self.name, who=self.who, outcome=outcome[:500])
-        for node, answer in self.nodes.ask(requests, Closed, _CLOSE_S).items():
-            if isinstance(answer, NoAnswerFromNode) or not answer.recorded:
-                text = f"its end could not be recorded there: {answer.reason}"
-                self.hosts[node].notes.append(text)
+        answers = self.nodes.ask(requests, Closed, _CLOSE_S)
+        for node, reason in answers.failures(attrgetter("recorded")):
+            self.hosts[node].notes.append(f"its end could not be recorded there: {reason}")
 
     def _settle(self, host: _Host) -> None:
         for note in host.notes:
             self.progress.note(host.node, note)
         writer = self._writer(host)
-        if host is not writer and writer.trouble and not host.trouble:
-            text = f"{self._name(writer.node)} wrote its directory: {writer.trouble[0]}"
-            host.trouble.append(text)
+        if host is not writer and writer.failures and not host.failures:
+            text = f"{self._name(writer.node)} wrote its directory: {writer.failures[0]}"
+            host.failures.append(text)
         before = str(self.progress.record["hosts"].get(host.node, {}).get("reason", ""))
-        if host.trouble:
-            self.progress.set([host.node], NOT_ROLLED_BACK, "; ".join(host.trouble))
+        was_rolled_back = host.settled and self.progress.state(host.node) == ROLLED_BACK
+        if host.failures:
+            self.progress.set([host.node], NOT_ROLLED_BACK, "; ".join(host.failures))
         elif writer.restored or host.restarted:
             self.progress.set([host.node], ROLLED_BACK, before)
-        elif host.settled and self.progress.state(host.node) == ROLLED_BACK:
-            pass
-        else:
+        elif not was_rolled_back:
             self.progress.set([host.node], UNTOUCHED, before)
 
     def _name(self, node: str) -> str:
@@ -285,9 +287,13 @@ class Retreat:
 
 def _script(status: Optional[RolloutStatus]) -> Optional[FileStatus]:
     files = status.files if status else ()
-    return next((one for one in files if one.name == SCRIPT), None)
+    return next((file for file in files if file.name == SCRIPT), None)
 
 
-def _silent(answer: NoAnswerFromNode) -> str:
-    known = "" if not answer.lost else ", so that what became of its files is not known"
-    return f"{answer.reason}{known}"
+def _is_ended(restarted: Restarted) -> bool:
+    return restarted.outcome == "ended"
+
+
+def _silence(missing: NoAnswerFromNode) -> str:
+    unknown = ", so that what became of its files is not known" if missing.lost else ""
+    return f"{missing.reason}{unknown}"

@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn, TypeVar, Union
+from itertools import chain
+from operator import attrgetter
+from typing import NoReturn, TypeVar
 
 from raydiag.hotfix.messages import (
     LATE_FACTOR,
@@ -27,17 +29,18 @@ from raydiag.hotfix.messages import (
     Verified,
     Verify,
 )
-from raydiag.hotfix.node_requests import NoAnswerFromNode, NodeRequests
-from raydiag.hotfix.plan import HostPlan, NewFile, Plan
+from raydiag.hotfix.node_requests import Answers, NodeRequests
+from raydiag.hotfix.plan import FileChange, HostPlan, NewFile, Plan
 from raydiag.hotfix.process import SCRIPT
 from raydiag.hotfix.progress import CHANGING, FAILED, VERIFIED, RolloutProgress
 
 _CHECK_S, _APPLY_S, _RESTART_S, _CLOSE_S = 15.0, 10.0, 15.0, 5.0
 _AGREE_S = 65.0  # for the others of a shared directory to see its new content: NFS caches a minute
 _AGREE_LOOK_S = 1.0
+_REPLACED = ("replaced", "already")
 
 
-_Answer = TypeVar("_Answer", Applied, Restarted, Verified)
+_Answer = TypeVar("_Answer")
 
 
 class Stop(Exception):
@@ -93,24 +96,27 @@ class Rollout:
         for change in canary.changes:
             request = Check(name=change.name, content=self._file(change.name).content)
             answers = self.nodes.ask({canary.node_id: request}, CheckedFile, _CHECK_S)
-            checked = answers[canary.node_id]
-            if isinstance(checked, NoAnswerFromNode):
-                raise Stop(f"{canary.host}: check of {change.name}: {checked.reason}")
-            if not checked.passed:
-                said = f": {checked.output.strip()[-300:]}" if checked.output.strip() else ""
-                reason = f"check of {change.name} on {canary.host}: {checked.reason}{said}"
-                raise Stop(reason)
-            if checked.sha256 != change.new_sha256:
-                raise Stop(f"{canary.host}: {change.name} did not arrive whole")
-            tried = checked.dry_run == "passed"
-            if not tried and not self._runs_apart(change.name) and change.name != SCRIPT:
-                reason = f"{change.name} could not be tried on {canary.host}: {checked.reason}"
-                raise Stop(reason)
+            for missing in answers.missing.values():
+                raise Stop(f"{canary.host}: check of {change.name}: {missing.reason}")
+            checked = answers.given[canary.node_id]
+            self._require_checked(canary, change, checked)
             self.checked[change.name] = checked
-            words = "dry run passed" if tried else "syntax checked"
-            if not tried and change.name != SCRIPT:
-                words += ", to be tried by the exporter, which keeps the one before"
-            self.progress.event(f"{change.name} on {canary.host}: {words}")
+            outcome = "dry run passed" if checked.dry_run == "passed" else "syntax checked"
+            if checked.dry_run != "passed" and change.name != SCRIPT:
+                outcome += ", to be tried by the exporter, which keeps the one before"
+            self.progress.event(f"{change.name} on {canary.host}: {outcome}")
+
+    def _require_checked(self, canary: HostPlan, change: FileChange, checked: CheckedFile) -> None:
+        """Raises Stop for a file that did not pass, or that nothing would try."""
+        if not checked.passed:
+            output = checked.output.strip()[-300:]
+            reason = f"check of {change.name} on {canary.host}: {checked.reason}"
+            raise Stop(f"{reason}: {output}" if output else reason)
+        if checked.sha256 != change.new_sha256:
+            raise Stop(f"{canary.host}: {change.name} did not arrive whole")
+        is_tried = checked.dry_run == "passed" or change.name == SCRIPT
+        if not is_tried and not self._runs_apart(change.name):
+            raise Stop(f"{change.name} could not be tried on {canary.host}: {checked.reason}")
 
     def _runs_apart(self, name: str) -> bool:
         """Of such a plugin there is no dry run, and the exporter bears a broken one."""
@@ -121,24 +127,25 @@ class Rollout:
         writers = [host for host in hosts if host.writer == host.node_id]
         for name in _names(writers):
             self._stop_if_asked()
-            requests = {
-                host.node_id: Apply(
-                    rollout=self.name,
-                    who=self.who,
-                    name=name,
-                    content=self._file(name).content,
-                    old_sha256=change.old_sha256,
-                )
-                for host in writers
-                for change in host.changes
-                if change.name == name
-            }
+            requests = {}
+            for host in writers:
+                change = host.change_of(name)
+                if change is not None:
+                    requests[host.node_id] = self._apply_request(change)
             answers = self.nodes.ask(requests, Applied, _APPLY_S)
-            for node, applied in answers.items():
-                if not isinstance(applied, NoAnswerFromNode):
-                    self.applied[node, name] = applied
-                    self.since.setdefault(node, (applied.at, applied.plugin_log_bytes))
-            self._require(answers, lambda one: one.outcome in ("replaced", "already"), name)
+            for node, applied in answers.given.items():
+                self.applied[node, name] = applied
+                self.since.setdefault(node, (applied.at, applied.plugin_log_bytes))
+            self._require(answers, lambda applied: applied.outcome in _REPLACED, name)
+
+    def _apply_request(self, change: FileChange) -> Apply:
+        return Apply(
+            rollout=self.name,
+            who=self.who,
+            name=change.name,
+            content=self._file(change.name).content,
+            old_sha256=change.old_sha256,
+        )
 
     def _agree(self, hosts: Sequence[HostPlan]) -> None:
         """Wait until every host of a shared directory sees what one of them wrote there."""
@@ -146,9 +153,9 @@ class Rollout:
         limit = time.monotonic() + _AGREE_S
         while waiting:
             answers = self.nodes.inspect(waiting, _names(waiting.values()))
-            for node, seen in answers.items():
-                if isinstance(seen, NoAnswerFromNode):
-                    self._fail(node, seen.reason)
+            for node, missing in answers.missing.items():
+                self._fail(node, missing.reason)
+            for node, seen in answers.given.items():
                 if _sees(seen, waiting[node]):
                     host = waiting.pop(node)
                     self.since[node] = (seen.time, host.plugin_log_bytes)
@@ -170,11 +177,12 @@ class Rollout:
                 start_ticks=host.exporter.start_ticks,
             )
         answers = self.nodes.ask(requests, Restarted, _RESTART_S)
-        for node, restarted in answers.items():
-            if not isinstance(restarted, NoAnswerFromNode):
-                self.restarted[node] = restarted
-                self.since[node] = (restarted.at, restarted.plugin_log_bytes)
-        self._require(answers, lambda one: one.outcome == "ended", "restart of the exporter")
+        for node, restarted in answers.given.items():
+            self.restarted[node] = restarted
+            self.since[node] = (restarted.at, restarted.plugin_log_bytes)
+        self._require(
+            answers, lambda restarted: restarted.outcome == "ended", "restart of the exporter"
+        )
         if requests:
             names = ", ".join(host.host for host in hosts)
             self.progress.event(f"{names}: exporter ended, for its watchdog to start it anew")
@@ -182,45 +190,40 @@ class Rollout:
     def _verify(self, hosts: Sequence[HostPlan]) -> None:
         """Every host, also those for which another one wrote; what was restarted comes first."""
         for name in reversed(_names(hosts)):
-            requests = {}
-            for host in hosts:
-                if any(change.name == name for change in host.changes):
-                    requests[host.node_id] = self._question(host, name)
+            requests = {
+                host.node_id: self._verify_request(host, name)
+                for host in hosts
+                if host.change_of(name)
+            }
             answers = self.nodes.ask(requests, Verified, LATE_FACTOR * self.verify_limit_s)
-            for node, verified in answers.items():
-                if isinstance(verified, NoAnswerFromNode):
-                    continue
+            for node, verified in answers.given.items():
                 for note in verified.notes:
                     self.progress.note(node, f"{name}: {note}")
                 seen = dataclasses.asdict(verified)
                 self.progress.fact(node, "seen", {**seen, "metrics": len(verified.metrics)})
-            self._require(answers, lambda one: one.healthy, f"{name} after the change")
+            self._require(answers, attrgetter("healthy"), f"{name} after the change")
 
-    def _question(self, host: HostPlan, name: str) -> Verify:
+    def _verify_request(self, host: HostPlan, name: str) -> Verify:
         since, log_bytes = self.since.get(host.node_id, (0.0, host.plugin_log_bytes))
-        checked, restarted = self.checked.get(name), self.restarted.get(host.node_id)
-        mine = restarted if name == SCRIPT else None
+        checked = self.checked.get(name)
+        restarted = self.restarted.get(host.node_id) if name == SCRIPT else None
         return Verify(
             name=name,
             since=since,
             plugin_log_bytes=log_bytes,
             before=host.metrics,
             expected=checked.metrics if checked else {},
-            restarted=dataclasses.asdict(mine) if mine else None,
+            restarted=dataclasses.asdict(restarted) if restarted else None,
             limit_s=self.verify_limit_s,
             late_limit_s=LATE_FACTOR * self.verify_limit_s,
         )
 
     def _close(self, nodes: Sequence[str]) -> None:
         request = Close(rollout=self.name, who=self.who, outcome=VERIFIED)
-        answers = self.nodes.ask(dict.fromkeys(nodes, request), Closed, _CLOSE_S)
-        for node, closed in answers.items():
-            host = self.plan.host(node)
-            if host.writer == node and (
-                isinstance(closed, NoAnswerFromNode) or not closed.recorded
-            ):
-                text = f"its end could not be recorded there: {closed.reason}"
-                self.progress.note(node, text)
+        answers = self.nodes.ask_all(nodes, request, Closed, _CLOSE_S)
+        for node, reason in answers.failures(attrgetter("recorded")):
+            if self.plan.host(node).writer == node:
+                self.progress.note(node, f"its end could not be recorded there: {reason}")
 
     # ---- ways to stop
 
@@ -230,18 +233,14 @@ class Rollout:
             raise Stop(f"stopped by {who}")
 
     def _require(
-        self,
-        answers: dict[str, Union[_Answer, NoAnswerFromNode]],
-        is_good: Callable[[_Answer], bool],
-        what: str,
+        self, answers: Answers[_Answer], is_good: Callable[[_Answer], bool], step: str
     ) -> None:
         """Raises Stop, with the state of every host whose answer is not good."""
         first = ""
-        for node, answer in answers.items():
-            if isinstance(answer, NoAnswerFromNode) or not is_good(answer):
-                reason = f"{what}: {answer.reason or 'no reason given'}"
-                self.progress.set([node], FAILED, reason)
-                first = first or f"{self.plan.host(node).host}: {reason}"
+        for node, failure in answers.failures(is_good):
+            reason = f"{step}: {failure or 'no reason given'}"
+            self.progress.set([node], FAILED, reason)
+            first = first or f"{self.plan.host(node).host}: {reason}"
         if first:
             raise Stop(first)
 
@@ -255,11 +254,14 @@ class Rollout:
 
 def _names(hosts: Iterable[HostPlan]) -> tuple[str, ...]:
     """Files that change on any of these hosts, the exporter itself last."""
-    changes = [change for host in hosts for change in host.changes]
-    ordered = sorted(changes, key=lambda change: change.restart)
-    return tuple(dict.fromkeys(change.name for change in ordered))
+    changes = chain.from_iterable(host.changes for host in hosts)
+    ordered = sorted(changes, key=attrgetter("restart"))
+    return tuple(dict.fromkeys(map(attrgetter("name"), ordered)))
 
 
 def _sees(seen: Inspection, host: HostPlan) -> bool:
-    now = {target.name: target.sha256 for target in seen.files}
-    return all(now.get(change.name) == change.new_sha256 for change in host.changes)
+    targets = seen.targets()
+    return all(
+        change.name in targets and targets[change.name].sha256 == change.new_sha256
+        for change in host.changes
+    )

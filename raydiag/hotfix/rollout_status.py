@@ -9,17 +9,65 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from raydiag.hotfix.documents import AT_WORK, DIED, coverage
 from raydiag.hotfix.ledger import RUNNING
-from raydiag.hotfix.messages import Inspection, RolloutStatus, Statuses, StatusRequest
-from raydiag.hotfix.node_requests import NoAnswerFromNode, NodeRequests
+from raydiag.hotfix.messages import Inspection, RolloutStatus, Statuses, StatusRequest, TargetFile
+from raydiag.hotfix.node_requests import Answers, NoAnswerFromNode, NodeRequests
 from raydiag.hotfix.plan import HostState
 
 _STATUS_S = 8.0
 UNKNOWN = "unknown"
-_GONE = "it is not a node of this cluster"
+_NOT_A_NODE = "it is not a node of this cluster"
+
+_Looks = dict[str, Union[Inspection, NoAnswerFromNode]]  # by node id
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What head and nodes know of one rollout."""
+
+    name: str
+    record: Optional[Mapping[str, Any]]  # the head's
+    journals: Mapping[str, RolloutStatus]  # by node id
+
+    def planned(self) -> dict[str, Mapping[str, Any]]:
+        """Hosts that it was to change, by node id."""
+        hosts = self.record["plan"]["hosts"] if self.record else []
+        return {host["node_id"]: host for host in hosts if host["state"] == "change"}
+
+    def without_files(self, hosts: Sequence[HostState]) -> list[str]:
+        """Live hosts whose journal names no file: those not reached, and those with a writer."""
+        alive = {host.node_id for host in hosts if not host.unseen}
+        with_files = {node for node, journal in self.journals.items() if journal.files}
+        return [node for node in self.planned() if node in alive - with_files]
+
+    def state(self, at_work: str) -> str:
+        """Of the rollout; `at_work` is the one that is driven right now."""
+        if self.record is None:
+            ends = {journal.ended for journal in self.journals.values()}
+            return ends.pop() if len(ends) == 1 and "" not in ends else DIED
+        if at_work == self.name:
+            return AT_WORK
+        return DIED if self.record["state"] == RUNNING else str(self.record["state"])
+
+    def summary(self) -> dict[str, Any]:
+        """The fields of the document that the record has, or else the journals."""
+        if self.record is not None:
+            names = ("who", "reason", "began_at", "ended_at")
+            fields = {name: self.record[name] for name in names}
+            return {**fields, "recorded": True, "files": self.record["plan"]["files"]}
+        journals = list(self.journals.values())
+        return {
+            "who": journals[0].who if journals else "",
+            "reason": "the head has no record of it",
+            "began_at": min((journal.began_at for journal in journals), default=None),
+            "ended_at": None,
+            "recorded": False,
+            "files": [],
+        }
 
 
 def status_document(
@@ -34,25 +82,11 @@ def status_document(
     `kept`: the head's records; `at_work`: the rollout that is driven right now.
     """
     alive = [host.node_id for host in hosts if not host.unseen]
-    said = nodes.ask(dict.fromkeys(alive, StatusRequest(rollout=rollout)), Statuses, _STATUS_S)
-    seen = [
-        dataclasses.replace(host, unseen=_silence(said.get(host.node_id)) or host.unseen)
-        for host in hosts
-    ]
-    records = {str(one["rollout"]): one for one in kept}
-    journals = _journals(said)
-    known = {rollout} if rollout else records.keys() | journals.keys()
-    names = [name for name in known if name in records or name in journals]
-    looks = {
-        name: _without_files(records.get(name), journals.get(name, {}), seen) for name in names
-    }
-    looked_at = _looked_at(looks, records, nodes)
-    rows = [
-        _rollout(
-            name, records.get(name), journals.get(name, {}), seen, looked_at.get(name, {}), at_work
-        )
-        for name in names
-    ]
+    answers = nodes.ask_all(alive, StatusRequest(rollout=rollout), Statuses, _STATUS_S)
+    seen = [_with_silence(host, answers) for host in hosts]
+    rollouts = _known_rollouts(rollout, kept, answers.given)
+    looks = _looks_at(rollouts, seen, nodes)
+    rows = [_rollout(known, seen, looks.get(known.name, {}), at_work) for known in rollouts]
     rows.sort(key=lambda row: (row["began_at"] or 0.0, row["rollout"]))
     return {
         "command": "status",
@@ -63,160 +97,124 @@ def status_document(
     }
 
 
-def _silence(answer: Union[Statuses, NoAnswerFromNode, None]) -> str:
-    return answer.reason if isinstance(answer, NoAnswerFromNode) else ""
+def _with_silence(host: HostState, answers: Answers[Statuses]) -> HostState:
+    missing = answers.missing.get(host.node_id)
+    return dataclasses.replace(host, unseen=missing.reason) if missing else host
 
 
-def _journals(
-    said: Mapping[str, Union[Statuses, NoAnswerFromNode]],
-) -> dict[str, dict[str, RolloutStatus]]:
-    """By rollout and node."""
-    found: dict[str, dict[str, RolloutStatus]] = {}
-    for node, answer in said.items():
-        if not isinstance(answer, NoAnswerFromNode):
-            for one in answer.rollouts:
-                found.setdefault(one.rollout, {})[node] = one
-    return found
+def _known_rollouts(
+    wanted: str, kept: Sequence[Mapping[str, Any]], statuses: Mapping[str, Statuses]
+) -> list[_Known]:
+    """That rollout, if it is known; every one for ""."""
+    records = {str(record["rollout"]): record for record in kept}
+    journals: dict[str, dict[str, RolloutStatus]] = {}  # by rollout and node
+    for node, answer in statuses.items():
+        for journal in answer.rollouts:
+            journals.setdefault(journal.rollout, {})[node] = journal
+    names = records.keys() | journals.keys()
+    if wanted:
+        names &= {wanted}
+    return [_Known(name, records.get(name), journals.get(name, {})) for name in names]
 
 
 def _rollout(
-    name: str,
-    record: Optional[Mapping[str, Any]],
-    journals: Mapping[str, RolloutStatus],
-    hosts: Sequence[HostState],
-    looked_at: Mapping[str, Union[Inspection, NoAnswerFromNode]],
-    at_work: str,
+    known: _Known, hosts: Sequence[HostState], looks: _Looks, at_work: str
 ) -> dict[str, Any]:
-    planned = _planned(record)
+    planned = known.planned()
     by_id = {host.node_id: host for host in hosts}
     rows = []
-    for node in {**planned, **journals}:
-        host = by_id.get(node) or HostState(
-            node, planned[node]["host"], planned[node]["address"], unseen=_GONE
+    for node in {**planned, **known.journals}:
+        host = by_id.get(node)
+        if host is None:
+            plan = planned[node]
+            host = HostState(node, plan["host"], plan["address"], unseen=_NOT_A_NODE)
+        outcome = known.record["hosts"].get(node) if known.record else None
+        rows.append(
+            {
+                **_host_row(host, known.journals.get(node), planned.get(node), looks.get(node)),
+                "outcome": outcome["state"] if outcome else None,
+                "outcome_reason": outcome["reason"] if outcome else "",
+                "notes": list(outcome["notes"]) if outcome else [],
+            }
         )
-        told = record["hosts"].get(node) if record else None
-        rows.append(_host(host, planned.get(node), journals.get(node), looked_at.get(node), told))
     rows.sort(key=lambda row: row["host"])
-    first = min((one.began_at for one in journals.values()), default=None)
     return {
-        "rollout": name,
-        "who": record["who"] if record else next((one.who for one in journals.values()), ""),
-        "state": _state(name, record, journals, at_work),
-        "reason": record["reason"] if record else "the head has no record of it",
-        "began_at": record["began_at"] if record else first,
-        "ended_at": record["ended_at"] if record else None,
-        "recorded": record is not None,
-        "files": record["plan"]["files"] if record else [],
+        "rollout": known.name,
+        "state": known.state(at_work),
+        **known.summary(),
         "hosts": rows,
     }
 
 
-def _state(
-    name: str,
-    record: Optional[Mapping[str, Any]],
-    journals: Mapping[str, RolloutStatus],
-    at_work: str,
-) -> str:
-    if record is None:
-        ends = {one.ended for one in journals.values()}
-        return ends.pop() if len(ends) == 1 and "" not in ends else DIED
-    if at_work == name:
-        return AT_WORK
-    return DIED if record["state"] == RUNNING else str(record["state"])
+def _looks_at(
+    rollouts: Sequence[_Known], hosts: Sequence[HostState], nodes: NodeRequests
+) -> dict[str, _Looks]:
+    """By rollout: how hosts without a journal look now. Each is asked once for each place."""
+    by_place: dict[str, list[_Known]] = {}
+    for known in rollouts:
+        if known.record and known.without_files(hosts):
+            place = json.dumps(known.record["place"], sort_keys=True)
+            by_place.setdefault(place, []).append(known)
+    looks: dict[str, _Looks] = {}
+    for place, of_place in by_place.items():
+        names: set[str] = set()
+        asked: set[str] = set()
+        for known in of_place:
+            names.update(file["name"] for file in known.summary()["files"])
+            asked.update(known.without_files(hosts))
+        seen = nodes.at(json.loads(place)).inspect(sorted(asked), tuple(sorted(names)))
+        for known in of_place:
+            unreached = known.without_files(hosts)
+            looks[known.name] = {node: seen.by_node[node] for node in unreached}
+    return looks
 
 
-def _planned(record: Optional[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Hosts that it was to change, by node id."""
-    hosts = record["plan"]["hosts"] if record else []
-    return {row["node_id"]: row for row in hosts if row["state"] == "change"}
-
-
-def _without_files(
-    record: Optional[Mapping[str, Any]],
-    journals: Mapping[str, RolloutStatus],
-    hosts: Sequence[HostState],
-) -> list[str]:
-    """Hosts that have no journal of it: those it did not come to, and those that share a writer."""
-    alive = {host.node_id for host in hosts if not host.unseen}
-    return [
-        node
-        for node in _planned(record)
-        if node in alive and not (node in journals and journals[node].files)
-    ]
-
-
-def _looked_at(
-    wanted: Mapping[str, Sequence[str]],
-    records: Mapping[str, Mapping[str, Any]],
-    nodes: NodeRequests,
-) -> dict[str, dict[str, Union[Inspection, NoAnswerFromNode]]]:
-    """By rollout and node: how these look now. Each is asked once for all rollouts of a place."""
-    places: dict[str, list[str]] = {}
-    for name, some in wanted.items():
-        if some:
-            places.setdefault(json.dumps(records[name]["place"], sort_keys=True), []).append(name)
-    found: dict[str, dict[str, Union[Inspection, NoAnswerFromNode]]] = {}
-    for place, rollouts in places.items():
-        files = {file["name"] for name in rollouts for file in records[name]["plan"]["files"]}
-        asked = {node for name in rollouts for node in wanted[name]}
-        seen = nodes.at(json.loads(place)).inspect(sorted(asked), tuple(sorted(files)))
-        found.update({name: {node: seen[node] for node in wanted[name]} for name in rollouts})
-    return found
-
-
-def _host(
+def _host_row(
     host: HostState,
-    planned: Optional[Mapping[str, Any]],
     journal: Optional[RolloutStatus],
-    seen: Union[Inspection, NoAnswerFromNode, None],
-    told: Optional[Mapping[str, Any]],
+    planned: Optional[Mapping[str, Any]],
+    look: Union[Inspection, NoAnswerFromNode, None],
 ) -> dict[str, Any]:
-    files = [dataclasses.asdict(one) for one in journal.files] if journal else []
-    if not files and planned is not None and isinstance(seen, Inspection):
-        files = _by_hash(planned, seen)
-    reason = host.unseen or (seen.reason if isinstance(seen, NoAnswerFromNode) else "")
+    """What is known of the host's files, by its journal or else by their hashes now."""
+    files = [dataclasses.asdict(file) for file in journal.files] if journal else []
+    unseen = host.unseen
+    if isinstance(look, NoAnswerFromNode):
+        unseen = unseen or look.reason
+    elif look is not None and planned is not None and not files:
+        targets = look.targets()
+        files = [_by_hash(change, targets.get(change["name"])) for change in planned["changes"]]
     return {
         "host": host.name,
         "node_id": host.node_id,
         "address": host.address,
         "content": _content([str(file["content"]) for file in files]),
-        "unseen": reason,
+        "unseen": unseen,
         "ended": journal.ended if journal else "",
-        "touched": bool(journal),
+        "touched": journal is not None,
         "restarts": journal.restarts if journal else 0,
-        "torn": bool(journal and journal.torn),
+        "torn": journal is not None and journal.torn,
         "files": files,
-        "outcome": told["state"] if told else None,
-        "outcome_reason": told["reason"] if told else "",
-        "notes": list(told["notes"]) if told else [],
     }
 
 
-def _by_hash(planned: Mapping[str, Any], seen: Inspection) -> list[dict[str, Any]]:
-    now = {target.name: target for target in seen.files}
-    rows = []
-    for change in planned["changes"]:
-        target = now.get(change["name"])
-        digest = target.sha256 if target else ""
-        which = {change["new_sha256"]: "new", change["old_sha256"]: "old"}
-        rows.append(
-            {
-                "name": change["name"],
-                "path": change["path"],
-                "content": which.get(digest, "neither" if digest else "missing"),
-                "old_sha256": change["old_sha256"],
-                "new_sha256": change["new_sha256"],
-                "sha256": digest,
-            }
-        )
-    return rows
+def _by_hash(change: Mapping[str, Any], target: Optional[TargetFile]) -> dict[str, Any]:
+    digest = target.sha256 if target else ""
+    contents = {change["new_sha256"]: "new", change["old_sha256"]: "old"}
+    return {
+        "name": change["name"],
+        "path": change["path"],
+        "content": contents.get(digest, "neither" if digest else "missing"),
+        "old_sha256": change["old_sha256"],
+        "new_sha256": change["new_sha256"],
+        "sha256": digest,
+    }
 
 
-def _content(files: Sequence[str]) -> str:
+def _content(contents: Sequence[str]) -> str:
     """Of all files of a host: "old", "new", "mixed" (each of them whole), or what is wrong."""
-    if not files:
+    if not contents:
         return UNKNOWN
     for wrong in ("unreadable", "missing", "neither"):
-        if wrong in files:
+        if wrong in contents:
             return wrong
-    return files[0] if len(set(files)) == 1 else "mixed"
+    return contents[0] if len(set(contents)) == 1 else "mixed"

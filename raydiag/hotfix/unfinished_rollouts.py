@@ -6,9 +6,11 @@ rollout that seems to be open there; a new head has no record of what the nodes'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional, Union
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Optional
 
 from raydiag.hotfix.ledger import Ledger
 from raydiag.hotfix.messages import (
@@ -19,7 +21,7 @@ from raydiag.hotfix.messages import (
     Statuses,
     StatusRequest,
 )
-from raydiag.hotfix.node_requests import NoAnswerFromNode, NodeRequests
+from raydiag.hotfix.node_requests import NodeRequests
 from raydiag.hotfix.plan import CHANGE, FileChange, HostPlan, HostState, NewFile, Plan
 from raydiag.hotfix.progress import ROLLED_BACK, VERIFIED
 
@@ -32,55 +34,56 @@ Ends = dict[str, dict[str, str]]  # node id -> rollout -> outcome
 
 def known_ends(nodes: NodeRequests, seen: Mapping[str, Inspection], ledger: Ledger) -> Ends:
     """Of rollouts that seem open on a node, those that ended there, by record and files."""
-    open_ = {rollout for one in seen.values() for rollout in one.unfinished}
-    records = {str(one["rollout"]): one for one in ledger.all()} if open_ else {}
-    waiting: dict[str, list[str]] = {}
-    for node, one in seen.items():
-        for rollout in one.unfinished:
-            if _outcome(records.get(rollout), one.host, node):
-                waiting.setdefault(rollout, []).append(node)
-    found: Ends = {}
-    for rollout, some in waiting.items():
+    if not any(inspected.unfinished for inspected in seen.values()):
+        return {}
+    records = {str(record["rollout"]): record for record in ledger.all()}
+    recorded: Ends = {}  # rollout -> node id -> outcome
+    for node, inspected in seen.items():
+        for rollout in inspected.unfinished:
+            outcome = _recorded_outcome(records.get(rollout), inspected.host, node)
+            if outcome:
+                recorded.setdefault(rollout, {})[node] = outcome
+    ends: Ends = {}
+    for rollout, outcomes in recorded.items():
         request = StatusRequest(rollout=rollout)
-        for node, answer in nodes.ask(dict.fromkeys(some, request), Statuses, _STATUS_S).items():
-            known = [] if isinstance(answer, NoAnswerFromNode) else answer.rollouts
-            outcome = _outcome(records[rollout], seen[node].host, node)
-            contents = {file.content for one in known for file in one.files}
-            if known and contents <= {_CONTENTS[outcome]}:
-                found.setdefault(node, {})[rollout] = outcome
-    return found
+        answers = nodes.ask_all(outcomes, request, Statuses, _STATUS_S)
+        for node, statuses in answers.given.items():
+            outcome = outcomes[node]
+            if statuses.rollouts and statuses.contents() <= {_CONTENTS[outcome]}:
+                ends.setdefault(node, {})[rollout] = outcome
+    return ends
 
 
-def _outcome(record: Optional[Mapping[str, Any]], host: str, node: str) -> str:
+def _recorded_outcome(record: Optional[Mapping[str, Any]], host: str, node: str) -> str:
     """How the rollout ended on that host; "" when the head does not know that it did."""
     if record is None:
         return ""
-    done: Optional[Mapping[str, Any]] = record["hosts"].get(node)
-    if done is None:  # under the id that it had before Ray was started anew
-        same = [one for one in record["hosts"].values() if one["host"] == host]
-        done = same[0] if len(same) == 1 else {}
-    state = str(done.get("state", ""))
+    recorded: Optional[Mapping[str, Any]] = record["hosts"].get(node)
+    if recorded is None:  # under the id that it had before Ray was started anew
+        same_host = [entry for entry in record["hosts"].values() if entry["host"] == host]
+        recorded = same_host[0] if len(same_host) == 1 else {}
+    state = str(recorded.get("state", ""))
     # A rollout that is verified on one host, and not as a whole, has still to be rolled back.
     ended = record["state"] == VERIFIED if state == VERIFIED else state == ROLLED_BACK
     return state if ended else ""
 
 
-def record(nodes: NodeRequests, ends: Ends, who: str) -> str:
+def record_ends(nodes: NodeRequests, ends: Ends, who: str) -> str:
     """Have the nodes record these ends; why one could not be, or ""."""
-    for rollout in dict.fromkeys(rollout for some in ends.values() for rollout in some):
+    for rollout in dict.fromkeys(chain.from_iterable(ends.values())):
         requests = {
-            node: Close(rollout=rollout, who=who, outcome=some[rollout])
-            for node, some in ends.items()
-            if rollout in some
+            node: Close(rollout=rollout, who=who, outcome=outcomes[rollout])
+            for node, outcomes in ends.items()
+            if rollout in outcomes
         }
-        for answer in nodes.ask(requests, Closed, _CLOSE_S).values():
-            if isinstance(answer, NoAnswerFromNode) or not answer.recorded:
-                return f"the end of {rollout} could not be recorded: {answer.reason}"
+        answers = nodes.ask(requests, Closed, _CLOSE_S)
+        for _, reason in answers.failures(attrgetter("recorded")):
+            return f"the end of {rollout} could not be recorded: {reason}"
     return ""
 
 
 @dataclass(frozen=True)
-class Told:
+class JournaledRollout:
     """A rollout as the nodes' journals tell it."""
 
     plan: Plan
@@ -88,24 +91,21 @@ class Told:
     began_at: float
 
 
-def told(rollout: str, hosts: Sequence[HostState], nodes: NodeRequests) -> Optional[Told]:
+def from_journals(
+    rollout: str, hosts: Sequence[HostState], nodes: NodeRequests
+) -> Optional[JournaledRollout]:
     """The rollout as far as the nodes' journals tell it; None when they do not know it.
 
     Nodes that are alive and silent stand in it as well: they may have been changed.
     """
     alive = {host.node_id: host for host in hosts if not host.unseen}
-    request = StatusRequest(rollout=rollout)
-    said = nodes.ask(dict.fromkeys(alive, request), Statuses, _STATUS_S)
+    answers = nodes.ask_all(alive, StatusRequest(rollout=rollout), Statuses, _STATUS_S)
     journals = {
-        node: one
-        for node, answer in said.items()
-        if not isinstance(answer, NoAnswerFromNode)
-        for one in answer.rollouts
+        node: statuses.rollouts[-1] for node, statuses in answers.given.items() if statuses.rollouts
     }
     if not journals:
         return None
-    silent = [node for node, answer in said.items() if isinstance(answer, NoAnswerFromNode)]
-    writers = _writers(journals, nodes.inspect(journals, ()))
+    writers = _writers(journals, nodes.inspect(journals, ()).given)
     plans = [
         HostPlan(
             host=alive[node].name,
@@ -115,35 +115,41 @@ def told(rollout: str, hosts: Sequence[HostState], nodes: NodeRequests) -> Optio
             changes=_changes(journals.get(node)),
             writer=writers.get(node, node),
         )
-        for node in (*journals, *silent)
+        for node in (*journals, *answers.missing)
     ]
-    new = {change.name: change.new_sha256 for one in plans for change in one.changes}
-    files = tuple(NewFile(name, digest, 0) for name, digest in new.items())
     plans.sort(key=lambda plan: (plan.host, plan.node_id))
-    plan = Plan(files, tuple(plans), (tuple(plan.node_id for plan in plans),))
-    first = min(journals.values(), key=lambda one: one.began_at)
-    return Told(plan, first.who, first.began_at)
+    batch = tuple(plan.node_id for plan in plans)
+    plan = Plan(_new_files(plans), tuple(plans), (batch,))
+    first = min(journals.values(), key=lambda journal: journal.began_at)
+    return JournaledRollout(plan, first.who, first.began_at)
 
 
 def _changes(status: Optional[RolloutStatus]) -> tuple[FileChange, ...]:
+    files = status.files if status else ()
     return tuple(
-        FileChange(one.name, one.path, one.old_sha256, one.new_sha256, False)
-        for one in (status.files if status else ())
+        FileChange(file.name, file.path, file.old_sha256, file.new_sha256, False) for file in files
     )
 
 
+def _new_files(plans: Iterable[HostPlan]) -> tuple[NewFile, ...]:
+    files = {}
+    for plan in plans:
+        for change in plan.changes:
+            files[change.name] = NewFile(change.name, change.new_sha256, 0)
+    return tuple(files.values())
+
+
 def _writers(
-    journals: Mapping[str, RolloutStatus], seen: Mapping[str, Union[Inspection, NoAnswerFromNode]]
+    journals: Mapping[str, RolloutStatus], seen: Mapping[str, Inspection]
 ) -> dict[str, str]:
     """Node -> the one that wrote the directory which both see."""
-    places = {
-        node: one.directory.identity
-        for node, one in seen.items()
-        if not isinstance(one, NoAnswerFromNode) and one.directory is not None
-    }
-    wrote = {places[node]: node for node, one in journals.items() if one.files and node in places}
-    return {
-        node: wrote[place]
-        for node, place in places.items()
-        if place in wrote and not journals[node].files
-    }
+    writer_of: dict[str, str] = {}  # by the directory's identity
+    readers: dict[str, str] = {}  # node -> that identity
+    for node, inspected in seen.items():
+        if inspected.directory is None:
+            continue
+        if journals[node].files:
+            writer_of[inspected.directory.identity] = node
+        else:
+            readers[node] = inspected.directory.identity
+    return {node: writer_of[place] for node, place in readers.items() if place in writer_of}

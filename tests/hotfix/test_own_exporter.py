@@ -125,7 +125,7 @@ def test_a_plugin_is_replaced_and_taken_back(
     assert (host["content"], host["ended"]) == ("new", "verified")
     back = run("rollback")
     assert back["outcome"] == "rolled back", back
-    assert back["hosts"][0]["notes"][-1] == "after the way back it serves as before"
+    assert back["hosts"][0]["notes"][-1] == "after the rollback it serves as before"
     assert (plugins / name).read_text() == old
     assert [path.name for path in plugins.iterdir()] == [name]
 
