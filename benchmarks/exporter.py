@@ -139,7 +139,7 @@ def cycle(root: Path) -> None:
         exporter.collector.begin()
         while not exporter.collector.is_idle:
             exporter.collector.work(1.0)
-        return exporter.render().others.decode()
+        return exporter.render().plugin_lines.decode()
 
     page = [once() for _ in range(3)][-1]
     pids = [os.getpid(), *children(os.getpid())]

@@ -25,6 +25,11 @@ examples:
   raydiag exporter status                                    alive, fresh, restarting?
   raydiag exporter check new/gpu_metrics_plugin.sh           before it is rolled out
 
+a Python plugin (*.py) defines collect(host) and yields its values:
+  from raydiag.exporter.metrics import Sample
+  def collect(host):
+      yield Sample("site_queue_depth", {"queue": "a"}, 3)      name, labels, value
+
 exit codes:
   run: 143 ended by SIGTERM, 130 by Ctrl-C   1 its HTTP server ended   4 cannot serve there
   status, check: 0 fine   1 a problem was found   3 not all could be seen   4 no such file

@@ -50,6 +50,7 @@ class CheckedPlugin:
 
     @property
     def passes(self) -> bool:
+        """Whether it has no problems."""
         return not self.problems
 
 
@@ -65,28 +66,28 @@ def check(
 
 
 def _check(path: str, host: str, may_run: bool, root: str) -> CheckedPlugin:
-    found = _ask(external_plugins.Ask("", path, FILES, 5.0, {"look_at": path}))
-    if "failed" in found:
-        return CheckedPlugin(path, problems=(found["failed"][1],))
-    checked = CheckedPlugin(path, found["kind"], found["digest"], found["signature"][1])
-    warnings = list(_about_file(path, found))
+    entry = _ask(external_plugins.Ask("", path, FILES, 5.0, {"look_at": path}))
+    if "failed" in entry:
+        return CheckedPlugin(path, problems=(entry["failed"][1],))
+    checked = CheckedPlugin(path, entry["kind"], entry["digest"], entry["signature"][1])
+    warnings = list(_about_file(path, entry))
     if not may_run:
-        return replace(_syntax_only(checked, path, found), warnings=warnings)
+        return replace(_syntax_only(checked, path, entry), warnings=warnings)
     began = time.monotonic()
-    request = external_plugins.request(path, found, host, root, check=True)
-    answer = _run(path, found, request)
+    request = external_plugins.request(path, entry, host, root, check=True)
+    answer = _run(path, entry, request)
     duration_s = time.monotonic() - began
     if answer.get("state") and answer["failed"] is None:
-        again = _run(path, found, {**request, "check": False, "state": answer["state"]})
+        again = _run(path, entry, {**request, "check": False, "state": answer["state"]})
         if again["failed"] is not None:
             again["failed"][1] = f"run a second time, with its own state: {again['failed'][1]}"
             answer = {**answer, "failed": again["failed"]}
-    problems = list(_problems(answer, found))
+    problems = list(_problems(answer, entry))
     if duration_s > _SLOW_S and not problems:
-        warnings.append(f"took {duration_s:.1f} s of the {found['timeout_s']:g} s that it has")
+        warnings.append(f"took {duration_s:.1f} s of the {entry['timeout_s']:g} s that it has")
     metrics = _metrics(answer)
     warnings += _advice(answer)
-    doubles, remarks = _of_ours(metrics, found["kind"])
+    doubles, remarks = _of_ours(metrics, entry["kind"])
     return replace(
         checked,
         was_run=not answer.get("syntax"),
@@ -98,29 +99,29 @@ def _check(path: str, host: str, may_run: bool, root: str) -> CheckedPlugin:
     )
 
 
-def _about_file(path: str, found: Mapping[str, Any]) -> Iterator[str]:
+def _about_file(path: str, entry: Mapping[str, Any]) -> Iterator[str]:
     name = os.path.basename(path)
-    if found["mode"] & 0o002:
+    if entry["mode"] & 0o002:
         yield "anybody may write to this file, and the exporter runs it"
-    if name.endswith(".sh") and found["kind"] != SHELL:
+    if name.endswith(".sh") and entry["kind"] != SHELL:
         yield f"runs as a plain program: the name does not end in {plugin_files.SHELL_SUFFIX}"
-    if found["content"] is None:
+    if entry["content"] is None:
         yield "too large for a copy: while a new version is broken, nothing runs in its stead"
     if name.startswith(".") or name.endswith(plugin_files.COPIES):
         yield "under this name the exporter passes it over"
 
 
-def _syntax_only(checked: CheckedPlugin, path: str, found: Mapping[str, Any]) -> CheckedPlugin:
+def _syntax_only(checked: CheckedPlugin, path: str, entry: Mapping[str, Any]) -> CheckedPlugin:
     """What can be said without running it; of Python that was said when it was looked at."""
-    if not found["is_script"]:
+    if not entry["is_script"]:
         return checked
     answer = _ask(external_plugins.Ask("", path, plugin_files.PLUGINS, 8.0, {"syntax_of": path}))
     return replace(checked, problems=(answer["failed"][1],) if answer["failed"] else ())
 
 
-def _run(path: str, found: Mapping[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    limit_s = found["timeout_s"] + 3.0
-    return _ask(external_plugins.Ask("", path, found["reader"], limit_s, request))
+def _run(path: str, entry: Mapping[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    limit_s = entry["timeout_s"] + 3.0
+    return _ask(external_plugins.Ask("", path, entry["reader"], limit_s, request))
 
 
 def _ask(ask: external_plugins.Ask) -> dict[str, Any]:
@@ -149,7 +150,7 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"answer": external_run.answer(request)}
 
 
-def _problems(answer: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def _problems(answer: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[str]:
     if answer["failed"] is not None:
         yield answer["failed"][1]
     elif answer.get("changed"):
@@ -158,18 +159,18 @@ def _problems(answer: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[s
         pids = ", ".join(map(str, answer["left"]))
         yield f"it left processes that hang in the kernel and cannot be ended: {pids}"
     for source, status, reason in answer.get("unread", ()):
-        if found["kind"] == PYTHON and status not in (Status.NO_DATA.value, Status.DENIED.value):
+        if entry["kind"] == PYTHON and status not in (Status.NO_DATA.value, Status.DENIED.value):
             yield f"could not read {source}: {reason}"
 
 
 def _metrics(answer: Mapping[str, Any]) -> list[CheckedMetric]:
     declared = external_run.metrics(answer.get("declared", {}), answer["samples"])
-    found: dict[str, list[Any]] = {}
+    labels_of: dict[str, list[Any]] = {}
     for name, labels, _, _ in answer["samples"]:
-        found.setdefault(name, []).append(labels)
+        labels_of.setdefault(name, []).append(labels)
     return [
         CheckedMetric(name, _type(name, declared), tuple(sorted({*labels[0], "host"})), len(labels))
-        for name, labels in found.items()
+        for name, labels in labels_of.items()
     ]
 
 
@@ -199,16 +200,20 @@ def _of_ours(metrics: Iterable[CheckedMetric], kind: str) -> tuple[list[str], li
     itself are refused from anybody else.
     """
     ours = [metric for metric in metrics if metric.name in REGISTRY]
-    wrong = [
-        f"{one.name} is a {REGISTRY[one.name].type} in raydiag's exporter, and here a {one.type}"
-        for one in ours
-        if one.type not in ("untyped", REGISTRY[one.name].type)
-    ]
+    wrong = []
+    for metric in ours:
+        own_type = REGISTRY[metric.name].type
+        if metric.type not in ("untyped", own_type):
+            wrong.append(
+                f"{metric.name} is a {own_type} in raydiag's exporter, and here a {metric.type}"
+            )
     if not ours:
         return wrong, []
     names = [metric.name for metric in ours]
-    shown = ", ".join(names[:_MOST_SHOWN]) + (" ..." if len(names) > _MOST_SHOWN else "")
-    text = f"raydiag's exporter has these metrics itself and refuses them from a plugin: {shown}"
+    first_names = ", ".join(names[:_MOST_SHOWN]) + (" ..." if len(names) > _MOST_SHOWN else "")
+    text = (
+        f"raydiag's exporter has these metrics itself and refuses them from a plugin: {first_names}"
+    )
     if kind == SHELL:
         return wrong, [f"{text} (fine for the shell exporter)"]
     return [*wrong, text], []
@@ -218,12 +223,12 @@ def _apart(checked: Sequence[CheckedPlugin]) -> Iterator[CheckedPlugin]:
     """With metrics that two of the files have, and plugins of the same name."""
     owners: dict[str, str] = {}
     names: dict[str, str] = {}
-    for one in checked:
-        problems = list(one.problems)
-        name = os.path.splitext(os.path.basename(one.path))[0]
-        if names.setdefault(name, one.path) != one.path:
+    for plugin in checked:
+        problems = list(plugin.problems)
+        name = os.path.splitext(os.path.basename(plugin.path))[0]
+        if names.setdefault(name, plugin.path) != plugin.path:
             problems.append(f"{names[name]} makes a plugin of the same name, {name}")
-        for metric in one.metrics:
-            if owners.setdefault(metric.name, one.path) != one.path:
+        for metric in plugin.metrics:
+            if owners.setdefault(metric.name, plugin.path) != plugin.path:
                 problems.append(f"{owners[metric.name]} has the metric {metric.name} as well")
-        yield replace(one, problems=tuple(problems))
+        yield replace(plugin, problems=tuple(problems))

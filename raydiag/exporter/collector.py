@@ -61,6 +61,7 @@ class _SourceTask:
 
     @property
     def name(self) -> str:
+        """What people call it: the source, or else the plugin."""
         return self.key[1] or self.key[0]
 
     @property
@@ -74,7 +75,7 @@ class Collector:
 
     def __init__(
         self,
-        own: Sequence[plugins.Plugin],
+        own_plugins: Sequence[plugins.Plugin],
         page: MetricsPage,
         state: SavedState,
         root: str = "/",
@@ -84,12 +85,12 @@ class Collector:
         """`log` takes a line when a plugin stops going well, and when it does again."""
         self.page = page
         self.cycles = 0
-        self._own = {plugin.name: plugin for plugin in own}
+        self._own = {plugin.name: plugin for plugin in own_plugins}
         self._state = state
         self._root = root.rstrip("/")
         self._foreign = foreign
         self._log = log
-        self._records = {plugin.name: PluginRecord() for plugin in own}
+        self._records = {plugin.name: PluginRecord() for plugin in own_plugins}
         self._readers = Readers(_serve)
         self._queue: deque[_SourceTask] = deque()
         self._last: deque[_SourceTask] = deque()
@@ -109,22 +110,22 @@ class Collector:
         """Queue everything that is not still at work from the cycle before."""
         self._began, self._ended = time.monotonic(), 0.0
         self.cycles += 1
-        for plugin, source in self._readers.look_after_stuck():
-            self._log(f"{plugin}: the reader that hung in {source or 'it'} is gone")
-        for one in self._own.values():
-            if not self._records[one.name].sources:
-                self._open(self._own_task(one, "", listing=one.sources is not None))
+        for plugin_name, source in self._readers.look_after_stuck():
+            self._log(f"{plugin_name}: the reader that hung in {source or 'it'} is gone")
+        for plugin in self._own.values():
+            if not self._records[plugin.name].sources:
+                self._open(self._own_task(plugin, "", listing=plugin.sources is not None))
         if self._foreign is not None and not self._looks:
             for ask in self._foreign.looks():
                 self._looks += 1
                 self._queue.append(self._foreign_task(ask, PluginRecord()))
 
-    def work(self, timeout_s: float, others: Iterable[int] = ()) -> None:
+    def work(self, timeout_s: float, descriptors: Iterable[int] = ()) -> None:
         """Go on for so long at most; back at once when one of the descriptors is readable."""
         now = time.monotonic()
         self._start_what_may(now)
         poller = select.poll()
-        for fd in others:
+        for fd in descriptors:
             poller.register(fd, select.POLLIN)
         by_fd = {}
         for task in self._at_work:
@@ -158,8 +159,8 @@ class Collector:
         stuck = self._readers.stuck
         yield own("abandoned_readers", len(stuck))
         yield own("abandoned_readers_total", self._readers.abandoned)
-        for (name, source), one in stuck.items():
-            age_s = round(time.monotonic() - one.since, 3)
+        for (name, source), stuck_reader in stuck.items():
+            age_s = round(time.monotonic() - stuck_reader.since, 3)
             yield own("stuck_source_seconds", age_s, plugin=name, source=source or name)
         yield own("cycles_total", self.cycles)
         yield own("cycle_timestamp_seconds", round(now, 3))
@@ -303,7 +304,7 @@ class Collector:
             self._state.put(name, answer["state"])
         status, reason = answer["failed"] or ("ok", "")
         task.outcome = (Status(status), reason)
-        samples = [Sample(*one) for one in answer["samples"]]
+        samples = [Sample(*values) for values in answer["samples"]]
         if samples or task.outcome[0] in (Status.OK, Status.NO_DATA):
             refused = self.page.put(name, task.key[1], samples, time.monotonic())
             record.rejected += len(refused)
@@ -319,12 +320,12 @@ class Collector:
     def _tell_unread(self, key: Key, unread: Sequence[Sequence[str]]) -> None:
         """Log what a source could not read, when that has changed."""
         reasons = [reason for _, status, reason in unread if status != Status.NO_DATA.value]
-        more = f" (and {len(reasons) - _MOST_TOLD} more)" if len(reasons) > _MOST_TOLD else ""
-        told = "; ".join(reasons[:_MOST_TOLD]) + more
-        if told != self._unread.get(key, ""):
-            what = f"not read: {told}" if told else f"all of {key[1] or 'it'} is read"
-            self._log(f"{key[0]}: {what}")
-        self._unread[key] = told
+        further = f" (and {len(reasons) - _MOST_TOLD} more)" if len(reasons) > _MOST_TOLD else ""
+        summary = "; ".join(reasons[:_MOST_TOLD]) + further
+        if summary != self._unread.get(key, ""):
+            message = f"not read: {summary}" if summary else f"all of {key[1] or 'it'} is read"
+            self._log(f"{key[0]}: {message}")
+        self._unread[key] = summary
 
     def _book_foreign(
         self, task: _SourceTask, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str = ""
@@ -362,13 +363,13 @@ class Collector:
         if self._looks:
             return
         problems = self._foreign.problems()
-        for path, why in problems.items() - self._problems.items():
-            self._log(f"{path}: {why}")
+        for path, problem in problems.items() - self._problems.items():
+            self._log(f"{path}: {problem}")
         self._problems = problems
-        for one in self._foreign.asks():
-            record = self._records.setdefault(one.plugin, PluginRecord())
+        for run in self._foreign.asks():
+            record = self._records.setdefault(run.plugin, PluginRecord())
             if not record.sources:
-                self._open(self._foreign_task(one, record))
+                self._open(self._foreign_task(run, record))
 
     def _enforce_deadlines(self, answered: Sequence[_SourceTask]) -> None:
         now = time.monotonic()
@@ -381,8 +382,8 @@ class Collector:
                 continue
             self._at_work.remove(task)
             reason = f"no answer within {now - task.started:.1f} s"
-            what = self._readers.abandon(task.reader, task.key, task.started)
-            self._fail(task, Status.TIMEOUT, f"{reason}; {what}" if what else reason)
+            hint = self._readers.abandon(task.reader, task.key, task.started)
+            self._fail(task, Status.TIMEOUT, f"{reason}; {hint}" if hint else reason)
             while task.is_last and self._last:
                 reason = f"not read: {task.name} hung, and this may hang likewise"
                 self._leave_out(self._last.popleft(), reason)

@@ -27,11 +27,11 @@ _listings: dict[tuple[str, str], _Listing] = {}  # by root and directory
 def listed(host: Host, directory: str) -> dict[str, float]:
     """Path and time of creation of each; looked for once a minute. Raises NoData, ReadError."""
     key = (host.root, directory)
-    when, found = _listings.get(key, (0.0, {}))
-    if not found or time.monotonic() - when > _RESCAN_S:
-        found = dict(_event_files(host, directory))
-        _listings[key] = (time.monotonic(), found)
-    return found
+    when, files = _listings.get(key, (0.0, {}))
+    if not files or time.monotonic() - when > _RESCAN_S:
+        files = dict(_event_files(host, directory))
+        _listings[key] = (time.monotonic(), files)
+    return files
 
 
 def job_start() -> Optional[float]:
@@ -62,7 +62,7 @@ def _event_files(host: Host, top: str) -> Iterator[tuple[str, float]]:
         for entry in names:
             name = event_file.name_of(entry)
             if name is not None:
-                if any(name.is_of(one) for one in ours):
+                if any(name.is_of(host_name) for host_name in ours):
                     yield f"{directory}/{entry}", name.created
             elif depth < _DEEPEST and "." not in entry and not entry.isdigit():
                 waiting.append((f"{directory}/{entry}", depth + 1))

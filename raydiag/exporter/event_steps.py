@@ -57,19 +57,19 @@ class Part:
 def read(fd: int, offset: int, now: float) -> Part:
     """Some steps from `offset` on; none only where there is none, or a large stretch without."""
     size = os.fstat(fd).st_size
-    window, damaged, left = _FIRST_WINDOW_BYTES, 0, _MOST_BYTES
+    window, damaged, bytes_left = _FIRST_WINDOW_BYTES, 0, _MOST_BYTES
     while True:
         data = os.pread(fd, window, offset)
         part = _EventParser(data, offset, size).run(now)
-        left -= len(data)
+        bytes_left -= len(data)
         if part.start > offset:
             damaged += part.damaged
             offset, window = part.start, _FIRST_WINDOW_BYTES
         elif window >= _LARGEST_WINDOW_BYTES:
-            left = 0
+            bytes_left = 0
         else:
             window *= 4
-        if part.steps or part.at_end or left <= 0:
+        if part.steps or part.at_end or bytes_left <= 0:
             part.damaged = max(part.damaged, damaged)
             return part
 
@@ -80,9 +80,9 @@ def tail(fd: int, most_bytes: int) -> int:
     if size <= most_bytes:
         return 0
     for start in range(size - most_bytes, size, _LARGEST_WINDOW_BYTES):
-        found = _next_header(os.pread(fd, _LARGEST_WINDOW_BYTES + HEADER_BYTES, start), 0)
-        if found >= 0:
-            return start + found
+        header = _next_header(os.pread(fd, _LARGEST_WINDOW_BYTES + HEADER_BYTES, start), 0)
+        if header >= 0:
+            return start + header
     return size
 
 
@@ -96,6 +96,7 @@ class _EventParser:
         self.cut = False  # it ends within a record
 
     def run(self, now: float) -> Part:
+        """The steps of these bytes; `now` is Unix time."""
         while self.position + HEADER_BYTES <= len(self.data) and self._record():
             if not self.part.steps:
                 self.part.start = self.base + self.position
@@ -105,8 +106,8 @@ class _EventParser:
 
     def _record(self) -> bool:
         """Take the record at the position; False where it ends too late, or is not one yet."""
-        length, told = struct.unpack_from("<QI", self.data, self.position)
-        if masked_crc(self.data[self.position : self.position + 8]) != told:
+        length, checksum = struct.unpack_from("<QI", self.data, self.position)
+        if masked_crc(self.data[self.position : self.position + 8]) != checksum:
             return self._resume()
         start = self.position + HEADER_BYTES
         end = start + length + FOOTER_BYTES
@@ -119,29 +120,29 @@ class _EventParser:
         if end > len(self.data):
             return False
         content = self.data[start : start + length]
-        found = _scalars_of(content)
-        (told,) = struct.unpack_from("<I", self.data, end - FOOTER_BYTES)
+        record = _scalars_of(content)
+        (checksum,) = struct.unpack_from("<I", self.data, end - FOOTER_BYTES)
         # Only what is used is worth a checksum.
-        if found and masked_crc(content) != told:
+        if record and masked_crc(content) != checksum:
             if self.base + end == self.size:
                 self.cut = True
                 return False
             self.part.damaged += 1
-            found = []
-        for scalar in found:
+            record = []
+        for scalar in record:
             self._take(scalar, self.base + end)
         self.position = end
         return True
 
     def _resume(self) -> bool:
-        found = _next_header(self.data, self.position + 1)
-        if found < 0 and self.part.at_end:
+        next_header = _next_header(self.data, self.position + 1)
+        if next_header < 0 and self.part.at_end:
             self.cut = True
             return False
-        if found < 0 and (self.part.steps or len(self.data) < _LARGEST_WINDOW_BYTES):
+        if next_header < 0 and (self.part.steps or len(self.data) < _LARGEST_WINDOW_BYTES):
             return False  # a larger window may show more
         self.part.damaged += 1
-        self.position = found if found >= 0 else len(self.data) - HEADER_BYTES + 1
+        self.position = next_header if next_header >= 0 else len(self.data) - HEADER_BYTES + 1
         return True
 
     def _take(self, scalar: ScalarValue, end: int) -> None:
@@ -157,8 +158,8 @@ class _EventParser:
         if self.part.steps:
             age_s = now - self.part.steps[-1].time
             patience_s = _SETTLED_CUT_S if self.cut else _SETTLED_S
-            more = age_s < patience_s if self.part.at_end else not self._is_alone()
-            if more:
+            may_grow = age_s < patience_s if self.part.at_end else not self._is_alone()
+            if may_grow:
                 self.part.steps.pop()
 
     def _is_alone(self) -> bool:
@@ -177,9 +178,9 @@ def _next_header(data: bytes, start: int) -> int:
     """Where the next record begins; -1: nowhere in these bytes."""
     candidate = _LENGTH.search(data, start)
     while candidate is not None and candidate.start() + HEADER_BYTES <= len(data):
-        found = candidate.start()
-        (told,) = struct.unpack_from("<I", data, found + 8)
-        if masked_crc(data[found : found + 8]) == told:
-            return found
-        candidate = _LENGTH.search(data, found + 1)
+        position = candidate.start()
+        (checksum,) = struct.unpack_from("<I", data, position + 8)
+        if masked_crc(data[position : position + 8]) == checksum:
+            return position
+        candidate = _LENGTH.search(data, position + 1)
     return -1

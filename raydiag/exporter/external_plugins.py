@@ -113,6 +113,7 @@ class _Plugin:
 
     @property
     def is_outdated(self) -> bool:
+        """Its new content was refused, and the version before runs."""
         return bool(self.problem) and self.current is not None
 
     def refuse(self, reason: str, for_good: bool = False) -> None:
@@ -133,14 +134,14 @@ class Foreign:
         self,
         directories: Sequence[str],
         host: str,
-        taken: Collection[str] = (),
+        reserved_names: Collection[str] = (),
         root: str = "/",
     ) -> None:
         """`taken` are names of plugins of ours; `root` is what Python plugins see as the node."""
-        self.directories = [os.path.abspath(one) for one in directories]
+        self.directories = [os.path.abspath(directory) for directory in directories]
         self.host = host
         self.root = root
-        self.taken = frozenset(taken)
+        self.taken = frozenset(reserved_names)
         self.passed_over: dict[str, str] = {}  # path -> why it is no plugin
         self.blind: dict[str, str] = {}  # directory -> why it could not be looked at
         self._plugins: dict[str, _Plugin] = {}
@@ -157,13 +158,13 @@ class Foreign:
     def looks(self) -> Iterator[Ask]:
         """A look at each directory: the first thing in a cycle."""
         for directory in self.directories:
-            known = {
-                os.path.basename(one.path): one.signature
-                for one in self._plugins.values()
-                if os.path.dirname(one.path) == directory
+            known_signatures = {
+                os.path.basename(plugin.path): plugin.signature
+                for plugin in self._plugins.values()
+                if os.path.dirname(plugin.path) == directory
             }
             settle = self._seen.get(directory, False)
-            looking = {"scan": directory, "known": known, "settle": settle}
+            looking = {"scan": directory, "known": known_signatures, "settle": settle}
             yield Ask("", directory, FILES, _LOOK_S, looking)
 
     def looked(self, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str = "") -> list[str]:
@@ -174,23 +175,23 @@ class Foreign:
         self.blind.pop(ask.source, None)
         self._seen[ask.source] = True
         self.passed_over = {
-            path: why
-            for path, why in self.passed_over.items()
+            path: reason
+            for path, reason in self.passed_over.items()
             if os.path.dirname(path) != ask.source and path != ask.source
         }
-        for name, why in answer["passed_over"].items():
-            self.passed_over[os.path.join(ask.source, name)] = why
-        there = set()
+        for name, reason in answer["passed_over"].items():
+            self.passed_over[os.path.join(ask.source, name)] = reason
+        present = set()
         for name, entry in answer["files"].items():
-            there.add(self._offer(os.path.join(ask.source, name), entry))
-        gone = [
-            one.name
-            for one in self._plugins.values()
-            if os.path.dirname(one.path) == ask.source and one.name not in there
+            present.add(self._offer(os.path.join(ask.source, name), entry))
+        removed = [
+            plugin.name
+            for plugin in self._plugins.values()
+            if os.path.dirname(plugin.path) == ask.source and plugin.name not in present
         ]
-        for name in gone:
+        for name in removed:
             del self._plugins[name]
-        return gone
+        return removed
 
     def _offer(self, path: str, entry: Mapping[str, Any]) -> str:
         """Take note of one file; the name of its plugin."""
@@ -248,11 +249,11 @@ class Foreign:
         is_blind = os.path.dirname(plugin.path) in self.blind
         in_place = not is_blind and not plugin.is_unsettled
         in_place = in_place and plugin.signature == list(entry["signature"])
-        asked = request(plugin.path, entry, self.host, self.root, check, in_place)
-        asked.update(state=plugin.state, left_alone=self._left_alone.get(plugin.name, []))
+        run_request = request(plugin.path, entry, self.host, self.root, check, in_place)
+        run_request.update(state=plugin.state, left_alone=self._left_alone.get(plugin.name, []))
         slack_s = 0.0 if entry["kind"] == PYTHON else _SLACK_S
         limit_s = entry["timeout_s"] + slack_s
-        return Ask(plugin.name, plugin.path, entry["reader"], limit_s, asked)
+        return Ask(plugin.name, plugin.path, entry["reader"], limit_s, run_request)
 
     def took(
         self, ask: Ask, answer: Optional[Mapping[str, Any]], now_s: float, reason: str = ""
@@ -264,19 +265,19 @@ class Foreign:
         if plugin is None or answer.get("changed"):
             return PluginOutcome(Status.OK)  # nothing of it counts
         self._left_alone[plugin.name] = list(answer.get("left_alone", ()))
-        left = tuple(answer.get("left", ()))
-        plugin.left, plugin.left_since = {pid: program.started(pid) for pid in left}, now_s
+        remaining = tuple(answer.get("left", ()))
+        plugin.left, plugin.left_since = {pid: program.started(pid) for pid in remaining}, now_s
         if plugin.offered is None or plugin.offered.digest == ask.request["digest"]:
             plugin.is_late = external_run.status_of(answer) is Status.TIMEOUT
         version, is_new = plugin.current, False
         if plugin.offered is not None and plugin.offered.digest == ask.request["digest"]:
             if answer["failed"] is not None and not self._is_better_than_none(plugin, answer):
-                return self._refused(plugin, answer)._replace(left=left)
+                return self._refused(plugin, answer)._replace(left=remaining)
             version, is_new = plugin.offered, True
             plugin.current, plugin.offered, plugin.problem = version, None, ""
         if version is None or version.digest != ask.request["digest"]:
             return PluginOutcome(Status.OK)
-        return self._meaning(plugin, version, answer, now_s)._replace(is_new=is_new, left=left)
+        return self._meaning(plugin, version, answer, now_s)._replace(is_new=is_new, left=remaining)
 
     def _is_better_than_none(self, plugin: _Plugin, answer: Mapping[str, Any]) -> bool:
         """Nothing that has ever worked is lost to a version that fails, but can be read."""
@@ -314,7 +315,7 @@ class Foreign:
             plugin.state = state
             if not answer["samples"]:
                 return self._repeated(plugin, now_s)
-        samples = [Sample(*one) for one in answer["samples"]]
+        samples = [Sample(*values) for values in answer["samples"]]
         declared = external_run.metrics(answer.get("declared", {}), answer["samples"])
         samples, refused = _consistent(samples, declared, version)
         version.is_proved = True
@@ -331,15 +332,15 @@ class Foreign:
                 Status.NO_DATA, "printed a state, and has printed no sample before"
             )
         age_s = now_s - plugin.measured_at
-        kept = [
+        recent = [
             sample
             for sample in plugin.kept
             if age_s <= (REPLAY_S if sample.timestamp_ms is None else DATED_REPLAY_S)
         ]
-        if plugin.kept and not kept:
+        if plugin.kept and not recent:
             reason = f"has repeated for {age_s:.0f} s what it measured once"
             return PluginOutcome(Status.ERROR, reason, [])
-        return PluginOutcome(Status.OK, "", kept, plugin.declared)
+        return PluginOutcome(Status.OK, "", recent, plugin.declared)
 
     # ---- what there is to say about them
 
@@ -366,7 +367,9 @@ class Foreign:
 
     def problems(self) -> dict[str, str]:
         """Path -> why its content does not run, or is no plugin; for people."""
-        broken = {one.path: one.problem for one in self._plugins.values() if one.problem}
+        broken = {
+            plugin.path: plugin.problem for plugin in self._plugins.values() if plugin.problem
+        }
         return {**self.passed_over, **self.blind, **broken}
 
 

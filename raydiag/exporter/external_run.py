@@ -63,39 +63,39 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         return _failed(ReadError(f"{type(error).__name__}: {error}"))
 
 
-def _failed(error: ReadError, **more: Any) -> dict[str, Any]:
-    return {"samples": [], "failed": [error.status.value, str(error)], **more}
+def _failed(error: ReadError, **details: Any) -> dict[str, Any]:
+    return {"samples": [], "failed": [error.status.value, str(error)], **details}
 
 
 def _collect(request: Mapping[str, Any]) -> dict[str, Any]:
     """Run a Python plugin: the answer of `reading.run`."""
     path, digest = request["path"], request["digest"]
-    known, function = _collectors.get(path, ("", None))
-    if known != digest:
+    loaded_digest, function = _collectors.get(path, ("", None))
+    if loaded_digest != digest:
         function = _compiled(base64.b64decode(request["content"]), path, digest)
         _collectors[path] = (digest, function)
     name = os.path.basename(path)[: -len(".py")]
     plugin = Plugin(name, function, request["timeout_s"], request["reader"], False, None, False)
     files = reading.NodeFiles(request["root"], request["left_alone"])
     try:
-        given = reading.run(plugin, None, files, {})
+        result = reading.run(plugin, None, files, {})
     finally:
         files.close()
-    if given["failed"] is not None:
-        return given
-    given["samples"] = [_checked(sample, request["host"]) for sample in given["samples"]]
-    given["declared"] = _declared_in(function, {name for name, *_ in given["samples"]})
-    given["state"] = None
-    return given
+    if result["failed"] is not None:
+        return result
+    result["samples"] = [_checked(sample, request["host"]) for sample in result["samples"]]
+    result["declared"] = _declared_in(function, {name for name, *_ in result["samples"]})
+    result["state"] = None
+    return result
 
 
 def _declared_in(function: Any, names: set[str]) -> dict[str, list[str]]:
     """From `METRICS = (Metric(...), ...)` in the plugin's file; what is nowhere said is untyped."""
-    said = {one.name: one for one in function.__globals__.get("METRICS", ())}
-    declared = {name: _told(said[name]) for name in names & said.keys()}
-    for name in names - said.keys():
-        known = metric_of(name)
-        declared[name] = _told(known) if known else [name, "untyped", ""]
+    declared_in_file = {metric.name: metric for metric in function.__globals__.get("METRICS", ())}
+    declared = {name: _told(declared_in_file[name]) for name in names & declared_in_file.keys()}
+    for name in names - declared_in_file.keys():
+        metric = metric_of(name)
+        declared[name] = _told(metric) if metric else [name, "untyped", ""]
     return declared
 
 
@@ -163,8 +163,8 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     if in_place and not _is_version(path, request["signature"]):
         return {"samples": [], "failed": None, "changed": True}
     if ended.status == NOT_HERE:
-        return {"samples": [], "failed": None, "not_here": True, "left": list(ended.left)}
-    return {**_understood(ended, request), "left": list(ended.left)}
+        return {"samples": [], "failed": None, "not_here": True, "left": list(ended.remaining_pids)}
+    return {**_understood(ended, request), "left": list(ended.remaining_pids)}
 
 
 def _arguments(request: Mapping[str, Any], copy: Optional[int]) -> list[str]:
@@ -181,9 +181,9 @@ def check_syntax(place: str, copy: Optional[int] = None) -> None:
     keep = () if copy is None else (copy,)
     ended = program.run(["bash", "-n", place], _SYNTAX_S, OUTPUT_BYTES, {}, keep)
     if ended.status:
-        said = ended.stderr.decode("utf-8", "replace").strip().split("\n")[0]
-        said = said.replace(f"{place}: ", "")
-        raise ParseError(f"bash -n: {said[:300] or f'exit status {ended.status}'}")
+        stderr = ended.stderr.decode("utf-8", "replace").strip().split("\n")[0]
+        stderr = stderr.replace(f"{place}: ", "")
+        raise ParseError(f"bash -n: {stderr[:300] or f'exit status {ended.status}'}")
 
 
 def _is_version(path: str, signature: Sequence[int]) -> bool:
@@ -196,17 +196,17 @@ def _is_version(path: str, signature: Sequence[int]) -> bool:
 def _copy(content: bytes) -> int:
     """A file without a name that has this content, and lives as long as its descriptor."""
     fd = os.memfd_create("plugin", os.MFD_CLOEXEC)
-    left = memoryview(content)
-    while left:
-        left = left[os.write(fd, left) :]
+    bytes_left = memoryview(content)
+    while bytes_left:
+        bytes_left = bytes_left[os.write(fd, bytes_left) :]
     return fd
 
 
 def _understood(ended: program.Ended, request: Mapping[str, Any]) -> dict[str, Any]:
     """Raises ReadError for a failure, ParseError for output that is not what it should be."""
     if ended.status:
-        said = ended.stderr.decode("utf-8", "replace").strip().split("\n")[0]
-        raise ReadError(f"exit status {ended.status}: {said[:300]}".rstrip(": "))
+        stderr = ended.stderr.decode("utf-8", "replace").strip().split("\n")[0]
+        raise ReadError(f"exit status {ended.status}: {stderr[:300]}".rstrip(": "))
     if not ended.stdout.strip():
         raise ReadError("printed nothing")
     printed = exposition.parse(ended.stdout, may_lack_end=request["kind"] == plugin_files.SHELL)
@@ -231,15 +231,15 @@ def _declared(printed: exposition.ExpositionPage, name: str) -> list[str]:
 def _without_host(line: exposition.ExpositionLine, host: str) -> dict[str, str]:
     """The page adds the host. Raises ParseError for a sample of another one."""
     labels = dict(line.labels)
-    said = labels.pop("host", host)
-    if said != host:
-        raise ParseError(f"{line.name} is of host {said!r}, and this is {host!r}")
+    host_label = labels.pop("host", host)
+    if host_label != host:
+        raise ParseError(f"{line.name} is of host {host_label!r}, and this is {host!r}")
     return labels
 
 
 def metrics(declared: Mapping[str, Sequence[str]], samples: Sequence[Any]) -> dict[str, Metric]:
     """What the page needs to know of the metrics in an answer, by name of the sample."""
-    labels = {name: tuple(sorted({*given, "host"})) for name, given, _, _ in samples}
+    labels = {name: tuple(sorted({*own_labels, "host"})) for name, own_labels, _, _ in samples}
     return {
         name: Metric(metric, kind, "", labels[name], text, "a plugin")
         for name, (metric, kind, text) in declared.items()

@@ -12,11 +12,11 @@ from typing import Optional
 
 from raydiag.explain.node_findings import judge_nodes
 from raydiag.exporter.metrics import OWN_PREFIX
+from raydiag.exporter.supervise import MOST_RESTARTS as MOST_RESTARTS  # the shell exporter's too
 from raydiag.exposition import ExpositionLine
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.exporter import FILE, Exporter, Process
 
-MOST_RESTARTS = 50  # then the shell exporter's watchdog, and raydiag's, give up
 TWO_CYCLES_S = 22.0  # of the shell exporter; up to 12 s each
 _RECENT_S = 3600.0
 _OLD_INTERVALS = 2
@@ -69,7 +69,9 @@ class ServedMetrics:
             cycle_time=now.value("cycle_timestamp_seconds"),
             abandoned_readers=int(now.value("abandoned_readers") or 0),
             plugins=[_plugin(name, now, first) for name in names],
-            stuck=[(one.get("plugin", ""), one.get("source", ""), age) for one, age in stuck],
+            stuck=[
+                (labels.get("plugin", ""), labels.get("source", ""), age) for labels, age in stuck
+            ],
         )
 
 
@@ -82,12 +84,15 @@ class _Own:
             self._lines.setdefault(line.name[len(OWN_PREFIX) :], []).append(line)
 
     def of(self, name: str) -> Sequence[ExpositionLine]:
+        """Lines of the metric of that name, without its prefix."""
         return self._lines.get(name, ())
 
     def labelled(self, name: str) -> set[str]:
+        """Plugins that have that metric."""
         return {dict(line.labels).get("plugin", "") for line in self.of(name)}
 
     def value(self, name: str, plugin: Optional[str] = None) -> Optional[float]:
+        """Of a metric, or of one plugin's; None where there is none."""
         for line in self.of(name):
             if plugin is None or dict(line.labels).get("plugin") == plugin:
                 return line.value if abs(line.value) < 1e15 else None
@@ -95,8 +100,9 @@ class _Own:
 
 
 def _plugin(name: str, now: _Own, first: _Own) -> PluginHealth:
-    def count(fact: str, own: _Own = now) -> int:
-        return int(own.value(fact, name) or 0)
+    def count(fact: str, lines: _Own = now) -> int:
+        """A whole number, 0 where there is none."""
+        return int(lines.value(fact, name) or 0)
 
     up = now.value("plugin_up", name)
     timeouts = count("plugin_timeouts_total")
@@ -144,15 +150,19 @@ def judge_exporter(
 ) -> Iterator[Finding]:
     """All that is wrong, in no order. `snapshot` has the looks as samples of the probe."""
     host = snapshot.nodes[0].node.host
-    general = [one for one in judge_nodes(snapshot) if one.failure_class != "exporter-restarting"]
+    general = [
+        finding
+        for finding in judge_nodes(snapshot)
+        if finding.failure_class != "exporter-restarting"
+    ]
     yield from general
-    known = {one.failure_class for one in general}
-    if (exporter is None or exporter.answer != "ok") and "exporter-down" not in known:
-        said = "nothing listens on the port" if exporter is None else exporter.reason
-        yield _finding("exporter-down", host, Evidence("exporter", said))
+    known_classes = {finding.failure_class for finding in general}
+    if (exporter is None or exporter.answer != "ok") and "exporter-down" not in known_classes:
+        reason = "nothing listens on the port" if exporter is None else exporter.reason
+        yield _finding("exporter-down", host, Evidence("exporter", reason))
     yield from _own(host, served, snapshot.time)
     yield from _restarts(host, watched, snapshot.time)
-    yield from _leftovers(host, exporter, processes, "ghost-data" in known)
+    yield from _leftovers(host, exporter, processes, "ghost-data" in known_classes)
 
 
 def standstill(
@@ -184,19 +194,20 @@ def _own(host: str, served: ServedMetrics, now_s: float) -> Iterator[Finding]:
         onset = now_s - seconds
         yield _finding("hung-read", host, Evidence(source, text), device=source, onset=onset)
     stuck = {plugin for plugin, _, _ in served.stuck}
-    for one in served.plugins:
-        if one.up is False and one.timeouts and one.name not in stuck:
-            text = (
-                f"the last run of plugin {one.name} failed; missed deadlines so far: {one.timeouts}"
-            )
+    for health in served.plugins:
+        if health.up is False and health.timeouts and health.name not in stuck:
+            missed = f"missed deadlines so far: {health.timeouts}"
+            text = f"the last run of plugin {health.name} failed; {missed}"
             yield _finding(
                 "exporter-plugin-timeout",
                 host,
                 Evidence("plugin_timeouts_total", text),
                 explanation="Its metrics are missing; plugins run apart, and all others go on.",
             )
-        elif one.up is False and one.name not in stuck:
-            text = f"the last run of plugin {one.name} failed; failures so far: {one.failures}"
+        elif health.up is False and health.name not in stuck:
+            text = (
+                f"the last run of plugin {health.name} failed; failures so far: {health.failures}"
+            )
             evidence = Evidence("plugin_up", text)
             yield _finding(
                 "exporter-plugin-skipped",
@@ -205,8 +216,8 @@ def _own(host: str, served: ServedMetrics, now_s: float) -> Iterator[Finding]:
                 title="A plugin of the metrics exporter fails",
                 explanation="Its metrics are missing until a run goes well.",
             )
-        if one.outdated:
-            text = f"plugin {one.name}: {one.reload_errors} new versions were refused"
+        if health.outdated:
+            text = f"plugin {health.name}: {health.reload_errors} new versions were refused"
             yield _finding(
                 "exporter-plugin-skipped",
                 host,
@@ -218,7 +229,7 @@ def _own(host: str, served: ServedMetrics, now_s: float) -> Iterator[Finding]:
 
 
 def _restarts(host: str, watched: Watched, now_s: float) -> Iterator[Finding]:
-    recent = [one for one in watched.restarts if one[0] >= now_s - _RECENT_S]
+    recent = [restart for restart in watched.restarts if restart[0] >= now_s - _RECENT_S]
     evidence = tuple(Evidence(watched.log, line) for line in watched.lines)
     if watched.gave_up:
         yield _finding("exporter-down", host, Evidence(watched.log, "the watchdog has given up"))
@@ -240,13 +251,16 @@ def _leftovers(
 ) -> Iterator[Finding]:
     """An HTTP server whose exporter is gone: it outlives a SIGKILL, and goes on serving a file."""
     loops = {process.pid for process in processes if process.role == "loop"}
-    orphans = [one for one in processes if one.role == "server" and one.parent not in loops]
+    orphans = [
+        process for process in processes if process.role == "server" and process.parent not in loops
+    ]
     if not orphans or exporter is None or exporter.answer != "ok":
         return
-    told = "; ".join(
-        f"pid {one.pid}, parent {one.parent}, {one.age_s:.0f} s old" for one in orphans
+    servers = "; ".join(
+        f"pid {process.pid}, parent {process.parent}, {process.age_s:.0f} s old"
+        for process in orphans
     )
-    evidence = Evidence(FILE, f"its HTTP server is a leftover of an earlier exporter: {told}")
+    evidence = Evidence(FILE, f"its HTTP server is a leftover of an earlier exporter: {servers}")
     if not loops and not is_ghost:
         text = f"{evidence.text}; no exporter writes the file any more"
         yield _finding("ghost-data", host, Evidence(FILE, text), confidence=Confidence.LIKELY)

@@ -22,11 +22,13 @@ _MOST_DESCRIPTORS = 4096
 def listen(address: str, port: int) -> socket.socket:
     """A listening socket. Raises CannotRun, naming who has the port if that can be seen."""
     try:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(
+            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
     except (OSError, UnicodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "not a host name"
-        raise CannotRun(f"--listen {address}: {said}") from None
-    family, kind, protocol, _, place = found[0]
+        reason = error.strerror if isinstance(error, OSError) else "not a host name"
+        raise CannotRun(f"--listen {address}: {reason}") from None
+    family, kind, protocol, _, place = addresses[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -34,14 +36,15 @@ def listen(address: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        where = f"cannot listen on {shown(address, port)}"
+        failure = f"cannot listen on {shown(address, port)}"
         if error.errno != errno.EADDRINUSE:
-            raise CannotRun(f"{where}: {error.strerror}") from None
-        raise CannotRun(f"{where}: {_whose(port)}") from None
+            raise CannotRun(f"{failure}: {error.strerror}") from None
+        raise CannotRun(f"{failure}: {_whose(port)}") from None
     return listener
 
 
 def shown(address: str, port: int) -> str:
+    """As a URL has it: an IPv6 address in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
@@ -56,17 +59,17 @@ def is_exposed(listener: socket.socket) -> bool:
 def _whose(port: int) -> str:
     """Who listens on that port, as far as it can be seen."""
     host = Host()
-    wanted = _listening(host, port)
-    for pid in os.listdir("/proc") if wanted else ():
-        if pid.isdigit() and _holds(host, pid, wanted):
+    sockets = _listening(host, port)
+    for pid in os.listdir("/proc") if sockets else ():
+        if pid.isdigit() and _holds(host, pid, sockets):
             return f"{_name(host, pid)} (pid {pid}) has that port"
-    return "somebody has that port already" if wanted else "that port is taken"
+    return "somebody has that port already" if sockets else "that port is taken"
 
 
 def holders(host: Host, port: int, pids: Iterable[int]) -> list[int]:
     """Those of these processes that listen on the port, as far as it can be seen."""
-    wanted = _listening(host, port)
-    return [pid for pid in pids if _holds(host, str(pid), wanted)] if wanted else []
+    sockets = _listening(host, port)
+    return [pid for pid in pids if _holds(host, str(pid), sockets)] if sockets else []
 
 
 def _listening(host: Host, port: int) -> set[str]:
@@ -77,14 +80,14 @@ def _listening(host: Host, port: int) -> set[str]:
             sockets = parse_sockets(host.read_text(table, 16 << 20), table)
         except ReadError:
             continue
-        inodes |= {inode for inode, (_, taken) in sockets.items() if taken == port}
+        inodes |= {inode for inode, (_, used_port) in sockets.items() if used_port == port}
     return {f"socket:[{inode}]" for inode in inodes}
 
 
-def _holds(host: Host, pid: str, wanted: set[str]) -> bool:
+def _holds(host: Host, pid: str, sockets: set[str]) -> bool:
     try:
         for fd in host.listdir(f"/proc/{pid}/fd")[:_MOST_DESCRIPTORS]:
-            if host.readlink(f"/proc/{pid}/fd/{fd}") in wanted:
+            if host.readlink(f"/proc/{pid}/fd/{fd}") in sockets:
                 return True
     except ReadError:
         pass  # another user's, or gone

@@ -33,6 +33,7 @@ class Log:
                 self._start()
 
     def write(self, line: bytes) -> None:
+        """Print a line; one that nobody reads is dropped."""
         poller = select.poll()
         poller.register(self._fd, select.POLLOUT)
         with suppress(OSError):

@@ -65,6 +65,7 @@ class ExporterSettings:
 
     @property
     def label(self) -> str:
+        """Value of the label `host` on every series."""
         return self.host or os.uname().nodename.partition(".")[0]
 
 
@@ -120,15 +121,15 @@ def run(settings: ExporterSettings, log: Log) -> int:
     tls = settings.tls
     context = tls_context(tls.certificate, tls.key, tls.client_ca) if tls else None
     socket = listener.listen(settings.address, settings.port)
-    where = listener.shown(*socket.getsockname()[:2])
+    place = listener.shown(*socket.getsockname()[:2])
     if listener.is_exposed(socket):
         who = "clients with a certificate" if tls and tls.client_ca else "whoever reaches this node"
-        log(f"{where} is not loopback or private: {who} can read its metrics")
+        log(f"{place} is not loopback or private: {who} can read its metrics")
     signals = Signals()
     server = PageServer(socket, settings.label, context)
     try:
         with _pid_file(settings.pid_file):
-            log(f"serving {'https' if tls else 'http'}://{where}/metrics")
+            log(f"serving {'https' if tls else 'http'}://{place}/metrics")
             _serve(exporter, server, signals, settings.interval_s)
     except EOFError as error:
         log(str(error))
@@ -137,9 +138,9 @@ def run(settings: ExporterSettings, log: Log) -> int:
         server.stop()
         exporter.collector.close()
         exporter.state.save()
-        told = signals.told
+        signal_told = signals.told
         signals.restore()
-    return 128 + told
+    return 128 + signal_told
 
 
 def collect_once(settings: ExporterSettings, log: Log) -> str:
@@ -157,14 +158,14 @@ def collect_once(settings: ExporterSettings, log: Log) -> str:
     finally:
         exporter.collector.close()
         signals.restore()
-    return (text.others + text.own).decode()
+    return (text.plugin_lines + text.own).decode()
 
 
 def chosen(only: Sequence[str], skip: Sequence[str]) -> list[str]:
     """Names of the plugins to run. Raises UsageError for unknown names."""
     names = plugins.names()
-    for option, asked in (("--only", only), ("--skip", skip)):
-        for name in asked:
+    for option, names_asked in (("--only", only), ("--skip", skip)):
+        for name in names_asked:
             if name not in names:
                 raise UsageError(f"{option}: no plugin {name!r}; there are: {', '.join(names)}")
     return [name for name in names if (not only or name in only) and name not in skip]

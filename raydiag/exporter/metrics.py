@@ -87,53 +87,65 @@ _CLOCK_ROWS: tuple[_Row, ...] = (
     ("hw_gpu_clock_mhz", "MHz", f"{_GPU}/hwmon/hwmon*/freq{{1,2}}_input",
      "Clock of the GPU's cores (sclk) and of its memory (mclk)."),
 )
-_NET_ROWS: tuple[_Row, ...] = tuple(
-    (f"hw_net_{way}_{what}_total", unit, f"/proc/net/dev field {first + offset}",
-     f"{noun} of the interface, {verb}.")
-    for what, unit, noun, offset in (("bytes", "bytes", "Bytes", 0),
-                                     ("errors", "errors", "Errors", 2),
-                                     ("drop", "drops", "Dropped packets", 3))
-    for way, verb, first in (("rx", "received", 0), ("tx", "sent", 8))
+_DIRECTIONS = (("rx", "received"), ("tx", "sent"))
+_NET_QUANTITIES = (  # name, unit, noun, field of /proc/net/dev of what was received and sent
+    ("bytes", "bytes", "Bytes", (0, 8)),
+    ("errors", "errors", "Errors", (2, 10)),
+    ("drop", "drops", "Dropped packets", (3, 11)),
 )
-_RDMA_ROWS: tuple[_Row, ...] = (
-    ("hw_rdma_port_state", "0/1", f"{_PORT}/state", "Whether the port's state is ACTIVE."),
-    *((f"hw_rdma_{way}_{what}_total", unit, f"{_PORT}/counters/port_{file}, else hw_counters",
-       f"RDMA {unit} that the port has {verb}.")
-      for way, verb, what, unit, file in (("rx", "received", "bytes", "bytes", "rcv_data"),
-                                          ("tx", "sent", "bytes", "bytes", "xmit_data"),
-                                          ("rx", "received", "pkts", "packets", "rcv_packets"),
-                                          ("tx", "sent", "pkts", "packets", "xmit_packets"))),
-    *((f"hw_rdma_{name}_total", unit, f"{_PORT}/hw_counters/{file}", text)
-      for name, unit, file, text in (
-          ("tx_retx_bytes", "bytes", "tx_rdma_retx_bytes", "Bytes sent once more."),
-          ("tx_retx_pkts", "packets", "tx_rdma_retx_pkts", "Packets sent once more."),
-          ("tx_ack_timeout", "events", "tx_rdma_ack_timeout",
-           "Acknowledgements that did not come in time."),
-          ("rx_cnp_pkts", "packets", "rx_rdma_cnp_pkts", "Congestion notices received."),
-          ("tx_cnp_pkts", "packets", "tx_rdma_cnp_pkts", "Congestion notices sent."),
-          ("rx_ecn_pkts", "packets", "rx_rdma_ecn_pkts",
-           "Packets received that a switch had marked as congested."),
-          ("req_rx_cqe_err", "errors", "req_rx_cqe_err", "Requests that completed in error."),
-          ("req_tx_retry_excd_err", "errors", "req_tx_retry_excd_err",
-           "Requests given up after all retries."),
-          ("ccl_tx_retx_pkts", "packets", "tx_rdma_ccl_cts_retx_pkts",
-           "Clear-to-send packets of collectives sent once more."),
-          ("ccl_tx_retx_bytes", "bytes", "tx_rdma_ccl_cts_retx_bytes",
-           "Clear-to-send bytes of collectives sent once more."),
-          ("ccl_tx_ack_timeout", "events", "tx_rdma_ccl_cts_ack_timeout",
-           "Acknowledgements of clear-to-send packets that did not come in time."),
-          ("ccl_tx_pkts", "packets", "tx_rdma_ccl_cts_pkts",
-           "Clear-to-send packets of collectives sent."),
-          ("ccl_tx_bytes", "bytes", "tx_rdma_ccl_cts_bytes",
-           "Clear-to-send bytes of collectives sent."),
-          ("ccl_rx_pkts", "packets", "rx_rdma_ccl_cts_pkts",
-           "Clear-to-send packets of collectives received."),
-          ("ccl_rx_bytes", "bytes", "rx_rdma_ccl_cts_bytes",
-           "Clear-to-send bytes of collectives received."),
-          ("rx_dup_response", "events", "req_rx_dup_response", "Responses received twice."),
-          ("rx_dup_request", "events", "resp_rx_dup_request", "Requests received twice."),
-      )),
+_PORT_COUNTERS = (  # name, unit, files of what was received and sent
+    ("bytes", "bytes", ("rcv_data", "xmit_data")),
+    ("pkts", "packets", ("rcv_packets", "xmit_packets")),
 )
+_HW_COUNTERS: tuple[_Row, ...] = (  # name, unit, file below hw_counters, help
+    ("tx_retx_bytes", "bytes", "tx_rdma_retx_bytes", "Bytes sent once more."),
+    ("tx_retx_pkts", "packets", "tx_rdma_retx_pkts", "Packets sent once more."),
+    ("tx_ack_timeout", "events", "tx_rdma_ack_timeout",
+     "Acknowledgements that did not come in time."),
+    ("rx_cnp_pkts", "packets", "rx_rdma_cnp_pkts", "Congestion notices received."),
+    ("tx_cnp_pkts", "packets", "tx_rdma_cnp_pkts", "Congestion notices sent."),
+    ("rx_ecn_pkts", "packets", "rx_rdma_ecn_pkts",
+     "Packets received that a switch had marked as congested."),
+    ("req_rx_cqe_err", "errors", "req_rx_cqe_err", "Requests that completed in error."),
+    ("req_tx_retry_excd_err", "errors", "req_tx_retry_excd_err",
+     "Requests given up after all retries."),
+    ("ccl_tx_retx_pkts", "packets", "tx_rdma_ccl_cts_retx_pkts",
+     "Clear-to-send packets of collectives sent once more."),
+    ("ccl_tx_retx_bytes", "bytes", "tx_rdma_ccl_cts_retx_bytes",
+     "Clear-to-send bytes of collectives sent once more."),
+    ("ccl_tx_ack_timeout", "events", "tx_rdma_ccl_cts_ack_timeout",
+     "Acknowledgements of clear-to-send packets that did not come in time."),
+    ("ccl_tx_pkts", "packets", "tx_rdma_ccl_cts_pkts",
+     "Clear-to-send packets of collectives sent."),
+    ("ccl_tx_bytes", "bytes", "tx_rdma_ccl_cts_bytes",
+     "Clear-to-send bytes of collectives sent."),
+    ("ccl_rx_pkts", "packets", "rx_rdma_ccl_cts_pkts",
+     "Clear-to-send packets of collectives received."),
+    ("ccl_rx_bytes", "bytes", "rx_rdma_ccl_cts_bytes",
+     "Clear-to-send bytes of collectives received."),
+    ("rx_dup_response", "events", "req_rx_dup_response", "Responses received twice."),
+    ("rx_dup_request", "events", "resp_rx_dup_request", "Requests received twice."),
+)
+
+
+def _net_rows() -> Iterator[_Row]:
+    for quantity, unit, noun, fields in _NET_QUANTITIES:
+        for (direction, verb), field in zip(_DIRECTIONS, fields):
+            name = f"hw_net_{direction}_{quantity}_total"
+            yield name, unit, f"/proc/net/dev field {field}", f"{noun} of the interface, {verb}."
+
+
+def _rdma_rows() -> Iterator[_Row]:
+    yield ("hw_rdma_port_state", "0/1", f"{_PORT}/state", "Whether the port's state is ACTIVE.")
+    for quantity, unit, files in _PORT_COUNTERS:
+        for (direction, verb), file in zip(_DIRECTIONS, files):
+            source = f"{_PORT}/counters/port_{file}, else hw_counters"
+            text = f"RDMA {unit} that the port has {verb}."
+            yield f"hw_rdma_{direction}_{quantity}_total", unit, source, text
+    for name, unit, file, text in _HW_COUNTERS:
+        yield f"hw_rdma_{name}_total", unit, f"{_PORT}/hw_counters/{file}", text
+
+
 _HOST_ROWS: tuple[_Row, ...] = (
     ("hw_tcp_retransmits_total", "segments", "/proc/net/snmp Tcp RetransSegs",
      "TCP segments sent once more."),
@@ -230,17 +242,17 @@ def _metrics() -> Iterator[Metric]:
     groups: Sequence[tuple[Sequence[_Row], tuple[str, ...]]] = (
         (_GPU_ROWS, ("gpu", "host")),
         (_CLOCK_ROWS, ("gpu", "host", "type")),
-        (_NET_ROWS, ("device", "host")),
-        (_RDMA_ROWS, ("device", "host", "port")),
+        (list(_net_rows()), ("device", "host")),
+        (list(_rdma_rows()), ("device", "host", "port")),
         (_HOST_ROWS, ("host",)),
         (_TENSORBOARD_ROWS, ("host",)),
     )
     for rows, labels in groups:
         for name, unit, source, text in rows:
             yield Metric(name, _type(name), unit, labels, text, source)
-    for extra, own in _OWN_ROWS.items():
+    for extra, own_metrics in _OWN_ROWS.items():
         own_labels = tuple(sorted((*extra, "host")))
-        for name, unit, text in own:
+        for name, unit, text in own_metrics:
             source = "the exporter itself"
             yield Metric(OWN_PREFIX + name, _type(name), unit, own_labels, text, source)
 

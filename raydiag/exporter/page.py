@@ -40,7 +40,7 @@ class Text(NamedTuple):
     """A page in two parts: the lines about the exporter are true also when the others are old."""
 
     own: bytes
-    others: bytes
+    plugin_lines: bytes
 
 
 class _Refused(Exception):
@@ -118,7 +118,7 @@ class MetricsPage:
 
     def drop(self, plugin: str) -> None:
         """Remove the series of a plugin, of all its sources, and free what only it has."""
-        for one in [one for one in self._blocks if one[0] == plugin]:
+        for one in [key for key in self._blocks if key[0] == plugin]:
             self._remove(one)
         self._free()
 
@@ -129,35 +129,35 @@ class MetricsPage:
     def render(self, now_s: float) -> Text:
         """The text of all series; those that are too old at `now_s` are removed before."""
         life_s = _LIFE_INTERVALS * self.interval_s
-        for one in [one for one, b in self._blocks.items() if now_s - b.given_s > life_s]:
+        for one in [key for key, b in self._blocks.items() if now_s - b.given_s > life_s]:
             self._remove(one)
         texts: dict[str, list[str]] = {}
         for block in self._blocks.values():
             for (beginning, name), value in zip(block.series.items(), block.values):
                 texts.setdefault(name, []).append(f"{beginning}{value}\n")
-        own: list[str] = []
-        others: list[str] = []
+        own_lines: list[str] = []
+        plugin_lines: list[str] = []
         for name in sorted(texts):
-            part = own if name.startswith(OWN_PREFIX) else others
+            part = own_lines if name.startswith(OWN_PREFIX) else plugin_lines
             part.append(header(self._metrics[name]))
             part += texts[name]
-        return Text("".join(own).encode(), "".join(others).encode())
+        return Text("".join(own_lines).encode(), "".join(plugin_lines).encode())
 
-    def _remove(self, one: _Source) -> Optional[_Block]:
-        block = self._blocks.pop(one, None)
+    def _remove(self, key: _Source) -> Optional[_Block]:
+        block = self._blocks.pop(key, None)
         for beginning in block.series if block else ():
             del self._owners[beginning]
         return block
 
-    def _take_away(self, one: _Source, line: str = "", metric: str = "") -> None:
+    def _take_away(self, key: _Source, line: str = "", metric: str = "") -> None:
         """Remove the series of a source that has this line up to its value, or all of a metric."""
-        block = self._blocks[one]
+        block = self._blocks[key]
         pairs = zip(block.series.items(), block.values)
-        left = [pair for pair in pairs if line != pair[0][0] and metric != pair[0][1]]
-        series = dict(pair[0] for pair in left)
-        for gone in block.series.keys() - series.keys():
-            self._owners.pop(gone, None)
-        self._blocks[one] = block._replace(series=series, values=[value for _, value in left])
+        remaining = [pair for pair in pairs if line != pair[0][0] and metric != pair[0][1]]
+        series = dict(pair[0] for pair in remaining)
+        for beginning in block.series.keys() - series.keys():
+            self._owners.pop(beginning, None)
+        self._blocks[key] = block._replace(series=series, values=[value for _, value in remaining])
 
     def _free(self) -> None:
         """Forget types of metrics that nobody has, and beginnings of lines."""
@@ -169,11 +169,11 @@ class MetricsPage:
         """The metric's name, if its type is that which it has had, or ours. Raises _Refused."""
         if len(self._metrics) > _MOST_REMEMBERED:
             self._free()
-        kept = self._metrics.setdefault(metric.name, metric)
-        if kept.type != metric.type:
+        first_metric = self._metrics.setdefault(metric.name, metric)
+        if first_metric.type != metric.type:
             if is_foreign or REGISTRY.get(metric.name) is not metric:
-                raise _Refused(f"{metric.name}: is a {kept.type}, and not a {metric.type}")
-            for one in [one for one, block in self._blocks.items() if block.is_foreign]:
+                raise _Refused(f"{metric.name}: is a {first_metric.type}, and not a {metric.type}")
+            for one in [key for key, block in self._blocks.items() if block.is_foreign]:
                 self._take_away(one, metric=metric.name)
             self._metrics[metric.name] = metric
         return metric.name
@@ -182,11 +182,11 @@ class MetricsPage:
         """The sample's line up to its value, "host" added. Raises _Refused."""
         try:
             key = sample.name, *sample.labels.items()
-            known = self._beginnings.get(key)
+            remembered = self._beginnings.get(key)
         except (AttributeError, TypeError):
             raise _Refused(f"{metric.name}: malformed labels") from None
-        if known is not None:
-            return known
+        if remembered is not None:
+            return remembered
         labels = {"host": self.host, **sample.labels}
         if foreign and metric.name.startswith(OWN_PREFIX):
             raise _Refused(f"{metric.name}: names that begin so are the exporter's")

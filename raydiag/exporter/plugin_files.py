@@ -11,6 +11,14 @@ Which file is a plugin:
 | `*.py` with `def collect` at its top level | a Python plugin |
 | any other executable file | a program that prints exposition text |
 
+A Python plugin's `collect(host)` yields `Sample(name, labels, value)`, which it imports from
+`raydiag.exporter.metrics`:
+
+    from raydiag.exporter.metrics import Sample
+
+    def collect(host):
+        yield Sample("site_queue_depth", {"queue": "a"}, 3)
+
 In a directory with files of the first kind, those are the only plugins: the programs beside them
 are the job's own, and what starts a training run must not be started by an exporter. Names that
 begin with a dot, and copies that editors leave (`*~`, `*.bak`, ...), are never plugins.
@@ -55,7 +63,9 @@ Signature = list[int]  # inode, size, mtime and ctime in ns
 _no_plugins: dict[str, tuple[Signature, str]] = {}
 
 
-def scan(directory: str, known: Mapping[str, Sequence[int]], settle: bool) -> dict[str, Any]:
+def scan(
+    directory: str, known_signatures: Mapping[str, Sequence[int]], settle: bool
+) -> dict[str, Any]:
     """All plugins of a directory: {"files": {name: entry}, "passed_over": {name: reason}}.
 
     An entry has "signature"; unless that is the one in `known`, also "kind", "digest", "reader",
@@ -78,14 +88,14 @@ def scan(directory: str, known: Mapping[str, Sequence[int]], settle: bool) -> di
     for name in (shell or names)[:_MOST_FILES]:
         path = os.path.join(directory, name)
         try:
-            found = entry(path, known.get(name), settle, room)
+            file_entry = entry(path, known_signatures.get(name), settle, room)
         except NoData as error:
             passed_over[name] = str(error)
             continue
         except ReadError as error:
-            found = {"signature": _inode(path), "problem": [error.status.value, str(error)]}
-        room -= len(found.get("content") or "")
-        files[name] = found
+            file_entry = {"signature": _inode(path), "problem": [error.status.value, str(error)]}
+        room -= len(file_entry.get("content") or "")
+        files[name] = file_entry
     if len(shell or names) > _MOST_FILES:
         passed_over[directory] = f"more than {_MOST_FILES} files: the rest was not looked at"
     return {"files": files, "passed_over": passed_over}
@@ -95,8 +105,9 @@ def _looks(name: str) -> bool:
     return name.endswith((".py", ".sh")) or "." not in name
 
 
-def signature(found: os.stat_result) -> Signature:
-    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+def signature(status: os.stat_result) -> Signature:
+    """What tells one content of a file from another without reading it."""
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def _inode(path: str) -> list[int]:
@@ -108,54 +119,63 @@ def _inode(path: str) -> list[int]:
 
 
 def entry(
-    path: str, known: Any = None, settle: bool = False, room: int = _MOST_CONTENT_BYTES
+    path: str, signature_known: Any = None, settle: bool = False, room: int = _MOST_CONTENT_BYTES
 ) -> dict[str, Any]:
     """One file as in `scan`. Raises NoData for what is no plugin, ReadError for one to mend."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         raise as_read_error(error, path) from None
     name = os.path.basename(path)
-    if not stat.S_ISREG(found.st_mode):
-        what = "a directory" if stat.S_ISDIR(found.st_mode) else "no regular file"
+    if not stat.S_ISREG(status.st_mode):
+        kind_of_file = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
         if name.endswith((SHELL_SUFFIX, ".py")):
-            raise ReadError(f"{path}: {what}")
-        raise NoData(f"{path}: {what}")
-    if list(known or ()) == signature(found):
-        return {"signature": signature(found)}
-    if settle and _may_be_half(found, known):
-        return {"signature": list(known or ()), "unsettled": True}
-    kind = _kind(name, found)
-    if kind == PROGRAM and not found.st_mode & 0o111 and not _begins_as_program(path):
+            raise ReadError(f"{path}: {kind_of_file}")
+        raise NoData(f"{path}: {kind_of_file}")
+    if list(signature_known or ()) == signature(status):
+        return {"signature": signature(status)}
+    if settle and _may_be_half(status, signature_known):
+        return {"signature": list(signature_known or ()), "unsettled": True}
+    kind = _kind(name, status)
+    if kind == PROGRAM and not status.st_mode & 0o111 and not _begins_as_program(path):
         raise NoData(f"{path}: not executable")
-    seen, reason = _no_plugins.get(path, ((), ""))
-    if list(seen) == signature(found):
+    seen_signature, reason = _no_plugins.get(path, ((), ""))
+    if list(seen_signature) == signature(status):
         raise NoData(reason)
     try:
-        return _content(path, kind, found, known, room)
+        return _content(path, kind, status, signature_known, room)
     except NoData as error:
         if len(_no_plugins) > _MOST_REMEMBERED:
             _no_plugins.clear()
-        _no_plugins[path] = (signature(found), str(error))
+        _no_plugins[path] = (signature(status), str(error))
         raise
 
 
-def _content(path: str, kind: str, found: os.stat_result, known: Any, room: int) -> dict[str, Any]:
+def _content(
+    path: str, kind: str, status: os.stat_result, signature_known: Any, room: int
+) -> dict[str, Any]:
     """The entry of a file whose content has changed. Raises as `entry`."""
-    content, digest = _read(path, found.st_size)
-    told = {"signature": signature(found), "kind": kind, "reader": PLUGINS, "timeout_s": TIMEOUT_S}
-    told.update(mode=found.st_mode, digest=digest, is_script=kind == SHELL or _is_script(content))
+    content, digest = _read(path, status.st_size)
+    fields = {
+        "signature": signature(status),
+        "kind": kind,
+        "reader": PLUGINS,
+        "timeout_s": TIMEOUT_S,
+    }
+    fields.update(
+        mode=status.st_mode, digest=digest, is_script=kind == SHELL or _is_script(content)
+    )
     if kind == PYTHON:
-        told["reader"], told["timeout_s"] = python_header(content, path)
+        fields["reader"], fields["timeout_s"] = python_header(content, path)
     elif kind == PROGRAM:
         _check_executable(path, content)
     if len(content) > COPY_BYTES and kind == PROGRAM:
-        return {**told, "content": None}
+        return {**fields, "content": None}
     if len(content) > COPY_BYTES:
-        raise ParseError(f"{path}: {found.st_size} bytes; a script may have {COPY_BYTES}")
+        raise ParseError(f"{path}: {status.st_size} bytes; a script may have {COPY_BYTES}")
     if len(content) > room:
-        return {"signature": list(known or ())}  # the next look takes it
-    return {**told, "content": base64.b64encode(content).decode()}
+        return {"signature": list(signature_known or ())}  # the next look takes it
+    return {**fields, "content": base64.b64encode(content).decode()}
 
 
 def _begins_as_program(path: str) -> bool:
@@ -166,13 +186,13 @@ def _begins_as_program(path: str) -> bool:
         raise as_read_error(error, path) from None
 
 
-def _may_be_half(found: os.stat_result, known: Any) -> bool:
+def _may_be_half(status: os.stat_result, signature_known: Any) -> bool:
     """Whether somebody may still write to it; another inode of a known name came by a rename."""
-    was_replaced = bool(known) and known[0] != found.st_ino
-    return not was_replaced and 0 <= time.time() - found.st_mtime < _SETTLED_S
+    was_replaced = bool(signature_known) and signature_known[0] != status.st_ino
+    return not was_replaced and 0 <= time.time() - status.st_mtime < _SETTLED_S
 
 
-def _kind(name: str, found: os.stat_result) -> str:
+def _kind(name: str, status: os.stat_result) -> str:
     if name.endswith(SHELL_SUFFIX):
         return SHELL
     return PYTHON if name.endswith(".py") else PROGRAM
@@ -217,12 +237,14 @@ def python_header(content: bytes, path: str) -> tuple[str, float]:
         tree = ast.parse(content, filename=path)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ParseError(f"{path}: not Python: {said}{line}") from None
-    found = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "collect"]
-    if not found:
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ParseError(f"{path}: not Python: {message}{line}") from None
+    collectors = [
+        one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "collect"
+    ]
+    if not collectors:
         raise NoData(f"{path}: no function `collect` at its top level")
-    options = dict(_options(found[-1]))
+    options = dict(_options(collectors[-1]))
     reader = options.get("reader", FILES)
     timeout_s = options.get("timeout_s", 2.0)
     if reader not in _KINDS.values():

@@ -39,7 +39,7 @@ class Ended:
     status: int  # exit status; 128 + N for signal N, as a shell says it
     stdout: bytes
     stderr: bytes  # its beginning
-    left: tuple[int, ...]  # children that no signal ends; they hold the source's lock
+    remaining_pids: tuple[int, ...]  # children that no signal ends; they hold the source's lock
 
 
 class TooLong(ReadError):
@@ -79,17 +79,17 @@ def run(
         process = _start(argv, environment, (*sandbox.held_locks(), *keep), lead)
         status = _listen(process, stdout, stderr, time.monotonic() + timeout_s, limit_bytes)
     except ReadError as error:
-        left = _end(guard, alive, process, earlier)
-        if left:
-            stuck = StillThere(f"{error}; {_where(left)}")
-            stuck.pids = left
+        remaining_pids = _end(guard, alive, process, earlier)
+        if remaining_pids:
+            stuck = StillThere(f"{error}; {_where(remaining_pids)}")
+            stuck.pids = remaining_pids
             raise stuck from None
         raise
     except BaseException:
         _end(guard, alive, process, earlier)
         raise
-    left = _end(guard, alive, process, earlier)
-    return Ended(status, bytes(stdout), bytes(stderr), left)
+    remaining_pids = _end(guard, alive, process, earlier)
+    return Ended(status, bytes(stdout), bytes(stderr), remaining_pids)
 
 
 def _start_guard() -> tuple[int, int]:
@@ -133,8 +133,8 @@ def _start(
     except FileNotFoundError:
         raise NoData(f"{argv[0]}: not there, or what its first line names is not") from None
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
-        raise ReadError(f"{argv[0]}: cannot be started: {said}") from None
+        chunk = error.strerror if isinstance(error, OSError) else str(error)
+        raise ReadError(f"{argv[0]}: cannot be started: {chunk}") from None
     except subprocess.SubprocessError as error:
         raise ReadError(f"{argv[0]}: cannot be started: {error}") from None
 
@@ -149,20 +149,20 @@ def _listen(
     """Take what it prints until it exits; its status. Raises ReadError past limit or deadline."""
     assert process.stdout is not None
     assert process.stderr is not None
-    said = {process.stdout.fileno(): stdout, process.stderr.fileno(): stderr}
+    reason = {process.stdout.fileno(): stdout, process.stderr.fileno(): stderr}
     poller = select.poll()
-    for fd in said:
+    for fd in reason:
         os.set_blocking(fd, False)
         poller.register(fd, select.POLLIN)
     started = time.monotonic()
     while True:
         exited = process.poll() is not None
         left_s = deadline - time.monotonic()
-        wait_s = 0.0 if exited else max(0.0, min(_LOOK_S if said else 0.005, left_s))
+        wait_s = 0.0 if exited else max(0.0, min(_LOOK_S if reason else 0.005, left_s))
         for fd, _ in poller.poll(wait_s * 1000):
-            if not _take(fd, said[fd]):
+            if not _take(fd, reason[fd]):
                 poller.unregister(fd)
-                del said[fd]
+                del reason[fd]
             if len(stdout) > limit_bytes:
                 raise ReadError(f"prints more than {limit_bytes} bytes")
             del stderr[_STDERR_BYTES:]
@@ -174,13 +174,13 @@ def _listen(
             raise TooLong(f"no end within {deadline - started:.3g} s")
 
 
-def _take(fd: int, said: bytearray) -> bool:
+def _take(fd: int, reason: bytearray) -> bool:
     """Read once; False at the end."""
     try:
         chunk = os.read(fd, 1 << 16)
     except BlockingIOError:
         return True
-    said += chunk
+    reason += chunk
     return bool(chunk)
 
 
@@ -259,5 +259,5 @@ def started(pid: int) -> str:
 
 
 def _where(pids: Sequence[int]) -> str:
-    told = [f"{pid} in {sandbox.wchan(pid) or 'the kernel'}" for pid in pids[:4]]
-    return f"{len(pids)} of its processes cannot be ended ({', '.join(told)}) and were abandoned"
+    text = [f"{pid} in {sandbox.wchan(pid) or 'the kernel'}" for pid in pids[:4]]
+    return f"{len(pids)} of its processes cannot be ended ({', '.join(text)}) and were abandoned"

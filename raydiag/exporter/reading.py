@@ -29,6 +29,7 @@ _MOST_OPEN = 512
 _PAGE_BYTES = 4096
 _DEVICES = ("/sys/bus/pci/", "/sys/class/infiniband")
 _LISTING_LIFE_S = 60.0
+_WHAT_TO_YIELD = "yield Sample(name, labels, value), of raydiag.exporter.metrics"
 _GONE = (errno.ENODEV, errno.ENOTCONN, errno.ESTALE)  # what an open file says of a lost device
 
 
@@ -69,6 +70,7 @@ class NodeFiles(Host):
         return list(names)
 
     def failed(self, path: str, error: OSError) -> None:
+        """Take note of an error of that path: after EINVAL it is left alone."""
         if error.errno == errno.EINVAL:
             self.left_alone.add(path)
 
@@ -102,11 +104,30 @@ def _content(fd: int, limit: int) -> bytes:
     content = os.pread(fd, limit, 0)
     # What a driver shows in /sys is a page at most, and comes whole.
     while _PAGE_BYTES <= len(content) < limit:
-        more = os.pread(fd, limit - len(content), len(content))
-        if not more:
+        rest_of_page = os.pread(fd, limit - len(content), len(content))
+        if not rest_of_page:
             break
-        content += more
+        content += rest_of_page
     return content
+
+
+def _collect(items: Any, answer: dict[str, Any]) -> None:
+    """Sort what a plugin yields into its answer. Raises ParseError for what is none of it."""
+    if not isinstance(items, Iterable):
+        raise ParseError(f"collect returned {items!r:.40}: {_WHAT_TO_YIELD}")
+    samples: list[Sample] = answer["samples"]
+    for item in items:
+        if isinstance(item, Sample):
+            samples.append(item)
+            if len(samples) > MOST_SAMPLES:
+                samples.clear()
+                raise ParseError(f"more than {MOST_SAMPLES} samples")
+        elif isinstance(item, Unread):
+            answer["unread"].append([item.source, item.status.value, item.reason])
+        elif isinstance(item, State):
+            answer["state"] = item.values
+        else:
+            raise ParseError(f"collect yielded a {type(item).__name__}: {_WHAT_TO_YIELD}")
 
 
 def run(
@@ -118,24 +139,11 @@ def run(
     what to give it the next time, None: as before; "failed": [status, reason], None: it went well.
     "left_alone": all paths of this reader that are.
     """
-    samples: list[Sample] = []
-    unread: list[list[str]] = []
-    answer: dict[str, Any] = {"samples": samples, "unread": unread, "state": None, "failed": None}
+    answer: dict[str, Any] = {"samples": [], "unread": [], "state": None, "failed": None}
     arguments = [files] if plugin.sources is None else [files, source]
     options = {"state": state} if plugin.keeps_state else {}
     try:
-        for item in plugin.function(*arguments, **options):
-            if isinstance(item, Sample):
-                samples.append(item)
-                if len(samples) > MOST_SAMPLES:
-                    samples.clear()
-                    raise ParseError(f"more than {MOST_SAMPLES} samples")
-            elif isinstance(item, Unread):
-                unread.append([item.source, item.status.value, item.reason])
-            elif isinstance(item, State):
-                answer["state"] = item.values
-            else:
-                raise TypeError(f"a plugin yields no {type(item).__name__}")
+        _collect(plugin.function(*arguments, **options), answer)
     except ReadError as error:
         answer["failed"] = [error.status.value, str(error)]
     except Exception as error:

@@ -91,9 +91,9 @@ class PageServer:
         (text, now_s, interval_s), self._next = self._next, None
         fd = os.memfd_create("page", os.MFD_CLOEXEC)
         try:
-            left = memoryview(text.own + text.others)
-            while left:
-                left = left[os.write(fd, left) :]
+            unsent = memoryview(text.own + text.plugin_lines)
+            while unsent:
+                unsent = unsent[os.write(fd, unsent) :]
             frame = _FRAME.pack(now_s, interval_s, len(text.own))
             socket.send_fds(self._socket, [frame], [fd])
         except OSError:
@@ -150,14 +150,16 @@ class _Page(NamedTuple):
     """A page in the child."""
 
     own: bytes
-    others: bytes
+    plugin_lines: bytes
     at_s: float  # monotonic
     interval_s: float
 
     def age_s(self) -> float:
+        """Seconds since it was made."""
         return max(0.0, time.monotonic() - self.at_s)
 
     def is_old(self) -> bool:
+        """Whether only the exporter's own lines may be served."""
         return self.age_s() > _OLD_INTERVALS * self.interval_s
 
 
@@ -176,19 +178,20 @@ class _Served:
         page = self.page
         age = f"{self._age}{page.age_s():.3f}\n".encode()
         if page.is_old():
-            page = page._replace(others=b"")
+            page = page._replace(plugin_lines=b"")
         if not squeeze:
-            return page.others + page.own + age
+            return page.plugin_lines + page.own + age
         squeezed = self._squeezed
         if squeezed is None or squeezed[0] != page:
             first = zlib.compressobj(1, zlib.DEFLATED, 31)
-            squeezed = page, first.compress(page.others + page.own), first
+            squeezed = page, first.compress(page.plugin_lines + page.own), first
             self._squeezed = squeezed
         # Compressed once a page; only the age is added for each scrape.
         last = squeezed[2].copy()
         return bytes(squeezed[1] + last.compress(age) + last.flush())
 
     def health(self) -> tuple[int, bytes]:
+        """Status and text for /healthz."""
         page = self.page
         if page.is_old():
             return 503, b"the last page is %.0f s old\n" % page.age_s()
@@ -231,12 +234,12 @@ def _child(
         os._exit(1)
 
 
-def _keep_only(*wanted: int) -> None:
+def _keep_only(*kept_descriptors: int) -> None:
     null = os.open("/dev/null", os.O_RDONLY)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd not in wanted:
+        if fd > 2 and fd not in kept_descriptors:
             with suppress(OSError):  # that of this listing is closed already
                 os.close(fd)
 
@@ -320,9 +323,9 @@ def _answer(head: bytes, served: _Served) -> bytes:
     only_head = method == b"HEAD"
     if path == b"/metrics":
         squeeze = _takes_gzip(fields)
-        more = "Content-Encoding: gzip\r\n" if squeeze else ""
+        headers = "Content-Encoding: gzip\r\n" if squeeze else ""
         return _response(
-            200, served.metrics(squeeze), f"{more}Vary: Accept-Encoding\r\n", only_head
+            200, served.metrics(squeeze), f"{headers}Vary: Accept-Encoding\r\n", only_head
         )
     if path == b"/healthz":
         return _response(*served.health(), only_head=only_head)
@@ -335,18 +338,18 @@ def _takes_gzip(fields: list[bytes]) -> bool:
     for field in fields:
         name, _, value = field.partition(b":")
         if name.strip().lower() == b"accept-encoding":
-            for one in value.lower().split(b","):
-                coding, _, quality = one.replace(b" ", b"").partition(b";q=")
+            for choice in value.lower().split(b","):
+                coding, _, quality = choice.replace(b" ", b"").partition(b";q=")
                 if coding == b"gzip":
                     return quality.strip(b"0.") != b"" or not quality
     return False
 
 
-def _response(code: int, body: bytes, more: str = "", only_head: bool = False) -> bytes:
+def _response(code: int, body: bytes, headers: str = "", only_head: bool = False) -> bytes:
     # version: what the text is in; the charset is part of the type that scrapers know.
     head = (
         f"HTTP/1.1 {code} {_REASONS[code]}\r\n"
         "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-        f"Content-Length: {len(body)}\r\n{more}Connection: close\r\n\r\n"
+        f"Content-Length: {len(body)}\r\n{headers}Connection: close\r\n\r\n"
     )
     return head.encode() + (b"" if only_head else body)

@@ -19,13 +19,13 @@ TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class Signals:
     """Takes signals from when it is made until `restore`."""
 
-    def __init__(self, others: Iterable[signal.Signals] = ()) -> None:
+    def __init__(self, other_signals: Iterable[signal.Signals] = ()) -> None:
         """Those that ask us to end, unless they are ignored (as under nohup), and `others`."""
         self.told = 0  # the first signal that asked us to end
         self._read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._write = write
         self._before = {}
-        for number in (*TO_END, *others):
+        for number in (*TO_END, *other_signals):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._take)
         self._wakeup_before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -35,6 +35,7 @@ class Signals:
         return self._read
 
     def clear(self) -> None:
+        """Make the descriptor wait for the next signal."""
         with suppress(BlockingIOError):
             while os.read(self._read, 64):
                 pass
@@ -47,6 +48,7 @@ class Signals:
         self.clear()
 
     def restore(self) -> None:
+        """Put back the handlers that were there before."""
         signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)

@@ -66,6 +66,7 @@ class SavedState:
         return self._plugins.get(plugin, {})
 
     def put(self, plugin: str, values: Mapping[str, Any]) -> None:
+        """Keep the plugin's state, for `save` and for its next run."""
         self._changed = self._changed or self._plugins.get(plugin) != values
         self._plugins[plugin] = values
 
@@ -79,9 +80,9 @@ class SavedState:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(new, flags, 0o644)
             try:
-                left = memoryview(text.encode())
-                while left:
-                    left = left[os.write(fd, left) :]
+                unsent = memoryview(text.encode())
+                while unsent:
+                    unsent = unsent[os.write(fd, unsent) :]
             finally:
                 os.close(fd)
             os.replace(new, self._path)
@@ -97,11 +98,11 @@ class SavedState:
         if self._keep:
             os.makedirs(directory, 0o755, exist_ok=True)
         try:
-            found = os.stat(directory)
+            status = os.stat(directory)
         except FileNotFoundError:
             return
-        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if found.st_uid not in (0, os.geteuid()) or (others and not found.st_mode & stat.S_ISVTX):
+        others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if status.st_uid not in (0, os.geteuid()) or (others and not status.st_mode & stat.S_ISVTX):
             self._keep = False
             raise ValueError("others can write to its directory")
 

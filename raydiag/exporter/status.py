@@ -64,7 +64,7 @@ class Look:
     record: Optional[probe.Exporter]  # None: nothing listens, and nothing is left
     unread: Sequence[Unread]
     lines: Sequence[ExpositionLine]  # of hw_, tb_ and other metrics, not of raydiag's own
-    own: Sequence[ExpositionLine]
+    own_lines: Sequence[ExpositionLine]
     malformed: str  # why Prometheus would refuse the page; "" when it would not
     processes: Sequence[probe.Process]
     watched: Watched
@@ -114,13 +114,13 @@ def examine(
             break
     moved, compared = _moved(first, now)
     waited_s = time.monotonic() - began
-    served = ServedMetrics.of(now.own, first.own)
+    served = ServedMetrics.of(now.own_lines, first.own_lines)
     kind = _kind(now, served)
     snapshot = _snapshot(host, first, now, waited_s, is_unsure=bool(compared) and not moved)
-    found = list(judge_exporter(snapshot, now.record, served, now.watched, now.processes))
-    if not any(one.failure_class == "ghost-data" for one in found):
-        found += standstill(snapshot, first.record, now.record, moved, compared)
-    told = diagnosis.of_findings(found, diagnosis.coverage(snapshot))
+    findings = list(judge_exporter(snapshot, now.record, served, now.watched, now.processes))
+    if not any(finding.failure_class == "ghost-data" for finding in findings):
+        findings += standstill(snapshot, first.record, now.record, moved, compared)
+    diagnosed = diagnosis.of_findings(findings, diagnosis.coverage(snapshot))
     return ExaminedExporter(
         host=host,
         port=port,
@@ -133,7 +133,7 @@ def examine(
         first=first,
         now=now,
         served=served,
-        diagnosis=told,
+        diagnosis=diagnosed,
     )
 
 
@@ -152,8 +152,8 @@ def _moved(first: Look, now: Look) -> tuple[int, int]:
     """Series of hw_ metrics that moved, and how many there are to compare."""
     before = {(line.name, line.labels): line.value for line in first.lines if _is_hardware(line)}
     after = {(line.name, line.labels): line.value for line in now.lines if _is_hardware(line)}
-    both = before.keys() & after.keys()
-    return sum(before[key] != after[key] for key in both), len(both)
+    compared_keys = before.keys() & after.keys()
+    return sum(before[key] != after[key] for key in compared_keys), len(compared_keys)
 
 
 def _is_hardware(line: ExpositionLine) -> bool:
@@ -213,11 +213,13 @@ def _decoded(answer: Mapping[str, Any]) -> Look:
     ]
     return Look(
         record=decode(probe.Exporter, record) if record else None,
-        unread=[Unread(source, Status(s), why) for source, s, why in answer.get("unread", ())],
+        unread=[
+            Unread(source, Status(s), reason) for source, s, reason in answer.get("unread", ())
+        ],
         lines=[line for line in lines if not line.name.startswith(OWN_PREFIX)],
-        own=[line for line in lines if line.name.startswith(OWN_PREFIX)],
+        own_lines=[line for line in lines if line.name.startswith(OWN_PREFIX)],
         malformed=answer.get("malformed", ""),
-        processes=[probe.Process(**one) for one in answer.get("processes", ())],
+        processes=[probe.Process(**fields) for fields in answer.get("processes", ())],
         watched=Watched(**answer.get("watched", {})),
         time=time.time(),
     )
@@ -244,13 +246,13 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         except ParseError as error:
             malformed = str(error)
     processes = _of_port(host, port, list(probe.processes(host)))
-    found = [path for one in processes for path in _outputs(host, one)]
-    watched, blind = _watchdog(host, [*request["logs"], *found])
+    log_paths = [path for process in processes for path in _outputs(host, process)]
+    watched, blind = _watchdog(host, [*request["logs"], *log_paths])
     yield {
         "answer": {
             "record": record,
             "unread": [*unread, *blind],
-            "lines": [[one.name, one.labels, one.value, one.time_ms] for one in lines],
+            "lines": [[line.name, line.labels, line.value, line.time_ms] for line in lines],
             "malformed": malformed,
             "processes": [asdict(process) for process in processes],
             "watched": asdict(watched),
@@ -258,22 +260,22 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     }
 
 
-def _of_port(host: Host, port: int, found: Sequence[probe.Process]) -> Sequence[probe.Process]:
+def _of_port(host: Host, port: int, processes: Sequence[probe.Process]) -> Sequence[probe.Process]:
     """Those of the exporter that has the port; all of them where it cannot be told whose it is.
 
     A machine may run several, on ports of their own: neither's restarts are the other's.
     """
-    known = {process.pid: process for process in found}
-    tops = {_top(pid, known) for pid in listener.holders(host, port, known)}
-    if not tops or any(known[top].role == "server" for top in tops):  # whose it was is not known
-        return found
-    return [process for process in found if _top(process.pid, known) in tops]
+    by_pid = {process.pid: process for process in processes}
+    tops = {_top(pid, by_pid) for pid in listener.holders(host, port, by_pid)}
+    if not tops or any(by_pid[top].role == "server" for top in tops):  # whose it was is not known
+        return processes
+    return [process for process in processes if _top(process.pid, by_pid) in tops]
 
 
-def _top(pid: int, known: Mapping[int, probe.Process]) -> int:
+def _top(pid: int, by_pid: Mapping[int, probe.Process]) -> int:
     """The highest of its ancestors that is known as well."""
-    while known[pid].parent in known:
-        pid = known[pid].parent
+    while by_pid[pid].parent in by_pid:
+        pid = by_pid[pid].parent
     return pid
 
 
@@ -293,7 +295,7 @@ def _outputs(host: Host, process: probe.Process) -> Iterator[str]:
 def _watchdog(host: Host, paths: Sequence[str]) -> tuple[Watched, list[list[str]]]:
     """What the watchdog has written to these logs, and which could not be read."""
     restarts: list[list[float]] = []
-    kept, gave_up, blind, log = [], False, [], ""
+    watchdog_lines, gave_up, blind, log = [], False, [], ""
     for path in dict.fromkeys(paths):
         try:
             fd = host.open(path)
@@ -304,12 +306,12 @@ def _watchdog(host: Host, paths: Sequence[str]) -> tuple[Watched, list[list[str]
             file.seek(max(0, os.fstat(fd).st_size - _LOG_BYTES))
             text = file.read(_LOG_BYTES).decode("utf-8", "replace")
         for line in text.split("\n"):
-            found = _RESTART.search(line)
-            if found:
+            restart = _RESTART.search(line)
+            if restart:
                 when = next(probe.time_of(line), 0.0)
-                restarts.append([when, int(found[1]), int(found[2])])
-            if found or _GIVES_UP.search(line):
-                gave_up, log = not found, path  # who starts it again after that has not given up
-                kept.append(line[:300])
+                restarts.append([when, int(restart[1]), int(restart[2])])
+            if restart or _GIVES_UP.search(line):
+                gave_up, log = not restart, path  # who starts it again after that has not given up
+                watchdog_lines.append(line[:300])
         log = log or path
-    return Watched(sorted(restarts), gave_up, log, kept[-_MOST_LINES:]), blind
+    return Watched(sorted(restarts), gave_up, log, watchdog_lines[-_MOST_LINES:]), blind

@@ -52,7 +52,7 @@ def supervise(
 
     Each line for `log` is whole. Raises CannotRun when the command cannot be started at all.
     """
-    signals = Signals(others=(signal.SIGCHLD,))
+    signals = Signals(other_signals=(signal.SIGCHLD,))
     restarts, delay_s = 0, pace.first_s
     try:
         while True:

@@ -16,8 +16,8 @@ def hosts_of(rows: Sequence[_Row]) -> list[HostState]:
     addresses = _addresses_by_name(rows)
     for row in rows:
         host = _host(row, addresses)
-        known = hosts.get((host.name, host.address))
-        if known is None or (known.unseen and not host.unseen):
+        listed = hosts.get((host.name, host.address))
+        if listed is None or (listed.unseen and not host.unseen):
             hosts[host.name, host.address] = host
     return sorted(hosts.values(), key=lambda host: (host.name, host.address))
 

@@ -57,20 +57,20 @@ def driver_fault(request: NodeRequest) -> str:
     if request.driver_fault:
         return request.driver_fault
     if request.driver_fault_symbols:
-        for seen in process.processes().values():
-            symbol = _waits_in(seen, request.driver_fault_symbols)
+        for process_seen in process.processes().values():
+            symbol = _waits_in(process_seen, request.driver_fault_symbols)
             if symbol:
-                return f"pid {seen.pid} waits in {symbol}"
+                return f"pid {process_seen.pid} waits in {symbol}"
     timeouts = plugin_log.gpu_timeouts(request.plugin_log)
     return f"gpu_metrics_plugin timed out {timeouts} times" if timeouts else ""
 
 
-def _waits_in(seen: SeenProcess, symbols: tuple[str, ...]) -> str:
+def _waits_in(process_seen: SeenProcess, symbols: tuple[str, ...]) -> str:
     """Which of these kernel functions a process in state D waits in; "" when in none."""
-    if seen.state != "D":
+    if process_seen.state != "D":
         return ""
     for name in ("wchan", "stack"):
-        with contextlib.suppress(OSError), open(f"/proc/{seen.pid}/{name}") as file:
+        with contextlib.suppress(OSError), open(f"/proc/{process_seen.pid}/{name}") as file:
             text = file.read(_STACK_BYTES)
             for symbol in symbols:
                 if symbol in text:

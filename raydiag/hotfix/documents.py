@@ -106,10 +106,14 @@ def _shared_directories(plan: Plan, names: Mapping[str, str]) -> list[dict[str, 
 
 def coverage(hosts: Iterable[HostState]) -> dict[str, Any]:
     """Which of the hosts that were asked answered."""
-    asked = [host for host in hosts if host.asked]
-    blind = [{"host": host.name, "reason": host.unseen} for host in asked if host.unseen]
+    asked_hosts = [host for host in hosts if host.asked]
+    blind = [{"host": host.name, "reason": host.unseen} for host in asked_hosts if host.unseen]
     return {
-        "nodes": {"asked": len(asked), "answered": len(asked) - len(blind), "blind": blind},
+        "nodes": {
+            "asked": len(asked_hosts),
+            "answered": len(asked_hosts) - len(blind),
+            "blind": blind,
+        },
         "unread": [],
         "window": None,
     }

@@ -93,8 +93,8 @@ def _syntax(name: str, content: bytes, staged: str) -> str:
     )
     if answer.get("status") == 0 and not answer.get("stderr"):
         return ""
-    said = str(answer.get("stderr") or answer.get("failed") or "").replace(staged, name)
-    return f"syntax: {said.strip()[:300] or 'bash -n does not accept it'}"
+    output = str(answer.get("stderr") or answer.get("failed") or "").replace(staged, name)
+    return f"syntax: {output.strip()[:300] or 'bash -n does not accept it'}"
 
 
 def _no_run(request: Check, fault: str) -> str:
@@ -111,16 +111,16 @@ def _no_run(request: Check, fault: str) -> str:
 def _run(request: Check, staged: str, digest: str, environment: Mapping[str, str]) -> CheckedFile:
     shell = request.name.endswith(".sh")
     argv = ["bash", staged, short_host()] if shell else [staged]
-    asked = {"argv": argv, "limit_s": request.limit_s, "environment": dict(environment)}
+    run_request = {"argv": argv, "limit_s": request.limit_s, "environment": dict(environment)}
     began = time.monotonic()
     # Named after the directory: what hangs in the kernel now must not be started again beside it.
     source = f"dry run in {os.path.dirname(staged)}"
-    answer = _guarded(asked, source, request.limit_s + 1.0)
+    answer = _guarded(run_request, source, request.limit_s + 1.0)
     duration_s = round(time.monotonic() - began, 3)
     status = answer.get("status")
-    page = parse(str(answer.get("stdout", "")).encode(), own=False)
-    said = str(answer.get("stderr", "")).replace(staged, request.name)
-    words = said[-_WORDS_BYTES:].strip()
+    page = parse(str(answer.get("stdout", "")).encode(), is_exporters_page=False)
+    stderr = str(answer.get("stderr", "")).replace(staged, request.name)
+    words = stderr[-_WORDS_BYTES:].strip()
     reason = ""
     if "failed" in answer:
         reason = f"dry run: {answer['failed']}".replace(argv[0], request.name)

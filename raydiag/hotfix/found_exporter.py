@@ -37,15 +37,17 @@ class FoundExporter:
         return [process for process in candidates if process is not None]
 
 
-def process_info(seen: SeenProcess, argv: tuple[str, ...], role: str) -> ProcessInfo:
+def process_info(process: SeenProcess, argv: tuple[str, ...], role: str) -> ProcessInfo:
     """A process with its arguments; `role` as in `ProcessInfo`."""
-    return ProcessInfo(seen.pid, seen.start_ticks, argv, role, seen.state, started_at(seen))
+    return ProcessInfo(
+        process.pid, process.start_ticks, argv, role, process.state, started_at(process)
+    )
 
 
-def started_at(seen: SeenProcess) -> float:
+def started_at(process: SeenProcess) -> float:
     """Unix seconds."""
     booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return round(booted_at + seen.start_ticks / os.sysconf("SC_CLK_TCK"), 2)
+    return round(booted_at + process.start_ticks / os.sysconf("SC_CLK_TCK"), 2)
 
 
 def files_doubt(pid: int) -> str:

@@ -44,7 +44,7 @@ def ask(
         confinement.adopt_orphans(True)
     reader = sandbox.Reader(serve, kind)
     messages: list[dict[str, Any]] = []
-    left = 0
+    orphans = 0
     try:
         reader.ask(request, name, held)
         answer = _answer(reader, messages, source, limit_s)
@@ -56,10 +56,10 @@ def ask(
                 os.killpg(reader.pid, signal.SIGKILL)  # its own session, and not yet reaped
         reader.abandon()
         if kind == RUNS_AS:
-            left = _end_orphans(reader.pid, ours)
+            orphans = _end_orphans(reader.pid, ours)
             confinement.adopt_orphans(False)
-    if left:
-        raise NoAnswer(f"{source}: {left} of the processes that it started were left running")
+    if orphans:
+        raise NoAnswer(f"{source}: {orphans} of the processes that it started were left running")
     return answer
 
 
@@ -79,7 +79,9 @@ def _answer(
 
 
 def _children() -> set[int]:
-    return {one.pid for one in process.processes().values() if one.parent == os.getpid()}
+    return {
+        process.pid for process in process.processes().values() if process.parent == os.getpid()
+    }
 
 
 def _end_orphans(session: int, ours: set[int]) -> int:
@@ -87,7 +89,7 @@ def _end_orphans(session: int, ours: set[int]) -> int:
 
     How many those were. One that hangs in the kernel is not waited for.
     """
-    found: set[int] = set()
+    escaped: set[int] = set()
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         orphans = _children() - ours - {session}
@@ -95,11 +97,11 @@ def _end_orphans(session: int, ours: set[int]) -> int:
             break
         for pid in orphans:
             if os.getpgid(pid) != session and os.waitid(os.P_PID, pid, _LOOK) is None:
-                found.add(pid)
+                escaped.add(pid)
             os.kill(pid, signal.SIGKILL)  # our own child, not yet reaped
             os.waitpid(pid, os.WNOHANG)
         time.sleep(0.01)
-    return len(found)
+    return len(escaped)
 
 
 def _lock(source: str, name: str) -> socket.socket:

@@ -92,27 +92,27 @@ def _prepare(request: Mapping[str, Any], cluster: Cluster) -> _Prepared:
     """Look at the nodes, and make the plan."""
     hosts = hosts_of(cluster.rows)
     alive = [host for host in hosts if not host.unseen]
-    asked = [host.node_id for host in alive if host.asked]
+    asked_nodes = [host.node_id for host in alive if host.asked]
     not_asked = [host.node_id for host in alive if not host.asked]
-    nodes = NodeRequests(cluster.ask, request["place"], cluster.faults(asked))
+    nodes = NodeRequests(cluster.ask, request["place"], cluster.faults(asked_nodes))
     names = tuple(file["name"] for file in request["files"])
-    answers = nodes.inspect(asked, names)
+    answers = nodes.inspect(asked_nodes, names)
     if not_asked and any(map(_may_be_shared, answers.given.values())):
         sharing = nodes.inspect(not_asked, names)
         answers = Answers({**answers.by_node, **sharing.by_node})
     hosts = [host for host in hosts if host.asked or host.node_id in answers.by_node]
-    seen = answers.given
-    ends = unfinished_rollouts.known_ends(nodes, seen, Ledger(request.get("ledger")))
+    inspections = answers.given
+    ends = unfinished_rollouts.known_ends(nodes, inspections, Ledger(request.get("ledger")))
     for node, outcomes in ends.items():
-        unfinished = tuple(name for name in seen[node].unfinished if name not in outcomes)
-        seen[node] = dataclasses.replace(seen[node], unfinished=unfinished)
+        unfinished = tuple(name for name in inspections[node].unfinished if name not in outcomes)
+        inspections[node] = dataclasses.replace(inspections[node], unfinished=unfinished)
     hosts = [_with_silence(host, answers) for host in hosts]
     files = [_new_file(file) for file in request["files"]]
     wishes = Wishes(request.get("canary", ""), int(request.get("batch", 0)))
-    made = plan.make(hosts, seen, files, wishes)
-    changing = {host.node_id for host in made.hosts if host.state == plan.CHANGE}
+    new_plan = plan.make(hosts, inspections, files, wishes)
+    changing = {host.node_id for host in new_plan.hosts if host.state == plan.CHANGE}
     ends = {node: outcomes for node, outcomes in ends.items() if node in changing}
-    return _Prepared(made, hosts, nodes, ends)
+    return _Prepared(new_plan, hosts, nodes, ends)
 
 
 def _may_be_shared(inspected: Inspection) -> bool:
@@ -205,8 +205,8 @@ def _end(progress: RolloutProgress, state: str, reason: str) -> None:
 def _status(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
     name, ledger = request["rollout"], Ledger(request.get("ledger"))
     hosts, nodes = hosts_of(cluster.rows), NodeRequests(cluster.ask, request["place"])
-    kept = [_with_node_ids_of_today(record, hosts) for record in ledger.all()]
-    document = status_document(name, hosts, nodes, kept, ledger.at_work())
+    ledger_records = [_with_node_ids_of_today(record, hosts) for record in ledger.all()]
+    document = status_document(name, hosts, nodes, ledger_records, ledger.at_work())
     if name and not document["rollouts"]:
         raise _unknown_rollout(name, ledger)
     return document
@@ -238,12 +238,12 @@ def _undo(request: Mapping[str, Any], cluster: Cluster, ledger: Ledger, say: Say
     else:
         _end(progress, documents.INCOMPLETE, f"rollback asked for by {who}")
     try:
-        made = records.decode(Plan, record["plan"])
+        made_plan = records.decode(Plan, record["plan"])
     except ParseError as error:
         name = request["rollout"]
         raise CannotRun(f"the record of {name} cannot be understood: {error}") from None
     state, reason = str(record["state"]), str(record["reason"])
-    return documents.plan_document("rollback", made, hosts, state, reason, progress.record)
+    return documents.plan_document("rollback", made_plan, hosts, state, reason, progress.record)
 
 
 class _WaitingNotes:
@@ -283,18 +283,18 @@ def _with_node_ids_of_today(record: dict[str, Any], hosts: Sequence[HostState]) 
     """A Ray that was started anew gives its nodes other ids."""
     text, ids = json.dumps(record), {host.node_id for host in hosts}
     for planned in record["plan"]["hosts"]:
-        same = [host for host in hosts if host.name == planned["host"]]
-        same = [host for host in same if host.address == planned["address"]] or same
-        if planned["node_id"] not in ids and len(same) == 1:
-            text = text.replace(json.dumps(planned["node_id"]), json.dumps(same[0].node_id))
+        matches = [host for host in hosts if host.name == planned["host"]]
+        matches = [host for host in matches if host.address == planned["address"]] or matches
+        if planned["node_id"] not in ids and len(matches) == 1:
+            text = text.replace(json.dumps(planned["node_id"]), json.dumps(matches[0].node_id))
     plain: dict[str, Any] = json.loads(text)
     return plain
 
 
 def _unknown_rollout(name: str, ledger: Ledger) -> UsageError:
     latest = [str(record["rollout"]) for record in ledger.all()][-5:]
-    known = f"the last are {', '.join(latest)}" if latest else "there is none"
-    return UsageError(f"no rollout {name!r} on record in {ledger.directory} of the head; {known}")
+    hint = f"the last are {', '.join(latest)}" if latest else "there is none"
+    return UsageError(f"no rollout {name!r} on record in {ledger.directory} of the head; {hint}")
 
 
 _COMMANDS = {"plan": _plan, "apply": _apply, "status": _status, "rollback": _rollback}

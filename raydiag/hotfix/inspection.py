@@ -19,9 +19,9 @@ _FETCH_LIMIT_S = 2.0
 
 def inspect(request: Inspect) -> Inspection:
     """See `Inspect`. Looks only, and so runs in a guarded reader."""
-    found = discovery.find(request)
+    exporters = discovery.find(request)
     directory, files, refusals = None, [], []
-    path = request.directory or found.directory
+    path = request.directory or exporters.directory
     try:
         if path is not None:
             directory = target_directory.directory(path)
@@ -29,25 +29,25 @@ def inspect(request: Inspect) -> Inspection:
                 target_directory.target(request, directory.real_path, name)
                 for name in request.names
             ]
-        target_directory.chosen(request, found)
+        target_directory.chosen(request, exporters)
     except ReplaceRefused as error:
         refusals.append(str(error))
     journal = Journal(request.journal)
     return Inspection(
         host=short_host(),
         time=time.time(),
-        exporter=found.exporter,
-        ends_on_restart=tuple(found.processes()) if found.exporter else (),
+        exporter=exporters.exporter,
+        ends_on_restart=tuple(exporters.processes()) if exporters.exporter else (),
         directory=directory,
         files=tuple(files),
-        watchdog=found.watchdog,
+        watchdog=exporters.watchdog,
         served=_served(request),
         plugin_log_bytes=size(request.plugin_log),
         driver_fault=discovery.driver_fault(request),
         unfinished=tuple(journal.unfinished()),
         leftovers=tuple(replace.leftovers(directory.real_path) if directory else ()),
         refuse_replace=tuple(refusals),
-        refuse_restart=restart.refusals(found, Restart().least_left),
+        refuse_restart=restart.refusals(exporters, Restart().least_left),
         euid=os.geteuid(),
     )
 

@@ -42,6 +42,11 @@ class History:
     torn: bool = False
 
     @property
+    def began_at(self) -> float:
+        """Unix seconds; 0 where there is no record."""
+        return number_of(self.records[0].get("at")) if self.records else 0.0
+
+    @property
     def ended(self) -> str:
         """The outcome that it was closed with; "" while it is open."""
         last = self.records[-1] if self.records else {}
@@ -55,10 +60,12 @@ def default_directory() -> str:
 
 
 def short_host() -> str:
+    """This machine's name up to its first dot."""
     return socket.gethostname().split(".")[0] or "localhost"
 
 
 def sha256(data: bytes) -> str:
+    """Hash of a content, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -130,12 +137,16 @@ class Journal:
         except OSError as error:
             raise JournalError(f"{self.directory}: {error.strerror}") from None
         rollouts = [name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX)]
-        found = [self.history(rollout) for rollout in rollouts if is_rollout(rollout)]
-        yield from sorted(found, key=lambda one: _time(one.records[0]) if one.records else 0.0)
+        histories = [self.history(rollout) for rollout in rollouts if is_rollout(rollout)]
+        yield from sorted(histories, key=lambda history: history.began_at)
 
     def unfinished(self, but: str = "") -> list[str]:
         """Rollouts that were not closed, without that one."""
-        return [one.rollout for one in self.histories() if not one.ended and one.rollout != but]
+        return [
+            history.rollout
+            for history in self.histories()
+            if not history.ended and history.rollout != but
+        ]
 
     def keep(self, content: bytes) -> str:
         """Keep a file's content; returns its hash. Raises JournalError."""
@@ -186,9 +197,9 @@ class Journal:
         return os.path.join(self.directory, f"{digest}.old")
 
 
-def _time(record: dict[str, Any]) -> float:
-    at = record.get("at")
-    return float(at) if isinstance(at, (int, float)) else 0.0
+def number_of(value: object) -> float:
+    """A number of a record; 0 for anything else."""
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _write(path: str, data: bytes) -> None:
@@ -201,6 +212,7 @@ def _write(path: str, data: bytes) -> None:
 
 
 def write_whole(fd: int, data: bytes) -> None:
+    """Write all of it. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional
 
 from raydiag.errors import CannotRun, UsageError
-from raydiag.hotfix.journal import is_rollout, sync_directory, write_whole
+from raydiag.hotfix.journal import is_rollout, number_of, sync_directory, write_whole
 
 _SUFFIX = ".json"
 _STOP = ".stop"
@@ -117,12 +117,14 @@ class Ledger:
             names = os.listdir(self.directory)
         except OSError:
             return []
-        found = []
+        records = []
         for name in names:
             with contextlib.suppress(CannotRun, UsageError):
                 record = self.read(name[: -len(_SUFFIX)]) if name.endswith(_SUFFIX) else None
-                found += [record] if record else []
-        return sorted(found, key=lambda one: (_number(one.get("began_at")), str(one["rollout"])))
+                records += [record] if record else []
+        return sorted(
+            records, key=lambda entry: (number_of(entry.get("began_at")), str(entry["rollout"]))
+        )
 
     def ask_to_stop(self, rollout: str, who: str) -> None:
         """Tell the driver of that rollout, if there is one, to stop and roll back."""
@@ -162,7 +164,3 @@ def _locked(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0

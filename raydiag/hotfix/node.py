@@ -75,9 +75,13 @@ class Wrong(Exception):
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Do what the request asks; never raises."""
     try:
-        asked = decoded(request)
-        limit_s = _looking_limit_s(asked)
-        return _looking(asked, limit_s) if limit_s else _plain(_OPERATIONS[type(asked)](asked))
+        typed_request = decoded(request)
+        limit_s = _looking_limit_s(typed_request)
+        return (
+            _looking(typed_request, limit_s)
+            if limit_s
+            else _plain(_OPERATIONS[type(typed_request)](typed_request))
+        )
     except (Wrong, JournalError, ReplaceRefused) as error:
         return {"error": str(error)}
     except Exception as error:
@@ -92,20 +96,22 @@ def decoded(request: Mapping[str, Any]) -> NodeRequest:
     kind = OPERATIONS.get(str(request.get("operation")))
     if kind is None:
         raise Wrong(f"unknown operation {str(request.get('operation'))[:40]!r}")
-    known = {one.name: one for one in dataclasses.fields(kind)}
+    fields_by_name = {one.name: one for one in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
     for name, value in request.items():
         if name == "operation":
             continue
-        if name not in known:
+        if name not in fields_by_name:
             raise Wrong(f"{request['operation']}: unknown field {name[:40]!r}")
-        values[name] = _checked(name, value, str(known[name].type))
-    asked: NodeRequest = kind(**values)
-    if asked.exporter not in (SHELL, RAYDIAG):
-        raise Wrong(f"unknown exporter {asked.exporter[:40]!r}")
-    if isinstance(asked, (Apply, Restart, Rollback, Close)) and not is_rollout(asked.rollout):
-        raise Wrong(f"not the name of a rollout: {asked.rollout[:80]!r}")
-    return asked
+        values[name] = _checked(name, value, str(fields_by_name[name].type))
+    typed_request: NodeRequest = kind(**values)
+    if typed_request.exporter not in (SHELL, RAYDIAG):
+        raise Wrong(f"unknown exporter {typed_request.exporter[:40]!r}")
+    if isinstance(typed_request, (Apply, Restart, Rollback, Close)) and not is_rollout(
+        typed_request.rollout
+    ):
+        raise Wrong(f"not the name of a rollout: {typed_request.rollout[:80]!r}")
+    return typed_request
 
 
 def _checked(name: str, value: object, kind: str) -> object:
@@ -122,11 +128,13 @@ def _checked(name: str, value: object, kind: str) -> object:
         "Mapping": (Mapping,),
         "tuple": (list, tuple),
     }
-    wanted = types[kind.partition("[")[0]]
-    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+    types_of_kind = types[kind.partition("[")[0]]
+    if not isinstance(value, types_of_kind) or (
+        isinstance(value, bool) and bool not in types_of_kind
+    ):
         raise Wrong(f"{name}: {kind} was expected")
     if isinstance(value, (list, tuple)):
-        if not all(isinstance(one, str) for one in value):
+        if not all(isinstance(text, str) for text in value):
             raise Wrong(f"{name}: texts were expected")
         return tuple(value)
     return value
@@ -152,10 +160,10 @@ def _looking(request: NodeRequest, limit_s: float) -> dict[str, Any]:
     operation = OPERATION_NAMES[type(request)]
     fields = {"operation": operation, **_plain(request)}
     try:
-        found: dict[str, Any] = guarded_request.ask(
+        fields_found: dict[str, Any] = guarded_request.ask(
             _serve, fields, operation, guarded_request.LOOKS_AS, limit_s
         )
-        return found
+        return fields_found
     except guarded_request.NoAnswer as error:
         return {"error": str(error)}
 
@@ -163,8 +171,8 @@ def _looking(request: NodeRequest, limit_s: float) -> dict[str, Any]:
 def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """In the reader."""
     try:
-        asked = decoded(request)
-        yield {"answer": _plain(_OPERATIONS[type(asked)](asked))}
+        typed_request = decoded(request)
+        yield {"answer": _plain(_OPERATIONS[type(typed_request)](typed_request))}
     except (Wrong, JournalError, ReplaceRefused) as error:
         yield {"answer": {"error": str(error)}}
     except Exception as error:
@@ -177,16 +185,16 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def check(request: Check) -> CheckedFile:
     """See `Check`."""
     content = _content(request.content)
-    found = discovery.look(request)
+    exporters = discovery.look(request)
     try:
-        directory = target_directory.chosen(request, found)
+        directory = target_directory.chosen(request, exporters)
     except ReplaceRefused as error:
         return CheckedFile(False, str(error), "skipped", sha256(content))
     with _lock(request) as reason:
         if reason:
             return CheckedFile(False, reason, "skipped", sha256(content))
         fault = discovery.driver_fault(request)
-        return dry_run.check(request, content, directory, fault, found.environment)
+        return dry_run.check(request, content, directory, fault, exporters.environment)
 
 
 def apply(request: Apply) -> Applied:
@@ -196,9 +204,9 @@ def apply(request: Apply) -> Applied:
     reason = reason or replace.content_refusal(request.name, content)
     if reason:
         return Applied("refused", reason)
-    found = discovery.look(request)
+    exporters = discovery.look(request)
     try:
-        directory = target_directory.chosen(request, found)
+        directory = target_directory.chosen(request, exporters)
     except ReplaceRefused as error:
         return Applied("refused", str(error))
     with _lock(request) as reason:
@@ -208,10 +216,10 @@ def apply(request: Apply) -> Applied:
 def _apply(request: Apply, content: bytes, directory: str) -> Applied:
     journal, new = Journal(request.journal), sha256(content)
     try:
-        others = journal.unfinished(but=request.rollout)
-        if others:
+        unfinished = journal.unfinished(but=request.rollout)
+        if unfinished:
             raise ReplaceRefused(
-                f"rollout {others[0]} has not ended here: roll it back, or close it"
+                f"rollout {unfinished[0]} has not ended here: roll it back, or close it"
             )
         target = target_directory.target(request, directory, request.name)
         if target.refused:
@@ -223,12 +231,14 @@ def _apply(request: Apply, content: bytes, directory: str) -> Applied:
             raise ReplaceRefused(f"{old.path} is not the planned one: it was changed meanwhile")
         replace.clean(directory)
         log_bytes = size(request.plugin_log)
-        one = replace.Replacement(journal, request.rollout, request.who, request.name, old, content)
-        one.run()
+        replacement = replace.Replacement(
+            journal, request.rollout, request.who, request.name, old, content
+        )
+        replacement.run()
     except (ReplaceRefused, JournalError) as error:
         return Applied("refused", str(error))
     restart = target.restart
-    return Applied("replaced", "", old.path, old.sha256, new, one.at, log_bytes, restart)
+    return Applied("replaced", "", old.path, old.sha256, new, replacement.at, log_bytes, restart)
 
 
 def rollback(request: Rollback) -> RolledBack:
@@ -292,7 +302,9 @@ _OPERATIONS: dict[type, Callable[[Any], Any]] = {
     Verify: verification.verify,
     Rollback: rollback,
     Close: close,
-    StatusRequest: lambda asked: node_rollback.statuses(Journal(asked.journal), asked.rollout),
+    StatusRequest: lambda status_request: node_rollback.statuses(
+        Journal(status_request.journal), status_request.rollout
+    ),
 }
 
 
@@ -306,14 +318,14 @@ def main(request: Mapping[str, Any], budget_s: float, parent_pid: int) -> None:
     os.nice(19)
     if os.getppid() != parent_pid:
         os._exit(1)  # nobody is left who would hear the answer
-    asked = dict(request)
-    if asked.get("operation") == "verify":
+    fields = dict(request)
+    if fields.get("operation") == "verify":
         for name in ("limit_s", "late_limit_s"):
-            limit_s = asked.get(name, getattr(Verify, name))
+            limit_s = fields.get(name, getattr(Verify, name))
             if isinstance(limit_s, (int, float)):
-                asked[name] = max(1.0, min(float(limit_s), budget_s - 2.0))
-    said = zlib.compress(json.dumps(answer(asked)).encode())
-    write_whole(1, b"%d\n" % len(said) + said)
+                fields[name] = max(1.0, min(float(limit_s), budget_s - 2.0))
+    frame = zlib.compress(json.dumps(answer(fields)).encode())
+    write_whole(1, b"%d\n" % len(frame) + frame)
     os._exit(0)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Optional
 
 from raydiag.hotfix import replace
-from raydiag.hotfix.journal import History, Journal, JournalError
+from raydiag.hotfix.journal import History, Journal, JournalError, number_of
 from raydiag.hotfix.messages import (
     SHELL,
     FileStatus,
@@ -24,62 +25,78 @@ from raydiag.hotfix.messages import (
 from raydiag.hotfix.process import SCRIPT
 from raydiag.hotfix.replace import Current, Replacement, ReplaceRefused
 
-_FILE_EVENTS = ("intent", "replaced", "restore intent", "restored")
+_RESTORE_EVENTS = ("restore intent", "restored")
+_FILE_EVENTS = ("intent", "replaced", *_RESTORE_EVENTS)
+_RESTORED = ("restored", "removed", "already")
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Change:
     """One file of one rollout, first to last record."""
 
     name: str
     path: str
     old_sha256: str  # before the rollout; "" where there was no file
-    new_sha256: tuple[str, ...]  # what it was to become; more than one if it was replaced again
+    new_sha256: list[str]  # what it was to become; more than one if it was replaced again
     event: str
     at: float
     who: str
 
+    def current(self) -> Current:
+        """The file as it is. Raises ReplaceRefused or OSError."""
+        return replace.current(os.path.dirname(self.path), os.path.basename(self.path))
+
+    def content(self) -> tuple[str, str]:
+        """Which of its contents the file has, and its hash."""
+        try:
+            digest = self.current().sha256
+        except (ReplaceRefused, OSError):
+            return "unreadable", ""
+        if digest == self.old_sha256:
+            return "old", digest
+        if digest in self.new_sha256:
+            return "new", digest
+        return "neither" if digest else "missing", digest
+
 
 def _changes(history: History) -> Iterator[_Change]:
     """One for each path, in order. Records that make no sense are passed over."""
-    found: dict[str, _Change] = {}
+    changes: dict[str, _Change] = {}
     for record in history.records:
         event, path = record.get("event"), record.get("path")
         if event not in _FILE_EVENTS or not isinstance(path, str):
             continue
-        first = found.get(path)
-        new = () if event.startswith("resto") else (str(record.get("new_sha256", "")),)
-        found[path] = _Change(
-            name=str(record.get("name", "")),
-            path=path,
-            old_sha256=first.old_sha256 if first else str(record.get("old_sha256", "")),
-            new_sha256=((*first.new_sha256, *new) if first else new),
-            event=str(event),
-            at=_number(record.get("at")),
-            who=str(record.get("who", "")),
-        )
-    yield from found.values()
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
+        change = changes.get(path)
+        if change is None:
+            old_sha256 = str(record.get("old_sha256", ""))
+            change = changes[path] = _Change("", path, old_sha256, [], "", 0.0, "")
+        change.name, change.who = str(record.get("name", "")), str(record.get("who", ""))
+        change.event, change.at = str(event), number_of(record.get("at"))
+        if event not in _RESTORE_EVENTS:
+            change.new_sha256.append(str(record.get("new_sha256", "")))
+    yield from changes.values()
 
 
 def statuses(journal: Journal, rollout: str = "") -> Statuses:
     """Of that rollout, or of all. Raises JournalError."""
-    histories = [journal.history(rollout)] if rollout else list(journal.histories())
-    known = [_status(one) for one in histories if one.records or one.torn]
-    places = {os.path.dirname(file.path) for one in known for file in one.files}
-    left = [os.path.join(place, name) for place in places for name in replace.leftovers(place)]
-    return Statuses(tuple(known), tuple(sorted(left)))
+    histories = [journal.history(rollout)] if rollout else journal.histories()
+    known = [_status(history) for history in histories if history.records or history.torn]
+    directories: set[str] = set()
+    for status in known:
+        directories.update(os.path.dirname(file.path) for file in status.files)
+    leftovers: list[str] = []
+    for directory in directories:
+        leftovers += [os.path.join(directory, name) for name in replace.leftovers(directory)]
+    return Statuses(tuple(known), tuple(sorted(leftovers)))
 
 
 def _status(history: History) -> RolloutStatus:
     records = history.records
+    first = records[0] if records else {}
     return RolloutStatus(
         rollout=history.rollout,
-        who=str(records[0].get("who", "")) if records else "",
-        began_at=_number(records[0].get("at")) if records else 0.0,
+        who=str(first.get("who", "")),
+        began_at=history.began_at,
         ended=history.ended,
         files=tuple(_file_status(history.rollout, change) for change in _changes(history)),
         restarts=sum(record.get("event") == "restart intent" for record in records),
@@ -88,7 +105,7 @@ def _status(history: History) -> RolloutStatus:
 
 
 def _file_status(rollout: str, change: _Change) -> FileStatus:
-    content, digest = _which(change)
+    content, digest = change.content()
     return FileStatus(
         rollout=rollout,
         name=change.name,
@@ -103,77 +120,67 @@ def _file_status(rollout: str, change: _Change) -> FileStatus:
     )
 
 
-def _now(change: _Change) -> Current:
-    return replace.current(os.path.dirname(change.path), os.path.basename(change.path))
-
-
-def _which(change: _Change) -> tuple[str, str]:
-    """Which of its contents the file has, and its hash."""
-    try:
-        digest = _now(change).sha256
-    except (ReplaceRefused, OSError):
-        return "unreadable", ""
-    if digest == change.old_sha256:
-        return "old", digest
-    if digest in change.new_sha256:
-        return "new", digest
-    return ("neither" if digest else "missing"), digest
-
-
 def rollback(journal: Journal, request: Rollback, plugin_log_bytes: int) -> RolledBack:
     """Give every file of the rollout its old content, unless somebody else changed it since."""
     try:
         history = journal.history(request.rollout)
     except JournalError as error:
         return RolledBack((), False, str(error))
-    changes = [one for one in _changes(history) if request.name in ("", one.name)]
-    if not changes and history.torn and not history.records:
-        return RolledBack((), False, "the record of this rollout is torn: it changed nothing yet")
+    changes = [change for change in _changes(history) if request.name in ("", change.name)]
+    if not changes:
+        is_torn = history.torn and not history.records
+        torn = "the record of this rollout is torn: it changed nothing yet"
+        return RolledBack((), not is_torn, torn if is_torn else "this node has no record of it")
     files = []
     for change in reversed(changes):
-        restart = change.name == SCRIPT and request.exporter == SHELL
-        outcome, reason, at = _restore(journal, request, change)
-        _, digest = _which(change)
-        files.append(
-            RestoredFile(
-                name=change.name,
-                path=change.path,
-                outcome=outcome,
-                reason=reason,
-                sha256=digest,
-                at=at,
-                plugin_log_bytes=plugin_log_bytes,
-                restart=restart,
-            )
-        )
-        if os.path.isdir(os.path.dirname(change.path)):
-            replace.clean(os.path.dirname(change.path))
-    done = all(one.outcome in ("restored", "removed", "already") for one in files)
-    return RolledBack(tuple(files), done, "" if files else "this node has no record of it")
+        files.append(_restored_file(journal, request, change, plugin_log_bytes))
+        directory = os.path.dirname(change.path)
+        if os.path.isdir(directory):
+            replace.clean(directory)
+    return RolledBack(tuple(files), all(file.outcome in _RESTORED for file in files))
+
+
+def _restored_file(
+    journal: Journal, request: Rollback, change: _Change, plugin_log_bytes: int
+) -> RestoredFile:
+    outcome, reason, restored_at = _restore(journal, request, change)
+    _, digest = change.content()
+    return RestoredFile(
+        name=change.name,
+        path=change.path,
+        outcome=outcome,
+        reason=reason,
+        sha256=digest,
+        at=restored_at,
+        plugin_log_bytes=plugin_log_bytes,
+        restart=change.name == SCRIPT and request.exporter == SHELL,
+    )
 
 
 def _restore(journal: Journal, request: Rollback, change: _Change) -> tuple[str, str, float]:
     """Outcome, reason and time of it."""
-    content, _ = _which(change)
+    content, _ = change.content()
     if content == "old":
         return "already", "", 0.0
     if content != "new":
         return "refused", f"{change.path} is neither old nor new: it was changed since", 0.0
+    old: Optional[bytes] = None
     try:
-        old = journal.kept(change.old_sha256) if change.old_sha256 else None
-        now = _now(change)
-        if now.sha256 not in change.new_sha256:
+        if change.old_sha256:
+            old = journal.kept(change.old_sha256)
+        current = change.current()
+        if current.sha256 not in change.new_sha256:
             raise ReplaceRefused(f"{change.path} was changed by somebody else a moment ago")
-        one = Replacement(
+        replacement = Replacement(
             journal=journal,
             rollout=request.rollout,
             who=request.who,
             name=change.name,
-            old=now,
+            old=current,
             content=old,
-            events=("restore intent", "restored"),
+            events=_RESTORE_EVENTS,
         )
-        one.run()
+        replacement.run()
     except (ReplaceRefused, JournalError) as error:
         return "failed", str(error), 0.0
-    return ("restored" if old is not None else "removed"), "", one.at
+    return "removed" if old is None else "restored", "", replacement.at

@@ -33,20 +33,20 @@ class _NotFound(Exception):
 def find(request: NodeRequest) -> FoundExporter:
     """The process that the pid file means, its directory and its watchdog."""
     try:
-        seen = _of_pid_file(request.pid_file)
+        running = _of_pid_file(request.pid_file)
     except _NotFound as error:
         return FoundExporter(doubts=(str(error),))
-    exporter = process_info(seen, process.arguments(seen), "exporter")
-    watchdog, doubt = watchdog_of(seen.pid)
-    doubts = [doubt, "" if _is_supervised(seen) else NO_WATCHDOG]
-    elsewhere = files_doubt(seen.pid)
+    exporter = process_info(running, process.arguments(running), "exporter")
+    watchdog, doubt = watchdog_of(running.pid)
+    doubts = [doubt, "" if _is_supervised(running) else NO_WATCHDOG]
+    elsewhere = files_doubt(running.pid)
     return FoundExporter(
         exporter,
         watchdog=watchdog,
         directory=None if elsewhere else _directory(exporter),
         elsewhere=elsewhere,
         doubts=tuple(filter(None, doubts)),
-        environment=environment_of(seen.pid),
+        environment=environment_of(running.pid),
     )
 
 
@@ -59,18 +59,18 @@ def _of_pid_file(path: Optional[str]) -> SeenProcess:
             words = file.read(_PID_FILE_BYTES).split()
             written_at = os.fstat(file.fileno()).st_mtime
         pid = int(words[0])
-        seen = process.see(pid)
+        running = process.see(pid)
     except (OSError, ValueError, IndexError, ParseError) as error:
         raise _NotFound(f"{path}: names no process: {error}") from None
     if words[1:]:
-        if words[1] != str(seen.start_ticks):
+        if words[1] != str(running.start_ticks):
             raise _NotFound(f"pid {pid}: is another process than {path} means")
-    elif started_at(seen) > written_at + 1:
+    elif started_at(running) > written_at + 1:
         raise _NotFound(f"pid {pid}: is younger than {path}")
-    argv = process.arguments(seen)
+    argv = process.arguments(running)
     if not process.is_own_exporter(argv) or not process.program(pid).startswith("python"):
         raise _NotFound(f"pid {pid}: is no exporter of ours: {' '.join(argv)[:100]!r}")
-    return seen
+    return running
 
 
 def _is_supervised(exporter: SeenProcess) -> bool:

@@ -127,6 +127,7 @@ class _Member:
 
     @property
     def old_contents(self) -> tuple[tuple[str, str], ...]:
+        """Name and hash of each file that would change."""
         return tuple((change.name, change.old_sha256) for change in self.changes)
 
 
@@ -135,7 +136,7 @@ _Unit = Sequence[HostPlan]
 
 def make(
     hosts: Sequence[HostState],
-    seen: Mapping[str, Inspection],
+    inspections: Mapping[str, Inspection],
     files: Sequence[NewFile],
     wishes: Wishes,
 ) -> Plan:
@@ -143,7 +144,7 @@ def make(
     unseen = [host for host in hosts if host.unseen]
     plans = [_unseen_plan(host) for host in unseen if host.asked]
     changing: list[_Unit] = []
-    for members in _units(hosts, seen, files):
+    for members in _units(hosts, inspections, files):
         if any(member.host.asked for member in members):
             unit = _unit_plans(members, unseen)
             plans += unit
@@ -168,12 +169,12 @@ def _unseen_plan(host: HostState) -> HostPlan:
 
 
 def _units(
-    hosts: Sequence[HostState], seen: Mapping[str, Inspection], files: Sequence[NewFile]
+    hosts: Sequence[HostState], inspections: Mapping[str, Inspection], files: Sequence[NewFile]
 ) -> list[list[_Member]]:
     """Hosts that change together, in the order of the hosts."""
     units: dict[str, list[_Member]] = {}
     for host in hosts:
-        inspected = seen.get(host.node_id)
+        inspected = inspections.get(host.node_id)
         if inspected is not None:
             changes = _file_changes(inspected, files)
             member = _Member(host, inspected, changes, _refusals(inspected, changes, files))

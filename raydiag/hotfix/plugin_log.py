@@ -55,8 +55,8 @@ def _new_shell_error(request: Verify, new_text: str, begin: int) -> str:
         return ""
     earlier = tail(request.plugin_log, max(0, begin - _EARLIER_BYTES))
     earlier = earlier[: len(earlier) - len(new_text)] if earlier.endswith(new_text) else ""
-    known = {_shape(line) for line in earlier.split("\n")}
-    return next((error for error in errors if _shape(error) not in known), "")
+    known_shapes = {_shape(line) for line in earlier.split("\n")}
+    return next((error for error in errors if _shape(error) not in known_shapes), "")
 
 
 def _shape(line: str) -> str:

@@ -71,12 +71,12 @@ def numbers_doubt() -> str:
 
 def processes() -> dict[int, SeenProcess]:
     """Every process that can be seen now, by pid."""
-    found = {}
+    seen = {}
     for name in os.listdir("/proc"):
         if name.isascii() and name.isdigit():
             with contextlib.suppress(OSError, ParseError):
-                found[int(name)] = see(int(name))
-    return found
+                seen[int(name)] = see(int(name))
+    return seen
 
 
 def see(pid: int) -> SeenProcess:
@@ -86,12 +86,12 @@ def see(pid: int) -> SeenProcess:
     return SeenProcess(pid, name, values[0], int(values[1]), int(values[19]))
 
 
-def arguments(seen: SeenProcess) -> tuple[str, ...]:
+def arguments(process: SeenProcess) -> tuple[str, ...]:
     """Its argument list; empty when it has none, or when reading might block."""
-    if seen.state in ("D", "Z", "X"):
+    if process.state in ("D", "Z", "X"):
         return ()
     try:
-        with open(f"/proc/{seen.pid}/cmdline", "rb") as file:
+        with open(f"/proc/{process.pid}/cmdline", "rb") as file:
             data = file.read(_ARGUMENTS_LIMIT_BYTES)
     except OSError:
         return ()
@@ -127,57 +127,64 @@ def is_own_exporter(argv: tuple[str, ...]) -> bool:
     """`python -m raydiag exporter run ...`, or the same by the installed command."""
     if not argv or not _last(argv[0]).startswith("python"):
         return False
-    rest = list(argv[1:])
-    while rest and rest[0].startswith("-") and rest[0] != "-m":
-        rest.pop(0)
-    if rest[:1] == ["-m"]:
-        rest.pop(0)
-        named = rest[:1] == ["raydiag"]
+    words = list(argv[1:])
+    while words and words[0].startswith("-") and words[0] != "-m":
+        words.pop(0)
+    if words[:1] == ["-m"]:
+        words.pop(0)
+        named = words[:1] == ["raydiag"]
     else:
-        named = bool(rest) and (_last(rest[0]) == "raydiag" or rest[0].endswith("/__main__.py"))
-    return named and rest[1:3] == ["exporter", "run"]
+        named = bool(words) and (_last(words[0]) == "raydiag" or words[0].endswith("/__main__.py"))
+    return named and words[1:3] == ["exporter", "run"]
 
 
 def _last(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def descendants(pid: int, seen: Mapping[int, SeenProcess]) -> Iterator[int]:
+def descendants(pid: int, processes_seen: Mapping[int, SeenProcess]) -> Iterator[int]:
     """Pids below that process, without itself."""
     children: dict[int, list[int]] = {}
-    for one in seen.values():
-        children.setdefault(one.parent, []).append(one.pid)
+    for process in processes_seen.values():
+        children.setdefault(process.parent, []).append(process.pid)
     waiting = list(children.get(pid, ()))
-    done = {pid}
+    visited = {pid}
     while waiting:
         child = waiting.pop()
-        if child not in done:
-            done.add(child)
+        if child not in visited:
+            visited.add(child)
             yield child
             waiting += children.get(child, ())
 
 
-def ancestors(pid: int, seen: Mapping[int, SeenProcess]) -> list[int]:
+def below(pid: int) -> dict[int, SeenProcess]:
+    """Processes below that one, as they are now."""
+    seen = processes()
+    return {child: seen[child] for child in descendants(pid, seen)}
+
+
+def ancestors(pid: int, processes_seen: Mapping[int, SeenProcess]) -> list[int]:
     """Pids above that process, nearest first."""
-    found: list[int] = []
-    while pid in seen and seen[pid].parent not in (0, *found):
-        pid = seen[pid].parent
-        found.append(pid)
-    return found
+    pids_above: list[int] = []
+    while pid in processes_seen and processes_seen[pid].parent not in (0, *pids_above):
+        pid = processes_seen[pid].parent
+        pids_above.append(pid)
+    return pids_above
 
 
-def gpu_users(pids: Mapping[int, SeenProcess], root: str = "") -> dict[int, str]:
+def gpu_users(candidates: Mapping[int, SeenProcess], root: str = "") -> dict[int, str]:
     """Which of these processes use the GPUs, or may: pid -> why."""
-    listed = set()
-    for place in {_KFD_PROCESSES, root + _KFD_PROCESSES}:
+    listed: set[str] = set()
+    for directory in {_KFD_PROCESSES, root + _KFD_PROCESSES}:
         with contextlib.suppress(OSError):
-            listed.update(os.listdir(place))
-    found = {}
-    for pid, seen in pids.items():
-        why = f"is listed in {_KFD_PROCESSES}" if str(pid) in listed else _open_gpu(seen)
-        if why:
-            found[pid] = why
-    return found
+            listed.update(os.listdir(directory))
+    reasons = {}
+    for pid, candidate in candidates.items():
+        if str(pid) in listed:
+            reasons[pid] = f"is listed in {_KFD_PROCESSES}"
+        elif open_gpu := _open_gpu(candidate):
+            reasons[pid] = open_gpu
+    return reasons
 
 
 def _open_gpu(seen: SeenProcess) -> str:
@@ -199,24 +206,24 @@ def _open_gpu(seen: SeenProcess) -> str:
 
 def listeners(port: int) -> set[str]:
     """Inodes of the sockets that listen on that TCP port in this network namespace."""
-    found = set()
+    inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(table, encoding="ascii", errors="replace") as file:
             for line in file.read(16 << 20).split("\n")[1:]:
                 fields = line.split()
                 listens = len(fields) > 9 and fields[3] == _LISTEN
                 if listens and int(fields[1].rpartition(":")[2], 16) == port:
-                    found.add(fields[9])
-    return found
+                    inodes.add(fields[9])
+    return inodes
 
 
 def holds(pid: int, sockets: set[str]) -> bool:
     """Whether the process has one of these sockets open."""
-    wanted = {f"socket:[{inode}]" for inode in sockets}
+    targets = {f"socket:[{inode}]" for inode in sockets}
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{pid}/fd/{name}") in wanted:
+                if os.readlink(f"/proc/{pid}/fd/{name}") in targets:
                     return True
     return False
 
@@ -248,63 +255,78 @@ class Aim:
 
     def verify(self) -> None:
         """Look at it once more. Raises Doubt."""
-        pid, argv = self.identity.pid, self.identity.argv
-        if numbers_doubt():
-            raise Doubt(f"pid {pid}: {numbers_doubt()}")
-        shell, server = is_exporter(argv), is_server(argv, self.metrics_file, self.port)
-        if shell:
-            self._is_the_loop()
+        pid = self.identity.pid
+        doubt = numbers_doubt()
+        if doubt:
+            raise Doubt(f"pid {pid}: {doubt}")
+        if is_exporter(self.identity.argv):
+            self._require_loop()
+        seen = self._require_same_process()
+        self._require_exporter(seen)
+        if pid in (1, os.getpid()) or pid in ancestors(os.getpid(), processes()):
+            raise Doubt(f"pid {pid}: stands above us")
+        for user, reason in gpu_users({pid: seen, **below(pid)}, self.root).items():
+            raise Doubt(f"pid {pid}: {reason if user == pid else f'pid {user} below it {reason}'}")
+
+    def _require_same_process(self) -> SeenProcess:
+        """The process as it is now. Raises Doubt when it is another one, or in no usual state."""
+        pid = self.identity.pid
         try:
-            now = see(pid)
+            seen = see(pid)
         except (OSError, ParseError):
             raise Gone(f"pid {pid}: has ended") from None
-        if now.start_ticks != self.identity.start_ticks:
+        if seen.start_ticks != self.identity.start_ticks:
             raise Doubt(f"pid {pid}: is another process now")
-        if now.state in ("Z", "X"):
+        if seen.state in ("Z", "X"):
             raise Gone(f"pid {pid}: has ended")
-        if now.state not in ("S", "R", "T", "t"):
-            raise Doubt(f"pid {pid}: is in state {now.state}")
-        if not argv or arguments(now) != argv:
-            raise Doubt(f"pid {pid}: has other arguments now")
-        if not (shell or server or is_own_exporter(argv)):
-            raise Doubt(f"pid {pid}: is no exporter: {' '.join(argv)[:100]!r}")
-        if not program(pid).startswith("bash" if shell else "python"):
-            raise Doubt(f"pid {pid}: runs {program(pid) or 'an unknown program'}")
-        seen = processes()
-        if pid == 1 or pid == os.getpid() or pid in ancestors(os.getpid(), seen):
-            raise Doubt(f"pid {pid}: stands above us")
-        below = {one: seen[one] for one in descendants(pid, seen)}
-        for user, why in gpu_users({pid: now, **below}, self.root).items():
-            raise Doubt(f"pid {pid}: " + (why if user == pid else f"pid {user} below it {why}"))
+        if seen.state not in ("S", "R", "T", "t"):
+            raise Doubt(f"pid {pid}: is in state {seen.state}")
+        return seen
 
-    def _is_the_loop(self) -> None:
+    def _require_exporter(self, seen: SeenProcess) -> None:
+        """Raises Doubt when its arguments or its program are not those of an exporter."""
+        pid, argv = self.identity.pid, self.identity.argv
+        if not argv or arguments(seen) != argv:
+            raise Doubt(f"pid {pid}: has other arguments now")
+        is_shell = is_exporter(argv)
+        if not (is_shell or self._is_server(argv) or is_own_exporter(argv)):
+            raise Doubt(f"pid {pid}: is no exporter: {' '.join(argv)[:100]!r}")
+        if not program(pid).startswith("bash" if is_shell else "python"):
+            raise Doubt(f"pid {pid}: runs {program(pid) or 'an unknown program'}")
+
+    def _is_server(self, argv: tuple[str, ...]) -> bool:
+        return is_server(argv, self.metrics_file, self.port)
+
+    def _require_loop(self) -> None:
         """Raises Doubt, but not for a subshell that is gone in a moment, as a plugin's is."""
         deadline = time.monotonic() + _LOOKS_S
         while True:
-            seen = processes()
-            below = {one: seen[one] for one in descendants(self.identity.pid, seen)}
             try:
-                self._stands_alone(below)
+                self._require_not_watchdog(below(self.identity.pid))
                 return
             except Doubt:
                 if time.monotonic() > deadline:
                     raise
             time.sleep(_LOOK_S)
 
-    def _stands_alone(self, below: Mapping[int, SeenProcess]) -> None:
+    def _require_not_watchdog(self, below_it: Mapping[int, SeenProcess]) -> None:
         """A watchdog of the same arguments has its exporter below it, as the loop has subshells."""
-        shells = [one for one in below.values() if arguments(one) == self.identity.argv]
-        for shell in shells:
-            under = {one for one in below if below[one].parent == shell.pid}
-            if any(is_server(arguments(below[one]), self.metrics_file, self.port) for one in under):
-                raise Doubt(f"pid {self.identity.pid}: is the watchdog of pid {shell.pid}")
-        own = [one for one in below.values() if one.parent == self.identity.pid]
-        if shells and not any(
-            is_server(arguments(one), self.metrics_file, self.port) for one in own
-        ):
-            raise Doubt(f"pid {self.identity.pid}: cannot be told from its watchdog")
+        pid = self.identity.pid
+        shells = set()
+        parents_of_servers = set()
+        for process in below_it.values():
+            argv = arguments(process)
+            if argv == self.identity.argv:
+                shells.add(process.pid)
+            if self._is_server(argv):
+                parents_of_servers.add(process.parent)
+        for shell in shells & parents_of_servers:
+            raise Doubt(f"pid {pid}: is the watchdog of pid {shell}")
+        if shells and pid not in parents_of_servers:
+            raise Doubt(f"pid {pid}: cannot be told from its watchdog")
 
     def close(self) -> None:
+        """Let go of the process."""
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None

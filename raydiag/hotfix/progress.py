@@ -59,6 +59,7 @@ class RolloutProgress:
         return progress
 
     def save(self) -> None:
+        """Write the record to the disk. Raises CannotRun."""
         self._ledger.write(self.record)
 
     def reopen(self) -> None:
@@ -73,12 +74,14 @@ class RolloutProgress:
         self._say({"event": event})
 
     def set(self, nodes: Sequence[str], state: str, reason: str = "") -> None:
+        """Give these hosts that state, and why they have it."""
         for node in nodes:
             host = self._host(node)
             host["state"] = state
             host["reason"] = reason
 
     def note(self, node: str, text: str) -> None:
+        """Add a note about a host, once."""
         notes = self._host(node)["notes"]
         if text not in notes:
             notes.append(text)
@@ -88,9 +91,11 @@ class RolloutProgress:
         self._host(node)[name] = json.loads(json.dumps(value))
 
     def state(self, node: str) -> str:
+        """State of a host."""
         return str(self._host(node)["state"])
 
     def nodes(self, *states: str) -> list[str]:
+        """Hosts in any of these states, by node id."""
         return [node for node, host in self.record["hosts"].items() if host["state"] in states]
 
     def end(self, state: str, reason: str = "") -> None:

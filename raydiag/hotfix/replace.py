@@ -53,6 +53,7 @@ class Current:
 
     @property
     def sha256(self) -> str:
+        """Hash of the content; "" where there is no file."""
         return "" if self.content is None else sha256(self.content)
 
 

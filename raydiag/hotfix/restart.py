@@ -27,29 +27,24 @@ _GONE_S, _FREE_S = 2.0, 3.0
 _LOOK_S = 0.02
 
 
-def refusals(found: FoundExporter, least_left: int) -> tuple[str, ...]:
+def refusals(discovered: FoundExporter, least_left: int) -> tuple[str, ...]:
     """Why the exporter that was found may not be ended; none when it may."""
-    reasons = list(found.doubts)
-    if found.watchdog and found.watchdog.left < max(2, least_left):
-        left = found.watchdog.left
-        reasons.append(f"the watchdog has {left} of {MOST_RESTARTS} restarts left")
-    if found.watchdog and found.watchdog.gave_up:
+    reasons = list(discovered.doubts)
+    if discovered.watchdog and discovered.watchdog.left < max(2, least_left):
+        restarts_left = discovered.watchdog.left
+        reasons.append(f"the watchdog has {restarts_left} of {MOST_RESTARTS} restarts left")
+    if discovered.watchdog and discovered.watchdog.gave_up:
         reasons.append("the watchdog has given up")
     return tuple(reasons)
 
 
 def restart(request: Restart, journal: Journal) -> Restarted:
     """End exactly the planned exporter and its server, when there is no doubt about either."""
-    found = discovery.look(request)
-    exporter, watchdog = found.exporter, found.watchdog
-    reasons = refusals(found, request.least_left)
-    if reasons or exporter is None or watchdog is None:
-        return Restarted("refused", "; ".join(reasons) or "no exporter runs here")
-    if (exporter.pid, exporter.start_ticks) != (request.pid, request.start_ticks):
-        return Restarted("refused", f"pid {exporter.pid} is not the exporter that was planned")
-    targets = [one for one in (exporter, found.server, *found.orphans) if one is not None]
-    if not _is_theirs(request, targets):
-        return Restarted("refused", f"port {request.port} belongs to somebody else")
+    discovered = discovery.look(request)
+    reason = _refusal(request, discovered)
+    watchdog = discovered.watchdog
+    if reason or watchdog is None:
+        return Restarted("refused", reason)
     before = Restarted(
         outcome="refused",
         restarts=watchdog.restarts,
@@ -59,17 +54,34 @@ def restart(request: Restart, journal: Journal) -> Restarted:
         at=time.time(),
     )
     try:
-        ended, doubt = _end_all(request, journal, targets)
+        ended, doubt = _end_all(request, journal, discovered.processes())
     except (Doubt, JournalError) as error:
         return Restarted("refused", str(error))
-    free = bool(ended) and _wait_until_free(request.port)
-    if not doubt and not free:
+    is_port_free = bool(ended) and _wait_until_free(request.port)
+    if not doubt and not is_port_free:
         doubt = f"something still listens on port {request.port}"
     with contextlib.suppress(JournalError):  # it has happened, and the watchdog's log shows it
-        names = [f"{one.role} {one.pid}" for one in ended]
+        names = [f"{process.role} {process.pid}" for process in ended]
         journal.append(request.rollout, request.who, "restarted", ended=names, reason=doubt)
-    outcome = ("failed" if ended else "refused") if doubt else "ended"
-    return replace(before, outcome=outcome, reason=doubt, ended=tuple(ended), port_free=free)
+    outcome = "ended"
+    if doubt:
+        outcome = "failed" if ended else "refused"
+    return replace(
+        before, outcome=outcome, reason=doubt, ended=tuple(ended), port_free=is_port_free
+    )
+
+
+def _refusal(request: Restart, discovered: FoundExporter) -> str:
+    """Why nothing is ended; "" when the exporter is the planned one and may be."""
+    exporter = discovered.exporter
+    reasons = refusals(discovered, request.least_left)
+    if reasons or exporter is None or discovered.watchdog is None:
+        return "; ".join(reasons) or "no exporter runs here"
+    if (exporter.pid, exporter.start_ticks) != (request.pid, request.start_ticks):
+        return f"pid {exporter.pid} is not the exporter that was planned"
+    if not _is_theirs(request, discovered.processes()):
+        return f"port {request.port} belongs to somebody else"
+    return ""
 
 
 def _end_all(
@@ -86,7 +98,7 @@ def _end_all(
         for target in targets:
             with _may_be_gone(target):
                 aims.append((target, _aim(target, request, held)))
-        text = [f"{one.role} {one.pid} {one.start_ticks}" for one, _ in aims]
+        text = [f"{process.role} {process.pid} {process.start_ticks}" for process, _ in aims]
         journal.append(request.rollout, request.who, "restart intent", processes=text)
         for target, aim in aims:
             try:
@@ -96,8 +108,8 @@ def _end_all(
             except Doubt as error:
                 _wait_until_gone(ended)
                 return ended, str(error)
-    gone = _wait_until_gone(ended)
-    return ended, "" if gone else "what was ended is still there: it hangs in the kernel"
+    all_gone = _wait_until_gone(ended)
+    return ended, "" if all_gone else "what was ended is still there: it hangs in the kernel"
 
 
 @contextlib.contextmanager
@@ -113,7 +125,7 @@ def _may_be_gone(target: ProcessInfo) -> Iterator[None]:
 def _is_theirs(request: Restart, targets: Sequence[ProcessInfo]) -> bool:
     """Whether nobody would be left on the port: the server of raydiag's exporter ends with it."""
     listening = process.listeners(request.port)
-    pids = {one.pid for one in targets}
+    pids = {process.pid for process in targets}
     if request.exporter == RAYDIAG:
         pids.update(process.descendants(targets[0].pid, process.processes()))
     return not listening or any(process.holds(pid, listening) for pid in pids)
@@ -129,19 +141,19 @@ def _aim(target: ProcessInfo, request: Restart, held: contextlib.ExitStack) -> A
 
 def _wait_until_gone(ended: Sequence[ProcessInfo]) -> bool:
     deadline = time.monotonic() + _GONE_S
-    while any(_is_there(one) for one in ended):
+    while any(_is_there(process) for process in ended):
         if time.monotonic() > deadline:
             return False
         time.sleep(_LOOK_S)
     return True
 
 
-def _is_there(one: ProcessInfo) -> bool:
+def _is_there(ended_process: ProcessInfo) -> bool:
     try:
-        now = process.see(one.pid)
+        now = process.see(ended_process.pid)
     except (OSError, ParseError):
         return False
-    return now.start_ticks == one.start_ticks and now.state not in ("Z", "X")
+    return now.start_ticks == ended_process.start_ticks and now.state not in ("Z", "X")
 
 
 def _wait_until_free(port: int) -> bool:

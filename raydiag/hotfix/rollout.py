@@ -155,10 +155,10 @@ class Rollout:
             answers = self.nodes.inspect(waiting, _names(waiting.values()))
             for node, missing in answers.missing.items():
                 self._fail(node, missing.reason)
-            for node, seen in answers.given.items():
-                if _sees(seen, waiting[node]):
+            for node, inspected in answers.given.items():
+                if _sees(inspected, waiting[node]):
                     host = waiting.pop(node)
-                    self.since[node] = (seen.time, host.plugin_log_bytes)
+                    self.since[node] = (inspected.time, host.plugin_log_bytes)
             if waiting and time.monotonic() > limit:
                 node = next(iter(waiting))
                 self._fail(node, "does not see the new content of its shared directory")
@@ -199,8 +199,8 @@ class Rollout:
             for node, verified in answers.given.items():
                 for note in verified.notes:
                     self.progress.note(node, f"{name}: {note}")
-                seen = dataclasses.asdict(verified)
-                self.progress.fact(node, "seen", {**seen, "metrics": len(verified.metrics)})
+                facts = dataclasses.asdict(verified)
+                self.progress.fact(node, "seen", {**facts, "metrics": len(verified.metrics)})
             self._require(answers, attrgetter("healthy"), f"{name} after the change")
 
     def _verify_request(self, host: HostPlan, name: str) -> Verify:
@@ -259,8 +259,8 @@ def _names(hosts: Iterable[HostPlan]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(attrgetter("name"), ordered)))
 
 
-def _sees(seen: Inspection, host: HostPlan) -> bool:
-    targets = seen.targets()
+def _sees(inspected: Inspection, host: HostPlan) -> bool:
+    targets = inspected.targets()
     return all(
         change.name in targets and targets[change.name].sha256 == change.new_sha256
         for change in host.changes

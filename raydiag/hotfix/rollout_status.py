@@ -26,7 +26,7 @@ _Looks = dict[str, Union[Inspection, NoAnswerFromNode]]  # by node id
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownRollout:
     """What head and nodes know of one rollout."""
 
     name: str
@@ -74,7 +74,7 @@ def status_document(
     rollout: str,
     hosts: Sequence[HostState],
     nodes: NodeRequests,
-    kept: Sequence[Mapping[str, Any]],
+    records: Sequence[Mapping[str, Any]],
     at_work: str,
 ) -> dict[str, Any]:
     """Of that rollout, or of all that the head and the nodes know.
@@ -83,17 +83,17 @@ def status_document(
     """
     alive = [host.node_id for host in hosts if not host.unseen]
     answers = nodes.ask_all(alive, StatusRequest(rollout=rollout), Statuses, _STATUS_S)
-    seen = [_with_silence(host, answers) for host in hosts]
-    rollouts = _known_rollouts(rollout, kept, answers.given)
-    looks = _looks_at(rollouts, seen, nodes)
-    rows = [_rollout(known, seen, looks.get(known.name, {}), at_work) for known in rollouts]
+    hosts_seen = [_with_silence(host, answers) for host in hosts]
+    rollouts = _known_rollouts(rollout, records, answers.given)
+    looks = _looks_at(rollouts, hosts_seen, nodes)
+    rows = [_rollout(entry, hosts_seen, looks.get(entry.name, {}), at_work) for entry in rollouts]
     rows.sort(key=lambda row: (row["began_at"] or 0.0, row["rollout"]))
     return {
         "command": "status",
         "rollout": rollout or None,
         "rollouts": rows,
         "findings": [],
-        "coverage": coverage(seen),
+        "coverage": coverage(hosts_seen),
     }
 
 
@@ -103,35 +103,35 @@ def _with_silence(host: HostState, answers: Answers[Statuses]) -> HostState:
 
 
 def _known_rollouts(
-    wanted: str, kept: Sequence[Mapping[str, Any]], statuses: Mapping[str, Statuses]
-) -> list[_Known]:
+    rollout: str, kept_records: Sequence[Mapping[str, Any]], statuses: Mapping[str, Statuses]
+) -> list[_KnownRollout]:
     """That rollout, if it is known; every one for ""."""
-    records = {str(record["rollout"]): record for record in kept}
+    records = {str(record["rollout"]): record for record in kept_records}
     journals: dict[str, dict[str, RolloutStatus]] = {}  # by rollout and node
     for node, answer in statuses.items():
         for journal in answer.rollouts:
             journals.setdefault(journal.rollout, {})[node] = journal
     names = records.keys() | journals.keys()
-    if wanted:
-        names &= {wanted}
-    return [_Known(name, records.get(name), journals.get(name, {})) for name in names]
+    if rollout:
+        names &= {rollout}
+    return [_KnownRollout(name, records.get(name), journals.get(name, {})) for name in names]
 
 
 def _rollout(
-    known: _Known, hosts: Sequence[HostState], looks: _Looks, at_work: str
+    rollout: _KnownRollout, hosts: Sequence[HostState], looks: _Looks, at_work: str
 ) -> dict[str, Any]:
-    planned = known.planned()
+    planned = rollout.planned()
     by_id = {host.node_id: host for host in hosts}
     rows = []
-    for node in {**planned, **known.journals}:
+    for node in {**planned, **rollout.journals}:
         host = by_id.get(node)
         if host is None:
             plan = planned[node]
             host = HostState(node, plan["host"], plan["address"], unseen=_NOT_A_NODE)
-        outcome = known.record["hosts"].get(node) if known.record else None
+        outcome = rollout.record["hosts"].get(node) if rollout.record else None
         rows.append(
             {
-                **_host_row(host, known.journals.get(node), planned.get(node), looks.get(node)),
+                **_host_row(host, rollout.journals.get(node), planned.get(node), looks.get(node)),
                 "outcome": outcome["state"] if outcome else None,
                 "outcome_reason": outcome["reason"] if outcome else "",
                 "notes": list(outcome["notes"]) if outcome else [],
@@ -139,33 +139,33 @@ def _rollout(
         )
     rows.sort(key=lambda row: row["host"])
     return {
-        "rollout": known.name,
-        "state": known.state(at_work),
-        **known.summary(),
+        "rollout": rollout.name,
+        "state": rollout.state(at_work),
+        **rollout.summary(),
         "hosts": rows,
     }
 
 
 def _looks_at(
-    rollouts: Sequence[_Known], hosts: Sequence[HostState], nodes: NodeRequests
+    rollouts: Sequence[_KnownRollout], hosts: Sequence[HostState], nodes: NodeRequests
 ) -> dict[str, _Looks]:
     """By rollout: how hosts without a journal look now. Each is asked once for each place."""
-    by_place: dict[str, list[_Known]] = {}
-    for known in rollouts:
-        if known.record and known.without_files(hosts):
-            place = json.dumps(known.record["place"], sort_keys=True)
-            by_place.setdefault(place, []).append(known)
+    by_place: dict[str, list[_KnownRollout]] = {}
+    for rollout in rollouts:
+        if rollout.record and rollout.without_files(hosts):
+            place = json.dumps(rollout.record["place"], sort_keys=True)
+            by_place.setdefault(place, []).append(rollout)
     looks: dict[str, _Looks] = {}
     for place, of_place in by_place.items():
         names: set[str] = set()
-        asked: set[str] = set()
-        for known in of_place:
-            names.update(file["name"] for file in known.summary()["files"])
-            asked.update(known.without_files(hosts))
-        seen = nodes.at(json.loads(place)).inspect(sorted(asked), tuple(sorted(names)))
-        for known in of_place:
-            unreached = known.without_files(hosts)
-            looks[known.name] = {node: seen.by_node[node] for node in unreached}
+        nodes_to_ask: set[str] = set()
+        for rollout in of_place:
+            names.update(file["name"] for file in rollout.summary()["files"])
+            nodes_to_ask.update(rollout.without_files(hosts))
+        answers = nodes.at(json.loads(place)).inspect(sorted(nodes_to_ask), tuple(sorted(names)))
+        for rollout in of_place:
+            unreached = rollout.without_files(hosts)
+            looks[rollout.name] = {node: answers.by_node[node] for node in unreached}
     return looks
 
 

@@ -36,10 +36,10 @@ def _metric(series: str) -> str:
     return series.partition("{")[0]
 
 
-def parse(text: bytes, own: bool = True) -> ParsedPage:
+def parse(text: bytes, is_exporters_page: bool = True) -> ParsedPage:
     """`own`: it is an exporter's page, and not what a plugin may print."""
     try:
-        printed = exposition.parse(text, may_lack_end=True, own=own)
+        printed = exposition.parse(text, may_lack_end=True, own=is_exporters_page)
     except ParseError as error:
         return ParsedPage({}, str(error))
     return ParsedPage({_series(line): line.value for line in printed.lines})

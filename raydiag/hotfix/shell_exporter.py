@@ -34,10 +34,10 @@ def find(request: NodeRequest) -> FoundExporter:
     """Look until one process is the exporter: a subshell for a plugin is gone in a moment."""
     deadline = time.monotonic() + _SETTLE_S
     while True:
-        found = _Search(request).run()
-        several = any(doubt.startswith(_SEVERAL) for doubt in found.doubts)
+        discovered = _Search(request).run()
+        several = any(doubt.startswith(_SEVERAL) for doubt in discovered.doubts)
         if not several or time.monotonic() > deadline:
-            return found
+            return discovered
         time.sleep(_LOOK_S)
 
 
@@ -52,6 +52,7 @@ class _Search:
     servers: list[ProcessInfo] = field(default_factory=list)  # of our file and port
 
     def run(self) -> FoundExporter:
+        """What this look has found."""
         self._collect_shells()
         self._collect_servers()
         parents = {server.pid: self.seen[server.pid].parent for server in self.servers}

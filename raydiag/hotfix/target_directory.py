@@ -20,18 +20,18 @@ _NETWORK = re.compile(
 )
 
 
-def chosen(request: NodeRequest, found: FoundExporter) -> str:
+def chosen(request: NodeRequest, discovered: FoundExporter) -> str:
     """The directory of the files. Raises Refused when it is not known, or not the exporter's."""
-    path = request.directory or found.directory
-    if found.elsewhere:
-        raise ReplaceRefused(found.elsewhere)
+    path = request.directory or discovered.directory
+    if discovered.elsewhere:
+        raise ReplaceRefused(discovered.elsewhere)
     if path is None:
         raise ReplaceRefused(
-            "; ".join(found.doubts) or "the directory of the plugins was not given"
+            "; ".join(discovered.doubts) or "the directory of the plugins was not given"
         )
-    own = found.directory
-    if own and os.path.realpath(own) != os.path.realpath(path):
-        raise ReplaceRefused(f"the exporter here runs from {own}, not {path}")
+    own_directory = discovered.directory
+    if own_directory and os.path.realpath(own_directory) != os.path.realpath(path):
+        raise ReplaceRefused(f"the exporter here runs from {own_directory}, not {path}")
     return path
 
 
@@ -72,16 +72,16 @@ def _mount(path: str) -> tuple[str, str]:
     best, answer = -1, ("", "")
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
-            left, _, right = line.partition(" - ")
-            fields, rest = left.split(" "), right.split()
-            if len(fields) < 6 or len(rest) < 2:
+            mount_fields, _, right = line.partition(" - ")
+            fields, source_fields = mount_fields.split(" "), right.split()
+            if len(fields) < 6 or len(source_fields) < 2:
                 continue
-            point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
+            point = re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), fields[4])
             below = path == point or path.startswith(point.rstrip("/") + "/")
             # Of several on one point the last one covers the others. Device numbers would not do:
             # btrfs shows others here than stat does.
             if below and len(point) >= best:
-                best, answer = len(point), (rest[0], rest[1])
+                best, answer = len(point), (source_fields[0], source_fields[1])
     return answer
 
 

@@ -155,17 +155,17 @@ class _Verification:
 
         `exporter` and `restarts` are known then.
         """
-        found = discovery.find(self.request)
+        discovered = discovery.find(self.request)
         is_shell = self.request.exporter != RAYDIAG
-        if is_shell or (found.watchdog and found.watchdog.log):
+        if is_shell or (discovered.watchdog and discovered.watchdog.log):
             line = watchdog_log.line_of_restart(restarted)
             if line is None:
                 return f"the watchdog's line of restart #{restarted.restarts + 1}"
             self.restarts = line.number
-        exporter = found.exporter
+        exporter = discovered.exporter
         if exporter is None or any(exporter.is_same(ended) for ended in restarted.ended):
             return "the new exporter's process"
-        if is_shell and found.server is None:
+        if is_shell and discovered.server is None:
             return "the new exporter's server"
         if fetch(self.request.port, _FETCH_LIMIT_S)[0] != "ok":
             return f"an answer of port {self.request.port}"

@@ -154,7 +154,7 @@ PYTHON = {
     "raises": ("raise RuntimeError('no luck')", "RuntimeError: no luck"),
     "exits": ("import sys; sys.exit(3)", "SystemExit: 3"),
     "ends its process": ("import os; os._exit(0)", "no answer in time"),
-    "yields a word": ("yield 'a 1'", "a plugin yields no str"),
+    "yields a word": ("yield 'a 1'", "collect yielded a str: yield Sample(name, labels, value)"),
     "a bad name": ("yield Sample('a b', {}, 1)", "neither a sample nor a comment"),
     "a value that is none": ("yield Sample('a', {}, 'x')", "not a number"),
     "our own name": ("yield Sample('raydiag_exporter_x', {}, 1)", "are raydiag's own"),

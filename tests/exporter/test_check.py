@@ -77,6 +77,18 @@ FAULTS = {
     "sh syntax": ("queue", "#!/bin/sh\ncase x in\n", "bash -n: ", 0o755),
     "no Python": ("a.py", "def collect(\n", "not Python", 0o644),
     "no collect": ("a.py", "x = 1\n", "no function `collect`", 0o644),
+    "yields text": (
+        "a.py",
+        "def collect(host):\n    yield 'a 1'\n",
+        "collect yielded a str: yield Sample(name, labels, value)",
+        0o644,
+    ),
+    "returns nothing": (
+        "a.py",
+        "def collect(host): pass\n",
+        "collect returned None: yield Sample(name, labels, value)",
+        0o644,
+    ),
     "breaks": ("a.py", "def collect(host): yield 1/0\n", "ZeroDivisionError", 0o644),
     "ends": ("a.py", "import os\ndef collect(host): os._exit(1)\n", "the guarded reader", 0o644),
     "not executable": ("queue", "#!/bin/sh\necho 'a 1'\n", "and not executable", 0o644),

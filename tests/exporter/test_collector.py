@@ -71,7 +71,7 @@ class Node:
         self.page.put(OWN, "", self.collector.samples(time.time()), now_s)
         text = self.page.render(now_s + later_s)
         found = {}
-        for family in text_string_to_metric_families((text.others + text.own).decode()):
+        for family in text_string_to_metric_families((text.plugin_lines + text.own).decode()):
             for sample in family.samples:
                 labels = {k: v for k, v in sample.labels.items() if k != "host"}
                 inside = ",".join(f"{k}={v}" for k, v in sorted(labels.items()))

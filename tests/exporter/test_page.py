@@ -27,7 +27,7 @@ def foreign(name: str, kind: str = GAUGE, text: str = "Help.") -> dict[str, Metr
 
 
 def others(one: MetricsPage, now_s: float = 0.0) -> str:
-    return one.render(now_s).others.decode()
+    return one.render(now_s).plugin_lines.decode()
 
 
 def read(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -109,7 +109,7 @@ def test_lines_about_the_exporter_stand_apart() -> None:
     )
     text = one.render(0.0)
     assert sorted(read(text.own.decode()).values()) == [4, 5]
-    assert list(read(text.others.decode()).values()) == [6]
+    assert list(read(text.plugin_lines.decode()).values()) == [6]
 
 
 def test_a_series_of_another_plugin_is_refused_and_stays_as_it_was() -> None:
@@ -286,7 +286,7 @@ def test_names_that_change_all_the_time_do_not_fill_the_memory(
 def test_promtool_accepts_a_page() -> None:
     one = page()
     one.put("oom", "", [Sample(OOM, {}, 1), Sample(DIRTY, {}, math.inf)], 0.0)
-    text = one.render(0.0).others
+    text = one.render(0.0).plugin_lines
     done = subprocess.run(
         [str(PROMTOOL), "check", "metrics"], input=text, capture_output=True, check=False
     )

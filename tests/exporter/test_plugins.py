@@ -65,7 +65,7 @@ def collected(root: Path, names: Sequence[str] = BUILT_IN) -> tuple[str, list[st
             trouble += [str(item) for item in (*answer["unread"], answer["failed"]) if item]
     files.close()
     text = page.render(0.0)
-    return (text.own + text.others).decode(), trouble
+    return (text.own + text.plugin_lines).decode(), trouble
 
 
 def series(text: str) -> Series:

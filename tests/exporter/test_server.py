@@ -83,7 +83,7 @@ def test_the_page_and_its_age_are_served(start: Start) -> None:
     assert status == b"HTTP/1.1 200 OK"
     assert fields[b"content-type"] == b"text/plain; version=0.0.4; charset=utf-8"
     assert int(fields[b"content-length"]) == len(body)
-    assert body.startswith(TEXT.others + TEXT.own)
+    assert body.startswith(TEXT.plugin_lines + TEXT.own)
     *_, kind, age = body.splitlines()
     assert kind == b"# TYPE raydiag_exporter_page_age_seconds gauge"
     assert age.startswith(b'raydiag_exporter_page_age_seconds{host="n1"} 0.')
@@ -140,7 +140,7 @@ def test_gzip_where_it_is_asked_for(start: Start, accept: bytes, squeezed: bool)
             text = reader.decompress(body)
             assert (reader.unused_data, text) == (b"", gzip.decompress(body))
             body = text
-        assert body.startswith(TEXT.others + TEXT.own)
+        assert body.startswith(TEXT.plugin_lines + TEXT.own)
         assert b"page_age_seconds{" in body
 
 
@@ -378,7 +378,7 @@ def test_tls_is_spoken_and_nothing_else(start: Start, certificates: Path) -> Non
     context = tls_context(str(certificates / "server.pem"), str(certificates / "server.key"), None)
     server, port = start(context)
     hand_over(server)
-    assert secure(port, certificates, False).startswith(TEXT.others)
+    assert secure(port, certificates, False).startswith(TEXT.plugin_lines)
     with socket.create_connection(("127.0.0.1", port), 20) as connection:
         connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         answer = b""
@@ -391,7 +391,7 @@ def test_clients_without_a_certificate_are_refused(start: Start, certificates: P
     names = (str(certificates / one) for one in ("server.pem", "server.key", "client.pem"))
     server, port = start(tls_context(*names))
     hand_over(server)
-    assert secure(port, certificates, True).startswith(TEXT.others)
+    assert secure(port, certificates, True).startswith(TEXT.plugin_lines)
     with pytest.raises((ssl.SSLError, ConnectionError)):
         secure(port, certificates, False)
 

@@ -61,6 +61,7 @@ def plugin(
     """
 
     def register(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        """Put it into the table of plugins."""
         name = function.__module__.rpartition(".")[2]
         _registered[name] = Plugin(name, function, timeout_s, reader, last, sources, keeps_state)
         return function

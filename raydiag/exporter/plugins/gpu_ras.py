@@ -22,6 +22,7 @@ _BLOCKS = ("umc", "xgmi", "gfx", "mmhub", "sdma")
 
 @plugin(last=True, sources=ras_directories)
 def collect(host: Host, source: str) -> Iterator[Union[Sample, Unread]]:
+    """Error counters of one GPU, by block."""
     for item in ras_counts(host, source, _BLOCKS):
         if isinstance(item, Unread):
             yield item

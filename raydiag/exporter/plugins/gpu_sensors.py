@@ -40,9 +40,9 @@ def collect(host: Host, source: str) -> Iterator[Union[Sample, Unread]]:
             mhz = files.scaled(f"{hwmon}/freq{number}_input", 1e6)
             yield from _sample("hw_gpu_clock_mhz", {**gpu, "type": clock}, mhz)
     device = device_directory(host, source)
-    for what in ("used", "total"):
-        count = files.integer(f"{device}/mem_info_vram_{what}")
-        yield from _sample(f"hw_gpu_vram_{what}_bytes", gpu, count)
+    for quantity in ("used", "total"):
+        count = files.integer(f"{device}/mem_info_vram_{quantity}")
+        yield from _sample(f"hw_gpu_vram_{quantity}_bytes", gpu, count)
     yield from files.unread
 
 

@@ -15,4 +15,5 @@ from raydiag.probes.gpu_users import kfd_pids
 
 @plugin()
 def collect(host: Host) -> Iterator[Sample]:
+    """How many processes have the compute device open."""
     yield Sample("hw_gpu_user_processes", {}, len(kfd_pids(host) or ()))

@@ -71,7 +71,9 @@ class Count:
             self.errors += 1
         if not self.driver_fault and (b"amdgpu_" in text or b"aca_" in text):
             words = text.decode("utf-8", "replace")
-            self.driver_fault = next((one for one in DRIVER_FAULT_SYMBOLS if one in words), "")
+            self.driver_fault = next(
+                (symbol for symbol in DRIVER_FAULT_SYMBOLS if symbol in words), ""
+            )
 
 
 def _holds(text: bytes, words: tuple[bytes, ...]) -> bool:
@@ -114,8 +116,8 @@ def resumed(state: Mapping[str, Any], boot_id: str) -> Count:
     """The count to go on from: that of this boot, else a new one; the state may hold anything."""
     saved: dict[str, Any] = {field.name: state.get(field.name) for field in fields(Count)}
     numbers = (saved["seq"], saved["errors"], saved["lost"])
-    known = saved["boot_id"] == boot_id and isinstance(saved["driver_fault"], str)
-    if not known or any(type(number) is not int or number < -1 for number in numbers):
+    is_valid = saved["boot_id"] == boot_id and isinstance(saved["driver_fault"], str)
+    if not is_valid or any(type(number) is not int or number < -1 for number in numbers):
         return Count(boot_id)
     return Count(**saved)
 

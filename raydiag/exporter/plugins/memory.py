@@ -18,6 +18,7 @@ _KIB = 1024  # the "kB" of /proc/meminfo
 
 @plugin()
 def collect(host: Host) -> Iterator[Sample]:
+    """Memory that waits to be written back."""
     numbers = parse_numbers(host.read_text("/proc/meminfo"))
     for key in ("Dirty", "Writeback"):
         if key not in numbers:

@@ -19,11 +19,12 @@ _COLUMNS = {"bytes": "bytes", "errors": "errors", "dropped": "drop"}
 
 @plugin()
 def collect(host: Host) -> Iterator[Sample]:
+    """Traffic of every interface but those of containers and the loopback."""
     interfaces = parse_interfaces(host.read_text(DEV, 4 << 20), left_out=("veth",))
     for device, counters in interfaces.items():
         if device == "docker0":
             continue
         for column, name in _COLUMNS.items():
-            for way in ("rx", "tx"):
-                value = counters[f"{way}_{column}"]
-                yield Sample(f"hw_net_{way}_{name}_total", {"device": device}, value)
+            for direction in ("rx", "tx"):
+                value = counters[f"{direction}_{column}"]
+                yield Sample(f"hw_net_{direction}_{name}_total", {"device": device}, value)

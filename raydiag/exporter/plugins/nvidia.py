@@ -79,13 +79,13 @@ def _stop() -> None:
 
 def _handles(nvml: Any) -> list[tuple[str, Any]]:
     """Address and handle of each GPU, in the order of the addresses."""
-    found = []
+    handles = []
     for index in range(nvml.nvmlDeviceGetCount()):
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        told = nvml.nvmlDeviceGetPciInfo(handle).busId
-        text = told.decode("ascii", "replace") if isinstance(told, bytes) else str(told)
-        found.append((pci_address(text) or text, handle))
-    return sorted(found, key=lambda one: one[0])
+        bus_id = nvml.nvmlDeviceGetPciInfo(handle).busId
+        text = bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else str(bus_id)
+        handles.append((pci_address(text) or text, handle))
+    return sorted(handles, key=lambda handle: handle[0])
 
 
 class _Gpu:
@@ -96,6 +96,7 @@ class _Gpu:
         self.unread: list[Unread] = []
 
     def samples(self) -> Iterator[Union[Sample, Unread]]:
+        """All values of this GPU."""
         nvml, labels = self.nvml, {"gpu": self.gpu}
         celsius = self.ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
         milliwatts = self.ask("nvmlDeviceGetPowerUsage")

@@ -15,6 +15,7 @@ from raydiag.probes.scheduler import task_numbers
 
 @plugin()
 def collect(host: Host) -> Iterator[Sample]:
+    """Tasks that run and that wait, and context switches."""
     numbers = task_numbers(host)
     yield Sample("hw_procs_running", {}, numbers["procs_running"])
     yield Sample("hw_procs_blocked", {}, numbers["procs_blocked"])

@@ -39,8 +39,8 @@ def collect(host: NodeFiles, source: str) -> Iterator[Union[Sample, Unread]]:
     device = source.rpartition("/")[2]
     for port in files.names(f"{source}/ports"):
         if port.isascii() and port.isdigit():
-            for what, value in _port(host, files, f"{source}/ports/{port}").items():
-                yield Sample(f"hw_rdma_{what}", {"device": device, "port": port}, value)
+            for quantity, value in _port(host, files, f"{source}/ports/{port}").items():
+                yield Sample(f"hw_rdma_{quantity}", {"device": device, "port": port}, value)
     if files.malformed:
         yield Unread(source, Status.ERROR, "; ".join(files.malformed[:3]))
     if files.failure is not None:
@@ -56,21 +56,21 @@ def _port(host: NodeFiles, files: PortFiles, directory: str) -> dict[str, int]:
         values["port_state"] = int("ACTIVE" in state)
     names = files.names(f"{directory}/counters")
     standard = _counts(host, files, f"{directory}/counters", _STANDARD_FILES.intersection(names))
-    wanted = _HARDWARE_FILES if names else _HARDWARE_FILES | _TRAFFIC_FILES
-    found = wanted.intersection(files.names(f"{directory}/hw_counters"))
-    hardware = _counts(host, files, f"{directory}/hw_counters", found)
-    for what, file in STANDARD_TRAFFIC.items():
-        others = SYNONYMS[what]
+    counter_names = _HARDWARE_FILES if names else _HARDWARE_FILES | _TRAFFIC_FILES
+    present = counter_names.intersection(files.names(f"{directory}/hw_counters"))
+    hardware = _counts(host, files, f"{directory}/hw_counters", present)
+    for quantity, file in STANDARD_TRAFFIC.items():
+        other_names = SYNONYMS[quantity]
         key = f"{file}_bytes" if file in UNITS_OF_4_BYTES else file
-        value = standard.get(key, _first(hardware, others))
+        value = standard.get(key, _first(hardware, other_names))
         # A file that is there and gave no number, or was not read, does not stand at 0.
-        known = files.failure is None and file not in names and found.isdisjoint(others)
-        if value is not None or known:
-            values[f"{what}_total"] = value or 0
-    for what in _HARDWARE:
-        value = _first(hardware, SYNONYMS[what])
+        is_zero = files.failure is None and file not in names and present.isdisjoint(other_names)
+        if value is not None or is_zero:
+            values[f"{quantity}_total"] = value or 0
+    for quantity in _HARDWARE:
+        value = _first(hardware, SYNONYMS[quantity])
         if value is not None:
-            values[f"{what}_total"] = value
+            values[f"{quantity}_total"] = value
     return values
 
 

@@ -59,6 +59,7 @@ class _Cycle:
         self._last: Optional[float] = None
 
     def passed(self, now: float) -> None:
+        """Another cycle has begun at that time (monotonic)."""
         if self._last is not None:
             self.length_s = 0.8 * self.length_s + 0.2 * min(60.0, max(1.0, now - self._last))
         self._last = now
@@ -95,37 +96,39 @@ class _Bridge:
     """One cycle: from where the last one ended to the step that is shown now."""
 
     def __init__(self, host: Host, directory: str, state: Mapping[str, Any], now: float) -> None:
-        known = state if state.get("directory") == directory else {}
+        saved = state if state.get("directory") == directory else {}
         self.host, self.directory, self.now = host, directory, now
         self.job_start = event_paths.job_start()
-        since = known.get("since")
+        since = saved.get("since")
         self.since: Optional[float] = None if since is None else float(since)
-        kept = known.get("offsets", {})
-        self.offsets = {path: max(0, int(offset)) for path, offset in kept.items()}
-        self.stamp_ms = int(known.get("stamp_ms", 0))
-        self.fill = float(known.get("fill", 0))
-        self.exporter = known.get("exporter")  # pid of the one that showed it
+        offsets = saved.get("offsets", {})
+        self.offsets = {path: max(0, int(offset)) for path, offset in offsets.items()}
+        self.stamp_ms = int(saved.get("stamp_ms", 0))
+        self.fill = float(saved.get("fill", 0))
+        self.exporter = saved.get("exporter")  # pid of the one that showed it
         self.shown: Optional[tuple[int, dict[str, float]]] = None
-        if known.get("shown"):
-            number, values = known["shown"]
+        if saved.get("shown"):
+            number, values = saved["shown"]
             self.shown = (int(number), {name: float(value) for name, value in values.items()})
         self.unread: list[Unread] = []
         self.left_out: dict[str, int] = {}
 
     def state(self) -> dict[str, Any]:
+        """What the next cycle, or the next exporter, goes on from."""
         # As text for JSON's sake: it has no NaN, and a value may be one.
-        shown = self.shown and [self.shown[0], {n: str(v) for n, v in self.shown[1].items()}]
+        last_shown = self.shown and [self.shown[0], {n: str(v) for n, v in self.shown[1].items()}]
         return {
             "directory": self.directory,
             "since": self.since,
             "offsets": self.offsets,
             "stamp_ms": self.stamp_ms,
             "fill": self.fill,
-            "shown": shown,
+            "shown": last_shown,
             "exporter": os.getppid(),
         }
 
     def run(self) -> None:
+        """Read what is new, and choose the step to show."""
         paths = self._paths()
         new = [path for path in paths if path not in self.offsets]
         self.offsets = {path: self.offsets[path] for path in paths if path in self.offsets}
@@ -171,9 +174,9 @@ class _Bridge:
                 self._repeat()
                 return
             _, path = min(heads)
-            kept = self._without_the_late(path, parts[path], path in new)
-            if kept:
-                self._hand_out(path, kept)
+            steps_kept = self._without_the_late(path, parts[path], path in new)
+            if steps_kept:
+                self._hand_out(path, steps_kept)
                 return
             parts[path] = self._part(path, opened[path])
 
@@ -220,11 +223,11 @@ class _Bridge:
 
     def _paths(self) -> list[str]:
         """Event files of this host and job, oldest first. Raises NoData without the directory."""
-        found = event_paths.listed(self.host, self.directory)
+        paths = event_paths.listed(self.host, self.directory)
         if self.job_start is not None:
             self.since = self.job_start
-        elif self.since is None and found:
-            self.since = max(found.values())
+        elif self.since is None and paths:
+            self.since = max(paths.values())
         since = int(self.since or 0)
-        ours = [(created, path) for path, created in found.items() if created >= since]
+        ours = [(created, path) for path, created in paths.items() if created >= since]
         return [path for _, path in sorted(ours)[-_MOST_FILES:]]
