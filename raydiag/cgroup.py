@@ -1,4 +1,4 @@
-"""Control groups: where our own one is, and the files in which the kernel tells numbers of it.
+"""Control groups: where our own one is, and its control files.
 
 Source: cgroups(7); kernel documentation, cgroup-v1, cgroup-v2, accounting/psi
 """
@@ -7,28 +7,18 @@ from __future__ import annotations
 
 from typing import Optional
 
-from raydiag.errors import NoData, ParseError, ReadError
-from raydiag.host import Host
-from raydiag.model import Status, Unread
+from raydiag.errors import ParseError
+from raydiag.host import OptionalFiles
 
 ROOT = "/sys/fs/cgroup"
 
 
-class ControlFiles:
-    """Reads values and keeps in `unread` what exists but gave none."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.unread: list[Unread] = []
+class ControlFiles(OptionalFiles):
+    """Values of control groups; a file that does not exist is empty."""
 
     def text(self, path: str) -> str:
-        try:
-            return self.host.read_text(path)
-        except NoData:
-            return ""
-        except ReadError as error:
-            self.unread.append(Unread(path, error.status, str(error)))
-            return ""
+        """The file's text; empty when there is no such file."""
+        return self.value(path, str) or ""
 
     def integer(self, path: str, unlimited: str = "") -> Optional[int]:
         """The number in a file; None where there is none, or where it says `unlimited`."""
@@ -36,10 +26,11 @@ class ControlFiles:
         if is_number(text):
             return int(text)
         if text not in ("", unlimited):
-            self.malformed(path, f"not a number: {text[:80]!r}")
+            self.malformed(path, ParseError(f"not a number: {text[:80]!r}"))
         return None
 
     def numbers(self, path: str) -> dict[str, int]:
+        """The numbers in a file, see `parse_numbers`."""
         return parse_numbers(self.text(path))
 
     def pressure(self, paths: dict[str, str]) -> dict[str, float]:
@@ -49,11 +40,8 @@ class ControlFiles:
             try:
                 averages.update(parse_pressure(resource, self.text(path)))
             except ParseError as error:
-                self.malformed(path, str(error))
+                self.malformed(path, error)
         return averages
-
-    def malformed(self, path: str, what: str) -> None:
-        self.unread.append(Unread(path, Status.ERROR, f"{path}: {what}"))
 
     def unified(self, controller: str) -> str:
         """Where version 2 is mounted with a controller; on hybrid hosts it is there without any."""
@@ -69,8 +57,8 @@ class ControlFiles:
         the path is the host's (or starts with `..`, outside of our cgroup namespace): a path that
         does not exist means the mount root.
         """
-        own = own_path(self.text("/proc/self/cgroup"), controller)
-        parts = [part for part in own.split("/") if part]
+        path = own_path(self.text("/proc/self/cgroup"), controller)
+        parts = list(filter(None, path.split("/")))
         if ".." in parts or not self.host.exists("/".join([mount, *parts])):
             parts = []
         return ["/".join([mount, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
@@ -79,9 +67,11 @@ class ControlFiles:
 def own_path(text: str, controller: str) -> str:
     """Our group as /proc/self/cgroup names it: `4:memory:/path` in version 1, `0::/path` in 2."""
     for line in text.split("\n"):
-        hierarchy, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controller in controllers.split(",") if controller else hierarchy == "0":
+        hierarchy, _, controllers_and_path = line.partition(":")
+        controllers, _, path = controllers_and_path.partition(":")
+        if not controller and hierarchy == "0":
+            return path
+        if controller and controller in controllers.split(","):
             return path
     return "/"
 
@@ -117,8 +107,8 @@ def parse_pressure_totals(text: str) -> dict[str, int]:
     """Microseconds since boot of `some ... total=4308932` lines, keyed "some" and "full"."""
     totals = {}
     for line in text.split("\n"):
-        kind, _, rest = line.partition(" ")
-        value = rest.rpartition(" total=")[2]
+        kind, _, values = line.partition(" ")
+        value = values.rpartition(" total=")[2]
         if is_number(value):
             totals[kind] = int(value)
     return totals

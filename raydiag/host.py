@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Optional
+from collections.abc import Callable
+from typing import Optional, TypeVar
 
 from raydiag.errors import Denied, NoData, ParseError, ReadError
+from raydiag.model import Unread
 
 # Reading these acts on the hardware: amdgpu_gpu_recover resets the GPU, other debugfs files
 # trigger firmware requests. Nothing that raydiag needs is in debugfs.
 _FORBIDDEN = ("/sys/kernel/debug", "/sys/kernel/tracing")
+
+_T = TypeVar("_T")
 
 READ_ONLY = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 TEXT_LIMIT_BYTES = 256 * 1024
@@ -65,11 +69,10 @@ class Host:
 
     def read_int(self, path: str) -> int:
         """The integer that the file holds. Raises ParseError when it holds something else."""
-        text = self.read_text(path, 4096)
         try:
-            return int(text)
-        except ValueError:
-            raise ParseError(f"{path}: not an integer: {text[:80]!r}") from None
+            return parse_int(self.read_text(path, 4096))
+        except ParseError as error:
+            raise ParseError(f"{path}: {error}") from None
 
     def open(self, path: str) -> int:
         """A read-only, non-blocking file descriptor, for records and streams; the caller closes."""
@@ -103,6 +106,41 @@ class Host:
             return os.statvfs(self.path(path))
 
 
+def parse_int(text: str) -> int:
+    """The integer in a text. Raises ParseError."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ParseError(f"not an integer: {text[:80]!r}") from None
+
+
+class OptionalFiles:
+    """Reads files that need not exist; `unread` collects those that do and gave no value."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.unread: list[Unread] = []
+
+    def value(
+        self, path: str, parse: Callable[[str], _T], limit: int = TEXT_LIMIT_BYTES
+    ) -> Optional[_T]:
+        """What `parse` makes of the text; None without a file, or when there is no value in it."""
+        try:
+            return parse(self.host.read_text(path, limit))
+        except NoData:
+            return None
+        except ReadError as error:
+            self.malformed(path, error)
+            return None
+
+    def malformed(self, path: str, error: ReadError) -> None:
+        """Note that a file exists and gave no value."""
+        reason = str(error)
+        if not reason.startswith(path):
+            reason = f"{path}: {reason}"
+        self.unread.append(Unread(path, error.status, reason))
+
+
 class _translated:
     """Turns OSError into the ReadError that says what it means for a reader."""
 
@@ -117,21 +155,20 @@ class _translated:
             raise as_read_error(error, self.path) from None
 
 
+# ENODEV, ENXIO and EOPNOTSUPP are how the kernel says that a feature is switched off; ESRCH is a
+# process that ended while it was read.
+_NOT_THERE = frozenset(
+    getattr(errno, name) for name in ("ENOENT", "ENOTDIR", "ENODEV", "ENXIO", "EOPNOTSUPP", "ESRCH")
+)
+
+
 def as_read_error(error: OSError, path: str) -> ReadError:
     """The ReadError for an OSError on `path`.
 
-    ENODEV, ENXIO and EOPNOTSUPP count as "not there": that is how the kernel says that a feature
-    is switched off. ESRCH is a process that ended while it was read.
+    A file that is not there is NoData, see `_NOT_THERE`.
     """
     text = f"{path}: {os.strerror(error.errno or 0)}"
-    if error.errno in (
-        errno.ENOENT,
-        errno.ENOTDIR,
-        errno.ENODEV,
-        errno.ENXIO,
-        errno.EOPNOTSUPP,
-        errno.ESRCH,
-    ):
+    if error.errno in _NOT_THERE:
         return NoData(text)
     if error.errno in (errno.EACCES, errno.EPERM):
         return Denied(text)

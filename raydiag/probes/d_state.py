@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Optional, Union
 
 from raydiag import sandbox
@@ -19,7 +20,7 @@ from raydiag.errors import Denied, NoData, ReadError
 from raydiag.host import Host
 from raydiag.model import Status, Unread
 from raydiag.probes import FIRST, PROCESSES, probe
-from raydiag.procfs import split_stat
+from raydiag.procfs import ProcessStat, process_ids, read_stat
 
 SAMPLE_GAP_S = 1.0
 MOST_TASKS = 20_000  # looked at, threads included
@@ -58,83 +59,94 @@ def d_state(host: Host) -> Iterator[Union[BlockedTask, Unread]]:
     Raises Denied when /proc cannot be listed.
     """
     scan = _TaskScan(host)
-    first = scan.blocked()
-    blocked = list(_twice(host, first)) if first else []
-    blocked.sort(key=lambda item: (not item[2], item[0].pid))
-    refusals: list[str] = []  # of tasks whose place is unknown
-    for sample, wchan, persistent in blocked[:MOST_RECORDS]:
+    blocked = _sampled_twice(host, scan.blocked())
+    blocked.sort(key=attrgetter("is_transient", "sample.pid"))
+    refusals: list[str] = []  # of tasks that wait in an unknown function
+    for task in blocked[:MOST_RECORDS]:
         stack: tuple[str, ...] = ()
         try:
             # Last of all: on some kernels the stack of a task that is stuck in execve blocks.
-            stack = _stack(host, sample.path) if persistent else ()
+            stack = _stack(host, task.sample.path) if task.persistent else ()
         except Denied as error:
-            if not wchan:
+            if not task.wchan:
                 refusals.append(str(error))
-        yield BlockedTask(
-            pid=sample.pid,
-            start_ticks=sample.start_ticks,
-            comm=sample.comm,
-            state=sample.state,
-            kernel_thread=sample.kernel_thread,
-            wchan=wchan or (stack[0].partition("+")[0] if stack else ""),
-            stack=stack,
-            persistent=persistent,
-            sample_gap_s=SAMPLE_GAP_S,
-            kill_pending=sample.kill_pending,
-            raydiag_reader=sandbox.is_tag(sample.comm),
-        )
+        yield task.record(stack)
     if len(blocked) > MOST_RECORDS:
         reason = f"{len(blocked) - MOST_RECORDS} more blocked tasks are not listed"
         yield Unread("/proc", Status.ERROR, reason)
     if refusals:
-        reason = f"where {len(refusals)} tasks wait is hidden, the first: {refusals[0]}"
+        reason = f"wait channels of {len(refusals)} tasks are hidden, the first: {refusals[0]}"
         yield Unread("/proc/<pid>/wchan", Status.DENIED, reason)
     yield from scan.unread()
 
 
 @dataclass(frozen=True)
 class _Sample:
+    """One task at one moment."""
+
     path: str  # directory below /proc
     pid: int
-    start_ticks: int
-    comm: str
-    state: str
-    kernel_thread: bool
-    threads: int
-    cpu_ticks: int
-    switches: Optional[int] = None  # None: not asked for, or status does not say
-    kill_pending: bool = False
+    stat: ProcessStat
+    switches: Optional[int]  # None: not asked for, or status does not say
+    kill_pending: bool
 
     @property
     def blocked(self) -> bool:
-        return self.state == "D" or (self.state == "R" and self.kill_pending)
+        return self.stat.state == "D" or (self.stat.state == "R" and self.kill_pending)
 
     def lasts_in(self, later: _Sample) -> bool:
         """Whether the same task is blocked in the later sample and did not run in between."""
-        if self.state == "R":
+        if self.stat.state == "R":
             return later.kill_pending
-        ran = (self.cpu_ticks, self.switches) != (later.cpu_ticks, later.switches)
-        return later.state == "D" and not ran
+        if later.stat.state != "D":
+            return False
+        return self.stat.cpu_ticks == later.stat.cpu_ticks and self.switches == later.switches
+
+
+@dataclass(frozen=True)
+class _Blocked:
+    """A task that was blocked in the first sample and still exists in the second."""
+
+    sample: _Sample  # the first
+    wchan: str
+    persistent: bool
+
+    @property
+    def is_transient(self) -> bool:
+        return not self.persistent
+
+    def record(self, stack: tuple[str, ...]) -> BlockedTask:
+        stat, innermost = self.sample.stat, "".join(stack[:1])
+        return BlockedTask(
+            pid=self.sample.pid,
+            start_ticks=stat.start_ticks,
+            comm=stat.comm,
+            state=stat.state,
+            kernel_thread=bool(stat.flags & _PF_KTHREAD),
+            wchan=self.wchan or innermost.partition("+")[0],
+            stack=stack,
+            persistent=self.persistent,
+            sample_gap_s=SAMPLE_GAP_S,
+            kill_pending=self.sample.kill_pending,
+            raydiag_reader=sandbox.is_tag(stat.comm),
+        )
 
 
 def _sample(host: Host, path: str) -> _Sample:
     """One task now. Raises NoData when it has ended, ParseError, ReadError."""
-    comm, values = split_stat(host.read_text(f"{path}/stat", 4096), f"{path}/stat")
-    state = values[0]
-    status = _status(host, path) if state in ("D", "R") else {}
-    switches = [status.get(f"{kind}_ctxt_switches", "") for kind in ("voluntary", "nonvoluntary")]
-    return _Sample(
-        path=path,
-        pid=int(path.rsplit("/", 1)[-1]),
-        start_ticks=int(values[19]),
-        comm=comm,
-        state=state,
-        kernel_thread=bool(int(values[6]) & _PF_KTHREAD),
-        threads=int(values[17]),
-        cpu_ticks=int(values[11]) + int(values[12]),
-        switches=sum(map(int, switches)) if all(map(str.isdigit, switches)) else None,
-        kill_pending=any(_has_sigkill(status.get(key, "")) for key in ("SigPnd", "ShdPnd")),
-    )
+    stat = read_stat(host, path)
+    status = _status(host, path) if stat.state in ("D", "R") else {}
+    pending = _has_sigkill(status.get("SigPnd", "")) or _has_sigkill(status.get("ShdPnd", ""))
+    return _Sample(path, int(path.rsplit("/", 1)[-1]), stat, _switches(status), pending)
+
+
+def _switches(status: dict[str, str]) -> Optional[int]:
+    """Context switches of the task; None where status does not say."""
+    voluntary = status.get("voluntary_ctxt_switches", "")
+    forced = status.get("nonvoluntary_ctxt_switches", "")
+    if not (voluntary.isdigit() and forced.isdigit()):
+        return None
+    return int(voluntary) + int(forced)
 
 
 def _status(host: Host, path: str) -> dict[str, str]:
@@ -166,26 +178,26 @@ class _TaskScan:
         self.failures: dict[Status, tuple[int, str]] = {}  # how many, and the first reason
 
     def blocked(self) -> list[_Sample]:
+        """Blocked processes and threads. Raises Denied when /proc cannot be listed."""
         try:
-            names = self.host.listdir("/proc")
+            pids = sorted(process_ids(self.host))
         except ReadError as error:
             raise Denied(f"{error}; blocked tasks were not looked for") from None
-        pids = sorted(int(name) for name in names if name.isascii() and name.isdigit())
-        processes = self._samples([f"/proc/{pid}" for pid in pids])
-        found = [process for process in processes if process.blocked]
-        for process in processes:
-            if process.threads > 1 and process.comm.startswith(_THREADED):
-                found += [thread for thread in self._threads(process) if thread.blocked]
-        return found
+        samples = self._samples([f"/proc/{pid}" for pid in pids])
+        for process in list(samples):
+            if process.stat.threads > 1 and process.stat.comm.startswith(_THREADED):
+                samples += self._threads(process)
+        return [sample for sample in samples if sample.blocked]
 
     def _threads(self, process: _Sample) -> list[_Sample]:
+        """Its threads, without the main one."""
+        directory, main = f"{process.path}/task", str(process.pid)
         try:
-            names = self.host.listdir(f"{process.path}/task")
+            names = self.host.listdir(directory)
         except ReadError:
             return []  # it has ended, or the count below /proc/<pid>/stat already says refused
-        main = str(process.pid)
         return self._samples(
-            [f"{process.path}/task/{tid}" for tid in names if tid.isdigit() and tid != main]
+            [f"{directory}/{tid}" for tid in names if tid.isdigit() and tid != main]
         )
 
     def _samples(self, paths: Sequence[str]) -> list[_Sample]:
@@ -211,17 +223,21 @@ class _TaskScan:
             yield Unread("/proc/<pid>/stat", Status.ERROR, reason)
 
 
-def _twice(host: Host, first: Sequence[_Sample]) -> Iterator[tuple[_Sample, str, bool]]:
-    """First sample, wait channel, whether it lasts; tasks that ended since are left out."""
+def _sampled_twice(host: Host, first: Sequence[_Sample]) -> list[_Blocked]:
+    """The blocked tasks that have not ended meanwhile; waits only where there are any."""
+    if not first:
+        return []
     wait_channels = [_wchan(host, sample.path) for sample in first]
     time.sleep(SAMPLE_GAP_S)
+    blocked = []
     for sample, wchan in zip(first, wait_channels):
         try:
             later = _sample(host, sample.path)
         except ReadError:
             continue
-        if later.start_ticks == sample.start_ticks:
-            yield sample, wchan, sample.lasts_in(later)
+        if later.stat.start_ticks == sample.stat.start_ticks:
+            blocked.append(_Blocked(sample, wchan, sample.lasts_in(later)))
+    return blocked
 
 
 def _wchan(host: Host, path: str) -> str:
@@ -241,6 +257,10 @@ def _stack(host: Host, path: str) -> tuple[str, ...]:
         raise
     except ReadError:
         return ()
-    frames = (line.partition("] ")[2] for line in text.split("\n") if line.startswith("[<"))
-    # Older kernels end the list with a bare address.
-    return tuple(frame for frame in frames if frame and not frame.startswith("0x"))[:_STACK_LIMIT]
+    stack = []
+    for line in text.split("\n"):
+        frame = line.partition("] ")[2]
+        # Older kernels end the list with a bare address.
+        if line.startswith("[<") and frame and not frame.startswith("0x"):
+            stack.append(frame)
+    return tuple(stack[:_STACK_LIMIT])

@@ -22,8 +22,9 @@ from raydiag.errors import NoData, ReadError
 from raydiag.host import Host, as_read_error
 from raydiag.model import Unread
 from raydiag.probes import SOCKETS, probe
-from raydiag.procfs import split_stat
+from raydiag.procfs import process_ids, read_stat, stat_numbers, uptime_if_known
 
+_INTERPRETERS = ("bash", "sh", "python", "metrics_export", "raydiag")
 FILE = "/tmp/node_hw_metrics.prom"
 LOG = "/tmp/metrics_exporter.log"
 
@@ -32,6 +33,7 @@ _BODY_LIMIT_BYTES = 8 << 20
 _LOG_BYTES = 64 << 10
 _LEAST_AGE_S = 60.0  # several cycles of the exporter; younger values need no further look
 _MOST_LINES = 5
+_MOST_GROUPS, _GROUP_LENGTH = 40, 40
 
 
 @dataclass(frozen=True)
@@ -71,23 +73,16 @@ def exporter(host: Host, port: int = 9400) -> Iterator[Union[Exporter, Unread]]:
     began = time.monotonic()
     answer, reason, body = fetch(port, _ANSWER_LIMIT_S)
     duration_s, now = time.monotonic() - began, time.time()
-    served, log = parse_metrics(body), LogState()
+    served = parse_metrics(body)
     file_age_s, log_age_s = _age_s(host, FILE, now), _age_s(host, LOG, now)
     if answer == "refused" and file_age_s is None and log_age_s is None:
         raise NoData(f"nothing listens on port {port}, and nothing is left of an exporter")
-    data_age_s = None
-    try:
-        if file_age_s is not None and served.hw_samples and _is_in_file(host, served):
-            data_age_s = file_age_s
-    except ReadError as error:
-        yield Unread(FILE, error.status, str(error))
-    try:
-        if log_age_s is not None:
-            log = parse_log(_tail(host, LOG))
-    except ReadError as error:
-        yield Unread(LOG, error.status, str(error))
-    young = data_age_s is not None and data_age_s < _LEAST_AGE_S
-    found = [] if young else list(processes(host))
+    unread: list[Unread] = []
+    data_age_s = file_age_s if _is_served(host, served, unread) else None
+    log = _log_state(host, unread) if log_age_s is not None else LogState()
+    yield from unread
+    is_fresh = data_age_s is not None and data_age_s < _LEAST_AGE_S
+    found_processes = [] if is_fresh else list(processes(host))
     yield Exporter(
         port=port,
         answer=answer,
@@ -101,9 +96,9 @@ def exporter(host: Host, port: int = 9400) -> Iterator[Union[Exporter, Unread]]:
         scrape_duration_s=served.scrape_duration_s,
         data_time_s=None if data_age_s is None else now - data_age_s,
         data_age_s=data_age_s,
-        switches_served=_whole(served.context_switches),
-        switches_now=None if young else _context_switches(host),
-        uptime_s=None if young else _uptime_s(host),
+        switches_served=served.context_switches,
+        switches_now=None if is_fresh else _context_switches(host),
+        uptime_s=None if is_fresh else uptime_if_known(host),
         file_age_s=file_age_s,
         log_age_s=log_age_s,
         log_lines=log.lines,
@@ -111,9 +106,31 @@ def exporter(host: Host, port: int = 9400) -> Iterator[Union[Exporter, Unread]]:
         ends_in_timeout=log.ends_in_timeout,
         skipped=log.skipped,
         restarts=log.restarts,
-        processes=tuple(f"{p.role} {p.pid} {p.state} {p.age_s:.0f}" for p in found),
-        process_age_s=max((process.age_s for process in found), default=None),
+        processes=tuple(map(str, found_processes)),
+        process_age_s=max((process.age_s for process in found_processes), default=None),
     )
+
+
+def _is_served(host: Host, served: Served, unread: list[Unread]) -> bool:
+    """Whether FILE holds the values that are served; one of an earlier exporter does not."""
+    if not served.hw_samples:
+        return False
+    try:
+        body = host.read_bytes(FILE, _BODY_LIMIT_BYTES)
+    except NoData:
+        return False
+    except ReadError as error:
+        unread.append(Unread(FILE, error.status, str(error)))
+        return False
+    return parse_metrics(body).checksum == served.checksum
+
+
+def _log_state(host: Host, unread: list[Unread]) -> LogState:
+    try:
+        return parse_log(_tail(host, LOG))
+    except ReadError as error:
+        unread.append(Unread(LOG, error.status, str(error)))
+        return LogState()
 
 
 def fetch(port: int, limit_s: float) -> tuple[str, str, bytes]:
@@ -155,36 +172,37 @@ class Served:
     groups: tuple[str, ...] = ()
     checksum: int = 0
     scrape_duration_s: Optional[float] = None
-    context_switches: Optional[float] = None
+    context_switches: Optional[int] = None
 
 
 def parse_metrics(body: bytes) -> Served:
     """Counts, and the few values that are needed. Comments and blank lines are passed over."""
     lines = [line for line in body.split(b"\n") if line.strip() and not line.startswith(b"#")]
-    own = [line for line in lines if line.startswith(b"hw_")]
-    names = {line.partition(b"{")[0].partition(b" ")[0] for line in own}
-    groups = {name.split(b"_")[1].decode("utf-8", "replace")[:40] for name in names}
+    hw_lines = [line for line in lines if line.startswith(b"hw_")]
+    switches = _value(hw_lines, b"hw_context_switches_total")
     return Served(
         samples=len(lines),
-        hw_samples=len(own),
-        groups=tuple(sorted(groups)[:40]),
-        checksum=zlib.crc32(b"\n".join(own)),
-        scrape_duration_s=_value(own, b"hw_scrape_duration_seconds", most=1e9),
-        context_switches=_value(own, b"hw_context_switches_total"),
+        hw_samples=len(hw_lines),
+        groups=tuple(sorted(set(map(_group, hw_lines)))[:_MOST_GROUPS]),
+        checksum=zlib.crc32(b"\n".join(hw_lines)),
+        scrape_duration_s=_value(hw_lines, b"hw_scrape_duration_seconds", most=1e9),
+        context_switches=None if switches is None else int(switches),
     )
 
 
-def _whole(value: Optional[float]) -> Optional[int]:
-    return None if value is None else int(value)
+def _group(line: bytes) -> str:
+    """The second word of a metric's name: "gpu" of `hw_gpu_power_watts{...} 900`."""
+    name = line.partition(b"{")[0].partition(b" ")[0]
+    return name.split(b"_")[1].decode("utf-8", "replace")[:_GROUP_LENGTH]
 
 
 def _value(lines: Sequence[bytes], name: bytes, most: float = 1e18) -> Optional[float]:
     """Value of the first sample of that name: `name{labels} value [time]`. None: no such number."""
     for line in lines:
         if line.startswith((name + b"{", name + b" ")):
-            rest = line.rpartition(b"}")[2] if b"}" in line else line[len(name) :]
+            after_name = line.rpartition(b"}")[2] if b"}" in line else line[len(name) :]
             try:
-                value = float(rest.split()[0])
+                value = float(after_name.split()[0])
             except (IndexError, ValueError):
                 return None
             return value if 0 <= value <= most else None
@@ -251,54 +269,57 @@ def time_of(line: str) -> Iterator[float]:
 
 @dataclass(frozen=True)
 class Process:
+    """A process of an exporter."""
+
     pid: int
     parent: int
     role: str  # "loop" (runs the plugins), "server" (of the file), "plugin"; "raydiag" is ours
     state: str
     age_s: float
 
+    def __str__(self) -> str:
+        return f"{self.role} {self.pid} {self.state} {self.age_s:.0f}"
+
 
 def processes(host: Host) -> Iterator[Process]:
     """The exporter's processes. Arguments are read of shells and Pythons only."""
-    uptime_s = _uptime_s(host) or 0.0
-    for name in host.listdir("/proc"):
-        if not (name.isascii() and name.isdigit()):
-            continue
+    uptime_s = uptime_if_known(host) or 0.0
+    for pid in process_ids(host):
         try:
-            comm = host.read_text(f"/proc/{name}/comm", 64)
-            if not comm.startswith(("bash", "sh", "python", "metrics_export", "raydiag")):
+            comm = host.read_text(f"/proc/{pid}/comm", 64)
+            if not comm.startswith(_INTERPRETERS):
                 continue
-            _, values = split_stat(host.read_text(f"/proc/{name}/stat", 4096), name)
+            stat = read_stat(host, f"/proc/{pid}")
             arguments = ""
-            if values[0] not in "DZ":  # of a stuck process they may block
-                arguments = host.read_text(f"/proc/{name}/cmdline", 1 << 14)
+            if stat.state not in "DZ":  # of a stuck process they may block
+                arguments = host.read_text(f"/proc/{pid}/cmdline", 1 << 14)
         except ReadError:
             continue
         role = _role(comm, arguments)
         if role:
-            start_s = int(values[19]) / os.sysconf("SC_CLK_TCK")
-            age_s = max(0.0, uptime_s - start_s)
-            yield Process(int(name), int(values[1]), role, values[0], age_s)
+            yield Process(pid, stat.ppid, role, stat.state, max(0.0, uptime_s - stat.start_s))
 
 
 def _role(comm: str, arguments: str) -> str:
     """By the script that a shell runs, or the file that a Python is given; "" for others."""
     parts = arguments.split("\0")
-    script = next((part for part in parts[1:] if not part.startswith("-")), "").rpartition("/")[2]
+    script = _script(parts)
     if comm.startswith("metrics_export") or script.startswith("metrics_exporter"):
         return "loop"
     if script.endswith("_metrics_plugin.sh"):
         return "plugin"
     if comm.startswith("python") and FILE in parts:
         return "server"
-    words = [part.rpartition("/")[2] for part in parts[:6]]
-    ours = any(words[n : n + 3] == ["raydiag", "exporter", "run"] for n in range(4))
-    return "raydiag" if ours else ""
+    command = " ".join(part.rpartition("/")[2] for part in parts[:6])
+    return "raydiag" if " raydiag exporter run " in f" {command} " else ""
 
 
-def _is_in_file(host: Host, served: Served) -> bool:
-    """Whether FILE holds the values that are served; one of an earlier exporter does not."""
-    return parse_metrics(host.read_bytes(FILE, _BODY_LIMIT_BYTES)).checksum == served.checksum
+def _script(arguments: Sequence[str]) -> str:
+    """The name of the file that an interpreter runs: the first argument that is no option."""
+    for argument in arguments[1:]:
+        if not argument.startswith("-"):
+            return argument.rpartition("/")[2]
+    return ""
 
 
 def _age_s(host: Host, path: str, now: float) -> Optional[float]:
@@ -324,18 +345,6 @@ def _tail(host: Host, path: str) -> str:
 def _context_switches(host: Host) -> Optional[int]:
     """Of all CPUs since boot."""
     try:
-        text = host.read_text("/proc/stat", 4 << 20)  # interrupt counts of many CPUs come first
+        return stat_numbers(host, ("ctxt",))["ctxt"]
     except ReadError:
-        return None
-    for line in text.split("\n"):
-        name, _, value = line.partition(" ")
-        if name == "ctxt" and value.isascii() and value.isdigit():
-            return int(value)
-    return None
-
-
-def _uptime_s(host: Host) -> Optional[float]:
-    try:
-        return float(host.read_text("/proc/uptime", 100).split()[0])
-    except (ReadError, ValueError, IndexError):
         return None

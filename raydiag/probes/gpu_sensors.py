@@ -9,17 +9,15 @@ gpu/amdgpu/thermal and gpu/amdgpu/driver-misc)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Optional, TypeVar, Union
+from typing import Optional, Union
 
 from raydiag.amdgpu import DRIVER, HWMON, amdgpu_addresses, hwmon_directories
 from raydiag.errors import NoData, ParseError, ReadError
-from raydiag.host import Host
+from raydiag.host import Host, OptionalFiles, parse_int
 from raydiag.model import Unread
 from raydiag.probes import probe
-
-_T = TypeVar("_T")
 
 # Junction, then memory, then edge: the hottest spot throttles first, and edge is often missing.
 _TEMPERATURE_SENSORS = ("temp2", "temp3", "temp1")
@@ -91,15 +89,12 @@ def _sensors(files: SensorFiles, gpu: int, address: str, hwmon: Optional[str]) -
     )
 
 
-class SensorFiles:
-    """Reads values of one GPU and keeps what could not be read in `unread`."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.unread: list[Unread] = []
+class SensorFiles(OptionalFiles):
+    """Reads values of one GPU."""
 
     def integer(self, path: str) -> Optional[int]:
-        return self._value(path, self.host.read_int)
+        """The integer in a file."""
+        return self.value(path, parse_int)
 
     def temperature(self, hwmon: str) -> tuple[str, Optional[float]]:
         """Name and degrees Celsius of the first sensor above 0; a sensor that is off reads 0."""
@@ -118,23 +113,16 @@ class SensorFiles:
         return power_w, power_w is not None
 
     def scaled(self, path: str, divisor: float) -> Optional[float]:
+        """The integer in a file in another unit."""
         value = self.integer(path)
         return None if value is None else value / divisor
 
     def hexadecimal(self, path: str) -> str:
-        return self._value(path, self._read_hexadecimal) or ""
+        """The digits in a file; empty when there are none."""
+        return self.value(path, _parse_hexadecimal, 256) or ""
 
-    def _read_hexadecimal(self, path: str) -> str:
-        text = self.host.read_text(path, 256)
-        if not text or text.strip("0123456789abcdefABCDEF"):
-            raise ParseError(f"{path}: not hexadecimal: {text[:80]!r}")
-        return text
 
-    def _value(self, path: str, read: Callable[[str], _T]) -> Optional[_T]:
-        try:
-            return read(path)
-        except NoData:
-            return None
-        except ReadError as error:
-            self.unread.append(Unread(path, error.status, str(error)))
-            return None
+def _parse_hexadecimal(text: str) -> str:
+    if not text or text.strip("0123456789abcdefABCDEF"):
+        raise ParseError(f"not hexadecimal: {text[:80]!r}")
+    return text

@@ -7,7 +7,7 @@ documentation, cgroup-v2, cgroup-v1/memory)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional, Union
 
@@ -21,7 +21,11 @@ _KIB = 1024  # the "kB" of /proc/meminfo
 # Version 1 has no word for "no limit": it is the largest number of bytes in whole pages, which
 # depends on the page size. No machine has an exbibyte.
 _NO_LIMIT_BYTES = 1 << 60
-_RESOURCES = ("memory", "io", "cpu")
+_PRESSURE = {
+    "memory": "/proc/pressure/memory",
+    "io": "/proc/pressure/io",
+    "cpu": "/proc/pressure/cpu",
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def memory(host: Host) -> Iterator[Union[MemoryState, Unread]]:
         writeback_bytes=meminfo["Writeback"] * _KIB if "Writeback" in meminfo else None,
         swap_total_bytes=meminfo.get("SwapTotal", 0) * _KIB,
         swap_free_bytes=meminfo.get("SwapFree", 0) * _KIB,
-        pressure=files.pressure({one: f"/proc/pressure/{one}" for one in _RESOURCES}),
+        pressure=files.pressure(_PRESSURE),
         oom_kills_since_boot=files.numbers("/proc/vmstat").get("oom_kill"),
         cgroup_version=0,
         cgroup_path="",
@@ -106,22 +110,19 @@ _V2 = _Layout(
 
 
 def _with_cgroup(state: MemoryState, files: ControlFiles) -> MemoryState:
-    found = _controller(files)
-    if not found:
+    mounted = _controller(files)
+    if not mounted:
         return state
-    layout, mount = found
+    layout, mount = mounted
     levels = files.levels(mount, "memory" if layout is _V1 else "")
     # Not every group has the memory controller switched on; then the next one above counts us.
-    levels = [x for x in levels if files.host.exists(f"{x}/{layout.current}")] or levels[:1]
-    path, limit_bytes = levels[0], None
-    for level in levels:
-        value = _limit(files, f"{level}/{layout.limit}")
-        # Of equal limits the outer one is nearer to being reached: it counts the siblings too.
-        if value is not None and (limit_bytes is None or value <= limit_bytes):
-            path, limit_bytes = level, value
-    # Version 1 counts a kill in the victim's own group only, so ask there as well.
-    kills = [files.numbers(f"{x}/{layout.events}").get("oom_kill") for x in {levels[0], path}]
+    counting = [level for level in levels if files.host.exists(f"{level}/{layout.current}")]
+    levels = counting or levels[:1]
+    path, limit_bytes = _tightest(files, layout, levels)
     pages = files.numbers(f"{path}/memory.stat")
+    # Version 1 counts a kill in the victim's own group only, so ask there as well.
+    kills = (files.numbers(f"{group}/{layout.events}") for group in {levels[0], path})
+    counted_kills = [numbers["oom_kill"] for numbers in kills if "oom_kill" in numbers]
     return replace(
         state,
         cgroup_version=layout.version,
@@ -130,8 +131,21 @@ def _with_cgroup(state: MemoryState, files: ControlFiles) -> MemoryState:
         cgroup_limit_bytes=limit_bytes,
         cgroup_inactive_file_bytes=pages.get(layout.inactive_file),
         cgroup_active_file_bytes=pages.get(layout.active_file),
-        cgroup_oom_kills=max((x for x in kills if x is not None), default=None),
+        cgroup_oom_kills=max(counted_kills, default=None),
     )
+
+
+def _tightest(
+    files: ControlFiles, layout: _Layout, levels: Sequence[str]
+) -> tuple[str, Optional[int]]:
+    """The level with the lowest limit, else our own group; and the limit."""
+    path, limit_bytes = levels[0], None
+    for level in levels:
+        value = _limit(files, f"{level}/{layout.limit}")
+        # Of equal limits the outer one is nearer to being reached: it counts the siblings too.
+        if value is not None and (limit_bytes is None or value <= limit_bytes):
+            path, limit_bytes = level, value
+    return path, limit_bytes
 
 
 def _controller(files: ControlFiles) -> Optional[tuple[_Layout, str]]:

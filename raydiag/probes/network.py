@@ -22,6 +22,7 @@ from raydiag.errors import NoData, ParseError, ReadError
 from raydiag.host import Host
 from raydiag.model import Unread
 from raydiag.probes import probe
+from raydiag.procfs import uptime_if_known
 
 DEV, _SNMP, _NETSTAT = "/proc/net/dev", "/proc/net/snmp", "/proc/net/netstat"
 # EstabResets and its like stand in snmp, not among the extensions of netstat.
@@ -53,8 +54,10 @@ class NetworkState:
 
 def has_counted(state: NetworkState) -> bool:
     """Whether an interface or the accept queues have failed since boot."""
-    errors = (c.get("rx_errors") or c.get("tx_errors") for c in state.interfaces.values())
-    return any(errors) or any(state.tcp.get(name) for name in ("ListenOverflows", "ListenDrops"))
+    if state.tcp.get("ListenOverflows") or state.tcp.get("ListenDrops"):
+        return True
+    interfaces = state.interfaces.values()
+    return any(counts.get("rx_errors") or counts.get("tx_errors") for counts in interfaces)
 
 
 @probe(NetworkState, timeout_s=2, samples=2, watch=has_counted)
@@ -76,7 +79,7 @@ def network(host: Host) -> Iterator[Union[NetworkState, Unread]]:
         raise NoData("no network statistics")
     yield NetworkState(
         namespace=_namespace(host),
-        uptime_s=_uptime_s(host),
+        uptime_s=uptime_if_known(host),
         tcp=tcp,
         interfaces=interfaces,
         operstates=_operstates(host, interfaces),
@@ -89,15 +92,15 @@ def parse_interfaces(text: str, left_out: tuple[str, ...] = _INSIDE) -> dict[str
 
     The name may touch the first number. Raises ParseError.
     """
-    found = {}
+    interfaces = {}
     for line in text.split("\n")[2:]:
-        name, colon, rest = line.strip().rpartition(":")
-        values = rest.split()
-        if not colon or len(values) < 12 or not all(_is_count(value) for value in values[:12]):
+        name, colon, numbers = line.strip().rpartition(":")
+        values = numbers.split()
+        if not colon or len(values) < 12 or not all(map(_is_count, values[:12])):
             raise ParseError(f"{DEV}: not an interface: {line[:80]!r}")
         if name != "lo" and not name.startswith(left_out):
-            found[name] = {column: int(values[at]) for column, at in _COLUMNS.items()}
-    return found
+            interfaces[name] = {column: int(values[at]) for column, at in _COLUMNS.items()}
+    return interfaces
 
 
 def parse_pairs(text: str, protocol: str) -> dict[str, int]:
@@ -145,14 +148,6 @@ def _namespace(host: Host) -> str:
         return host.readlink("/proc/self/ns/net")
     except ReadError:
         return ""
-
-
-def _uptime_s(host: Host) -> Optional[float]:
-    try:
-        up_s = float(host.read_text("/proc/uptime", 256).split(" ")[0])
-    except (ReadError, ValueError):
-        return None
-    return up_s if 0 <= up_s < 1e10 else None  # also not for nan
 
 
 def _operstates(host: Host, interfaces: dict[str, dict[str, int]]) -> dict[str, str]:

@@ -15,17 +15,15 @@ sysfs-bus-pci-devices-aer_stats). Sample of aer_dev_correctable, cut:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional, TypeVar, Union
+from typing import Optional, Union
 
 from raydiag.amdgpu import DRIVER, amdgpu_addresses, hwmon_directories, is_pci_address
 from raydiag.errors import Denied, NoData, ParseError, ReadError
-from raydiag.host import Host
+from raydiag.host import Host, OptionalFiles
 from raydiag.model import Status, Unread
 from raydiag.probes import probe
-
-_T = TypeVar("_T")
 
 _NVIDIA_DRIVER = "/sys/bus/pci/drivers/nvidia"
 _INFINIBAND = "/sys/class/infiniband"
@@ -60,9 +58,9 @@ class PcieFunction:
 
 def has_counted(function: PcieFunction) -> bool:
     """Whether it has seen AER errors since boot: then they are watched for longer."""
-    own = function.correctable, function.nonfatal, function.fatal
-    received = (function.received_correctable, function.received_nonfatal, function.received_fatal)
-    return any(own) or any(received)
+    at_this_end = function.correctable or function.nonfatal or function.fatal
+    from_below = function.received_correctable or function.received_nonfatal
+    return bool(at_this_end or from_below or function.received_fatal)
 
 
 @probe(PcieFunction, timeout_s=4, samples=2, watch=has_counted)
@@ -72,18 +70,17 @@ def pcie(host: Host) -> Iterator[Union[PcieFunction, Unread]]:
     A file that does not exist leaves its field None; an Unread for each that gave no value. Raises
     NoData without any such device, Denied when they may not be listed.
     """
-    found = _Devices(host)
-    for item in found.unread:
-        if not found.devices:
-            raise Denied(f"{item.source}: {item.reason}")
-        yield item
-    if not found.devices:
+    listed = _Devices(host)
+    if not listed.devices:
+        for unread in listed.unread:
+            raise Denied(f"{unread.source}: {unread.reason}")
         raise NoData("no GPU and no RDMA device on the PCI bus")
-    files = _Files(host)
+    yield from listed.unread
+    files = _FunctionFiles(host)
     bridges: dict[str, str] = {}  # address -> the one above it
     directories: dict[str, str] = {}
     functions = []
-    for address, device in found.devices.items():
+    for address, device in listed.devices.items():
         path = _addresses(device.path)[:-1]
         for above, below in zip(["", *path], path):
             bridges[below] = above
@@ -93,21 +90,24 @@ def pcie(host: Host) -> Iterator[Union[PcieFunction, Unread]]:
     for address, above in bridges.items():
         yield _function(files, address, _Device("bridge", "", None, directories[address]), above)
     yield from files.unread
-    yield from _unanswered(functions, {key: one.path for key, one in found.devices.items()})
+    yield from _unanswered(functions, listed.devices)
 
 
-def _unanswered(functions: list[PcieFunction], directories: dict[str, str]) -> Iterator[Unread]:
+def _unanswered(
+    functions: Sequence[PcieFunction], devices: Mapping[str, _Device]
+) -> Iterator[Unread]:
     """Devices that show no lanes because they do not answer.
 
     In a virtual machine virtual functions are not marked; but there all of a model show none.
     """
-    linked = {one.model for one in functions if one.width is not None}
-    for one in functions:
-        if one.odd_width is None or one.virtual_function:
+    linked_models = {function.model for function in functions if function.width is not None}
+    for function in functions:
+        if function.odd_width is None or function.virtual_function:
             continue
-        if one.odd_width == ALL_ONES or (one.model and one.model in linked):
-            path = f"{directories[one.address]}/current_link_width"
-            reason = f"{path}: {one.odd_width} lanes: the device does not answer"
+        is_like_linked = function.model and function.model in linked_models
+        if function.odd_width == ALL_ONES or is_like_linked:
+            path = f"{devices[function.address].path}/current_link_width"
+            reason = f"{path}: {function.odd_width} lanes: the device does not answer"
             yield Unread(path, Status.ERROR, reason)
 
 
@@ -180,8 +180,8 @@ class _Devices:
                 continue  # made by software, or not on PCI
             address = addresses[-1]
             path = path[: path.rindex(address) + len(address)]
-            known = self.devices.get(address)
-            names = f"{known.name},{name}" if known else name  # one function may be several devices
+            other = self.devices.get(address)
+            names = f"{other.name},{name}" if other else name  # one function may be several devices
             self.devices[address] = _Device("rdma", names, None, path)
 
 
@@ -190,7 +190,7 @@ def _addresses(path: str) -> list[str]:
     return [part for part in path.split("/") if is_pci_address(part)]
 
 
-def _function(files: _Files, address: str, device: _Device, above: str) -> PcieFunction:
+def _function(files: _FunctionFiles, address: str, device: _Device, above: str) -> PcieFunction:
     path, is_bridge = device.path, device.kind == "bridge"
     is_top = is_bridge and not above
     received = [
@@ -219,36 +219,21 @@ def _function(files: _Files, address: str, device: _Device, above: str) -> PcieF
     )
 
 
-class _Files:
-    """Reads single values and keeps what could not be read in `unread`."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.unread: list[Unread] = []
+class _FunctionFiles(OptionalFiles):
+    """Reads single values of PCI functions."""
 
     def model(self, path: str) -> str:
-        vendor, device = self._read(f"{path}/vendor", str), self._read(f"{path}/device", str)
+        vendor, device = self.value(f"{path}/vendor", str), self.value(f"{path}/device", str)
         return f"{vendor[2:]}:{device[2:]}" if vendor and device else ""
 
     def speed(self, path: str) -> Optional[float]:
-        return self._read(path, link_speed_gts)
+        return self.value(path, link_speed_gts)
 
     def count(self, path: str) -> Optional[int]:
-        return self._read(path, _count)
+        return self.value(path, _count)
 
     def total(self, path: str) -> Optional[int]:
-        return self._read(path, aer_total)
-
-    def _read(self, path: str, parse: Callable[[str], _T]) -> Optional[_T]:
-        try:
-            return parse(self.host.read_text(path, 4096))
-        except NoData:
-            return None
-        except ParseError as error:
-            self.unread.append(Unread(path, error.status, f"{path}: {error}"))
-        except ReadError as error:
-            self.unread.append(Unread(path, error.status, str(error)))
-        return None
+        return self.value(path, aer_total)
 
 
 def _width(lanes: Optional[int]) -> Optional[int]:

@@ -16,15 +16,17 @@ from raydiag.host import Host
 from raydiag.masking import masked_line
 from raydiag.model import Status, Unread
 from raydiag.probes import PROCESSES, probe
-from raydiag.procfs import boot_time_s, split_stat
+from raydiag.procfs import ProcessStat, boot_time_s, process_ids, read_stat
 
 # All nodes of a job must agree on these, or its ranks look for each other on different networks.
 VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 # What a scheduler, or the script that it started, says of the job.
+# fmt: off
 JOB_VARIABLES = (
-    *("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NUM_NODES"),
-    *("JOB_NODELIST", "NNODES", "JAX_COORDINATOR_PORT"),
+    "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NUM_NODES",
+    "JOB_NODELIST", "NNODES", "JAX_COORDINATOR_PORT",
 )
+# fmt: on
 
 _TITLE = "ray::"  # Ray titles its workers "ray::<actor or task>"
 _AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # Ray's own, run nothing of the user's
@@ -42,7 +44,7 @@ _SECRET = re.compile(
     r"(?:\s*[=:]\s*|[\s\0]))[^\0]+",
     re.IGNORECASE,
 )
-_WANTED = tuple(f"{name}=".encode() for name in (*VARIABLES, *JOB_VARIABLES))
+_PREFIXES = tuple(f"{name}=".encode() for name in (*VARIABLES, *JOB_VARIABLES))
 
 
 @dataclass(frozen=True)
@@ -71,22 +73,21 @@ def processes(host: Host) -> Iterator[Union[RayProcess, Unread]]:
 
     Raises NoData when no Ray process is visible, Denied when that is because they are hidden.
     """
-    table = _Table(host)
-    roles = {pid: table.role(pid) for pid in table.stats}
-    chosen = dict.fromkeys(pid for pid, role in sorted(roles.items()) if role)
-    if not chosen:
-        for item in table.unread():
-            raise Denied(f"no Ray process is visible; {item.source}: {item.reason}")
+    table = _ProcessTable(host)
+    roles = table.roles()
+    if not roles:
+        for unread in table.unread():
+            raise Denied(f"no Ray process is visible; {unread.source}: {unread.reason}")
         raise NoData("no Ray process is visible")
     boot_s = boot_time_s(host)
-    for pid in chosen:
-        role, stat = roles[pid], table.stats[pid]
+    for pid, role in roles.items():
+        stat = table.stats[pid]
         variables = table.environment(pid)
-        inherited = table.environment(stat.ppid) if stat.ppid in chosen else {}
+        inherited = table.environment(stat.ppid) if stat.ppid in roles else {}
         yield RayProcess(
             pid=pid,
             ppid=stat.ppid,
-            start_time_s=boot_s + stat.start_ticks / os.sysconf("SC_CLK_TCK"),
+            start_time_s=boot_s + stat.start_s,
             comm=stat.comm,
             command=masked(table.command(pid))[:_COMMAND_LENGTH],
             role=role,
@@ -112,26 +113,20 @@ def masked(command: str) -> str:
 
 def selected_variables(environ: bytes) -> dict[str, str]:
     """What is set in NUL-separated `NAME=value` items of VARIABLES and JOB_VARIABLES, no others."""
-    items = (item for item in environ.split(b"\0") if item.startswith(_WANTED))
-    pairs = (item.decode("utf-8", "replace").partition("=") for item in items)
-    return {name: value for name, _, value in pairs if len(value) <= _JOB_VALUE_LENGTH}
+    variables = {}
+    for item in environ.split(b"\0"):
+        if item.startswith(_PREFIXES):
+            name, _, value = item.decode("utf-8", "replace").partition("=")
+            if len(value) <= _JOB_VALUE_LENGTH:
+                variables[name] = value
+    return variables
 
 
 def _chosen(variables: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     return {name: variables[name] for name in names if name in variables}
 
 
-@dataclass(frozen=True)
-class _ProcessStat:
-    comm: str
-    state: str
-    ppid: int
-    threads: int
-    start_ticks: int
-    rss_pages: int
-
-
-class _Table:
+class _ProcessTable:
     """All processes by pid, and what was refused on the way."""
 
     def __init__(self, host: Host) -> None:
@@ -139,19 +134,17 @@ class _Table:
         self.failures: dict[tuple[str, Status], tuple[int, str]] = {}
         self._commands: dict[int, str] = {}
         self._environments: dict[int, dict[str, str]] = {}
-        names = (name for name in host.listdir("/proc") if name.isascii() and name.isdigit())
-        read = ((int(name), self._stat(name)) for name in names)
-        self.stats = {pid: stat for pid, stat in read if stat}
+        self.stats: dict[int, ProcessStat] = {}
+        for pid in process_ids(host):
+            try:
+                self.stats[pid] = read_stat(host, f"/proc/{pid}")
+            except ReadError as error:
+                self._failed("stat", error)
 
-    def _stat(self, name: str) -> Optional[_ProcessStat]:
-        path = f"/proc/{name}/stat"
-        try:
-            comm, values = split_stat(self.host.read_text(path, 4096), path)
-        except ReadError as error:
-            self._failed("stat", error)
-            return None
-        numbers = {key: int(values[at]) for key, at in _STAT_FIELDS.items()}
-        return _ProcessStat(comm, values[0], **numbers)
+    def roles(self) -> dict[int, str]:
+        """Role by pid, of Ray's processes only, in the order of pids."""
+        roles = {pid: self.role(pid) for pid in sorted(self.stats)}
+        return {pid: role for pid, role in roles.items() if role}
 
     def command(self, pid: int) -> str:
         """Arguments (each ended by NUL) or title; empty when it is not or must not be read."""
@@ -161,6 +154,7 @@ class _Table:
         return self._commands[pid]
 
     def environment(self, pid: int) -> dict[str, str]:
+        """The variables that it was started with, of those that are looked for."""
         if pid in self._environments:
             return self._environments[pid]
         environ = self._read(pid, "environ", _ENVIRON_LIMIT_BYTES)
@@ -173,8 +167,7 @@ class _Table:
 
     def role(self, pid: int) -> str:
         """Empty for what is not Ray's, and for raydiag's own."""
-        line = self._ancestry(pid)
-        if any(self._is_own(ancestor) for ancestor in line):
+        if any(map(self._is_own, self._ancestry(pid))):
             return ""
         if self.stats[pid].comm == "raylet":
             return "raylet"
@@ -223,7 +216,8 @@ class _Table:
         if comm.startswith(_TITLE):
             command = self.command(pid)
             return command if command.startswith(_TITLE) else comm
-        below_raylet = any(self.stats[p].comm == "raylet" for p in self._ancestry(pid)[1:])
+        ancestors = self._ancestry(pid)[1:]
+        below_raylet = any(self.stats[ancestor].comm == "raylet" for ancestor in ancestors)
         return self.command(pid) if below_raylet else ""
 
     def _read(self, pid: int, name: str, limit: int) -> bytes:
@@ -248,13 +242,6 @@ class _Table:
 
 def _is_title_of(titles: Sequence[str], title: str) -> bool:
     """Whether a title, or a name cut to what the kernel keeps of one, is one of `titles`."""
-    cut = tuple(known[:_COMM_LENGTH] for known in titles)
-    return title.startswith(tuple(titles)) or title in cut
-
-
-_STAT_FIELDS: Mapping[str, int] = {  # positions after the state
-    "ppid": 1,
-    "threads": 17,
-    "start_ticks": 19,
-    "rss_pages": 21,
-}
+    if title.startswith(tuple(titles)):
+        return True
+    return any(title == full_title[:_COMM_LENGTH] for full_title in titles)

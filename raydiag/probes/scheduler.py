@@ -8,8 +8,8 @@ documentation, cgroup-v2, sched-bwc, accounting/psi)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Optional, Union
 
 from raydiag.cgroup import ROOT, ControlFiles, is_number
@@ -17,11 +17,8 @@ from raydiag.errors import ParseError
 from raydiag.host import Host
 from raydiag.model import Unread
 from raydiag.probes import probe
+from raydiag.procfs import STAT, STAT_LIMIT_BYTES, stat_numbers, uptime_s
 
-STAT, _STAT_LIMIT_BYTES = (
-    "/proc/stat",
-    4 << 20,
-)  # interrupt counts of many CPUs come before the numbers of tasks
 # The columns after these, of guests, are counted in user and nice as well.
 _STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 _TASK_NUMBERS = ("ctxt", "procs_running", "procs_blocked")
@@ -62,13 +59,13 @@ def scheduler(host: Host) -> Iterator[Union[SchedulerState, Unread]]:
     Raises NoData or Denied without /proc/stat, /proc/loadavg or /proc/uptime, ParseError when one
     of them does not hold its numbers.
     """
-    stat = parse_stat(host.read_text(STAT, _STAT_LIMIT_BYTES))
+    stat = parse_stat(host.read_text(STAT, STAT_LIMIT_BYTES))
     loads, tasks = parse_loadavg(host.read_text("/proc/loadavg"))
     files = ControlFiles(host)
     allowed = _allowed(files, stat.cpus)
     group = _group(files, len(stat.cpus))
     yield SchedulerState(
-        uptime_s=_uptime_s(host),
+        uptime_s=uptime_s(host),
         cpus_online=len(stat.cpus),
         cpus_allowed=len(allowed),
         load1=loads[0],
@@ -80,7 +77,7 @@ def scheduler(host: Host) -> Iterator[Union[SchedulerState, Unread]]:
         context_switches=stat.numbers["ctxt"],
         ticks=_summed(stat.cpus.values()),
         allowed_ticks=_summed(stat.cpus[cpu] for cpu in allowed),
-        pressure=files.pressure({one: f"/proc/pressure/{one}" for one in ("cpu", "io")}),
+        pressure=files.pressure({"cpu": "/proc/pressure/cpu", "io": "/proc/pressure/io"}),
         cgroup_version=group.version,
         cgroup_path=group.path,
         cgroup_is_root=group.is_root,
@@ -108,32 +105,25 @@ def parse_stat(text: str) -> CpuStat:
     cpus: dict[int, tuple[int, ...]] = {}
     numbers: dict[str, int] = {}
     for line in text.split("\n"):
-        name, _, rest = line.partition(" ")
+        name, _, value = line.partition(" ")
         if name.startswith("cpu") and is_number(name[3:]):
-            words = rest.split()[: len(_STATES)]
+            words = value.split()[: len(_STATES)]
             if len(words) < len(_STATES) or not all(map(is_number, words)):
                 raise ParseError(f"/proc/stat: not the times of a CPU: {line[:80]!r}")
             cpus[int(name[3:])] = tuple(map(int, words))
-        elif name in _TASK_NUMBERS and is_number(rest):
-            numbers[name] = int(rest)
+        elif name in _TASK_NUMBERS and is_number(value):
+            numbers[name] = int(value)
     if not cpus or len(numbers) < 3:
         raise ParseError(f"/proc/stat: {len(cpus)} CPUs, and of tasks only {sorted(numbers)}")
     return CpuStat(cpus, numbers)
 
 
 def task_numbers(host: Host) -> dict[str, int]:
-    """What /proc/stat says of tasks, without a look at its lines of CPUs and interrupts.
+    """The numbers of tasks in /proc/stat: "ctxt", "procs_running", "procs_blocked".
 
-    "ctxt", "procs_running", "procs_blocked". Raises ParseError when one is missing.
+    Raises ParseError.
     """
-    text = "\n" + host.read_text(STAT, _STAT_LIMIT_BYTES)
-    numbers = {}
-    for name in _TASK_NUMBERS:
-        value = text.rpartition(f"\n{name} ")[2].partition("\n")[0]
-        if not is_number(value):
-            raise ParseError(f"{STAT}: no number {name}")
-        numbers[name] = int(value)
-    return numbers
+    return stat_numbers(host, _TASK_NUMBERS)
 
 
 def parse_loadavg(text: str) -> tuple[list[float], int]:
@@ -161,14 +151,6 @@ def _is_decimal(word: str) -> bool:
     return is_number(word.replace(".", "", 1))
 
 
-def _uptime_s(host: Host) -> float:
-    text = host.read_text("/proc/uptime")
-    word = text.partition(" ")[0]
-    if not _is_decimal(word):
-        raise ParseError(f"/proc/uptime: not seconds: {text[:80]!r}")
-    return float(word)
-
-
 def _summed(cpus: Iterable[tuple[int, ...]]) -> dict[str, int]:
     return dict(zip(_STATES, map(sum, zip(*cpus))))
 
@@ -182,36 +164,66 @@ def _allowed(files: ControlFiles, cpus: Mapping[int, object]) -> list[int]:
             try:
                 return sorted(parse_cpu_list(value) & cpus.keys()) or list(cpus)
             except ParseError as error:
-                files.malformed(path, str(error))
+                files.malformed(path, error)
     return list(cpus)
 
 
 @dataclass(frozen=True)
 class _CpuGroup:
-    version: int
-    path: str
-    is_root: bool
-    quota_cpus: Optional[float]
-    cpus: Optional[int]
-    usage_s: Optional[float]
-    counts: Mapping[str, int]
-    throttled_s: Optional[float]
-    pressure: dict[str, float]
+    version: int = 0
+    path: str = ""
+    is_root: bool = False
+    quota_cpus: Optional[float] = None
+    cpus: Optional[int] = None
+    usage_s: Optional[float] = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    pressure: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def throttled_s(self) -> Optional[float]:
+        """For how long the quota stopped it, summed over CPUs."""
+        if "throttled_time" in self.counts:
+            return self.counts["throttled_time"] / 1e9
+        if "throttled_usec" in self.counts:
+            return self.counts["throttled_usec"] / 1e6
+        return None
 
 
 def _group(files: ControlFiles, cpus_online: int) -> _CpuGroup:
-    """The tightest quota's level, else the outermost with fewer CPUs than the node, else our own.
-
-    Of equal quotas the outer level is nearer to its own: it counts the siblings too.
-    """
+    """The control group that limits us most."""
     mount = _v1_mount(files, "cpu")
     version = 1 if mount else 2
     mount = mount or files.unified("cpu")
     if not mount:
-        return _CpuGroup(0, "", False, None, None, None, {}, None, {})
+        return _CpuGroup()
     levels = files.levels(mount, "cpu" if version == 1 else "")
     quotas = {level: _quota(files, version, level) for level in levels}
     cpusets = {level: _cpuset(files, version, level, mount) for level in levels}
+    path = _tightest(levels, quotas, cpusets, cpus_online)
+    counts = files.numbers(f"{path}/cpu.stat")
+    pressure = {"cpu": f"{path}/cpu.pressure", "io": f"{path}/io.pressure"}
+    return _CpuGroup(
+        version=version,
+        path=path,
+        is_root=_is_root(files.host, version, path),
+        quota_cpus=quotas[path],
+        cpus=cpusets[path],
+        usage_s=_usage_s(files, version, path[len(mount) :], counts),
+        counts=counts,
+        pressure=files.pressure(pressure) if version == 2 else {},
+    )
+
+
+def _tightest(
+    levels: Sequence[str],
+    quotas: Mapping[str, Optional[float]],
+    cpusets: Mapping[str, Optional[int]],
+    cpus_online: int,
+) -> str:
+    """The tightest quota's level, else the outermost with fewer CPUs than the node, else our own.
+
+    Of equal quotas the outer level is nearer to its own: it counts the siblings too.
+    """
     path, tightest = levels[0], None
     for level in levels:
         quota, cpus = quotas[level], cpusets[level]
@@ -219,20 +231,7 @@ def _group(files: ControlFiles, cpus_online: int) -> _CpuGroup:
             path, tightest = level, quota
         elif tightest is None and cpus is not None and cpus < cpus_online:
             path = level
-    counts = files.numbers(f"{path}/cpu.stat")
-    micros, nanos = counts.get("throttled_usec"), counts.get("throttled_time")
-    paths = {"cpu": f"{path}/cpu.pressure", "io": f"{path}/io.pressure"}
-    return _CpuGroup(
-        version,
-        path,
-        _is_root(files.host, version, path),
-        tightest,
-        cpusets[path],
-        _usage_s(files, version, path[len(mount) :], counts),
-        counts,
-        nanos / 1e9 if nanos is not None else micros / 1e6 if micros is not None else None,
-        files.pressure(paths) if version == 2 else {},
-    )
+    return path
 
 
 def _v1_mount(files: ControlFiles, controller: str) -> str:
@@ -263,7 +262,7 @@ def _quota(files: ControlFiles, version: int, level: str) -> Optional[float]:
     if not words or words[0] in ("max", "-1"):
         return None
     if len(words) != 2 or not all(map(is_number, words)) or int(words[1]) == 0:
-        files.malformed(path, f"not a quota: {text[:80]!r}")
+        files.malformed(path, ParseError(f"not a quota: {text[:80]!r}"))
         return None
     return int(words[0]) / int(words[1])
 
@@ -275,7 +274,7 @@ def _cpuset(files: ControlFiles, version: int, level: str, mount: str) -> Option
     try:
         return len(parse_cpu_list(files.text(path))) or None
     except ParseError as error:
-        files.malformed(path, str(error))
+        files.malformed(path, error)
         return None
 
 

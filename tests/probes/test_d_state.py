@@ -192,7 +192,7 @@ def test_denied_wait_channel_and_stack_are_unknown(
     (proc / "43/stack").symlink_to(EACCES_FILE)
     tasks, unread = read(proc)
     assert [(task.wchan, task.stack, task.persistent) for task in tasks] == [("", (), True)] * 2
-    reason = "where 2 tasks wait is hidden, the first: /proc/42/stack: Permission denied"
+    reason = "wait channels of 2 tasks are hidden, the first: /proc/42/stack: Permission denied"
     assert unread == [Unread("/proc/<pid>/wchan", Status.DENIED, reason)]
 
 

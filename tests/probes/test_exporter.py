@@ -216,7 +216,7 @@ def test_restarts_have_the_times_of_their_lines() -> None:
 NAMES = st.from_regex(r"hw_[a-z]{1,8}_[a-z_]{1,12}", fullmatch=True)
 
 
-@given(st.dictionaries(NAMES, st.integers(0, 2**53), min_size=1), st.lists(st.text()))
+@given(st.dictionaries(NAMES, st.integers(0, 2**53), min_size=1, max_size=30), st.lists(st.text()))
 def test_values_survive_comments_and_labels(values: dict[str, int], comments: list[str]) -> None:
     lines = [f'{name}{{host="a}}b",x="1"}} {value} 1700000000000' for name, value in values.items()]
     lines += [f"# {comment}".replace("\n", " ") for comment in comments]
