@@ -113,9 +113,9 @@ def raydiag(*arguments: str, **options_: Any) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "COMMAND"),
-        (["prob"], "'prob'"),
-        (["probe"], "one of the arguments --all-nodes --node is required"),
+        (["prob"], "invalid choice: 'prob'; did you mean 'probe'?"),
+        (["quux"], "invalid choice: 'quux'; choose probe, kmsg, triage"),
+        (["probe", "-o", "/"], "'/' is a directory"),
         (["probe", "--all-nodes", "--node", "a"], "not allowed with argument"),
         (["probe", "--node"], "--node: expected at least one argument"),
         (["probe", "--node", ""], "--node: no node is named"),
@@ -143,6 +143,78 @@ def test_usage_errors_are_one_line(arguments: list[str], words: str, invoke: Inv
     assert words in err
     assert err.startswith("raydiag")
     assert err.index("\n") == len(err) - 1
+
+
+def test_a_file_that_may_not_be_written_is_refused_at_once(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    code, _, err = invoke("probe", "-o", "report")
+    assert code == 2 and "'report' cannot be written: permission denied" in err
+
+
+def test_without_a_command_the_help_is_printed(invoke: Invoke) -> None:
+    code, out, err = invoke()
+    assert (code, out) == (2, "")
+    assert err.startswith("usage: raydiag") and "triage" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "options_", "said"),
+    [
+        (["help"], ["--help"], "triage"),
+        (["help", "kmsg"], ["kmsg", "--help"], "/dev/kmsg"),
+        (["version"], ["--version"], __version__),
+    ],
+)
+def test_words_for_options(
+    words: list[str], options_: list[str], said: str, invoke: Invoke
+) -> None:
+    code, out, _ = invoke(*words)
+    assert (code, out) == invoke(*options_)[:2]
+    assert code == 0 and said in out
+
+
+def test_probe_looks_at_all_nodes(invoke: Invoke, dashboard: FakeDashboard) -> None:
+    words = [word for word in probing(dashboard) if word != "--all-nodes"]
+    code, out, _ = invoke(*words)
+    assert code == 0 and "1 of 1 node" in out
+
+
+def test_triage_reads_stdin() -> None:
+    process = raydiag("triage", "-", "--now", "log-end", stdin=subprocess.PIPE)
+    out, err = process.communicate("ValueError: no such thing\n", timeout=20)
+    assert err == "" and out.startswith("Job triage: stdin\n")
+
+
+def test_stdout_that_is_closed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("[   13.000000] all is well\n")
+    command = f"{sys.executable} -m raydiag kmsg {log} >&-"
+    process = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert process.returncode == 4
+    assert process.stderr.startswith("raydiag: cannot write the report: stdout is closed")
+
+
+def test_a_report_that_cannot_be_written_is_printed(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    log = tmp_path / "log"
+    log.write_text("[   13.000000] all is well\n")
+    monkeypatch.setattr(options, "_replace", full)
+    code, out, err = invoke("kmsg", str(log), "-o", str(tmp_path / "report"))
+    assert code == 4 and out.startswith("No event in 1 file.")
+    assert "cannot write there: No space left on device" in err
+
+
+def test_a_hyphen_is_stdout(invoke: Invoke, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("[   13.000000] all is well\n")
+    assert invoke("kmsg", str(log), "-o", "-") == invoke("kmsg", str(log))
+    assert os.listdir(tmp_path) == ["log"]
 
 
 def test_bad_address_in_the_environment(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +450,7 @@ def test_a_bug_of_our_own_is_one_line(invoke: Invoke, monkeypatch: pytest.Monkey
     monkeypatch.setattr("raydiag.cli.probe.run", broken)
     code, out, err = invoke("probe", "--all-nodes")
     assert (code, out) == (4, "")
-    assert err.startswith("raydiag: a bug of raydiag's own: ZeroDivisionError: division by zero;")
+    assert err.startswith("raydiag: internal error: ZeroDivisionError: division by zero;")
     assert err.count("\n") == 1
     monkeypatch.setenv("RAYDIAG_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):

@@ -146,8 +146,8 @@ def test_command_line_wins_over_what_excludes_it(seen: Seen, file: Any) -> None:
 
 
 def test_what_is_needed_is_needed_still(refused: Any, file: Any) -> None:
-    for text in ("probe: {all-nodes: false}", "verbose: true", "# nothing"):
-        assert "--all-nodes --node is required" in refused("--config", file(text), "probe")
+    for text in ("verbose: true", "# nothing"):
+        assert "required: ACTION" in refused("--config", file(text), "exporter")
 
 
 def test_variable_names_a_file_too(
@@ -173,7 +173,7 @@ def test_help_does_not_need_the_file(
         main(["probe", "--help"])
     assert ended.value.code == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "[--config FILE] (--all-nodes | --node N [N ...])" in out
+    assert "[--config FILE] [--all-nodes | --node N [N ...]]" in out
     assert "(default 30)" in out
 
 

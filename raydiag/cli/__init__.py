@@ -1,4 +1,4 @@
-"""One file per command group: parse, call one function, render, exit code. No logic.
+"""The command line: one file per command, which parses, calls one function and shows the result.
 
 Exit codes: 0 nothing wrong and everything was seen; 1 a problem was found; 2 usage; 3 nothing wrong
 found, but not everything could be seen; 4 could not run; 130 interrupted.
@@ -7,6 +7,7 @@ found, but not everything could be seen; 4 could not run; 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import signal
 import sys
@@ -26,45 +27,63 @@ from raydiag.cli import (
     triage,
     tsdb,
 )
-from raydiag.errors import RaydiagError
+from raydiag.errors import RaydiagError, UsageError
 
+_INTERRUPTED, _NO_READER = 130, 141  # as shells report SIGINT and SIGPIPE
+_MOST_OF_ERROR = 500  # characters
 _COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb, exporter, hotfix)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command; returns the exit code."""
+    words = _plain_options(sys.argv[1:] if argv is None else argv)
     parser, commands = _parser()
+    if not words:
+        parser.print_help(sys.stderr)
+        return UsageError.exit_code
     try:
-        _configure(parser, commands, argv)
+        _configure(parser, commands, words)
     except RaydiagError as error:
         return _failed(error)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(words)
     given = any(getattr(arguments, name) is not None for name in options.WAY_IN)
     if given and not arguments.reaches_cluster:
-        parser.error("this command asks no cluster: leave out --address, --ssh and the like")
+        parser.error("this command uses no cluster: leave out --address, --ssh and the like")
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _terminated)  # clean up as on Ctrl-C
+    return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         return int(arguments.run(arguments))
     except RaydiagError as error:
         return _failed(error)
     except KeyboardInterrupt:
         print("raydiag: interrupted", file=sys.stderr)
-        return 130
+        return _INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away
-        return 141
+        return _NO_READER
     except Exception as error:
         if os.environ.get("RAYDIAG_TRACEBACK"):
             raise
-        words = _one_line(f"{type(error).__name__}: {error}")[:500]
-        hint = "please report it with the traceback that RAYDIAG_TRACEBACK=1 shows"
-        print(f"raydiag: a bug of raydiag's own: {words}; {hint}", file=sys.stderr)
+        what = _one_line(f"{type(error).__name__}: {error}")[:_MOST_OF_ERROR]
+        hint = "please report it with the traceback that RAYDIAG_TRACEBACK=1 prints"
+        print(f"raydiag: internal error: {what}; {hint}", file=sys.stderr)
         return RaydiagError.exit_code
 
 
+def _plain_options(words: Sequence[str]) -> list[str]:
+    """`help COMMAND` and `version` as the options that do the same."""
+    first, *others = words or [""]
+    if first == "help":
+        return [*others, "--help"]
+    return ["--version"] if words and first == "version" else list(words)
+
+
 def _configure(
-    parser: argparse.ArgumentParser, commands: config.Commands, argv: Optional[Sequence[str]]
+    parser: argparse.ArgumentParser, commands: config.Commands, argv: Sequence[str]
 ) -> None:
     """Take defaults from the file of --config, else of RAYDIAG_CONFIG. Raises UsageError."""
     said = config.given(parser, commands, argv)
@@ -79,7 +98,15 @@ def _failed(error: RaydiagError) -> int:
 
 
 class _ArgumentParser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
+    """An argument parser whose errors are one line, and that knows what was nearly said."""
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        choices = list(map(str, action.choices or ()))
+        if isinstance(action, argparse._SubParsersAction) and value not in choices:
+            similar = difflib.get_close_matches(str(value), choices, n=1)
+            hint = f"did you mean {similar[0]!r}?" if similar else f"choose {', '.join(choices)}"
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {hint}")
+        super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {_one_line(message)}; see `{self.prog} --help`\n")
@@ -98,7 +125,8 @@ def _one_line(error: object) -> str:
 def _parser() -> tuple[argparse.ArgumentParser, config.Commands]:
     parser = _ArgumentParser(
         prog="raydiag",
-        description="Find out, from inside a Ray cluster, why a training job hangs or dies.",
+        description="Find out, from inside a Ray cluster, why a training job hangs, slows or dies.",
+        epilog="`raydiag help COMMAND` explains a command.",
     )
     parser.add_argument("--version", action="version", version=f"raydiag {__version__}")
     options.add_config(parser)

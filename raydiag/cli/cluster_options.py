@@ -40,7 +40,7 @@ def cluster(
         return
     from raydiag.cluster.local import throwaway_ray
 
-    progress.say("starting a throw-away Ray on this machine ...")
+    progress.say("starting a temporary Ray on this machine ...")
     with throwaway_ray() as api:
         yield api, found
 

@@ -7,82 +7,75 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from raydiag.cli import options, triage
+from raydiag.cli import options, triage, values
 from raydiag.errors import UsageError
 
 if TYPE_CHECKING:
     from raydiag.explain.comparison import AskedJob, Comparison
 
 NAME = "compare"
-HELP = "say why one job runs slower than another: settings first, then step by step"
-DESCRIPTION = f"S{HELP[1:]}. The first job is what the others are compared with."
+HELP = "find out why one job is slower than another: settings, then speed step by step"
+DESCRIPTION = f"F{HELP[1:]}. The first job is the baseline."
 EPILOG = """\
 examples:
   raydiag compare 7879 7882                        two jobs below outputs/
   raydiag compare outputs/7879-llama outputs/7882-llama --format markdown
   raydiag compare 7879 7882 7890                   each with the first
   raydiag compare 7879 7882 --prometheus 7882=http://127.0.0.1:9191    one of them runs
-  raydiag compare 7879                             its saves with each other
+  raydiag compare 7879                             its checkpoint saves with each other
 
-Steps are compared, not hours: those that both jobs completed, without the start of the later one
-and without saves of either. Metrics are read through a throw-away Prometheus for each job on this
-machine's loopback; a job that runs is asked in place, where its server listens here. A job without
-metrics (RAY=0) takes part with its log. Options in the form JOB=VALUE are for one job.
+Jobs are compared by training step, not by time: over the steps that both completed, without warm-up
+and without checkpoint saves. Metrics are read by a temporary Prometheus for each job on this
+machine's loopback; of a running job its own server is queried where it listens here. For a job
+without metrics (RAY=0) the log is used. Options of the form JOB=VALUE are for one job.
 
 exit codes:
-  0 no problem, or other settings explain it    1 a problem was found    2 usage
+  0 no problem, or settings explain it    1 a problem was found    2 usage
   3 none found, but not all could be seen or compared                    4 could not run
 """
 _WIDEST = 100  # columns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
     parser.add_argument(
         "jobs", nargs="*", metavar="JOB", help="job directory, log file or job id below --outputs"
     )
-    parser.add_argument("--outputs", metavar="DIR", help="where job ids are looked up")
+    parser.add_argument("--outputs", metavar="DIR", help="where to look up job ids")
     parser.add_argument(
         "--prometheus",
         action="append",
         default=[],
         metavar="JOB=URL",
-        help="ask this server about that job; default: the job's own",
+        help="query this server for that job (default: the job's own)",
     )
     parser.add_argument(
         "--now",
         action="append",
         default=[],
         metavar="[JOB=]T|log-end",
-        help="judge as of this time",
+        help="compare as of this time",
     )
     parser.add_argument(
         "--job-state",
         action="append",
         default=[],
         metavar="[JOB=]running|ended|auto",
-        help="whether the job still exists (default: ask Slurm, where it is installed)",
+        help="whether the job is still running (default: ask Slurm, where it is installed)",
     )
     parser.add_argument(
         "--deadline",
-        type=_seconds,
+        type=values.seconds(1, 3600),
         default=120.0,
         metavar="S",
-        help="seconds for one round of questions to one job's metrics (default %(default)g)",
+        help="seconds for one round of metric queries of one job (default %(default)g)",
     )
     output = options.add_output(parser, ("text", "json", "markdown"), redact=True)
     output.add_argument(
-        "--all-rows", action="store_true", help="every metric and setting, also what is the same"
+        "--all-rows",
+        action="store_true",
+        help="all metrics and settings, also those that are equal",
     )
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 1.0 <= value <= 3600.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 3600")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     jobs: list[str] = arguments.jobs
     if not jobs:
-        raise UsageError("name two jobs to compare, or one, whose saves are compared")
+        raise UsageError("name two jobs to compare, or one to compare its saves")
     if len(set(jobs)) < len(jobs):
         raise UsageError("one job is named twice")
     progress = options.ProgressLine(arguments.quiet)
@@ -155,7 +148,7 @@ def _of_jobs(
 
 def _time(text: str) -> float | str:
     try:
-        return triage.moment(text)
+        return values.moment_or_log_end(text)
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"--now {error}") from None
 

@@ -7,14 +7,14 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from raydiag.cli import live, options, triage
+from raydiag.cli import live, options, triage, values
 
 if TYPE_CHECKING:
     from raydiag.explain.job import ExaminedJob
 
 NAME = "diagnose"
-HELP = "say why a job hung, slowed down or died: its log, metrics and nodes, and what moved first"
-DESCRIPTION = f"S{HELP[1:]}."
+HELP = "find the root cause of a job that hangs, slows down or dies, from log, metrics and nodes"
+DESCRIPTION = f"F{HELP[1:]}."
 EPILOG = """\
 examples:
   raydiag diagnose outputs/7877-llama              a job's directory, log and metrics
@@ -25,24 +25,24 @@ examples:
   raydiag diagnose                                 the cluster of this head node, as it is now
   raydiag diagnose --ssh me@head -J me@login       the same from a laptop
   raydiag diagnose 7877 --address http://127.0.0.1:8265    a job's directory and its live cluster
-  raydiag diagnose --prometheus http://127.0.0.1:9190      series alone
+  raydiag diagnose --prometheus http://127.0.0.1:9190      metrics only
 
-A directory is read by itself, unless --address or --ssh is given. Its metrics are read through a
-throw-away Prometheus on this machine's loopback, over links: the directory is not touched. The
+For a job directory, no cluster is asked unless --address or --ssh is given. Its metrics are read by
+a temporary Prometheus on this machine's loopback, through links: the directory is not modified. The
 program `prometheus` is taken from PATH or RAYDIAG_PROMETHEUS.
-Of a cluster all nodes are probed, the job's Prometheus is looked for on the head's loopback, and
-the log is that of the only job that runs, of JOB where that is a submission id, or JOB's directory.
-Times without a zone are taken as UTC.
+On a cluster, all nodes are probed, the job's Prometheus is searched on the head's loopback, and the
+log is that of the only running job, or of JOB (a submission id, or a job directory).
+Times without a zone are UTC.
 
 exit codes:
   0 nothing wrong and everything was seen    1 a problem was found    2 usage
   3 nothing wrong found, but not everything could be seen             4 could not run
 """
 _WIDEST = 80  # columns
-_LONGEST_S = 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
     parser.add_argument(
         *("job",),
         nargs="?",
@@ -50,50 +50,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="job directory, log file, job id below --outputs, or a job of Ray's (default: the "
         "live cluster)",
     )
-    parser.add_argument("--outputs", metavar="DIR", help="where job ids are looked up")
+    parser.add_argument("--outputs", metavar="DIR", help="where to look up job ids")
     parser.add_argument(
         *("--prometheus",),
         metavar="URL",
-        help="ask this server, which --ssh reaches as HEAD sees it (default: the job's own)",
+        help="query this server; with --ssh, the URL as seen from HEAD (default: the job's own)",
     )
     parser.add_argument(
         "--now",
-        type=triage.moment,
+        type=values.moment_or_log_end,
         metavar="T|log-end",
-        help="judge as of this time: Unix seconds, ISO 8601, or the last time in the log",
+        help="diagnose as of this time: Unix seconds, ISO 8601, or the last time in the log",
     )
     parser.add_argument(
         "--job-state",
         choices=("running", "ended", "auto"),
         default="auto",
-        help="whether the job still exists (default: ask Slurm, where it is installed)",
+        help="whether the job is still running (default: ask Slurm, where it is installed)",
     )
     parser.add_argument(
-        "--all", action="store_true", help="show every playbook, not those alone that fit"
+        "--all", action="store_true", help="show all playbooks, not only the matching ones"
     )
     parser.add_argument(
         "--deadline",
-        type=_seconds,
+        type=values.seconds(1, 3600),
         default=120.0,
         metavar="S",
-        help="seconds for all questions to the metrics together (default %(default)g)",
+        help="seconds for all metric queries together (default %(default)g)",
     )
     options.add_way_in(parser)
     parser.set_defaults(reaches_cluster=True)
     output = options.add_output(parser, ("text", "json", "markdown"), redact=True)
     output.add_argument(
-        "--all-rows", action="store_true", help="every row of every table, not the outliers alone"
+        "--all-rows", action="store_true", help="all rows of all tables, not only outliers"
     )
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 1.0 <= value <= _LONGEST_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 3600")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,14 +8,14 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from raydiag.cli import options
+from raydiag.cli import options, values
 from raydiag.errors import UsageError
 
 if TYPE_CHECKING:
     from raydiag.exporter.main import ExporterSettings
 
 NAME = "exporter"
-HELP = "serve this node's GPU, network and host metrics, and look after who does"
+HELP = "serve this node's GPU, network and host metrics, and check the exporter's health"
 DESCRIPTION = f"S{HELP[1:]}."
 EPILOG = """\
 examples:
@@ -23,7 +23,7 @@ examples:
   raydiag exporter run --listen 10.0.0.7:9400 --plugins /opt/site/metrics --supervise
   raydiag exporter once --only gpu_sensors,gpu_ras           one collection, to stdout
   raydiag exporter status                                    alive, fresh, restarting?
-  raydiag exporter check new/gpu_metrics_plugin.sh           before it is rolled out
+  raydiag exporter check new/gpu_metrics_plugin.sh           before a rollout
 
 a Python plugin (*.py) defines collect(host) and yields its values:
   from raydiag.exporter.metrics import Sample
@@ -32,81 +32,90 @@ a Python plugin (*.py) defines collect(host) and yields its values:
 
 exit codes:
   run: 143 ended by SIGTERM, 130 by Ctrl-C   1 its HTTP server ended   4 cannot serve there
-  status, check: 0 fine   1 a problem was found   3 not all could be seen   4 no such file
+  status, check: 0 healthy   1 a problem was found   3 not everything could be seen   4 no such file
   all: 2 usage
 """
 _PORT = 9400
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
 
     def action(name: str, words: str) -> argparse.ArgumentParser:
         return actions.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
 
-    run_ = action("run", "collect and serve until told to end")
+    run_ = action("run", "collect and serve until stopped")
     _add_collection(run_)
     run_.add_argument(
         "--listen",
-        type=_address,
+        type=values.listen_address,
         default=("127.0.0.1", _PORT),
         metavar="ADDR:PORT",
         help="where to serve (default: 127.0.0.1:9400, this machine only)",
     )
-    run_.add_argument("--pid-file", type=os.path.abspath, metavar="FILE", help="pid and start time")
     run_.add_argument(
-        "--supervise", action="store_true", help="start it again when it ends by itself"
+        "--pid-file", type=os.path.abspath, metavar="FILE", help="write pid and start time there"
+    )
+    run_.add_argument(
+        "--supervise", action="store_true", help="restart it when it exits unexpectedly"
     )
     for name, words in (
         ("--tls-cert", "serve HTTPS with this certificate chain (PEM)"),
-        ("--tls-key", "its key, where the certificate's file does not hold it"),
-        ("--tls-client-ca", "serve only clients whose certificate one of these has signed"),
+        ("--tls-key", "its key, if not in the certificate's file"),
+        ("--tls-client-ca", "serve only clients with a certificate signed by one of these"),
     ):
         run_.add_argument(name, metavar="FILE", help=words)
     _add_collection(action("once", "collect once and print the page"))
-    _add_status(action("status", "whether this node's exporter lives, is fresh, keeps restarting"))
-    _add_check(action("check", "whether a plugin file passes, before it is rolled out"))
+    _add_status(
+        action("status", "whether this node's exporter is alive, fresh, or keeps restarting")
+    )
+    _add_check(action("check", "validate a plugin file before a rollout"))
 
 
 def _add_collection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval",
-        type=_interval,
+        type=values.seconds(0.01, 3600),
         default=10.0,
         metavar="S",
         help="seconds from one collection to the next (default: 10)",
     )
-    for name, words in (("--only", "run these plugins only"), ("--skip", "leave these out")):
-        parser.add_argument(name, type=_names, default=(), metavar="PLUGIN[,...]", help=words)
+    for name, words in (("--only", "run these plugins only"), ("--skip", "skip these plugins")):
+        parser.add_argument(name, type=values.names, default=(), metavar="PLUGIN[,...]", help=words)
     parser.add_argument(
         "--plugins",
         nargs="+",
         action="extend",
         default=[],
         metavar="DIR",
-        help="run the plugins in these directories too: *_metrics_plugin.sh, *.py, programs",
+        help="also run the plugins in these directories: *_metrics_plugin.sh, *.py, programs",
     )
     parser.add_argument(
         "--state-dir",
         metavar="DIR",
-        help="where counts outlive a restart; on this machine, never a network file system "
+        help="where counters survive a restart; local, never on a network file system "
         "(default: /run/raydiag, or the user's own)",
     )
-    parser.add_argument("--host", default="", metavar="NAME", help="value of the label host")
-    parser.add_argument("--root", default="/", metavar="DIR", help="read the node's files below it")
+    parser.add_argument("--host", default="", metavar="NAME", help="value of the label `host`")
+    parser.add_argument(
+        "--root", default="/", metavar="DIR", help="read the node's files below this directory"
+    )
     parser.add_argument(
         "--tensorboard-dir", default="", metavar="DIR", help="serve the scalars of this job as tb_*"
     )
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=_port, default=_PORT, help="where it serves (default: 9400)")
+    parser.add_argument(
+        "--port", type=values.port, default=_PORT, help="port that it serves on (default: 9400)"
+    )
     parser.add_argument(
         "--wait",
-        type=_interval,
+        type=values.seconds(0.01, 3600),
         default=25.0,
         metavar="S",
-        help="how long to wait at most for values to move (default: 25; from 22 on it is certain)",
+        help="longest wait for values to change (default: 25; certain from 22 on)",
     )
     parser.add_argument(
         "--log",
@@ -114,7 +123,7 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="FILE",
-        help="logs of its watchdog, besides those that the exporter prints to",
+        help="more logs of its watchdog, besides those that the exporter writes",
     )
     options.add_output(parser)
 
@@ -122,13 +131,13 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="plugin file")
     parser.add_argument("--no-run", action="store_true", help="check the syntax only")
-    parser.add_argument("--host", default="", metavar="NAME", help="value of the label host")
-    parser.add_argument("--root", default="/", metavar="DIR", help="as of run")
+    parser.add_argument("--host", default="", metavar="NAME", help="value of the label `host`")
+    parser.add_argument("--root", default="/", metavar="DIR", help="as for run")
     options.add_output(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do one of the four; returns the exit code."""
+    """Run, collect once, look at, or check; returns the exit code."""
     actions = {"run": _run, "once": _once, "status": _status, "check": _check}
     return actions[arguments.action](arguments)
 
@@ -138,20 +147,20 @@ def _run(arguments: argparse.Namespace) -> int:
 
     settings = _settings(arguments)
     if arguments.supervise and supervise.PARENT not in os.environ:
-        with _Spoken() as spoken:
-            return supervise.supervise(supervise.own_command(), spoken.whole)
+        with _LogLines() as log_lines:
+            return supervise.supervise(supervise.own_command(), log_lines.whole)
     from raydiag.exporter import main
 
-    with _Spoken() as spoken:
-        return main.run(settings, spoken.dated)
+    with _LogLines() as log_lines:
+        return main.run(settings, log_lines.dated)
 
 
 def _once(arguments: argparse.Namespace) -> int:
     from raydiag.exporter import main
 
-    with _Spoken() as spoken:
+    with _LogLines() as log_lines:
         main.be_nice()
-        page = main.collect_once(_settings(arguments), spoken.dated)
+        page = main.collect_once(_settings(arguments), log_lines.dated)
     options.write_report([page], None)
     return 0
 
@@ -226,15 +235,15 @@ def _host(arguments: argparse.Namespace) -> str:
     return getattr(arguments, "host", "") or os.uname().nodename.partition(".")[0]
 
 
-class _Spoken:
-    """Lines on stderr, each with its time, that nobody who takes them can hold up."""
+class _LogLines:
+    """Lines on stderr; a slow reader of stderr does not hold up the exporter."""
 
     def __init__(self) -> None:
         from raydiag.exporter.log import Log
 
         self._log = Log()
 
-    def __enter__(self) -> _Spoken:
+    def __enter__(self) -> _LogLines:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -250,35 +259,3 @@ class _Spoken:
         from raydiag.render.escape import terminal
 
         self._log.write(f"{terminal(line)}\n".encode("utf-8", "backslashreplace"))
-
-
-def _address(text: str) -> tuple[str, int]:
-    """ADDR:PORT, [IPV6]:PORT or :PORT, which is every address."""
-    address, colon, port = text.rpartition(":")
-    if address.startswith("[") and address.endswith("]"):
-        address = address[1:-1]
-    elif ":" in address:
-        raise argparse.ArgumentTypeError(f"{text!r}: write an IPv6 address as [ADDR]:PORT")
-    if not colon:
-        raise argparse.ArgumentTypeError(f"{text!r} is not ADDR:PORT")
-    return address or "0.0.0.0", _port(port)
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 1 << 16):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
-    return int(text)
-
-
-def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.01 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.01 to 3600")
-    return seconds
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in (one.strip() for one in text.split(",")) if name)

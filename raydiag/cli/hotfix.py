@@ -10,40 +10,43 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from raydiag.cli import cluster_options, options
+from raydiag.cli import cluster_options, options, values
 from raydiag.errors import UsageError
 
 NAME = "hotfix"
-HELP = "roll a fixed plugin or exporter out to the nodes of a live job, verified, with a way back"
-DESCRIPTION = f"R{HELP[1:]}. Nothing of the training is ever touched."
+HELP = (
+    "roll out a fixed plugin or exporter to the nodes of a live job, with verification and rollback"
+)
+DESCRIPTION = f"R{HELP[1:]}. Training processes are never touched."
 EPILOG = """\
 examples:
-  raydiag hotfix plan --all-nodes gpu_metrics_plugin.sh     what would change; changes nothing
-  raydiag hotfix apply --all-nodes gpu_metrics_plugin.sh    canary, batches; back on failure
+  raydiag hotfix plan --all-nodes gpu_metrics_plugin.sh     show what would change
+  raydiag hotfix apply --all-nodes gpu_metrics_plugin.sh    canary, batches; rolls back on failure
   raydiag hotfix apply --node 'node[001-016]' --canary node003 metrics_exporter.sh
-  raydiag hotfix status                                     every rollout that is on record
+  raydiag hotfix status                                     all rollouts on record
   raydiag hotfix rollback 20261121-051402-3fa9
 
 A file is deployed under its own name, beside the exporter that runs on each node.
 
 exit codes:
-  0 done and verified, or the plan has nothing against it    1 failed, rolled back, or refused hosts
+  0 done and verified, or the plan is sound    1 failed, rolled back, or some hosts are refused
   2 usage    3 some hosts could not be seen                  4 could not run
 """
 _LONGEST_VERIFY_S = 600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
     for name, words in (
-        ("plan", "say what a rollout would do, and change nothing"),
-        ("apply", "roll out: canary, verify, then batches; back at the first failure"),
+        ("plan", "show what a rollout would do, without changing anything"),
+        ("apply", "roll out: canary, verify, then batches; roll back at the first failure"),
     ):
         _add_rollout(actions.add_parser(name, help=words, description=_sentence(words)), name)
-    words = "say what rollouts have done, by the files themselves"
+    words = "show what rollouts have done, checked against the files themselves"
     status = actions.add_parser("status", help=words, description=_sentence(words))
     status.add_argument("rollout", nargs="?", default="", metavar="ROLLOUT")
-    words = "give every file that a rollout replaced its old content"
+    words = "restore every file that a rollout replaced"
     back = actions.add_parser("rollback", help=words, description=_sentence(words))
     back.add_argument("rollout", metavar="ROLLOUT")
     _add_verify_limit(back)
@@ -59,7 +62,12 @@ def _sentence(words: str) -> str:
 
 
 def _add_rollout(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="new content; its name decides")
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="file with the new content, under the name to replace",
+    )
     nodes = parser.add_mutually_exclusive_group(required=True)
     nodes.add_argument("--all-nodes", action="store_true", help="every node of the cluster")
     nodes.add_argument(
@@ -69,10 +77,12 @@ def _add_rollout(parser: argparse.ArgumentParser, name: str) -> None:
         metavar="N",
         help="a host name, address, node id, or a set such as 'node[001-016]'; repeatable",
     )
-    parser.add_argument("--canary", default="", metavar="HOST", help="the host to try it on first")
+    parser.add_argument(
+        "--canary", default="", metavar="HOST", help="host that gets the change first"
+    )
     parser.add_argument(
         "--batch",
-        type=_hosts,
+        type=values.integer(1, 1_000_000),
         default=0,
         metavar="N",
         help="hosts in each batch after the canary (default: one, then a tenth of all)",
@@ -88,76 +98,56 @@ def _add_rollout(parser: argparse.ArgumentParser, name: str) -> None:
 def _add_verify_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify-limit",
-        type=_seconds,
+        type=values.seconds(5, _LONGEST_VERIFY_S),
         default=90.0,
         metavar="S",
-        help="how long a host may take to serve well after a change (default %(default)g)",
+        help="longest time until a host serves correct metrics again (default %(default)g)",
     )
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("where things are on the nodes")
+    group = parser.add_argument_group("paths on the nodes")
     group.add_argument(
         "--exporter",
         choices=("shell", "raydiag"),
         default="shell",
-        help="whose plugins (default %(default)s)",
+        help="which exporter's plugins (default %(default)s)",
     )
     group.add_argument(
         "--artifact-dir",
         metavar="DIR",
-        help="directory of the plugins (default: that of the exporter that runs)",
+        help="directory of the plugins (default: that of the running exporter)",
     )
-    group.add_argument("--port", type=_port, default=9400, help="(default %(default)s)")
-    group.add_argument("--pid-file", metavar="FILE", help="of raydiag's own exporter")
+    group.add_argument(
+        "--port",
+        type=values.integer(1, 65535),
+        default=9400,
+        help="port of the exporter (default %(default)s)",
+    )
+    group.add_argument("--pid-file", metavar="FILE", help="pid file of raydiag's own exporter")
     group.add_argument(
         "--metrics-file",
         default="/tmp/node_hw_metrics.prom",
         metavar="FILE",
-        help="that the shell exporter serves (default %(default)s)",
+        help="file that the shell exporter serves (default %(default)s)",
     )
     group.add_argument(
         "--plugin-log",
         default="/tmp/metrics_exporter.log",
         metavar="FILE",
-        help="where its plugins complain (default %(default)s)",
+        help="where its plugins log errors (default %(default)s)",
     )
 
 
-def _hosts(text: str) -> int:
-    return _integer(text, 1, 1_000_000)
-
-
-def _port(text: str) -> int:
-    return _integer(text, 1, 65535)
-
-
-def _integer(text: str, least: int, most: int) -> int:
-    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 5.0 <= value <= _LONGEST_VERIFY_S:
-        limits = f"5 to {_LONGEST_VERIFY_S:g}"
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {limits}")
-    return value
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Have the head do it, show what came of it; returns the exit code."""
+    """Let the head do it and show the result; returns the exit code."""
     from raydiag import catalog
     from raydiag.cluster.hotfix_submission import submit_hotfix
     from raydiag.hotfix import documents
 
     work, select = _work(arguments), _select(arguments)
     progress = options.ProgressLine(arguments.quiet)
-    shown = _Shown(arguments, progress)
+    output = _Output(arguments, progress)
     kernel = {"words": list(catalog.kernel_words()), "quiet": list(catalog.kernel_quiet())}
     with cluster_options.cluster(arguments, progress) as (api, address):
         progress.say("asking the cluster ...")
@@ -168,11 +158,11 @@ def run(arguments: argparse.Namespace) -> int:
             select,
             list(catalog.driver_fault_symbols()),
             {"kernel_log": kernel},
-            shown.hear,
+            output.hear,
             progress.warn,
         )
         progress.clear()
-        shown.report(document)
+        output.report(document)
     return documents.exit_code(document)
 
 
@@ -247,7 +237,7 @@ def _files(arguments: argparse.Namespace) -> list[dict[str, str]]:
     return [{"name": name, "content": content} for name, content in found.items()]
 
 
-class _Shown:
+class _Output:
     """What the user gets to see: the plan as soon as it stands, what happens, the report."""
 
     def __init__(self, arguments: argparse.Namespace, progress: options.ProgressLine) -> None:

@@ -9,8 +9,8 @@ from raydiag.cli import options
 from raydiag.errors import CannotRun
 
 NAME = "kmsg"
-HELP = "say what a kernel log means: faults of GPUs, links, memory, disks, networks, the kernel"
-DESCRIPTION = f"S{HELP[1:]}."
+HELP = "classify kernel log text: faults of GPUs, links, memory, disks, networks, the kernel"
+DESCRIPTION = f"C{HELP[1:]}."
 EPILOG = """\
 examples:
   raydiag kmsg                                  this machine's /dev/kmsg
@@ -19,7 +19,7 @@ examples:
   zcat kern.log.2.gz | raydiag kmsg --format json -
   raydiag kmsg --format markdown --redact dmesg.txt     for a ticket
 
-Times without a zone are taken as UTC.
+Times without a zone are UTC.
 
 exit codes:
   0 nothing wrong and everything was read    1 a problem was found    2 usage
@@ -28,6 +28,7 @@ exit codes:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
     parser.add_argument(
         "files",
         nargs="*",

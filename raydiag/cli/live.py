@@ -135,7 +135,6 @@ def _log(
 ) -> _LiveSources:
     """Of the job that is named, or of the only one that runs: what its driver has printed."""
     from raydiag.cluster import ray_job
-    from raydiag.joblog.facts import Resolved
     from raydiag.model import HostUnread, Status
 
     job = ray_job.named(jobs, arguments.job) if arguments.job else ray_job.running(jobs)
@@ -153,11 +152,18 @@ def _log(
         lost = (HostUnread("", f"{job.id}.log", Status.ERROR, printed.why),) if printed.why else ()
         return _LiveSources(missing, why, job, unread=lost)
     name = f"{job.id[:_MOST_OF_NAME]}.log".replace("/", "_")
-    with tempfile.TemporaryDirectory(prefix="raydiag-") as place, _inside(place):
+    facts = facts_of_text(printed.text, name, job.id)
+    return _LiveSources(facts, job=job, notes=(printed.why,) if printed.why else ())
+
+
+def facts_of_text(text: str, name: str, job_id: Optional[str] = None) -> JobFacts:
+    """Of a log that is in no file here; it goes by `name`."""
+    from raydiag.joblog.facts import Resolved
+
+    with tempfile.TemporaryDirectory(prefix="raydiag-") as directory, _inside(directory):
         # Read from there, so that the log goes by its own name and not by that of a copy.
-        Path(name).write_text(printed.text, encoding="utf-8", errors="replace")
-        facts = _read(Resolved(job.id, job.id, None, None, (name,)))
-        return _LiveSources(facts, job=job, notes=(printed.why,) if printed.why else ())
+        Path(name).write_text(text, encoding="utf-8", errors="replace")
+        return _read(Resolved(job_id or name, job_id, None, None, (name,)))
 
 
 def _written(facts: JobFacts) -> Optional[float]:

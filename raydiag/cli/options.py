@@ -28,21 +28,21 @@ def add_output(
     group.add_argument("--format", choices=formats, default="text")
     group.add_argument(
         *("-o", "--output"),
-        type=_file_name,
+        type=_output_file,
         metavar="FILE",
-        help="write the report there, not to stdout",
+        help="write the report to FILE instead of stdout; - is stdout",
     )
     group.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     group.add_argument(
         *("-v", "--verbose"),
         action="store_true",
-        help="show all evidence, every node on its row",
+        help="show all evidence and notes, and every finding by itself",
     )
     if redact:
         group.add_argument(
             "--redact",
             action="store_true",
-            help="replace names of hosts, users and jobs, addresses and arguments of commands",
+            help="replace host, user and job names, addresses, and arguments of commands",
         )
     return group
 
@@ -53,7 +53,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         "--config",
         default=argparse.SUPPRESS,
         metavar="FILE",
-        help="defaults of options, in YAML; what the command line says wins (default: "
+        help="defaults for options, in YAML; the command line overrides them (default: "
         "RAYDIAG_CONFIG)",
     )
 
@@ -69,38 +69,47 @@ def add_way_in(parser: argparse.ArgumentParser) -> None:
     add(
         "--address",
         metavar="URL|local",
-        help="dashboard of the cluster, or 'local' for a throw-away Ray on this machine (default: "
+        help="dashboard of the cluster, or 'local' for a temporary Ray on this machine (default: "
         "RAY_API_SERVER_ADDRESS, RAY_ADDRESS, http://127.0.0.1:8265)",
     )
     add(
         "--ssh",
         metavar="[USER@]HEAD",
         help="reach the dashboard on that machine's loopback through ssh, for this call only; "
-        "--address then means what HEAD sees",
+        "--address is then the address as seen from HEAD",
     )
-    add("-J", "--jump", metavar="[USER@]JUMP", help="go through this machine (--ssh only)")
+    add("-J", "--jump", metavar="[USER@]JUMP", help="jump host for --ssh")
     add(
         "--ssh-config",
         metavar="FILE",
-        help="configuration for ssh instead of ~/.ssh/config (--ssh only)",
+        help="ssh configuration for --ssh, instead of ~/.ssh/config",
     )
 
 
 WAY_IN = ("address", "ssh", "jump", "ssh_config")
 
 
-def _file_name(text: str) -> str:
-    # Noticed now rather than when a minute of probing is over.
-    if not os.path.isdir(os.path.dirname(text) or "."):
+def _output_file(text: str) -> str | None:
+    """The file of -o; None for stdout. Refused now rather than after a minute of probing."""
+    if text == "-":
+        return None
+    directory = os.path.dirname(os.path.realpath(text))
+    if os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is a directory: name a file in it")
+    if not os.path.isdir(directory):
         raise argparse.ArgumentTypeError(f"{text!r}: there is no such directory")
+    # A report takes the place of an old file; a pipe or device is written to as it is.
+    is_special = os.path.exists(text) and not os.path.isfile(text)
+    if not os.access(text if is_special else directory, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: permission denied")
     return text
 
 
 def wants_colour() -> bool:
     """Colour on a terminal, unless NO_COLOR is set or the terminal is dumb."""
-    return (
-        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
+    if sys.stdout is None or not sys.stdout.isatty():
+        return False
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def width() -> int:
@@ -118,12 +127,18 @@ def show(
 ) -> None:
     """Write the document or the report in the format that was asked for. Raises CannotRun.
 
-    Text is as wide as the terminal, unless `columns` are given.
+    Text is as wide as the terminal, unless `columns` are given. What cannot be written to the file
+    is printed, so that the work is not lost.
     """
-    write_report(written(arguments, document, report, columns), arguments.output)
+    try:
+        write_report(_written(arguments, document, report, columns), arguments.output)
+    except CannotRun:
+        if arguments.output is not None:
+            write_report(_written(arguments, document, report, columns), None)
+        raise
 
 
-def written(
+def _written(
     arguments: argparse.Namespace,
     document: Callable[[], Mapping[str, Any]],
     report: Callable[[], Report],
@@ -161,6 +176,8 @@ def write_report(chunks: Iterable[str], output: str | None) -> None:
 
 
 def _print(chunks: Iterable[str]) -> None:
+    if sys.stdout is None:
+        raise CannotRun("cannot write the report: stdout is closed; name a file with -o")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a node's words in any locale
     try:
@@ -197,15 +214,17 @@ class ProgressLine:
     """A line on stderr that says how many nodes have answered; silent unless it is a terminal."""
 
     def __init__(self, quiet: bool) -> None:
-        self._shown = not quiet and sys.stderr.isatty()
+        self._shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
         self._width = 0
 
     def say(self, text: str) -> None:
+        """Replace the line."""
         if self._shown:
             print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
             self._width = len(text)
 
     def nodes(self, answered: int, asked: int) -> None:
+        """A bar of the nodes that have answered."""
         filled = 30 * answered // max(1, asked)
         self.say(f"[{'#' * filled}{'.' * (30 - filled)}] {answered} of {asked} nodes answered")
 
@@ -217,6 +236,7 @@ class ProgressLine:
         print(f"raydiag: {terminal(text)}", file=sys.stderr)
 
     def clear(self) -> None:
+        """Take the line away, before anything else is printed."""
         if self._width:
             print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)
             self._width = 0

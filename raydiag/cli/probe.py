@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from raydiag.cli import cluster_options, options
+from raydiag.cli import cluster_options, options, values
 from raydiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
     from raydiag.model import Diagnosis, Snapshot
 
 NAME = "probe"
-HELP = "run read-only probes on the nodes of a Ray cluster and say which node is sick"
+HELP = "run read-only probes on the nodes of a Ray cluster and report unhealthy nodes"
 DESCRIPTION = HELP[0].upper() + HELP[1:] + "."
 EPILOG = """\
 examples:
-  raydiag probe --all-nodes                        on the head node of the cluster
-  raydiag probe --all-nodes --address local        this machine, with a throw-away Ray
-  raydiag probe --all-nodes --ssh me@head -J me@login     from a laptop
+  raydiag probe                                    all nodes, on the head node of the cluster
+  raydiag probe --address local                    this machine, with a temporary Ray
+  raydiag probe --ssh me@head -J me@login          from a laptop
   raydiag probe --node 'node[001-016]' --only kernel_log,d_state
-  raydiag probe --all-nodes --format json -o report.json
+  raydiag probe --format json -o report.json
 
 exit codes:
   0 nothing wrong and everything was seen    1 a problem was found    2 usage
@@ -37,8 +36,11 @@ _READING_S = 3.0  # what the two samples of counters take besides the interval, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    nodes = parser.add_mutually_exclusive_group(required=True)
-    nodes.add_argument("--all-nodes", action="store_true", help="every node of the cluster")
+    """The options of this command."""
+    nodes = parser.add_mutually_exclusive_group()
+    nodes.add_argument(
+        "--all-nodes", action="store_true", help="every node of the cluster (the default)"
+    )
     nodes.add_argument(
         "--node",
         nargs="+",
@@ -50,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip", metavar="P,...", help="run all probes but these")
     parser.add_argument(
         "--deadline",
-        type=_seconds,
+        type=values.seconds(1, _LONGEST_DEADLINE_S),
         default=30.0,
         metavar="S",
         help="seconds from asking the nodes to the report (default %(default)g)",
@@ -58,41 +60,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force-ras",
         action="store_true",
-        help="read the RAS counters even where a GPU driver fault shows (may leave one more "
-        "process stuck)",
+        help="read the RAS counters even where there are signs of a GPU driver fault (may leave "
+        "one more process stuck)",
     )
     parser.add_argument(
         "--interval",
-        type=_interval,
+        type=values.seconds(0.1, 60),
         metavar="S",
-        help="seconds between the two samples of counters (default: 0.2, and 1 on nodes where an "
-        "error counter has counted before or training prints steps)",
+        help="seconds between the two samples of counters (default: 0.2; 1 on nodes where an error "
+        "counter is above zero or training prints steps)",
     )
     parser.add_argument(
         "--stacks",
         action="store_true",
-        help="also read the Python stacks of workers and what they started, without pausing them "
-        "(needs py-spy on the nodes)",
+        help="also read the Python stacks of workers and their child processes, without pausing "
+        "them (needs py-spy on the nodes)",
     )
     options.add_way_in(parser)
     parser.set_defaults(reaches_cluster=True)
     options.add_output(parser, redact=True)
-
-
-def _seconds(text: str, least: float = 1.0, most: float = _LONGEST_DEADLINE_S) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds from {least:g} to {most:g}"
-        )
-    return value
-
-
-def _interval(text: str) -> float:
-    return _seconds(text, least=0.1, most=60.0)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -125,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _import_judges() -> None:
-    """What comes after the answers, loaded while the cluster is at work on them."""
+    """What is needed after the answers, loaded while the cluster works on them."""
     for name in ("raydiag.explain.diagnosis", "raydiag.render.probe", "raydiag.render.document"):
         importlib.import_module(name)
 

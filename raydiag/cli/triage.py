@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Optional
 
 from raydiag import __version__
-from raydiag.cli import options
+from raydiag.cli import options, values
 from raydiag.errors import CannotRun, RaydiagError, UsageError
 
 if TYPE_CHECKING:
@@ -19,38 +20,42 @@ if TYPE_CHECKING:
     from raydiag.triage.verdict import Moment, Verdict
 
 NAME = "triage"
-HELP = "say from a job's logs how it stands, what failed first, what is lost and what to do"
-DESCRIPTION = f"S{HELP[1:]}. It needs neither Ray nor a GPU."
+HELP = "classify a job's logs: status, first failure, progress lost, next steps"
+DESCRIPTION = f"C{HELP[1:]}. Needs neither Ray nor a GPU."
 EPILOG = """\
 examples:
   raydiag triage outputs/7877-llama           a job directory
   raydiag triage outputs/7877-llama.log       a log
   raydiag triage 7877 7879                    job ids, below outputs/
-  raydiag triage --outputs /data/outputs      every job there, one line each
-  raydiag triage job.log --now log-end        as it stood when the log ended
+  raydiag triage --outputs /data/outputs      all jobs there, one line each
+  raydiag triage job.log --now log-end        as of the end of the log
   raydiag triage 7877 --job-state running     where no scheduler can be asked
 
-Slurm is asked about a job where it is installed, unless --now or --job-state says enough.
-Times without a zone are taken as UTC.
+Slurm is asked about the job where it is installed, unless --now or --job-state is given.
+Times without a zone are UTC.
 
 exit codes:
-  0 completed, running, or cancelled for no other reason    1 a problem was found    2 usage
-  3 nothing wrong found, but not all could be read or told                           4 no such job
+  0 completed, running, or cancelled without a failure    1 a problem was found    2 usage
+  3 nothing wrong found, but not everything could be read or decided                 4 no such job
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
     parser.add_argument(
-        "jobs", nargs="*", metavar="PATH|JOBID", help="job directory, log file or job id"
+        "jobs",
+        nargs="*",
+        metavar="PATH|JOBID",
+        help="job directory, log file or job id; - is a log on stdin",
     )
     parser.add_argument(
         "--outputs",
         metavar="DIR",
-        help="where job ids are looked up (default: outputs); without a job, all jobs there",
+        help="where to look up job ids (default: outputs); without a job, all jobs there",
     )
     parser.add_argument(
         "--now",
-        type=moment,
+        type=values.moment_or_log_end,
         metavar="T|log-end",
         help="judge as of this time: Unix seconds, ISO 8601, or the last time in the log",
     )
@@ -58,10 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--job-state",
         choices=("running", "ended", "auto"),
         default="auto",
-        help="whether the job still exists (default: ask Slurm, where it is installed)",
+        help="whether the job is still running (default: ask Slurm, where it is installed)",
     )
     parser.add_argument(
-        "--state", metavar="FILE", help="remember there how far logs were read; reads only news"
+        "--state",
+        metavar="FILE",
+        help="remember how far logs were read; the next call reads only new lines",
     )
     options.add_output(parser, redact=True)
 
@@ -120,9 +127,20 @@ def _verdict(
     from raydiag.triage import judge
     from raydiag.triage.signatures import Classifier
 
-    resolved = find.resolve(job, outputs)
-    facts = read.read(resolved, selector, Classifier(), state=state)
+    if job == "-":
+        facts = _facts_of_stdin()
+    else:
+        resolved = find.resolve(job, outputs)
+        facts = read.read(resolved, selector, Classifier(), state=state)
     return judge(facts, when(facts, arguments))
+
+
+def _facts_of_stdin() -> JobFacts:
+    from raydiag.cli.live import facts_of_text
+
+    if sys.stdin is None:
+        raise CannotRun("-: stdin is closed")
+    return facts_of_text(sys.stdin.buffer.read().decode("utf-8", "replace"), "stdin")
 
 
 def when(facts: JobFacts, arguments: argparse.Namespace) -> Moment:
@@ -193,26 +211,3 @@ def _fingerprint() -> str:
         for row in table().rows
     ]
     return sha256(repr((__version__, rows)).encode()).hexdigest()
-
-
-def moment(text: str) -> float | str:
-    """Unix seconds, `log-end`, or ISO 8601 (UTC where it has no zone)."""
-    from datetime import datetime, timezone
-    from math import isfinite
-
-    if text == "log-end":
-        return text
-    try:
-        value = float(text)
-    except ValueError:
-        try:
-            moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        except ValueError:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is no time: Unix seconds, ISO 8601 or log-end"
-            ) from None
-        zone = moment.tzinfo or timezone.utc
-        return moment.replace(tzinfo=zone).timestamp()
-    if not isfinite(value) or not 0 <= value < 1e11:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time in Unix seconds")
-    return value

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from raydiag.cli import options
+from raydiag.cli import options, values
 from raydiag.errors import CannotRun, RaydiagError, UsageError
 
 if TYPE_CHECKING:
@@ -28,30 +26,29 @@ _USUAL_PORT = 9190
 _WHOLE_LINES = 1_000_000  # columns: a series stays on its line, for grep
 
 NAME = "tsdb"
-HELP = (
-    "look into a job's Prometheus data: what there is, a query, a server for a while, whose it is"
-)
-DESCRIPTION = f"L{HELP[1:]}. The job's directory is not touched."
+HELP = "inspect, query, browse and verify a job's Prometheus data"
+DESCRIPTION = f"I{HELP[1:]}. The job's directory is not modified."
 EPILOG = """\
 examples:
   raydiag tsdb info outputs/7877-llama                      families, hosts, times, resolution
   raydiag tsdb query 7877 'max by (host) (hw_gpu_temperature_celsius)'
   raydiag tsdb query 7877 'rate(hw_tcp_retransmits_total[5m])' --start 2026-11-20T03:00Z
-  raydiag tsdb query http://127.0.0.1:9190 up               a server that runs
+  raydiag tsdb query http://127.0.0.1:9190 up               a running server
   raydiag tsdb info --ssh me@head http://127.0.0.1:9190     the same, on another machine
   raydiag tsdb view 7877 7879                               servers for a browser, until Ctrl-C
   raydiag tsdb verify 7877 --prometheus http://127.0.0.1:9190
 
-A directory is served by a throw-away prometheus on 127.0.0.1 (from PATH, or RAYDIAG_PROMETHEUS).
-Times are Unix seconds or ISO 8601, in UTC unless they say otherwise.
+A directory is served by a temporary prometheus on 127.0.0.1 (from PATH, or RAYDIAG_PROMETHEUS).
+Times are Unix seconds or ISO 8601, in UTC unless they have a zone.
 
 exit codes:
-  0 fine    1 the series are another job's    2 usage, or PromQL that the server refuses
-  3 not all could be seen or told             4 no such job, no data, no Prometheus
+  0 healthy   1 the series are another job's   2 usage, or PromQL that the server rejects
+  3 not everything could be seen or decided    4 no such job, no data, no Prometheus
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
 
     def action(name: str, words: str, jobs: str = "") -> argparse.ArgumentParser:
@@ -61,22 +58,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             one.add_argument("jobs", nargs=jobs, metavar="JOB", help=what)
         else:
             one.add_argument("job", metavar="JOB|URL", help=what)
-        one.add_argument("--outputs", default="outputs", metavar="DIR", help="where ids are sought")
+        one.add_argument(
+            "--outputs", default="outputs", metavar="DIR", help="where to look up job ids"
+        )
         options.add_way_in(one)
         options.add_output(one)
         return one
 
-    action("info", "what there is: families, hosts, times, resolution, scrape targets")
-    query = action("query", "ask in PromQL")
+    action("info", "list families, hosts, times, resolution, scrape targets")
+    query = action("query", "run a PromQL query")
     query.add_argument("promql", metavar="PROMQL")
-    query.add_argument("--time", type=_moment, metavar="T", help="ask for this time (default: end)")
-    query.add_argument("--start", type=_moment, metavar="T", help="ask for a range from here")
     query.add_argument(
-        "--end", type=_moment, metavar="T", help="to here (default: end of the data)"
+        "--time", type=values.moment, metavar="T", help="evaluate at this time (default: end)"
     )
-    query.add_argument("--step", type=_seconds, metavar="S", help="seconds between two points")
-    action("view", "serve the data of finished jobs to a browser until Ctrl-C", jobs="+")
-    verify = action("verify", "whether the series are this job's: its log's steps are compared")
+    query.add_argument("--start", type=values.moment, metavar="T", help="start of a range")
+    query.add_argument(
+        "--end", type=values.moment, metavar="T", help="end of the range (default: end of the data)"
+    )
+    query.add_argument("--step", type=_step, metavar="S", help="seconds between two points")
+    action("view", "serve the data of finished jobs for a browser, until Ctrl-C", jobs="+")
+    verify = action("verify", "check that the series are this job's, against the steps of its log")
     verify.add_argument(
         "--prometheus", metavar="URL", help="check this server instead of the job's directory"
     )
@@ -84,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Reach a Prometheus, ask, show; returns the exit code."""
+    """Reach a Prometheus, query it, show the answer; returns the exit code."""
     if arguments.address is not None:
         raise UsageError("--address names a dashboard: tsdb takes a Prometheus URL as its argument")
     if arguments.ssh is None and (arguments.jump or arguments.ssh_config):
@@ -179,7 +180,7 @@ def _view(arguments: argparse.Namespace) -> int:
             _show(arguments, lambda: view_document(opened), lambda: view_report(opened))
             while all(_answers(connection) for _, connection in opened):
                 time.sleep(1)
-            raise CannotRun("a server has ended by itself")
+            raise CannotRun("a server exited unexpectedly")
     return 3 if any(connection.unread for _, connection in opened) else 0
 
 
@@ -209,7 +210,7 @@ def _reached(arguments: argparse.Namespace, job: str) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def _opened(arguments: argparse.Namespace, job: str) -> Iterator[Connection]:
-    """A throw-away server over the job's directory."""
+    """A temporary server over the job's directory."""
     from raydiag.tsdb import connection
 
     progress = options.ProgressLine(arguments.quiet)
@@ -294,27 +295,6 @@ def _show(
     options.show(arguments, document, report, _WHOLE_LINES)
 
 
-def _moment(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            # Python before 3.11 reads no Z, which stands for UTC.
-            moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r}: Unix seconds or ISO 8601") from None
-        zone = moment.tzinfo or timezone.utc
-        seconds = moment.replace(tzinfo=zone).timestamp()
-    if not 0 <= seconds < 1e11:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time in Unix seconds")
-    return seconds
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text.removesuffix("s"))
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return seconds
+def _step(text: str) -> float:
+    """Seconds between two points, as PromQL writes them too."""
+    return values.seconds(1e-6, 1e9)(text.removesuffix("s"))

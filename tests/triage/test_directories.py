@@ -123,8 +123,8 @@ def test_all_jobs_of_a_directory_as_a_table(outputs: Path, invoke: Invoke) -> No
     ("arguments", "code", "words"),
     [
         ([], 2, "name a job directory"),
-        (["--now", "yesterday", "x.log"], 2, "'yesterday' is no time"),
-        (["--now", "nan", "x.log"], 2, "'nan' is no time"),
+        (["--now", "yesterday", "x.log"], 2, "'yesterday' is not a time"),
+        (["--now", "nan", "x.log"], 2, "'nan' is not a time"),
         (["--job-state", "dead", "x.log"], 2, "invalid choice"),
         (["77"], 4, "77"),
         (["--outputs", "nowhere"], 4, "nowhere"),

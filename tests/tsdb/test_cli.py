@@ -113,7 +113,7 @@ def test_a_query_over_a_range_and_its_special_values(
     _, document = documented(capsys, *words, "--step", "60")
     assert [value for _, value in document["series"][0]["samples"]] == ["NaN", "NaN"]
     assert run("query", job, "hw_gpu_power_watts", "--start", "2026-11-21T22:26:40Z") == 0
-    assert "mean" in capsys.readouterr().out
+    assert "MEAN" in capsys.readouterr().out
 
 
 def test_a_query_without_a_result_says_how_far_samples_reach(

@@ -1,0 +1,102 @@
+"""Values of options as the command line has them: numbers in limits, times, ports, names."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable
+
+_LATEST_S = 1e11  # a time beyond it is not in seconds
+_MOST_PORT = 65535
+_MOST_DIGITS = 9
+
+LOG_END = "log-end"
+
+
+def seconds(least: float, most: float) -> Callable[[str], float]:
+    """A reader of numbers of seconds from `least` to `most`."""
+
+    def read(text: str) -> float:
+        value = _number(text)
+        if not least <= value <= most:
+            limits = f"{least:g} to {most:g}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {limits}")
+        return value
+
+    return read
+
+
+def integer(least: int, most: int) -> Callable[[str], int]:
+    """A reader of whole numbers from `least` to `most`."""
+
+    def read(text: str) -> int:
+        if not _is_whole(text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def port(text: str) -> int:
+    """A TCP port."""
+    if not _is_whole(text) or not 0 < int(text) <= _MOST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """ADDR:PORT, [IPV6]:PORT or :PORT, which is every address."""
+    address, colon, port_text = text.rpartition(":")
+    if address.startswith("[") and address.endswith("]"):
+        address = address[1:-1]
+    elif ":" in address:
+        raise argparse.ArgumentTypeError(f"{text!r}: write an IPv6 address as [ADDR]:PORT")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"{text!r} is not ADDR:PORT")
+    return address or "0.0.0.0", port(port_text)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names between commas."""
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
+def moment(text: str) -> float:
+    """Unix seconds or ISO 8601 (UTC where it has no zone), as Unix seconds."""
+    value = _number(text)
+    if math.isnan(value):
+        value = _iso_8601(text)
+    if not 0 <= value < _LATEST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in Unix seconds")
+    return value
+
+
+def moment_or_log_end(text: str) -> float | str:
+    """As `moment`, or `log-end`."""
+    return text if text == LOG_END else moment(text)
+
+
+def _iso_8601(text: str) -> float:
+    from datetime import datetime, timezone
+
+    try:
+        # Python before 3.11 does not read Z, which stands for UTC.
+        parsed = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time: give Unix seconds or ISO 8601"
+        ) from None
+    return parsed.replace(tzinfo=parsed.tzinfo or timezone.utc).timestamp()
+
+
+def _number(text: str) -> float:
+    """NaN for what is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
