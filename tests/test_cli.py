@@ -393,6 +393,7 @@ def falls_silent(dashboard: FakeDashboard, *messages: tuple[int, Mapping[str, An
     dashboard.log = log
 
 
+@pytest.mark.slow
 def test_dashboard_that_falls_silent_costs_no_more_than_the_deadline(
     dashboard: FakeDashboard,
 ) -> None:
@@ -404,6 +405,7 @@ def test_dashboard_that_falls_silent_costs_no_more_than_the_deadline(
     assert "may still run, until its own deadline at most" in err
 
 
+@pytest.mark.slow
 def test_answers_before_the_dashboard_fell_silent_are_reported(dashboard: FakeDashboard) -> None:
     falls_silent(dashboard, (0, start_message(node(1), node(2))), (1, answer()))
     process = raydiag(*probing(dashboard, "--deadline", "2"))
@@ -413,6 +415,7 @@ def test_answers_before_the_dashboard_fell_silent_are_reported(dashboard: FakeDa
     assert "may still run" in err
 
 
+@pytest.mark.slow
 def test_interrupted_while_the_dashboard_is_silent(dashboard: FakeDashboard) -> None:
     falls_silent(dashboard, (0, start_message(node(1))))
     process = raydiag(*probing(dashboard))

@@ -440,6 +440,7 @@ class TestRun:
             assert dashboard.stopped == []  # the report comes before cleaning up
         assert dashboard.stopped == [job_id(dashboard)]
 
+    @pytest.mark.slow
     def test_job_that_does_not_stop(self, dashboard: FakeDashboard) -> None:
         dashboard.overrides["POST JOB/stop"] = Reply(body='{"stopped": true}')
         job_that_prints(dashboard, {0: start_message(node(1))})
@@ -493,6 +494,7 @@ class TestRun:
         assert "HTTP 500: GCS is gone" in failure(dashboard)
 
     @pytest.mark.parametrize("reply", [Reply(body="{}"), Reply(body='{"status": null}')])
+    @pytest.mark.slow
     def test_details_without_a_status(self, dashboard: FakeDashboard, reply: Reply) -> None:
         dashboard.overrides["GET JOB/"] = reply
         warnings: list[str] = []

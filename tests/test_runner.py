@@ -136,6 +136,7 @@ def test_a_probe_that_acts_is_refused_by_the_kernel(kind: str, tmp_path: Path) -
     assert texts(results["good"]) == ["fine"]
 
 
+@pytest.mark.slow
 def test_a_probe_that_breaks_costs_its_own_result_only() -> None:
     answer = run(
         {
@@ -293,6 +294,7 @@ def test_two_runs_at_once_leave_one_stuck_reader(tree: HangingFile) -> None:
     assert sorted(stuck["new"] for answer in answers for stuck in answer["stuck"]) == [False, True]
 
 
+@pytest.mark.slow
 def test_a_node_full_of_stuck_readers_is_not_given_more(tree: HangingFile) -> None:
     names = [f"full{os.getpid()}_{number}" for number in range(MOST_STUCK + 2)]
     tree.hang("a")
@@ -367,6 +369,7 @@ def test_the_last_stage_ends_at_its_first_hang_and_a_later_run_goes_around_it(
     assert len(tree.stuck_pids("rd-")) == 1
 
 
+@pytest.mark.slow
 def test_when_everything_hangs_a_run_of_the_last_stage_adds_one_stuck_reader(
     tree: HangingFile,
 ) -> None:
@@ -380,6 +383,7 @@ def test_when_everything_hangs_a_run_of_the_last_stage_adds_one_stuck_reader(
 # ---- the whole run
 
 
+@pytest.mark.slow
 def test_an_answer_comes_before_the_nodes_deadline_whatever_hangs(tree: HangingFile) -> None:
     for name in "abcd":
         tree.hang(name)

@@ -274,6 +274,7 @@ class TestFails:
             sshd.write_config("Host head", f"Port {silent.getsockname()[1]}")
             refused(run, probing(sshd), "timed out")
 
+    @pytest.mark.slow
     def test_connection_breaks_during_the_call(
         self, run: Run, sshd: LoopbackSshd, dashboard: FakeDashboard, tmp_path: Path
     ) -> None:

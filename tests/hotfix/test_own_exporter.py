@@ -13,6 +13,8 @@ from raydiag.hotfix import head
 from raydiag.hotfix import node as hotfix
 from tests.exporter.running import Running, exporter
 
+pytestmark = pytest.mark.slow
+
 SHELL = """\
 #!/bin/bash
 n=$(( ${_PLUGIN_STATE:-0} + 1 ))
