@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.joblog.facts import JobFacts
@@ -35,20 +36,20 @@ class Artefact:
 
 def newest(facts: JobFacts) -> Optional[Artefact]:
     """The newest checkpoint or event file of the job; None when there is none to be seen."""
-    places = [facts.resolved.job_dir] if facts.resolved.job_dir else []
     settings = {**facts.header.config, **facts.header.passthrough}
-    places += [settings[key] for key in _KEYS if os.path.isabs(settings.get(key, ""))]
-    return max(_artefacts(places), key=lambda one: one.mtime, default=None)
+    directories = [facts.resolved.job_dir or ""]
+    directories += filter(os.path.isabs, (settings.get(key, "") for key in _KEYS))
+    return max(_artefacts(filter(None, directories)), key=attrgetter("mtime"), default=None)
 
 
-def _artefacts(places: Iterable[str]) -> Iterator[Artefact]:
-    left = _ENTRIES
-    for top in dict.fromkeys(places):
+def _artefacts(directories: Iterable[str]) -> Iterator[Artefact]:
+    entries_to_go = _ENTRIES
+    for top in dict.fromkeys(directories):
         waiting = [(top, 0)]
-        while waiting and left > 0:
+        while waiting and entries_to_go > 0:
             directory, depth = waiting.pop()
-            for name, kind, mtime in _entries(directory, left):
-                left -= 1
+            for name, kind, mtime in _entries(directory, entries_to_go):
+                entries_to_go -= 1
                 path = os.path.join(directory, name)
                 if _KINDS.search(os.path.relpath(path, top)):
                     yield Artefact(path, mtime)
@@ -56,12 +57,12 @@ def _artefacts(places: Iterable[str]) -> Iterator[Artefact]:
                     waiting.append((path, depth + 1))
 
 
-def _entries(directory: str, most: int) -> Iterator[tuple[str, int, float]]:
+def _entries(directory: str, limit: int) -> Iterator[tuple[str, int, float]]:
     """Name, mode and mtime; a directory that cannot be read is empty, a link is not followed."""
     try:
-        with os.scandir(directory) as found:
-            for number, entry in enumerate(found):
-                if number >= most:
+        with os.scandir(directory) as entries:
+            for number, entry in enumerate(entries):
+                if number >= limit:
                     return
                 status = entry.stat(follow_symlinks=False)
                 yield entry.name, status.st_mode, status.st_mtime
