@@ -1,4 +1,4 @@
-"""Processes that ended, and whom the coordination service accuses of it.
+"""Processes that ended, and which tasks the coordination service calls unhealthy.
 
 Source: the batch script's NODE_EXIT lines, srun, torchrun's failure table, mpirun, DeepSpeed's
 launcher, MaxText's Ray actor; JAX's coordination service.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -36,7 +37,7 @@ ANCHORS = (
     _POLLED.encode(),
     _FATAL.encode(),
 )
-_NODE_EXIT = re.compile(r"\bNODE_EXIT host=(\S+) exit=(\d+)")
+_NODE_EXIT = re.compile(r"\bNODE_EXIT host=(?P<host>\S+) exit=(?P<code>\d+)")
 _SRUN = re.compile(
     r"\bsrun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): (?P<how>Exited with exit code "
     r"(?P<code>\d+)|[A-Z][\w ]{2,40})"
@@ -45,18 +46,25 @@ _SUBPROCESS = re.compile(
     r"Training subprocess (?:killed by (?P<name>SIG[A-Z0-9+]+)(?: \(signal (?P<signal>\d+)\))?"
     r"|exited with code (?P<code>-?\d+))"
 )
-_ACTOR = re.compile(r"(?:\[Node (?P<node>\d+)\] )?Actor failed: ")
+_ACTOR = re.compile(r"(?:\[Node (?P<task>\d+)\] )?Actor failed: ")
 _TORCHRUN = re.compile(
     r"failed \(exitcode: (?P<code>-?\d+)\) (?:local_rank: (?P<local>\d+) )?\(pid: (?P<pid>\d+)\)"
 )
 _TABLE = re.compile(r"^\s*exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
-_TABLE_RANK = re.compile(r"^\s*rank\s*: (?P<rank>\d+) \(local_rank")
-_TABLE_HOST = re.compile(r"^\s*host\s*: (\S+)")
+_TABLE_RANK = re.compile(r"^\s*(rank)\s*: (\d+) \(local_rank")
+_TABLE_HOST = re.compile(r"^\s*(host)\s*: (\S+)")
 _MPI = re.compile(
     r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) "
     r"exited on signal (?P<signal>\d+)"
 )
 _LAUNCHER = re.compile(r"exits with return code = (?P<code>-?\d+)")
+_KINDS = (
+    ("node-exit", _NODE_EXIT),
+    ("actor", _ACTOR),
+    ("torchrun", _TORCHRUN),
+    ("mpirun", _MPI),
+    ("launcher", _LAUNCHER),
+)
 _TASK = re.compile(r"/job:\w{1,64}/(?:replica:\d+/)?task:(\d{1,7})")
 _SRUN_SIGNALS = {
     "Killed": 9,
@@ -80,6 +88,10 @@ def signal_of(code: Optional[int]) -> Optional[int]:
     return number if 0 < number < 65 else None
 
 
+def _number(digits: Optional[str]) -> Optional[int]:
+    return int(digits) if digits else None
+
+
 def _tasks(text: str) -> list[int]:
     """`0-3,5` as numbers; at most 1024 of them."""
     numbers: list[int] = []
@@ -92,7 +104,7 @@ def _tasks(text: str) -> list[int]:
 
 @dataclass
 class ExitTally:
-    """Exits in file order, the first and later ones of them, and what heartbeat errors say."""
+    """Exits in file order, the first and the last ones, and what heartbeat errors say."""
 
     exits: list[TaskExit] = field(default_factory=list)
     total: int = 0
@@ -107,68 +119,66 @@ class ExitTally:
     hosts: dict[int, str] = field(default_factory=dict)  # task -> host, of lines that name both
 
     def take(self, line: JobLogLine, view: LineContext) -> None:
+        """One line that may tell of an exit, or of a heartbeat timeout."""
         text = line.whole_words
         if _UNHEALTHY in text or _POLLED in text or _FATAL in text:
             self._heartbeat(line, view)
-        if found := _NODE_EXIT.search(text):
-            self._add("node-exit", line, code=int(found[2]), host=found[1])
-        elif found := _SRUN.search(text):
+        if found := _SRUN.search(text):
             self._srun(found, line)
         elif found := _SUBPROCESS.search(text):
             self._subprocess(found, line)
-        elif found := _ACTOR.search(text):
-            node = found["node"]
-            self._add("actor", line, task=int(node) if node else None)
-        elif found := _TORCHRUN.search(text):
-            self._add("torchrun", line, code=int(found["code"]), pid=int(found["pid"]))
         elif found := _TABLE.match(text):
             self._table(found, line, view)
-        elif found := _MPI.search(text):
-            number = int(found["signal"])
-            self._add(
-                "mpirun",
-                line,
-                signal_number=number,
-                host=found["host"],
-                rank=int(found["rank"]),
-                pid=int(found["pid"]),
-            )
-        elif found := _LAUNCHER.search(text):
-            self._add("launcher", line, code=int(found["code"]))
+        else:
+            for kind, pattern in _KINDS:
+                if found := pattern.search(text):
+                    self._add_fields(kind, line, found.groupdict())
+                    return
 
     def _srun(self, found: re.Match[str], line: JobLogLine) -> None:
-        code = int(found["code"]) if found["code"] else None
-        how = found["how"].strip()
-        number = next((n for name, n in _SRUN_SIGNALS.items() if how.startswith(name)), None)
-        if code is None and number is None:
+        reason = found["how"].strip()
+        number = 0
+        for name, signal_number in _SRUN_SIGNALS.items():
+            if reason.startswith(name):
+                number = signal_number
+        if found["code"] is None and not number:
             return
         tasks = _tasks(found["tasks"])
         if self.total > LOOKED_AT:
             self.total += len(tasks)
             return
+        code, host = _number(found["code"]), found["host"]
         for task in tasks:
-            self._add("srun", line, code=code, signal_number=number, host=found["host"], task=task)
+            self._add("srun", line, code=code, signal_number=number, host=host, task=task)
 
     def _subprocess(self, found: re.Match[str], line: JobLogLine) -> None:
-        number = int(found["signal"]) if found["signal"] else None
+        number = _number(found["signal"])
         if number is None and found["name"]:
             number = getattr(signal, found["name"], None)
-        code = int(found["code"]) if found["code"] else None
-        self._add("subprocess", line, code=code, signal_number=number)
+        self._add("subprocess", line, code=_number(found["code"]), signal_number=number)
 
     def _table(self, found: re.Match[str], line: JobLogLine, view: LineContext) -> None:
         """One entry of torchrun's table: rank and host stand above the exit code."""
-        rank = host = None
+        entry: dict[str, str] = {}
         for text in view.above(8)[::-1]:
-            if rank is None and (one := _TABLE_RANK.search(text)):
-                rank = int(one["rank"])
-                host = host or None
-            elif host is None and (one := _TABLE_HOST.search(text)):
-                host = one[1]
-            if rank is not None and host is not None:
+            row = _TABLE_RANK.search(text) or _TABLE_HOST.search(text)
+            if row:
+                entry.setdefault(*row.groups())
+            if len(entry) == 2:
                 break
-        code, pid = int(found["code"]), int(found["pid"])
-        self._add("torchrun", line, code=code, host=host, rank=rank, pid=pid)
+        self._add_fields("torchrun", line, {**entry, **found.groupdict()})
+
+    def _add_fields(self, kind: str, line: JobLogLine, fields: Mapping[str, Optional[str]]) -> None:
+        self._add(
+            kind,
+            line,
+            code=_number(fields.get("code")),
+            signal_number=_number(fields.get("signal")),
+            host=fields.get("host"),
+            task=_number(fields.get("task")),
+            rank=_number(fields.get("rank")),
+            pid=_number(fields.get("pid")),
+        )
 
     def _add(
         self,
@@ -187,20 +197,20 @@ class ExitTally:
             return
         if len(self.exits) >= EXITS:
             del self.exits[EXITS // 2]
-        task = task if task is not None else line.prefix.task
-        host = host or line.prefix.host
+        task = prefix.task if task is None else task
+        host = host or prefix.host
         if host and task is not None and len(self.hosts) < HOSTS:
             self.hosts.setdefault(task, host)
         self.exits.append(
             TaskExit(
                 kind=kind,
                 code=code,
-                signal=int(signal_number) if signal_number else signal_of(code),
+                signal=int(signal_number or 0) or signal_of(code),
                 host=host,
                 task=task,
-                rank=rank if rank is not None else prefix.rank,
+                rank=prefix.rank if rank is None else rank,
                 where=prefix.where,
-                pid=pid if pid is not None else prefix.pid,
+                pid=prefix.pid if pid is None else pid,
                 line=line.number,
                 time=line.time,
                 near_time=line.near_time,
@@ -216,11 +226,11 @@ class ExitTally:
         self.last_line = line.number
         if (_POLLED in line.text or _FATAL in line.text) and len(self.reporters) < REPORTERS:
             self.reporters.setdefault(line.prefix.where, line.number)
-        at = line.text.find(_UNHEALTHY)
-        if at < 0 or self.errors >= ERRORS:
+        _, message, tasks = line.text.partition(_UNHEALTHY)
+        if not message or self.errors >= ERRORS:
             return
         self.errors += 1
-        self._accuse(line.text[at:], line.number)
+        self._accuse(tasks, line.number)
         for number, text in view.writers_below(_BLOCK_LINES, line.prefix):
             if not text.lstrip().startswith("/job:"):
                 return
@@ -232,6 +242,7 @@ class ExitTally:
                 self.accused.setdefault(int(task), number)
 
     def heartbeats(self) -> Optional[Heartbeats]:
+        """Who was called unhealthy by whom; None when nobody was."""
         if not self.first_line:
             return None
         return Heartbeats(

@@ -63,12 +63,12 @@ _TITAN = re.compile(r"\btotal steps (\d{1,12})\b")
 _MEGATRON = re.compile(r"^\s*(train_iters|save_interval) \.{3,64} (\d{1,12})\s*$")
 _RAY = ("[Ray] ", "[Prometheus] ")
 
+_OLDER_KEYS = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_NODELIST")  # hold a shorter key
+_KEY_ANCHORS = tuple(f"{key}=".encode() for key in _KEYS if key not in _OLDER_KEYS)
+_CONFIG_ANCHORS = tuple(f"Config param {key}:".encode() for key in CONFIG_KEYS)
 ANCHORS = (
-    *(f"{key}=".encode() for key in _KEYS if not key.startswith("SLURM_") or key == "SLURM_JOBID"),
-    b"SLURM_NNODES=",
-    b"SLURM_JOB_NUM_NODES=",
-    b"SLURM_NODELIST=",
-    *(f"Config param {key}:".encode() for key in CONFIG_KEYS),
+    *_KEY_ANCHORS,
+    *_CONFIG_ANCHORS,
     b"==STAGE TIMEOUTS",
     b"#SBATCH",
     b"[Ray] ",
@@ -87,8 +87,12 @@ def arguments(text: str) -> dict[str, str]:
         words = shlex.split(text)
     except ValueError:
         words = text.split()
-    pairs = (word.lstrip("-").partition("=") for word in words)
-    return {key: value if sign else "true" for key, sign, value in pairs if key}
+    values = {}
+    for word in words:
+        key, sign, value = word.lstrip("-").partition("=")
+        values[key] = value if sign else "true"
+    values.pop("", None)
+    return values
 
 
 @dataclass
@@ -104,30 +108,28 @@ class HeaderTally:
     total_steps: Optional[int] = None
     save_interval: Optional[int] = None
     ray: bool = False
-    others: list[str] = field(default_factory=list)  # further job ids
+    other_job_ids: list[str] = field(default_factory=list)
 
     def take(self, line: JobLogLine, view: LineContext) -> None:
+        """One line that may be of the header."""
         text = line.text
         if found := _KEY.match(text):
-            self._key(found[1], found[2].strip(), line.number)
+            self._take_key(found[1], found[2].strip(), line.number)
         elif found := _CONFIG.search(text):
             if found[1] in CONFIG_KEYS:
                 self.config.setdefault(found[1], found[2].strip())
         elif _STAGES.match(text):
-            self._stages(line, view)
+            self._take_stages(line, view)
         elif found := _COMMENT.search(text):
-            self.comment(found[1])
+            self.take_comment(found[1])
         elif found := _MEGATRON.match(text):
-            if found[1] == "train_iters":
-                self.total_steps = self.total_steps or int(found[2])
-            else:
-                self.save_interval = self.save_interval or int(found[2])
-        elif (found := _TITAN.search(text)) and self.total_steps is None:
-            self.total_steps = int(found[1])
+            self._take_megatron(found[1], int(found[2]))
+        elif found := _TITAN.search(text):
+            self.total_steps = self.total_steps or int(found[1])
         elif text.lstrip().startswith(_RAY):
             self.ray = True
 
-    def _key(self, key: str, value: str, line: int) -> None:
+    def _take_key(self, key: str, value: str, line: int) -> None:
         name = _KEYS.get(key)
         if not name or not value:
             return
@@ -136,21 +138,27 @@ class HeaderTally:
         if name not in self.values:
             self.values[name] = value
             self.lines[key] = line
-        elif name == "job_id" and value not in (self.values[name], *self.others):
-            self.others = [*self.others, value][:8]
+        elif name == "job_id" and value not in (self.values[name], *self.other_job_ids):
+            self.other_job_ids = [*self.other_job_ids, value][:8]
 
-    def _stages(self, line: JobLogLine, view: LineContext) -> None:
+    def _take_stages(self, line: JobLogLine, view: LineContext) -> None:
         for _, text in view.writers_below(64, line.prefix):
             found = _STAGE.match(text)
             if not found:
                 return
             self.stages[found[1]] = float(found[2]) if found[2] else None
 
-    def comment(self, text: str) -> None:
-        """Takes the settings of automatic restarts from Slurm's comment, if it holds them."""
+    def _take_megatron(self, argument: str, value: int) -> None:
+        if argument == "train_iters":
+            self.total_steps = self.total_steps or value
+        else:
+            self.save_interval = self.save_interval or value
+
+    def take_comment(self, text: str) -> None:
+        """The settings of automatic restarts from Slurm's comment, if it holds them."""
         try:
-            found = json.loads(text)["APS"]
-            mode, times = found.get("auto_resume_mode"), found.get("max_requeue_times")
+            settings = json.loads(text)["APS"]
+            mode, times = settings.get("auto_resume_mode"), settings.get("max_requeue_times")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return
         self.resume_mode = mode if isinstance(mode, str) else None
@@ -161,56 +169,49 @@ class HeaderTally:
         """The node list as it stands in the log; "" without one."""
         return self.values.get("expanded") or self.values.get("nodelist", "")
 
-    def script(self, path: str) -> None:
-        """Takes the comment from a batch script where the log does not show it."""
+    def take_script(self, path: str) -> None:
+        """The comment from a batch script, where the log does not show it."""
         try:
             with open(path, "rb") as script:
                 text = script.read(_SCRIPT_BYTES).decode("utf-8", "replace")
         except OSError:
             return
-        found = _COMMENT.search(text)
-        if found and self.resume_mode is None:
-            self.comment(found[1])
+        comment = _COMMENT.search(text)
+        if comment and self.resume_mode is None:
+            self.take_comment(comment[1])
 
-    def told(self, ray_logs: bool, framework: Optional[str]) -> Header:
-        values = self.values
-        given = arguments(values.get("passthrough", ""))
-        nodes = expand_in_order(self.nodes, MOST_NODES)
+    def header(self, ray_logs: bool, framework: Optional[str]) -> Header:
+        """What all lines say; `ray_logs`: the job has logs of Ray workers."""
+        values, config = self.values, self.config
+        passed = arguments(values.get("passthrough", ""))
+        settings = {**config, **passed}
+        period = {**passed, **config}.get("checkpoint_period")
         return Header(
             job_id=values.get("job_id"),
             job_name=values.get("job_name"),
             nnodes=_integer(values.get("nnodes")),
-            nodelist=nodes,
+            nodelist=expand_in_order(self.nodes, MOST_NODES),
             nodelist_raw=values.get("nodelist"),
             coordinator_port=_integer(values.get("coordinator_port")),
             ray_port=_integer(values.get("ray_port")),
             ray=self.ray or ray_logs or "ray_port" in values,
-            model_name=values.get("model_name") or self.config.get("model_name"),
+            model_name=values.get("model_name") or config.get("model_name"),
             model_alias=values.get("model_alias"),
             exp_tag=values.get("exp_tag"),
-            passthrough=given,
-            config=dict(self.config),
-            steps=_integer(self._setting(given, "steps")) or self.total_steps,
-            checkpoint_period=_integer(self._printed(given, "checkpoint_period"))
-            or self.save_interval,
-            enable_checkpointing=_truth(self._setting(given, "enable_checkpointing")),
-            async_checkpointing=_truth(self._setting(given, "async_checkpointing")),
-            heartbeat_timeout_s=_float(
-                self._setting(given, "jax_distributed_heartbeat_timeout_seconds")
-            ),
+            passthrough=passed,
+            config=dict(config),
+            steps=_integer(settings.get("steps")) or self.total_steps,
+            checkpoint_period=_integer(period) or self.save_interval,
+            enable_checkpointing=_truth(settings.get("enable_checkpointing")),
+            async_checkpointing=_truth(settings.get("async_checkpointing")),
+            heartbeat_timeout_s=_float(settings.get("jax_distributed_heartbeat_timeout_seconds")),
             stage_timeouts_s=dict(self.stages),
             auto_resume_mode=self.resume_mode,
             max_requeue_times=self.max_requeue,
             keys=dict(self.lines),
             framework=framework,
-            other_job_ids=tuple(self.others),
+            other_job_ids=tuple(self.other_job_ids),
         )
-
-    def _setting(self, given: dict[str, str], key: str) -> Optional[str]:
-        return given.get(key, self.config.get(key))
-
-    def _printed(self, given: dict[str, str], key: str) -> Optional[str]:
-        return self.config.get(key, given.get(key))
 
 
 def _integer(text: Optional[str]) -> Optional[int]:

@@ -158,8 +158,8 @@ def _facts(
     steps = learnt.steps.told()
     framework = steps.framework or None if steps else None
     if resolved.batch_script:
-        learnt.header.script(resolved.batch_script)
-    header = learnt.header.told(bool(resolved.ray_log_hosts), framework)
+        learnt.header.take_script(resolved.batch_script)
+    header = learnt.header.header(bool(resolved.ray_log_hosts), framework)
     if header.steps is None and steps and steps.regular and steps.total:
         header = replace(header, steps=steps.total)
     seen = {**learnt.exits.hosts, **learnt.hosts}

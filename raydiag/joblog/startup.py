@@ -48,7 +48,9 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("ray-cluster", "error", "Ray cluster failed", r"Ray cluster failed, falling back to non-Ray"),
     ("barrier", "reached", "Synchronizing hosts", r"Synchronizing hosts before training loop"),
 )
-_PHASES = tuple((p, e, anchor, re.compile(pattern)) for p, e, anchor, pattern in _ROWS)
+_PHASES = tuple(
+    (phase, event, anchor, re.compile(pattern)) for phase, event, anchor, pattern in _ROWS
+)
 _DONE = re.compile(
     r"Training completed|Early stopping|^FINISHED\b|QUEUE DONE|\[after training is done\]"
     r"|'train_runtime':|`Trainer\.fit` stopped: `max_(?:steps|epochs)=\d+` reached"
@@ -65,17 +67,27 @@ _EXPORTER = re.compile(r"\[Metrics Exporter\] Started on port (\d{1,5}) on (\S+)
 _TENSORBOARD = re.compile(r"\[TensorBoard\] Started on port (\d{1,5})")
 _HEAD = re.compile(r"\[Ray\] Starting HEAD on (\S+?:\d+)")
 _RAY_LOGS = re.compile(r"\[Ray\] Logs -> (\S+)")
-_KNOWN_PORTS = {8265, 6006}
+_KNOWN_PORTS = {8265, 6006}  # of Ray's dashboard and of TensorBoard
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 TUNNELS, EXPORTERS, WRITERS, DONE = 8, 4096, 16384, 16
 
-ANCHORS = tuple(
-    dict.fromkeys(
-        [anchor.encode() for _, _, anchor, _ in _ROWS if anchor != "Waiting for "]
-        + [b" GPUs (currently", b"ssh -", b"[Prometheus]", b"[Metrics Exporter]", b"[TensorBoard]"]
-        + [b"[Ray] Logs", b"Early stopping", b"FINISHED", b"QUEUE DONE"]
-        + [b"[after training is done]", b"'train_runtime':", b"`Trainer.fit` stopped"]
-        + [b'"run_stop"']
-    )
+# "Waiting for " alone is in too many lines.
+_PHASE_ANCHORS = dict.fromkeys(anchor for _, _, anchor, _ in _ROWS if anchor != "Waiting for ")
+ANCHORS = (
+    *map(str.encode, _PHASE_ANCHORS),
+    b" GPUs (currently",
+    b"ssh -",
+    b"[Prometheus]",
+    b"[Metrics Exporter]",
+    b"[TensorBoard]",
+    b"[Ray] Logs",
+    b"Early stopping",
+    b"FINISHED",
+    b"QUEUE DONE",
+    b"[after training is done]",
+    b"'train_runtime':",
+    b"`Trainer.fit` stopped",
+    b'"run_stop"',
 )
 
 
@@ -89,6 +101,7 @@ class StartTally:
     done: list[tuple[int, str]] = field(default_factory=list)
 
     def take(self, line: JobLogLine) -> None:
+        """One line that may be of start-up or of the end."""
         text = line.text
         for phase, event, anchor, pattern in _PHASES:
             if anchor in text and (found := pattern.search(text)):
@@ -130,7 +143,7 @@ class StartTally:
             last_time=line.time,
             last_near_time=line.near_time,
             count=mark.count + 1,
-            value=value if value is not None else mark.value,
+            value=mark.value if value is None else value,
             raw=line.raw[:4096],
         )
 
@@ -140,30 +153,31 @@ class StartTally:
         if not forwards or len(boards.tunnels) >= TUNNELS:
             return
         text = line.text.strip()
-        hosts = [host for _, host, _ in forwards if host not in ("localhost", "127.0.0.1", "[::1]")]
         target = _TARGET.search(text)
-        head = hosts[0] if hosts else target[1] if target else None
-        ports = [int(port) for _, _, port in forwards if int(port) not in _KNOWN_PORTS]
+        heads = [host for _, host, _ in forwards if host not in _LOOPBACK]
+        heads += target.groups() if target else ()
         self.boards = replace(
             boards,
             tunnels=(*boards.tunnels, text[text.find("ssh -") :][:2048]),
             lines=(*boards.lines, line.number),
-            head=boards.head or head,
+            head=boards.head or next(iter(heads), None),
         )
-        if ports and boards.prometheus_source != "tunnel":
-            self._port(ports[0], "tunnel")
+        for _, _, port in forwards:
+            if int(port) not in _KNOWN_PORTS and self.boards.prometheus_source != "tunnel":
+                self._port(port, "tunnel")
 
-    def _port(self, port: int, source: str) -> None:
-        self.boards = replace(self.boards, prometheus_port=port, prometheus_source=source)
+    def _port(self, port: str, source: str) -> None:
+        self.boards = replace(self.boards, prometheus_port=int(port), prometheus_source=source)
 
     def _board(self, line: JobLogLine) -> None:
+        """A line on where a dashboard is."""
         text, boards = line.text, self.boards
         if found := _OCCUPIED.search(text):
             if boards.prometheus_source != "tunnel":
-                self._port(int(found[1]), "occupied")
+                self._port(found[1], "occupied")
         elif found := _STARTED.search(text):
             if boards.prometheus_source == "":
-                self._port(int(found[1]), "started")
+                self._port(found[1], "started")
         elif "[Prometheus] FAILED" in text:
             self.boards = replace(boards, prometheus_failed=True)
         elif found := _TSDB.search(text):
