@@ -6,6 +6,7 @@ and Slurm. A time without a zone is read as UTC.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
@@ -38,12 +39,15 @@ _DAY_S = 86400.0
 
 @dataclass(frozen=True)
 class Silence:
+    """No line printed a time between two that did."""
+
     start: float
     end: float
     line: int
 
     @property
     def seconds(self) -> float:
+        """How long it was."""
         return self.end - self.start
 
 
@@ -65,8 +69,10 @@ def _midnight(year: int, month: int, day: int) -> Optional[float]:
 
 
 def _of_day(hour: bytes, minute: bytes, second: bytes) -> Optional[float]:
-    h, m, s = int(hour), int(minute), int(second)
-    return h * 3600.0 + m * 60.0 + s if h < 24 and m < 60 and s < 61 else None
+    hours, minutes, seconds = int(hour), int(minute), int(second)
+    if hours > 23 or minutes > 59 or seconds > 60:
+        return None
+    return hours * 3600.0 + minutes * 60.0 + seconds
 
 
 def _zone_s(zone: Optional[bytes]) -> float:
@@ -93,19 +99,13 @@ class Clock:
         head = line[:REACH]
         if _ANY.search(head) is None:
             return None
-        if found := _ISO.search(head):
-            year, month, day, hour, minute, second, part, zone = found.groups()
-            stamp = self._dated(int(year), int(month), int(day), _of_day(hour, minute, second))
-            if stamp is None:
-                return None
-            form = "iso-t" if head[found.start() + 10 : found.start() + 11] == b"T" else "iso"
-            if zone is not None:
-                form = "zoned"
-            self.anchor = stamp + _fraction(part) - _zone_s(zone)
-            return Stamp(self.anchor, form, False)
+        iso = _ISO.search(head)
+        if iso:
+            return self._iso(iso)
         return self._glog(head) or self._short(head) or self._ctime(head)
 
     def time(self, line: bytes) -> Optional[float]:
+        """The first time of a line as Unix seconds."""
         stamp = self.stamp(line)
         return stamp.time if stamp else None
 
@@ -115,6 +115,19 @@ class Clock:
             if self.anchor is not None:
                 return
             self.stamp(found[0])
+
+    def _iso(self, found: re.Match[bytes]) -> Optional[Stamp]:
+        year, month, day, hour, minute, second, part, zone = found.groups()
+        time = self._dated(int(year), int(month), int(day), _of_day(hour, minute, second))
+        if time is None:
+            return None
+        form = "iso"
+        if zone is not None:
+            form = "zoned"
+        elif found[0][10:11] == b"T":
+            form = "iso-t"
+        self.anchor = time + _fraction(part) - _zone_s(zone)
+        return Stamp(self.anchor, form, False)
 
     def _glog(self, head: bytes) -> Optional[Stamp]:
         found = _GLOG.search(head)
@@ -138,7 +151,7 @@ class Clock:
             return None
         name, day, hour, minute, second, half, year = found.groups()
         if half is not None:
-            hour = b"%d" % (int(hour) % 12 + (12 if half == b"PM" else 0))
+            hour = b"%d" % (int(hour) % 12 + 12 * (half == b"PM"))
         month = _MONTHS.index(name.decode()) + 1
         time = self._dated(int(year), month, int(day), _of_day(hour, minute, second))
         if time is None:
@@ -154,15 +167,17 @@ class Clock:
         """Nearest to a time that was printed with its year, else the newest before the mtime."""
         if of_day is None:
             return None
-        near = self.anchor if self.anchor is not None else self.mtime
+        near = self.mtime if self.anchor is None else self.anchor
         if near is None:
             return None
-        year = datetime.fromtimestamp(near, timezone.utc).year
-        times = [self._dated(y, month, day, of_day) for y in (year - 1, year, year + 1)]
-        known = [time for time in times if time is not None]
-        if self.anchor is None:
-            known = [time for time in known if time <= near + _SKEW_S]
-        return min(known, key=lambda time: abs(time - near), default=None)
+        latest = near + _SKEW_S if self.anchor is None else math.inf
+        times = []
+        this_year = datetime.fromtimestamp(near, timezone.utc).year
+        for year in (this_year - 1, this_year, this_year + 1):
+            time = self._dated(year, month, day, of_day)
+            if time is not None and time <= latest:
+                times.append(time)
+        return min(times, key=lambda time: abs(time - near), default=None)
 
 
 @dataclass
@@ -187,7 +202,7 @@ class Timeline:
         self._confirm(time)
         if self.newest is not None and stamp.form in self.newest_of:
             start = max(self.newest, self.newest_of[stamp.form])
-            if time - start > max(SILENCE_S, self.gap.seconds if self.gap else 0.0):
+            if time - start > self._longest_s():
                 self.pending = Silence(start, time, line)
         if self.newest is not None and time < self.newest - _LEAP_BACK_S:
             self.jumps += 1
@@ -195,16 +210,20 @@ class Timeline:
             self.newest = time
         if len(self.newest_of) < 16 or stamp.form in self.newest_of:
             self.newest_of[stamp.form] = time
-        self.first = time if self.first is None else self.first
+        if self.first is None:
+            self.first = time
         self.last, self.last_line = time, line
 
     def may_hide(self, stamp: Stamp) -> bool:
         """Whether a longer silence than the longest known could lie before this time."""
-        known = self.gap.seconds if self.gap else 0.0
-        return self.newest is not None and stamp.time - self.newest > max(SILENCE_S, known)
+        return self.newest is not None and stamp.time - self.newest > self._longest_s()
 
     def finish(self) -> None:
+        """After the last line."""
         self._confirm(self.last)
+
+    def _longest_s(self) -> float:
+        return max(SILENCE_S, self.gap.seconds) if self.gap else SILENCE_S
 
     def _confirm(self, time: Optional[float]) -> None:
         silence, self.pending = self.pending, None

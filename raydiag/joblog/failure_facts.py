@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional
 
 
@@ -49,6 +49,13 @@ class MatchCount:
     first_line: int
     last_line: int
     writers: int  # how many different `where`; stops at the bound on tasks
+
+    def joined(self, other: Optional[MatchCount]) -> MatchCount:
+        """The lines of both, by the first lines of `other`, which is of the main log."""
+        if other is None:
+            return self
+        lines, writers = self.lines + other.lines, self.writers + other.writers
+        return replace(other, lines=lines, writers=writers)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.joblog.failure_facts import Match, MatchCount, Traceback
 from raydiag.joblog.line_context import LineContext
-from raydiag.joblog.log_line import Classify, JobLogLine
+from raydiag.joblog.log_line import Classify, Hit, JobLogLine
 
 ANCHORS = (b"Traceback (most recent call last)",)
 OPENING = "Traceback (most recent call last)"
@@ -35,6 +36,8 @@ _CHAINED = re.compile(
 
 @dataclass
 class RowTally:
+    """Lines of one signature."""
+
     lines: int = 0
     first_line: int = 0
     last_line: int = 0
@@ -60,75 +63,51 @@ class MatchTally:
         classify: Classify,
         last_step: Optional[int],
     ) -> None:
-        told = self._traceback(line, view) if OPENING in line.text else None
+        """One candidate line; `last_step` is the newest step above it."""
+        traceback = self._traceback(line, view) if OPENING in line.text else None
+        exception = traceback.exception if traceback else None
         hits = classify(line)
         # A harmless line is harmless whatever else it reads like.
-        hits = [hit for hit in hits if hit.role == "harmless"] or hits
-        for hit in hits:
-            row = self.rows.setdefault(hit.row, RowTally(first_line=line.number))
-            row.lines += line.prefix.repeated
-            row.last_line = line.number
-            where = line.prefix.where
-            count = row.writers.get(where, 0)
-            if where in row.writers or len(row.writers) < _WRITERS:
-                row.writers[where] = count + 1
-            first = count < WRITER_MATCHES and row.kept < ROW_MATCHES
-            first = first and len(self.matches) < MATCHES
-            key = f"{hit.row} {where}"
-            if not first and key not in self.newest and len(self.newest) >= ROW_MATCHES:
-                key = hit.row
-            prefix = line.prefix
-            actor = _dead_actor(line, view) if first else {}
-            match = Match(
-                row=hit.row,
-                failure_class=hit.failure_class,
-                role=hit.role,
-                stage=hit.stage,
-                groups={**hit.groups, **actor},
-                file=line.file,
-                line=line.number,
-                where=where,
-                task=prefix.task,
-                rank=prefix.rank,
-                host=prefix.host,
-                actor=prefix.actor,
-                pid=prefix.pid,
-                ip=prefix.ip,
-                time=line.time,
-                near_time=line.near_time,
-                training=line.training,
-                text=line.text[:RAW_CHARS],
-                raw=line.raw[:RAW_CHARS],
-                before=(),
-                after=(),
-                exception=told.exception if told else None,
-                last_step=last_step,
-                offset=view.offset,
-            )
-            if first:
-                row.kept += 1
-                self.matches.append(_with_context(match, view))
-            else:
-                self.newest[key] = match
+        for hit in [hit for hit in hits if hit.role == "harmless"] or hits:
+            self._add(_match(hit, line, view.offset, exception, last_step), line, view)
+
+    def _add(self, match: Match, line: JobLogLine, view: LineContext) -> None:
+        row = self.rows.setdefault(match.row, RowTally(first_line=line.number))
+        row.lines += line.prefix.repeated
+        row.last_line = line.number
+        count = row.writers.get(match.where, 0)
+        if match.where in row.writers or len(row.writers) < _WRITERS:
+            row.writers[match.where] = count + 1
+        if count < WRITER_MATCHES and row.kept < ROW_MATCHES and len(self.matches) < MATCHES:
+            row.kept += 1
+            groups = {**match.groups, **_dead_actor(line, view)}
+            self.matches.append(_with_context(replace(match, groups=groups), view))
+            return
+        key = f"{match.row} {match.where}"
+        if key not in self.newest and len(self.newest) >= ROW_MATCHES:
+            key = match.row
+        self.newest[key] = match
 
     def _traceback(self, line: JobLogLine, view: LineContext) -> Optional[Traceback]:
         self.tracebacks_total += 1
         if self.tracebacks_total > EXAMINED:
             return None
-        told = read_traceback(line, view)
-        for place, known in enumerate(self.tracebacks):
-            if (known.where, known.exception) == (told.where, told.exception):
-                self.tracebacks[place] = replace(known, count=known.count + 1)
-                return told
+        traceback = read_traceback(line, view)
+        for index, earlier in enumerate(self.tracebacks):
+            if (earlier.where, earlier.exception) == (traceback.where, traceback.exception):
+                self.tracebacks[index] = replace(earlier, count=earlier.count + 1)
+                return traceback
         if len(self.tracebacks) < TRACEBACKS:
-            self.tracebacks.append(told)
-        return told
+            self.tracebacks.append(traceback)
+        return traceback
 
-    def told(self) -> list[Match]:
+    def in_order(self) -> list[Match]:
+        """The matches that are kept, by line."""
         matches = [*self.matches, *self.newest.values()]
-        return sorted(matches, key=lambda match: (match.line, match.offset))
+        return sorted(matches, key=attrgetter("line", "offset"))
 
     def counts(self) -> dict[str, MatchCount]:
+        """All lines of each row, also those of which no match is kept."""
         return {
             name: MatchCount(name, row.lines, row.first_line, row.last_line, len(row.writers))
             for name, row in self.rows.items()
@@ -139,14 +118,47 @@ def _dead_actor(line: JobLogLine, view: LineContext) -> dict[str, str]:
     """Process and address of the actor whose death the lines below describe."""
     if "Actor" not in line.text:
         return {}
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for _, text in view.writers_below(_DEAD_ACTOR_LINES, line.prefix):
         found = _DEAD_ACTOR.match(text)
-        if not told and (found is None or found[1] != "class_name"):
+        if not fields and (found is None or found[1] != "class_name"):
             return {}
         if found:
-            told[found[1]] = found[2]
-    return {key: told[key] for key in ("pid", "ip") if key in told}
+            fields[found[1]] = found[2]
+    fields.pop("class_name", None)
+    return fields
+
+
+def _match(
+    hit: Hit, line: JobLogLine, offset: int, exception: Optional[str], last_step: Optional[int]
+) -> Match:
+    prefix = line.prefix
+    return Match(
+        row=hit.row,
+        failure_class=hit.failure_class,
+        role=hit.role,
+        stage=hit.stage,
+        groups=hit.groups,
+        file=line.file,
+        line=line.number,
+        where=prefix.where,
+        task=prefix.task,
+        rank=prefix.rank,
+        host=prefix.host,
+        actor=prefix.actor,
+        pid=prefix.pid,
+        ip=prefix.ip,
+        time=line.time,
+        near_time=line.near_time,
+        training=line.training,
+        text=line.text[:RAW_CHARS],
+        raw=line.raw[:RAW_CHARS],
+        before=(),
+        after=(),
+        exception=exception,
+        last_step=last_step,
+        offset=offset,
+    )
 
 
 def _with_context(match: Match, view: LineContext) -> Match:
@@ -157,7 +169,7 @@ def _with_context(match: Match, view: LineContext) -> Match:
 
 def read_traceback(line: JobLogLine, view: LineContext) -> Traceback:
     """The traceback that opens on this line, by the lines of the same writer below it."""
-    header = line.text[: line.text.index(OPENING)]
+    header, _, _ = line.text.partition(OPENING)
     lead: Optional[str] = None
     frame, exception, end = "", "", line.number
     for number, text in view.writers_below(TRACEBACK_LINES, line.prefix):
@@ -171,7 +183,7 @@ def read_traceback(line: JobLogLine, view: LineContext) -> Traceback:
             # Ranks without prefixes print theirs at once: it is the first of them that is complete.
             exception = text[:RAW_CHARS]
             break
-    above = [_without(lead or header, text) for text in view.above(3)]
+    above = (_without(lead or header, text).lstrip() for text in view.above(3))
     return Traceback(
         line=line.number,
         end_line=end,
@@ -182,14 +194,12 @@ def read_traceback(line: JobLogLine, view: LineContext) -> Traceback:
         time=line.time,
         near_time=line.near_time,
         file=line.file,
-        chained=any(_CHAINED.search(text.lstrip()) for text in above),
+        chained=any(map(_CHAINED.search, above)),
     )
 
 
 def _without(header: str, text: str) -> str:
     """Loggers repeat their header before each line of a traceback."""
-    if header and text.startswith(header):
+    if text.startswith(header):
         return text[len(header) :]
-    if header.rstrip() and text.startswith(header.rstrip()):
-        return text[len(header.rstrip()) :]
-    return text
+    return text.removeprefix(header.rstrip())

@@ -7,10 +7,10 @@ kept as the writer. Source: the launchers' own documentation and output.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import Optional
+from typing import Any
 
 from raydiag.joblog.log_line import Prefix
 
@@ -54,19 +54,21 @@ def split(text: str, hosts: Collection[str] = ()) -> tuple[Prefix, str]:
     """
     end = _extent(text, hosts)
     prefix = _writer(text[:end], _leading_host(text, end, hosts) if end and hosts else "")
-    rest = text[end:]
-    if rest.endswith((")", "]")):
-        found = _REPEATED.search(rest, max(0, len(rest) - 256))
-        if found:
-            return replace(prefix, repeated=int(found[1])), rest[: found.start()].rstrip()
-    if prefix.host is None and ":" in rest[:64]:
-        found = _NCCL.match(rest)
-        if found:
-            prefix = on_host(prefix, found[1])
-    return prefix, rest
+    message = text[end:]
+    if message.endswith((")", "]")):
+        repeated = _REPEATED.search(message, max(0, len(message) - 256))
+        if repeated:
+            prefix = replace(prefix, repeated=int(repeated[1]))
+            return prefix, message[: repeated.start()].rstrip()
+    if prefix.host is None and ":" in message[:64]:
+        nccl = _NCCL.match(message)
+        if nccl:
+            prefix = on_host(prefix, nccl[1])
+    return prefix, message
 
 
 def _extent(text: str, hosts: Collection[str]) -> int:
+    """Where the prefixes end."""
     found = _SRUN.match(text)
     end = found.end() if found else 0
     for _ in range(_NESTED):
@@ -97,30 +99,40 @@ def _writer(prefixes: str, host: str) -> Prefix:
     """One object per writer: the same few prefixes stand before every line of a log."""
     if not prefixes:
         return _NOBODY
+    fields: dict[str, Any] = {"host": host or None}
     found = _SRUN.match(prefixes)
-    task: Optional[int] = int(found[1]) if found else None
-    rank = local = pid = None
-    actor = ip = None
+    if found:
+        fields["task"] = int(found[1])
     position = found.end() if found else 0
     while position < len(prefixes):
         found = _STACKED.match(prefixes, position)
-        if not found:
+        if found:
+            fields.update(_fields_of(found.groupdict()))
+        else:
             found = _HOST.match(prefixes, position)
             if not found:
                 break
-        else:
-            part = found.groupdict()
-            number = part["rank"] or part["bare"] or part["mpi"]
-            rank = int(number) if number else rank
-            local = int(part["local"]) if part["local"] else local
-            if part["pid"]:
-                actor, pid, ip = part["actor"].strip() or None, int(part["pid"]), part["ip"]
-                named = _ACTOR_RANK.search(actor or "")
-                rank = int(named[1]) if named else rank
-            elif part["system"]:
-                actor, ip = part["system"], part["at"]
         position = found.end()
-    return Prefix(task, rank, local, host or None, actor, pid, ip)
+    return Prefix(**fields)
+
+
+def _fields_of(groups: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What one prefix says of the writer."""
+    rank = groups["rank"] or groups["bare"] or groups["mpi"]
+    if groups["local"]:
+        yield "local_rank", int(groups["local"])
+    if groups["pid"]:
+        actor = groups["actor"].strip()
+        yield "actor", actor or None
+        yield "pid", int(groups["pid"])
+        yield "ip", groups["ip"]
+        in_name = _ACTOR_RANK.search(actor)
+        rank = in_name[1] if in_name else rank
+    elif groups["system"]:
+        yield "actor", groups["system"]
+        yield "ip", groups["at"]
+    if rank:
+        yield "rank", int(rank)
 
 
 @lru_cache(maxsize=8192)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Optional
 
@@ -15,7 +16,7 @@ from raydiag.joblog.passes import ANCHORS, Pass
 from raydiag.joblog.saves import SavePattern
 from raydiag.joblog.script_facts import PhaseMark
 from raydiag.joblog.state import PassState
-from raydiag.joblog.step_facts import LoggedSave, LoggedSteps, Restore
+from raydiag.joblog.step_facts import LoggedSave, LoggedSteps, Restore, WriterProgress
 from raydiag.model import Unread
 from raydiag.nodeset import expand_in_order
 
@@ -42,15 +43,16 @@ def read(
     reader = _JobLogReader(make_selector, anchors, classify, state, tuple(save_patterns), chunk)
     main = reader.log(resolved.logs, "main")
     if resolved.logs and not main.files:
-        reasons = "; ".join(f"{item.source} {item.reason}" for item in main.unread)
-        raise CannotRun(reasons)
-    ranks = [(path, reader.one(path, "rank", rank=_rank(path))) for path in resolved.rank_logs]
+        raise CannotRun("; ".join(f"{part.source} {part.reason}" for part in main.unread))
+    ranks = [reader.file(path, "rank", rank=_rank(path)) for path in resolved.rank_logs]
     head = next(iter(expand_in_order(main.learnt.header.nodes, 1)), None)
-    told = reader.workers(resolved, head) if workers else WorkerLogs()
-    unread = [item for one in (main, *(p for _, p in ranks)) for item in one.unread]
+    worker_logs = reader.workers(resolved, head) if workers else WorkerLogs()
     attempts = tuple(_attempt(reader, resolved, logs) for logs in resolved.attempts)
-    facts = _facts(resolved, main, told, attempts, (*unread, *reader.worker_unread))
-    return _with_ranks(facts, [one for _, one in ranks])
+    unread = list(main.unread)
+    for rank in ranks:
+        unread += rank.unread
+    unread += reader.worker_unread
+    return _with_ranks(_facts(resolved, main, worker_logs, attempts, tuple(unread)), ranks)
 
 
 class _JobLogReader:
@@ -73,78 +75,99 @@ class _JobLogReader:
         self.worker_unread: list[Unread] = []
 
     def _pass(self, rank: Optional[int] = None, host: Optional[str] = None) -> Pass:
-        one = Pass(self._select, self._classify, self._patterns, rank, host)
+        new = Pass(self._select, self._classify, self._patterns, rank, host)
         if self._chunk:
-            one.chunk = self._chunk
-        return one
+            new.chunk = self._chunk
+        return new
 
     def log(self, paths: Sequence[str], role: str) -> Pass:
         """One log in its pieces. Only a log in one piece can be gone on with."""
-        one = self._pass()
-        for path in paths:
-            live = path == paths[-1]
-            state = self._state if len(paths) == 1 else None
-            one.read(path, role if live else "piece", state)
-        return one
+        log = self._pass()
+        for path in paths[:-1]:
+            log.read(path, "piece")
+        for path in paths[-1:]:
+            log.read(path, role, self._state if len(paths) == 1 else None)
+        return log
 
-    def one(
+    def file(
         self, path: str, role: str, rank: Optional[int] = None, host: Optional[str] = None
     ) -> Pass:
-        one = self._pass(rank, host)
-        one.read(path, role, self._state)
-        return one
+        """One file of one rank, or of one host."""
+        log = self._pass(rank, host)
+        log.read(path, role, self._state)
+        return log
 
     def workers(self, resolved: Resolved, head: Optional[str]) -> WorkerLogs:
         """The workers' own logs, the head node's first; the one that came furthest is kept."""
         paths = sorted(resolved.worker_logs, key=lambda path: _host(path) != head)
-        files: list[LogFile] = []
-        best: Optional[LoggedSteps] = None
-        matches: list[Match] = []
-        tracebacks: list[Traceback] = []
-        saves: list[LoggedSave] = []
-        phases: list[PhaseMark] = []
-        restores: list[Restore] = []
-        per_host: dict[str, int] = {}
+        joined = _WorkerTally()
         for path in paths[:WORKER_FILES]:
-            host = _host(path)
-            one = self.one(path, "worker", host=host)
-            self.worker_unread += one.unread
-            files += one.files
-            learnt = one.learnt
-            matches += learnt.matches.told()
-            tracebacks += learnt.matches.tracebacks
-            saves += learnt.saves.saves
-            restores += learnt.saves.restores
-            phases += learnt.starts.phases.values()
-            steps = learnt.steps.told()
-            if steps is None or not steps.regular:
-                continue
-            per_host[host] = max(per_host.get(host, steps.last_step), steps.last_step)
-            if best is None or steps.last_step > best.last_step:
-                best = steps
-        return WorkerLogs(
-            files=tuple(files),
-            files_found=len(paths),
-            last_step=best.last_step if best else None,
-            last_step_file=best.file if best else None,
-            last_step_line=best.last_line if best else None,
-            last_step_time=best.last_time if best else None,
-            head_file=files[0].path if files else None,
-            seconds_sum=sum(run.seconds_sum for run in best.runs) if best else None,
-            steps=best,
-            restores=tuple(restores),
-            per_host=per_host,
-            matches=tuple(matches),
-            tracebacks=tuple(tracebacks),
-            saves=tuple(saves),
-            phases=tuple(phases),
+            log = self.file(path, "worker", host=_host(path))
+            self.worker_unread += log.unread
+            joined.add(log, _host(path))
+        return joined.worker_logs(len(paths))
+
+
+@dataclass
+class _WorkerTally:
+    """What the logs of all workers say together."""
+
+    files: list[LogFile] = field(default_factory=list)
+    furthest: Optional[LoggedSteps] = None
+    matches: list[Match] = field(default_factory=list)
+    tracebacks: list[Traceback] = field(default_factory=list)
+    saves: list[LoggedSave] = field(default_factory=list)
+    phases: list[PhaseMark] = field(default_factory=list)
+    restores: list[Restore] = field(default_factory=list)
+    per_host: dict[str, int] = field(default_factory=dict)
+
+    def add(self, log: Pass, host: str) -> None:
+        """One worker's log."""
+        learnt = log.learnt
+        self.files += log.files
+        self.matches += learnt.matches.in_order()
+        self.tracebacks += learnt.matches.tracebacks
+        self.saves += learnt.saves.saves
+        self.restores += learnt.saves.restores
+        self.phases += learnt.starts.phases.values()
+        steps = learnt.steps.logged()
+        if steps is None or not steps.regular:
+            return
+        self.per_host[host] = max(self.per_host.get(host, steps.last_step), steps.last_step)
+        if self.furthest is None or steps.last_step > self.furthest.last_step:
+            self.furthest = steps
+
+    def worker_logs(self, files_found: int) -> WorkerLogs:
+        """All of them; `files_found` counts those that were not read as well."""
+        logs = WorkerLogs(
+            files=tuple(self.files),
+            files_found=files_found,
+            head_file=self.files[0].path if self.files else None,
+            restores=tuple(self.restores),
+            per_host=self.per_host,
+            matches=tuple(self.matches),
+            tracebacks=tuple(self.tracebacks),
+            saves=tuple(self.saves),
+            phases=tuple(self.phases),
+        )
+        steps = self.furthest
+        if steps is None:
+            return logs
+        return replace(
+            logs,
+            last_step=steps.last_step,
+            last_step_file=steps.file,
+            last_step_line=steps.last_line,
+            last_step_time=steps.last_time,
+            seconds_sum=sum(map(attrgetter("seconds_sum"), steps.runs)),
+            steps=steps,
         )
 
 
 def _attempt(reader: _JobLogReader, resolved: Resolved, logs: tuple[str, ...]) -> JobFacts:
-    one = reader.log(logs, "attempt")
+    log = reader.log(logs, "attempt")
     alone = replace(resolved, logs=logs, attempts=(), rank_logs=(), worker_logs=(), notes=())
-    return _facts(alone, one, WorkerLogs(), (), tuple(one.unread))
+    return _facts(alone, log, WorkerLogs(), (), tuple(log.unread))
 
 
 def _facts(
@@ -155,8 +178,8 @@ def _facts(
     unread: tuple[Unread, ...],
 ) -> JobFacts:
     learnt = main.learnt
-    steps = learnt.steps.told()
-    framework = steps.framework or None if steps else None
+    steps = learnt.steps.logged()
+    framework = (steps.framework or None) if steps else None
     if resolved.batch_script:
         learnt.header.take_script(resolved.batch_script)
     header = learnt.header.header(bool(resolved.ray_log_hosts), framework)
@@ -164,9 +187,11 @@ def _facts(
         header = replace(header, steps=steps.total)
     seen = {**learnt.exits.hosts, **learnt.hosts}
     hosts, source = _hosts(seen, header.nodelist, header.nnodes)
-    last = main.files[-1].path if main.files else ""
-    timeline = learnt.timeline
-    gap = timeline.gap
+    timeline, gap = learnt.timeline, None
+    if timeline.gap:
+        silence = timeline.gap
+        file = main.files[-1].path
+        gap = LogGap(silence.seconds, silence.start, silence.end, silence.line, file)
     return JobFacts(
         resolved=resolved,
         files=tuple(main.files),
@@ -177,7 +202,7 @@ def _facts(
         saves=tuple(learnt.saves.saves),
         saves_total=learnt.saves.total,
         restores=tuple(learnt.saves.restores),
-        matches=tuple(_on_hosts(learnt.matches.told(), hosts)),
+        matches=tuple(_on_host(match, hosts) for match in learnt.matches.in_order()),
         match_counts=learnt.matches.counts(),
         tracebacks=tuple(learnt.matches.tracebacks),
         tracebacks_total=learnt.matches.tracebacks_total,
@@ -193,7 +218,7 @@ def _facts(
         first_time=timeline.first,
         last_time=timeline.last,
         last_time_line=timeline.last_line or None,
-        gap=LogGap(gap.seconds, gap.start, gap.end, gap.line, last) if gap else None,
+        gap=gap,
         clock_jumps=timeline.jumps,
         head=tuple(learnt.head),
         tail=tuple(main.tail),
@@ -216,22 +241,19 @@ def _with_ranks(facts: JobFacts, ranks: Sequence[Pass]) -> JobFacts:
     tracebacks, exits, files = list(facts.tracebacks), list(facts.exits), list(facts.files)
     saves, writers, steps = list(facts.saves), list(facts.writers), facts.steps
     heartbeats, total = facts.heartbeats, facts.tracebacks_total
-    for one in ranks:
-        learnt = one.learnt
-        files += one.files
-        matches += _on_hosts(learnt.matches.told(), facts.hosts)
+    for rank in ranks:
+        learnt = rank.learnt
+        files += rank.files
+        matches += (_on_host(match, facts.hosts) for match in learnt.matches.in_order())
         for name, count in learnt.matches.counts().items():
-            known = counts.get(name)
-            more = count.writers + (known.writers if known else 0)
-            lines = count.lines + (known.lines if known else 0)
-            counts[name] = replace(known or count, lines=lines, writers=more)
+            counts[name] = count.joined(counts.get(name))
         tracebacks += learnt.matches.tracebacks
         total += learnt.matches.tracebacks_total
         exits += learnt.exits.exits
         saves += learnt.saves.saves
         writers += learnt.writers
         heartbeats = heartbeats or learnt.exits.heartbeats()
-        steps = _joined(steps, learnt.steps.told())
+        steps = _joined(steps, learnt.steps.logged())
     return replace(
         facts,
         files=tuple(files),
@@ -273,26 +295,25 @@ def _agrees(seen: Mapping[int, str], nodelist: tuple[str, ...]) -> bool:
     return all(task < len(nodelist) and nodelist[task] == host for task, host in seen.items())
 
 
-def _on_hosts(matches: Sequence[Match], hosts: Mapping[int, str]) -> list[Match]:
-    """With the host that their task runs on; an actor has at least its node's address."""
-    return [
-        replace(m, host=(hosts.get(m.task) if m.task is not None else None) or m.ip)
-        if m.host is None
-        else m
-        for m in matches
-    ]
+def _on_host(match: Match, hosts: Mapping[int, str]) -> Match:
+    """With the host that its task runs on; an actor has at least its node's address."""
+    if match.host is not None:
+        return match
+    host = hosts.get(match.task) if match.task is not None else None
+    return replace(match, host=host or match.ip)
 
 
 def _placed(steps: Optional[LoggedSteps], hosts: Mapping[int, str]) -> Optional[LoggedSteps]:
+    """With the host of each writer."""
     if steps is None:
         return None
-    writers = tuple(
-        replace(w, host=hosts[w.task])
-        if w.host is None and w.task is not None and w.task in hosts
-        else w
-        for w in steps.writers
-    )
-    return replace(steps, writers=writers)
+    return replace(steps, writers=tuple(_writer_on_host(writer, hosts) for writer in steps.writers))
+
+
+def _writer_on_host(writer: WriterProgress, hosts: Mapping[int, str]) -> WriterProgress:
+    if writer.host is None and writer.task is not None and writer.task in hosts:
+        return replace(writer, host=hosts[writer.task])
+    return writer
 
 
 def _rank(path: str) -> Optional[int]:
@@ -304,6 +325,5 @@ def _host(path: str) -> str:
     """`ray_logs/<host>/...`."""
     parts = Path(path).parts
     if "ray_logs" in parts:
-        place = len(parts) - 1 - parts[::-1].index("ray_logs")
-        return parts[place + 1]
+        return parts[len(parts) - parts[::-1].index("ray_logs")]
     return ""

@@ -29,6 +29,7 @@ class StepColumns:
     thinned: bool = False
 
     def append(self, values: tuple[float, ...], state: str) -> None:
+        """One step: a value for each column, and the state of its loss."""
         self.newest.append(values)
         self.states += _STATES[state]
         if len(self.newest) >= _UNSETTLED:
@@ -55,7 +56,8 @@ class StepColumns:
             self.columns["loss"][-1] = loss
             self.states[-1:] = state.encode()
 
-    def told(self, where: str, unit: str) -> StepSeries:
+    def series(self, where: str, unit: str) -> StepSeries:
+        """A copy; `where` is the writer, `unit` that of the tokens."""
         self._settle()
         copies = [array("d", self.columns[name]) for name in _COLUMNS]
         step, seconds, loss, tflops, tokens, time, line = copies
@@ -69,13 +71,15 @@ class StepColumns:
             tokens_per_s=tokens,
             time=time,
             line=line,
-            throughput_unit=unit if any(value == value for value in tokens) else "",
+            throughput_unit="" if all(map(math.isnan, tokens)) else unit,
             thinned=self.thinned,
         )
 
 
 @dataclass
 class StepColumnsRun:
+    """A run as its steps come in; the fields are those of StepRun."""
+
     first_step: int
     last_step: int
     first_line: int
@@ -96,7 +100,8 @@ class StepColumnsRun:
         """Adds a step's seconds, for `weight` steps, and the state of its loss."""
         if state in "ai":
             self.nan_losses += 1
-            self.first_nan_step = step if self.first_nan_step is None else self.first_nan_step
+            if self.first_nan_step is None:
+                self.first_nan_step = step
         if not math.isfinite(seconds):
             return
         self.seconds_sum += seconds * weight
@@ -106,5 +111,6 @@ class StepColumnsRun:
             self.steady_count += weight
             self.steady_max = max(self.steady_max, seconds)
 
-    def told(self) -> StepRun:
+    def step_run(self) -> StepRun:
+        """The same, frozen."""
         return StepRun(**vars(self))

@@ -38,7 +38,7 @@ def read_at_once(form: JobStepFormat, data: bytes, start: int, end: int) -> Opti
     if found is None:
         return None
     seconds, tflops, tokens, loss = map(float, found.groups())
-    return None, seconds, loss, finite_state(loss), tflops, tokens
+    return None, seconds, loss, printed_state(loss), tflops, tokens
 
 
 def has_field(form: JobStepFormat, text: str) -> bool:
@@ -47,7 +47,7 @@ def has_field(form: JobStepFormat, text: str) -> bool:
     return any(field_pattern(pattern).search(text) for pattern in patterns)
 
 
-def finite_state(loss: float) -> str:
+def printed_state(loss: float) -> str:
     """The state of a loss that was printed."""
     if math.isnan(loss):
         return "a"
@@ -57,4 +57,4 @@ def finite_state(loss: float) -> str:
 def _loss_state(form: JobStepFormat, text: str, start: int, loss: float) -> str:
     if math.isnan(loss) and not (form.loss and field_pattern(form.loss).search(text, start)):
         return "n"
-    return finite_state(loss)
+    return printed_state(loss)

@@ -1,4 +1,4 @@
-"""Training progress: every step line of a log, boiled down as it streams by.
+"""Training progress: every step line of a log, summed up as it streams by.
 
 The series follows the leading edge: the first line of each new step, whoever prints it, so that a
 step that every task repeats counts once. A writer whose own steps jump back opens a new run.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Optional
+from operator import attrgetter
+from typing import NamedTuple, Optional
 
 from raydiag.joblog.log_line import JobLogLine, Prefix
 from raydiag.joblog.step_facts import LoggedSteps, WriterProgress
@@ -20,7 +21,7 @@ from raydiag.joblog.step_formats import (
     JobStepFormat,
 )
 from raydiag.joblog.step_series import StepColumns, StepColumnsRun
-from raydiag.joblog.step_values import StepValues, searched
+from raydiag.joblog.step_values import StepValues, printed_state, searched
 from raydiag.step_formats import bar_name, training_bar
 
 RUNS = 64
@@ -28,10 +29,13 @@ WRITERS = 16384
 PROGRESSES = 24
 _LAG = 8  # ranks without prefixes share one `where`: a slow one is no restart
 _FORMATS = {form.id: form for form in FORMATS}
+_ORDER = {form_id: index for index, form_id in enumerate(_FORMATS)}
 
 
 @dataclass
 class Writer:
+    """Where one writer is in training."""
+
     task: Optional[int]
     rank: Optional[int]
     host: Optional[str]
@@ -41,6 +45,20 @@ class Writer:
     last_time: Optional[float]
     lines: int
     run: int  # index of the run that it is in
+
+    def progress(self, where: str) -> WriterProgress:
+        """The same, with the writer's name and without its run."""
+        return WriterProgress(
+            where=where,
+            task=self.task,
+            rank=self.rank,
+            host=self.host,
+            first_step=self.first_step,
+            last_step=self.last_step,
+            last_line=self.last_line,
+            last_time=self.last_time,
+            lines=self.lines,
+        )
 
 
 @dataclass
@@ -56,16 +74,16 @@ class StepProgress:
     writers: dict[str, Writer] = field(default_factory=dict)
     writers_total: int = 0
     lines: int = 0
-    repeats: int = 0  # lines of a step that another line has told already
+    repeats: int = 0  # lines of a step that an earlier line was of
     near_time: Optional[float] = None
     next_time: Optional[float] = None
-    named: bool = False  # a bar that says that it is of training
+    named: bool = False  # a bar whose name says that it is of training
     file: str = ""  # of the newest step
 
     def counts(
         self, step: int, prefix: Prefix, where: str, number: int, time: Optional[float]
     ) -> bool:
-        """Notes a line of `step`; False where another line has told that step already."""
+        """Counts a line of `step`; False where an earlier line was of that step."""
         self.lines += 1
         writer = self.writers.get(where)
         if not self.runs or self._restarted(step, prefix, where, writer):
@@ -84,6 +102,10 @@ class StepProgress:
             return False
         return True
 
+    def likelihood(self) -> tuple[bool, int]:
+        """Which bar counts steps of training: one whose name says so, else the longest."""
+        return self.named, sum(map(attrgetter("steps"), self.runs))
+
     def _restarted(self, step: int, prefix: Prefix, where: str, writer: Optional[Writer]) -> bool:
         """Whether a line shows that the job went back and runs again."""
         if writer is None:  # a restarted actor has a new process id
@@ -91,7 +113,7 @@ class StepProgress:
         if step >= writer.last_step:
             return False
         if writer.run < self.runs_total - 1:
-            return False  # others have told of this restart before
+            return False  # another writer has shown this restart before
         if where:
             return True
         return step < self.runs[-1].last_step - _LAG
@@ -128,11 +150,10 @@ class StepProgress:
         run = self.runs[-1]
         if total is not None:
             self.total = total
-        behind = step - run.last_step if run.steps else 1
-        if seconds != seconds and run.steps and time is not None and run.last_time is not None:
-            apart = (time - run.last_time) / behind
-            seconds = apart if apart >= 0 else math.nan
-        run.add_up(step, seconds, 1 if self.format == "maxtext" else behind, state)
+        steps = step - run.last_step if run.steps else 1
+        if math.isnan(seconds) and run.steps:
+            seconds = _seconds_between(run.last_time, time, steps)
+        run.add_up(step, seconds, 1 if self.format == "maxtext" else steps, state)
         stamp = math.nan if time is None else time
         self.series.append((step, seconds, loss, tflops, tokens, stamp, number), state)
         run.steps += 1
@@ -140,24 +161,20 @@ class StepProgress:
         run.file = self.file = file
         self.near_time, self.next_time = near_time, None
 
-    def told(self, framework: str, regular: bool) -> LoggedSteps:
+    def logged(self, framework: str, regular: bool) -> LoggedSteps:
+        """What all its lines say."""
         form = _FORMATS[self.format]
         run = self.runs[-1]
-        writers = [
-            WriterProgress(
-                where, w.task, w.rank, w.host, w.first_step, w.last_step, w.last_line, w.last_time,
-                w.lines,
-            )
-            for where, w in self.writers.items()
-        ]  # fmt: skip
+        from_zero = self.format == "generic" and any(run.first_step == 0 for run in self.runs)
+        writers = [writer.progress(where) for where, writer in self.writers.items()]
         return LoggedSteps(
             format=self.format,
             framework=framework,
-            zero_based=form.zero_based or (self.format == "generic" and self._from_zero()),
-            counts_done=form.counts_done and not (self.format == "generic" and self._from_zero()),
+            zero_based=form.zero_based or from_zero,
+            counts_done=form.counts_done and not from_zero,
             total=self.total,
-            series=self.series.told(self.reference, form.unit),
-            runs=tuple(one.told() for one in self.runs),
+            series=self.series.series(self.reference, form.unit),
+            runs=tuple(map(StepColumnsRun.step_run, self.runs)),
             runs_total=self.runs_total,
             writers=tuple(sorted(writers, key=_writer_order)),
             writers_total=self.writers_total,
@@ -172,13 +189,36 @@ class StepProgress:
             regular=regular,
         )
 
-    def _from_zero(self) -> bool:
-        return any(run.first_step == 0 for run in self.runs)
+
+def _seconds_between(start: Optional[float], end: Optional[float], steps: int) -> float:
+    """Of one of the steps that lie between two times; NaN where it cannot be told."""
+    if start is None or end is None or end < start:
+        return math.nan
+    return (end - start) / steps
 
 
 def _writer_order(writer: WriterProgress) -> tuple[int, int, str]:
-    number = writer.rank if writer.rank is not None else writer.task
-    return (0, number, "") if number is not None else (1, 0, writer.where)
+    number = writer.task if writer.rank is None else writer.rank
+    return (1, 0, writer.where) if number is None else (0, number, "")
+
+
+class _Bar(NamedTuple):
+    key: str  # bars of one key count the same steps
+    step: int
+    total: Optional[int]
+    named: bool  # its name says that it is of training
+
+
+def _read_bar(found: re.Match[str], step: int) -> Optional[_Bar]:
+    """None for a bar whose name says that it counts something else."""
+    name = bar_name(found.string, found.start())
+    counted = training_bar(name)
+    total = int(found["total"])
+    if counted is None:
+        return None if name else _Bar(f"bar {total} False", step, total, named=False)
+    if counted["epoch"]:
+        return _Bar(f"bar epochs {total}", int(counted["epoch"]) * total + step, None, named=True)
+    return _Bar(f"bar {total} True", step, total, named=True)
 
 
 @dataclass
@@ -209,24 +249,17 @@ class StepTally:
 
     def _step(self, form: JobStepFormat, found: re.Match[str], line: JobLogLine) -> bool:
         step = int(found["step"])
-        key, named = form.id, False
+        key, total, named = form.id, None, False
         if form.id == "bar":
-            name = bar_name(found.string, found.start())
-            counted = training_bar(name)
-            if name and not counted:
+            bar = _read_bar(found, step)
+            if bar is None:
                 return False
-            named = bool(name)
-            total = int(found["total"])
-            key = f"bar {total} {named}"
-            if counted and counted["epoch"]:
-                step, key = int(counted["epoch"]) * total + step, f"bar epochs {total}"
+            key, step, total, named = bar
         progress = self.progresses.get(key)
         if progress is None:
             if len(self.progresses) >= PROGRESSES:
                 return True
-            progress = self.progresses[key] = StepProgress(form.id, named=named)
-            if form.id == "bar" and "epochs" not in key:
-                progress.total = total
+            progress = self.progresses[key] = StepProgress(form.id, total=total, named=named)
         if progress.counts(step, line.prefix, line.prefix.where, line.number, line.time):
             values = searched(form, found, line.whole_words)
             progress.advance(step, values, line.number, line.time, line.near_time, line.file)
@@ -246,7 +279,7 @@ class StepTally:
         near_time: Optional[float],
         file: str,
     ) -> bool:
-        """Takes a line of a regular form, read the short way; False before the form's first."""
+        """Takes a line of a regular format, read by its layout; False before the first one."""
         progress = self.progresses.get(form.id)
         if progress is None:
             return False
@@ -257,9 +290,9 @@ class StepTally:
         return True
 
     def repeats(self, form: str, where: str, step: int, number: int) -> bool:
-        """Notes a step that another writer of the form has told already; False if it is not one.
+        """Counts a line of a step that another writer has reached; False if it is not one.
 
-        The short way for jobs of a thousand tasks: nothing else of such a line is of interest.
+        The fast path for jobs of a thousand tasks: nothing else of such a line is of interest.
         """
         progress = self.progresses.get(form)
         writer = progress.writers.get(where) if progress else None
@@ -281,12 +314,12 @@ class StepTally:
             return
         self.hf_losses += 1
         loss = float(found["loss"].replace(",", ""))
-        state = "a" if math.isnan(loss) else "i" if math.isinf(loss) else "f"
-        best = self._bar()
-        if best and best.runs:
-            best.series.last_loss(loss, state)
+        state = printed_state(loss)
+        bar = self._bar()
+        if bar and bar.runs:
+            bar.series.last_loss(loss, state)
             if state in "ai":
-                run = best.runs[-1]
+                run = bar.runs[-1]
                 run.nan_losses += 1
                 run.first_nan_step = run.first_nan_step or run.last_step
 
@@ -298,21 +331,23 @@ class StepTally:
 
     def _bar(self) -> Optional[StepProgress]:
         """The likeliest bar of training: one that says so, else the longest that moves."""
-        bars = [p for p in self.progresses.values() if p.format == "bar" and p.runs]
-        return max(bars, key=lambda p: (p.named, sum(r.steps for r in p.runs)), default=None)
+        bars = [progress for progress in self._moving() if progress.format == "bar"]
+        return max(bars, key=StepProgress.likelihood, default=None)
 
-    def told(self) -> Optional[LoggedSteps]:
-        """Progress in the first form of the table that has any; a nameless bar comes last."""
-        order = {form.id: place for place, form in enumerate(FORMATS)}
-        found = [p for p in self.progresses.values() if p.runs and p.format != "bar"]
+    def _moving(self) -> Iterator[StepProgress]:
+        return (progress for progress in self.progresses.values() if progress.runs)
+
+    def logged(self) -> Optional[LoggedSteps]:
+        """Progress in the first format of the table that has any; a nameless bar comes last."""
+        candidates = [progress for progress in self._moving() if progress.format != "bar"]
         bar = self._bar()
         counts_training = bar is not None and (bar.named or self.hf_losses > 0)
-        if bar is not None and (counts_training or not found):
-            found.append(bar)
-        if not found:
+        if bar is not None and (counts_training or not candidates):
+            candidates.append(bar)
+        if not candidates:
             return None
-        best = min(found, key=lambda p: order[p.format])
+        best = min(candidates, key=lambda progress: _ORDER[progress.format])
         framework = _FORMATS[best.format].framework
         if best is bar and self.hf_losses:
             framework = "huggingface"
-        return best.told(framework, _FORMATS[best.format].regular or counts_training)
+        return best.logged(framework, _FORMATS[best.format].regular or counts_training)
