@@ -31,6 +31,7 @@ HEALTHY, UNKNOWN = "healthy", "unknown"
 _BROKEN = ("failed", "hanging")
 _ENDED_BADLY = (*_BROKEN, "cancelled")
 _HOSTS_NAMED = 4
+_LATE_STEPS, _LATE_S = 10.0, 30.0  # a step later than that is no sign of health
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class JobCase:
     status: str = "unknown"  # of the job, by triage
     primary: Optional[str] = None  # class that triage names
     last_step_at: Optional[float] = None
-    step_time_s: Optional[float] = None
+    step_time_s: Optional[float] = None  # the usual one
+    silent_s: Optional[float] = None  # from the last step to now, or to the end of the job
     ruled_out: Sequence[RuledOut] = ()
     told: bool = True  # False: not even the status of the job is known
     no_log: str = ""  # why there is no log; "" where there is one
@@ -72,6 +74,12 @@ class JobCase:
     def log_only(self) -> str:
         """Why the log is all there is; "" where it is not."""
         return "" if self.of_cluster else self.no_metrics
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the next step did not come when it should have."""
+        limit_s = max(_LATE_STEPS * (self.step_time_s or 0.0), _LATE_S)
+        return self.silent_s is not None and self.silent_s > limit_s
 
     @property
     def is_broken(self) -> bool:
@@ -132,11 +140,11 @@ def explain(case: JobCase) -> Explained:
     )
 
 
-def exit_code(explained: Explained, case: JobCase) -> int:
+def exit_code(explained: Explained) -> int:
     """1: a problem was found; 3: none, but not everything could be seen or told; 0: healthy."""
     if any(one.severity is not Severity.INFO for one in explained.diagnosis.findings):
         return 1
-    return 0 if case.coverage.complete and case.told else 3
+    return 0 if explained.verdict.failure_class == HEALTHY else 3
 
 
 # ---- chains
@@ -315,9 +323,18 @@ def _without_cause(found: Iterable[_CauseChain], case: JobCase) -> JobVerdict:
         return _unknown("The status of the job is not known, and nothing wrong was found.")
     if case.is_broken:
         return _unknown("The job failed, and neither its log nor its metrics say why.")
+    if case.is_late:
+        return _unknown(_lateness(case))
     if not case.coverage.complete:
         return _unknown("Nothing wrong was found, but not everything could be seen.")
     return _healthy(case)
+
+
+def _lateness(case: JobCase) -> str:
+    usual = f"; a step takes usually {case.step_time_s:.3g} s" if case.step_time_s else ""
+    if case.status == "cancelled":
+        return f"The job was cancelled {case.silent_s:.0f} s after its last step{usual}."
+    return f"The last step was {case.silent_s:.0f} s ago{usual}, and nothing explains it."
 
 
 def _unknown(text: str) -> JobVerdict:

@@ -17,8 +17,9 @@ from raydiag.explain import verdict
 from raydiag.explain.job import nodes
 from raydiag.explain.job.contradictions import contradictions
 from raydiag.explain.job.join import join
-from raydiag.explain.job.metrics import DiagnosisRequest, since
 from raydiag.explain.job.nodes import LiveNodes
+from raydiag.explain.job.query import since
+from raydiag.explain.job.request import DiagnosisRequest
 from raydiag.explain.node_findings import NODES
 from raydiag.model import (
     Blind,

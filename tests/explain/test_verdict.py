@@ -78,7 +78,7 @@ def test_nothing_found_and_all_seen_is_healthy() -> None:
     told = explain(case)
     assert told.verdict.failure_class == "healthy"
     assert (told.verdict.hosts, told.verdict.onset, told.verdict.recovered) == ((), None, False)
-    assert verdict.exit_code(told, case) == 0
+    assert verdict.exit_code(told) == 0
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_blind_is_not_healthy(coverage: Coverage) -> None:
     case = JobCase((), coverage, "running")
     told = explain(case)
     assert told.verdict.failure_class == "unknown"
-    assert verdict.exit_code(told, case) == 3
+    assert verdict.exit_code(told) == 3
 
 
 def test_a_job_of_which_nothing_is_known_is_not_healthy() -> None:
     case = JobCase((), SEEN, "unknown", told=False)
     assert explain(case).verdict.failure_class == "unknown"
-    assert verdict.exit_code(explain(case), case) == 3
+    assert verdict.exit_code(explain(case)) == 3
 
 
 def test_remarks_leave_a_job_healthy() -> None:
@@ -108,7 +108,7 @@ def test_remarks_leave_a_job_healthy() -> None:
     told = explain(case)
     assert told.verdict.failure_class == "healthy"
     assert len(told.diagnosis.findings) == 2
-    assert verdict.exit_code(told, case) == 0
+    assert verdict.exit_code(told) == 0
 
 
 def test_a_hang_without_trigger_dates_from_the_last_step() -> None:
@@ -415,3 +415,39 @@ def test_what_the_recovery_test_cleared_is_no_cause_of_a_slow_job() -> None:
     assert judged(slow, cool, cleared).verdict.failure_class == "gpu-clock-drop"
     guilty = replace(cleared, facts={"cleared": 0.0})
     assert judged(slow, guilty).verdict.failure_class == "rdma-degraded"
+
+
+# ---- late is not healthy
+
+
+def test_a_failed_job_is_never_healthy() -> None:
+    told = judged(status="failed")
+    assert told.verdict.failure_class == "unknown"
+    assert verdict.exit_code(told) == 3
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "step_time_s", "late"),
+    [(29.0, 2.0, False), (31.0, 2.0, True), (31.0, None, True), (119.0, 12.0, False)],
+)
+def test_a_running_job_is_not_healthy_while_its_next_step_is_late(
+    silent_s: float, step_time_s: float | None, late: bool
+) -> None:
+    told = judged(silent_s=silent_s, step_time_s=step_time_s)
+    assert told.verdict.failure_class == ("unknown" if late else "healthy")
+    assert verdict.exit_code(told) == (3 if late else 0)
+    if late:
+        assert f"last step was {silent_s:.0f} s ago" in told.verdict.summary
+        assert ("usually 2 s" in told.verdict.summary) is (step_time_s is not None)
+
+
+def test_what_is_found_explains_a_late_step() -> None:
+    told = judged(seen("straggler", "node1", 10), silent_s=60.0, step_time_s=2.0)
+    assert told.verdict.failure_class == "straggler"
+
+
+def test_a_job_that_was_cancelled_while_it_stalled_is_not_healthy() -> None:
+    stalled = judged(status="cancelled", silent_s=60.0, step_time_s=2.0)
+    assert stalled.verdict.failure_class == "unknown"
+    assert "60 s after its last step" in stalled.verdict.summary
+    assert judged(status="cancelled", silent_s=5.0).verdict.failure_class == "healthy"

@@ -1,0 +1,160 @@
+"""What all sources tell of one job, put together: the case that a verdict rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Optional
+
+from raydiag.explain.job import nodes
+from raydiag.explain.job.contradictions import contradictions
+from raydiag.explain.job.join import join
+from raydiag.explain.job.nodes import LiveNodes
+from raydiag.explain.job.query import SeenMetrics
+from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
+from raydiag.explain.verdict import JobCase
+from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Observation
+from raydiag.playbooks.observations import RuledOut
+
+_STALL_STEPS, _STALL_S = 10.0, 300.0
+_START_UP_S = 1800.0  # until the first step: set-up and compilation
+
+
+def case_of(
+    job: TriagedJob,
+    seen: SeenMetrics,
+    request: DiagnosisRequest,
+    probed: Optional[Diagnosis],
+) -> JobCase:
+    """All sources in one: what they tell, and what they leave open."""
+    status = _status(job, seen)
+    own = request.nodes
+    is_refuted = _is_refuted(job, status)
+    observations = [*_of_triage(job, seen, is_refuted), *seen.observations]
+    coverage = _coverage(job, seen, request)
+    if probed is not None and own is not None:
+        odds = tuple(contradictions(observations, own.snapshot))
+        coverage = _with_nodes(coverage, odds, seen, request, own, probed)
+        observations = join(observations, nodes.observed(probed), own.snapshot)
+    asides = _asides(observations, own)
+    is_idle = own is not None and own.idle and status == "unknown"
+    is_told = is_idle or (status != "unknown" and not _never_began(job, seen, status))
+    progress = job.triage.progress
+    return JobCase(
+        observations=[one for one in observations if one not in asides],
+        coverage=coverage,
+        status="idle" if is_idle else status,
+        primary=None if is_refuted else job.triage.primary,
+        last_step_at=seen.steps.last_at if len(seen.steps) else progress.last_step_time,
+        step_time_s=seen.steps.step_time_s or progress.step_time_s,
+        silent_s=_silent_s(job, seen, status),
+        ruled_out=_ruled_out(seen, is_refuted),
+        told=is_told,
+        no_log=request.no_log,
+        no_metrics=seen.log_only,
+        of_cluster=own is not None,
+        shared_cluster=own is not None and own.unplaced,
+        asides=asides,
+    )
+
+
+def _asides(observations: Sequence[Observation], own: Optional[LiveNodes]) -> list[Observation]:
+    """What is true of the nodes, and no cause of what the job does."""
+    if own is None:
+        return []
+    return [observation for observation in observations if nodes.is_aside(observation, own)]
+
+
+def _with_nodes(
+    coverage: Coverage,
+    odds: tuple[HostUnread, ...],
+    seen: SeenMetrics,
+    request: DiagnosisRequest,
+    own: LiveNodes,
+    probed: Diagnosis,
+) -> Coverage:
+    """With the nodes that did not answer, and where nodes contradict their series."""
+    missing = nodes.absent(own, request.nodelist)
+    coverage = replace(coverage, unread=(*coverage.unread, *odds))
+    return nodes.coverage(probed.coverage, seen.coverage, coverage, own.hosts, missing)
+
+
+# ---- the status of the job
+
+
+def _status(job: TriagedJob, seen: SeenMetrics) -> str:
+    """Where the log alone does not tell, steps in the metrics say whether the job goes on.
+
+    Steps up to the last sample show life only when that sample is of now; where they do, and
+    samples end with them, it was no hang either.
+    """
+    status, moment = job.triage.status.value, job.moment
+    steps, window = seen.steps, seen.window
+    if job.has_ended or window is None or not len(steps):
+        return status
+    if any(one.finding.failure_class == "rccl-hang" for one in seen.observations):
+        return "hanging"
+    silent_s = window.end - (steps.last_at or window.start)
+    if silent_s > max(_STALL_STEPS * (steps.step_time_s or 0.0), _STALL_S):
+        return status
+    if moment.log_end or moment.now is None or moment.now - window.end <= _STALL_S:
+        return "running"
+    return status if moment.alive else "unknown"
+
+
+def _never_began(job: TriagedJob, seen: SeenMetrics, status: str) -> bool:
+    """It is said to run, and after so long there is not one step: it may be healthy or not."""
+    if status != "running" or seen.window is None or len(seen.steps):
+        return False
+    waited_s = seen.window.end - seen.window.start
+    return job.triage.progress.last_step is None and waited_s > _START_UP_S
+
+
+def _silent_s(job: TriagedJob, seen: SeenMetrics, status: str) -> Optional[float]:
+    """From the last step to now, or to the end of the job; None where nobody can tell."""
+    at = job.triage.progress.last_step_time
+    if at is None or status not in ("running", "cancelled"):
+        return None  # what the metrics know of steps comes minutes late
+    last = max(at, seen.steps.last_at or at)
+    end = job.end
+    return end - last if end is not None else None
+
+
+def _is_refuted(job: TriagedJob, status: str) -> bool:
+    """Whether the metrics speak against the hang that the log seems to show."""
+    return job.triage.primary == "hang" and status in ("running", "unknown")
+
+
+# ---- what triage found
+
+
+def _of_triage(job: TriagedJob, seen: SeenMetrics, is_refuted: bool) -> Iterator[Observation]:
+    """What triage found, as observations; a hang that the metrics refute is none."""
+    for finding in job.triage.diagnosis.findings:
+        if finding.failure_class != "hang":
+            yield Observation(finding, "triage", job.triage.rule)
+        elif not is_refuted:
+            yield Observation(_dated_hang(finding, job, seen), "triage", job.triage.rule)
+
+
+def _dated_hang(hang: Finding, job: TriagedJob, seen: SeenMetrics) -> Finding:
+    """A hang begins with the last step, whose time mostly only the metrics know."""
+    if hang.onset is not None:
+        return hang
+    return replace(hang, onset=seen.steps.last_at or job.triage.progress.last_step_time)
+
+
+def _ruled_out(seen: SeenMetrics, is_refuted: bool) -> tuple[RuledOut, ...]:
+    by_playbooks = tuple(seen.metrics.outcome.ruled_out) if seen.metrics is not None else ()
+    if not is_refuted:
+        return by_playbooks
+    sample = "sample of the metrics" if seen.metrics is not None else "one of the event file"
+    return (*by_playbooks, RuledOut("hang", f"steps go on to the last {sample}", "triage"))
+
+
+def _coverage(job: TriagedJob, seen: SeenMetrics, request: DiagnosisRequest) -> Coverage:
+    """Of the metrics, with what could not be read of the log, or not be reached at all."""
+    log = job.triage.diagnosis.coverage
+    own = seen.coverage or Coverage(0, 0, window=log.window)
+    unread = dict.fromkeys((*request.unread, *own.unread, *seen.unread, *log.unread))
+    return replace(own, unread=tuple(unread))

@@ -1,0 +1,302 @@
+"""One job's metrics: discover what is there, verify whose it is, query, judge by the playbooks."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Optional
+
+import numpy as np
+
+from raydiag import catalog, playbooks
+from raydiag.explain.job import event_files
+from raydiag.explain.job.logged import job_of, logged, placed_by_power, start_of, with_log
+from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
+from raydiag.explain.job.stack_lines import lines_on_no_samples, logs_of
+from raydiag.model import Coverage, HostUnread, Observation, Status, Window
+from raydiag.playbooks import observability
+from raydiag.playbooks.observability.stack import Stack, observation
+from raydiag.playbooks.observations import PlaybookOutcome, Report
+from raydiag.timeline import masks
+from raydiag.timeline import steps as training_steps
+from raydiag.timeline.answers import Answers
+from raydiag.timeline.context import GHOST, Context
+from raydiag.timeline.steps import MetricSteps
+from raydiag.timeline.training_series import TrainingSeries
+from raydiag.triage.verdict import Moment
+from raydiag.tsdb.connection import Connection
+from raydiag.tsdb.discovery import discover
+from raydiag.tsdb.discovery_types import Discovery, short_name
+from raydiag.tsdb.identity import Belief, TsdbIdentity, check
+from raydiag.tsdb.series import AskedQuery, Query, QueryResult
+
+_RECENT_S = 3600.0
+_TAIL_S = 60.0  # of samples after the end that Ray tells
+_FRESH_S = 300.0  # samples that are no older may be of a job that lives
+_LONGEST_RUN_S = 30 * 86400.0
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What the job's Prometheus said."""
+
+    context: Context
+    discovery: Discovery
+    identity: TsdbIdentity
+    outcome: PlaybookOutcome
+    reports: tuple[Report, ...]  # of the playbooks that fit, or of all
+    asked: tuple[AskedQuery, ...]
+    origin: str
+
+
+@dataclass(frozen=True)
+class SeenMetrics:
+    """What the metrics add to a case."""
+
+    observations: tuple[Observation, ...] = ()
+    unread: tuple[HostUnread, ...] = ()
+    log_only: str = ""
+    metrics: Optional[Metrics] = None
+    coverage: Optional[Coverage] = None
+    steps: MetricSteps = field(default_factory=MetricSteps)
+    window: Optional[Window] = None
+    notes: tuple[str, ...] = ()
+    training: str = ""  # where the training series come from, where not all are the metrics' own
+
+
+def query(connection: Connection, job: TriagedJob, request: DiagnosisRequest) -> SeenMetrics:
+    """What the metrics show; nothing of them is believed unless they are this job's."""
+    client = _TimedClient(connection, request, time.monotonic() + request.deadline_s)
+    now = job.moment.now if job.moment.now is not None else time.time()
+    found = _discovered(connection, job, request, now)
+    unread = tuple(HostUnread("", u.source, u.status, u.reason) for u in found.unread)
+    if found.window is None:
+        seen = _without_window(connection, job)
+        return replace(seen, unread=(*unread, *seen.unread))
+    hosts = job.facts.header.nodelist or request.hosts
+    identity = check(connection.client, found, replace(logged(job.facts), hosts=hosts))
+    if identity.belief is Belief.WRONG:
+        wrong = observability.wrong_job(connection.origin, identity.reason)
+        reason = "the metrics belong to another job"
+        return SeenMetrics((wrong,), unread, reason)
+    names = tuple(dict.fromkeys(map(short_name, hosts)))
+    window = _window(found.window, job, now)
+    context = Context(
+        job_of(job.facts, job.triage),
+        window,
+        now,
+        found,
+        names or tuple(host.name for host in found.hosts),
+    )
+    seen = _judged(client, context, identity, job)
+    return replace(seen, unread=(*unread, *seen.unread))
+
+
+def _discovered(
+    connection: Connection, job: TriagedJob, request: DiagnosisRequest, now: float
+) -> Discovery:
+    request.say("looking at what the metrics hold ...")
+    header = job.facts.header
+    addresses = request.nodes.addresses if request.nodes is not None else {}
+    start = since(connection, job.moment, now, request)
+    hosts = header.nodelist or request.hosts
+    return discover(connection, now, hosts, header.nnodes, addresses, start)
+
+
+def _without_window(connection: Connection, job: TriagedJob) -> SeenMetrics:
+    """No sample of any host: queries failed, or there is none."""
+    failed = [asked for asked in connection.client.asked if asked.status is not Status.OK]
+    if failed:
+        unread = tuple(HostUnread("", one.id, one.status, one.reason) for one in failed)
+        reason = f"the metrics cannot be read: {failed[0].reason}"
+        return SeenMetrics(unread=unread, log_only=reason)
+    reason = f"{connection.origin}: no sample of any host in the time of the job"
+    empty = observability.empty(reason, lines_on_no_samples(job))
+    return SeenMetrics((empty,), log_only="the job's Prometheus holds no samples")
+
+
+# ---- queries
+
+
+@dataclass(frozen=True)
+class _TimedClient:
+    """Sends queries until the deadline of the request."""
+
+    connection: Connection
+    request: DiagnosisRequest
+    deadline: float  # of time.monotonic
+
+    def ask(self, queries: Sequence[Query]) -> list[QueryResult]:
+        """The answers, in the order of the queries."""
+        seconds = max(self.deadline - time.monotonic(), 1.0)
+        answers = self.connection.client.ask_all(queries, seconds, self._say_progress)
+        return list(answers.values())
+
+    @property
+    def queries_left(self) -> int:
+        """How many more of the run's queries may be asked."""
+        return max(playbooks.MAX_QUERIES - len(self.connection.client.asked), 0)
+
+    def _say_progress(self, done: int, number: int) -> None:
+        self.request.say(f"{done} of {number} queries answered")
+
+
+def _judged(
+    client: _TimedClient, context: Context, identity: TsdbIdentity, job: TriagedJob
+) -> SeenMetrics:
+    """Query what the playbooks need, then let them judge."""
+    origin = client.connection.origin
+    first = Answers(client.ask(playbooks.plan(context)), context.discovery)
+    files = _from_event_files(first, job, context.window, origin)
+    context = _with_masks(context, files.answers, job)
+    more = client.ask(playbooks.follow_up(context, files.answers, client.queries_left))
+    answers = files.answers.also(more)
+    outcome = _outcome(context, answers)
+    last_step, ray = job.triage.progress.last_step, job.facts.header.ray
+    stack = Stack(context, answers, logs_of(job), training_steps.steps_of(first), last_step, ray)
+    watched, report = observability.judge(stack)
+    fresh = [one for one in outcome.observations if not _is_repeated(one, context)]
+    reports = _fitting_reports(job, outcome, report, client.request)
+    asked = tuple(client.connection.client.asked)
+    return SeenMetrics(
+        observations=(*files.observations, *fresh, *watched),
+        unread=files.unread,
+        metrics=Metrics(context, context.discovery, identity, outcome, reports, asked, origin),
+        coverage=observability.coverage(stack, _dead_hosts(outcome)),
+        steps=training_steps.steps_of(files.answers),
+        window=context.window,
+        training=files.training,
+    )
+
+
+def _outcome(context: Context, answers: Answers) -> PlaybookOutcome:
+    with warnings.catch_warnings():
+        # Of a row without any sample numpy warns, and gives the NaN that is wanted.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return playbooks.run(context, answers)
+
+
+def _dead_hosts(outcome: PlaybookOutcome) -> set[str]:
+    deaths = (o.finding for o in outcome.observations if o.finding.failure_class == "node-death")
+    return {finding.host for finding in deaths if finding.host}
+
+
+def _is_repeated(observation: Observation, context: Context) -> bool:
+    """Whether it rests on samples that an exporter only repeated."""
+    finding = observation.finding
+    if not catalog.failure(finding.failure_class).exporter_only:
+        return False  # while the exporter repeats itself, other sources go on
+    if finding.host is None or finding.onset is None:
+        return False
+    return not context.judged(np.array([finding.onset]), finding.host, "hw_", GHOST).all()
+
+
+def _fitting_reports(
+    job: TriagedJob, outcome: PlaybookOutcome, stack: Report, request: DiagnosisRequest
+) -> tuple[Report, ...]:
+    """Reports to show: all where all were asked for, or where what fits explains nothing."""
+    fitting = set(playbooks.chosen(job.triage.primary, job.triage.cascade))
+    observing = {observation.playbook for observation in outcome.observations}
+    if request.every_playbook or not observing & fitting:
+        return (*outcome.reports, stack)
+    shown = fitting | observing
+    return (*(report for report in outcome.reports if report.playbook in shown), stack)
+
+
+# ---- steps
+
+
+@dataclass(frozen=True)
+class _FromEventFiles:
+    """Answers with the steps that the metrics lack, and that they lack them."""
+
+    answers: Answers
+    unread: tuple[HostUnread, ...] = ()
+    observations: tuple[Observation, ...] = ()
+    training: str = ""
+
+
+def _from_event_files(
+    answers: Answers, job: TriagedJob, window: Window, origin: str
+) -> _FromEventFiles:
+    events = event_files.read(job.facts, window, job.moment.alive)
+    training = TrainingSeries.of(answers)
+    last_at = float(training.times[-1]) if training.times.size else None
+    missing = event_files.compared(events, np.unique(training.steps), last_at)
+    gaps = tuple(
+        observation("tb-bridge-gap", "event-file", gap.evidence, onset=gap.onset, until=window.end)
+        for gap in missing.findings(origin)
+    )
+    if not missing.missing:
+        return _FromEventFiles(answers, missing.unread, gaps)
+    told = (
+        f"{missing.missing_total} of {missing.steps} steps are missing in the metrics and were "
+        f"read from {', '.join(missing.files)}"
+    )
+    filled = event_files.filled(answers, events, missing)
+    return _FromEventFiles(filled, missing.unread, gaps, told)
+
+
+def _with_masks(context: Context, answers: Answers, job: TriagedJob) -> Context:
+    """With the times that playbooks leave out, as start-up and saves."""
+    steps, slack_s = with_log(training_steps.steps_of(answers), job.facts), 0.0
+    if not len(steps):
+        placed = placed_by_power(answers, job.facts)
+        steps, slack_s = placed.steps, placed.slack_s
+        context = _trained(context, steps)
+    started = replace(context.job, start=start_of(job.facts, steps))
+    context = replace(context, job=started)
+    return replace(context, masks=masks.of_job(context, answers, steps, slack_s))
+
+
+def _trained(context: Context, steps: MetricSteps) -> Context:
+    """With what is known of training from steps that have no series."""
+    if not len(steps):
+        return context
+    start, end = float(steps.ended_at[0]), float(steps.ended_at[-1])
+    job = context.job
+    if job.last_step_time is None and job.last_step == steps.last:
+        job = replace(job, last_step_time=end)
+    return replace(context, job=job, trained=Window(start, end))
+
+
+# ---- times
+
+
+def since(
+    connection: Connection, moment: Moment, now: float, request: DiagnosisRequest
+) -> Optional[Window]:
+    """Of a server that runs longer than the job, the time from when Ray started the job."""
+    if request.nodes is None:
+        return None
+    start, ended = request.nodes.snapshot.job_start, request.nodes.ended
+    if connection.live and start is None and request.no_log:
+        # Without a job the question is how the cluster is now, not how it ever was.
+        return Window(now - _RECENT_S, now)
+    over = request.nodes.job and ended is not None  # Ray itself knows both times
+    if not connection.live or start is None or start >= now or not (moment.alive or over):
+        return None
+    return Window(start, min(ended + _TAIL_S, now) if ended is not None else now)
+
+
+def _window(found: Window, job: TriagedJob, now: float) -> Window:
+    """The run: to `now` while it lives, else to its end, else to the last sample."""
+    start, end = found.start, found.end
+    if _goes_on_after(end, job, now):
+        end = now
+    last_step_time = job.triage.progress.last_step_time
+    if last_step_time is not None:
+        start = max(start, min(last_step_time, end) - _LONGEST_RUN_S)
+    return Window(start, max(end, start))
+
+
+def _goes_on_after(last_sample: float, job: TriagedJob, now: float) -> bool:
+    moment = job.moment
+    if job.has_ended or moment.log_end or moment.alive is False:
+        return False
+    if moment.alive:
+        return True
+    # A directory that was copied long ago is judged as of its last sample.
+    return moment.now is not None and now - last_sample < _FRESH_S

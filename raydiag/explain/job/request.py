@@ -1,0 +1,80 @@
+"""What is asked of one job, and what triage said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from raydiag.explain.job.nodes import LiveNodes
+from raydiag.joblog.facts import JobFacts
+from raydiag.model import HostUnread
+from raydiag.triage.verdict import JobStatus, Moment
+from raydiag.triage.verdict import Verdict as Triage
+from raydiag.tsdb.connection import Connection
+
+DEADLINE_S = 120.0  # for all queries together
+_ENDED = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class DiagnosisRequest:
+    """What is asked."""
+
+    prometheus: Optional[str] = None  # URL of a server to query instead of the directory
+    every_playbook: bool = False
+    deadline_s: float = DEADLINE_S
+    say: Say = lambda text: None  # progress
+    connection: Optional[Connection] = None  # that is open, and stays so
+    origin: str = ""  # what people call the server, where the URL is a tunnel's
+    no_metrics: str = ""  # why there is no server to query; "": look for what there is
+    no_log: str = ""  # why there is no log
+    nodes: Optional[LiveNodes] = None  # of the live cluster, where they were probed
+    unread: tuple[HostUnread, ...] = ()  # what could not be reached before all this
+    nodelist: tuple[str, ...] = ()  # of the job, as its log says
+    notes: tuple[str, ...] = ()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Of the live cluster."""
+        return self.nodes.hosts if self.nodes is not None else ()
+
+
+@dataclass(frozen=True)
+class TriagedJob:
+    """A job's log, and what triage makes of it."""
+
+    facts: JobFacts
+    triage: Triage
+    moment: Moment
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the log says so."""
+        return self.triage.status in _ENDED
+
+    @property
+    def end(self) -> Optional[float]:
+        """Until when the job is judged, Unix seconds; None where nobody tells."""
+        summary = self.facts.summary
+        if summary is not None and summary.time is not None:
+            return summary.time
+        return self.facts.last_time if self.moment.log_end else self.moment.now
+
+    @property
+    def directory(self) -> Optional[Path]:
+        """The job's directory; None where the log lies alone."""
+        path = self.facts.resolved.job_dir
+        return Path(path) if path else None
+
+    @property
+    def metrics_directory(self) -> Optional[Path]:
+        """Where the job's Prometheus is, or would be."""
+        return self.directory / "prometheus" if self.directory is not None else None
+
+    @property
+    def has_metrics_directory(self) -> bool:
+        """Whether the job left data of a Prometheus."""
+        return self.metrics_directory is not None and self.metrics_directory.is_dir()
