@@ -8,6 +8,7 @@ import time
 import pytest
 
 from raydiag import catalog
+from raydiag.catalog.alternatives import unneeded_alternatives
 from raydiag.catalog.literals import required_literals, without_digits
 from raydiag.catalog.signatures import parse_signatures, table
 from raydiag.errors import CatalogError
@@ -58,6 +59,16 @@ def test_example_is_of_its_row() -> None:
         if row.id not in rows:
             strays.append((row.id, text, rows))
     assert strays == []
+
+
+def test_every_alternative_is_needed_by_an_example() -> None:
+    """An alternative without an example may be misspelt, and no test fails."""
+    unneeded = {}
+    for row in ROWS:
+        parts = unneeded_alternatives(row.pattern.pattern, row.examples, row.near_misses)
+        if parts:
+            unneeded[row.id] = parts
+    assert unneeded == {}
 
 
 def test_example_is_of_no_other_class_that_means_something_else() -> None:
@@ -292,13 +303,13 @@ SMALL = r"""
       - id: one
         class: disk-full
         role: root
-        pattern: 'no space (?P<path2>\S+)'
+        patterns: ['no space (?P<path>\S+)']
         examples: ['no space /a']
         near_misses: ['space']
         source: here
       - id: two
         role: harmless
-        pattern: 'all is well'
+        patterns: ['all is well']
         examples: ['all is well']
         near_misses: ['all']
         source: there
@@ -328,10 +339,10 @@ def test_small_table_loads() -> None:
         ("role: root", "role: root\n        beside: three", "one: no other row 'three'"),
         ("role: harmless", "role: harmless\n        class: disk-full", "unknown key 'class'"),
         ("id: two", "id: one", "one: the id is there twice"),
-        ("(?P<path2>", "(?P<path2", "pattern: "),
-        ("(?P<path2>", "(?P<colour>", "no meaning for group 'colour'"),
-        ("'no space (?P<path2>\\S+)'", "'x*'", "matches the empty line"),
-        ("'no space (?P<path2>\\S+)'", "'a|b'", "no literal that every match holds"),
+        ("(?P<path>", "(?P<path", "patterns: "),
+        ("(?P<path>", "(?P<colour>", "no meaning for group 'colour'"),
+        ("'no space (?P<path>\\S+)'", "'x*'", "matches the empty line"),
+        ("'no space (?P<path>\\S+)'", "'a|b'", "no literal that every match holds"),
         ("examples: ['no space /a']", "examples: []", "examples is empty"),
         ("near_misses: ['space']", "near_misses: []", "near_misses is empty"),
         ("        source: here\n", "", "source is missing"),
@@ -349,7 +360,7 @@ def test_wrong_table_is_refused(old: str, new: str, problem: str) -> None:
 
 
 def test_any_character_reaches_only_so_far() -> None:
-    text = textwrap.dedent(SMALL.replace("all is well'\n", "all is.*well'\n", 1))
+    text = textwrap.dedent(SMALL.replace("all is well']\n", "all is.*well']\n", 1))
     row = parse_signatures(text, {"disk-full"}).by_id["two"]
     assert row.pattern.search("all is " + "x" * 300 + " well")
     assert not row.pattern.search("all is " + "x" * 900 + " well")

@@ -20,6 +20,7 @@ from raydiag.errors import CatalogError
 
 _FILE = "signatures.yaml"
 _REACH = 400  # characters that `.*` of a pattern spans, so that no line takes quadratic time
+_GROUP_NAME = re.compile(r"\(\?P<([a-z_]+)>")
 
 Role = Literal["root", "consequence", "either", "harmless"]
 When = Literal["", "training", "before-training"]
@@ -30,8 +31,8 @@ STAGES = (
     *("", "Slurm prolog", "job start", "preflight", "ECC check", "Docker pull", "container start"),
     *("Ray init", "training start", "training", "checkpoint", "teardown"),
 )
-# Named groups that the judges understand. A digit at the end only keeps names of alternatives
-# apart: host2 is a host.
+# Named groups that the judges understand. The loader adds the number of its pattern to each, since
+# names of one regular expression must differ: host2 is a host.
 GROUPS = frozenset(
     {"task", "rank", "local_rank", "host", "peer", "ip", "gpu", "pid", "code", "signal"}
     | {"exception", "reason", "name", "path"}
@@ -99,11 +100,10 @@ def _signature(row: CatalogRow, classes: frozenset[str]) -> Signature:
     if failure_class and failure_class not in classes:
         raise row.error(f"no failure class {failure_class!r}")
     unless = row.texts("unless", least=0)
-    row.data["pattern"] = str(row.data.get("pattern", "")).replace(".*", f".{{0,{_REACH}}}")
-    pattern = row.pattern("pattern", GROUPS, numbered=True)
+    pattern = _pattern(row)
     literals = required_literals(pattern.pattern)
     if not literals:
-        raise row.error("pattern: no literal that every match holds")
+        raise row.error("patterns: no literal that every match holds")
     entry = Signature(
         id=row.name,
         failure_class=failure_class,
@@ -124,6 +124,15 @@ def _signature(row: CatalogRow, classes: frozenset[str]) -> Signature:
     )
     row.end()
     return entry
+
+
+def _pattern(row: CatalogRow) -> re.Pattern[str]:
+    """All patterns of a row as one."""
+    numbered = []
+    for number, pattern in enumerate(row.texts("patterns"), 1):
+        numbered.append(_GROUP_NAME.sub(rf"(?P<\g<1>{number}>", pattern))
+    row.data["patterns"] = "|".join(numbered).replace(".*", f".{{0,{_REACH}}}")
+    return row.pattern("patterns", GROUPS, numbered=True)
 
 
 def _one_of(row: CatalogRow, key: str, values: tuple[str, ...], default: str | None) -> str:
