@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Optional, Union
 
 from raydiag.errors import NoData, ReadError
@@ -47,11 +48,13 @@ def gpu_users(host: Host) -> Iterator[Union[GpuUser, Unread]]:
         yield GpuUser(pid, (), "")
     if not nvidia and not (kfd and host.exists(_KFD_DEVICE)):
         return  # nobody anywhere uses KFD, or nobody here can
+    # With NVIDIA GPUs beside them, KFD's list says nothing of who else is a user.
+    expected = [] if nvidia else list(kfd or ())
     scan = _HolderScan(host)
-    holders = scan.holders(() if nvidia else kfd or ())
+    holders = scan.holders(expected)
     yield from holders
     # What may not be looked into matters only where a user is missing.
-    if nvidia or len(holders) < len(kfd or ()):
+    if nvidia or len(holders) < len(expected):
         yield from scan.unread()
 
 
@@ -94,10 +97,10 @@ class _HolderScan:
     def holders(self, expected: Sequence[int]) -> Sequence[GpuUser]:
         """By pid. Where `expected`, in order, is right, nobody else needs to be looked into."""
         pids = {int(name) for name in _names(self.host, "/proc") if name.isdigit()}
-        found = list(self._among(pids.intersection(expected)))
-        if not expected or [user.pid for user in found] != list(expected):
-            found += self._among(pids.difference(expected))
-        return sorted(found, key=lambda user: user.pid)
+        users = list(self._among(pids.intersection(expected)))
+        if not expected or [user.pid for user in users] != list(expected):
+            users += self._among(pids.difference(expected))
+        return sorted(users, key=attrgetter("pid"))
 
     def _among(self, pids: Iterable[int]) -> Iterator[GpuUser]:
         for pid in sorted(pids):
@@ -133,6 +136,7 @@ class _HolderScan:
             return ""
 
     def unread(self) -> Iterator[Unread]:
+        """Processes that could not be, or were not, looked into."""
         if self.refused:
             reason = f"{self.refused} processes, the first: {self.refusal}"
             yield Unread("/proc/<pid>/fd", Status.DENIED, reason)

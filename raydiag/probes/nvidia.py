@@ -32,18 +32,17 @@ _MIB = 1 << 20
 
 # The name comes last, so that a comma in it does no harm. What stands behind a stroke is what other
 # versions call the same.
+# fmt: off
 _FIELDS = (
-    *("index", "pci.bus_id", "uuid", "temperature.gpu", "power.draw", "power.limit"),
-    *("clocks.sm", "clocks.max.sm", "memory.used", "memory.total", "utilization.gpu"),
-    *("ecc.errors.uncorrected.volatile.total", "ecc.errors.corrected.volatile.total"),
-    *(
-        "clocks_event_reasons.active|clocks_throttle_reasons.active",
-        "pcie.link.gen.current",
-        "pcie.link.gen.max",
-    ),
-    *("pcie.link.width.current", "pcie.link.width.max", "name"),
+    "index", "pci.bus_id", "uuid", "temperature.gpu", "power.draw", "power.limit",
+    "clocks.sm", "clocks.max.sm", "memory.used", "memory.total", "utilization.gpu",
+    "ecc.errors.uncorrected.volatile.total", "ecc.errors.corrected.volatile.total",
+    "clocks_event_reasons.active|clocks_throttle_reasons.active", "pcie.link.gen.current",
+    "pcie.link.gen.max", "pcie.link.width.current", "pcie.link.width.max", "name",
 )
+# fmt: on
 _MOST_TRIES = 4
+_Row = dict[str, str]  # values by usual name of the field
 
 
 @dataclass(frozen=True)
@@ -83,21 +82,27 @@ def nvidia(host: Host) -> Iterator[Union[NvidiaGpu, Unread]]:
         raise NoData("no NVIDIA GPU can be used here")
     version = driver_version(_text(host, f"{_PROC}/version"))
     listed = _listed(host)
+    rows: list[_Row] = []
     try:
-        rows, refused = _ask()
+        rows, refused = _query()
     except NoData as error:
-        rows, refused = [], ReadError(f"{error}; temperatures, clocks and errors are unknown")
+        refused = ReadError(f"{error}; temperatures, clocks and errors are unknown")
     except ReadError as error:
-        rows, refused = [], error
+        refused = error
     if not rows and not listed:
         raise refused or NoData("the NVIDIA driver has no GPU")
     if refused:
         yield Unread(_PROGRAM, refused.status, str(refused))
-    missing = {gpu["pci.bus_id"] for gpu in listed} - {row["pci.bus_id"] for row in rows}
-    for address in sorted(missing if rows else ()):
-        text = f"{_PROGRAM} does not list this GPU, though the driver has it"
-        yield Unread(f"{_PROC}/gpus/{address}", Status.ERROR, text)
-    yield from (_gpu(row, version) for row in rows or listed)
+    if rows:
+        for address in sorted(_addresses(listed) - _addresses(rows)):
+            text = f"{_PROGRAM} does not list this GPU, though the driver has it"
+            yield Unread(f"{_PROC}/gpus/{address}", Status.ERROR, text)
+    for row in rows or listed:
+        yield _gpu(row, version)
+
+
+def _addresses(rows: Sequence[_Row]) -> set[str]:
+    return {row["pci.bus_id"] for row in rows}
 
 
 def driver_version(text: str) -> str:
@@ -105,8 +110,10 @@ def driver_version(text: str) -> str:
 
     It is the first word of digits and dots: `... Kernel Module  550.54.15  Tue ...`.
     """
-    words = (word for word in text.split() if "." in word)
-    return next((word for word in words if _is_count(word.replace(".", ""))), "")
+    for word in text.split():
+        if "." in word and _is_count(word.replace(".", "")):
+            return word
+    return ""
 
 
 def pci_address(text: str) -> str:
@@ -116,25 +123,25 @@ def pci_address(text: str) -> str:
     return address if is_pci_address(address) else ""
 
 
-def unknown_field(said: str) -> str:
+def unknown_field(output: str) -> str:
     """The field that nvidia-smi does not know, "" when it complains of none."""
-    if "is not a valid field" not in said:
+    if "is not a valid field" not in output:
         return ""
-    return said.partition('"')[2].partition('"')[0]
+    return output.partition('"')[2].partition('"')[0]
 
 
-def rows_of(text: str, fields: Sequence[str]) -> tuple[list[dict[str, str]], str]:
-    """Values by field of each GPU, and what else was said."""
-    rows, rest = [], []
+def rows_of(text: str, fields: Sequence[str]) -> tuple[list[_Row], str]:
+    """Values by field of each GPU, and the lines that are no GPU."""
+    rows, other_lines = [], []
     for line in text.split("\n"):
-        values = [value.strip() for value in line.split(",", len(fields) - 1)]
+        values = list(map(str.strip, line.split(",", len(fields) - 1)))
         row = dict(zip(fields, values))
         row["pci.bus_id"] = pci_address(row.get("pci.bus_id", ""))
         if len(values) == len(fields) and row["pci.bus_id"] and _is_count(row.get("index", "")):
             rows.append(row)
         elif line.strip():
-            rest.append(line.strip())
-    return rows, " ".join(rest)
+            other_lines.append(line.strip())
+    return rows, " ".join(other_lines)
 
 
 def number(text: str) -> Optional[float]:
@@ -143,28 +150,45 @@ def number(text: str) -> Optional[float]:
     return float(text) if plain else None
 
 
-def _ask() -> tuple[list[dict[str, str]], Optional[ReadError]]:
+def _query() -> tuple[list[_Row], Optional[ReadError]]:
     """Rows, and what kept some or all of them away. Raises NoData without nvidia-smi, ReadError."""
-    fields = [field.split("|") for field in _FIELDS]
+    fields = [field.split("|") for field in _FIELDS]  # the names of each that are left to try
     for _ in range(_MOST_TRIES):
         query = ",".join(names[0] for names in fields)
         argv = [_PROGRAM, f"--query-gpu={query}", "--format=csv,noheader,nounits"]
         status, stdout, stderr = sandbox.run_command(argv, _TIMEOUT_S)
-        said = stdout.decode("utf-8", "replace")
+        output = stdout.decode("utf-8", "replace")
         complaint = stderr.decode("utf-8", "replace").strip()
-        refused = unknown_field(said + complaint)
+        refused = unknown_field(output + complaint)
         if not refused:
             break
-        fields = [[name for name in names if name != refused] for names in fields]
-        fields = [names for names in fields if names]
-    known = {name: names.split("|")[0] for names in _FIELDS for name in names.split("|")}
-    rows, rest = rows_of(said, [known[names[0]] for names in fields])
-    if status == 0 and not rest:
+        fields = _without(fields, refused)
+    rows, other_lines = rows_of(output, [_usual_name(names[0]) for names in fields])
+    if status == 0 and not other_lines:
         return rows, None
-    return rows, ReadError(f"{_PROGRAM} ended with {status}: {(rest or complaint)[:300]}")
+    reason = (other_lines or complaint)[:300]
+    return rows, ReadError(f"{_PROGRAM} ended with {status}: {reason}")
 
 
-def _listed(host: Host) -> list[dict[str, str]]:
+def _usual_name(name: str) -> str:
+    """What our rows call a field that nvidia-smi knows by this name."""
+    for names in _FIELDS:
+        if name in names.split("|"):
+            return names.split("|")[0]
+    raise KeyError(name)
+
+
+def _without(fields: Sequence[Sequence[str]], refused: str) -> list[list[str]]:
+    """The fields without a name that nvidia-smi does not know."""
+    remaining = []
+    for names in fields:
+        known_names = [name for name in names if name != refused]
+        if known_names:
+            remaining.append(known_names)
+    return remaining
+
+
+def _listed(host: Host) -> list[_Row]:
     """GPUs of the driver's own list whose device file is here, as rows with what it tells."""
     try:
         names = host.listdir(f"{_PROC}/gpus")
@@ -172,14 +196,24 @@ def _listed(host: Host) -> list[dict[str, str]]:
         return []
     rows = []
     for gpu, address in enumerate(filter(is_pci_address, names)):
-        lines = _text(host, f"{_PROC}/gpus/{address}/information").split("\n")
-        told = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
-        minor = told.get("Device Minor", "")
+        information = _information(_text(host, f"{_PROC}/gpus/{address}/information"))
+        minor = information.get("Device Minor", "")
         if minor and not host.exists(f"/dev/nvidia{minor}"):
             continue  # the container has not been given this one
         row = {"index": str(gpu), "pci.bus_id": address}
-        rows.append({**row, "uuid": told.get("GPU UUID", ""), "name": told.get("Model", "")})
+        row["uuid"] = information.get("GPU UUID", "")
+        row["name"] = information.get("Model", "")
+        rows.append(row)
     return rows
+
+
+def _information(text: str) -> dict[str, str]:
+    """`Device Minor:    0` -> {"Device Minor": "0"}."""
+    information = {}
+    for line in text.split("\n"):
+        name, _, value = line.partition(":")
+        information[name.strip()] = value.strip()
+    return information
 
 
 def _text(host: Host, path: str) -> str:
@@ -194,8 +228,8 @@ def _gpu(row: Mapping[str, str], version: str) -> NvidiaGpu:
         return number(row.get(field, ""))
 
     def count(field: str, unit: int = 1) -> Optional[int]:
-        found = value(field)
-        return None if found is None else int(found) * unit
+        counted = value(field)
+        return None if counted is None else int(counted) * unit
 
     return NvidiaGpu(
         gpu=int(row["index"]),

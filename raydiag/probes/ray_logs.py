@@ -19,13 +19,14 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Optional, Union
 
 from raydiag.errors import NoData, ReadError
 from raydiag.host import Host, as_read_error
 from raydiag.model import Status, Unread
 from raydiag.probes import probe
-from raydiag.procfs import split_stat
+from raydiag.procfs import ProcessStat, process_ids, read_stat, uptime_s
 from raydiag.worker_log import MOST_LINES, LogEnd, joined, markers, parse_end, shown
 
 DEFAULT_TEMP = "/tmp/ray"
@@ -111,13 +112,15 @@ def ray_logs(host: Host, session_name: str = "") -> Iterator[Union[RayLog, Unrea
 
 @dataclass(frozen=True)
 class Session:
+    """A Ray session on the node."""
+
     name: str
     logs: str  # directory
     found: str  # as RayLog.session_from
     raylet: Optional[int]
 
 
-def find_session(host: Host, wanted: str) -> Session:
+def find_session(host: Host, name: str) -> Session:
     """The session of the raylet above us, of another raylet, or of a directory of that name.
 
     Several clusters may share a machine, so without a name only the raylet above us, or the only
@@ -125,77 +128,82 @@ def find_session(host: Host, wanted: str) -> Session:
     """
     above = _raylet_above(host)
     session = _session_of(host, above) if above else None
-    if session and wanted in ("", session.name):
+    if session and name in ("", session.name):
         return session
-    others = [_session_of(host, pid) for pid in _raylets(host)]
-    found = {one.name: one for one in others if one}
-    if wanted in found:
-        return found[wanted]
-    if not wanted and len(found) == 1:
-        return next(iter(found.values()))
-    path = host.realpath(f"{DEFAULT_TEMP}/{wanted or 'session_latest'}")
+    sessions = {session.name: session for session in _sessions(host)}
+    if name in sessions:
+        return sessions[name]
+    if not name and len(sessions) == 1:
+        return sessions.popitem()[1]
+    path = host.realpath(f"{DEFAULT_TEMP}/{name or 'session_latest'}")
     if not host.exists(f"{path}/logs"):
-        raise NoData(f"no logs of Ray session {wanted or 'session_latest'} in {DEFAULT_TEMP}")
-    return Session(path.rsplit("/", 1)[-1], f"{path}/logs", "name" if wanted else "newest", None)
+        raise NoData(f"no logs of Ray session {name or 'session_latest'} in {DEFAULT_TEMP}")
+    return Session(path.rsplit("/", 1)[-1], f"{path}/logs", "name" if name else "newest", None)
 
 
 def _raylet_above(host: Host) -> Optional[int]:
     pid = os.getpid()
     while pid > 1:
         stat = _stat(host, pid)
-        if stat is None or stat.comm == "raylet":
-            return pid if stat else None
+        if stat is None:
+            return None
+        if stat.comm == "raylet":
+            return pid
         pid = stat.ppid
     return None
 
 
-def _raylets(host: Host) -> Iterator[int]:
-    for name in host.listdir("/proc"):
-        if name.isascii() and name.isdigit():
-            try:
-                comm = host.read_text(f"/proc/{name}/comm", 64)
-            except ReadError:
-                continue
-            if comm == "raylet":
-                yield int(name)
+def _sessions(host: Host) -> Iterator[Session]:
+    """The sessions of all raylets."""
+    for pid in process_ids(host):
+        try:
+            comm = host.read_text(f"/proc/{pid}/comm", 64)
+        except ReadError:
+            continue
+        session = _session_of(host, pid) if comm == "raylet" else None
+        if session:
+            yield session
 
 
 def _session_of(host: Host, raylet: int) -> Optional[Session]:
-    """From the raylet's arguments; None when they are not to be had."""
+    """From the raylet's arguments; None when they cannot be read."""
     stat = _stat(host, raylet)
     if stat is None or stat.state in "DZ":  # reading the arguments could block, or gives nothing
         return None
     try:
-        arguments = host.read_text(f"/proc/{raylet}/cmdline", 1 << 17).split("\0")
+        command = host.read_text(f"/proc/{raylet}/cmdline", 1 << 17)
     except ReadError:
         return None
-    values = dict(argument.lstrip("-").partition("=")[::2] for argument in arguments)
-    values = {key.replace("-", "_"): value for key, value in values.items()}
-    directory = values.get("session_dir", "").rstrip("/")
-    logs = values.get("log_dir", "") or f"{directory}/logs"
-    name = values.get("session_name", "") or directory.rsplit("/", 1)[-1]
-    return Session(name, logs, "raylet", raylet) if directory or "log_dir" in values else None
+    options = _options(command.split("\0"))
+    directory = options.get("session_dir", "").rstrip("/")
+    if not directory and "log_dir" not in options:
+        return None
+    logs = options.get("log_dir", "") or f"{directory}/logs"
+    name = options.get("session_name", "") or directory.rsplit("/", 1)[-1]
+    return Session(name, logs, "raylet", raylet)
 
 
-@dataclass(frozen=True)
-class _FileStat:
-    comm: str
-    state: str
-    ppid: int
-    start_s: float  # since boot
+def _options(arguments: Sequence[str]) -> dict[str, str]:
+    """`--log-dir=/tmp/x` -> {"log_dir": "/tmp/x"}."""
+    options = {}
+    for argument in arguments:
+        name, _, value = argument.lstrip("-").partition("=")
+        options[name.replace("-", "_")] = value
+    return options
 
 
-def _stat(host: Host, pid: int) -> Optional[_FileStat]:
-    path = f"/proc/{pid}/stat"
+def _stat(host: Host, pid: int) -> Optional[ProcessStat]:
+    """None when the process has ended or is hidden."""
     try:
-        comm, values = split_stat(host.read_text(path, 4096), path)
+        return read_stat(host, f"/proc/{pid}")
     except ReadError:
         return None
-    return _FileStat(comm, values[0], int(values[1]), int(values[19]) / os.sysconf("SC_CLK_TCK"))
 
 
 @dataclass(frozen=True)
 class _WorkerLogs:
+    """The files of one living worker."""
+
     pid: int
     job_id: str
     files: tuple[str, ...]  # .out before .err
@@ -205,29 +213,34 @@ class _WorkerLogs:
 
 def _live_workers(host: Host, session: Session) -> list[_WorkerLogs]:
     """Workers whose process lives and is not idle, the one that wrote last first."""
-    alive = set(host.listdir("/proc"))
-    uptime_s = _uptime_s(host)
-    files: dict[tuple[int, str, str], list[str]] = {}
-    for name in sorted(host.listdir(session.logs), reverse=True):  # .out before .err
-        match = _WORKER_FILE.match(name)
-        if match and match[3] in alive:
-            key = (int(match[3]), match[1], match[2])
-            files.setdefault(key, []).append(f"{session.logs}/{name}")
+    up_s = uptime_s(host)
     workers = []
-    for (pid, _, job_id), paths in files.items():
+    for (pid, _, job_id), paths in _files_of_living(host, session).items():
         stat = _stat(host, pid)
         if stat is None or stat.state == "Z" or stat.comm.startswith(_OTHERS):
             continue
-        ours = _is_below(host, stat, session.raylet)
         changed = max(_changed(host, path) for path in paths)
-        age_s = uptime_s - stat.start_s
+        age_s = up_s - stat.start_s
         # A number that was given to another process since: the log is older than the process.
-        if ours and time.time() - changed <= age_s + 2:
+        is_older = time.time() - changed > age_s + 2
+        if _is_below(host, stat, session.raylet) and not is_older:
             workers.append(_WorkerLogs(pid, job_id, tuple(paths), age_s, changed))
-    return sorted(workers, key=lambda worker: -worker.changed)
+    return sorted(workers, key=attrgetter("changed"), reverse=True)
 
 
-def _is_below(host: Host, stat: _FileStat, raylet: Optional[int]) -> bool:
+def _files_of_living(host: Host, session: Session) -> dict[tuple[int, str, str], list[str]]:
+    """Paths by pid, worker id and job id; .out before .err."""
+    alive = set(process_ids(host))
+    files: dict[tuple[int, str, str], list[str]] = {}
+    for name in sorted(host.listdir(session.logs), reverse=True):
+        match = _WORKER_FILE.match(name)
+        if match and int(match[3]) in alive:
+            key = (int(match[3]), match[1], match[2])
+            files.setdefault(key, []).append(f"{session.logs}/{name}")
+    return files
+
+
+def _is_below(host: Host, stat: ProcessStat, raylet: Optional[int]) -> bool:
     """Whether the raylet started the process, through a wrapper that stays perhaps."""
     if raylet is None:
         return stat.comm.startswith("ray::")
@@ -239,14 +252,6 @@ def _is_below(host: Host, stat: _FileStat, raylet: Optional[int]) -> bool:
             return False
         stat = above
     return False
-
-
-def _uptime_s(host: Host) -> float:
-    first = host.read_text("/proc/uptime", 100).partition(" ")[0]
-    try:
-        return float(first)
-    except ValueError:
-        raise ReadError(f"/proc/uptime: not a number: {first[:80]!r}") from None
 
 
 def _changed(host: Host, path: str) -> float:
@@ -281,31 +286,37 @@ def _read_ends(host: Host, path: str, tail_bytes: int) -> _File:
     return _File(head, tail, status.st_size, status.st_mtime)
 
 
+@dataclass(frozen=True)
+class _ParsedFile:
+    path: str
+    file: _File
+    end: LogEnd
+
+    @property
+    def progress(self) -> tuple[bool, int]:
+        """For order: files with a step first, by the step."""
+        return self.end.step is not None, self.end.step or 0
+
+
 def _read_worker(host: Host, session: Session, worker: _WorkerLogs, most_bytes: int) -> RayLog:
-    for tail_bytes in (min(_SHORT_BYTES, most_bytes), min(_LONG_BYTES, most_bytes)):
-        read = [(path, _read_ends(host, path, tail_bytes)) for path in worker.files]
-        ends = [_parsed(host, path, file, tail_bytes) for path, file in read]
-        whole = max(file.size for _, file in read) <= tail_bytes
-        if whole or any(end.step is not None for end in ends):
-            break
-    names = _names([text for _, file in read for text in (file.head, file.tail)])
+    parsed, whole = _read_files(host, worker, most_bytes)
+    texts = [text for each in parsed for text in (each.file.head, each.file.tail)]
+    names = _names(texts)
     if names.get("actor_name", "").startswith(_OWN_ACTOR):
         raise NoData(f"worker {worker.pid} is raydiag's own")
-    # The one with the most steps; .out, which comes first, when there are none.
-    at = max(range(len(ends)), key=lambda i: (ends[i].step is not None, ends[i].step or 0, -i))
-    path, now = read[at][0], time.time()
-    end = joined(ends, ends[at])
+    best = max(parsed, key=attrgetter("progress"))  # of equals .out, which comes first
     title = names.get("actor_name") or names.get("task_name", "")
-    values = dict(vars(end))
+    now = time.time()
+    values = dict(vars(joined([each.end for each in parsed], best.end)))
     stamp, is_last = values.pop("step_stamp"), values.pop("step_is_last")
-    changed_s = max(0.0, now - read[at][1].changed)
+    changed_s = max(0.0, now - best.file.changed)
     return RayLog(
         component="worker",
-        path=path,
+        path=best.path,
         session=session.name,
         session_from=session.found,
-        size_bytes=sum(file.size for _, file in read),
-        log_changed_s=max(0.0, now - max(file.changed for _, file in read)),
+        size_bytes=sum(each.file.size for each in parsed),
+        log_changed_s=max(0.0, now - max(each.file.changed for each in parsed)),
         pid=worker.pid,
         process_age_s=worker.age_s,
         job_id=names.get("job_id") or worker.job_id.replace("ffffffff", ""),
@@ -317,6 +328,21 @@ def _read_worker(host: Host, session: Session, worker: _WorkerLogs, most_bytes: 
     )
 
 
+def _read_files(host: Host, worker: _WorkerLogs, most_bytes: int) -> tuple[list[_ParsedFile], bool]:
+    """The ends of its files, more of them where the short ends have no step; whether all of it."""
+    parsed: list[_ParsedFile] = []
+    whole = False
+    for tail_bytes in (min(_SHORT_BYTES, most_bytes), min(_LONG_BYTES, most_bytes)):
+        files = [(path, _read_ends(host, path, tail_bytes)) for path in worker.files]
+        parsed = [
+            _ParsedFile(path, file, _parsed(host, path, file, tail_bytes)) for path, file in files
+        ]
+        whole = max(file.size for _, file in files) <= tail_bytes
+        if whole or any(each.end.step is not None for each in parsed):
+            break
+    return parsed, whole
+
+
 def _parsed(host: Host, path: str, file: _File, tail_bytes: int) -> LogEnd:
     end = parse_end(file.tail)
     before = _rotated(host, path) if end.step is None and file.size < tail_bytes else ""
@@ -326,7 +352,10 @@ def _parsed(host: Host, path: str, file: _File, tail_bytes: int) -> LogEnd:
 def _rotated(host: Host, path: str) -> str:
     """Where Ray put the file when it became too long; empty when it did not."""
     stem, _, kind = path.rpartition(".")
-    return next((p for p in (f"{stem}.1.{kind}", f"{path}.1") if host.exists(p)), "")
+    for rotated in (f"{stem}.1.{kind}", f"{path}.1"):
+        if host.exists(rotated):
+            return rotated
+    return ""
 
 
 def _names(texts: Sequence[bytes]) -> dict[str, str]:
@@ -348,11 +377,7 @@ def _read_component(host: Host, session: Session, component: str) -> RayLog:
     """Errors that the raylet or the global control store logged last."""
     path = f"{session.logs}/{component}.out"
     file = _read_ends(host, path, _LEAST_BYTES)
-    bad = [
-        line
-        for line in file.tail.split(b"\n")
-        if (b" E " in line[:40] or b" C " in line[:40]) and _HARMLESS not in line
-    ]
+    errors = list(filter(_is_error, file.tail.split(b"\n")))
     return RayLog(
         component=component,
         path=path,
@@ -361,6 +386,11 @@ def _read_component(host: Host, session: Session, component: str) -> RayLog:
         size_bytes=file.size,
         log_changed_s=max(0.0, time.time() - file.changed),
         whole=file.size <= _LEAST_BYTES,
-        errors=len(bad),
-        error_lines=tuple(shown(line) for line in bad[-MOST_LINES:]),
+        errors=len(errors),
+        error_lines=tuple(map(shown, errors[-MOST_LINES:])),
     )
+
+
+def _is_error(line: bytes) -> bool:
+    """Whether Ray logged it at level error or critical."""
+    return (b" E " in line[:40] or b" C " in line[:40]) and _HARMLESS not in line

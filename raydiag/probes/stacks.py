@@ -20,7 +20,7 @@ from raydiag.host import Host
 from raydiag.model import Status, Unread
 from raydiag.probes import COMMANDS, probe
 from raydiag.probes.processes import RayProcess, processes
-from raydiag.procfs import split_stat
+from raydiag.procfs import read_stat
 from raydiag.sandbox import run_command
 
 MOST_PROCESSES = 64
@@ -60,28 +60,40 @@ def stacks(host: Host) -> Iterator[Union[ThreadStack, Unread]]:
     hidden.
     """
     program = _py_spy()
-    found = list(processes(host))
-    yield from (item for item in found if isinstance(item, Unread) and "stat" in item.source)
-    chosen = _chosen(host, [item for item in found if isinstance(item, RayProcess)])
+    visible: list[RayProcess] = []
+    for item in processes(host):
+        if isinstance(item, RayProcess):
+            visible.append(item)
+        elif "stat" in item.source:
+            yield item
+    chosen = _chosen(host, visible)
     if not chosen:
         raise NoData("no worker of a job runs here")
-    started, room = time.monotonic(), MOST_BYTES
+    started, room_bytes = time.monotonic(), MOST_BYTES
     for index, process in enumerate(chosen):
-        late = time.monotonic() - started > _BUDGET_S
-        if late or room <= 0 or index >= MOST_PROCESSES:
-            limit = "the time" if late else "what a report takes" if room <= 0 else "the limit"
-            rest = ", ".join(str(one.pid) for one in chosen[index:])
-            reason = f"{len(chosen) - index} processes were not looked at, {limit} is used up: "
-            yield Unread("py-spy", Status.TIMEOUT, f"{reason}pid {rest}")
+        limit = _used_up(time.monotonic() - started, room_bytes, index)
+        if limit:
+            pids = ", ".join(str(process.pid) for process in chosen[index:])
+            reason = f"{len(chosen) - index} processes were not looked at, {limit} is used up"
+            yield Unread("py-spy", Status.TIMEOUT, f"{reason}: pid {pids}")
             return
         try:
             for stack in _dump(host, program, process):
-                room -= sum(map(len, stack.frames))
+                room_bytes -= sum(map(len, stack.frames))
                 yield stack
         except NoData:
             continue  # it has ended
         except ReadError as error:
             yield Unread(f"/proc/{process.pid}", error.status, f"no stack: {error}")
+
+
+def _used_up(seconds: float, room_bytes: int, count: int) -> str:
+    """Which limit is reached; empty when none is."""
+    if seconds > _BUDGET_S:
+        return "the time"
+    if room_bytes <= 0:
+        return "what a report takes"
+    return "the limit" if count >= MOST_PROCESSES else ""
 
 
 def _py_spy() -> str:
@@ -97,26 +109,24 @@ def _py_spy() -> str:
     )
 
 
-def _chosen(host: Host, found: Sequence[RayProcess]) -> list[RayProcess]:
+def _chosen(host: Host, visible: Sequence[RayProcess]) -> list[RayProcess]:
     """Python processes of workers that have work, nearest to their worker first."""
-    parents = {process.pid: process.ppid for process in found}
-    idle = {process.pid for process in found if process.command.startswith(_IDLE)}
+    parents = {process.pid: process.ppid for process in visible}
+    idle = {process.pid for process in visible if process.command.startswith(_IDLE)}
+    chosen = []
+    for process in visible:
+        works = process.worker_pid is not None and process.worker_pid not in idle
+        if works and process.state not in ("Z", "X") and _is_python(host, process.pid):
+            chosen.append((_depth(process, parents), process.pid, process))
+    return [process for _, _, process in sorted(chosen, key=lambda item: item[:2])]
 
-    def depth(process: RayProcess) -> int:
-        pid, steps = process.pid, 0
-        while pid != process.worker_pid and pid in parents and steps < len(parents):
-            pid, steps = parents[pid], steps + 1
-        return steps
 
-    chosen = [
-        process
-        for process in found
-        if process.worker_pid is not None
-        and process.worker_pid not in idle
-        and process.state not in ("Z", "X")
-        and _is_python(host, process.pid)
-    ]
-    return sorted(chosen, key=lambda process: (depth(process), process.pid))
+def _depth(process: RayProcess, parents: Mapping[int, int]) -> int:
+    """Steps from the process up to its worker."""
+    pid, steps = process.pid, 0
+    while pid != process.worker_pid and pid in parents and steps < len(parents):
+        pid, steps = parents[pid], steps + 1
+    return steps
 
 
 def _is_python(host: Host, pid: int) -> bool:
@@ -133,8 +143,7 @@ def _is_python(host: Host, pid: int) -> bool:
 def _dump(host: Host, program: str, process: RayProcess) -> Iterator[ThreadStack]:
     """Stacks of one process. Raises NoData when it has ended, Denied, ParseError, ReadError."""
     path = f"/proc/{process.pid}/stat"
-    state = split_stat(host.read_text(path, 4096), path)[1][0]
-    if state == "D":
+    if read_stat(host, f"/proc/{process.pid}").state == "D":
         raise Denied("it is in state D, where reading its memory could block")
     command = [program, "dump", "--nonblocking", "--json", "--pid", str(process.pid)]
     code, stdout, stderr = run_command(command, _ONE_PROCESS_S, _DUMP_LIMIT_BYTES)
@@ -146,10 +155,10 @@ def _dump(host: Host, program: str, process: RayProcess) -> Iterator[ThreadStack
 
 def _refusal(text: str) -> ReadError:
     """What py-spy's error means; it goes on for lines with causes and its own stack."""
-    lines = [line.strip() for line in text.partition("Stack backtrace:")[0].split("\n")]
-    words = " ".join(line for line in lines if line and line != "Caused by:")[:300]
-    refused = "permission" in words.lower() or "not permitted" in words.lower()
-    reason = f"py-spy: {words or 'ended without a word'}"
+    message = text.partition("Stack backtrace:")[0].replace("Caused by:", "")
+    message = " ".join(message.split())[:300]
+    refused = "permission" in message.lower() or "not permitted" in message.lower()
+    reason = f"py-spy: {message or 'ended without an error message'}"
     return Denied(reason) if refused else ReadError(reason)
 
 
@@ -159,12 +168,16 @@ def parse_dump(text: bytes, process: RayProcess) -> list[ThreadStack]:
 
     try:
         threads = json.loads(text.decode("utf-8", "replace"))
-        found = [_thread(thread, process) for thread in threads]
+        stacks_of_threads = [_thread(thread, process) for thread in threads]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ParseError(
             f"py-spy: not the JSON that it documents: {type(error).__name__}: {error}"[:300]
         ) from None
-    return sorted(found, key=lambda stack: (not stack.main, stack.thread_id or 0, stack.thread))
+    return sorted(stacks_of_threads, key=_main_first)
+
+
+def _main_first(stack: ThreadStack) -> tuple[bool, int, str]:
+    return not stack.main, stack.thread_id or 0, stack.thread
 
 
 def _thread(thread: Mapping[str, Any], process: RayProcess) -> ThreadStack:

@@ -234,7 +234,7 @@ def test_malformed_files_give_no_step_and_no_name(node: Node) -> None:
 
 def test_malformed_uptime_is_an_error(node: Node) -> None:
     (node.root / "proc/uptime").write_text("soon\n")
-    with pytest.raises(ReadError, match="not a number"):
+    with pytest.raises(ReadError, match="not seconds"):
         node.read()
 
 

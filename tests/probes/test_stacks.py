@@ -262,7 +262,7 @@ def test_malformed_answers_are_gaps(busy_node: Node) -> None:
     assert [item.status for item in unread] == [Status.ERROR, Status.ERROR]
     assert "not the JSON that it documents" in unread[0].reason
     busy_node.say(code=1)
-    assert "py-spy: ended without a word" in busy_node.read()[1][0].reason
+    assert "py-spy: ended without an error message" in busy_node.read()[1][0].reason
 
 
 @pytest.mark.parametrize(
