@@ -80,7 +80,9 @@ class ResultTable:
     @property
     def overlap(self) -> float:
         """How often one event is counted: increases may look back further than the step."""
-        return max(1.0, self.lookback_s / self.step_s) if self.step_s else 1.0
+        if not self.step_s:
+            return 1.0
+        return max(1.0, self.lookback_s / self.step_s)
 
     def pick(
         self, metric: Optional[str] = None, hosts: Optional[Iterable[str]] = None
@@ -169,20 +171,26 @@ class Answers:
             return result.reason or result.status.value
         return "" if result.series else "metric absent"
 
+    def step_s(self, query_id: str) -> float:
+        """Distance of two evaluations; 0 for what was not asked, or asked once."""
+        result = self._results.get(query_id)
+        return 0.0 if result is None else result.query.window.step
+
     def table(self, query_id: str) -> ResultTable:
         """By host; empty where nothing was asked or answered."""
         if query_id not in self._tables:
-            result = self._results.get(query_id)
-            self._tables[query_id] = _NO_ROWS if result is None else self._table(result)
+            self._tables[query_id] = self._table(self._results.get(query_id))
         return self._tables[query_id]
 
     def series(self, query_id: str) -> tuple[Series, ...]:
         """As they came; none where the query failed or was not asked."""
         result = self._results.get(query_id)
-        return result.series if result is not None and result.ok else ()
+        if result is None or not result.ok:
+            return ()
+        return result.series
 
-    def _table(self, result: QueryResult) -> ResultTable:
-        if not result.ok:
+    def _table(self, result: Optional[QueryResult]) -> ResultTable:
+        if result is None or not result.ok:
             return _NO_ROWS
         frame, query = Frame.of(result.series), result.query
         subjects = tuple(Subject.of(labels, self._host_of(labels)) for labels in frame.labels)
@@ -203,7 +211,7 @@ class Answers:
 
     def _remove_repeats(self, frame: Frame) -> None:
         """Write NaN where the server repeated a row's last sample while its source was silent."""
-        last = float(frame.times[-1]) if frame.times.size else -np.inf
+        last = frame.times.max(initial=-np.inf)
         for row, labels in enumerate(frame.labels):
             for start, end in self._silences.get((self._host_of(labels), _source(labels)), ()):
                 if start < last:
@@ -215,10 +223,9 @@ class Answers:
 
         Prometheus goes on answering with the last sample for minutes, which would be a lie.
         """
-        result = self._results.get(ALIVE)
-        step = result.query.window.step if result is not None else 0.0
+        step_s = self.step_s(ALIVE)
         return {
-            (self._host_of(series.labels), _source(series.labels)): _silences(series, step)
+            (self._host_of(series.labels), _source(series.labels)): _silences(series, step_s)
             for series in self.series(ALIVE)
         }
 
@@ -266,5 +273,7 @@ def _silences(series: Series, step_s: float) -> list[tuple[float, float]]:
 
 def _patience_s(sampled_at: Floats, step_s: float) -> float:
     """How long a silence is no silence yet: two scrapes may be missed."""
-    spacing = float(np.median(np.diff(sampled_at))) if sampled_at.size > 1 else step_s
-    return 2.5 * min(spacing, step_s) if step_s else 2.5 * spacing
+    spacing = step_s
+    if sampled_at.size > 1:
+        spacing = float(np.median(np.diff(sampled_at)))
+    return 2.5 * min(filter(None, (spacing, step_s)), default=0.0)

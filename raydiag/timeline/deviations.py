@@ -70,9 +70,8 @@ def deviations(
     departed = sign * (values[clean] - usual.median) > max(FACTOR * usual.sigma, least)
     departures = []
     for first, last in _runs(departed):
-        is_over = last + 1 < clean_times.size
-        if last - first + 1 >= (HOLD if is_over else min(HOLD, 2)):
-            ended = float(clean_times[last + 1]) if is_over else None
+        ended = next(map(float, clean_times[last + 1 :]), None)
+        if last - first + 1 >= HOLD or (ended is None and last > first):
             departures.append(Deviation(float(clean_times[first]), usual, ended))
     return departures
 
@@ -121,7 +120,9 @@ def departure(
     departures = deviations(table.times, row, keep, usual, least, sign)
     outside_saves = context.judged(table.times, host, "hw_", SAVE)
     cause = _leading_to(before, departures, table.times[outside_saves])
-    return before if cause is None else min(before, _followed_back(table.times, row, cause))
+    if cause is None:
+        return before
+    return min(before, _followed_back(table.times, row, cause))
 
 
 def _leading_to(
@@ -147,4 +148,4 @@ def _followed_back(times: Floats, row: Floats, found: Deviation) -> float:
     start = ramp_start(Series({}, times[has_value], row[has_value]), found)
     near_level = np.abs(row - found.level.median) <= 2.0 * found.level.sigma
     quiet = times[has_value & near_level & (times < found.time)]
-    return max(start, float(quiet[-1])) if quiet.size else start
+    return float(quiet.max(initial=start))

@@ -28,14 +28,19 @@ def host_matcher(context: Context, hosts: Iterable[str], ray: bool = False) -> s
     """
     names: set[str] = set()
     for host in hosts:
-        series = context.discovery.host(host)
-        in_labels = (series.instances if ray else series.labels) if series else ()
-        names.update(in_labels or (host,))
-    pattern = "|".join(re.escape(name) for name in sorted(names))
+        names.update(_label_values(context, host, ray) or (host,))
+    label, pattern = "host", "|".join(map(re.escape, sorted(names)))
     if ray:
-        pattern = f"({pattern})(:.*)?"
+        label, pattern = "instance", f"({pattern})(:.*)?"
     quoted = pattern.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{"instance" if ray else "host"}=~"{quoted}"'
+    return f'{label}=~"{quoted}"'
+
+
+def _label_values(context: Context, host: str, ray: bool) -> tuple[str, ...]:
+    series = context.discovery.host(host)
+    if series is None:
+        return ()
+    return series.instances if ray else series.labels
 
 
 def fine_window(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Optional
 
 import numpy as np
+from numpy.typing import NDArray
 
 from raydiag.tsdb.series import Floats
 
@@ -19,13 +20,22 @@ def known(values: Sequence[float] | Floats) -> Floats:
 def median(values: Sequence[float] | Floats) -> Optional[float]:
     """Median of what is known."""
     numbers = known(values)
-    return float(np.median(numbers)) if numbers.size else None
+    if not numbers.size:
+        return None
+    return float(np.median(numbers))
 
 
 def highest(values: Sequence[float] | Floats) -> Optional[float]:
     """Largest of what is known."""
     numbers = known(values)
-    return float(np.max(numbers)) if numbers.size else None
+    if not numbers.size:
+        return None
+    return float(np.max(numbers))
+
+
+def last_true(flags: NDArray[np.bool_]) -> int:
+    """Position of the last true flag; -1 without one."""
+    return int(np.flatnonzero(flags).max(initial=-1))
 
 
 def column_medians(values: Floats) -> Floats:

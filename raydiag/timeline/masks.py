@@ -88,7 +88,7 @@ def _periodic_saves(
         start = -math.inf if number == steps.first else _save_start(steps, number, usual_s)
         end = _save_end(steps, number, usual_s, is_async)
         if end is None:
-            limit = _SAVE_FACTOR * longest if longest else _SAVE_UNSEEN_S
+            limit = _SAVE_FACTOR * longest or _SAVE_UNSEEN_S
             yield Mask(SAVE, start, start + max(limit, usual_s))
             continue
         if number != steps.first and end - start > _SLOW_STEP * usual_s:
@@ -114,11 +114,11 @@ def _save_end(
     if after >= steps.numbers.size:
         return None
     end = float(steps.ended_at[after] - max(0.0, steps.numbers[after] - number) * usual_s)
-    max_paying = 1 if is_async is False else ASYNC_STEPS
-    durations = steps.durations
-    for index in range(after + 1, min(after + 1 + max_paying, steps.numbers.size)):
-        if is_async is not False or durations[index - 1] > _SLOW_STEP * usual_s:
-            end = float(steps.ended_at[index])
+    if is_async is not False:
+        paying = steps.ended_at[after + 1 : after + 1 + ASYNC_STEPS]
+        return float(paying.max(initial=end))
+    if after + 1 < steps.numbers.size and steps.durations[after] > _SLOW_STEP * usual_s:
+        return float(steps.ended_at[after + 1])
     return end
 
 
@@ -130,7 +130,7 @@ def outside_training(
         yield Mask(BEFORE_JOB, -math.inf, float(np.nextafter(job_start, -math.inf)))
     if steps.last_at is not None:
         warm_up_end = float(steps.ended_at[min(WARM_UP_STEPS, len(steps)) - 1])
-        yield Mask(WARM_UP, -math.inf if job_start is None else job_start, warm_up_end)
+        yield Mask(WARM_UP, job_start or -math.inf, warm_up_end)
         yield Mask(AFTER_HANG, steps.last_at + (steps.step_time_s or 0.0), math.inf)
     elif job_end is not None:
         yield Mask(AFTER_HANG, job_end, math.inf)

@@ -31,31 +31,41 @@ class PowerLevels:
     @property
     def description(self) -> str:
         """For a person: the levels, and what they come from."""
-        usual = f"usual {self.usual_watts:.0f} W, " if self.usual_watts else ""
-        return f"{usual}idle below {self.idle_watts:.0f} W by {self.source}"
+        idle = f"idle below {self.idle_watts:.0f} W by {self.source}"
+        return f"usual {self.usual_watts:.0f} W, {idle}" if self.usual_watts else idle
 
 
 def gpu_model(tables: MaskedTables) -> Optional[Accelerator]:
     """The model, as given from outside or by Ray's series; None for one that is not listed."""
     model = accelerator(tables.context.gpu_model)
-    answer = tables.answers.answer("gpu-utilisation")
-    for series in answer.series if answer is not None else ():
+    for series in tables.answers.series("gpu-utilisation"):
         model = model or accelerator(series.labels.get("GpuDeviceName"))
     return model
 
 
 def power_levels(tables: MaskedTables, model: Optional[Accelerator]) -> Optional[PowerLevels]:
     """From the model's numbers and this job's own training; None with neither."""
-    usual = _usual_watts(tables, model)
-    active = usual or (model.active_watts if model else None)
+    usual = active = _usual_watts(tables, model)
+    idle = None
+    if model is not None:
+        active = usual or model.active_watts
+        idle = model.waiting_watts or model.idle_watts
     if active is None:
         return _without_training(tables, model)
-    idle = (model.waiting_watts or model.idle_watts) if model else None
-    between = (idle + active) / 2 if idle and idle < active else _IDLE_SHARE * active
-    source = "this job's own training" if usual else "the model's levels"
-    if model and idle:
-        source += f" and {model.model}'s idle power" if usual else f" ({model.model})"
+    between = _IDLE_SHARE * active
+    if idle and idle < active:
+        between = (idle + active) / 2
+    source = _source(usual, model if idle else None)
     return PowerLevels(between, max(_ACTIVE_SHARE * active, between), usual, source)
+
+
+def _source(usual: Optional[float], model: Optional[Accelerator]) -> str:
+    """Of the levels, for a person; `model`: whose idle power they rest on."""
+    if model is None:
+        return "this job's own training" if usual else "the model's levels"
+    if usual:
+        return f"this job's own training and {model.model}'s idle power"
+    return f"the model's levels ({model.model})"
 
 
 def _without_training(tables: MaskedTables, model: Optional[Accelerator]) -> Optional[PowerLevels]:

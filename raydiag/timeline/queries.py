@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from string import Template
 from typing import Optional
 
@@ -57,9 +58,11 @@ def min_avg_max(metric: str, by: str) -> str:
     )
 
 
-def increases(metrics: Iterable[str], by: str, match: str = "", lookback: str = "$range") -> str:
-    """What grew by how much, told apart by the label `metric`; empty where nothing did."""
-    selector = f"{{{match}}}" if match else ""
+def increases(metrics: Iterable[str], by: str, selector: str = "", lookback: str = "$range") -> str:
+    """What grew by how much, told apart by the label `metric`; empty where nothing did.
+
+    `selector`: label matchers in their braces.
+    """
     return " or ".join(
         f"label_replace(sum by ({by}) (increase({metric}{selector}[{lookback}]) > 0), "
         f'"metric", "{metric}", "", "")'
@@ -231,7 +234,7 @@ def _join(planned: dict[str, Query], query_ids: Sequence[str], by: str, context:
     parts = [_templates[query_id] for query_id in query_ids if query_id in planned]
     if len(parts) < 2:
         return
-    metrics = tuple(metric for part in parts for metric in part.metrics)
+    metrics = tuple(chain.from_iterable(part.metrics for part in parts))
     joined_id = _AND.join(part.id for part in parts)
     joined = QueryTemplate(joined_id, gauges(metrics, by), parts[0].kind, metrics)
     planned[parts[0].id] = query(joined, context)

@@ -96,7 +96,7 @@ def slowdown(tables: MaskedTables, stretches: Sequence[tuple[float, float]]) -> 
 def _spans(table: ResultTable) -> Iterator[tuple[str, Span]]:
     """Of a rate: what every host does all the time is no fault of one."""
     usual = known_values.median(table.values.ravel())
-    floor = _BACKGROUND * usual if usual else 0.0
+    floor = _BACKGROUND * (usual or 0.0)
     for subject, row in table:
         for span in above(table, row, floor):
             yield subject.host, span
@@ -113,7 +113,9 @@ def _event(tables: MaskedTables, host: str, span: Span, table: ResultTable) -> R
 
 def _highest_timeouts(tables: MaskedTables, host: str, span: Span) -> float:
     row = tables.table("rdma-timeouts").between(span.start, span.end).row(host)
-    return 0.0 if row is None else known_values.highest(row) or 0.0
+    if row is None:
+        return 0.0
+    return known_values.highest(row) or 0.0
 
 
 def _port(tables: MaskedTables, host: str, span: Span) -> Optional[str]:

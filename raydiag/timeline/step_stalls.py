@@ -8,6 +8,7 @@ from typing import Optional
 import numpy as np
 
 from raydiag.model import Window
+from raydiag.timeline.known_values import last_true
 from raydiag.timeline.masked_tables import MaskedTables
 from raydiag.timeline.power_levels import PowerLevels
 
@@ -92,9 +93,10 @@ def _undated_stall(
     spins = spins[: int(np.searchsorted(use.times, end, side="right"))]
     if not spins.size or not spins[-1]:
         return None
-    quiet = np.flatnonzero(~spins)
-    start = float(use.times[quiet[-1] + 1 if quiet.size else 0])
-    return StepStall(start, end, step) if end - start > _UNDATED_S else None
+    start = float(use.times[last_true(~spins) + 1])
+    if end - start <= _UNDATED_S:
+        return None
+    return StepStall(start, end, step)
 
 
 def _is_last_of_job(tables: MaskedTables, step: Optional[int]) -> bool:

@@ -9,6 +9,7 @@ from typing import Optional
 import numpy as np
 
 from raydiag.timeline.answers import Answers
+from raydiag.timeline.known_values import last_true
 from raydiag.timeline.training_series import STEP, TrainingSeries
 from raydiag.tsdb.series import Floats, Series
 
@@ -31,17 +32,17 @@ class MetricSteps:
     @property
     def first(self) -> Optional[int]:
         """Number of the first step."""
-        return int(self.numbers[0]) if self.numbers.size else None
+        return next(map(int, self.numbers), None)
 
     @property
     def last(self) -> Optional[int]:
         """Number of the newest step."""
-        return int(self.numbers[-1]) if self.numbers.size else None
+        return next(map(int, self.numbers[::-1]), None)
 
     @property
     def last_at(self) -> Optional[float]:
         """When the newest step ended."""
-        return float(self.ended_at[-1]) if self.ended_at.size else None
+        return next(map(float, self.ended_at[::-1]), None)
 
     @property
     def durations(self) -> Floats:
@@ -68,8 +69,7 @@ def completed(step: Series, fill: Optional[Series] = None) -> MetricSteps:
         times, numbers = times[real], numbers[real]
     if not times.size:
         return MetricSteps()
-    falls = np.flatnonzero(np.diff(numbers) < 0)
-    last_run = slice(int(falls[-1]) + 1 if falls.size else 0, None)
+    last_run = slice(last_true(np.diff(numbers) < 0) + 1, None)
     times, numbers = times[last_run], numbers[last_run]
     advanced = np.concatenate([[True], np.diff(numbers) > 0])
     return MetricSteps(numbers[advanced], times[advanced])

@@ -13,6 +13,7 @@ from typing import Optional
 import numpy as np
 
 from raydiag.timeline.answers import Answers
+from raydiag.timeline.known_values import last_true
 from raydiag.timeline.steps import MetricSteps
 from raydiag.tsdb.series import Floats
 
@@ -43,8 +44,7 @@ def place(answers: Answers, numbers: Floats, seconds: Floats) -> PlacedSteps:
 
     `numbers` and `seconds` are those of the log, NaN where it prints no duration.
     """
-    falls = np.flatnonzero(np.diff(numbers) <= 0)
-    last_run = slice(int(falls[-1]) + 1 if falls.size else 0, None)
+    last_run = slice(last_true(np.diff(numbers) <= 0) + 1, None)
     numbers, seconds = numbers[last_run], seconds[last_run]
     printed = seconds[np.isfinite(seconds)]
     computing = _computing(answers)

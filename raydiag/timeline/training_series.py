@@ -21,6 +21,7 @@ LOSS, GRAD, RAW_GRAD = "tb_learning_loss", "tb_learning_grad_norm", "tb_learning
 RATE, BALANCE = "tb_learning_current_learning_rate", "tb_learning_moe_lb_loss"
 SECONDS, TGS = "tb_perf_step_time_seconds", "tb_perf_per_device_tokens_per_sec"
 _NO_TIMES = np.empty(0)
+_NO_SERIES = Series({}, _NO_TIMES, _NO_TIMES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,19 +49,19 @@ class TrainingSeries:
     def series(self, metric: str) -> Optional[Series]:
         """None for a metric without real samples."""
         series = self.by_metric.get(metric)
-        return series if series is not None and _has_samples(series) else None
+        if series is None or not _has_samples(series):
+            return None
+        return series
 
     @property
     def times(self) -> Floats:
         """When steps ended."""
-        step = self.by_metric.get(STEP)
-        return step.times if step is not None else _NO_TIMES
+        return self.by_metric.get(STEP, _NO_SERIES).times
 
     @property
     def steps(self) -> Floats:
         """Numbers of the steps, beside `times`."""
-        step = self.by_metric.get(STEP)
-        return step.values if step is not None else _NO_TIMES
+        return self.by_metric.get(STEP, _NO_SERIES).values
 
     @property
     def last(self) -> Optional[tuple[int, float]]:
@@ -100,8 +101,9 @@ def _real_samples(all_series: Sequence[Series], filled: Floats) -> dict[str, Ser
         if series.metric == FILL:
             continue
         real = _without(series, filled)
-        earlier = merged.get(series.metric)
-        merged[series.metric] = real if earlier is None else _joined(earlier, real)
+        if series.metric in merged:
+            real = _joined(merged[series.metric], real)
+        merged[series.metric] = real
     return merged
 
 

@@ -98,7 +98,8 @@ def fine_corrected(timeline: RunTimeline) -> Iterator[Query]:
     grown_metrics = {growth.subject.metric for growth in grown}
     metrics = list(filter(grown_metrics.__contains__, CORRECTED))
     match = follow_up.host_matcher(context, hosts)
-    promql = increases(metrics, "host, gpu", match, follow_up.lookback(context))
+    lookback = follow_up.lookback(context)
+    promql = increases(metrics, "host, gpu", f"{{{match}}}", lookback)
     rows = len(hosts) * follow_up.PER_HOST * len(metrics)
     window = follow_up.fine_window(context, rows, grown[0].span.start)
     yield Query("gpu-corrected-fine", promql, window)

@@ -25,9 +25,7 @@ def gap(stack: Stack) -> Iterator[Observation]:
         stamps += [newest for _, newest in stack.answers.sample_times(source).values()]
     if not stamps:
         return
-    answer = stack.answers.answer(ALIVE)
-    step = answer.query.window.step if answer is not None else 0.0
-    limit = max(_GAP_S, 3 * stack.resolution_s, 2.5 * step)
+    limit = max(_GAP_S, 3 * stack.resolution_s, 2.5 * stack.answers.step_s(ALIVE))
     times = np.unique(np.concatenate(stamps)).tolist()
     for before, after in pairwise(times):
         length = after - before
