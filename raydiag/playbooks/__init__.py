@@ -59,13 +59,13 @@ def run(
 
     The cheap part is asking: what was asked for one playbook serves all, so all may run.
     """
-    wanted = None if only is None else frozenset(only)
+    only_ids = None if only is None else frozenset(only)
     timeline = RunTimeline(context, answers)
     reports: list[Report] = []
     ruled_out: list[RuledOut] = []
     observations: list[Observation] = []
     for playbook in playbooks():
-        if wanted is None or playbook.id in wanted:
+        if only_ids is None or playbook.id in only_ids:
             writer = ReportWriter(playbook.id, timeline)
             reports.append(playbook.report(timeline, writer))
             ruled_out += writer.ruled_out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.model import Confidence, Evidence, Finding, Observation, Severity, Window
@@ -23,6 +24,16 @@ class Period:
     before_job: bool = False  # it was so from the first sample on
 
 
+def likely_if(condition: bool) -> Confidence:
+    """Likely or, without what speaks for it, possible."""
+    return Confidence.LIKELY if condition else Confidence.POSSIBLE
+
+
+def remark_unless(serious: bool) -> Optional[Severity]:
+    """A remark; where it is serious, as severe as its class."""
+    return None if serious else Severity.INFO
+
+
 class ReportWriter:
     """Rows, observations and the rest of one playbook's report."""
 
@@ -37,7 +48,14 @@ class ReportWriter:
     @property
     def observed_classes(self) -> list[str]:
         """Failure classes that were observed, each once, in order."""
-        return list(dict.fromkeys(seen.finding.failure_class for seen in self.observations))
+        findings = map(attrgetter("finding"), self.observations)
+        return list(dict.fromkeys(map(attrgetter("failure_class"), findings)))
+
+    @property
+    def observed_hosts(self) -> list[str]:
+        """Hosts with an observation, each once, sorted."""
+        findings = map(attrgetter("finding"), self.observations)
+        return sorted(set(filter(None, map(attrgetter("host"), findings))))
 
     def row(
         self,

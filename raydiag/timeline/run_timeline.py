@@ -54,8 +54,8 @@ class RunTimeline(MaskedTables):
     @cached_property
     def unseen_hosts(self) -> tuple[str, ...]:
         """Hosts of the job without any power or utilisation in the answers."""
-        seen = {*self.table("gpu-power").hosts, *self.table("gpu-utilisation").hosts}
-        return tuple(host for host in self.context.hosts if host not in seen)
+        measured = {*self.table("gpu-power").hosts, *self.table("gpu-utilisation").hosts}
+        return tuple(host for host in self.context.hosts if host not in measured)
 
     @cached_property
     def gpu_model(self) -> Optional[Accelerator]:
@@ -71,6 +71,11 @@ class RunTimeline(MaskedTables):
     def rdma_events(self) -> tuple[RdmaEvent, ...]:
         """RDMA retransmits and timeouts of all hosts, by time."""
         return tuple(rdma_events.events(self))
+
+    @property
+    def notable_rdma_events(self) -> list[RdmaEvent]:
+        """Without those of a few packets, by time."""
+        return [event for event in self.rdma_events if event.notable]
 
     def is_over(self, span: Span) -> bool:
         """It ended while the job went on."""

@@ -34,6 +34,7 @@ _QUERIES = (
     "gpu-clock-fine",
     "gpu-vram-fine",
 )
+_WHOLE_HOST = -1  # in place of a GPU's number
 
 
 def single_gpus(timeline: RunTimeline) -> Iterator[Query]:
@@ -63,9 +64,12 @@ def gpu_health(timeline: RunTimeline, report: ReportWriter) -> str:
 
 def _anomalous(report: ReportWriter) -> list[str]:
     """Hosts and GPUs with a finding, as "host" or "host:gpu", in order."""
-    found = {(seen.finding.host or "", seen.finding.gpu) for seen in report.observations}
-    names = []
-    for host, gpu in sorted(found, key=lambda pair: (pair[0], -1 if pair[1] is None else pair[1])):
+    places: set[tuple[str, int]] = set()
+    for observation in report.observations:
+        host, gpu = observation.finding.host, observation.finding.gpu
         if host:
-            names.append(host if gpu is None else f"{host}:{gpu}")
+            places.add((host, _WHOLE_HOST if gpu is None else gpu))
+    names = []
+    for host, gpu in sorted(places):
+        names.append(host if gpu == _WHOLE_HOST else f"{host}:{gpu}")
     return names

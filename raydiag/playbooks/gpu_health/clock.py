@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from operator import attrgetter
 
 import numpy as np
 
@@ -39,13 +40,12 @@ def judge_clock(timeline: RunTimeline, report: ReportWriter) -> dict[str, Span]:
         return {}
     usual = known_values.column_medians(table.pick("avg").values)
     overall = known_values.median(usual) or 0.0
-    slow = {}
+    slow: dict[str, Span] = {}
     for subject, row in lows:
-        own = known_values.median(row[: max(3, row.size // 3)]) or overall
-        floor = CLOCK_SHARE * np.minimum(np.maximum(usual, 0.5 * overall), max(own, 1.0))
-        span = next((span for span in below(lows, row - floor, 0.0) if span.sustained), None)
-        if span is not None:
-            slow[subject.host] = span
+        early = known_values.median(row[: max(3, row.size // 3)]) or overall
+        floor = CLOCK_SHARE * np.minimum(np.maximum(usual, 0.5 * overall), max(early, 1.0))
+        for span in filter(attrgetter("sustained"), below(lows, row - floor, 0.0)):
+            slow.setdefault(subject.host, span)
     for host, span in islice(slow.items(), NAMED):
         _report_slow(timeline, report, lows, host, span, overall)
     if not slow:

@@ -38,7 +38,7 @@ def spreads(steady: ResultTable) -> dict[str, float]:
 
     Noise makes extremes of many GPUs wider than any GPU's own average: an upper bound.
     """
-    found = {}
+    gaps = {}
     lows = steady.pick("min")
     for subject, highs in steady.pick("max"):
         low = lows.row(subject.host, "min")
@@ -47,8 +47,8 @@ def spreads(steady: ResultTable) -> dict[str, float]:
         gap = _smoothed(highs, steady.step_s) - _smoothed(low, steady.step_s)
         widest = known_values.highest(gap)
         if widest is not None:
-            found[subject.host] = widest
-    return found
+            gaps[subject.host] = widest
+    return gaps
 
 
 def uneven_hosts(timeline: RunTimeline) -> list[str]:
@@ -68,9 +68,11 @@ def judge_power_spread(timeline: RunTimeline, report: ReportWriter) -> None:
             if bound > SPREAD_WATTS:
                 any_odd |= _judge_host(timeline, report, host, bound)
     if not any_odd:
-        untrained = "" if timeline.trained else ", but no training was seen"
-        text = f"no node's GPUs differ by more than {SPREAD_WATTS:.0f} W{untrained}"
-        report.row("power-spread", False if timeline.trained else None, text, query="gpu-power")
+        text = f"no node's GPUs differ by more than {SPREAD_WATTS:.0f} W"
+        if timeline.trained is None:
+            text += ", but no training was seen"
+        holds = None if timeline.trained is None else False
+        report.row("power-spread", holds, text, query="gpu-power")
 
 
 def _judge_host(timeline: RunTimeline, report: ReportWriter, host: str, bound: float) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 
-from raydiag.model import Confidence, Severity
+from raydiag.model import Confidence
 from raydiag.playbooks.gpu_health.single_gpus import OUTSIDE_STEADY, extreme_gpu
-from raydiag.playbooks.report_writer import ReportWriter
+from raydiag.playbooks.report_writer import ReportWriter, likely_if, remark_unless
 from raydiag.timeline import known_values
 from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.deviations import departure
@@ -60,7 +61,7 @@ def _report_warm(
     spans: list[Span],
     throttled: bool,
 ) -> None:
-    hottest = max(spans, key=_peak)
+    hottest = max(spans, key=attrgetter("peak"))
     gpu = extreme_gpu(timeline, "gpu-temperature-fine", host, hottest)
     hot = hottest.peak > HOT_C
     text = f"{hottest.peak:.0f} degrees at most"
@@ -78,20 +79,10 @@ def _report_warm(
         [report.evidence(query, text, hottest.peak, hottest.peak_time)],
         host=host,
         period=report.period(spans[-1], table.step_s, onset),
-        confidence=_confidence(hot, throttled),
-        severity=None if severe or lasting else Severity.INFO,
+        confidence=Confidence.CONFIRMED if throttled else likely_if(hot),
+        severity=remark_unless(severe or lasting),
         gpu=gpu,
     )
-
-
-def _peak(span: Span) -> float:
-    return span.peak
-
-
-def _confidence(hot: bool, throttled: bool) -> Confidence:
-    if throttled:
-        return Confidence.CONFIRMED
-    return Confidence.LIKELY if hot else Confidence.POSSIBLE
 
 
 def _heating_start(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from raydiag.model import Confidence, Severity
 from raydiag.playbooks.gpu_health.single_gpus import NAMED, extreme_gpu
 from raydiag.playbooks.report_writer import Period, ReportWriter
@@ -35,7 +37,7 @@ def judge_memory(timeline: RunTimeline, report: ReportWriter) -> None:
         total = totals.get(subject.host)
         spans = above(table, 100.0 * row / total, VRAM_PERCENT) if total else []
         if spans:
-            full[subject.host] = max(spans, key=lambda span: span.peak)
+            full[subject.host] = max(spans, key=attrgetter("peak"))
     for number, (host, worst) in enumerate(full.items()):
         gpu = extreme_gpu(timeline, "gpu-vram-fine", host, worst)
         text = f"{worst.peak:.1f} % of GPU memory in use, or reserved"

@@ -6,12 +6,13 @@ test comes first: a job whose steps had stopped long before was not killed for n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Optional
 
 from raydiag.model import Confidence, Window
 from raydiag.playbooks.heartbeat.accused_hosts import (
-    HIGH_PERCENT,
     HostActivity,
     are_as_idle_as,
     drew_training_power,
@@ -40,6 +41,26 @@ _QUERIES = (
 _AROUND_S = 120.0
 _STALLED_BEFORE_S = 300.0  # before the error: steps that stop then were stopped by it
 _NAMED = 4  # hosts in the evidence
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """What says that the accused trained."""
+
+    query: str
+    text: str
+    value: Callable[[HostActivity], Optional[float]]
+    gpus: str
+
+
+_BY_UTILISATION = _Measure("gpu-utilisation", "busiest GPU", attrgetter("busiest"), "busy GPUs")
+_BY_POWER = _Measure(
+    "gpu-power",
+    "mean power of its GPUs",
+    attrgetter("watts"),
+    "GPUs at the power of training",
+)
+_AT_REST = "GPUs as busy as on hosts that nobody accused"
 
 
 @playbook("heartbeat", "Heartbeat timeout", _QUERIES)
@@ -75,14 +96,14 @@ class _Timeout:
         """The first of hang, trouble and false alarm that fits, as a sentence."""
         all_hosts, job = self.timeline.context.hosts, self.timeline.job
         accused = [host for host in job.accused if host in all_hosts]
-        others = [host for host in all_hosts if host not in accused]
-        judged = accused or others
+        not_accused = [host for host in all_hosts if host not in accused]
+        judged = accused or not_accused
         if self._is_hang():
             return "The job hung; the heartbeat only ended it."
         guilty = hosts_in_trouble(self.timeline, self.report, judged, self.crash)
         if guilty:
             return f"The alarm was right about {', '.join(guilty)}."
-        controls = dict.fromkeys(others[:1])
+        controls = dict.fromkeys(not_accused[:1])
         if job.coordinator and job.coordinator not in judged:
             controls[job.coordinator] = None
         accused_activities = self._activities(judged, controls)
@@ -105,11 +126,11 @@ class _Timeout:
         if not measured:
             if drew_training_power(self.timeline, accused):
                 return self._false_alarm(accused, False)
-            hosts = [host.host for host in accused]
-            self.report.row("undecided", None, "utilisation of the accused: metric absent", hosts)
+            text = "utilisation of the accused: metric absent"
+            self.report.row("undecided", None, text, _names(accused))
             return "Undecided: no utilisation of the accused."
         at_rest = are_as_idle_as(controls, measured)
-        low = [host.host for host in measured if (host.busiest or 0.0) <= HIGH_PERCENT]
+        low = _names(filter(attrgetter("is_idle"), measured))
         if not low or at_rest:
             return self._false_alarm(measured, at_rest)
         text = "not training when heartbeats stopped: the alarm may have been right"
@@ -124,7 +145,7 @@ class _Timeout:
             self._report_steps()
             return False
         states = host_states(self.timeline, stall.settled)
-        if states and all(state.power == ACTIVE for state in states.values()):
+        if set(map(attrgetter("power"), states.values())) == {ACTIVE}:
             text = "no steps, but GPUs draw the power of training: not a hang"
             self.report.row("hang-test", False, text, sorted(states), query="gpu-power")
             return False
@@ -144,19 +165,20 @@ class _Timeout:
 
     def _false_alarm(self, hosts: Sequence[HostActivity], at_rest: bool) -> str:
         """The accused trained, so heartbeats were lost elsewhere."""
-        by_power = any(host.busiest is None for host in hosts)
-        query = "gpu-power" if by_power else "gpu-utilisation"
-        row, text = _false_alarm_row(hosts, _gpus_of(by_power, at_rest))
-        names = [host.host for host in hosts]
-        self.report.row(row, True, text, names, query=query, window=self.window)
-        measured = "mean power of its GPUs" if by_power else "busiest GPU"
+        measure = _BY_UTILISATION
+        if None in map(attrgetter("busiest"), hosts):
+            measure = _BY_POWER
+        gpus = _AT_REST if at_rest and measure is _BY_UTILISATION else measure.gpus
+        row, text = _false_alarm_row(hosts, gpus)
+        names = _names(hosts)
+        self.report.row(row, True, text, names, query=measure.query, window=self.window)
         evidence = []
         for host in hosts[:_NAMED]:
-            value = host.watts if by_power else host.busiest
-            fact = f"{host.host}: {measured}"
-            evidence.append(self.report.evidence(query, fact, value, self.stop))
-        is_clean = row == "false-alarm" and all(host.is_complete for host in hosts)
-        certain = is_clean and not (by_power or at_rest) and self.timeline.stall is None
+            fact, value = f"{host.host}: {measure.text}", measure.value(host)
+            evidence.append(self.report.evidence(measure.query, fact, value, self.stop))
+        is_clean = row == "false-alarm" and all(map(attrgetter("is_complete"), hosts))
+        is_sure = measure is _BY_UTILISATION and not at_rest
+        certain = is_clean and is_sure and self.timeline.stall is None
         for name in names:
             self.report.observe(
                 "heartbeat-false-positive",
@@ -174,16 +196,14 @@ class _Timeout:
         return f"{'Confirmed' if certain else 'Likely'} false alarm: {text}."
 
 
-def _gpus_of(by_power: bool, at_rest: bool) -> str:
-    if by_power:
-        return "GPUs at the power of training"
-    return "GPUs as busy as on hosts that nobody accused" if at_rest else "busy GPUs"
+def _names(hosts: Iterable[HostActivity]) -> list[str]:
+    return list(map(attrgetter("host"), hosts))
 
 
 def _false_alarm_row(hosts: Sequence[HostActivity], gpus: str) -> tuple[str, str]:
     """Id of the row, and what set the alarm off."""
-    noisy = any(host.has_tcp_retransmits for host in hosts)
-    if any(host.waits_for_storage for host in hosts):
+    noisy = any(map(attrgetter("has_tcp_retransmits"), hosts))
+    if any(map(attrgetter("waits_for_storage"), hosts)):
         text = f"{gpus}; writing back a checkpoint set it off"
         if noisy:
             text += ", with TCP retransmits of the same writes"

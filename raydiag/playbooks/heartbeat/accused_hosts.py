@@ -41,6 +41,11 @@ class HostActivity:
         return self.io_percent is not None and self.io_percent > IO_PERCENT
 
     @property
+    def is_idle(self) -> bool:
+        """Its GPUs are used too little for training; also where nothing says."""
+        return (self.busiest or 0.0) <= HIGH_PERCENT
+
+    @property
     def is_complete(self) -> bool:
         """Whether the network and storage were measured."""
         return self.tcp_per_s is not None and self.io_percent is not None
@@ -63,7 +68,7 @@ def _measured(value: Optional[float], text: str, absent: str) -> str:
 def host_activity(timeline: RunTimeline, host: str, window: Window, crash: float) -> HostActivity:
     """Around the time; where all of it is a save, in which GPUs rest, from then to the error."""
 
-    def usual(query_id: str, metric: str) -> Optional[float]:
+    def _usual(query_id: str, metric: str) -> Optional[float]:
         table = timeline.of_host(query_id, host, metric)
         working = timeline.without(table, SAVE)
         until_crash = Window(window.start, crash)
@@ -73,16 +78,16 @@ def host_activity(timeline: RunTimeline, host: str, window: Window, crash: float
                 return median
         return None
 
-    def peak(query_id: str, metric: Optional[str] = None) -> Optional[float]:
+    def _peak(query_id: str, metric: Optional[str] = None) -> Optional[float]:
         table = timeline.of_host(query_id, host, metric).between(window.start, window.end)
         return known_values.highest(table.values)
 
     return HostActivity(
         host,
-        usual("gpu-utilisation", "max"),
-        usual("gpu-power", "avg"),
-        peak("tcp-retransmits"),
-        peak("storage", IO_FULL),
+        _usual("gpu-utilisation", "max"),
+        _usual("gpu-power", "avg"),
+        _peak("tcp-retransmits"),
+        _peak("storage", IO_FULL),
     )
 
 
@@ -96,8 +101,9 @@ def drew_training_power(timeline: RunTimeline, hosts: Sequence[HostActivity]) ->
 
 def are_as_idle_as(controls: Sequence[HostActivity], accused: Sequence[HostActivity]) -> bool:
     """Hosts that nobody accused did as little, as in a save: low utilisation says nothing then."""
-    busiest = max((host.busiest for host in controls if host.busiest is not None), default=None)
-    if busiest is None or busiest > HIGH_PERCENT:
+    utilisations = [host.busiest for host in controls if host.busiest is not None]
+    busiest = max(utilisations, default=100.0)
+    if busiest > HIGH_PERCENT:
         return False
     return all((host.busiest or 0.0) >= _ALIKE * busiest for host in accused)
 

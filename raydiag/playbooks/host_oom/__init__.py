@@ -78,8 +78,10 @@ def host_oom(timeline: RunTimeline, report: ReportWriter) -> str:
     metric = _metric(timeline)
     kills = _report_kills(timeline, report)
     if metric:
-        scope = "" if metric == MEM_HOST else ", which in a container is the container's"
-        report.row("memory", True, f"judged by {metric}{scope}", query="memory")
+        text = f"judged by {metric}"
+        if metric != MEM_HOST:
+            text += ", which in a container is the container's"
+        report.row("memory", True, text, query="memory")
     else:
         report.row("memory", None, timeline.answers.missing("memory"), query="memory")
     judge = _MemoryJudge(timeline, report, metric)
@@ -151,14 +153,14 @@ class _MemoryJudge:
                 facts={"kill_time": kill},
             )
             return f"{host} ran out of memory; nothing says how."
-        others = list(self._courses_of_others(host, kill))
-        kind = pattern(self.timeline, course, kill, others)
+        other_hosts = list(self._courses_of_others(host, kill))
+        kind = pattern(self.timeline, course, kill, other_hosts)
         text = course.description(kind, kill)
         self.report.row(f"pattern-{kind}", True, text, [host], course.peak, "bytes", "memory")
         recurs, meaning = _recurrence(self.timeline, course)
         self.report.row("reproducible", recurs, meaning, [host], query="memory")
         memory = self.report.evidence("memory", text, course.peak, course.left_level or kill)
-        onset = _onset(course, others, kind, kill)
+        onset = _onset(course, other_hosts, kind, kill)
         self.report.observe(
             "oom-host",
             f"pattern-{kind}",
@@ -183,15 +185,16 @@ class _MemoryJudge:
 
     def _observe_full(self, course: MemoryCourse, end: float) -> None:
         kind = pattern(self.timeline, course, end, ())
-        text, left = course.description(kind, end), course.left_level
+        text = course.description(kind, end)
+        onset = end if course.left_level is None else course.left_level
         row = f"pattern-{kind}"
         self.report.row(row, True, text, [course.host], course.peak, "bytes", "memory")
         self.report.observe(
             "oom-host",
             row,
-            [self.report.evidence("memory", text, course.peak, left)],
+            [self.report.evidence("memory", text, course.peak, course.left_level)],
             host=course.host,
-            period=Period(end if left is None else left, uncertainty_s=course.uncertainty_s),
+            period=Period(onset, uncertainty_s=course.uncertainty_s),
             explanation=text,
             facts={"pattern": kind, "kill_time": end},
         )
@@ -214,7 +217,9 @@ class _MemoryJudge:
             self.report.row("limit", False, "no host came near its limit", query="memory")
 
     def _course(self, host: str, until: float) -> Optional[MemoryCourse]:
-        return memory_course(self.timeline, self.metric, host, until) if self.metric else None
+        if not self.metric:
+            return None
+        return memory_course(self.timeline, self.metric, host, until)
 
     def _courses(self, until: float) -> Iterator[MemoryCourse]:
         """Of all hosts that have samples."""
@@ -230,14 +235,16 @@ def _is_full_at(course: MemoryCourse, end: float) -> bool:
     return is_full and course.peak_time >= end - NEAR_KILL_S
 
 
-def _onset(course: MemoryCourse, others: Sequence[MemoryCourse], kind: str, kill: float) -> float:
+def _onset(
+    course: MemoryCourse, other_hosts: Sequence[MemoryCourse], kind: str, kill: float
+) -> float:
     """When memory left its level. Where that is on all nodes at once, when it usually did: some of
     them may have been in a save before."""
     if course.left_level is None:
         return kill
     if kind != ALL_NODES:
         return course.left_level
-    times = [each.left_level for each in (course, *others) if each.left_level is not None]
+    times = [each.left_level for each in (course, *other_hosts) if each.left_level is not None]
     return sorted(times)[len(times) // 2]
 
 

@@ -64,8 +64,9 @@ class MemoryCourse:
 
     def description(self, pattern: str, kill: float) -> str:
         """For a person."""
-        share = f" of {self.total / 1e9:.0f} GB" if self.total else ""
-        rise = f"{self.usual / 1e9:.0f} GB, then {self.peak / 1e9:.0f} GB{share}"
+        rise = f"{self.usual / 1e9:.0f} GB, then {self.peak / 1e9:.0f} GB"
+        if self.total:
+            rise += f" of {self.total / 1e9:.0f} GB"
         if self.left_level is not None:
             rise += f", {kill - self.left_level:.0f} s after it left its level"
         return f"{rise}: {_MEANING[pattern]}"
@@ -89,9 +90,9 @@ def memory_course(
         end = int(late[int(np.argmax(values[late]))]) + 1
         times, values = times[:end], values[:end]
     total = timeline.capacities(MEM_TOTAL).get(host)
-    usual, left = _left_level(Series({}, times, values), total)
+    usual, left_level = _left_level(Series({}, times, values), total)
     peak = float(values.max())
-    return MemoryCourse(host, left, peak, usual, table.step_s, total, times, values)
+    return MemoryCourse(host, left_level, peak, usual, table.step_s, total, times, values)
 
 
 def _finest(timeline: RunTimeline, metric: str, host: str) -> ResultTable:
@@ -111,7 +112,7 @@ def _left_level(series: Series, total: Optional[float]) -> tuple[float, Optional
     if values.size <= _PLATEAU:
         return float(np.median(values)), None
     highest = float(values.max())
-    min_rise = _RISE_SHARE * total if total else _RISE_SHARE * highest
+    min_rise = _RISE_SHARE * (total or highest)
     noise = known_values.robust_noise(values)
     flat = max(4.0 * noise, 0.002 * highest)
     for end in range(values.size, _PLATEAU - 1, -1):
@@ -137,7 +138,7 @@ def _is_flat(plateau: Floats, tolerance: float) -> bool:
 def _is_stair(times: Floats, values: Floats, level: float, near: float, min_rise: float) -> bool:
     """A short rest on the way up, well above what was usual before: no level of its own."""
     away = np.flatnonzero(np.abs(values - level) > near)
-    start = int(away[-1]) + 1 if away.size else 0
+    start = int(away.max(initial=-1)) + 1
     if start < _PLATEAU or times[-1] - times[start] >= _LEVEL_S:
         return False
     return level - float(np.median(values[:start])) > min_rise
@@ -156,12 +157,12 @@ def _spikes_before_rise(values: Floats, level: float, flat: float) -> int:
 
 
 def pattern(
-    timeline: RunTimeline, course: MemoryCourse, kill: float, others: Sequence[MemoryCourse]
+    timeline: RunTimeline, course: MemoryCourse, kill: float, other_hosts: Sequence[MemoryCourse]
 ) -> str:
     """LEAK, SPIKE, CHECKPOINT or ALL_NODES."""
     if course.left_level is None:
         return CHECKPOINT if _in_save(timeline, kill, course.host) else SPIKE
-    if len(others) >= 2 and _rose_together(course.left_level, others):
+    if len(other_hosts) >= 2 and _rose_together(course.left_level, other_hosts):
         return ALL_NODES
     slow = course.is_slow(kill)  # a leak may begin in a save by chance
     begins_in_save = _in_save(timeline, course.left_level, course.host)
@@ -170,12 +171,12 @@ def pattern(
     return LEAK if slow else SPIKE
 
 
-def _rose_together(left_level: float, others: Sequence[MemoryCourse]) -> bool:
+def _rose_together(left_level: float, other_hosts: Sequence[MemoryCourse]) -> bool:
     near = 1
-    for other in others:
-        if other.left_level is not None:
-            near += abs(other.left_level - left_level) <= NEAR_KILL_S
-    return near >= _TOGETHER * (len(others) + 1)
+    for course in other_hosts:
+        if course.left_level is not None:
+            near += abs(course.left_level - left_level) <= NEAR_KILL_S
+    return near >= _TOGETHER * (len(other_hosts) + 1)
 
 
 def _in_save(timeline: RunTimeline, time: float, host: str) -> bool:

@@ -6,6 +6,7 @@ TCP alone never is: it carries storage and coordination, not collectives.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from raydiag.model import Severity
 from raydiag.playbooks.network_health import rdma, tcp
@@ -54,9 +55,9 @@ def fine_ports(timeline: RunTimeline) -> Iterator[Query]:
 
 def _retransmits_by_port(timeline: RunTimeline) -> Iterator[Query]:
     context = timeline.context
-    events = [event for event in timeline.rdma_events if event.notable]
-    worst_first = sorted(events, key=lambda event: -event.span.peak)
-    hosts = follow_up.first_hosts(event.host for event in worst_first)
+    events = timeline.notable_rdma_events
+    worst_first = sorted(events, key=attrgetter("span.peak"), reverse=True)
+    hosts = follow_up.first_hosts(map(attrgetter("host"), worst_first))
     if not hosts:
         return
     match, lookback = follow_up.host_matcher(context, hosts), follow_up.lookback(context)
@@ -108,7 +109,7 @@ def network_health(timeline: RunTimeline, report: ReportWriter) -> str:
     tcp.judge_connections(timeline, report)
     tcp.judge_network_cards(timeline, report)
     rdma.report_collectives(timeline, report)
-    severities = {seen.finding.severity for seen in report.observations}
+    severities = set(map(attrgetter("finding.severity"), report.observations))
     if severities <= {Severity.INFO}:
         return "No sign of a network fault."
     return f"Seen: {', '.join(report.observed_classes)}."

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.model import Confidence, Severity
-from raydiag.playbooks.report_writer import ReportWriter
+from raydiag.playbooks.report_writer import ReportWriter, likely_if, remark_unless
 from raydiag.timeline import known_values
 from raydiag.timeline.answers import ResultTable, Subject
 from raydiag.timeline.queries import CQE, RETRY
@@ -65,7 +66,7 @@ def _judge_exhausted_retries(report: ReportWriter, table: ResultTable) -> list[s
         text = "no request ran out of retries"
         report.row("retry-exhausted", False, text, query="rdma-errors")
         report.rule_out("rdma-retry-exhausted", f"{text} on any host")
-    return list(dict.fromkeys(growth.host for growth in lost))
+    return list(dict.fromkeys(map(attrgetter("host"), lost)))
 
 
 def judge_ports(timeline: RunTimeline, report: ReportWriter) -> None:
@@ -130,11 +131,11 @@ def judge_retransmits(timeline: RunTimeline, report: ReportWriter) -> dict[str, 
     if report.cannot_judge(query, query):
         return {}
     by_host: dict[str, list[RdmaEvent]] = {}
-    for event in _notable_events(timeline):
+    for event in timeline.notable_rdma_events:
         by_host.setdefault(event.host, []).append(event)
     serious = {}
     for host, events in by_host.items():
-        worst = max(events, key=_badness)
+        worst = max(events, key=attrgetter("span.sustained", "span.peak"))
         is_serious = _is_serious(timeline, events)
         _report_host(timeline, report, events, worst, is_serious)
         if is_serious:
@@ -144,14 +145,6 @@ def judge_retransmits(timeline: RunTimeline, report: ReportWriter) -> dict[str, 
         hosts = len(timeline.table(query).hosts)
         report.rule_out("rdma-degraded", f"no RDMA retransmits on {hosts} hosts")
     return serious
-
-
-def _notable_events(timeline: RunTimeline) -> list[RdmaEvent]:
-    return [event for event in timeline.rdma_events if event.notable]
-
-
-def _badness(event: RdmaEvent) -> tuple[bool, float]:
-    return event.span.sustained, event.span.peak
 
 
 def _report_host(
@@ -165,7 +158,7 @@ def _report_host(
     text = _description(worst)
     report.row(query, True, text, [host], peak, "packets/s", query, device=worst.device)
     evidence = [report.evidence(query, text, peak)]
-    timeouts_per_s = max(event.timeouts_per_s for event in events)
+    timeouts_per_s = max(map(attrgetter("timeouts_per_s"), events))
     if timeouts_per_s:
         evidence.append(report.evidence("rdma-timeouts", "ACK timeouts/s", timeouts_per_s))
     first = next((event for event in events if event.span.sustained or is_serious), worst)
@@ -177,7 +170,7 @@ def _report_host(
         host=host,
         period=report.period(events[-1].span, step_s, onset),
         confidence=_confidence(events),
-        severity=None if is_serious else Severity.INFO,
+        severity=remark_unless(is_serious),
         device=worst.device,
         facts={"peak_per_s": peak, "cleared": float(_cleared(timeline, events))},
     )
@@ -196,17 +189,20 @@ def _confidence(events: Sequence[RdmaEvent]) -> Confidence:
     """The recovery test decides: the same cause brings the same effect and takes it away."""
     if any(is_slower(event.slower) and event.came_back for event in events):
         return Confidence.CONFIRMED
-    if any(event.came_back is False for event in events):
+    if False in _recoveries(events):
         return Confidence.POSSIBLE
-    lasting = any(event.timeouts_per_s > 0 or event.span.sustained for event in events)
-    return Confidence.LIKELY if lasting else Confidence.POSSIBLE
+    return likely_if(any(event.timeouts_per_s > 0 or event.span.sustained for event in events))
 
 
 def _cleared(timeline: RunTimeline, events: Sequence[RdmaEvent]) -> bool:
     """Whether throughput stayed low after they ended, so that something else keeps it there."""
-    came_back = {event.came_back for event in events} - {None}
-    before_stall = any(timeline.is_before_stall(event.span) for event in events)
-    return came_back == {False} and not before_stall
+    spans = map(attrgetter("span"), events)
+    return _recoveries(events) == {False} and not any(map(timeline.is_before_stall, spans))
+
+
+def _recoveries(events: Sequence[RdmaEvent]) -> set[Optional[bool]]:
+    """Whether throughput recovered after the events for which that is known."""
+    return set(map(attrgetter("came_back"), events)) - {None}
 
 
 def _description(event: RdmaEvent) -> str:
@@ -226,7 +222,7 @@ def _facts(event: RdmaEvent) -> Iterator[str]:
 
 def report_phases(timeline: RunTimeline, report: ReportWriter) -> None:
     """Does throughput go with the retransmits, host after host?"""
-    events = _notable_events(timeline)
+    events = timeline.notable_rdma_events
     if not events:
         return
     table = timeline.table("rdma-retransmits")
@@ -237,15 +233,15 @@ def report_phases(timeline: RunTimeline, report: ReportWriter) -> None:
     if slower is None:
         report.row("phases", None, "no throughput during retransmits and without them to compare")
         return
-    hosts = tuple(dict.fromkeys(event.host for event in events))
+    hosts = tuple(dict.fromkeys(map(attrgetter("host"), events)))
     text = f"throughput is {-100 * slower:+.1f} % while hosts retransmit, against the other steps"
     report.row("phases", is_slower(slower), text, hosts, 100 * slower, "%", "training")
-    came_back = {event.came_back for event in events} - {None}
-    if not came_back:
+    recoveries = _recoveries(events)
+    if not recoveries:
         text = "no retransmits ended in time to see throughput after them"
         report.row("recovery", None, text)
         return
-    recovered = False not in came_back
+    recovered = False not in recoveries
     after = "recovers within two steps" if recovered else "does not recover: another cause"
     report.row("recovery", recovered, f"throughput {after}", hosts, query="training")
 
@@ -273,9 +269,9 @@ def _report_congestion(report: ReportWriter, table: ResultTable, spans: dict[str
     by_host: dict[Optional[str], Span] = dict(spans.items())
     if len(spans) >= max(_MANY_HOSTS, _MANY_SHARE * hosts):
         meaning = "the switch is congested, look at its ECN settings"
-        by_host = {None: min(spans.values(), key=lambda span: span.start)}
+        by_host = {None: min(spans.values(), key=attrgetter("start"))}
     text = f"{len(spans)} of {hosts} hosts: {meaning}"
-    peak = max(span.peak for span in spans.values())
+    peak = max(map(attrgetter("peak"), spans.values()))
     report.row("congestion", True, text, sorted(spans), peak, "packets/s", query)
     for host, span in by_host.items():
         report.observe(

@@ -7,11 +7,12 @@ full throughput, and while checkpoints are saved they are normal.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from itertools import chain, islice
+from itertools import islice
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.model import Confidence, Severity
-from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
 from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.queries import LISTEN, TCP_ABORTS, TCP_RESETS
 from raydiag.timeline.run_timeline import RunTimeline
@@ -38,9 +39,9 @@ def judge_retransmits(
     if not spans:
         report.row(query, False, "not sustained outside saves", query=query)
         return []
-    only_tcp = sorted(host for host in spans if host not in rdma_hosts)
+    only_tcp = sorted(set(spans).difference(rdma_hosts))
     text = "RDMA is clean there: storage or coordination traffic, which does not slow training"
-    peak = max(span.peak for span in spans.values())
+    peak = max(map(attrgetter("peak"), spans.values()))
     meaning = text if only_tcp else "beside RDMA"
     report.row(query, True, meaning, sorted(spans), peak, "segments/s")
     for host, span in _by_host_or_job(spans).items():
@@ -102,7 +103,9 @@ def _judge_aborts(report: ReportWriter, table: ResultTable, aborts: Mapping[str,
 
 
 def _judge_refused(timeline: RunTimeline, report: ReportWriter, table: ResultTable) -> None:
-    refused = list(chain.from_iterable(growths(table, metric) for metric in LISTEN))
+    refused: list[Growth] = []
+    for metric in LISTEN:
+        refused += growths(table, metric)
     for growth in refused[:_NAMED]:
         text = f"{growth.total:.0f} connections not accepted: the queue of a server there is full"
         report.row("listen-queue", True, text, [growth.host], growth.total, "", "tcp-errors")
@@ -110,10 +113,9 @@ def _judge_refused(timeline: RunTimeline, report: ReportWriter, table: ResultTab
     for growth in refused:
         by_host.setdefault(growth.host, []).append(growth)
     for host, of_host in by_host.items():
-        total = max(growth.total for growth in of_host)
-        onset = min(growth.span.start for growth in of_host)
-        until = max(growth.span.end for growth in of_host)
-        is_coordinator = host == timeline.job.coordinator
+        total = max(map(attrgetter("total"), of_host))
+        onset = min(map(attrgetter("span.start"), of_host))
+        until = max(map(attrgetter("span.end"), of_host))
         first, text = of_host[0].span.start, "connections not accepted"
         report.observe(
             "coordinator-overload",
@@ -121,8 +123,8 @@ def _judge_refused(timeline: RunTimeline, report: ReportWriter, table: ResultTab
             [report.evidence("tcp-errors", text, total, first)],
             host=host,
             period=Period(onset, until, uncertainty_s=table.step_s),
-            confidence=Confidence.LIKELY if is_coordinator else Confidence.POSSIBLE,
-            severity=_severity(total),
+            confidence=likely_if(host == timeline.job.coordinator),
+            severity=remark_unless(total >= _FEW_ERRORS),
         )
     if not refused:
         report.row("listen-queue", False, "no connection was refused", query="tcp-errors")
@@ -146,12 +148,8 @@ def judge_network_cards(timeline: RunTimeline, report: ReportWriter) -> None:
             value=growth.total,
             at=span.start,
             period=Period(span.start, span.end, uncertainty_s=table.step_s),
-            severity=_severity(growth.total),
+            severity=remark_unless(growth.total >= _FEW_ERRORS),
             device=subject.device,
         )
     if not errors:
         report.row(query, False, "no card counted an error", query=query)
-
-
-def _severity(count: float) -> Optional[Severity]:
-    return None if count >= _FEW_ERRORS else Severity.INFO

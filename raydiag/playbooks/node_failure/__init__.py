@@ -60,5 +60,5 @@ def node_failure(timeline: RunTimeline, report: ReportWriter) -> str:
     judge_driver(timeline, report)
     judge_missing_gpus(timeline, report)
     report_silent_exits(timeline, report)
-    hosts = sorted({seen.finding.host for seen in report.observations if seen.finding.host})
-    return f"Suspects: {', '.join(hosts)}." if hosts else "No sign of failed hardware."
+    hosts = ", ".join(report.observed_hosts)
+    return f"Suspects: {hosts}." if hosts else "No sign of failed hardware."

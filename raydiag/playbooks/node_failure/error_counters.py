@@ -34,6 +34,8 @@ _CLASS_OF = {
     "hw_gpu_pcie_correctable_total": "pcie-degraded",
 }
 _ONLY_IF_GROWN = ("hw_gpu_pcie_nonfatal_total",)  # old ones say nothing
+_SEVERITY_OF_GROWTH = dict.fromkeys(_ONLY_IF_GROWN)  # others are critical
+_NO_VALUES = np.empty(0)
 _MANY = 10.0  # corrected errors; fewer are a remark
 
 
@@ -56,7 +58,7 @@ class _Count:
         """Critical where it grew, a warning where it was there before the job."""
         if self.is_old:
             return Severity.WARNING
-        return None if self.subject.metric in _ONLY_IF_GROWN else Severity.CRITICAL
+        return _SEVERITY_OF_GROWTH.get(self.subject.metric, Severity.CRITICAL)
 
     @property
     def description(self) -> str:
@@ -171,8 +173,7 @@ def _growth(times: Floats, row: Floats, first: float) -> Optional[float]:
     has_value = ~np.isnan(row)
     values = row[has_value]
     before = np.concatenate([[first], values[:-1]])
-    rises = times[has_value][values > before]
-    return float(rises[0]) if rises.size else None
+    return next(map(float, times[has_value][values > before]), None)
 
 
 def judge_corrected(timeline: RunTimeline, report: ReportWriter) -> None:
@@ -184,23 +185,25 @@ def judge_corrected(timeline: RunTimeline, report: ReportWriter) -> None:
     grown = [growth for growth in growths(table) if growth.subject.metric in CORRECTED]
     for growth in grown:
         subject, onset, step = growth.subject, growth.span.start, table.step_s
-        fine_row = fine_rows.get(subject)
-        closer = None if fine_row is None else first_present(fine, fine_row)
+        closer = first_present(fine, fine_rows.get(subject, _NO_VALUES))
         if closer is not None:
             onset, step = closer.start, fine.step_s
-        many = growth.total >= _MANY
-        few = "" if many else ", a few only"
+        text = f"{subject.metric} grew by {growth.total:.0f}"
+        severity = Severity.WARNING
+        if growth.total < _MANY:
+            text += ", a few only"
+            severity = Severity.INFO
         report.finding(
             _CLASS_OF[subject.metric],
             "corrected",
-            f"{subject.metric} grew by {growth.total:.0f}{few}",
+            text,
             query="gpu-corrected",
             host=subject.host,
             value=growth.total,
             unit="errors",
             at=onset,
             period=Period(onset, uncertainty_s=step),
-            severity=Severity.WARNING if many else Severity.INFO,
+            severity=severity,
             gpu=subject.gpu,
             facts={"grew_by": growth.total},
         )

@@ -31,19 +31,19 @@ def judge_driver(timeline: RunTimeline, report: ReportWriter) -> None:
     with_errors = {host: row for host, row in kernel_logs.items() if _highest(row) > 0}
     few = 0 < len(with_errors) <= max(1, len(kernel_logs) // _FEW_HOSTS)
     for host in timeline.context.hosts:
-        row = with_errors.get(host)
-        onset = None if row is None else _first_rise(table, row)
-        counts_lines = row is not None and (onset is not None or few)
-        signs = list(_signs(timeline, host, _highest(row) if counts_lines else None))
+        signs = list(_signs_outside_log(timeline, host))
+        row, onset = with_errors.get(host), None
+        if row is not None:
+            onset = _first_rise(table, row)
+            if few or onset is not None:
+                signs.insert(0, f"{_highest(row):.0f} GPU errors in its kernel log")
         if len(signs) > 1 or (signs and row is not None):
             _report_driver_fault(report, host, signs, onset, table.step_s)
     if kernel_logs and not with_errors:
         report.row("driver", False, "no GPU error in any kernel log", query="driver")
 
 
-def _signs(timeline: RunTimeline, host: str, errors: Optional[float]) -> Iterator[str]:
-    if errors is not None:
-        yield f"{errors:.0f} GPU errors in its kernel log"
+def _signs_outside_log(timeline: RunTimeline, host: str) -> Iterator[str]:
     if _alternates(timeline.table("driver").row(host, SCRAPE)):
         yield "its exporter's cycles swing between timed out and normal"
     if _has_power_gaps(timeline.table("gpu-count"), host):
@@ -67,15 +67,15 @@ def _report_driver_fault(
     )
 
 
-def _highest(row: Optional[Floats]) -> float:
-    return 0.0 if row is None else known_values.highest(row) or 0.0
+def _highest(row: Floats) -> float:
+    return known_values.highest(row) or 0.0
 
 
 def _first_rise(table: ResultTable, row: Floats) -> Optional[float]:
     """When the count of lines rose; it may fall, as the kernel's buffer forgets."""
     answered = np.flatnonzero(~np.isnan(row))
-    rises = np.flatnonzero(np.diff(row[answered]) > 0)
-    return float(table.times[answered[rises[0] + 1]]) if rises.size else None
+    rises = np.diff(row[answered]) > 0
+    return next(map(float, table.times[answered[1:][rises]]), None)
 
 
 def _alternates(row: Optional[Floats]) -> bool:
@@ -90,10 +90,9 @@ def _alternates(row: Optional[Floats]) -> bool:
 def _has_power_gaps(counts: ResultTable, host: str) -> bool:
     """GPUs that come and go in the answers of a host that lives."""
     row = counts.row(host)
-    highest = None if row is None else known_values.highest(row)
-    if row is None or highest is None:
+    if row is None:
         return False
-    incomplete = np.nan_to_num(row) < highest
+    incomplete = np.nan_to_num(row) < _highest(row)
     return int(np.count_nonzero(_changes(incomplete) == 1)) >= _POWER_GAPS
 
 

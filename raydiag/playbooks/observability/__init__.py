@@ -7,6 +7,7 @@ down; where both stop, that is for another playbook to judge.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from operator import attrgetter
 
 from raydiag.model import Blind, Coverage, Evidence, HostUnread, Observation, Status, Window
 from raydiag.playbooks.observability.exporters import (
@@ -48,9 +49,9 @@ def judge(stack: Stack) -> tuple[list[Observation], Report]:
     observations: list[Observation] = []
     rows = []
     for symptom, healthy in _SYMPTOMS:
-        seen = list(symptom(stack))
-        observations += seen
-        rows.append(_row(symptom.__name__.replace("_", "-"), seen, healthy))
+        symptoms = list(symptom(stack))
+        observations += symptoms
+        rows.append(_row(symptom.__name__.replace("_", "-"), symptoms, healthy))
     queries = tuple(filter(stack.answers.__contains__, _QUERIES))
     state = "unhealthy in part" if observations else "healthy"
     verdict = f"The observability stack is {state}."
@@ -58,12 +59,12 @@ def judge(stack: Stack) -> tuple[list[Observation], Report]:
     return observations, Report(ID, TITLE, "observability", window, queries, tuple(rows), verdict)
 
 
-def _row(row: str, seen: Sequence[Observation], healthy: str) -> ReportRow:
-    hosts = {observed.finding.host for observed in seen} - {None}
+def _row(row: str, symptoms: Sequence[Observation], healthy: str) -> ReportRow:
+    hosts = set(map(attrgetter("finding.host"), symptoms))
     text = healthy
-    if seen and seen[0].finding.evidence:
-        text = seen[0].finding.evidence[0].text
-    return ReportRow(ID, row, bool(seen), text, tuple(sorted(filter(None, hosts))))
+    if symptoms and symptoms[0].finding.evidence:
+        text = symptoms[0].finding.evidence[0].text
+    return ReportRow(ID, row, bool(symptoms), text, tuple(sorted(filter(None, hosts))))
 
 
 def empty(reason: str, lines: Sequence[Evidence]) -> Observation:

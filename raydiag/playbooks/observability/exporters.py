@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 
-from raydiag.model import Evidence, Observation, Severity
+from raydiag.model import Evidence, Observation
 from raydiag.playbooks.observability.stack import Stack, log_evidence, observation
+from raydiag.playbooks.report_writer import remark_unless
 from raydiag.timeline.answers import EXPORTER, RAY
 from raydiag.timeline.context import GHOST, Mask
 from raydiag.timeline.queries import SCRAPE
@@ -111,14 +113,16 @@ def plugin_skipped(stack: Stack) -> Iterator[Observation]:
             "plugin-skipped",
             evidence,
             host,
-            log[0].time if log else None,
+            next(map(attrgetter("time"), log), None),
             until=stack.end,
         )
 
 
 def _hosts_with(stack: Stack, prefix: str) -> frozenset[str]:
     family = stack.context.discovery.family(prefix)
-    return frozenset(family.hosts if family is not None else ())
+    if family is None:
+        return frozenset()
+    return frozenset(family.hosts)
 
 
 def _missing_family(
@@ -134,7 +138,7 @@ def _missing_family(
 
 def restarting(stack: Stack) -> Iterator[Observation]:
     """The watchdog starts an exporter again and again; one that is gone in the end is down."""
-    down = {seen.finding.host for seen in exporter_down(stack)}
+    down = set(map(attrgetter("finding.host"), exporter_down(stack)))
     for host in dict.fromkeys(line.host for line in stack.logs.lines):
         restarts = stack.logs.of("restart", host)
         gave_up = stack.logs.of("gave-up", host)
@@ -148,8 +152,8 @@ def restarting(stack: Stack) -> Iterator[Observation]:
             ),
             host,
             (*restarts, *gave_up)[0].time,
-            severity=None if gave_up or _is_often(restarts) else Severity.INFO,
-            until=restarts[-1].time if restarts else None,
+            severity=remark_unless(bool(gave_up) or _is_often(restarts)),
+            until=next(map(attrgetter("time"), reversed(restarts)), None),
         )
 
 

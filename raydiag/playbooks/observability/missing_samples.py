@@ -137,11 +137,11 @@ def _refresh_s(stack: Stack) -> float:
 
 def hosts_missing(stack: Stack) -> Iterator[Observation]:
     """Nodes of the job's list without a single sample."""
-    seen = {*stack.newest_samples(EXPORTER), *stack.newest_samples(RAY)}
-    if not seen:
+    sampled = {*stack.newest_samples(EXPORTER), *stack.newest_samples(RAY)}
+    if not sampled:
         return
     for host in stack.hosts:
-        if host not in seen:
+        if host not in sampled:
             text = "in the job's node list, and never scraped with success"
             log = log_evidence(stack.logs.of("scrape-failed", host))
             yield _host_missing(stack, [Evidence("label values of host", text), *log], host)

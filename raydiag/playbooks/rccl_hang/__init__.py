@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.model import Confidence, Evidence, Window
@@ -25,7 +26,7 @@ from raydiag.playbooks.rccl_hang.host_states import (
 )
 from raydiag.playbooks.rccl_hang.network_triggers import network_triggers, report_network
 from raydiag.playbooks.registry import playbook
-from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if
 from raydiag.timeline import follow_up, known_values
 from raydiag.timeline.queries import PROCESSES, UTILISATION
 from raydiag.timeline.rdma_events import BEFORE_STALL_S
@@ -125,15 +126,14 @@ class _Hang:
         states = list(self.states.values())
         triggers = network_triggers(self.timeline, self.stall)
         report_network(self.timeline, self.report, self.stall, triggers)
-        powers = {state.power for state in states} - {UNKNOWN}
+        powers = set(map(attrgetter("power"), states)) - {UNKNOWN}
         with_utilisation = [state for state in states if state.busiest is not None]
         if not powers or not with_utilisation:
-            lone = lone_workers(states) if powers else []
-            return self._straggler(lone) if lone else self._without_levels()
+            return self._without_utilisation(states)
         absent = self._absent_hosts()
         if absent:
             return absent
-        busy = [state for state in states if state.is_busy]
+        busy = list(filter(attrgetter("is_busy"), states))
         if powers == {ACTIVE} and busy and len(busy) >= _MOST * len(with_utilisation):
             return self._computing()
         slow = stragglers(states)
@@ -143,6 +143,10 @@ class _Hang:
             return self._busy_wait(busy, triggers)
         return self._inconclusive("power and utilisation fit no row")
 
+    def _without_utilisation(self, states: Sequence[HostState]) -> str:
+        lone = lone_workers(states)
+        return self._straggler(lone) if lone else self._without_levels()
+
     def _absent_hosts(self) -> str:
         """The verdict where hosts died, or processes left their GPUs; "" where none did."""
         latest = self.stall.start + BEFORE_STALL_S
@@ -151,12 +155,12 @@ class _Hang:
             return f"Nodes died: {', '.join(dead)}."
         if self._no_process_left():
             return self._inconclusive("no process uses a GPU any more: the job had ended")
-        left = self._hosts_that_processes_left()
-        if not left:
+        hosts = self._hosts_that_processes_left()
+        if not hosts:
             return ""
         text = "its processes left its GPUs as steps stopped, and the others wait for them"
-        self.report.row("process-gone", True, text, left, query="driver")
-        return f"Processes ended on {', '.join(left)}; the others wait."
+        self.report.row("process-gone", True, text, hosts, query="driver")
+        return f"Processes ended on {', '.join(hosts)}; the others wait."
 
     def _computing(self) -> str:
         text = "GPUs are busy at the power of training: not a hang; look at triage again"
@@ -186,9 +190,10 @@ class _Hang:
     def _busy_wait(self, busy: Sequence[HostState], triggers: Sequence[str]) -> str:
         watts = _median_watts(self.states.values()) or 0.0
         levels = self.timeline.levels
+        description = levels.description if levels else "levels unknown"
         text = (
             f"GPUs spin on {len(busy)} of {len(self.states)} hosts at {watts:.0f} W, which is no "
-            f"computing ({levels.description if levels else 'levels unknown'})"
+            f"computing ({description})"
         )
         row, rejected, prefix = "busy-wait", "network-triggered", "Confirmed: "
         if triggers:
@@ -196,10 +201,10 @@ class _Hang:
             text += f", after {'; '.join(triggers)}"
         else:
             text += ", and the network is clean"
-        hosts = sorted(state.host for state in busy)
+        hosts = sorted(map(attrgetter("host"), busy))
         self.report.row(row, True, text, hosts, watts, "W", "gpu-power")
         self.report.row(rejected, False, "see the other row")
-        busiest = known_values.median([state.busiest or 0.0 for state in busy])
+        busiest = known_values.median(list(map(attrgetter("busiest"), busy)))
         evidence = [
             self.report.evidence("gpu-power", f"{watts:.0f} W in the stall", watts),
             self.report.evidence("gpu-utilisation", "busiest GPUs in the stall", busiest),
@@ -208,13 +213,14 @@ class _Hang:
         return f"{prefix}{text}."
 
     def _straggler(self, slow: Sequence[HostState]) -> str:
-        names = [state.host for state in slow]
+        names = list(map(attrgetter("host"), slow))
         waiting = [state for state in self.states.values() if state.host not in names]
-        others = _median_watts(waiting) or 0.0
+        wait_watts = _median_watts(waiting) or 0.0
         step_s = self.timeline.step_time_s or self.timeline.context.resolution_s()
         for state in slow:
             use = "unknown" if state.busiest is None else f"{state.busiest:.0f} %"
-            text = f"{state.watts or 0:.0f} W, busiest GPU {use}; the others wait at {others:.0f} W"
+            wait = f"the others wait at {wait_watts:.0f} W"
+            text = f"{state.watts or 0:.0f} W, busiest GPU {use}; {wait}"
             self.report.row("straggler", True, text, [state.host], state.watts, "W", "gpu-power")
             at = self.stall.settled.start
             self.report.observe(
@@ -223,11 +229,11 @@ class _Hang:
                 [self.report.evidence("gpu-power", text, state.watts, at)],
                 host=state.host,
                 period=self._period(step_s),
-                confidence=Confidence.POSSIBLE if state.busiest is None else Confidence.LIKELY,
+                confidence=likely_if(state.busiest is not None),
                 explanation=f"The other hosts wait for {state.host}: {text}.",
             )
-        text = f"hosts wait at {others:.0f} W for {', '.join(names)}"
-        self._observe_hang("straggler", [self.report.evidence("gpu-power", text, others)], text)
+        text = f"hosts wait at {wait_watts:.0f} W for {', '.join(names)}"
+        self._observe_hang("straggler", [self.report.evidence("gpu-power", text, wait_watts)], text)
         return f"Straggler: {text}."
 
     def _observe_hang(self, row: str, evidence: Sequence[Evidence], text: str) -> None:

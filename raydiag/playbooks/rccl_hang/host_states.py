@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.model import Window
@@ -68,10 +69,14 @@ def _power(
     return MIXED
 
 
+def _measured(states: Sequence[HostState]) -> list[HostState]:
+    return [state for state in states if state.power != UNKNOWN]
+
+
 def lone_workers(states: Sequence[HostState]) -> list[HostState]:
     """By power alone: the few that compute while all others rest. One that is away looks alike."""
-    measured = [state for state in states if state.power != UNKNOWN]
-    if {state.power for state in measured} != {IDLE, ACTIVE}:
+    measured = _measured(states)
+    if set(map(attrgetter("power"), measured)) != {IDLE, ACTIVE}:
         return []
     active = [state for state in measured if state.power == ACTIVE]
     is_one_of_two = len(active) == 1 and len(measured) == 2
@@ -80,7 +85,7 @@ def lone_workers(states: Sequence[HostState]) -> list[HostState]:
 
 def stragglers(states: Sequence[HostState]) -> list[HostState]:
     """The few that are not where the others are: they compute, or have not joined in."""
-    measured = [state for state in states if state.power != UNKNOWN]
+    measured = _measured(states)
     if len(measured) < 2:
         return []
     majority = _majority(measured)
@@ -88,7 +93,7 @@ def stragglers(states: Sequence[HostState]) -> list[HostState]:
     excess = 2 * len(minority) - len(measured)
     if not minority or excess > 0 or (excess == 0 and len(minority) > 1):
         return []
-    waiting = sum(state.is_busy for state in majority)
+    waiting = sum(map(attrgetter("is_busy"), majority))
     return minority if waiting >= len(majority) / 2 else []
 
 

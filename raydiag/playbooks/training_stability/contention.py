@@ -13,8 +13,8 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag.model import Confidence, Severity, Window
-from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.model import Confidence, Window
+from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
 from raydiag.playbooks.training_stability.speed import Slowdown
 from raydiag.playbooks.training_stability.storage import judge_storage, report_hidden
 from raydiag.timeline import known_values, write_back
@@ -250,8 +250,8 @@ def _report_overload(
         unit="tasks",
         at=span.peak_time,
         period=report.period(span, step_s, _overload_start(timeline, host, span, usual)),
-        confidence=Confidence.LIKELY if slowed else Confidence.POSSIBLE,
-        severity=None if slowed else Severity.INFO,
+        confidence=likely_if(slowed),
+        severity=remark_unless(slowed),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from raydiag.model import Confidence, Severity
-from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
 from raydiag.timeline import follow_up, known_values
 from raydiag.timeline.context import SAVE, WRITE_BACK
 from raydiag.timeline.queries import BLOCKED, DIRTY, IO_FULL, gauges
@@ -90,22 +90,22 @@ def _report_stall(
         unit="%",
         at=span.peak_time,
         period=report.period(span, step_s, onset),
-        confidence=Confidence.LIKELY if tasks >= _STALL_BLOCKED and dated else Confidence.POSSIBLE,
-        severity=None if dated else Severity.INFO,
+        confidence=likely_if(tasks >= _STALL_BLOCKED and dated),
+        severity=remark_unless(dated),
     )
 
 
-def _start_in_save(timeline: RunTimeline, host: str, seen: float) -> float:
+def _start_in_save(timeline: RunTimeline, host: str, noticed: float) -> float:
     """When storage stalled, also where that was in a save, of a host that no save loads usually."""
     table = timeline.of_host("storage", host, IO_FULL)
     if not len(table):
-        return seen
+        return noticed
     times, pressure = table.times, table.values[0]
-    early = times < seen
+    early = times < noticed
     in_saves = ~timeline.context.judged(times, host, IO_FULL, SAVE, WRITE_BACK)
     usual = known_values.median(pressure[early & in_saves])
     quiet = times[early & (pressure <= STALL_PERCENT)]  # NaN is not quiet either
     if usual is None or usual > STALL_PERCENT / 4 or not quiet.size:
-        return seen
+        return noticed
     stalled = times[(times > quiet[-1]) & early & (pressure > STALL_PERCENT)]
-    return float(stalled[0]) if stalled.size else seen
+    return next(map(float, stalled), noticed)
