@@ -36,7 +36,7 @@ _COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb, exporter, hotfix)
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command; returns the exit code."""
-    words = _plain_options(sys.argv[1:] if argv is None else argv)
+    words = _plain_options(list(sys.argv[1:] if argv is None else argv))
     parser, commands = _parser()
     if not words:
         parser.print_help(sys.stderr)
@@ -46,8 +46,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except RaydiagError as error:
         return _failed(error)
     arguments = parser.parse_args(words)
-    given = any(getattr(arguments, name) is not None for name in options.WAY_IN)
-    if given and not arguments.reaches_cluster:
+    names_cluster = any(getattr(arguments, name) is not None for name in options.WAY_IN)
+    if names_cluster and not arguments.reaches_cluster:
         parser.error("this command uses no cluster: leave out --address, --ssh and the like")
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
@@ -68,28 +68,27 @@ def _run(arguments: argparse.Namespace) -> int:
     except Exception as error:
         if os.environ.get("RAYDIAG_TRACEBACK"):
             raise
-        what = _one_line(f"{type(error).__name__}: {error}")[:_MOST_OF_ERROR]
+        description = _one_line(f"{type(error).__name__}: {error}")[:_MOST_OF_ERROR]
         hint = "please report it with the traceback that RAYDIAG_TRACEBACK=1 prints"
-        print(f"raydiag: internal error: {what}; {hint}", file=sys.stderr)
+        print(f"raydiag: internal error: {description}; {hint}", file=sys.stderr)
         return RaydiagError.exit_code
 
 
-def _plain_options(words: Sequence[str]) -> list[str]:
+def _plain_options(words: list[str]) -> list[str]:
     """`help COMMAND` and `version` as the options that do the same."""
-    first, *others = words or [""]
-    if first == "help":
-        return [*others, "--help"]
-    return ["--version"] if words and first == "version" else list(words)
+    if words[:1] == ["help"]:
+        return [*words[1:], "--help"]
+    return ["--version"] if words[:1] == ["version"] else words
 
 
 def _configure(
     parser: argparse.ArgumentParser, commands: config.Commands, argv: Sequence[str]
 ) -> None:
     """Take defaults from the file of --config, else of RAYDIAG_CONFIG. Raises UsageError."""
-    said = config.given(parser, commands, argv)
-    path = said.get("config", os.environ.get("RAYDIAG_CONFIG"))
+    on_command_line = config.given(parser, commands, argv)
+    path = on_command_line.get("config", os.environ.get("RAYDIAG_CONFIG"))
     if path:
-        config.apply(path, parser, commands, said)
+        config.apply(path, parser, commands, on_command_line)
 
 
 def _failed(error: RaydiagError) -> int:
@@ -109,6 +108,7 @@ class _ArgumentParser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:
+        """One line, and where to read on."""
         self.exit(2, f"{self.prog}: {_one_line(message)}; see `{self.prog} --help`\n")
 
 

@@ -34,15 +34,15 @@ def cluster(
         return
     if arguments.jump is not None or arguments.ssh_config is not None:
         raise UsageError("-J and --ssh-config say how --ssh connects: give --ssh [USER@]HEAD too")
-    found = address.resolve(arguments.address)
-    if not found.is_local:
-        yield jobs_api.JobsApi(found.url, jobs_api.token()), found
+    target = address.resolve(arguments.address)
+    if not target.is_local:
+        yield jobs_api.JobsApi(target.url, jobs_api.token()), target
         return
     from raydiag.cluster.local import throwaway_ray
 
     progress.say("starting a temporary Ray on this machine ...")
     with throwaway_ray() as api:
-        yield api, found
+        yield api, target
 
 
 @contextlib.contextmanager
@@ -53,11 +53,11 @@ def _through_ssh(
 
     the_way = way(arguments)
     login = the_way.head.destination
-    found = address.seen_from(login, the_way.head.host, arguments.address)
+    target = address.seen_from(login, the_way.head.host, arguments.address)
     token = jobs_api.token()
     progress.say(f"connecting to {login} ...")
-    with ssh.forward(the_way, found.url) as forward:
-        yield jobs_api.JobsApi(found.url, token, forward), found
+    with ssh.forward(the_way, target.url) as forward:
+        yield jobs_api.JobsApi(target.url, token, forward), target
 
 
 def way(arguments: argparse.Namespace) -> Way:

@@ -89,15 +89,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("one job is named twice")
     progress = options.ProgressLine(arguments.quiet)
     try:
-        asked = _asked(arguments, progress)
-        found = compare(asked, arguments.deadline, progress.say)
+        comparison = compare(_read_jobs(arguments, progress), arguments.deadline, progress.say)
     finally:
         progress.clear()
-    _show(arguments, found)
-    return exit_code(found)
+    _show(arguments, comparison)
+    return exit_code(comparison)
 
 
-def _asked(arguments: argparse.Namespace, progress: options.ProgressLine) -> list[AskedJob]:
+def _read_jobs(arguments: argparse.Namespace, progress: options.ProgressLine) -> list[AskedJob]:
     """The logs of all jobs, read before anything else."""
     from functools import cache
 
@@ -106,44 +105,41 @@ def _asked(arguments: argparse.Namespace, progress: options.ProgressLine) -> lis
     from raydiag.triage.signatures import Classifier, make_selector
 
     jobs: list[str] = arguments.jobs
-    urls = _of_jobs("--prometheus", arguments.prometheus, jobs, every=len(jobs) == 1)
-    moments = _of_jobs("--now", arguments.now, jobs)
-    states = _of_jobs("--job-state", arguments.job_state, jobs)
-    times = {job: _time(text) for job, text in moments.items()}
+    urls = _by_job("--prometheus", arguments.prometheus, jobs, all_jobs=len(jobs) == 1)
+    times = {job: _time(text) for job, text in _by_job("--now", arguments.now, jobs).items()}
+    states = _by_job("--job-state", arguments.job_state, jobs)
     for state in states.values():
         if state not in ("running", "ended", "auto"):
             raise UsageError(f"--job-state {state}: running, ended or auto")
     selector = cache(make_selector)  # building one takes longer than reading a small log
-    asked: list[AskedJob] = []
-    seen: dict[str, str] = {}
+    read_jobs: list[AskedJob] = []
+    job_of_log: dict[str, str] = {}
     for job in jobs:
         progress.say(f"reading the log of {job} ...")
         resolved = find.resolve(job, arguments.outputs or "outputs")
         log = resolved.logs[-1] if resolved.logs else resolved.asked
-        if log in seen:
-            raise UsageError(f"{seen[log]} and {job} are one job")
-        seen[log] = job
+        if job_of_log.setdefault(log, job) != job:
+            raise UsageError(f"{job_of_log[log]} and {job} are one job")
         facts = read.read(resolved, selector, Classifier())
-        how = argparse.Namespace(now=times.get(job), job_state=states.get(job, "auto"))
-        asked.append(AskedJob(job, facts, triage.when(facts, how), urls.get(job)))
-    return asked
+        job_options = argparse.Namespace(now=times.get(job), job_state=states.get(job, "auto"))
+        read_jobs.append(AskedJob(job, facts, triage.when(facts, job_options), urls.get(job)))
+    return read_jobs
 
 
-def _of_jobs(
-    option: str, given: Sequence[str], jobs: Sequence[str], every: bool = True
+def _by_job(
+    option: str, texts: Sequence[str], jobs: Sequence[str], all_jobs: bool = True
 ) -> Mapping[str, str]:
-    """Values by job; one without a job is for all, where `every` allows it."""
-    found: dict[str, str] = {}
-    for text in given:
-        named = [job for job in jobs if text.startswith(f"{job}=")]
-        if named:
-            job = max(named, key=len)
-            found[job] = text[len(job) + 1 :]
-        elif every:
-            found = {**dict.fromkeys(jobs, text), **found}
+    """Values by job; one without a job is for all, where `all_jobs` allows it."""
+    value_of: dict[str, str] = {}
+    for text in texts:
+        job = max((job for job in jobs if text.startswith(f"{job}=")), key=len, default=None)
+        if job is not None:
+            value_of[job] = text[len(job) + 1 :]
+        elif all_jobs:
+            value_of = {**dict.fromkeys(jobs, text), **value_of}
         else:
             raise UsageError(f"{option} {text}: say of which job, as in {option} {jobs[-1]}=...")
-    return found
+    return value_of
 
 
 def _time(text: str) -> float | str:

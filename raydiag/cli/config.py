@@ -23,10 +23,7 @@ from raydiag.errors import CatalogError, UsageError
 _LIMIT_BYTES = 1 << 16
 _DEEPEST = 8
 _NOT_HERE = ("help", "version", "config")
-COMMON = (
-    *("format", "output", "quiet", "verbose", "redact"),
-    *("address", "ssh", "jump", "ssh-config"),
-)
+COMMON = ("format", "output", "quiet", "verbose", "redact", "address", "ssh", "jump", "ssh-config")
 
 Commands = Mapping[str, argparse.ArgumentParser]
 
@@ -35,27 +32,30 @@ def given(parser: argparse.ArgumentParser, commands: Commands, argv: Any) -> Map
     """What the command line itself says, by destination."""
     spare, spares = copy.deepcopy((parser, commands))
     real = (parser, *commands.values())
-    for one, shown in zip((spare, *spares.values()), real, strict=True):
-        one.print_help = shown.print_help  # type: ignore[method-assign]  # with defaults in it
-        one._defaults.clear()
-        for action in one._actions:
+    for copied, original in zip((spare, *spares.values()), real, strict=True):
+        copied.print_help = original.print_help  # type: ignore[method-assign]  # with defaults
+        copied._defaults.clear()
+        for action in copied._actions:
             action.default = argparse.SUPPRESS
             # The command's name is needed; anything else may stand in the file.
             action.required = isinstance(action, argparse._SubParsersAction)
-        for group in one._mutually_exclusive_groups:
+        for group in copied._mutually_exclusive_groups:
             group.required = False
     return vars(spare.parse_args(argv))
 
 
 def apply(
-    path: str, parser: argparse.ArgumentParser, commands: Commands, said: Mapping[str, Any]
+    path: str,
+    parser: argparse.ArgumentParser,
+    commands: Commands,
+    on_command_line: Mapping[str, Any],
 ) -> None:
-    """Make what the file says the defaults, for the command that was `given` as `said`.
+    """Make what the file says the defaults, for the command that was `given` as `on_command_line`.
 
     Raises UsageError when the file cannot be read, or has a key or value that does not exist.
     """
     try:
-        _apply(_settings(path), parser, commands, said)
+        _apply(_settings(path), parser, commands, on_command_line)
     except _Wrong as wrong:
         raise UsageError(f"--config {path}: {wrong}") from None
 
@@ -68,31 +68,31 @@ def _apply(
     settings: Mapping[str, Any],
     parser: argparse.ArgumentParser,
     commands: Commands,
-    said: Mapping[str, Any],
+    on_command_line: Mapping[str, Any],
 ) -> None:
-    command = commands[said["command"]]
-    known = _options(command)
+    command = commands[on_command_line["command"]]
+    actions = _options(command)
     values: dict[str, Any] = {}
     for key, value in settings.items():
-        if key in COMMON and key in known:
-            values[key] = _value(key, known[key], value)
+        if key in COMMON and key in actions:
+            values[key] = _value(key, actions[key], value)
     for name, section in _sections(settings, commands):
         checked = _section(name, section, commands[name])
-        if name == said["command"]:
+        if name == on_command_line["command"]:
             values.update(checked)
     for group in command._mutually_exclusive_groups:
-        members = {key for key, action in known.items() if action in group._group_actions}
+        members = {key for key, action in actions.items() if action in group._group_actions}
         chosen = [key for key in sorted(members & values.keys()) if values[key] is not False]
-        if any(known[key].dest in said for key in members):
+        if any(actions[key].dest in on_command_line for key in members):
             for key in chosen:
                 del values[key]
         elif len(chosen) > 1:
-            raise _Wrong(f"{said['command']}: {' and '.join(chosen)} exclude each other")
+            raise _Wrong(f"{on_command_line['command']}: {' and '.join(chosen)} exclude each other")
         elif chosen:
             group.required = False
     for key, value in values.items():
-        action = known[key]
-        if action.dest not in said:
+        action = actions[key]
+        if action.dest not in on_command_line:
             # An option that may stand before the command's name has its default there.
             owner = parser if action.default is argparse.SUPPRESS else command
             owner.set_defaults(**{action.dest: value})
@@ -107,18 +107,18 @@ def _sections(
                 raise _Wrong(f"{key}: not options with their values")
             yield key, value
         elif key not in COMMON:
-            there = ", ".join((*commands, *COMMON))
-            raise _Wrong(f"no command or common option {key!r}; there are: {there}")
+            names = ", ".join((*commands, *COMMON))
+            raise _Wrong(f"no command or common option {key!r}; there are: {names}")
 
 
 def _section(
     name: str, section: Mapping[str, Any], command: argparse.ArgumentParser
 ) -> Mapping[str, Any]:
-    known = _options(command)
+    actions = _options(command)
     for key in section:
-        if key not in known:
-            raise _Wrong(f"{name}: no option {key!r}; there are: {', '.join(sorted(known))}")
-    return {key: _value(f"{name}: {key}", known[key], value) for key, value in section.items()}
+        if key not in actions:
+            raise _Wrong(f"{name}: no option {key!r}; there are: {', '.join(sorted(actions))}")
+    return {key: _value(f"{name}: {key}", actions[key], value) for key, value in section.items()}
 
 
 def _options(command: argparse.ArgumentParser) -> dict[str, argparse.Action]:
@@ -140,12 +140,12 @@ def _value(name: str, action: argparse.Action, value: Any) -> Any:
     in_commas = isinstance(action.metavar, str) and action.metavar.endswith(",...")
     if in_commas or action.nargs == "+":
         items = [value] if isinstance(value, str) else value
-        if not isinstance(items, list) or not all(isinstance(one, str) for one in items):
-            raise _Wrong(f"{name}: must be a list of texts, not {value!r}")
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise _Wrong(f"{name}: must be a list of strings, not {value!r}")
         return ",".join(items) if in_commas else items
     numbers = (int, float) if action.type else ()
     if isinstance(value, bool) or not isinstance(value, (str, *numbers)):
-        kind = "a number" if numbers else "a text"
+        kind = "a number" if numbers else "a string"
         raise _Wrong(f"{name}: must be {kind}, not {value!r}")
     if action.choices is not None and value not in action.choices:
         raise _Wrong(f"{name}: {value!r} is none of: {', '.join(map(str, action.choices))}")

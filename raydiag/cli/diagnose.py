@@ -102,8 +102,8 @@ def _examined(arguments: argparse.Namespace, progress: options.ProgressLine) -> 
     from raydiag.joblog import find, read
     from raydiag.triage.signatures import Classifier, make_selector
 
-    if live.wanted(arguments):
-        return live.examined(arguments, progress)
+    if live.is_cluster_meant(arguments):
+        return live.examine_live(arguments, progress)
     request = DiagnosisRequest(
         arguments.prometheus, arguments.all, arguments.deadline, progress.say
     )

@@ -42,10 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
 
-    def action(name: str, words: str) -> argparse.ArgumentParser:
+    def add_action(name: str, words: str) -> argparse.ArgumentParser:
         return actions.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
 
-    run_ = action("run", "collect and serve until stopped")
+    run_ = add_action("run", "collect and serve until stopped")
     _add_collection(run_)
     run_.add_argument(
         "--listen",
@@ -66,11 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--tls-client-ca", "serve only clients with a certificate signed by one of these"),
     ):
         run_.add_argument(name, metavar="FILE", help=words)
-    _add_collection(action("once", "collect once and print the page"))
+    _add_collection(add_action("once", "collect once and print the page"))
     _add_status(
-        action("status", "whether this node's exporter is alive, fresh, or keeps restarting")
+        add_action("status", "whether this node's exporter is alive, fresh, or keeps restarting")
     )
-    _add_check(action("check", "validate a plugin file before a rollout"))
+    _add_check(add_action("check", "validate a plugin file before a rollout"))
 
 
 def _add_collection(parser: argparse.ArgumentParser) -> None:
@@ -192,7 +192,7 @@ def _check(arguments: argparse.Namespace) -> int:
         lambda: check_document(checked, time.time()),
         lambda: check_report(checked),
     )
-    return 0 if all(one.passes for one in checked) else 1
+    return 0 if all(plugin.passes for plugin in checked) else 1
 
 
 def _settings(arguments: argparse.Namespace) -> ExporterSettings:

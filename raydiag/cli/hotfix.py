@@ -50,10 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     back = actions.add_parser("rollback", help=words, description=_sentence(words))
     back.add_argument("rollout", metavar="ROLLOUT")
     _add_verify_limit(back)
-    for one in (status, back):
-        _add_places(one)
-        options.add_way_in(one)
-        options.add_output(one)
+    for action in (status, back):
+        _add_places(action)
+        options.add_way_in(action)
+        options.add_output(action)
     parser.set_defaults(reaches_cluster=True)
 
 
@@ -216,7 +216,7 @@ def _files(arguments: argparse.Namespace) -> list[dict[str, str]]:
     """The new files by their names. Raises UsageError for what no node would take."""
     from raydiag.hotfix.replace import CONTENT_LIMIT_BYTES, content_refusal, name_refusal
 
-    found: dict[str, str] = {}
+    content_of: dict[str, str] = {}
     for path in arguments.files:
         name = os.path.basename(path)
         try:
@@ -229,12 +229,12 @@ def _files(arguments: argparse.Namespace) -> list[dict[str, str]]:
             reason = error.strerror if isinstance(error, OSError) else error
             raise UsageError(f"{path}: cannot be read: {reason}") from None
         refused = name_refusal(arguments.exporter, name) or content_refusal(name, content)
-        if name in found:
+        if name in content_of:
             refused = "its name is given twice"
         if refused:
             raise UsageError(f"{path}: {refused}")
-        found[name] = content.decode()
-    return [{"name": name, "content": content} for name, content in found.items()]
+        content_of[name] = content.decode()
+    return [{"name": name, "content": content} for name, content in content_of.items()]
 
 
 class _Output:
@@ -254,6 +254,7 @@ class _Output:
             self._progress.say(str(message["event"]["text"])[:120])
 
     def report(self, document: Mapping[str, Any]) -> None:
+        """What came of it."""
         self._write(document)
 
     def _write(self, document: Mapping[str, Any]) -> None:

@@ -42,13 +42,14 @@ class _LiveSources:
     notes: tuple[str, ...] = ()
 
 
-def wanted(arguments: argparse.Namespace) -> bool:
+def is_cluster_meant(arguments: argparse.Namespace) -> bool:
     """Whether a cluster is meant: it is named, or nothing else is."""
-    ways = (arguments.address, arguments.ssh, arguments.jump, arguments.ssh_config)
-    return any(way is not None for way in ways) or not (arguments.job or arguments.prometheus)
+    if any(getattr(arguments, name) is not None for name in options.WAY_IN):
+        return True
+    return not (arguments.job or arguments.prometheus)
 
 
-def examined(arguments: argparse.Namespace, progress: options.ProgressLine) -> ExaminedJob:
+def examine_live(arguments: argparse.Namespace, progress: options.ProgressLine) -> ExaminedJob:
     """Ask everything that there is, and judge it together.
 
     Raises CannotRun when nothing at all can be reached.
@@ -56,29 +57,29 @@ def examined(arguments: argparse.Namespace, progress: options.ProgressLine) -> E
     from raydiag.explain.job import DiagnosisRequest, examine
 
     with contextlib.ExitStack() as stack:
-        found = _cluster(arguments, progress, stack)
-        moment = _moment(arguments, found)
-        url, origin, why = _metrics(arguments, found, progress, stack)
+        sources = _cluster(arguments, progress, stack)
+        moment = _moment(arguments, sources)
+        server = _metrics(arguments, sources, progress, stack)
         request = DiagnosisRequest(
-            prometheus=url,
+            prometheus=server.url,
             every_playbook=arguments.all,
             deadline_s=arguments.deadline,
             say=progress.say,
-            origin=origin,
-            no_metrics=why,
-            no_log=found.no_log,
-            nodes=found.nodes,
-            unread=found.unread,
-            notes=() if found.nodes is not None else found.notes,
+            origin=server.origin,
+            no_metrics=server.reason,
+            no_log=sources.no_log,
+            nodes=sources.nodes,
+            unread=sources.unread,
+            notes=() if sources.nodes is not None else sources.notes,
         )
-        return examine(found.facts, moment, request)
+        return examine(sources.facts, moment, request)
 
 
-def without_log(asked: str) -> JobFacts:
+def without_log(subject: str) -> JobFacts:
     """Of a job of which no log is known."""
     from raydiag.joblog.facts import Resolved
 
-    return _read(Resolved(asked, None, None, None, ()))
+    return _read(Resolved(subject, None, None, None, ()))
 
 
 def _read(resolved: Any) -> JobFacts:
@@ -94,27 +95,27 @@ def _cluster(
     """Nodes and log; a cluster that is not there is told where there is something else to read."""
     from raydiag.model import HostUnread, Status
 
-    found = None
+    sources = None
     try:
         api, address = stack.enter_context(cluster_options.cluster(arguments, progress))
         jobs = api.jobs()
-        found = _log(arguments, api, jobs, progress)
-        nodes = _probed(found, api, address, progress, stack)
+        sources = _log(arguments, api, jobs, progress)
+        nodes = _probed(sources, api, address, progress, stack)
     except CannotRun as error:
-        if found is None:
+        if sources is None:
             if arguments.job is None and arguments.prometheus is None:
                 raise CannotRun(f"{error}; or name a job's directory, log or id") from None
-            found = _log_of(arguments, progress)
-        elif found.no_log and arguments.prometheus is None:
+            sources = _log_of(arguments, progress)
+        elif sources.no_log and arguments.prometheus is None:
             raise
         source = arguments.ssh or arguments.address or "the cluster"
         lost = HostUnread("", source, Status.ERROR, str(error))
-        return replace(found, unread=(*found.unread, lost))
-    return replace(found, nodes=replace(nodes, jobs=_ids(jobs)))
+        return replace(sources, unread=(*sources.unread, lost))
+    return replace(sources, nodes=replace(nodes, jobs=_ids(jobs)))
 
 
 def _ids(jobs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(str(one["submission_id"]) for one in jobs if one.get("submission_id"))
+    return tuple(str(job["submission_id"]) for job in jobs if job.get("submission_id"))
 
 
 def _log_of(arguments: argparse.Namespace, progress: options.ProgressLine) -> _LiveSources:
@@ -139,18 +140,19 @@ def _log(
 
     job = ray_job.named(jobs, arguments.job) if arguments.job else ray_job.running(jobs)
     if job is None:
-        found = _log_of(arguments, progress)
-        job, note = ray_job.beside(jobs, _written(found.facts), time.time())
-        return replace(found, job=job, notes=(note,) if note else ())
+        sources = _log_of(arguments, progress)
+        job, note = ray_job.beside(jobs, _written(sources.facts), time.time())
+        return replace(sources, job=job, notes=(note,) if note else ())
     if not job.id:
         return _LiveSources(without_log("the cluster"), job.why, job)
     progress.say(f"reading what {job.id} has printed ...")
     printed = api.printed(job.id)
     if not printed.text.strip():
         missing = without_log(job.id)
-        why = printed.why or f"Ray has no output of job {job.id}"
-        lost = (HostUnread("", f"{job.id}.log", Status.ERROR, printed.why),) if printed.why else ()
-        return _LiveSources(missing, why, job, unread=lost)
+        if not printed.why:
+            return _LiveSources(missing, f"Ray has no output of job {job.id}", job)
+        lost = HostUnread("", f"{job.id}.log", Status.ERROR, printed.why)
+        return _LiveSources(missing, printed.why, job, unread=(lost,))
     name = f"{job.id[:_MOST_OF_NAME]}.log".replace("/", "_")
     facts = facts_of_text(printed.text, name, job.id)
     return _LiveSources(facts, job=job, notes=(printed.why,) if printed.why else ())
@@ -168,7 +170,7 @@ def facts_of_text(text: str, name: str, job_id: Optional[str] = None) -> JobFact
 
 def _written(facts: JobFacts) -> Optional[float]:
     """When the job last wrote anything that is seen here."""
-    times = [one.mtime for one in facts.files if one.mtime is not None]
+    times = [file.mtime for file in facts.files if file.mtime is not None]
     return max(times, default=None)
 
 
@@ -183,7 +185,7 @@ def _inside(place: str) -> Iterator[None]:
 
 
 def _probed(
-    found: _LiveSources,
+    sources: _LiveSources,
     api: ClusterAccess,
     address: Any,
     progress: options.ProgressLine,
@@ -205,119 +207,159 @@ def _probed(
         collect(api, address, request, progress.nodes, warn=progress.warn)
     )
     snapshot = cluster_options.snapshot(collected, api, whole_cluster=True)
-    job = found.job
+    job = sources.job
     if job is None:
         return LiveNodes(snapshot, collected.cluster)
     if job.start is not None or job.end is not None:
         # That of the job that is meant, not of whatever else runs.
         snapshot = replace(snapshot, job_start=job.start)
     # A job whose directory is named is asked about, whether Ray knows it or not.
-    idle = job.idle and bool(found.no_log)
+    idle = job.idle and bool(sources.no_log)
     return LiveNodes(
-        snapshot, collected.cluster, job.id, idle, job.end, job.others, notes=found.notes
+        snapshot, collected.cluster, job.id, idle, job.end, job.others, notes=sources.notes
     )
 
 
-def _moment(arguments: argparse.Namespace, found: _LiveSources) -> Moment:
-    """As for a directory; whether the job lives Ray knows, where nobody else does."""
-    moment = triage.when(found.facts, arguments)
-    job = found.job
-    known = job is not None and job.alive is not None
-    if moment.alive is None and job is not None and known and arguments.now is None:
+def _moment(arguments: argparse.Namespace, sources: _LiveSources) -> Moment:
+    """As for a directory; where nobody else knows whether the job is running, Ray does."""
+    moment = triage.when(sources.facts, arguments)
+    job = sources.job
+    asks_ray = moment.alive is None and arguments.now is None
+    if asks_ray and job is not None and job.alive is not None:
         return replace(moment, alive=job.alive, source="Ray's Jobs API")
     if moment.now is None:
         return replace(moment, now=time.time())
     return moment
 
 
+# ---- metrics
+
+
+@dataclass(frozen=True)
+class _MetricsServer:
+    """The Prometheus to ask; without a URL, the reason."""
+
+    url: Optional[str] = None
+    origin: str = ""  # what people call it, where that is not the URL
+    reason: str = ""
+
+
 def _metrics(
     arguments: argparse.Namespace,
-    found: _LiveSources,
+    sources: _LiveSources,
     progress: options.ProgressLine,
     stack: contextlib.ExitStack,
-) -> tuple[Optional[str], str, str]:
-    """URL of the server, what people call it, and why there is none."""
+) -> _MetricsServer:
+    """The server that is named, else the job's own, else one that watches the cluster's nodes."""
+    if arguments.prometheus is None and sources.nodes is None:
+        return _MetricsServer(reason="the cluster was not reached")
+    if arguments.ssh is not None and arguments.prometheus is not None:
+        return _named_through_ssh(arguments, sources, stack)
+    if arguments.ssh is not None:
+        return _searched_through_ssh(arguments, sources, progress, stack)
+    if arguments.prometheus is not None:
+        return _MetricsServer(arguments.prometheus)
+    progress.say("looking for the metrics ...")
+    return _local_server(sources)
+
+
+def _local_server(sources: _LiveSources) -> _MetricsServer:
     from raydiag.tsdb import live
 
-    named, ports = arguments.prometheus, []
-    if found.facts.dashboards.prometheus_port:
-        ports.append(found.facts.dashboards.prometheus_port)
-    hosts = _hosts(found)
-    if named is None and found.nodes is None:
-        return None, "", "the cluster was not reached"
-    if arguments.ssh is not None:
-        return _through_ssh(arguments, found, ports, progress, stack)
-    if named is not None:
-        return named, "", ""
-    progress.say("looking for the metrics ...")
-    data = _data(found)
+    data, ports = _data(sources), _logged_ports(sources)
     if data is not None:
-        # The job's own, or none: whoever else watches these nodes may have seen other jobs alone.
-        return live.find(data, ports), "", _none("this machine's", ports)
-    url = live.find_watching(hosts, ports)
-    return url, "", "" if url is not None else _none("this machine's", ports)
+        # The job's own, or none: another server on these nodes may have seen other jobs only.
+        url = live.find(data, ports)
+    else:
+        url = live.find_watching(_hosts(sources), ports)
+        if url is not None:
+            return _MetricsServer(url)
+    return _MetricsServer(url, reason=_no_server("this machine's", _tried_ports(sources)))
 
 
-def _data(found: _LiveSources) -> Optional[Path]:
+def _named_through_ssh(
+    arguments: argparse.Namespace, sources: _LiveSources, stack: contextlib.ExitStack
+) -> _MetricsServer:
+    from raydiag.cluster import ssh
+
+    route = cluster_options.way(arguments)
+    url = arguments.prometheus
+    if not urlsplit(url).scheme:
+        url = f"http://{url}"
+    origin = f"{url} of {route.head.destination}"
+    try:
+        forward = stack.enter_context(ssh.forward(route, url))
+    except CannotRun as error:
+        if sources.nodes is None and sources.no_log:
+            raise
+        return _MetricsServer(reason=f"{origin} is not reached: {error}")
+    return _MetricsServer(forward.url, origin)
+
+
+def _searched_through_ssh(
+    arguments: argparse.Namespace,
+    sources: _LiveSources,
+    progress: options.ProgressLine,
+    stack: contextlib.ExitStack,
+) -> _MetricsServer:
+    """On the head's loopback, with a forward for each port that is tried."""
+    from raydiag.cluster import ssh
+
+    route = cluster_options.way(arguments)
+    login, ports = route.head.destination, _tried_ports(sources)
+    limit = time.monotonic() + _SEARCH_S
+    for port in ports:
+        url = f"http://127.0.0.1:{port}"
+        progress.say(f"looking for the metrics on {login}, port {port} ...")
+        if time.monotonic() > limit:
+            slow = f"{login} took too long to be asked for a Prometheus"
+            return _MetricsServer(reason=f"{slow}: name one with --prometheus")
+        with contextlib.ExitStack() as attempt:
+            try:
+                forward = attempt.enter_context(ssh.forward(route, url))
+            except CannotRun as error:
+                return _MetricsServer(reason=f"{login} is no longer reached: {error}")
+            if _is_of_job(forward.url, sources):
+                stack.enter_context(attempt.pop_all())
+                return _MetricsServer(forward.url, f"{url} of {login}")
+    return _MetricsServer(reason=_no_server(f"{login}'s", ports))
+
+
+def _is_of_job(url: str, sources: _LiveSources) -> bool:
+    """Whether the server stores the job's metrics and watches its hosts."""
+    from raydiag.tsdb import live
+
+    data = _data(sources)
+    return (data is None or live.stores_in(url, data)) and live.watches(url, _hosts(sources))
+
+
+def _logged_ports(sources: _LiveSources) -> list[int]:
+    """The port that the job's log names, if any."""
+    port = sources.facts.dashboards.prometheus_port
+    return [port] if port else []
+
+
+def _tried_ports(sources: _LiveSources) -> list[int]:
+    """The one that the log names, then the usual ones."""
+    from raydiag.tsdb import live
+
+    return list(dict.fromkeys([*_logged_ports(sources), *live.USUAL]))
+
+
+def _data(sources: _LiveSources) -> Optional[Path]:
     """Where the job's metrics are stored; None where that is not here."""
-    place = found.facts.resolved.job_dir
-    data = Path(place) / "prometheus" if place else None
-    return data if data is not None and data.is_dir() else None
+    job_dir = sources.facts.resolved.job_dir
+    data = Path(job_dir or "/nonexistent") / "prometheus"
+    return data if data.is_dir() else None
 
 
-def _hosts(found: _LiveSources) -> list[str]:
-    nodes = found.nodes
+def _hosts(sources: _LiveSources) -> list[str]:
+    nodes = sources.nodes
     return [*nodes.hosts, *nodes.addresses] if nodes is not None else []
 
 
-def _none(whose: str, ports: Sequence[int]) -> str:
-    from raydiag.tsdb import live
-
-    asked = ", ".join(map(str, dict.fromkeys([*ports, *live.USUAL])))
+def _no_server(whose: str, ports: Sequence[int]) -> str:
     return (
         f"no Prometheus that scrapes the cluster's nodes answers on {whose} loopback (ports "
-        f"{asked}): name one with --prometheus"
+        f"{', '.join(map(str, ports))}): name one with --prometheus"
     )
-
-
-def _through_ssh(
-    arguments: argparse.Namespace,
-    found: _LiveSources,
-    ports: Sequence[int],
-    progress: options.ProgressLine,
-    stack: contextlib.ExitStack,
-) -> tuple[Optional[str], str, str]:
-    """The same on the head's loopback, a forward for each port that is tried."""
-    from raydiag.cluster import ssh
-    from raydiag.tsdb import live
-
-    way = cluster_options.way(arguments)
-    login = way.head.destination
-    if arguments.prometheus is not None:
-        named = arguments.prometheus
-        seen = named if urlsplit(named).scheme else f"http://{named}"
-        try:
-            forward = stack.enter_context(ssh.forward(way, seen))
-        except CannotRun as error:
-            if found.nodes is None and found.no_log:
-                raise
-            return None, "", f"{seen} of {login} is not reached: {error}"
-        return forward.url, f"{seen} of {login}", ""
-    data, hosts = _data(found), _hosts(found)
-    limit = time.monotonic() + _SEARCH_S
-    for port in dict.fromkeys([*ports, *live.USUAL]):
-        seen = f"http://127.0.0.1:{port}"
-        progress.say(f"looking for the metrics on {login}, port {port} ...")
-        if time.monotonic() > limit:
-            why = f"{login} took too long to be asked for a Prometheus: name one with --prometheus"
-            return None, "", why
-        with contextlib.ExitStack() as attempt:
-            try:
-                forward = attempt.enter_context(ssh.forward(way, seen))
-            except CannotRun as error:
-                return None, "", f"{login} is no longer reached: {error}"
-            own = data is None or live.stores_in(forward.url, data)
-            if own and live.watches(forward.url, hosts):
-                stack.enter_context(attempt.pop_all())
-                return forward.url, f"{seen} of {login}", ""
-    return None, "", _none(f"{login}'s", ports)

@@ -62,24 +62,24 @@ def add_way_in(parser: argparse.ArgumentParser) -> None:
     """--address, --ssh, -J, --ssh-config: for a command, and before the command's name."""
     group = parser.add_argument_group("which cluster")
 
-    def add(*names: str, **settings: str) -> None:
+    def _add(*names: str, **settings: str) -> None:
         # Without a default of its own, a command keeps what was said before its name.
         group.add_argument(*names, default=argparse.SUPPRESS, **settings)  # type: ignore[arg-type]
 
-    add(
+    _add(
         "--address",
         metavar="URL|local",
         help="dashboard of the cluster, or 'local' for a temporary Ray on this machine (default: "
         "RAY_API_SERVER_ADDRESS, RAY_ADDRESS, http://127.0.0.1:8265)",
     )
-    add(
+    _add(
         "--ssh",
         metavar="[USER@]HEAD",
         help="reach the dashboard on that machine's loopback through ssh, for this call only; "
         "--address is then the address as seen from HEAD",
     )
-    add("-J", "--jump", metavar="[USER@]JUMP", help="jump host for --ssh")
-    add(
+    _add("-J", "--jump", metavar="[USER@]JUMP", help="jump host for --ssh")
+    _add(
         "--ssh-config",
         metavar="FILE",
         help="ssh configuration for --ssh, instead of ~/.ssh/config",
@@ -223,10 +223,10 @@ class ProgressLine:
             print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
             self._width = len(text)
 
-    def nodes(self, answered: int, asked: int) -> None:
+    def nodes(self, answered: int, total: int) -> None:
         """A bar of the nodes that have answered."""
-        filled = 30 * answered // max(1, asked)
-        self.say(f"[{'#' * filled}{'.' * (30 - filled)}] {answered} of {asked} nodes answered")
+        filled = 30 * answered // max(1, total)
+        self.say(f"[{'#' * filled}{'.' * (30 - filled)}] {answered} of {total} nodes answered")
 
     def warn(self, text: str) -> None:
         """A line on stderr that changes no verdict."""

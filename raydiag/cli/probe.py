@@ -145,20 +145,26 @@ def _chosen(only: str | None, skip: str | None, stacks: bool) -> list[str]:
     """Names of the probes to run. Raises UsageError for unknown ones, or when none is left."""
     from raydiag import probes
 
-    known, usual = probes.names(), probes.defaults()
-    named = {
-        option: [name for name in (text or "").split(",") if name]
-        for option, text in (("--only", only), ("--skip", skip))
-    }
-    for option, given in named.items():
-        for name in given:
-            if name not in known:
-                raise UsageError(f"{option}: no probe {name!r}; there are: {', '.join(known)}")
-    wanted = set(usual if only is None else named["--only"]) | ({"stacks"} if stacks else set())
-    chosen = [name for name in known if name in wanted - set(named["--skip"])]
+    selected, skipped = _probe_names("--only", only), _probe_names("--skip", skip)
+    if only is None:
+        selected = set(probes.defaults())
+    if stacks:
+        selected.add("stacks")
+    chosen = [name for name in probes.names() if name in selected - skipped]
     if not chosen:
         raise UsageError("no probe is left to run: look at --only and --skip")
     return chosen
+
+
+def _probe_names(option: str, text: str | None) -> set[str]:
+    from raydiag import probes
+
+    names = values.names(text or "")
+    for name in names:
+        if name not in probes.names():
+            existing = ", ".join(probes.names())
+            raise UsageError(f"{option}: no probe {name!r}; there are: {existing}")
+    return set(names)
 
 
 def _show(

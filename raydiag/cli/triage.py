@@ -104,13 +104,13 @@ def _verdicts(
 
     outputs = arguments.outputs or "outputs"
     selector = cache(make_selector)  # building one takes longer than reading a small log
-    asked: Sequence[str] = arguments.jobs or find.jobs_below(outputs)[0]
+    jobs: Sequence[str] = arguments.jobs or find.jobs_below(outputs)[0]
     verdicts, failed = [], []
-    for job in dict.fromkeys(asked):
+    for job in dict.fromkeys(jobs):
         try:
             verdicts.append(_verdict(job, outputs, arguments, state, selector))
         except RaydiagError as error:
-            if len(asked) == 1:
+            if len(jobs) == 1:
                 raise
             failed.append(str(error))
     return verdicts, failed

@@ -16,6 +16,7 @@ from raydiag.errors import CannotRun, RaydiagError, UsageError
 
 if TYPE_CHECKING:
     from raydiag.joblog.facts import JobFacts
+    from raydiag.model import Window
     from raydiag.render.report import Report
     from raydiag.tsdb.connection import Connection
     from raydiag.tsdb.discovery_types import Discovery
@@ -51,22 +52,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
 
-    def action(name: str, words: str, jobs: str = "") -> argparse.ArgumentParser:
-        one = actions.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
-        what = "job directory, log, job id, Prometheus data directory, or URL"
+    def add_action(name: str, words: str, jobs: str = "") -> argparse.ArgumentParser:
+        sentence = f"{words[0].upper()}{words[1:]}."
+        action = actions.add_parser(name, help=words, description=sentence)
+        place = "job directory, log, job id, Prometheus data directory, or URL"
         if jobs:
-            one.add_argument("jobs", nargs=jobs, metavar="JOB", help=what)
+            action.add_argument("jobs", nargs=jobs, metavar="JOB", help=place)
         else:
-            one.add_argument("job", metavar="JOB|URL", help=what)
-        one.add_argument(
+            action.add_argument("job", metavar="JOB|URL", help=place)
+        action.add_argument(
             "--outputs", default="outputs", metavar="DIR", help="where to look up job ids"
         )
-        options.add_way_in(one)
-        options.add_output(one)
-        return one
+        options.add_way_in(action)
+        options.add_output(action)
+        return action
 
-    action("info", "list families, hosts, times, resolution, scrape targets")
-    query = action("query", "run a PromQL query")
+    add_action("info", "list families, hosts, times, resolution, scrape targets")
+    query = add_action("query", "run a PromQL query")
     query.add_argument("promql", metavar="PROMQL")
     query.add_argument(
         "--time", type=values.moment, metavar="T", help="evaluate at this time (default: end)"
@@ -76,8 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--end", type=values.moment, metavar="T", help="end of the range (default: end of the data)"
     )
     query.add_argument("--step", type=_step, metavar="S", help="seconds between two points")
-    action("view", "serve the data of finished jobs for a browser, until Ctrl-C", jobs="+")
-    verify = action("verify", "check that the series are this job's, against the steps of its log")
+    add_action("view", "serve the data of finished jobs for a browser, until Ctrl-C", jobs="+")
+    verify = add_action(
+        "verify", "check that the series are this job's, against the steps of its log"
+    )
     verify.add_argument(
         "--prometheus", metavar="URL", help="check this server instead of the job's directory"
     )
@@ -99,49 +103,50 @@ def _info(arguments: argparse.Namespace) -> int:
     from raydiag.render.tsdb_document import info_document
 
     with _reached(arguments, arguments.job) as connection:
-        seen = _discovered(connection, _facts_if_any(arguments, arguments.job))
+        discovery = _discovered(connection, _facts_if_any(arguments, arguments.job))
     live = connection.live
-    _show(arguments, lambda: info_document(seen, live), lambda: info_report(seen))
-    return 0 if seen.coverage.complete and seen.window is not None else 3
+    _show(arguments, lambda: info_document(discovery, live), lambda: info_report(discovery))
+    return 0 if discovery.coverage.complete and discovery.window is not None else 3
 
 
 def _query(arguments: argparse.Namespace) -> int:
     from raydiag.render.tsdb import query_report
     from raydiag.render.tsdb_document import query_document
-    from raydiag.tsdb.series import Query
     from raydiag.tsdb.time_bounds import extent
 
     with _reached(arguments, arguments.job) as connection:
-        whole = extent(connection, time.time())
-        end = arguments.end if arguments.end is not None else whole.end if whole else time.time()
-        is_range = any(one is not None for one in (arguments.start, arguments.end, arguments.step))
-        if is_range and arguments.time is not None:
-            raise UsageError("--time asks once: leave out --start, --end and --step")
-        if is_range:
-            start = (
-                arguments.start if arguments.start is not None else whole.start if whole else end
-            )
-            question = _over(arguments.promql, start, end, arguments.step)
-        else:
-            at = arguments.time if arguments.time is not None else end
-            question = Query.at("query", arguments.promql, at)
-        answer = connection.client.ask(question)
+        window = extent(connection, time.time())
+        answer = connection.client.ask(_asked_query(arguments, window))
     if not answer.ok:
         raise (UsageError if answer.bad_query else CannotRun)(answer.reason)
     origin, unread = connection.origin, connection.unread
     _show(
         arguments,
-        lambda: query_document(origin, answer, whole, unread),
-        lambda: query_report(answer, whole, unread),
+        lambda: query_document(origin, answer, window, unread),
+        lambda: query_report(answer, window, unread),
     )
     return 3 if connection.unread else 0
 
 
-def _over(promql: str, start: float, end: float, step: Optional[float]) -> Query:
+def _asked_query(arguments: argparse.Namespace, data: Optional[Window]) -> Query:
+    """At one time, else over a range, which is that of the data where the options leave it open."""
     from raydiag.model import Window
     from raydiag.tsdb.series import Query
 
-    return Query.over("query", promql, Window(start, end), step or 0.0)
+    now = time.time()
+    data_start, data_end = (data.start, data.end) if data is not None else (None, now)
+    end = _first_known(arguments.end, data_end)
+    if arguments.start is arguments.end is arguments.step is None:
+        return Query.at("query", arguments.promql, _first_known(arguments.time, end))
+    if arguments.time is not None:
+        raise UsageError("--time is for a single time: leave out --start, --end and --step")
+    start = _first_known(arguments.start, data_start, end)
+    window = Window(start, end)
+    return Query.over("query", arguments.promql, window, arguments.step or 0.0)
+
+
+def _first_known(*times: Optional[float]) -> float:
+    return next(time_s for time_s in times if time_s is not None)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -154,16 +159,17 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     facts = _facts(arguments, arguments.job)
     with _reached(arguments, arguments.prometheus or arguments.job) as connection:
-        seen = _discovered(connection, facts)
-        found = identity.check(connection.client, seen, _logged(facts))
-    diagnosis = Diagnosis(complete(found.findings(seen.origin)), (), seen.coverage)
+        discovery = _discovered(connection, facts)
+        checked = identity.check(connection.client, discovery, _logged(facts))
+    findings = complete(checked.findings(discovery.origin))
+    diagnosis = Diagnosis(findings, (), discovery.coverage)
     _show(
         arguments,
-        lambda: verify_document(seen, found, diagnosis),
-        lambda: verify_report(seen, found),
+        lambda: verify_document(discovery, checked, diagnosis),
+        lambda: verify_report(discovery, checked),
     )
     code = exit_code(diagnosis)
-    return 3 if code == 0 and found.belief is identity.Belief.UNVERIFIED else code
+    return 3 if code == 0 and checked.belief is identity.Belief.UNVERIFIED else code
 
 
 def _view(arguments: argparse.Namespace) -> int:
@@ -171,17 +177,17 @@ def _view(arguments: argparse.Namespace) -> int:
     from raydiag.render.tsdb_document import view_document
 
     with contextlib.ExitStack() as stack:
-        opened = []
+        servers = []
         for job in arguments.jobs:
             if _is_url(job):
-                raise UsageError(f"{job}: a server that runs needs no view: open it in a browser")
-            opened.append((job, stack.enter_context(_opened(arguments, job))))
+                raise UsageError(f"{job}: a running server needs no view: open it in a browser")
+            servers.append((job, stack.enter_context(_opened(arguments, job))))
         with contextlib.suppress(KeyboardInterrupt):  # the normal end
-            _show(arguments, lambda: view_document(opened), lambda: view_report(opened))
-            while all(_answers(connection) for _, connection in opened):
+            _show(arguments, lambda: view_document(servers), lambda: view_report(servers))
+            while all(_answers(connection) for _, connection in servers):
                 time.sleep(1)
             raise CannotRun("a server exited unexpectedly")
-    return 3 if any(connection.unread for _, connection in opened) else 0
+    return 3 if any(connection.unread for _, connection in servers) else 0
 
 
 def _answers(connection: Connection) -> bool:
@@ -196,8 +202,8 @@ def _reached(arguments: argparse.Namespace, job: str) -> Iterator[Connection]:
     if arguments.ssh is not None:
         from raydiag.cluster import ssh
 
-        way = ssh.Way.parse(arguments.ssh, arguments.jump, arguments.ssh_config)
-        with ssh.forward(way, _url(arguments, job)) as forward:
+        route = ssh.Way.parse(arguments.ssh, arguments.jump, arguments.ssh_config)
+        with ssh.forward(route, _url(arguments, job)) as forward:
             yield connection.connect(forward.url)
     elif _is_url(job):
         yield connection.connect(job)
@@ -215,10 +221,10 @@ def _opened(arguments: argparse.Namespace, job: str) -> Iterator[Connection]:
 
     progress = options.ProgressLine(arguments.quiet)
 
-    def wait(waited_s: float) -> None:
+    def say_waiting(waited_s: float) -> None:
         progress.say(f"prometheus reads the data of {job} ({waited_s:.0f} s)")
 
-    with connection.open_directory(str(_data(arguments, job)), wait=wait) as opened:
+    with connection.open_directory(str(_data(arguments, job)), wait=say_waiting) as opened:
         progress.clear()
         yield opened
 
@@ -283,8 +289,7 @@ def _logged(facts: JobFacts) -> Logged:
     if facts.steps is None:
         return Logged((), (), facts.header.nodelist, window)
     series = facts.steps.series
-    steps = [int(one) for one in series.step]
-    return Logged(steps, list(series.loss), facts.header.nodelist, window)
+    return Logged(list(map(int, series.step)), list(series.loss), facts.header.nodelist, window)
 
 
 def _show(

@@ -14,28 +14,28 @@ _MOST_DIGITS = 9
 LOG_END = "log-end"
 
 
-def seconds(least: float, most: float) -> Callable[[str], float]:
-    """A reader of numbers of seconds from `least` to `most`."""
+def seconds(least: float, limit: float) -> Callable[[str], float]:
+    """A reader of numbers of seconds from `least` to `limit`."""
 
-    def read(text: str) -> float:
+    def _read(text: str) -> float:
         value = _number(text)
-        if not least <= value <= most:
-            limits = f"{least:g} to {most:g}"
+        if not least <= value <= limit:
+            limits = f"{least:g} to {limit:g}"
             raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {limits}")
         return value
 
-    return read
+    return _read
 
 
-def integer(least: int, most: int) -> Callable[[str], int]:
-    """A reader of whole numbers from `least` to `most`."""
+def integer(least: int, limit: int) -> Callable[[str], int]:
+    """A reader of whole numbers from `least` to `limit`."""
 
-    def read(text: str) -> int:
-        if not _is_whole(text) or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
+    def _read(text: str) -> int:
+        if not _is_whole(text) or not least <= int(text) <= limit:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {limit}")
         return int(text)
 
-    return read
+    return _read
 
 
 def port(text: str) -> int:
