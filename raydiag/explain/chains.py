@@ -35,8 +35,8 @@ class _Causes:
         """For each observation the position of its most likely cause; None for a root."""
         candidates = self._candidates()
         nearest = [
-            self._nearest(effect, candidates[seen.finding.failure_class])
-            for effect, seen in enumerate(self.observations)
+            self._nearest(effect, candidates[observation.finding.failure_class])
+            for effect, observation in enumerate(self.observations)
         ]
         return [
             None if self._came_first(effect, nearest) else cause
@@ -46,18 +46,18 @@ class _Causes:
     def _candidates(self) -> dict[str, list[int]]:
         """By class of an effect: a fault of a thousand hosts is not compared with itself on all."""
         positions: dict[str, list[int]] = {}
-        for position, seen in enumerate(self.observations):
-            positions.setdefault(seen.finding.failure_class, []).append(position)
+        for position, observation in enumerate(self.observations):
+            positions.setdefault(observation.finding.failure_class, []).append(position)
         causes: dict[str, list[int]] = {effect: [] for effect in positions}
-        for cause, found in positions.items():
+        for cause, numbers in positions.items():
             for effect in positions.keys() & set(catalog.failure(cause).can_cause):
-                causes[effect] += found
+                causes[effect] += numbers
         return causes
 
     def _nearest(self, effect: int, candidates: Iterable[int]) -> Optional[int]:
-        seen = self.observations[effect]
-        able = [cause for cause in sorted(candidates) if self._can_cause(cause, seen)]
-        return min(able, key=lambda cause: self._distance(cause, seen), default=None)
+        observation = self.observations[effect]
+        able = [cause for cause in sorted(candidates) if self._can_cause(cause, observation)]
+        return min(able, key=lambda cause: self._distance(cause, observation), default=None)
 
     def _can_cause(self, position: int, effect: Observation) -> bool:
         """Whether place and time allow it; the classes do."""
@@ -87,16 +87,16 @@ class _Causes:
 
     def is_later(self, cause: Observation, effect: Observation) -> bool:
         """It began after what it should explain, by more than the times are known to."""
-        began, seen = cause.finding.onset, effect.finding.onset
-        if began is None or seen is None:
+        began, felt = cause.finding.onset, effect.finding.onset
+        if began is None or felt is None:
             return False
         if not self.reach.of_job:
-            return began > seen
+            return began > felt
         slack = max(cause.uncertainty_s, effect.uncertainty_s, _SLACK_S)
         if _class_of(effect).hang:
             # A hang dates from the last step, its cause from the next.
             slack += self.reach.step_time_s or 0.0
-        return began > seen + slack
+        return began > felt + slack
 
     def _came_first(self, effect: int, nearest: Sequence[Optional[int]]) -> bool:
         """Whether it came before what caused its cause, which has no date to show that."""
@@ -118,11 +118,11 @@ class _Causes:
         cause = self.observations[position]
         elsewhere = not _same_device(cause.finding, effect.finding)
         rank = -cause.finding.severity.rank if cause.finding.severity else 0
-        began, seen = cause.finding.onset, effect.finding.onset
-        if began is None or seen is None:
+        began, felt = cause.finding.onset, effect.finding.onset
+        if began is None or felt is None:
             return elsewhere, began is None, 0.0, rank, began or 0.0
         moments = (began, float(cause.facts.get("kill_time", began)))
-        apart = min(abs(seen - moment) for moment in moments)
+        apart = min(abs(felt - moment) for moment in moments)
         return elsewhere, False, apart if apart > _NEAR_S else 0.0, rank, began
 
 
@@ -156,11 +156,13 @@ def _class_of(observation: Observation) -> FailureClass:
     return catalog.failure(observation.finding.failure_class)
 
 
-def _same_host(one: Finding, other: Finding) -> bool:
-    same_address = one.address == other.address or one.address is None or other.address is None
-    return one.host == other.host and same_address
+def _same_host(cause: Finding, effect: Finding) -> bool:
+    same_address = (
+        cause.address == effect.address or cause.address is None or effect.address is None
+    )
+    return cause.host == effect.host and same_address
 
 
-def _same_device(one: Finding, other: Finding) -> bool:
-    same_gpu = one.gpu is not None and one.gpu == other.gpu
-    return same_gpu or (one.device is not None and one.device == other.device)
+def _same_device(cause: Finding, effect: Finding) -> bool:
+    same_gpu = cause.gpu is not None and cause.gpu == effect.gpu
+    return same_gpu or (cause.device is not None and cause.device == effect.device)

@@ -36,11 +36,11 @@ def explain(snapshot: Snapshot) -> Diagnosis:
     return of_findings(judge_nodes(snapshot), coverage(snapshot, window))
 
 
-def of_findings(findings: Iterable[Finding], seen: Coverage) -> Diagnosis:
+def of_findings(findings: Iterable[Finding], covered: Coverage) -> Diagnosis:
     """Findings of nodes, or of one kernel log, completed, in order and in chains."""
     ordered = complete(findings)
     observations = [Observation(finding, NODES, finding.failure_class) for finding in ordered]
-    return Diagnosis(ordered, chains(observations), seen)
+    return Diagnosis(ordered, chains(observations), covered)
 
 
 def exit_code(diagnosis: Diagnosis) -> int:
@@ -84,8 +84,8 @@ def _unread_sources(report: NodeReport) -> Iterator[HostUnread]:
     """
     host = report.node.host
     for reader in report.stuck:
-        where = f" in {reader.wchan}" if reader.wchan else ""
-        reason = f"reader {reader.pid} has been stuck{where} for {reader.seconds:.0f} s"
+        symbol = f" in {reader.wchan}" if reader.wchan else ""
+        reason = f"reader {reader.pid} has been stuck{symbol} for {reader.seconds:.0f} s"
         yield HostUnread(host, reader.source, Status.TIMEOUT, reason)
     stuck_probes = {reader.probe for reader in report.stuck}
     for result in report.probes.values():
@@ -98,5 +98,5 @@ def _unread_sources(report: NodeReport) -> Iterator[HostUnread]:
 
 def _stands_for_its_sources(result: ProbeResult) -> bool:
     """Whether a probe failed in a way that none of its sources tells."""
-    told = any(source.status == result.status for source in result.unread)
-    return result.status in _UNSEEN and not told
+    is_told = any(source.status == result.status for source in result.unread)
+    return result.status in _UNSEEN and not is_told

@@ -28,7 +28,7 @@ def merge(observations: Iterable[Observation], by_process: bool = False) -> list
     for observation in observations:
         fault = fault_of(observation.finding, by_process)
         faults.setdefault(fault, []).append(observation)
-    return [_merged(same) for same in faults.values()]
+    return [_merged(sightings) for sightings in faults.values()]
 
 
 def fault_of(finding: Finding, by_process: bool = False) -> Hashable:
@@ -43,18 +43,18 @@ def fault_of(finding: Finding, by_process: bool = False) -> Hashable:
     return (*place, "process", finding.pid, finding.task) if by_process else place
 
 
-def _merged(same: Sequence[Observation]) -> Observation:
-    if len(same) == 1:
-        return same[0]
-    ranked = sorted(same, key=lambda observation: order(observation.finding))
+def _merged(sightings: Sequence[Observation]) -> Observation:
+    if len(sightings) == 1:
+        return sightings[0]
+    ranked = sorted(sightings, key=lambda observation: order(observation.finding))
     facts: dict[str, float | str] = {}
     for observation in reversed(ranked):
         facts.update(observation.facts)
     return replace(
         ranked[0],
         finding=_merged_finding([observation.finding for observation in ranked]),
-        recovered=all(observation.recovered for observation in same),
-        uncertainty_s=max(observation.uncertainty_s for observation in same),
+        recovered=all(observation.recovered for observation in sightings),
+        uncertainty_s=max(observation.uncertainty_s for observation in sightings),
         facts=facts,
     )
 
@@ -85,7 +85,7 @@ def _merged_finding(ranked: Sequence[Finding]) -> Finding:
 
 def earliest_onset(findings: Iterable[Finding]) -> Optional[float]:
     """Unix seconds; None where none of them has a date."""
-    return min((one.onset for one in findings if one.onset is not None), default=None)
+    return min((finding.onset for finding in findings if finding.onset is not None), default=None)
 
 
 def _only(values: Iterable[Optional[_Value]]) -> Optional[_Value]:
@@ -102,33 +102,39 @@ def with_most_specific(observations: Iterable[Observation]) -> list[Observation]
     remaining = list(observations)
     for special, general in catalog.more_specific():
         for specific in _of_class(special, remaining):
-            for other in _of_class(general, remaining):
-                if _same_place_and_time(specific, other):
-                    remaining.remove(other)
-                    dated = _dated_from_first_sign(with_evidence_of(specific, other), other)
+            for general_one in _of_class(general, remaining):
+                if _same_place_and_time(specific, general_one):
+                    remaining.remove(general_one)
+                    dated = _dated_from_first_sign(
+                        with_evidence_of(specific, general_one), general_one
+                    )
                     remaining[remaining.index(specific)] = specific = dated
     return remaining
 
 
 def _of_class(failure_class: str, observations: Iterable[Observation]) -> list[Observation]:
-    return [seen for seen in observations if seen.finding.failure_class == failure_class]
+    return [
+        observation
+        for observation in observations
+        if observation.finding.failure_class == failure_class
+    ]
 
 
-def _same_place_and_time(one: Observation, other: Observation) -> bool:
+def _same_place_and_time(first: Observation, second: Observation) -> bool:
     place = attrgetter("host", "gpu", "device", "before_job")
-    return bool(place(one.finding) == place(other.finding))
+    return bool(place(first.finding) == place(second.finding))
 
 
-def _dated_from_first_sign(observation: Observation, other: Observation) -> Observation:
-    onset = earliest_onset((observation.finding, other.finding))
+def _dated_from_first_sign(observation: Observation, sign: Observation) -> Observation:
+    onset = earliest_onset((observation.finding, sign.finding))
     return replace(
         observation,
         finding=replace(observation.finding, onset=onset),
-        uncertainty_s=max(observation.uncertainty_s, other.uncertainty_s),
+        uncertainty_s=max(observation.uncertainty_s, sign.uncertainty_s),
     )
 
 
-def with_evidence_of(observation: Observation, other: Observation) -> Observation:
+def with_evidence_of(observation: Observation, sign: Observation) -> Observation:
     """The observation, with what the other one rests on."""
-    evidence = (*observation.finding.evidence, *other.finding.evidence)
+    evidence = (*observation.finding.evidence, *sign.finding.evidence)
     return replace(observation, finding=replace(observation.finding, evidence=evidence))

@@ -20,20 +20,22 @@ def judge_nodes(snapshot: Snapshot) -> list[Finding]:
     """Every finding that the records of a snapshot support, each fault once, not yet completed."""
     names = Names(snapshot)
     machines = {name: machine for machine, name in machine_names(snapshot).items()}
-    seen = [Observation(names.named(finding), NODES, rule) for rule, finding in judge(snapshot)]
-    signs = _signs(seen)
+    observations = [
+        Observation(names.named(finding), NODES, rule) for rule, finding in judge(snapshot)
+    ]
+    signs = _signs(observations)
     findings = []
-    for merged in merge(seen, by_process=True):
+    for merged in merge(observations, by_process=True):
         finding = merged.finding
         weighed = _weighed(finding, signs.get(fault_of(finding, by_process=True), set()))
         findings.append(_with_address(names.named(weighed), machines))
     return findings
 
 
-def _signs(seen: list[Observation]) -> Mapping[Hashable, set[str]]:
+def _signs(observations: list[Observation]) -> Mapping[Hashable, set[str]]:
     """By fault the rules that show it; a hint is no sign."""
     signs: dict[Hashable, set[str]] = {}
-    for observation in seen:
+    for observation in observations:
         if observation.finding.confidence is not Confidence.POSSIBLE:
             fault = fault_of(observation.finding, by_process=True)
             signs.setdefault(fault, set()).add(observation.row)

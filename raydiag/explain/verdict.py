@@ -124,25 +124,29 @@ def explain(case: JobCase) -> Explained:
         # Nothing else is wrong: then a node that needs repair is the answer.
         case = replace(case, observations=(*case.observations, *asides), asides=())
         asides = ()
-    found = _cause_chains(case)
-    chosen = _chosen(found, case)
+    ordered = _cause_chains(case)
+    chosen = _chosen(ordered, case)
     if chosen is not None:
-        found = [chosen, *(chain for chain in found if chain is not chosen)]
-    verdict = _verdict(chosen, found, case) if chosen else _without_cause(found, case)
-    found += map(_alone, asides)
-    observations = tuple(seen for chain in found for seen in chain.observations)
-    findings = [seen.finding for seen in observations]
+        ordered = [chosen, *(chain for chain in ordered if chain is not chosen)]
+    verdict = _verdict(chosen, ordered, case) if chosen else _without_cause(ordered, case)
+    ordered += map(_alone, asides)
+    observations = tuple(observation for chain in ordered for observation in chain.observations)
+    findings = [observation.finding for observation in observations]
     return Explained(
         verdict,
-        Diagnosis(findings, [chain.chain for chain in found], case.coverage),
-        tuple(one for one in case.ruled_out if one.failure_class != verdict.failure_class),
+        Diagnosis(findings, [chain.chain for chain in ordered], case.coverage),
+        tuple(
+            excluded
+            for excluded in case.ruled_out
+            if excluded.failure_class != verdict.failure_class
+        ),
         observations,
     )
 
 
 def exit_code(explained: Explained) -> int:
     """1: a problem was found; 3: none, but not everything could be seen or told; 0: healthy."""
-    if any(one.severity is not Severity.INFO for one in explained.diagnosis.findings):
+    if any(finding.severity is not Severity.INFO for finding in explained.diagnosis.findings):
         return 1
     return 0 if explained.verdict.failure_class == HEALTHY else 3
 
@@ -166,7 +170,7 @@ def _in_time(chain: Chain, by_finding: Mapping[int, Observation]) -> _CauseChain
     """Root first, then by onset; what has no date comes last."""
     root, *effects = chain.findings
     effects.sort(key=_time_order)
-    return _CauseChain([by_finding[id(one)] for one in (root, *effects)], chain.confidence)
+    return _CauseChain([by_finding[id(finding)] for finding in (root, *effects)], chain.confidence)
 
 
 def _time_order(finding: Finding) -> tuple[bool, float, int]:
@@ -183,7 +187,7 @@ def _alone(aside: Observation) -> _CauseChain:
 # ---- which chain
 
 
-def _chosen(found: Sequence[_CauseChain], case: JobCase) -> Optional[_CauseChain]:
+def _chosen(candidates: Sequence[_CauseChain], case: JobCase) -> Optional[_CauseChain]:
     """The chain whose root is the verdict; None when there is nothing that could be one."""
 
     def weight(chain: _CauseChain) -> tuple[int, bool, bool, int, float]:
@@ -196,7 +200,7 @@ def _chosen(found: Sequence[_CauseChain], case: JobCase) -> Optional[_CauseChain
             root.finding.onset if root.finding.onset is not None else float("inf"),
         )
 
-    able = [chain for chain in found if _may_be_verdict(chain.root, case)]
+    able = [chain for chain in candidates if _may_be_verdict(chain.root, case)]
     return min(able, key=weight, default=None)
 
 
@@ -238,17 +242,29 @@ def _explains_failure(chain: _CauseChain, case: JobCase) -> bool:
 # ---- what is said of it
 
 
-def _verdict(chosen: _CauseChain, found: Iterable[_CauseChain], case: JobCase) -> JobVerdict:
+def _verdict(chosen: _CauseChain, ordered: Iterable[_CauseChain], case: JobCase) -> JobVerdict:
     """The root's class, with all places and times where it is the root of a chain."""
     root = chosen.root
-    alike = _alike(root, found)
+    alike = _alike(root, ordered)
     findings = [observation.finding for observation in alike]
     first = min(alike, key=_dated_first)
-    hosts = tuple(sorted({one.host for one in findings if one.host is not None}))
-    kills = (float(one.facts["kill_time"]) for one in alike if "kill_time" in one.facts)
-    patterns = (str(one.facts["pattern"]) for one in alike if "pattern" in one.facts)
-    gpus = {(one.host, one.gpu) for one in findings if one.host and one.gpu is not None}
-    devices = {(one.host, one.device) for one in findings if one.host and one.device}
+    hosts = tuple(sorted({finding.host for finding in findings if finding.host is not None}))
+    kills = (
+        float(observation.facts["kill_time"])
+        for observation in alike
+        if "kill_time" in observation.facts
+    )
+    patterns = (
+        str(observation.facts["pattern"]) for observation in alike if "pattern" in observation.facts
+    )
+    gpus = {
+        (finding.host, finding.gpu)
+        for finding in findings
+        if finding.host and finding.gpu is not None
+    }
+    devices = {
+        (finding.host, finding.device) for finding in findings if finding.host and finding.device
+    }
     onset = first.finding.onset
     if onset is None and catalog.failure(root.finding.failure_class).hang:
         onset = case.last_step_at
@@ -267,12 +283,16 @@ def _verdict(chosen: _CauseChain, found: Iterable[_CauseChain], case: JobCase) -
     )
 
 
-def _alike(root: Observation, found: Iterable[_CauseChain]) -> list[Observation]:
+def _alike(root: Observation, ordered: Iterable[_CauseChain]) -> list[Observation]:
     """The root, and the roots of other chains that are the same fault elsewhere."""
     kind = (root.finding.failure_class, root.before_job)
-    others = [chain.root for chain in found if chain.root is not root]
-    same = [one for one in others if (one.finding.failure_class, one.before_job) == kind]
-    return [root, *filter(_is_problem, same)]
+    roots = [chain.root for chain in ordered if chain.root is not root]
+    alike = [
+        other_root
+        for other_root in roots
+        if (other_root.finding.failure_class, other_root.before_job) == kind
+    ]
+    return [root, *filter(_is_problem, alike)]
 
 
 def _dated_first(observation: Observation) -> tuple[bool, float]:
@@ -296,24 +316,27 @@ def _confidence(chosen: _CauseChain, case: JobCase) -> Confidence:
 
 def _summary(chosen: _CauseChain, hosts: Sequence[str], case: JobCase) -> str:
     title = chosen.root.finding.title
-    where = f" on {', '.join(hosts[:_HOSTS_NAMED])}" if hosts else ""
-    more = f" and {len(hosts) - _HOSTS_NAMED} more" if len(hosts) > _HOSTS_NAMED else ""
-    effects = dict.fromkeys(one.title for one in chosen.findings[1:] if one.title != title)
+    place = f" on {', '.join(hosts[:_HOSTS_NAMED])}" if hosts else ""
+    rest_of_hosts = f" and {len(hosts) - _HOSTS_NAMED} more" if len(hosts) > _HOSTS_NAMED else ""
+    effects = dict.fromkeys(
+        finding.title for finding in chosen.findings[1:] if finding.title != title
+    )
     caused = f" It caused: {'; '.join(effects)}." if effects else ""
     only = f" By the log alone: {case.log_only}." if case.log_only else ""
-    return f"{title}{where}{more}.{caused}{only}"
+    return f"{title}{place}{rest_of_hosts}.{caused}{only}"
 
 
 # ---- without a cause
 
 
-def _without_cause(found: Iterable[_CauseChain], case: JobCase) -> JobVerdict:
+def _without_cause(ordered: Iterable[_CauseChain], case: JobCase) -> JobVerdict:
     """Healthy only when all was seen and nothing is wrong."""
     unexplained = [
-        seen
-        for chain in found
-        for seen in chain.observations
-        if _is_problem(seen) and not catalog.failure(seen.finding.failure_class).of_monitoring
+        observation
+        for chain in ordered
+        for observation in chain.observations
+        if _is_problem(observation)
+        and not catalog.failure(observation.finding.failure_class).of_monitoring
     ]
     if unexplained:
         first = min(unexplained, key=_dated_first).finding

@@ -55,22 +55,22 @@ def compare(
     """Look at all, then compare. Of one job alone its saves are compared with each other."""
     with side.opened(jobs, deadline_s, say) as sides:
         contrasts = []
-        for other in sides[1:]:
-            say(f"comparing job {other.label} with job {sides[0].label} ...")
-            contrasts.append(answer.contrast(_pair(sides[0], other, deadline_s)))
-        saved = [saves.compare(one, len(sides) == 1, deadline_s) for one in sides]
-        asked = [one.asked_besides for one in sides]
-    told = [replace(one, connection=None) for one in sides]
+        for side_b in sides[1:]:
+            say(f"comparing job {side_b.label} with job {sides[0].label} ...")
+            contrasts.append(answer.contrast(_pair(sides[0], side_b, deadline_s)))
+        saved = [saves.compare(job_side, len(sides) == 1, deadline_s) for job_side in sides]
+        queries = [job_side.asked_besides for job_side in sides]
+    closed = [replace(job_side, connection=None) for job_side in sides]
     diagnosis, owners = _diagnosis(sides, contrasts, saved)
-    return Comparison(told, contrasts, saved, diagnosis, owners, asked)
+    return Comparison(closed, contrasts, saved, diagnosis, owners, queries)
 
 
-def exit_code(found: Comparison) -> int:
+def exit_code(comparison: Comparison) -> int:
     """1: a problem was found; 3: none, but not everything could be seen or compared."""
-    if any(one.severity is not Severity.INFO for one in found.diagnosis.findings):
+    if any(finding.severity is not Severity.INFO for finding in comparison.diagnosis.findings):
         return 1
-    told = all(one.examined.case.told for one in found.sides)
-    return 0 if told and found.diagnosis.coverage.complete else 3
+    is_told = all(job_side.examined.case.told for job_side in comparison.sides)
+    return 0 if is_told and comparison.diagnosis.coverage.complete else 3
 
 
 def _pair(a: Side, b: Side, deadline_s: float) -> Pair:
@@ -79,14 +79,16 @@ def _pair(a: Side, b: Side, deadline_s: float) -> Pair:
     looked_a = metrics.look(a, shared, paid, deadline_s)
     looked_b = metrics.look(b, shared, paid, deadline_s)
     steady_a, steady_b = shared.steady(a.run), shared.steady(b.run)
-    gaps = [gap(one, a.run.of(one, steady_a), b.run.of(one, steady_b)) for one in TRAINING]
+    gaps = [
+        gap(metric, a.run.of(metric, steady_a), b.run.of(metric, steady_b)) for metric in TRAINING
+    ]
     return Pair(
         a,
         b,
         settings.differences(a.settings, b.settings),
         tuple(_environment(a, b)),
         shared,
-        [one for one in gaps if one is not None],
+        [metric_gap for metric_gap in gaps if metric_gap is not None],
         metrics.compare(looked_a, looked_b),
         looked_a,
         looked_b,
@@ -97,33 +99,33 @@ def _environment(a: Side, b: Side) -> list[Environment]:
     """What the jobs did not ask for and got all the same."""
     mine, theirs = set(a.hosts), set(b.hosts)
     common = len(mine & theirs)
-    nodes = [f"{len(one)} nodes, {common} of them in both" for one in (mine, theirs)]
-    found = [
+    nodes = [f"{len(hosts)} nodes, {common} of them in both" for hosts in (mine, theirs)]
+    environment = [
         Environment("node set", *(("the same", "the same") if mine == theirs else nodes)),
         Environment("start", _start(a), _start(b)),
         Environment("metrics", a.source, b.source),
         Environment("families", _families(a), _families(b)),
     ]
     if mine != theirs:
-        found.append(
+        environment.append(
             Environment("nodes of one job only", _names(mine - theirs), _names(theirs - mine))
         )
-    return found
+    return environment
 
 
-def _start(one: Side) -> str:
-    return one.examined.triage.progress.start or "unknown"
+def _start(job_side: Side) -> str:
+    return job_side.examined.triage.progress.start or "unknown"
 
 
 def _names(hosts: set[str]) -> str:
     return ",".join(sorted(hosts)) or "none"
 
 
-def _families(one: Side) -> str:
-    seen = one.examined.metrics
-    if seen is None:
+def _families(job_side: Side) -> str:
+    queried = job_side.examined.metrics
+    if queried is None:
         return "none"
-    return " ".join(sorted(f"{family.prefix}*" for family in seen.discovery.families))
+    return " ".join(sorted(f"{family.prefix}*" for family in queried.discovery.families))
 
 
 # ---- all jobs together
@@ -135,29 +137,29 @@ def _diagnosis(
     """What the comparison found, and what each job has by itself; whose each finding is."""
     chains: list[Chain] = []
     owned: list[tuple[Finding, str]] = []
-    for one in contrasts:
-        found = answer.findings(one)
-        owned += [(item, label) for label, item in found]
-        if found:
-            linked = tuple(item for _, item in found)
-            chains.append(Chain(linked, one.answer.confidence))
+    for contrast in contrasts:
+        causes = answer.findings(contrast)
+        owned += [(item, label) for label, item in causes]
+        if causes:
+            linked = tuple(item for _, item in causes)
+            chains.append(Chain(linked, contrast.answer.confidence))
     for one_side, its_saves in zip(sides, saved, strict=True):
-        own = one_side.examined.explained.diagnosis.findings
+        of_diagnosis = one_side.examined.explained.diagnosis.findings
         metrics_of = one_side.examined.metrics
         origin = metrics_of.origin if metrics_of is not None else one_side.label
-        more = [*its_saves.findings, *one_side.bridge.findings(origin)]
-        known = {_what(item) for item, label in owned if label == one_side.label}
-        known |= {_what(item) for item in more}
-        more += [item for item in own if _what(item) not in known]
-        told = [completed(item) for item in more]
-        owned += [(item, one_side.label) for item in told]
+        additional = [*its_saves.findings, *one_side.bridge.findings(origin)]
+        listed = {_what(item) for item, label in owned if label == one_side.label}
+        listed |= {_what(item) for item in additional}
+        additional += [item for item in of_diagnosis if _what(item) not in listed]
+        finished = [completed(item) for item in additional]
+        owned += [(item, one_side.label) for item in finished]
         if its_saves.findings:
             roots = len(its_saves.findings)
-            failed = [item for item in told if item.failure_class == saves.CLASS]
-            chains.append(Chain((*told[:roots], *failed), Confidence.LIKELY))
-    owned.sort(key=lambda one: order(one[0]))
+            failed = [item for item in finished if item.failure_class == saves.CLASS]
+            chains.append(Chain((*finished[:roots], *failed), Confidence.LIKELY))
+    owned.sort(key=lambda pair: order(pair[0]))
     findings = [item for item, _ in owned]
-    alone = {id(item) for item in findings} - {id(i) for one in chains for i in one.findings}
+    alone = {id(item) for item in findings} - {id(i) for chain in chains for i in chain.findings}
     chains += [Chain((item,), item.confidence) for item in findings if id(item) in alone]
     coverage = _coverage(sides, contrasts, saved)
     return Diagnosis(findings, chains, coverage), [label for _, label in owned]
@@ -171,25 +173,25 @@ def _coverage(
     sides: Sequence[Side], contrasts: Sequence[Contrast], saved: Sequence[Saves]
 ) -> Coverage:
     """Of all jobs; the source names the job where there are several."""
-    asked = answered = 0
+    nodes_asked = answered = 0
     blind: list[Blind] = []
     unread: list[HostUnread] = []
-    for one, its_saves in zip(sides, saved, strict=True):
-        own = one.examined.explained.diagnosis.coverage
-        asked, answered = asked + own.asked, answered + own.answered
-        blind += own.blind
-        items = [*own.unread, *one.unread, *one.bridge.unread, *its_saves.unread]
-        items += [HostUnread("", i.source, i.status, i.reason) for i in one.workers.unread]
-        for pair in (told.pair for told in contrasts):
-            looked = pair.looked(one) if one in (pair.a, pair.b) else None
+    for job_side, its_saves in zip(sides, saved, strict=True):
+        of_job = job_side.examined.explained.diagnosis.coverage
+        nodes_asked, answered = nodes_asked + of_job.asked, answered + of_job.answered
+        blind += of_job.blind
+        items = [*of_job.unread, *job_side.unread, *job_side.bridge.unread, *its_saves.unread]
+        items += [HostUnread("", i.source, i.status, i.reason) for i in job_side.workers.unread]
+        for pair in (contrast.pair for contrast in contrasts):
+            looked = pair.looked(job_side) if job_side in (pair.a, pair.b) else None
             items += looked.unread if looked is not None else ()
-        prefix = f"job {one.label}: " if len(sides) > 1 else ""
+        prefix = f"job {job_side.label}: " if len(sides) > 1 else ""
         unread += [
             HostUnread(item.host, f"{prefix}{item.source}", item.status, item.reason)
             for item in dict.fromkeys(items)
         ]
-    for told in contrasts:
-        if told.answer.kind in (UNRELATED, UNDECIDED):
-            names = f"job {told.pair.a.label} and job {told.pair.b.label}"
-            unread.append(HostUnread("", names, Status.NO_DATA, told.answer.summary))
-    return Coverage(asked, answered, tuple(blind), tuple(unread))
+    for contrast in contrasts:
+        if contrast.answer.kind in (UNRELATED, UNDECIDED):
+            names = f"job {contrast.pair.a.label} and job {contrast.pair.b.label}"
+            unread.append(HostUnread("", names, Status.NO_DATA, contrast.answer.summary))
+    return Coverage(nodes_asked, answered, tuple(blind), tuple(unread))

@@ -39,31 +39,35 @@ _TRACE = (
 
 def contrast(pair: Pair) -> Contrast:
     """The answer about two jobs, with everything that speaks for it and against it."""
-    found, ruled_out = slowness_causes.look(pair)
+    causes, ruled_out = slowness_causes.look(pair)
     slower = pair.slower
-    relevant = [one for one in found if slower is None or one.label == slower.label]
-    told = _answer(pair, relevant)
-    return Contrast(pair, told, found, ruled_out, tuple(_notes(pair, found)))
+    relevant = [cause for cause in causes if slower is None or cause.label == slower.label]
+    chosen = _answer(pair, relevant)
+    return Contrast(pair, chosen, causes, ruled_out, tuple(_notes(pair, causes)))
 
 
-def _answer(pair: Pair, found: Sequence[SlownessCause]) -> ComparisonAnswer:
+def _answer(pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
     speed = pair.speed
     if speed is None:
-        why = pair.overlap.reason or "no throughput or step time of the common steps"
-        return ComparisonAnswer(UNRELATED, "unknown", None, (), Confidence.POSSIBLE, _sentence(why))
+        reason = pair.overlap.reason or "no throughput or step time of the common steps"
+        return ComparisonAnswer(
+            UNRELATED, "unknown", None, (), Confidence.POSSIBLE, _sentence(reason)
+        )
     slower = pair.slower
     if slower is None:
-        return _no_gap(pair, found)
+        return _no_gap(pair, causes)
     settings = list(explaining(pair.settings))
-    strong = [one for one in found if one.finding.confidence is not Confidence.POSSIBLE]
+    strong = [cause for cause in causes if cause.finding.confidence is not Confidence.POSSIBLE]
     if settings and not strong:
-        names = ", ".join(f"{one.parameter} ({one.a}, {one.b})" for one in settings[:4])
+        names = ", ".join(
+            f"{setting.parameter} ({setting.a}, {setting.b})" for setting in settings[:4]
+        )
         text = f"{_gap_text(pair)}. They run with other settings, which may explain it: {names}"
         return ComparisonAnswer(
             SETTINGS, "unknown", slower.label, (), Confidence.POSSIBLE, _sentence(text)
         )
-    if not found:
-        blind = [one.label for one in (pair.a, pair.b) if pair.looked(one) is None]
+    if not causes:
+        blind = [side.label for side in (pair.a, pair.b) if pair.looked(side) is None]
         text = f"{_gap_text(pair)}, and nothing that was looked at explains it"
         if blind:
             names = " and ".join(f"job {label}" for label in blind)
@@ -72,16 +76,17 @@ def _answer(pair: Pair, found: Sequence[SlownessCause]) -> ComparisonAnswer:
         return ComparisonAnswer(
             UNEXPLAINED, "unknown", slower.label, (), Confidence.POSSIBLE, _sentence(text), trace
         )
-    root = _root(found, pair)
-    alike = [one.finding for one in found if _class(one) == _class(root)]
-    hosts = tuple(sorted({one.host for one in alike if one.host}))
+    root = _root(causes, pair)
+    alike = [cause.finding for cause in causes if _class(cause) == _class(root)]
+    hosts = tuple(sorted({finding.host for finding in alike if finding.host}))
     text = f"{_gap_text(pair)}: {root.explains}"
-    rest = [one.explains for one in found if one is not root]
-    text += f"; besides: {'; '.join(rest[:3])}" if rest else ""
+    besides = [cause.explains for cause in causes if cause is not root]
+    text += f"; besides: {'; '.join(besides[:3])}" if besides else ""
     if root.kind == LEAK and pair.lacks_percent > _LEAK_PERCENT:
         text += "; a leak costs about a percent, so it does not account for all of it"
     if settings:
-        text += f"; settings differ as well ({', '.join(one.parameter for one in settings[:4])})"
+        names = ", ".join(setting.parameter for setting in settings[:4])
+        text += f"; settings differ as well ({names})"
     confidence = root.finding.confidence
     if settings and root.kind != LEAK:
         confidence = min(confidence, Confidence.LIKELY, key=_SURE.index)
@@ -90,25 +95,25 @@ def _answer(pair: Pair, found: Sequence[SlownessCause]) -> ComparisonAnswer:
     )
 
 
-def _no_gap(pair: Pair, found: Sequence[SlownessCause]) -> ComparisonAnswer:
+def _no_gap(pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
     speed = pair.speed
     assert speed is not None
-    leaks = [one for one in found if one.kind == LEAK]
+    leaks = [cause for cause in causes if cause.kind == LEAK]
     if leaks:
         root = leaks[0]
         text = f"{root.explains}; throughput differs by {abs(speed.percent):.1f} % only"
         return ComparisonAnswer(
             LEAK, root.finding.failure_class, None, (), root.finding.confidence, _sentence(text)
         )
-    what = "throughput" if speed.metric == TGS else "step time"
+    measure = "throughput" if speed.metric == TGS else "step time"
     if speed.kind == gap.TRANSIENT:
         until = "" if speed.until_step in (None, speed.since_step) else f" to {speed.until_step}"
         furthest = f" ({speed.spike_percent:+.0f} %)" if speed.spike_percent is not None else ""
         text = (
-            f"No lasting difference: {what} differs by {speed.percent:+.1f} % in the median. It "
+            f"No lasting difference: {measure} differs by {speed.percent:+.1f} % in the median. It "
             f"was apart for a while at step {speed.since_step}{until}{furthest}, which passed"
         )
-        sure = [one for one in found if one.finding.confidence is not Confidence.POSSIBLE]
+        sure = [cause for cause in causes if cause.finding.confidence is not Confidence.POSSIBLE]
         if not sure:
             return ComparisonAnswer(SPIKE, "healthy", None, (), Confidence.LIKELY, _sentence(text))
         root = _root(sure, pair)
@@ -118,24 +123,30 @@ def _no_gap(pair: Pair, found: Sequence[SlownessCause]) -> ComparisonAnswer:
         return ComparisonAnswer(SPIKE, name, None, hosts, confidence, _sentence(text))
     size = f"{speed.percent:+.1f} % (± {speed.error_percent:.1f} %)"
     if abs(speed.percent) >= gap.LEAST_PERCENT:
-        text = f"{what} differs by {size}, which chance may do: steps vary, and few are in common"
+        text = (
+            f"{measure} differs by {size}, which chance may do: steps vary, and few are in common"
+        )
         return ComparisonAnswer(
             UNDECIDED, "unknown", None, (), Confidence.POSSIBLE, _sentence(text)
         )
-    known = speed.error_percent < gap.LEAST_PERCENT
-    confidence = Confidence.CONFIRMED if known else Confidence.LIKELY
-    text = f"Alike: {what} differs by {size}"
+    is_precise = speed.error_percent < gap.LEAST_PERCENT
+    confidence = Confidence.CONFIRMED if is_precise else Confidence.LIKELY
+    text = f"Alike: {measure} differs by {size}"
     return ComparisonAnswer(ALIKE, "healthy", None, (), confidence, _sentence(text))
 
 
-def _root(found: Sequence[SlownessCause], pair: Pair) -> SlownessCause:
+def _root(causes: Sequence[SlownessCause], pair: Pair) -> SlownessCause:
     """The surest; of equals the earliest, where their times are known, else the first kind."""
-    best = max(_SURE.index(one.finding.confidence) for one in found)
-    surest = [one for one in found if _SURE.index(one.finding.confidence) == best]
+    best = max(_SURE.index(cause.finding.confidence) for cause in causes)
+    surest = [cause for cause in causes if _SURE.index(cause.finding.confidence) == best]
     big = pair.lacks_percent > _LEAK_PERCENT
-    enough = [one for one in surest if not (big and one.kind == LEAK)] or surest
-    dated = [one for one in enough if one.finding.onset is not None and one.kind == enough[0].kind]
-    return min(dated, key=lambda one: one.finding.onset or 0.0) if dated else enough[0]
+    enough = [cause for cause in surest if not (big and cause.kind == LEAK)] or surest
+    dated = [
+        cause
+        for cause in enough
+        if cause.finding.onset is not None and cause.kind == enough[0].kind
+    ]
+    return min(dated, key=lambda cause: cause.finding.onset or 0.0) if dated else enough[0]
 
 
 def _class(cause: SlownessCause) -> str:
@@ -154,14 +165,14 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _notes(pair: Pair, found: Sequence[SlownessCause]) -> Iterator[str]:
+def _notes(pair: Pair, causes: Sequence[SlownessCause]) -> Iterator[str]:
     """What a reader should know before the numbers."""
     a, b = pair.a, pair.b
     if a.restored is not b.restored and None not in (a.restored, b.restored):
-        fresh, other = (b, a) if a.restored else (a, b)
+        fresh, resumed = (b, a) if a.restored else (a, b)
         yield (
-            f"job {fresh.label} started afresh, job {other.label} was "
-            f"{other.examined.triage.progress.start}; first steps are not compared"
+            f"job {fresh.label} started afresh, job {resumed.label} was "
+            f"{resumed.examined.triage.progress.start}; first steps are not compared"
         )
     for side in (a, b):
         if side.examined.log_only:
@@ -172,28 +183,30 @@ def _notes(pair: Pair, found: Sequence[SlownessCause]) -> Iterator[str]:
         yield f"the steps of job {side.label} vary more: see its variance"
     slower = pair.slower
     if slower is not None:
-        rest = [one for one in found if one.label != slower.label]
-        for one in rest[:3]:
-            yield f"in the faster job {one.label}, so no reason: {one.explains}"
+        of_faster = [cause for cause in causes if cause.label != slower.label]
+        for cause in of_faster[:3]:
+            yield f"in the faster job {cause.label}, so no reason: {cause.explains}"
 
 
-def findings(told: Contrast) -> list[tuple[str, Finding]]:
+def findings(contrast: Contrast) -> list[tuple[str, Finding]]:
     """What makes the difference, root first, and the difference itself, with the job's label.
 
     What the faster job has makes none.
     """
-    pair, answer = told.pair, told.answer
+    pair, answer = contrast.pair, contrast.answer
     slower = pair.slower
-    ordered = sorted(told.causes, key=lambda one: one.finding.failure_class != answer.failure_class)
-    found = [
-        (one.label, _grave(completed(one.finding)))
-        for one in ordered
-        if (slower is None and one.kind == LEAK)
-        or (slower is not None and one.label == slower.label)
+    ordered = sorted(
+        contrast.causes, key=lambda cause: cause.finding.failure_class != answer.failure_class
+    )
+    labelled = [
+        (cause.label, _grave(completed(cause.finding)))
+        for cause in ordered
+        if (slower is None and cause.kind == LEAK)
+        or (slower is not None and cause.label == slower.label)
     ]
     if slower is None:
-        return found
-    return [*found, (slower.label, completed(_slower(pair, answer, slower.label)))]
+        return labelled
+    return [*labelled, (slower.label, completed(_slower(pair, answer, slower.label)))]
 
 
 def _grave(finding: Finding) -> Finding:

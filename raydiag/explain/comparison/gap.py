@@ -85,7 +85,7 @@ def gap(metric: str, a: tuple[Floats, Floats], b: tuple[Floats, Floats]) -> Opti
     changes, noise = blocks.changes, blocks.noise
     error = _MEDIAN_ERROR * noise / np.sqrt(changes.size)
     real = abs(overall) >= max(LEAST_PERCENT, _SURE * error)
-    same = (np.sign(changes) == np.sign(overall)).mean() >= _MOSTLY
+    is_steady = (np.sign(changes) == np.sign(overall)).mean() >= _MOSTLY
 
     def told(kind: str, begin: int = 0, end: int = 0, size: Optional[float] = None) -> SpeedGap:
         since = until = None
@@ -97,7 +97,7 @@ def gap(metric: str, a: tuple[Floats, Floats], b: tuple[Floats, Floats]) -> Opti
     begin = _begin(blocks)
     if begin is not None:
         return told(SINCE, begin, changes.size - 1, float(np.median(changes[begin:])))
-    if real and same:
+    if real and is_steady:
         return told(PERSISTENT)
     passing = _passing(blocks)
     if passing is not None:
@@ -132,31 +132,31 @@ def _blocks(
     for count in range(max(1, min(_MOST_BLOCKS, fewest // _LEAST_IN_BLOCK)), 0, -1):
         expected = _MEDIAN_ERROR * sigma * np.sqrt(2.0 * count / fewest)
         edges = np.floor(np.linspace(low, high, count + 1))
-        found = _changes(a, b, edges, float(expected))
+        per_block = _changes(a, b, edges, float(expected))
         # Chosen by what is expected: by what is seen, the quietest choice would win by chance.
         if count <= _LEAST_BLOCKS or 2 * expected <= max(LEAST_PERCENT, abs(overall)):
             break
-    return found
+    return per_block
 
 
 def _changes(
     a: tuple[Floats, Floats], b: tuple[Floats, Floats], edges: Floats, expected: float
 ) -> _Blocks:
-    changes, kept = [], [edges[0]]
+    changes, kept_edges = [], [edges[0]]
     for start, end in zip(edges[:-1], edges[1:], strict=True):
         mine, theirs = _within(a, start, end), _within(b, start, end)
         if not mine.size or not theirs.size:
             continue  # joins the next block
         level = float(np.median(mine))
         changes.append(100.0 * (float(np.median(theirs)) - level) / abs(level) if level else 0.0)
-        kept.append(end)
-    found = np.array(changes)
+        kept_edges.append(end)
+    changed = np.array(changes)
     # Steps that follow each other are alike, so blocks vary more than their steps let expect.
-    apart = np.abs(np.diff(found))
-    seen = _TO_SIGMA * float(np.median(apart)) / np.sqrt(2.0) if apart.size > 1 else 0.0
+    apart = np.abs(np.diff(changed))
+    noise = _TO_SIGMA * float(np.median(apart)) / np.sqrt(2.0) if apart.size > 1 else 0.0
     if apart.size < _TELLING:
-        seen = max(seen, _ALIKE * expected, float(apart.max(initial=0.0)) / 2.0)
-    return _Blocks(np.array(kept), found, max(expected, seen, 1e-9))
+        noise = max(noise, _ALIKE * expected, float(apart.max(initial=0.0)) / 2.0)
+    return _Blocks(np.array(kept_edges), changed, max(expected, noise, 1e-9))
 
 
 def _within(run: tuple[Floats, Floats], start: float, end: float) -> Floats:
@@ -199,12 +199,12 @@ def _single(
     a: tuple[Floats, Floats], b: tuple[Floats, Floats], first: SpeedStatistic
 ) -> Optional[tuple[int, float]]:
     """The one step that is furthest from usual, and by how much (%); None where none stands out."""
-    found = None
+    spike = None
     for numbers, values in (a, b):
         away = values - np.median(values)
         at = int(np.argmax(np.abs(away)))
         percent = 100.0 * float(away[at]) / abs(first.median)
         sure = abs(away[at]) >= _SPIKE_SIGMAS * _sigma(values)
-        if sure and (found is None or abs(percent) > abs(found[1])):
-            found = int(numbers[at]), percent
-    return found
+        if sure and (spike is None or abs(percent) > abs(spike[1])):
+            spike = int(numbers[at]), percent
+    return spike

@@ -63,19 +63,21 @@ class Extra:
 
 def extra(pair: Pair, side: Side) -> Optional[Extra]:
     """None where it cannot be told, or there are none."""
-    found = pair.metric(RUNNING)
-    if found is None or found.a is None or found.b is None:
+    running = pair.metric(RUNNING)
+    if running is None or running.a is None or running.b is None:
         return None
-    _, mine = pair.values(found, side)
-    usual, theirs = pair.values(found, pair.other(side))
+    _, mine = pair.values(running, side)
+    usual, theirs = pair.values(running, pair.other(side))
     assert usual is not None
-    same = set(mine) == set(theirs)
-    more = [value - (theirs[host] if same else usual) for host, value in mine.items()]
-    tasks, least, most = float(np.mean(more)), min(more), max(more)
+    has_same_hosts = set(mine) == set(theirs)
+    additional = [
+        value - (theirs[host] if has_same_hosts else usual) for host, value in mine.items()
+    ]
+    tasks, least, highest = float(np.mean(additional)), min(additional), max(additional)
     if tasks < _LEAST_TASKS:
         return None
-    uniform = most - least <= max(_SPREAD * tasks, _SPREAD_TASKS) and least >= _STAYS * tasks
-    return Extra(tasks, least, most, len(more), uniform, _lasts(pair, side, usual, tasks))
+    uniform = highest - least <= max(_SPREAD * tasks, _SPREAD_TASKS) and least >= _STAYS * tasks
+    return Extra(tasks, least, highest, len(additional), uniform, _lasts(pair, side, usual, tasks))
 
 
 def _lasts(pair: Pair, side: Side, usual: float, tasks: float) -> bool:
@@ -85,46 +87,51 @@ def _lasts(pair: Pair, side: Side, usual: float, tasks: float) -> bool:
         return False
     table = looked.scene.steady("tasks").pick(RUNNING)
     parts = np.array_split(table.values, min(_BLOCKS, max(1, table.times.size // 2)), axis=1)
-    known = [part[np.isfinite(part)] for part in parts]
-    return all(float(one.mean()) >= usual + _STAYS * tasks for one in known if one.size)
+    finite = [part[np.isfinite(part)] for part in parts]
+    return all(float(values.mean()) >= usual + _STAYS * tasks for values in finite if values.size)
 
 
 def look(pair: Pair) -> tuple[list[SlownessCause], list[RuledOut]]:
     """The leak in either job, or why it is none."""
     causes, ruled_out = [], []
     for side in (pair.a, pair.b):
-        found, why = _judged(pair, side)
-        if found is not None:
-            causes.append(found)
-        elif why:
-            ruled_out.append(RuledOut(CLASS, f"job {side.label}: {why}", "comparison"))
+        cause, reason = _judged(pair, side)
+        if cause is not None:
+            causes.append(cause)
+        elif reason:
+            ruled_out.append(RuledOut(CLASS, f"job {side.label}: {reason}", "comparison"))
     return causes, ruled_out
 
 
 def _judged(pair: Pair, side: Side) -> tuple[Optional[SlownessCause], str]:
-    other = pair.other(side)
-    flag, more = side.settings.is_on(FLAG), extra(pair, side)
+    other_side = pair.other(side)
+    flag, additional = side.settings.is_on(FLAG), extra(pair, side)
     if not flag:
-        return None, f"{more.text}, but it runs without {FLAG}" if more and more.uniform else ""
+        return (
+            None,
+            f"{additional.text}, but it runs without {FLAG}"
+            if additional and additional.uniform
+            else "",
+        )
     if side.restored is not True:
         return None, f"{FLAG} is on, but it started afresh: nothing was restored"
-    if other.settings.is_on(FLAG) and other.restored:
+    if other_side.settings.is_on(FLAG) and other_side.restored:
         return None, "both jobs restored in the same way, so they cannot tell"
-    waves, usual = side.workers.waves, other.workers.waves
+    waves, usual = side.workers.waves, other_side.workers.waves
     proved = waves is not None and usual is not None and waves > usual
     suspected = usual is None and waves is not None and waves >= _WAVES
-    if more is None or not more.uniform:
-        known = pair.metric(RUNNING)
-        if known is not None and known.differs is not None:
+    if additional is None or not additional.uniform:
+        running = pair.metric(RUNNING)
+        if running is not None and running.differs is not None:
             return None, "as many tasks run on every host as in the other job, or more on some only"
         if not proved and not suspected:
             return None, ""
     if waves is not None and usual is not None and waves <= usual:
         return None, f"its workers' logs show {waves} waves of initialisations, the other's {usual}"
     confidence = Confidence.POSSIBLE
-    if more is not None and more.lasting:
+    if additional is not None and additional.lasting:
         confidence = Confidence.CONFIRMED if proved else Confidence.LIKELY
-    evidence = tuple(_evidence(pair, side, more))
+    evidence = tuple(_evidence(pair, side, additional))
     start = side.run.dated.ended_at
     finding = Finding(
         CLASS,
@@ -134,35 +141,35 @@ def _judged(pair: Pair, side: Side) -> tuple[Optional[SlownessCause], str]:
         explanation=_EXPLANATION,
         next_steps=_NEXT,
     )
-    text = more.text if more is not None else f"{waves} waves of initialisations"
+    text = additional.text if additional is not None else f"{waves} waves of initialisations"
     return SlownessCause(LEAK, side.label, finding, f"{text} since a single-replica restore"), ""
 
 
-def _evidence(pair: Pair, side: Side, more: Optional[Extra]) -> Iterator[Evidence]:
-    other = pair.other(side)
+def _evidence(pair: Pair, side: Side, additional: Optional[Extra]) -> Iterator[Evidence]:
+    other_side = pair.other(side)
     progress = side.examined.triage.progress
     yield Evidence(side.asked, f"{FLAG} is on, and the job was {progress.start}")
-    if more is not None:
-        lasting = "in every part of the run" if more.lasting else "not all the time"
-        yield Evidence(RUNNING, f"{more.text}, {lasting}", more.tasks)
+    if additional is not None:
+        lasting = "in every part of the run" if additional.lasting else "not all the time"
+        yield Evidence(RUNNING, f"{additional.text}, {lasting}", additional.tasks)
     if side.workers.waves is not None:
-        usual = other.workers.waves
+        usual = other_side.workers.waves
         beside = "unknown" if usual is None else str(usual)
-        text = f"{side.workers.waves} waves of initialisations, {beside} in job {other.label}"
+        text = f"{side.workers.waves} waves of initialisations, {beside} in job {other_side.label}"
         yield Evidence(side.workers.file, text, float(side.workers.waves))
         yield from side.workers.evidence("wave")
-    zeros, usual_zeros = side.workers.dumped_zeros, other.workers.dumped_zeros
+    zeros, usual_zeros = side.workers.dumped_zeros, other_side.workers.dumped_zeros
     if zeros is not None and usual_zeros is not None:
-        text = f"{zeros} modules jit_create_zeros, {usual_zeros} in job {other.label}"
+        text = f"{zeros} modules jit_create_zeros, {usual_zeros} in job {other_side.label}"
         yield Evidence("xla_dump/", text, float(zeros))
     yield from _training(pair)
 
 
 def _training(pair: Pair) -> Sequence[Evidence]:
     """Training's own numbers, which a leak does not change."""
-    told = []
+    sentences = []
     for gap in pair.gaps:
         if gap.metric in (LOSS, GRAD, RATE):
-            same = "the same" if abs(gap.percent) < 1.0 else f"{gap.percent:+.1f} %"
-            told.append(f"{gap.metric} {same}")
-    return [Evidence("training", ", ".join(told))] if told else []
+            change = "the same" if abs(gap.percent) < 1.0 else f"{gap.percent:+.1f} %"
+            sentences.append(f"{gap.metric} {change}")
+    return [Evidence("training", ", ".join(sentences))] if sentences else []

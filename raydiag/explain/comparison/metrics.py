@@ -68,28 +68,30 @@ def look(side: Side, overlap: Overlap, saves: Sequence[int], deadline_s: float) 
     if times.size < 2:
         return None
     window = Window(float(times[0]), float(times[-1]))
-    own = (*metrics.context.masks, *_saving(side, saves))
-    context = replace(metrics.context, window=window, masks=own)
+    masks_of_job = (*metrics.context.masks, *_saving(side, saves))
+    context = replace(metrics.context, window=window, masks=masks_of_job)
     before = len(side.connection.client.asked)
     answers = Answers(side.ask(playbooks.plan(context), deadline_s), context.discovery)
     finer = side.ask(playbooks.follow_up(context, answers), deadline_s)
     answers = Answers([*answers, *finer], context.discovery)
     failed = tuple(
-        HostUnread("", one.query.id, one.status, one.reason) for one in answers if not one.ok
+        HostUnread("", answer.query.id, answer.status, answer.reason)
+        for answer in answers
+        if not answer.ok
     )
-    asked = tuple(side.connection.client.asked[before:])
-    return Looked(RunTimeline(context, answers), window, asked, failed)
+    queries = tuple(side.connection.client.asked[before:])
+    return Looked(RunTimeline(context, answers), window, queries, failed)
 
 
 def _saving(side: Side, steps: Sequence[int]) -> list[Mask]:
     """The time of steps that are left out, also of those where only the other job saved."""
     dated = side.run.dated
-    found = []
+    spans = []
     for step in steps:
         start, end = dated.at(step - 1), dated.at(step)
         if start is not None and end is not None:
-            found.append(Mask(SAVE, start, end))
-    return found
+            spans.append(Mask(SAVE, start, end))
+    return spans
 
 
 def compare(a: Optional[Looked], b: Optional[Looked]) -> list[ComparedMetrics]:
@@ -97,17 +99,19 @@ def compare(a: Optional[Looked], b: Optional[Looked]) -> list[ComparedMetrics]:
     with warnings.catch_warnings():
         # Of a row without any sample numpy warns, and gives the NaN that is wanted.
         warnings.simplefilter("ignore", RuntimeWarning)
-        return [_compared(one, a, b) for one in MEASURES]
+        return [_compared(measure, a, b) for measure in MEASURES]
 
 
 def _compared(measure: Measure, a: Optional[Looked], b: Optional[Looked]) -> ComparedMetrics:
     mine, why_a = _by_host(measure, a)
     theirs, why_b = _by_host(measure, b)
-    missing = "; ".join(f"job {name}: {why}" for name, why in (("A", why_a), ("B", why_b)) if why)
+    missing = "; ".join(
+        f"job {name}: {reason}" for name, reason in (("A", why_a), ("B", why_b)) if reason
+    )
     first = None if why_a else _of_job(measure, mine)
     second = None if why_b else _of_job(measure, theirs)
-    found = ComparedMetrics(measure, first, second, mine, theirs, None, missing)
-    return replace(found, differs=_differs(found))
+    compared_metrics = ComparedMetrics(measure, first, second, mine, theirs, None, missing)
+    return replace(compared_metrics, differs=_differs(compared_metrics))
 
 
 def _of_job(measure: Measure, hosts: Mapping[str, float]) -> float:
@@ -122,49 +126,52 @@ def _by_host(measure: Measure, looked: Optional[Looked]) -> tuple[dict[str, floa
     if looked is None:
         return {}, "no metrics of these steps"
     scene = looked.scene
-    why = scene.missing(measure.question)
-    if why:
-        return {}, why
+    reason = scene.missing(measure.question)
+    if reason:
+        return {}, reason
     table = scene.steady(measure.question).pick(measure.pick)
     if not len(table) and measure.how == MEAN:
         return {}, "metric absent"
-    found: dict[str, float] = {}
-    for where, row in table:
+    by_host: dict[str, float] = {}
+    for place, row in table:
         value = _over_time(measure, table, row)
         if value is None:
             continue
         if measure.how == MEAN:
-            found[where.host] = value
+            by_host[place.host] = value
         else:
-            found[where.host] = found.get(where.host, 0.0) + value
-    if measure.how == MEAN and not found:
+            by_host[place.host] = by_host.get(place.host, 0.0) + value
+    if measure.how == MEAN and not by_host:
         return {}, "no sample in these steps"
-    return found, ""
+    return by_host, ""
 
 
 def _over_time(measure: Measure, table: ResultTable, row: Floats) -> Optional[float]:
-    known = row[np.isfinite(row)]
-    if not known.size:
+    finite = row[np.isfinite(row)]
+    if not finite.size:
         return None
     if measure.how == MEAN:
-        return float(known.mean())
+        return float(finite.mean())
     if measure.how == WORST:
-        return float(known.max())
+        return float(finite.max())
     if measure.metric == DMESG:  # a count of lines that the ring buffer may lose again
-        return max(0.0, float(known[-1] - known[0]))
-    return float(known.sum()) / table.overlap
+        return max(0.0, float(finite[-1] - finite[0]))
+    return float(finite.sum()) / table.overlap
 
 
-def _differs(found: ComparedMetrics) -> Optional[bool]:
+def _differs(compared_metrics: ComparedMetrics) -> Optional[bool]:
     """Of the jobs' means, or of one host against all of the other job."""
-    if found.a is None or found.b is None:
+    if compared_metrics.a is None or compared_metrics.b is None:
         return None
-    measure = found.measure
-    if _apart(measure, found.a, found.b):
+    measure = compared_metrics.measure
+    if _apart(measure, compared_metrics.a, compared_metrics.b):
         return True
     if measure.how != MEAN or measure.falls:
         return False
-    worst_a, worst_b = max(found.hosts_a.values()), max(found.hosts_b.values())
+    worst_a, worst_b = (
+        max(compared_metrics.hosts_a.values()),
+        max(compared_metrics.hosts_b.values()),
+    )
     return _apart(measure, worst_a, worst_b)
 
 
@@ -173,15 +180,19 @@ def _apart(measure: Measure, a: float, b: float) -> bool:
     return change > measure.share * min(abs(a), abs(b)) and change > measure.least
 
 
-def odd_hosts(found: ComparedMetrics, of_b: bool) -> list[str]:
+def odd_hosts(compared_metrics: ComparedMetrics, of_b: bool) -> list[str]:
     """Hosts of one job that are beyond all of the other job's, the furthest first."""
-    mine, theirs = (found.hosts_b, found.hosts_a) if of_b else (found.hosts_a, found.hosts_b)
-    sign = -1.0 if found.measure.falls else 1.0
+    mine, theirs = (
+        (compared_metrics.hosts_b, compared_metrics.hosts_a)
+        if of_b
+        else (compared_metrics.hosts_a, compared_metrics.hosts_b)
+    )
+    sign = -1.0 if compared_metrics.measure.falls else 1.0
     limit = max((sign * value for value in theirs.values()), default=0.0)
     away = {
         host: sign * value
         for host, value in mine.items()
-        if sign * value > limit and _apart(found.measure, limit, sign * value)
+        if sign * value > limit and _apart(compared_metrics.measure, limit, sign * value)
     }
     return sorted(away, key=lambda host: -away[host])
 

@@ -62,7 +62,7 @@ class Pair:
     @property
     def speed(self) -> Optional[SpeedGap]:
         """Throughput, else the time of steps; None without either."""
-        by_metric = {one.metric: one for one in self.gaps}
+        by_metric = {metric_gap.metric: metric_gap for metric_gap in self.gaps}
         return by_metric.get(TGS) or by_metric.get(SECONDS)
 
     @property
@@ -100,15 +100,17 @@ class Pair:
         return self.b if side is self.a else self.a
 
     def metric(self, name: str) -> Optional[ComparedMetrics]:
-        return next((one for one in self.metrics if one.measure.metric == name), None)
+        return next(
+            (compared for compared in self.metrics if compared.measure.metric == name), None
+        )
 
     def values(
-        self, found: ComparedMetrics, side: Side
+        self, compared: ComparedMetrics, side: Side
     ) -> tuple[Optional[float], dict[str, float]]:
         """Of one job: the job's value and that of each host."""
         if side is self.a:
-            return found.a, dict(found.hosts_a)
-        return found.b, dict(found.hosts_b)
+            return compared.a, dict(compared.hosts_a)
+        return compared.b, dict(compared.hosts_b)
 
 
 @dataclass(frozen=True)

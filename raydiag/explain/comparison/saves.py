@@ -71,10 +71,10 @@ class Saves:
 
 def failed_steps(side: Side) -> dict[int, Optional[float]]:
     """Saves that failed by the log: step, and the time that is printed there."""
-    found: dict[int, Optional[float]] = {}
+    times: dict[int, Optional[float]] = {}
     for save in side.facts.saves:
         if save.event == "failed" and save.step is not None:
-            found[save.step] = save.time
+            times[save.step] = save.time
     for match in (*side.facts.matches, *side.facts.worker_logs.matches):
         if match.failure_class != CLASS or match.role == "harmless":
             continue
@@ -83,31 +83,34 @@ def failed_steps(side: Side) -> dict[int, Optional[float]]:
         if step is None and side.period and match.last_step is not None:
             step = (match.last_step + 1) // side.period * side.period
         if step is not None:
-            found.setdefault(step, match.time)
-    return found
+            times.setdefault(step, match.time)
+    return times
 
 
-def compare(side: Side, every: bool, deadline_s: float) -> Saves:
+def compare(side: Side, is_alone: bool, deadline_s: float) -> Saves:
     """Asks about the saves that failed and the good ones near them; `every`: also without any."""
     failed = failed_steps(side)
-    if side.connection is None or side.examined.metrics is None or not (failed or every):
+    if side.connection is None or side.examined.metrics is None or not (failed or is_alone):
         return Saves()
     chosen = list(_chosen(side, failed))
     if not chosen:
         return Saves(notes=(f"job {side.label}: no save whose time is known",))
     queries = [
-        Query.over(f"save-{one.step}-{load.metric}", load.promql, one.window, STEP_S)
-        for one in chosen
+        Query.over(f"save-{save.step}-{load.metric}", load.promql, save.window, STEP_S)
+        for save in chosen
         for load in LOADS
         if side.examined.metrics.discovery.has(load.metric)
     ]
     answers = side.ask(queries, deadline_s)
     unread = tuple(
-        HostUnread("", one.query.id, one.status, one.reason) for one in answers if not one.ok
+        HostUnread("", answer.query.id, answer.status, answer.reason)
+        for answer in answers
+        if not answer.ok
     )
-    told = Answers(answers, side.examined.metrics.discovery)
+    loads_asked = Answers(answers, side.examined.metrics.discovery)
     loads = tuple(
-        SaveLoad(one.step, one.failed, one.window, _peaks(one.step, told)) for one in chosen
+        SaveLoad(save.step, save.failed, save.window, _peaks(save.step, loads_asked))
+        for save in chosen
     )
     return _judged(side, loads, unread)
 
@@ -128,8 +131,8 @@ def _chosen(side: Side, failed: Mapping[int, Optional[float]]) -> Iterator[SaveL
     else:
         good = good[-_NAMED:]
     begins = {step: _begin(run.dated, step) or failed.get(step) for step in (*good, *wrong)}
-    every = sorted(
-        time for time in (*begins.values(), *(_begin(run.dated, one) for one in saved)) if time
+    steps_of_saves = sorted(
+        time for time in (*begins.values(), *(_begin(run.dated, step) for step in saved)) if time
     )
     assert side.examined.metrics is not None
     limit = side.examined.metrics.context.window.end
@@ -137,16 +140,16 @@ def _chosen(side: Side, failed: Mapping[int, Optional[float]]) -> Iterator[SaveL
         start = begins[step]
         if start is None or start >= limit:
             continue
-        following = [time for time in every if time > start + STEP_S]
+        following = [time for time in steps_of_saves if time > start + STEP_S]
         end = min([start + WINDOW_S, limit, *following[:1]])
         yield SaveLoad(step, step in failed, Window(start, end))
 
 
 def _begin(steps: MetricSteps, step: int) -> Optional[float]:
     """When the step before it ended; a save that fails may be beyond the last completed step."""
-    known = steps.at(step - 1)
-    if known is not None or steps.last is None or steps.last_at is None:
-        return known
+    ended_at = steps.at(step - 1)
+    if ended_at is not None or steps.last is None or steps.last_at is None:
+        return ended_at
     beyond = step - 1 - steps.last
     if not 0 < beyond <= _STEPS_ON or steps.step_time_s is None:
         return None
@@ -154,40 +157,45 @@ def _begin(steps: MetricSteps, step: int) -> Optional[float]:
 
 
 def _peaks(step: int, answers: Answers) -> dict[str, dict[str, float]]:
-    found = {}
+    """By metric and host, the highest value around the save of a step."""
+    peaks: dict[str, dict[str, float]] = {}
     for load in LOADS:
-        table = answers.table(f"save-{step}-{load.metric}")
-        known = [(where.host, row[np.isfinite(row)]) for where, row in table]
-        peaks = {host: float(row.max()) for host, row in known if row.size}
-        if peaks:
-            found[load.metric] = peaks
-    return found
+        for place, row in answers.table(f"save-{step}-{load.metric}"):
+            values = row[np.isfinite(row)]
+            if values.size:
+                peaks.setdefault(load.metric, {})[place.host] = float(values.max())
+    return peaks
 
 
 def _judged(side: Side, loads: tuple[SaveLoad, ...], unread: tuple[HostUnread, ...]) -> Saves:
-    wrong, good = [one for one in loads if one.failed], [one for one in loads if not one.failed]
+    wrong, good = (
+        [load for load in loads if load.failed],
+        [load for load in loads if not load.failed],
+    )
     if not wrong:
         return Saves(loads, unread=unread)
     if not good:
         note = f"job {side.label}: no save went well before, so nothing says what is usual"
         return Saves(loads, notes=(note,), unread=unread)
     worse: dict[str, list[Evidence]] = {}
-    for one in wrong:
-        for host, load, text, peak in _worse(one, good):
-            seen = worse.setdefault(host, [])
-            seen.append(Evidence(load.promql, text, peak, one.window.start))
+    for load_failed in wrong:
+        for host, load, text, peak in _worse(load_failed, good):
+            evidence = worse.setdefault(host, [])
+            evidence.append(Evidence(load.promql, text, peak, load_failed.window.start))
     explained = {
-        host: seen
-        for host, seen in worse.items()
-        if any(load.explains and load.promql == one.source for one in seen for load in LOADS)
+        host: evidence
+        for host, evidence in worse.items()
+        if any(
+            load.explains and load.promql == piece.source for piece in evidence for load in LOADS
+        )
     }
     if not explained:
-        steps = ", ".join(str(one.step) for one in wrong)
-        why = f"storage was no busier at the failed save ({steps}) than at good ones"
-        return Saves(loads, (), (RuledOut("storage-stall", why, "comparison"),), (), unread)
-    start = min(one.window.start for one in wrong)
+        steps = ", ".join(str(load.step) for load in wrong)
+        reason = f"storage was no busier at the failed save ({steps}) than at good ones"
+        return Saves(loads, (), (RuledOut("storage-stall", reason, "comparison"),), (), unread)
+    start = min(load.window.start for load in wrong)
     findings = tuple(
-        _finding(side, host, seen, start) for host, seen in list(explained.items())[:_NAMED]
+        _finding(side, host, evidence, start) for host, evidence in list(explained.items())[:_NAMED]
     )
     return Saves(loads, findings, (), (), unread)
 
@@ -208,11 +216,11 @@ def _worse(
 
 
 def _highest(metric: str, host: str, good: Iterable[SaveLoad]) -> Optional[float]:
-    peaks = [one.peaks[metric][host] for one in good if host in one.peaks.get(metric, {})]
+    peaks = [load.peaks[metric][host] for load in good if host in load.peaks.get(metric, {})]
     return max(peaks, default=None)
 
 
-def _finding(side: Side, host: str, seen: Sequence[Evidence], start: float) -> Finding:
+def _finding(side: Side, host: str, evidence: Sequence[Evidence], start: float) -> Finding:
     coordinator = side.facts.header.nodelist[:1]
     head = (
         " This host also runs Prometheus, the GCS and the dashboard, and feels storage first."
@@ -224,7 +232,7 @@ def _finding(side: Side, host: str, seen: Sequence[Evidence], start: float) -> F
         host,
         onset=start,
         confidence=Confidence.LIKELY,
-        evidence=tuple(seen),
+        evidence=tuple(evidence),
         explanation=(
             "The file server was slower when the save failed than when saves went well, so "
             f"congestion there is what set it off.{head}"

@@ -74,7 +74,7 @@ class Versions:
 def read(facts: JobFacts, versions: Versions) -> JobSettings:
     """From the log's start, and from the metrics where there are any."""
     header = facts.header
-    given = dict(header.passthrough)
+    arguments = dict(header.passthrough)
     named = {
         "NNODES": header.nnodes or (len(header.nodelist) or None),
         "GPUs per node": versions.gpus_per_node,
@@ -87,37 +87,37 @@ def read(facts: JobFacts, versions: Versions) -> JobSettings:
         "RAY": int(header.ray),
     }
     assert named.keys() == _FACTS
-    given |= {name: str(value) for name, value in named.items() if value is not None}
+    arguments |= {name: str(value) for name, value in named.items() if value is not None}
     effective = dict(header.config)
     for path in facts.resolved.logs[:1]:
         effective |= _printed(path)
-    return JobSettings(given, effective)
+    return JobSettings(arguments, effective)
 
 
 def _printed(path: str) -> dict[str, str]:
     """Everything that the framework lists before its first step."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     try:
         stream = open_log(path).stream
     except ReadError:  # triage has said so
-        return found
+        return values
     with stream:
-        rest, left = b"", _MOST_BYTES
-        while left > 0:
+        incomplete, bytes_left = b"", _MOST_BYTES
+        while bytes_left > 0:
             try:
                 chunk = stream.read(_CHUNK)
             except (OSError, EOFError):
                 break
             if not chunk:
                 break
-            left -= len(chunk)
-            data, _, rest = (rest + chunk).rpartition(b"\n")
+            bytes_left -= len(chunk)
+            data, _, incomplete = (incomplete + chunk).rpartition(b"\n")
             for name, value in _CONFIG.findall(data):
                 text = value.decode("utf-8", "replace").strip()
-                found.setdefault(name.decode(), text)
+                values.setdefault(name.decode(), text)
             if _TRAINING in data:
                 break
-    return found
+    return values
 
 
 def differences(a: JobSettings, b: JobSettings) -> list[Setting]:
@@ -125,12 +125,12 @@ def differences(a: JobSettings, b: JobSettings) -> list[Setting]:
 
     What stands on one command line alone differs from the other's default, unless that is printed.
     """
-    found = []
+    settings = []
     for name in dict.fromkeys([*a.given, *b.given, *a.effective, *b.effective]):
         pair = _pair(name, a, b)
         if pair is not None:
-            found.append(Setting(name, *pair, _explains(name)))
-    return sorted(found, key=lambda one: (not one.explains, one.parameter))
+            settings.append(Setting(name, *pair, _explains(name)))
+    return sorted(settings, key=lambda setting: (not setting.explains, setting.parameter))
 
 
 def _pair(name: str, a: JobSettings, b: JobSettings) -> Optional[tuple[str, str]]:
@@ -138,12 +138,12 @@ def _pair(name: str, a: JobSettings, b: JobSettings) -> Optional[tuple[str, str]
     if mine is None and theirs is None:
         return None
     if mine is None or theirs is None:
-        known = a if mine is None else b
-        other = b if mine is None else a
+        present = a if mine is None else b
+        absent = b if mine is None else a
         # Only one of the logs lists its configuration: nothing says what the other has.
-        if name not in other.given or name in _FACTS:
+        if name not in absent.given or name in _FACTS:
             return None
-        if name in known.effective:
+        if name in present.effective:
             return None
         return mine or UNSET, theirs or UNSET
     if _plain(mine) == _plain(theirs):
@@ -164,5 +164,5 @@ def _explains(name: str) -> bool:
     return name not in _NEUTRAL and not _BOOKKEEPING.search(name)
 
 
-def explaining(found: Sequence[Setting]) -> Iterator[Setting]:
-    return (one for one in found if one.explains)
+def explaining(settings: Sequence[Setting]) -> Iterator[Setting]:
+    return (setting for setting in settings if setting.explains)

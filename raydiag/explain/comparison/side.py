@@ -13,7 +13,6 @@ from pathlib import Path, PurePath
 from typing import Optional
 
 from raydiag.errors import CannotRun
-from raydiag.explain import job
 from raydiag.explain.comparison import settings, worker_logs
 from raydiag.explain.comparison.settings import JobSettings, Versions
 from raydiag.explain.comparison.steps import (
@@ -25,7 +24,7 @@ from raydiag.explain.comparison.steps import (
     slowed_by_saves,
 )
 from raydiag.explain.comparison.worker_logs import WorkerLogCounts
-from raydiag.explain.job import ExaminedJob, event_files
+from raydiag.explain.job import DiagnosisRequest, ExaminedJob, event_files, examine
 from raydiag.explain.job.event_files import Bridge
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import HostUnread
@@ -84,18 +83,18 @@ class Side:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        seen = self.examined.metrics
-        if seen is not None:
-            return seen.context.hosts
-        return tuple(short_name(one) for one in self.facts.header.nodelist)
+        queried = self.examined.metrics
+        if queried is not None:
+            return queried.context.hosts
+        return tuple(short_name(name) for name in self.facts.header.nodelist)
 
     @property
     def asked_besides(self) -> tuple[Question, ...]:
         """What was asked for the comparison; the diagnosis before it lists its own questions."""
-        seen = self.examined.metrics
-        if self.connection is None or seen is None:
+        queried = self.examined.metrics
+        if self.connection is None or queried is None:
             return ()
-        return tuple(self.connection.client.asked[len(seen.asked) :])
+        return tuple(self.connection.client.asked[len(queried.asked) :])
 
     def ask(self, queries: Sequence[Query], deadline_s: float) -> list[QueryResult]:
         """Nothing where there are no metrics."""
@@ -106,94 +105,94 @@ class Side:
 
 @contextlib.contextmanager
 def opened(
-    asked: Sequence[AskedJob], deadline_s: float, say: Callable[[str], None]
+    jobs: Sequence[AskedJob], deadline_s: float, say: Callable[[str], None]
 ) -> Iterator[list[Side]]:
     """All jobs, the logs of all first, each with its own way to ask while the block runs."""
     with contextlib.ExitStack() as stack:
         sides = []
-        for label, one in zip(labels(asked), asked, strict=True):
+        for label, job in zip(labels(jobs), jobs, strict=True):
             say(f"looking at job {label} ...")
-            sides.append(_side(label, one, deadline_s, stack))
+            sides.append(_side(label, job, deadline_s, stack))
         yield sides
 
 
-def labels(asked: Sequence[AskedJob]) -> list[str]:
+def labels(jobs: Sequence[AskedJob]) -> list[str]:
     """Job ids where they are known and tell the jobs apart."""
-    found = [
-        one.facts.resolved.job_id or one.facts.header.job_id or PurePath(one.name).stem
-        for one in asked
+    names = [
+        job.facts.resolved.job_id or job.facts.header.job_id or PurePath(job.name).stem
+        for job in jobs
     ]
     return [
-        label if found.count(label) == 1 else one.name
-        for label, one in zip(found, asked, strict=True)
+        label if names.count(label) == 1 else job.name
+        for label, job in zip(names, jobs, strict=True)
     ]
 
 
-def _side(label: str, one: AskedJob, deadline_s: float, stack: contextlib.ExitStack) -> Side:
-    url = _server(one)
+def _side(label: str, job: AskedJob, deadline_s: float, stack: contextlib.ExitStack) -> Side:
+    url = _server(job)
     connection = None
     # Where there is no way, the examination says why. One server serves both.
     with contextlib.suppress(CannotRun):
-        connection = _connected(one, url, stack)
-    request = job.DiagnosisRequest(url, False, deadline_s, connection=connection)
-    examined = job.examine(one.facts, one.moment, request)
-    seen = examined.metrics
-    if seen is None:
+        connection = _connected(job, url, stack)
+    request = DiagnosisRequest(url, False, deadline_s, connection=connection)
+    examined = examine(job.facts, job.moment, request)
+    queried = examined.metrics
+    if queried is None:
         connection = None
-    elif connection is None or seen.origin != connection.origin:
+    elif connection is None or queried.origin != connection.origin:
         # What answered first had nothing to say.
-        connection = _connected(one, None, stack)
+        connection = _connected(job, None, stack)
     unread: list[HostUnread] = []
-    told, versions = TrainingRun(), Versions()
+    run, versions = TrainingRun(), Versions()
     if examined.metrics is not None and connection is not None:
-        told, versions = _from_metrics(examined, connection, deadline_s, unread)
+        run, versions = _from_metrics(examined, connection, deadline_s, unread)
     window = examined.metrics.context.window if examined.metrics is not None else None
-    events = event_files.read(one.facts, window, one.moment.alive)
-    last_at = float(told.ended_at[-1]) if len(told) else None
-    logged, _ = reference_steps(one.facts)
-    run = merged([told, of_events(events), of_log(logged)])
+    events = event_files.read(job.facts, window, job.moment.alive)
+    last_at = float(run.ended_at[-1]) if len(run) else None
+    logged, _ = reference_steps(job.facts)
+    run = merged([run, of_events(events), of_log(logged)])
     progress = examined.triage.progress
     period = progress.checkpoint_period or training_steps.inferred_period(run.dated)
-    header = one.facts.header
-    saved = {save.step for save in one.facts.saves if save.step is not None}
+    header = job.facts.header
+    saved = {save.step for save in job.facts.saves if save.step is not None}
     if period and run.first is not None and run.last is not None:
         saved |= set(range(-(-run.first // period) * period, run.last + 2, period))
     head = header.nodelist[0] if header.nodelist else None
     source = LOG_ONLY if connection is None else LIVE if connection.live else STORED
     return Side(
         label,
-        one.name,
-        one.facts,
+        job.name,
+        job.facts,
         examined,
         source,
-        settings.read(one.facts, versions),
+        settings.read(job.facts, versions),
         run,
         period,
         tuple(sorted(slowed_by_saves(saved, header.async_checkpointing))),
-        worker_logs.read(one.facts.resolved, head),
-        event_files.compared(events, told.numbers, last_at, connection is not None),
+        worker_logs.read(job.facts.resolved, head),
+        event_files.compared(events, run.numbers, last_at, connection is not None),
         connection,
         tuple(unread),
     )
 
 
-def _server(one: AskedJob) -> Optional[str]:
+def _server(job: AskedJob) -> Optional[str]:
     """URL to ask instead of the directory: what was named, or the job's own while it lives."""
-    if one.prometheus is not None:
-        return one.prometheus
-    place = one.facts.resolved.job_dir
+    if job.prometheus is not None:
+        return job.prometheus
+    place = job.facts.resolved.job_dir
     data = Path(place) / "prometheus" if place else None
-    if data is None or not data.is_dir() or one.moment.alive is False:
+    if data is None or not data.is_dir() or job.moment.alive is False:
         return None
-    port = one.facts.dashboards.prometheus_port
+    port = job.facts.dashboards.prometheus_port
     return live.find(data, [port] if port else [])
 
 
-def _connected(one: AskedJob, url: Optional[str], stack: contextlib.ExitStack) -> Connection:
+def _connected(job: AskedJob, url: Optional[str], stack: contextlib.ExitStack) -> Connection:
     if url is not None:
         with contextlib.suppress(CannotRun):  # then the directory is read
             return connect(url)
-    place = one.facts.resolved.job_dir
+    place = job.facts.resolved.job_dir
     if place is None:
         raise CannotRun("there is no job directory beside the log, so no metrics")
     return stack.enter_context(open_directory(place))
@@ -205,28 +204,32 @@ def _from_metrics(
     """Steps and scalars as the bridge tells them, without fills; what the job ran on."""
     metrics = examined.metrics
     assert metrics is not None
-    found = metrics.discovery
+    discovery = metrics.discovery
     questions = [Query.at("versions", _VERSIONS, metrics.context.window.end)]
-    if found.has("tb_step"):
+    if discovery.has("tb_step"):
         questions.append(query(TRAINING, metrics.context))
     answers = connection.client.ask_all(questions, deadline_s)
     unread += [
-        HostUnread("", one.query.id, one.status, one.reason)
-        for one in answers.values()
-        if not one.ok
+        HostUnread("", answer.query.id, answer.status, answer.reason)
+        for answer in answers.values()
+        if not answer.ok
     ]
-    told = Answers(answers.values(), found)
-    gpus = {one.gpus for one in found.hosts if one.gpus}
+    query_answers = Answers(answers.values(), discovery)
+    gpus = {host.gpus for host in discovery.hosts if host.gpus}
     versions = Versions(
         gpus.pop() if len(gpus) == 1 else None,
         _values(answers["versions"], "GpuDeviceName"),
         _values(answers["versions"], "Version"),
     )
-    return of_series(training_steps.steps_of(told), TrainingSeries.of(told)), versions
+    return of_series(
+        training_steps.steps_of(query_answers), TrainingSeries.of(query_answers)
+    ), versions
 
 
 def _values(answer: QueryResult, label: str) -> tuple[str, ...]:
-    return tuple(sorted({one.labels[label] for one in answer.series if one.labels.get(label)}))
+    return tuple(
+        sorted({series.labels[label] for series in answer.series if series.labels.get(label)})
+    )
 
 
 def without_connection(side: Side) -> Side:

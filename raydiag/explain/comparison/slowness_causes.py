@@ -29,20 +29,22 @@ _NAMED = 8
 def look(pair: Pair) -> tuple[list[SlownessCause], list[RuledOut]]:
     """Causes in either job, the gravest kind first; and what the series speak against."""
     causes, ruled_out = leak.look(pair)
-    found: list[SlownessCause] = []
+    per_side: list[SlownessCause] = []
     for side in (pair.b, pair.a):
-        found += [*_network(pair, side), *_congestion(pair, side)]
-        found += [*_storage(pair, side), *_heat(pair, side)]
-        found += _cpu(pair, side, any(one.label == side.label for one in causes))
-        known = {(one.finding.failure_class, one.finding.host) for one in (*causes, *found)}
-        found += [
-            one
-            for one in _diagnosed(pair, side)
-            if (one.finding.failure_class, one.finding.host) not in known
+        per_side += [*_network(pair, side), *_congestion(pair, side)]
+        per_side += [*_storage(pair, side), *_heat(pair, side)]
+        per_side += _cpu(pair, side, any(cause.label == side.label for cause in causes))
+        listed = {
+            (cause.finding.failure_class, cause.finding.host) for cause in (*causes, *per_side)
+        }
+        per_side += [
+            cause
+            for cause in _diagnosed(pair, side)
+            if (cause.finding.failure_class, cause.finding.host) not in listed
         ]
-    ruled_out += _clear(pair, found)
-    broken = any(one.kind == NETWORK for one in found)
-    return ([*found, *causes] if broken else [*causes, *found]), ruled_out
+    ruled_out += _clear(pair, per_side)
+    is_network = any(cause.kind == NETWORK for cause in per_side)
+    return ([*per_side, *causes] if is_network else [*causes, *per_side]), ruled_out
 
 
 def _cause(
@@ -67,13 +69,13 @@ def _cause(
     return SlownessCause(kind, side.label, finding, text)
 
 
-def _beside(pair: Pair, found: ComparedMetrics, side: Side, host: str) -> str:
-    _, mine = pair.values(found, side)
-    usual, theirs = pair.values(found, pair.other(side))
-    there = f"{theirs[host]:.4g} there" if host in theirs else f"{usual or 0:.4g} on average"
-    unit = found.measure.unit
-    other = pair.other(side).label
-    return f"{mine[host]:.4g} {unit} in job {side.label}, {there} in job {other}"
+def _beside(pair: Pair, compared: ComparedMetrics, side: Side, host: str) -> str:
+    _, mine = pair.values(compared, side)
+    usual, theirs = pair.values(compared, pair.other(side))
+    elsewhere = f"{theirs[host]:.4g} there" if host in theirs else f"{usual or 0:.4g} on average"
+    unit = compared.measure.unit
+    other_label = pair.other(side).label
+    return f"{mine[host]:.4g} {unit} in job {side.label}, {elsewhere} in job {other_label}"
 
 
 # ---- RDMA
@@ -82,37 +84,41 @@ def _beside(pair: Pair, found: ComparedMetrics, side: Side, host: str) -> str:
 def _network(pair: Pair, side: Side) -> Iterator[SlownessCause]:
     """Hosts that repeat packets in one job and not in the other; phases prove the cause."""
     lost, looked = pair.metric(RETRY), pair.looked(side)
-    gone = odd_hosts(lost, side is pair.b) if lost is not None and lost.differs else []
-    for host in gone[:_NAMED]:
+    hosts_given_up = odd_hosts(lost, side is pair.b) if lost is not None and lost.differs else []
+    for host in hosts_given_up[:_NAMED]:
         assert lost is not None
         text = f"{host} gave up requests after all retries: {_beside(pair, lost, side, host)}"
-        seen = [Evidence(RETRY, text, pair.values(lost, side)[1][host])]
-        yield _cause(NETWORK, side, "rdma-retry-exhausted", seen, text, host, Confidence.CONFIRMED)
+        evidence = [Evidence(RETRY, text, pair.values(lost, side)[1][host])]
+        yield _cause(
+            NETWORK, side, "rdma-retry-exhausted", evidence, text, host, Confidence.CONFIRMED
+        )
     if looked is None:
         return
     events: dict[str, RdmaEvent] = {}
     for event in looked.scene.rdma_events:
-        if event.notable and event.host not in gone:
+        if event.notable and event.host not in hosts_given_up:
             events.setdefault(event.host, event)
     for name in (RETX, TIMEOUTS):
-        found = pair.metric(name)
-        hosts = odd_hosts(found, side is pair.b) if found is not None and found.differs else []
-        for host in [one for one in hosts if one in events][:_NAMED]:
-            assert found is not None
+        compared = pair.metric(name)
+        hosts = (
+            odd_hosts(compared, side is pair.b) if compared is not None and compared.differs else []
+        )
+        for host in [candidate for candidate in hosts if candidate in events][:_NAMED]:
+            assert compared is not None
             event = events.pop(host)
-            text = f"{host} repeats packets: {_beside(pair, found, side, host)}"
-            seen = [Evidence(name, text, event.span.peak, event.span.start)]
+            text = f"{host} repeats packets: {_beside(pair, compared, side, host)}"
+            evidence = [Evidence(name, text, event.span.peak, event.span.start)]
             confidence = Confidence.LIKELY
             if is_slower(event.slower) and event.slower is not None:
                 phases = f"throughput lacks {100 * event.slower:.0f} % meanwhile"
                 phases += " and comes back with their end" if event.came_back else ""
-                seen.append(Evidence("phases", phases, 100 * event.slower, event.span.start))
+                evidence.append(Evidence("phases", phases, 100 * event.slower, event.span.start))
                 confidence = Confidence.CONFIRMED if event.came_back else confidence
             yield _cause(
                 NETWORK,
                 side,
                 "rdma-degraded",
-                seen,
+                evidence,
                 text,
                 host,
                 confidence,
@@ -122,33 +128,33 @@ def _network(pair: Pair, side: Side) -> Iterator[SlownessCause]:
 
 
 def _congestion(pair: Pair, side: Side) -> Iterator[SlownessCause]:
-    found = pair.metric(CNP)
-    if found is None or not found.differs:
+    notifications = pair.metric(CNP)
+    if notifications is None or not notifications.differs:
         return
-    hosts = odd_hosts(found, side is pair.b)
-    usual, _ = pair.values(found, pair.other(side))
-    mine, _ = pair.values(found, side)
+    hosts = odd_hosts(notifications, side is pair.b)
+    usual, _ = pair.values(notifications, pair.other(side))
+    mine, _ = pair.values(notifications, side)
     if len(hosts) * 2 < len(side.hosts) or mine is None or mine <= 10 * (usual or 0.0):
         return
     text = f"{mine:.0f} congestion notifications a second, {usual or 0:.0f} in the other job"
-    seen = [Evidence(CNP, text, mine)]
-    yield _cause(NETWORK, side, "network-congestion", seen, text)
+    evidence = [Evidence(CNP, text, mine)]
+    yield _cause(NETWORK, side, "network-congestion", evidence, text)
 
 
 # ---- storage, heat, CPUs
 
 
 def _storage(pair: Pair, side: Side) -> Iterator[SlownessCause]:
-    found = pair.metric(IO_FULL)
-    if found is None or not found.differs:
+    waiting = pair.metric(IO_FULL)
+    if waiting is None or not waiting.differs:
         return
-    _, values = pair.values(found, side)
-    for host in odd_hosts(found, side is pair.b)[:_NAMED]:
+    _, values = pair.values(waiting, side)
+    for host in odd_hosts(waiting, side is pair.b)[:_NAMED]:
         if values[host] <= _STALL_PERCENT:
             continue
-        text = f"{host} waits for storage outside saves: {_beside(pair, found, side, host)}"
-        seen = [Evidence(IO_FULL, text, values[host])]
-        yield _cause(STORAGE, side, "storage-stall", seen, text, host)
+        text = f"{host} waits for storage outside saves: {_beside(pair, waiting, side, host)}"
+        evidence = [Evidence(IO_FULL, text, values[host])]
+        yield _cause(STORAGE, side, "storage-stall", evidence, text, host)
 
 
 def _heat(pair: Pair, side: Side) -> Iterator[SlownessCause]:
@@ -158,37 +164,43 @@ def _heat(pair: Pair, side: Side) -> Iterator[SlownessCause]:
         return
     _, celsius = pair.values(heat, side)
     slow = set(odd_hosts(clock, side is pair.b))
-    for host in [one for one in odd_hosts(heat, side is pair.b) if one in slow][:_NAMED]:
+    for host in [candidate for candidate in odd_hosts(heat, side is pair.b) if candidate in slow][
+        :_NAMED
+    ]:
         if celsius[host] <= _HOT_C:
             continue
         text = f"{host} is hot and clocks down: {_beside(pair, heat, side, host)}"
-        seen = [
+        evidence = [
             Evidence(HEAT, text, celsius[host]),
             Evidence(CLOCK, _beside(pair, clock, side, host)),
         ]
-        yield _cause(GPU, side, "thermal-throttling", seen, text, host)
+        yield _cause(GPU, side, "thermal-throttling", evidence, text, host)
 
 
 def _cpu(pair: Pair, side: Side, leaks: bool) -> Iterator[SlownessCause]:
     """More running tasks: everywhere alike is software, on some hosts it is somebody else."""
-    found = pair.metric(RUNNING)
-    if found is None or not found.differs or leaks:
+    running = pair.metric(RUNNING)
+    if running is None or not running.differs or leaks:
         return
-    more = leak.extra(pair, side)
-    if more is not None and more.uniform and len(side.hosts) > 1:
-        text = f"{more.text}: alike everywhere, so it is in the job's own software"
-        seen = [Evidence(RUNNING, text, more.tasks)]
-        yield _cause(CPU, side, "thread-oversubscription", seen, text, None, Confidence.POSSIBLE)
+    additional = leak.extra(pair, side)
+    if additional is not None and additional.uniform and len(side.hosts) > 1:
+        text = f"{additional.text}: alike everywhere, so it is in the job's own software"
+        evidence = [Evidence(RUNNING, text, additional.tasks)]
+        yield _cause(
+            CPU, side, "thread-oversubscription", evidence, text, None, Confidence.POSSIBLE
+        )
         return
-    others = pair.metric(PROCESSES)
-    foreign = odd_hosts(others, side is pair.b) if others is not None and others.differs else []
-    for host in odd_hosts(found, side is pair.b)[:_NAMED]:
-        text = f"{host} alone runs more tasks: {_beside(pair, found, side, host)}"
-        seen = [Evidence(RUNNING, text)]
-        if others is not None and host in foreign:
-            seen.append(Evidence(PROCESSES, _beside(pair, others, side, host)))
+    processes = pair.metric(PROCESSES)
+    foreign = (
+        odd_hosts(processes, side is pair.b) if processes is not None and processes.differs else []
+    )
+    for host in odd_hosts(running, side is pair.b)[:_NAMED]:
+        text = f"{host} alone runs more tasks: {_beside(pair, running, side, host)}"
+        evidence = [Evidence(RUNNING, text)]
+        if processes is not None and host in foreign:
+            evidence.append(Evidence(PROCESSES, _beside(pair, processes, side, host)))
         name = "noisy-neighbour" if host in foreign else "cpu-contention"
-        yield _cause(CPU, side, name, seen, text, host, Confidence.POSSIBLE)
+        yield _cause(CPU, side, name, evidence, text, host, Confidence.POSSIBLE)
 
 
 # ---- what the job's own diagnosis says of these steps
@@ -197,45 +209,47 @@ def _cpu(pair: Pair, side: Side, leaks: bool) -> Iterator[SlownessCause]:
 def _diagnosed(pair: Pair, side: Side) -> Iterator[SlownessCause]:
     """Findings of one job that slow a job down, were there in these steps, and not in the other."""
     looked = pair.looked(side)
-    other = {
-        (one.finding.failure_class, one.finding.host)
-        for one in pair.other(side).examined.explained.observations
+    of_other_job = {
+        (observation.finding.failure_class, observation.finding.host)
+        for observation in pair.other(side).examined.explained.observations
     }
-    known = catalog.failures()
-    for one in side.examined.explained.observations:
-        finding = one.finding
+    classes = catalog.failures()
+    for observation in side.examined.explained.observations:
+        finding = observation.finding
         name = finding.failure_class
-        entry = known[name]
+        entry = classes[name]
         if entry.symptom or entry.of_monitoring or SLOWER not in entry.can_cause:
             continue
         severity = finding.severity or entry.severity
-        if severity is Severity.INFO or (name, finding.host) in other:
+        if severity is Severity.INFO or (name, finding.host) in of_other_job:
             continue
         if looked is not None:
-            begun, over = finding.onset, one.until
+            begun, over = finding.onset, observation.until
             if begun is not None and begun > looked.window.end:
                 continue
             if over is not None and over < looked.window.start:
                 continue
-        where = f" on {finding.host}" if finding.host else ""
-        yield SlownessCause(OWN, side.label, finding, f"{entry.title}{where}")
+        place = f" on {finding.host}" if finding.host else ""
+        yield SlownessCause(OWN, side.label, finding, f"{entry.title}{place}")
 
 
-def _clear(pair: Pair, found: list[SlownessCause]) -> Iterator[RuledOut]:
+def _clear(pair: Pair, causes: list[SlownessCause]) -> Iterator[RuledOut]:
     """What was looked at and is the same in both."""
     tcp, retransmits = pair.metric(TCP), pair.metric(RETX)
-    bad = {one.finding.failure_class for one in found}
+    bad = {cause.finding.failure_class for cause in causes}
     clean = retransmits is not None and retransmits.differs is False
     if tcp is not None and tcp.differs and not bad & {"rdma-degraded", "rdma-retry-exhausted"}:
-        why = "TCP carries storage and coordination, not collectives"
-        why += ", and RDMA is the same in both" if clean else ""
-        yield RuledOut("tcp-retransmits", f"differ, and explain no throughput: {why}", "comparison")
+        reason = "TCP carries storage and coordination, not collectives"
+        reason += ", and RDMA is the same in both" if clean else ""
+        yield RuledOut(
+            "tcp-retransmits", f"differ, and explain no throughput: {reason}", "comparison"
+        )
     for name, metric in (
         ("rdma-degraded", RETX),
         ("storage-stall", IO_FULL),
         ("thermal-throttling", HEAT),
         ("cpu-contention", RUNNING),
     ):
-        one = pair.metric(metric)
-        if one is not None and one.differs is False and name not in bad:
+        compared = pair.metric(metric)
+        if compared is not None and compared.differs is False and name not in bad:
             yield RuledOut(name, f"{metric} is the same in both", "comparison")

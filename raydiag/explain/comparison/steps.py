@@ -48,8 +48,8 @@ class TrainingRun:
     @property
     def dated(self) -> MetricSteps:
         """Those whose time is known, for everything that goes by time."""
-        known = np.isfinite(self.ended_at)
-        return MetricSteps(self.numbers[known], self.ended_at[known])
+        has_time = np.isfinite(self.ended_at)
+        return MetricSteps(self.numbers[has_time], self.ended_at[has_time])
 
     def of(self, metric: str, steps: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """Numbers and values of the chosen steps that have the metric."""
@@ -82,9 +82,9 @@ def of_events(events: Events) -> TrainingRun:
     """From the event file, which has every step that training wrote."""
     numbers = events.steps
     values = {}
-    for tag, one in events.scalars.items():
+    for tag, scalar in events.scalars.items():
         row = np.full(numbers.size, np.nan)
-        row[np.searchsorted(numbers, one.steps)] = one.values
+        row[np.searchsorted(numbers, scalar.steps)] = scalar.values
         values[metric_name(tag)] = row
     return TrainingRun(numbers, events.times, values, {"event file": int(numbers.size)})
 
@@ -106,23 +106,23 @@ def of_log(steps: Optional[LoggedSteps]) -> TrainingRun:
 
 def merged(runs: Sequence[TrainingRun]) -> TrainingRun:
     """The first that tells of a step, or of a scalar of it, counts."""
-    told = [one for one in runs if len(one)]
-    if not told:
+    filled = [run for run in runs if len(run)]
+    if not filled:
         return TrainingRun()
-    numbers = np.unique(np.concatenate([one.numbers for one in told]))
+    numbers = np.unique(np.concatenate([run.numbers for run in filled]))
     ended = np.full(numbers.size, np.nan)
     values: dict[str, Floats] = {}
     sources: dict[str, int] = {}
-    known = np.zeros(numbers.size, dtype=np.bool_)
-    for one in told:
-        at = np.searchsorted(numbers, one.numbers)
-        for name in one.sources:
-            sources[name] = int((~known[at]).sum())
-        known[at] = True
-        ended[at] = np.where(np.isnan(ended[at]), one.ended_at, ended[at])
-        for metric, row in one.values.items():
-            whole = values.setdefault(metric, np.full(numbers.size, np.nan))
-            whole[at] = np.where(np.isnan(whole[at]), row, whole[at])
+    is_taken = np.zeros(numbers.size, dtype=np.bool_)
+    for run in filled:
+        at = np.searchsorted(numbers, run.numbers)
+        for name in run.sources:
+            sources[name] = int((~is_taken[at]).sum())
+        is_taken[at] = True
+        ended[at] = np.where(np.isnan(ended[at]), run.ended_at, ended[at])
+        for metric, row in run.values.items():
+            merged_values = values.setdefault(metric, np.full(numbers.size, np.nan))
+            merged_values[at] = np.where(np.isnan(merged_values[at]), row, merged_values[at])
     return TrainingRun(
         numbers, ended, values, {name: count for name, count in sources.items() if count}
     )
@@ -152,7 +152,7 @@ class Overlap:
 def slowed_by_saves(saves: Iterable[int], is_async: Optional[bool]) -> set[int]:
     """The steps that pay for a save: its own, and the next; two more where it goes on beside."""
     after = 1 if is_async is False else ASYNC_STEPS
-    return {step + more for step in saves for more in range(after + 1)}
+    return {step + later for step in saves for later in range(after + 1)}
 
 
 def overlap(a: TrainingRun, b: TrainingRun, saves: Iterable[int]) -> Overlap:
@@ -167,9 +167,9 @@ def overlap(a: TrainingRun, b: TrainingRun, saves: Iterable[int]) -> Overlap:
         )
     start = first + (SKIPPED if last - first >= _FEW else SKIPPED_OF_FEW)
     left_out = tuple(sorted(step for step in set(saves) if start <= step <= last))
-    found = Overlap(first, last, start, left_out)
-    fewest = min(int(found.steady(a).sum()), int(found.steady(b).sum()))
+    shared = Overlap(first, last, start, left_out)
+    fewest = min(int(shared.steady(a).sum()), int(shared.steady(b).sum()))
     if fewest < LEAST:
         reason = f"only {fewest} steady steps in common, of {first} to {last}"
         return Overlap(first, last, None, (), reason)
-    return found
+    return shared

@@ -69,8 +69,10 @@ class WorkerLogCounts:
     def evidence(self, name: str) -> list[Evidence]:
         """The lines that open the waves."""
         return [
-            Evidence(f"{self.file}:{one.first_line}", f"{name}: {one.text}", one.lines, one.time)
-            for one in self.of_file
+            Evidence(
+                f"{self.file}:{dump.first_line}", f"{name}: {dump.text}", dump.lines, dump.time
+            )
+            for dump in self.of_file
         ]
 
 
@@ -82,18 +84,22 @@ def read(resolved: Resolved, head: Optional[str]) -> WorkerLogCounts:
     paths = sorted(resolved.worker_logs, key=lambda path: (head or "") not in Path(path).parts)
     for path in paths[:_FILES]:
         try:
-            one = _WorkerLogReader(path)
-            one.read()
+            reader = _WorkerLogReader(path)
+            reader.read()
         except (ReadError, OSError, EOFError) as error:
             unread.append(Unread(path, getattr(error, "status", Status.ERROR), str(error)))
             continue
-        counts.update(one.counts)
-        if one.waves:
-            by_file[path] = one.waves
-        if one.stopped:
+        counts.update(reader.counts)
+        if reader.waves:
+            by_file[path] = reader.waves
+        if reader.stopped:
             unread.append(Unread(path, Status.ERROR, f"read to {_MOST_BYTES >> 20} MiB only"))
-    waves = median_low([len(one) for one in by_file.values()]) if by_file else None
-    file = next((path for path, one in by_file.items() if len(one) == waves), "")
+    waves = (
+        median_low([len(waves_of_file) for waves_of_file in by_file.values()]) if by_file else None
+    )
+    file = next(
+        (path for path, waves_of_file in by_file.items() if len(waves_of_file) == waves), ""
+    )
     return WorkerLogCounts(
         {name: counts[name] for name in PATTERNS},
         waves,
@@ -113,7 +119,7 @@ def _dumped(job_dir: Optional[str]) -> Optional[int]:
         names = [path.name for path in (Path(job_dir) / "xla_dump").iterdir()]
     except OSError:
         return None
-    return len({found[1] for found in map(_DUMPED.match, names) if found})
+    return len({match[1] for match in map(_DUMPED.match, names) if match})
 
 
 class _WorkerLogReader:
@@ -133,10 +139,10 @@ class _WorkerLogReader:
         clock = Clock(opened.mtime)
         above: deque[bytes] = deque(maxlen=_NEAR)
         with opened.stream as stream:
-            left = _MOST_BYTES
+            bytes_left = _MOST_BYTES
             for number, raw in enumerate(_lines(stream), 1):
-                left -= len(raw)
-                if left < 0:
+                bytes_left -= len(raw)
+                if bytes_left < 0:
                     self.stopped = True
                     return
                 if b"NCCL WARN" in raw:
@@ -150,10 +156,10 @@ class _WorkerLogReader:
             self.counts["NCCL WARN, others"] += 1
             return
         self.counts[INIT] += 1
-        own = clock.time(raw)
+        printed = clock.time(raw)
         # Lines of the wave itself push what stood above it out of sight.
-        time = own if own is not None else _time(clock, above)
-        if not self.waves or self._opens(time, own is not None):
+        time = printed if printed is not None else _time(clock, above)
+        if not self.waves or self._opens(time, printed is not None):
             text = raw[:400].decode("utf-8", "replace").strip()
             self.waves.append(Wave(1, number, time, text))
         else:
@@ -181,21 +187,21 @@ class _WorkerLogReader:
 
 def _lines(stream: Any) -> Iterable[bytes]:
     """Overlong lines in pieces. Raw files are unbuffered, and compressed ones are not."""
-    rest = b""
+    incomplete = b""
     while chunk := stream.read(1 << 18):
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from whole
-        if len(rest) > _LONGEST_LINE:
-            yield rest
-            rest = b""
-    if rest:
-        yield rest
+        *complete, incomplete = (incomplete + chunk).split(b"\n")
+        yield from complete
+        if len(incomplete) > _LONGEST_LINE:
+            yield incomplete
+            incomplete = b""
+    if incomplete:
+        yield incomplete
 
 
 def _time(clock: Clock, lines: Iterable[bytes]) -> Optional[float]:
     """The newest time that one of the lines prints."""
-    found = None
+    seconds = None
     for raw in lines:
         stamp = clock.stamp(raw)
-        found = stamp.time if stamp is not None else found
-    return found
+        seconds = stamp.time if stamp is not None else seconds
+    return seconds

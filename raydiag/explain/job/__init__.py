@@ -53,19 +53,19 @@ def examine(facts: JobFacts, moment: Moment, request: DiagnosisRequest) -> Exami
     seen_alive = replace(moment, alive=None) if request.no_log else moment
     job = TriagedJob(facts, triage.judge(facts, seen_alive), moment)
     request, probed = _probed(facts, request)
-    seen = look(job, request)
-    case = case_of(job, seen, request, probed)
+    metrics = look(job, request)
+    case = case_of(job, metrics, request, probed)
     of_nodes = request.nodes.notes if request.nodes is not None else ()
     return ExaminedJob(
         job.triage,
         case,
         verdict.explain(case),
-        seen.log_only,
-        seen.metrics,
-        (*job.triage.notes, *seen.notes, *request.notes, *of_nodes),
+        metrics.log_only,
+        metrics.metrics,
+        (*job.triage.notes, *metrics.notes, *request.notes, *of_nodes),
         request.no_log,
         request.nodes,
-        seen.training,
+        metrics.training,
     )
 
 
@@ -81,5 +81,7 @@ def _probed(
         source = str(request.nodes.cluster.get("address") or "the cluster")
         unread = HostUnread("", source, Status.NO_DATA, reason)
         return replace(request, nodes=None, unread=(*request.unread, unread)), None
-    own = nodes.of_job(request.nodes, nodelist, facts.first_time)
-    return replace(request, nodes=own, nodelist=tuple(nodelist)), diagnosis.explain(own.snapshot)
+    own_nodes = nodes.of_job(request.nodes, nodelist, facts.first_time)
+    return replace(request, nodes=own_nodes, nodelist=tuple(nodelist)), diagnosis.explain(
+        own_nodes.snapshot
+    )

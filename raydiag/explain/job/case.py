@@ -22,77 +22,81 @@ _START_UP_S = 1800.0  # until the first step: set-up and compilation
 
 def case_of(
     job: TriagedJob,
-    seen: SeenMetrics,
+    metrics: SeenMetrics,
     request: DiagnosisRequest,
     probed: Optional[Diagnosis],
 ) -> JobCase:
     """All sources in one: what they tell, and what they leave open."""
-    status = _status(job, seen)
-    own = request.nodes
+    status = _status(job, metrics)
+    own_nodes = request.nodes
     is_refuted = _is_refuted(job, status)
-    observations = [*_of_triage(job, seen, is_refuted), *seen.observations]
-    coverage = _coverage(job, seen, request)
-    if probed is not None and own is not None:
-        odds = tuple(contradictions(observations, own.snapshot))
-        coverage = _with_nodes(coverage, odds, seen, request, own, probed)
-        observations = join(observations, nodes.observed(probed), own.snapshot)
-    asides = _asides(observations, own)
-    is_idle = own is not None and own.idle and status == "unknown"
-    is_told = is_idle or (status != "unknown" and not _never_began(job, seen, status))
+    observations = [*_of_triage(job, metrics, is_refuted), *metrics.observations]
+    coverage = _coverage(job, metrics, request)
+    if probed is not None and own_nodes is not None:
+        odds = tuple(contradictions(observations, own_nodes.snapshot))
+        coverage = _with_nodes(coverage, odds, metrics, request, own_nodes, probed)
+        observations = join(observations, nodes.observed(probed), own_nodes.snapshot)
+    asides = _asides(observations, own_nodes)
+    is_idle = own_nodes is not None and own_nodes.idle and status == "unknown"
+    is_told = is_idle or (status != "unknown" and not _never_began(job, metrics, status))
     progress = job.triage.progress
     return JobCase(
-        observations=[one for one in observations if one not in asides],
+        observations=[observation for observation in observations if observation not in asides],
         coverage=coverage,
         status="idle" if is_idle else status,
         primary=None if is_refuted else job.triage.primary,
-        last_step_at=seen.steps.last_at if len(seen.steps) else progress.last_step_time,
-        step_time_s=seen.steps.step_time_s or progress.step_time_s,
-        silent_s=_silent_s(job, seen, status),
-        ruled_out=_ruled_out(seen, is_refuted),
+        last_step_at=metrics.steps.last_at if len(metrics.steps) else progress.last_step_time,
+        step_time_s=metrics.steps.step_time_s or progress.step_time_s,
+        silent_s=_silent_s(job, metrics, status),
+        ruled_out=_ruled_out(metrics, is_refuted),
         told=is_told,
         no_log=request.no_log,
-        no_metrics=seen.log_only,
-        of_cluster=own is not None,
-        shared_cluster=own is not None and own.unplaced,
+        no_metrics=metrics.log_only,
+        of_cluster=own_nodes is not None,
+        shared_cluster=own_nodes is not None and own_nodes.unplaced,
         asides=asides,
     )
 
 
-def _asides(observations: Sequence[Observation], own: Optional[LiveNodes]) -> list[Observation]:
+def _asides(
+    observations: Sequence[Observation], own_nodes: Optional[LiveNodes]
+) -> list[Observation]:
     """What is true of the nodes, and no cause of what the job does."""
-    if own is None:
+    if own_nodes is None:
         return []
-    return [observation for observation in observations if nodes.is_aside(observation, own)]
+    return [observation for observation in observations if nodes.is_aside(observation, own_nodes)]
 
 
 def _with_nodes(
     coverage: Coverage,
     odds: tuple[HostUnread, ...],
-    seen: SeenMetrics,
+    metrics: SeenMetrics,
     request: DiagnosisRequest,
-    own: LiveNodes,
+    own_nodes: LiveNodes,
     probed: Diagnosis,
 ) -> Coverage:
     """With the nodes that did not answer, and where nodes contradict their series."""
-    missing = nodes.absent(own, request.nodelist)
+    missing = nodes.absent(own_nodes, request.nodelist)
     coverage = replace(coverage, unread=(*coverage.unread, *odds))
-    return nodes.coverage(probed.coverage, seen.coverage, coverage, own.hosts, missing)
+    return nodes.coverage(probed.coverage, metrics.coverage, coverage, own_nodes.hosts, missing)
 
 
 # ---- the status of the job
 
 
-def _status(job: TriagedJob, seen: SeenMetrics) -> str:
+def _status(job: TriagedJob, metrics: SeenMetrics) -> str:
     """Where the log alone does not tell, steps in the metrics say whether the job goes on.
 
     Steps up to the last sample show life only when that sample is of now; where they do, and
     samples end with them, it was no hang either.
     """
     status, moment = job.triage.status.value, job.moment
-    steps, window = seen.steps, seen.window
+    steps, window = metrics.steps, metrics.window
     if job.has_ended or window is None or not len(steps):
         return status
-    if any(one.finding.failure_class == "rccl-hang" for one in seen.observations):
+    if any(
+        observation.finding.failure_class == "rccl-hang" for observation in metrics.observations
+    ):
         return "hanging"
     silent_s = window.end - (steps.last_at or window.start)
     if silent_s > max(_STALL_STEPS * (steps.step_time_s or 0.0), _STALL_S):
@@ -102,20 +106,20 @@ def _status(job: TriagedJob, seen: SeenMetrics) -> str:
     return status if moment.alive else "unknown"
 
 
-def _never_began(job: TriagedJob, seen: SeenMetrics, status: str) -> bool:
+def _never_began(job: TriagedJob, metrics: SeenMetrics, status: str) -> bool:
     """It is said to run, and after so long there is not one step: it may be healthy or not."""
-    if status != "running" or seen.window is None or len(seen.steps):
+    if status != "running" or metrics.window is None or len(metrics.steps):
         return False
-    waited_s = seen.window.end - seen.window.start
+    waited_s = metrics.window.end - metrics.window.start
     return job.triage.progress.last_step is None and waited_s > _START_UP_S
 
 
-def _silent_s(job: TriagedJob, seen: SeenMetrics, status: str) -> Optional[float]:
+def _silent_s(job: TriagedJob, metrics: SeenMetrics, status: str) -> Optional[float]:
     """From the last step to now, or to the end of the job; None where nobody can tell."""
     at = job.triage.progress.last_step_time
     if at is None or status not in ("running", "cancelled"):
         return None  # what the metrics know of steps comes minutes late
-    last = max(at, seen.steps.last_at or at)
+    last = max(at, metrics.steps.last_at or at)
     end = job.end
     return end - last if end is not None else None
 
@@ -128,33 +132,33 @@ def _is_refuted(job: TriagedJob, status: str) -> bool:
 # ---- what triage found
 
 
-def _of_triage(job: TriagedJob, seen: SeenMetrics, is_refuted: bool) -> Iterator[Observation]:
+def _of_triage(job: TriagedJob, metrics: SeenMetrics, is_refuted: bool) -> Iterator[Observation]:
     """What triage found, as observations; a hang that the metrics refute is none."""
     for finding in job.triage.diagnosis.findings:
         if finding.failure_class != "hang":
             yield Observation(finding, "triage", job.triage.rule)
         elif not is_refuted:
-            yield Observation(_dated_hang(finding, job, seen), "triage", job.triage.rule)
+            yield Observation(_dated_hang(finding, job, metrics), "triage", job.triage.rule)
 
 
-def _dated_hang(hang: Finding, job: TriagedJob, seen: SeenMetrics) -> Finding:
+def _dated_hang(hang: Finding, job: TriagedJob, metrics: SeenMetrics) -> Finding:
     """A hang begins with the last step, whose time mostly only the metrics know."""
     if hang.onset is not None:
         return hang
-    return replace(hang, onset=seen.steps.last_at or job.triage.progress.last_step_time)
+    return replace(hang, onset=metrics.steps.last_at or job.triage.progress.last_step_time)
 
 
-def _ruled_out(seen: SeenMetrics, is_refuted: bool) -> tuple[RuledOut, ...]:
-    by_playbooks = tuple(seen.metrics.outcome.ruled_out) if seen.metrics is not None else ()
+def _ruled_out(metrics: SeenMetrics, is_refuted: bool) -> tuple[RuledOut, ...]:
+    by_playbooks = tuple(metrics.metrics.outcome.ruled_out) if metrics.metrics is not None else ()
     if not is_refuted:
         return by_playbooks
-    sample = "sample of the metrics" if seen.metrics is not None else "one of the event file"
+    sample = "sample of the metrics" if metrics.metrics is not None else "one of the event file"
     return (*by_playbooks, RuledOut("hang", f"steps go on to the last {sample}", "triage"))
 
 
-def _coverage(job: TriagedJob, seen: SeenMetrics, request: DiagnosisRequest) -> Coverage:
+def _coverage(job: TriagedJob, metrics: SeenMetrics, request: DiagnosisRequest) -> Coverage:
     """Of the metrics, with what could not be read of the log, or not be reached at all."""
     log = job.triage.diagnosis.coverage
-    own = seen.coverage or Coverage(0, 0, window=log.window)
-    unread = dict.fromkeys((*request.unread, *own.unread, *seen.unread, *log.unread))
-    return replace(own, unread=tuple(unread))
+    of_metrics = metrics.coverage or Coverage(0, 0, window=log.window)
+    unread = dict.fromkeys((*request.unread, *of_metrics.unread, *metrics.unread, *log.unread))
+    return replace(of_metrics, unread=tuple(unread))

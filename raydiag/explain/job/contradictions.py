@@ -9,38 +9,47 @@ from raydiag.model import Finding, HostUnread, NodeReport, Observation, Snapshot
 _UNCORRECTED = ("gpu-memory-error", "gpu-ras-error", "xgmi-error")
 
 
-def contradictions(told: Iterable[Observation], snapshot: Snapshot) -> Iterator[HostUnread]:
+def contradictions(observations: Iterable[Observation], snapshot: Snapshot) -> Iterator[HostUnread]:
     """Of `told` by the series, what the same host's own files, read just now, do not show."""
     reports: dict[str, list[NodeReport]] = {}
     for report in snapshot.nodes:
         reports.setdefault(report.node.host, []).append(report)
-    for one in told:
-        own = reports.get(one.finding.host or "", ())
-        if one.recovered or not own:
+    for observation in observations:
+        of_host = reports.get(observation.finding.host or "", ())
+        if observation.recovered or not of_host:
             continue
-        if one.finding.failure_class in _UNCORRECTED and _counts_none(one.finding, own):
+        if observation.finding.failure_class in _UNCORRECTED and _counts_none(
+            observation.finding, of_host
+        ):
             reason = (
-                f"the metrics count uncorrected errors of GPU {one.finding.gpu} and the node "
-                "itself none: its driver was loaded again, or one of them is wrong"
+                f"the metrics count uncorrected errors of GPU {observation.finding.gpu} and "
+                "the node itself none: its driver was loaded again, or one of them is wrong"
             )
-            yield HostUnread(own[0].node.host, "ras", Status.ERROR, reason)
-        if one.finding.failure_class == "rdma-port-down" and _is_active(one.finding, own):
-            reason = f"the metrics call {one.finding.device} down and the node itself ACTIVE"
-            yield HostUnread(own[0].node.host, "rdma", Status.ERROR, reason)
+            yield HostUnread(of_host[0].node.host, "ras", Status.ERROR, reason)
+        if observation.finding.failure_class == "rdma-port-down" and _is_active(
+            observation.finding, of_host
+        ):
+            reason = (
+                f"the metrics call {observation.finding.device} down and the node itself ACTIVE"
+            )
+            yield HostUnread(of_host[0].node.host, "rdma", Status.ERROR, reason)
 
 
-def _counts_none(finding: Finding, own: Sequence[NodeReport]) -> bool:
+def _counts_none(finding: Finding, reports: Sequence[NodeReport]) -> bool:
     counts = [
-        record.ue for report in own for record in report.records("ras") if record.gpu == finding.gpu
+        record.ue
+        for report in reports
+        for record in report.records("ras")
+        if record.gpu == finding.gpu
     ]
     return bool(counts) and all(count == 0 for count in counts)
 
 
-def _is_active(finding: Finding, own: Sequence[NodeReport]) -> bool:
+def _is_active(finding: Finding, reports: Sequence[NodeReport]) -> bool:
     device, _, port = (finding.device or "").partition("/")
     states = [
         record.state
-        for report in own
+        for report in reports
         for record in report.records("rdma")
         if record.device == device and str(record.port) == (port or "1")
     ]

@@ -54,9 +54,10 @@ class Bridge:
         """One where steps were lost in the middle of the run."""
         if not self.missing:
             return
-        told = ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in self.missing[:_SHOWN])
-        more = ", ..." if len(self.missing) > _SHOWN else ""
-        text = f"{self.missing_total} of {self.steps} steps are missing in {origin}: {told}{more}"
+        ranges = ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in self.missing[:_SHOWN])
+        ellipsis = ", ..." if len(self.missing) > _SHOWN else ""
+        missing = f"{self.missing_total} of {self.steps} steps are missing in {origin}"
+        text = f"{missing}: {ranges}{ellipsis}"
         source = self.files[0] if self.files else "event file"
         yield Finding(
             "tb-bridge-gap",
@@ -83,7 +84,7 @@ def read(facts: JobFacts, window: Optional[Window], alive: Optional[bool]) -> Ev
     ended = facts.summary.time if facts.summary is not None else None
     if ended is None and window is not None and alive is not True:
         ended = window.end
-    return tfevents.read([one for one in files if ended is None or one.created <= ended])
+    return tfevents.read([file for file in files if ended is None or file.created <= ended])
 
 
 def alone(events: Events, logged: Mapping[int, float]) -> MetricSteps:
@@ -92,14 +93,16 @@ def alone(events: Events, logged: Mapping[int, float]) -> MetricSteps:
     Only the last run counts: what it trained again after a restart, it wrote again.
     """
     steps, times = events.steps, events.times
-    loss = next((one for tag, one in events.scalars.items() if metric_name(tag) == LOSS), None)
+    loss = next(
+        (scalar for tag, scalar in events.scalars.items() if metric_name(tag) == LOSS), None
+    )
     if logged and loss is not None:
-        both = [
+        agreeing = [
             abs(float(value) - logged[int(step)]) <= _LOSS_APART * max(1.0, abs(float(value)))
             for step, value in zip(loss.steps, loss.values, strict=True)
             if int(step) in logged
         ]
-        if not both or sum(both) < _AGREE * len(both):
+        if not agreeing or sum(agreeing) < _AGREE * len(agreeing):
             return MetricSteps()
     if not steps.size:
         return MetricSteps()
@@ -112,7 +115,7 @@ def _places(facts: JobFacts) -> Iterator[Path]:
     job_dir = facts.resolved.job_dir
     if job_dir is not None:
         yield Path(job_dir) / "tensorboard"
-    named = [found[1] for found in map(_DIRECTORY.search, facts.head) if found]
+    named = [match[1] for match in map(_DIRECTORY.search, facts.head) if match]
     settings = {**facts.header.config, **facts.header.passthrough}
     named += [settings[key] for key in ("tensorboard_dir",) if key in settings]
     for path in named:
@@ -124,19 +127,21 @@ def _places(facts: JobFacts) -> Iterator[Path]:
 
 
 def compared(
-    events: Events, told: Floats, last_at: Optional[float], has_metrics: bool = True
+    events: Events, known_steps: Floats, last_at: Optional[float], has_metrics: bool = True
 ) -> Bridge:
     """Steps of the event files that `told`, ascending, the metrics' own up to `last_at`, lacks."""
     steps = events.steps
-    unread = tuple(HostUnread("", one.source, one.status, one.reason) for one in events.unread)
+    unread = tuple(
+        HostUnread("", source.source, source.status, source.reason) for source in events.unread
+    )
     if not has_metrics or not steps.size:
         return Bridge(events.files, int(steps.size), cut=events.cut, unread=unread)
-    lacks = steps[~np.isin(steps, told)]
-    inside = lacks[lacks < told[-1]] if told.size else lacks
+    lacks = steps[~np.isin(steps, known_steps)]
+    inside = lacks[lacks < known_steps[-1]] if known_steps.size else lacks
     late = events.times[-1] - last_at if last_at is not None else 0.0
     if late > _FLUSH_S:
         inside = lacks
-    ranges = _ranges([int(one) for one in inside], [int(one) for one in steps])
+    ranges = _ranges([int(step) for step in inside], [int(step) for step in steps])
     times = events.times[np.isin(steps, inside)]
     return Bridge(
         events.files,
@@ -153,40 +158,41 @@ def filled(answers: Answers, events: Events, missing: Bridge) -> Answers:
     """The training series with the steps that only the event files have."""
     training = TrainingSeries.of(answers)
     host = training.host or ""
-    known = np.unique(training.steps)
+    known_steps = np.unique(training.steps)
     rows = {
-        metric_name(tag): (one.steps, one.times, one.values) for tag, one in events.scalars.items()
+        metric_name(tag): (scalar.steps, scalar.times, scalar.values)
+        for tag, scalar in events.scalars.items()
     }
     rows[STEP] = (events.steps, events.times, events.steps)
-    found = dict(training.by_metric)
+    by_metric = dict(training.by_metric)
     for metric, (steps, times, values) in rows.items():
-        lacks = ~np.isin(steps, known)
-        own = found.get(metric) or Series({}, np.empty(0), np.empty(0))
-        nans = np.full(own.nan_times.size, np.nan)
-        found[metric] = Series.of(
+        lacks = ~np.isin(steps, known_steps)
+        series = by_metric.get(metric) or Series({}, np.empty(0), np.empty(0))
+        nans = np.full(series.nan_times.size, np.nan)
+        by_metric[metric] = Series.of(
             {"__name__": metric, "host": host},
-            np.concatenate([own.times, own.nan_times, times[lacks]]),
-            np.concatenate([own.values, nans, values[lacks]]),
+            np.concatenate([series.times, series.nan_times, times[lacks]]),
+            np.concatenate([series.values, nans, values[lacks]]),
         )
-    asked = answers.answer("training")
-    query = asked.query if asked is not None else None
+    answer = answers.answer("training")
+    query = answer.query if answer is not None else None
     source = f"event file {missing.files[-1]}"
     query = Query.at(
         "training",
-        source if query is None or not known.size else f"{query.promql} and {source}",
+        source if query is None or not known_steps.size else f"{query.promql} and {source}",
         query.window.end if query is not None else float(events.times[-1]),
     )
-    return answers.also([QueryResult(query, Status.OK, series=tuple(found.values()))])
+    return answers.also([QueryResult(query, Status.OK, series=tuple(by_metric.values()))])
 
 
-def _ranges(missing: list[int], every: list[int]) -> list[tuple[int, int]]:
+def _ranges(missing: list[int], steps: list[int]) -> list[tuple[int, int]]:
     """Runs of steps that follow each other in the event file, where each tenth may be written."""
     if not missing:
         return []
-    place = {step: index for index, step in enumerate(every)}
-    found, first = [], missing[0]
+    place = {step: index for index, step in enumerate(steps)}
+    ranges, first = [], missing[0]
     for low, high in pairwise(missing):
         if place[high] != place[low] + 1:
-            found.append((first, low))
+            ranges.append((first, low))
             first = high
-    return [*found, (first, missing[-1])]
+    return [*ranges, (first, missing[-1])]

@@ -23,15 +23,15 @@ def join(
 ) -> list[Observation]:
     """What log and series show, then what only the nodes show; each fault under one name."""
     names = Names(snapshot)
-    shown = [_named(observation, names) for observation in of_nodes]
-    joined = [_with_device(_named(observation, names), shown) for observation in observed]
-    shown = [_with_device(observation, joined) for observation in shown]
+    only_nodes = [_named(observation, names) for observation in of_nodes]
+    joined = [_with_device(_named(observation, names), only_nodes) for observation in observed]
+    only_nodes = [_with_device(observation, joined) for observation in only_nodes]
     for index, event in enumerate(joined):
-        reports = [observation for observation in shown if _is_report(observation, event)]
+        reports = [observation for observation in only_nodes if _is_report(observation, event)]
         for report in reports:
-            shown.remove(report)
+            only_nodes.remove(report)
             joined[index] = event = with_evidence_of(event, report)
-    return [*joined, *shown]
+    return [*joined, *only_nodes]
 
 
 def _named(observation: Observation, names: Names) -> Observation:
@@ -52,27 +52,29 @@ def _is_report(observation: Observation, event: Observation) -> bool:
     return min(moments) - _NEAR_S <= report.onset <= max(moments) + _NEAR_S
 
 
-def _with_device(observation: Observation, others: Sequence[Observation]) -> Observation:
+def _with_device(observation: Observation, candidates: Sequence[Observation]) -> Observation:
     """With the device of the only finding that can be about the same, where it names none."""
     finding = observation.finding
     if finding.host is None or (finding.gpu is not None and finding.device is not None):
         return observation
-    same = {
-        (other.finding.gpu, other.finding.device)
-        for other in others
-        if _may_be_same(finding, other.finding)
+    devices = {
+        (candidate.finding.gpu, candidate.finding.device)
+        for candidate in candidates
+        if _may_be_same(finding, candidate.finding)
     }
-    if len(same) != 1:
+    if len(devices) != 1:
         return observation
-    gpu, device = same.pop()
+    gpu, device = devices.pop()
     if gpu is None and device is None:
         return observation
     return replace(observation, finding=replace(finding, gpu=gpu, device=device))
 
 
-def _may_be_same(one: Finding, other: Finding) -> bool:
-    if (one.failure_class, one.host) != (other.failure_class, other.host):
+def _may_be_same(finding: Finding, candidate: Finding) -> bool:
+    if (finding.failure_class, finding.host) != (candidate.failure_class, candidate.host):
         return False
-    same_gpu = one.gpu is None or other.gpu is None or one.gpu == other.gpu
-    same_device = one.device is None or other.device is None or one.device == other.device
+    same_gpu = finding.gpu is None or candidate.gpu is None or finding.gpu == candidate.gpu
+    same_device = (
+        finding.device is None or candidate.device is None or finding.device == candidate.device
+    )
     return same_gpu and same_device

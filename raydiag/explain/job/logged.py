@@ -45,7 +45,7 @@ def job_of(facts: JobFacts, judged: Triage) -> TrainingJob:
         longest_save_s=longest_save_s(facts, steps, progress.checkpoint_period) or None,
         crash_time=crash,
         heartbeat_timeout_s=header.heartbeat_timeout_s,
-        accused=tuple(dict.fromkeys(short_name(one) for one in accused if one)),
+        accused=tuple(dict.fromkeys(short_name(host) for host in accused if host)),
         coordinator=short_name(header.nodelist[0]) if header.nodelist else None,
         checkpoint_period=progress.checkpoint_period,
         async_saves=header.async_checkpointing,
@@ -57,15 +57,15 @@ def job_of(facts: JobFacts, judged: Triage) -> TrainingJob:
 def _saves(logged: Sequence[LoggedSave]) -> Iterator[SaveWindow]:
     """Saves that the log dates; a start and its end are one."""
     begun: dict[Optional[int], LoggedSave] = {}
-    for one in logged:
-        if one.event == "started":
-            begun[one.step] = one
+    for save in logged:
+        if save.event == "started":
+            begun[save.step] = save
             continue
-        start = begun.pop(one.step, None)
+        start = begun.pop(save.step, None)
         since = start.time if start is not None else None
-        if since is None and one.time is not None and one.seconds is not None:
-            since = one.time - one.seconds
-        yield SaveWindow(one.step, since, one.time, one.event == "failed")
+        if since is None and save.time is not None and save.seconds is not None:
+            since = save.time - save.seconds
+        yield SaveWindow(save.step, since, save.time, save.event == "failed")
 
 
 def start_of(facts: JobFacts, steps: MetricSteps) -> Optional[float]:
@@ -87,10 +87,10 @@ def with_log(steps: MetricSteps, facts: JobFacts) -> MetricSteps:
 
 def placed_by_power(answers: Answers, facts: JobFacts) -> PlacedSteps:
     """Steps of the log alone, where the metrics have none."""
-    found, _ = reference_steps(facts)
-    if found is None:
+    reference, _ = reference_steps(facts)
+    if reference is None:
         return PlacedSteps()
-    return place(answers, np.array(found.series.step), np.array(found.series.seconds))
+    return place(answers, np.array(reference.series.step), np.array(reference.series.seconds))
 
 
 def logged(facts: JobFacts) -> Logged:
@@ -101,5 +101,5 @@ def logged(facts: JobFacts) -> Logged:
         window = Window(facts.first_time, facts.last_time)
     if steps is None:
         return Logged(hosts=hosts, window=window)
-    numbers = [int(one) for one in steps.series.step]
+    numbers = [int(number) for number in steps.series.step]
     return Logged(numbers, list(steps.series.loss), hosts, window)

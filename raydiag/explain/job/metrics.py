@@ -29,10 +29,10 @@ def look(job: TriagedJob, request: DiagnosisRequest) -> SeenMetrics:
 
     Raises CannotRun when a server that was named does not answer, and there is nothing else.
     """
-    seen = _metrics(job, request)
-    if seen.metrics is not None or request.no_log:
-        return seen
-    return _with_steps_of_event_file(seen, job)
+    metrics = _metrics(job, request)
+    if metrics.metrics is not None or request.no_log:
+        return metrics
+    return _with_steps_of_event_file(metrics, job)
 
 
 def _metrics(job: TriagedJob, request: DiagnosisRequest) -> SeenMetrics:
@@ -47,17 +47,17 @@ def _metrics(job: TriagedJob, request: DiagnosisRequest) -> SeenMetrics:
         return _unavailable(job, request, error)
     try:
         with _opened(source, job, request) as connection:
-            seen = query(connection, job, request)
+            metrics = query(connection, job, request)
     except EmptyTsdb as error:
         empty = observability.empty(str(error), lines_on_no_samples(job))
         reason = "the job's Prometheus directory holds no samples"
-        seen = SeenMetrics(log_only=reason, observations=(empty,))
+        metrics = SeenMetrics(log_only=reason, observations=(empty,))
     except CannotRun as error:
         if request.prometheus is None or source.notes:
-            seen = _directory_unreadable(job, error)
+            metrics = _directory_unreadable(job, error)
         else:
-            seen = _unavailable(job, request, error)
-    return replace(seen, notes=(*source.notes, *seen.notes))
+            metrics = _unavailable(job, request, error)
+    return replace(metrics, notes=(*source.notes, *metrics.notes))
 
 
 # ---- where metrics come from
@@ -112,8 +112,8 @@ def _unavailable(job: TriagedJob, request: DiagnosisRequest, error: CannotRun) -
     if request.prometheus is None:
         return _directory_unreadable(job, error)
     if job.has_metrics_directory:
-        seen = _metrics(job, replace(request, prometheus=None, connection=None))
-        return replace(seen, notes=(_instead(error), *seen.notes))
+        metrics = _metrics(job, replace(request, prometheus=None, connection=None))
+        return replace(metrics, notes=(_instead(error), *metrics.notes))
     if request.nodes is None:
         raise error
     unread = HostUnread("", request.prometheus, Status.ERROR, str(error))
@@ -129,23 +129,25 @@ def _directory_unreadable(job: TriagedJob, error: CannotRun) -> SeenMetrics:
     return SeenMetrics(log_only="the job has no Prometheus directory", observations=(empty,))
 
 
-def _with_steps_of_event_file(seen: SeenMetrics, job: TriagedJob) -> SeenMetrics:
+def _with_steps_of_event_file(metrics: SeenMetrics, job: TriagedJob) -> SeenMetrics:
     """Without metrics, when training did its last step is told by what it wrote itself."""
     events = event_files.read(job.facts, None, job.moment.alive)
-    unread = [HostUnread("", one.source, one.status, one.reason) for one in events.unread]
-    seen = replace(seen, unread=(*seen.unread, *unread))
+    unread = [
+        HostUnread("", source.source, source.status, source.reason) for source in events.unread
+    ]
+    metrics = replace(metrics, unread=(*metrics.unread, *unread))
     steps = event_files.alone(events, _logged_losses(job))
     if not len(steps) or steps.last_at is None:
-        return seen
+        return metrics
     note = (
         f"there are no metrics: that step {steps.last} was the last, and when, is told by "
         f"{events.files[-1]}"
     )
-    seen = replace(seen, steps=steps, notes=(*seen.notes, note))
+    metrics = replace(metrics, steps=steps, notes=(*metrics.notes, note))
     if job.end is None:
-        return seen
+        return metrics
     window = Window(float(steps.ended_at[0]), max(job.end, steps.last_at))
-    return replace(seen, window=window)
+    return replace(metrics, window=window)
 
 
 def _logged_losses(job: TriagedJob) -> dict[int, float]:

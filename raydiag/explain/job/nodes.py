@@ -48,17 +48,19 @@ class LiveNodes:
     @property
     def present(self) -> list[NodeReport]:
         """Nodes that belong to the cluster; those that left it are history."""
-        gone = departed(self.snapshot)
-        return [one for one in self.snapshot.nodes if one.node.node_id not in gone]
+        absent_ids = departed(self.snapshot)
+        return [report for report in self.snapshot.nodes if report.node.node_id not in absent_ids]
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.node.host for one in self.present))
+        return tuple(dict.fromkeys(report.node.host for report in self.present))
 
     @property
     def addresses(self) -> dict[str, str]:
         """Host name by IP address: series may know either."""
-        return {one.node.address: one.node.host for one in self.present if one.node.address}
+        return {
+            report.node.address: report.node.host for report in self.present if report.node.address
+        }
 
 
 def of_job(nodes: LiveNodes, nodelist: Sequence[str], start: Optional[float]) -> LiveNodes:
@@ -66,12 +68,12 @@ def of_job(nodes: LiveNodes, nodelist: Sequence[str], start: Optional[float]) ->
     snapshot = nodes.snapshot
     if snapshot.job_start is None and start is not None:
         snapshot = replace(snapshot, job_start=start)
-    own = [one for one in snapshot.nodes if _is_of(one, nodelist)]
-    if not own or len(own) == len(snapshot.nodes):
+    own_reports = [report for report in snapshot.nodes if _is_of(report, nodelist)]
+    if not own_reports or len(own_reports) == len(snapshot.nodes):
         return _unplaced(replace(nodes, snapshot=snapshot), nodelist)
-    left = len(snapshot.nodes) - len(own)
-    note = f"{left} of the cluster's nodes left out: not on the job's list"
-    return replace(nodes, snapshot=replace(snapshot, nodes=own), notes=(*nodes.notes, note))
+    left_out = len(snapshot.nodes) - len(own_reports)
+    note = f"{left_out} of the cluster's nodes left out: not on the job's list"
+    return replace(nodes, snapshot=replace(snapshot, nodes=own_reports), notes=(*nodes.notes, note))
 
 
 def _unplaced(nodes: LiveNodes, nodelist: Sequence[str]) -> LiveNodes:
@@ -87,12 +89,14 @@ def _unplaced(nodes: LiveNodes, nodelist: Sequence[str]) -> LiveNodes:
 
 def absent(nodes: LiveNodes, nodelist: Sequence[str]) -> list[Blind]:
     """Hosts of the job that the cluster does not have: nobody has looked at them."""
-    there = {name for one in nodes.present for name in (one.node.host, one.node.address)}
+    present_names = {
+        name for report in nodes.present for name in (report.node.host, report.node.address)
+    }
     names = dict.fromkeys(map(short_name, nodelist))
     return [
         Blind(name, "on the job's list and not in the cluster")
         for name in names
-        if name not in there
+        if name not in present_names
     ]
 
 
@@ -110,21 +114,21 @@ def is_late(finding: Finding, nodes: LiveNodes) -> bool:
 
 def foreign(nodes: LiveNodes, nodelist: Sequence[str]) -> str:
     """Why the cluster cannot be the job's; "" where nothing contradicts."""
-    seen = nodes.snapshot.nodes
-    if not nodelist or not seen or any(_is_of(one, nodelist) for one in seen):
+    reports = nodes.snapshot.nodes
+    if not nodelist or not reports or any(_is_of(report, nodelist) for report in reports):
         return ""
     listed = ", ".join(sorted(map(short_name, nodelist))[:_NAMED])
     return f"none of its nodes is on the job's list ({listed}), so what they show is not used"
 
 
 def _is_of(report: NodeReport, nodelist: Sequence[str]) -> bool:
-    names = {short_name(one) for one in nodelist}
+    names = {short_name(name) for name in nodelist}
     return bool({report.node.host, report.node.address} & names)
 
 
-def observed(found: Diagnosis) -> list[Observation]:
+def observed(of_nodes: Diagnosis) -> list[Observation]:
     """What the rules found on the nodes."""
-    return [Observation(finding, NODES, finding.failure_class) for finding in found.findings]
+    return [Observation(finding, NODES, finding.failure_class) for finding in of_nodes.findings]
 
 
 def is_aside(observation: Observation, nodes: LiveNodes) -> bool:

@@ -70,28 +70,28 @@ def query(connection: Connection, job: TriagedJob, request: DiagnosisRequest) ->
     """What the metrics show; nothing of them is believed unless they are this job's."""
     client = _TimedClient(connection, request, time.monotonic() + request.deadline_s)
     now = job.moment.now if job.moment.now is not None else time.time()
-    found = _discovered(connection, job, request, now)
-    unread = tuple(HostUnread("", u.source, u.status, u.reason) for u in found.unread)
-    if found.window is None:
-        seen = _without_window(connection, job)
-        return replace(seen, unread=(*unread, *seen.unread))
+    discovery = _discovered(connection, job, request, now)
+    unread = tuple(HostUnread("", u.source, u.status, u.reason) for u in discovery.unread)
+    if discovery.window is None:
+        metrics = _without_window(connection, job)
+        return replace(metrics, unread=(*unread, *metrics.unread))
     hosts = job.facts.header.nodelist or request.hosts
-    identity = check(connection.client, found, replace(logged(job.facts), hosts=hosts))
+    identity = check(connection.client, discovery, replace(logged(job.facts), hosts=hosts))
     if identity.belief is Belief.WRONG:
         wrong = observability.wrong_job(connection.origin, identity.reason)
         reason = "the metrics belong to another job"
         return SeenMetrics((wrong,), unread, reason)
     names = tuple(dict.fromkeys(map(short_name, hosts)))
-    window = _window(found.window, job, now)
+    window = _window(discovery.window, job, now)
     context = Context(
         job_of(job.facts, job.triage),
         window,
         now,
-        found,
-        names or tuple(host.name for host in found.hosts),
+        discovery,
+        names or tuple(host.name for host in discovery.hosts),
     )
-    seen = _judged(client, context, identity, job)
-    return replace(seen, unread=(*unread, *seen.unread))
+    metrics = _judged(client, context, identity, job)
+    return replace(metrics, unread=(*unread, *metrics.unread))
 
 
 def _discovered(
@@ -107,9 +107,9 @@ def _discovered(
 
 def _without_window(connection: Connection, job: TriagedJob) -> SeenMetrics:
     """No sample of any host: queries failed, or there is none."""
-    failed = [asked for asked in connection.client.asked if asked.status is not Status.OK]
+    failed = [query for query in connection.client.asked if query.status is not Status.OK]
     if failed:
-        unread = tuple(HostUnread("", one.id, one.status, one.reason) for one in failed)
+        unread = tuple(HostUnread("", query.id, query.status, query.reason) for query in failed)
         reason = f"the metrics cannot be read: {failed[0].reason}"
         return SeenMetrics(unread=unread, log_only=reason)
     reason = f"{connection.origin}: no sample of any host in the time of the job"
@@ -139,8 +139,8 @@ class _TimedClient:
         """How many more of the run's queries may be asked."""
         return max(playbooks.MAX_QUERIES - len(self.connection.client.asked), 0)
 
-    def _say_progress(self, done: int, number: int) -> None:
-        self.request.say(f"{done} of {number} queries answered")
+    def _say_progress(self, answered: int, number: int) -> None:
+        self.request.say(f"{answered} of {number} queries answered")
 
 
 def _judged(
@@ -151,19 +151,23 @@ def _judged(
     first = Answers(client.ask(playbooks.plan(context)), context.discovery)
     files = _from_event_files(first, job, context.window, origin)
     context = _with_masks(context, files.answers, job)
-    more = client.ask(playbooks.follow_up(context, files.answers, client.queries_left))
-    answers = files.answers.also(more)
+    follow_up = client.ask(playbooks.follow_up(context, files.answers, client.queries_left))
+    answers = files.answers.also(follow_up)
     outcome = _outcome(context, answers)
     last_step, ray = job.triage.progress.last_step, job.facts.header.ray
     stack = Stack(context, answers, logs_of(job), training_steps.steps_of(first), last_step, ray)
     watched, report = observability.judge(stack)
-    fresh = [one for one in outcome.observations if not _is_repeated(one, context)]
+    fresh = [
+        observation
+        for observation in outcome.observations
+        if not _is_repeated(observation, context)
+    ]
     reports = _fitting_reports(job, outcome, report, client.request)
-    asked = tuple(client.connection.client.asked)
+    queries = tuple(client.connection.client.asked)
     return SeenMetrics(
         observations=(*files.observations, *fresh, *watched),
         unread=files.unread,
-        metrics=Metrics(context, context.discovery, identity, outcome, reports, asked, origin),
+        metrics=Metrics(context, context.discovery, identity, outcome, reports, queries, origin),
         coverage=observability.coverage(stack, _dead_hosts(outcome)),
         steps=training_steps.steps_of(files.answers),
         window=context.window,
@@ -201,8 +205,8 @@ def _fitting_reports(
     observing = {observation.playbook for observation in outcome.observations}
     if request.every_playbook or not observing & fitting:
         return (*outcome.reports, stack)
-    shown = fitting | observing
-    return (*(report for report in outcome.reports if report.playbook in shown), stack)
+    listed = fitting | observing
+    return (*(report for report in outcome.reports if report.playbook in listed), stack)
 
 
 # ---- steps
@@ -231,12 +235,12 @@ def _from_event_files(
     )
     if not missing.missing:
         return _FromEventFiles(answers, missing.unread, gaps)
-    told = (
+    text = (
         f"{missing.missing_total} of {missing.steps} steps are missing in the metrics and were "
         f"read from {', '.join(missing.files)}"
     )
     filled = event_files.filled(answers, events, missing)
-    return _FromEventFiles(filled, missing.unread, gaps, told)
+    return _FromEventFiles(filled, missing.unread, gaps, text)
 
 
 def _with_masks(context: Context, answers: Answers, job: TriagedJob) -> Context:
@@ -281,9 +285,9 @@ def since(
     return Window(start, min(ended + _TAIL_S, now) if ended is not None else now)
 
 
-def _window(found: Window, job: TriagedJob, now: float) -> Window:
+def _window(sampled: Window, job: TriagedJob, now: float) -> Window:
     """The run: to `now` while it lives, else to its end, else to the last sample."""
-    start, end = found.start, found.end
+    start, end = sampled.start, sampled.end
     if _goes_on_after(end, job, now):
         end = now
     last_step_time = job.triage.progress.last_step_time

@@ -11,5 +11,5 @@ from raydiag.triage.verdict import JobStatus
 @cache
 def own_words() -> frozenset[str]:
     """Classes and statuses. A job or a host may be called so; then these stay what they are."""
-    statuses = {one.value for one in JobStatus}
+    statuses = {status.value for status in JobStatus}
     return diagnosis.classes() | statuses | {verdict.HEALTHY, verdict.UNKNOWN, "idle"}
