@@ -64,8 +64,8 @@ class EventRecord:
 
 def name_of(path: str) -> Optional[Name]:
     """None for what is no event file by its name."""
-    found = _NAME.match(path.rsplit("/", 1)[-1])
-    return Name(float(found["created"]), found["host"]) if found else None
+    match = _NAME.match(path.rsplit("/", 1)[-1])
+    return Name(float(match["created"]), match["host"]) if match else None
 
 
 def metric_name(tag: str) -> str:

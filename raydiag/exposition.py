@@ -138,10 +138,10 @@ def _comment(row: str, printed: ExpositionPage, is_last: bool) -> None:
 
 
 def _sample(row: str) -> ExpositionLine:
-    found = _SAMPLE.fullmatch(row)
-    if found is None:
+    match = _SAMPLE.fullmatch(row)
+    if match is None:
         raise ValueError("neither a sample nor a comment")
-    name, labels, number, time = found.groups()
+    name, labels, number, time = match.groups()
     if not _NUMBER.fullmatch(number):
         raise ValueError(f"not a number: {number[:40]!r}")
     if time is not None and len(time) > 15:
@@ -153,21 +153,21 @@ def _sample(row: str) -> ExpositionLine:
 def _labels(text: str) -> Iterator[tuple[str, str]]:
     position, names = 0, set()
     while text[position:].strip(" \t"):
-        found = _LABEL.match(text, position)
-        if found is None:
+        match = _LABEL.match(text, position)
+        if match is None:
             raise ValueError('labels are not name="value", with commas between them')
-        name, value, _ = found.groups()
+        name, value, _ = match.groups()
         if name in names or name.startswith("__"):
             raise ValueError(f"label {name} {'twice' if name in names else 'is reserved'}")
         names.add(name)
         yield name, _unescaped(value)
-        position = found.end()
+        position = match.end()
 
 
 def _unescaped(text: str) -> str:
     if "\\" not in text:
         return text
-    return _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], text)
+    return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], text)
 
 
 def escaped(text: str) -> str:

@@ -113,9 +113,9 @@ def training_bar(name: str) -> Optional[re.Match[str]]:
     return _TRAINING_BAR.match(name)
 
 
-def step_seconds(form: StepFormat, found: re.Match[str], text: str, start: int = 0) -> float:
+def step_seconds(form: StepFormat, match: re.Match[str], text: str, start: int = 0) -> float:
     """How long the step of a line took, by its rate or by a field after `start`; NaN without."""
-    groups = found.groupdict()
+    groups = match.groupdict()
     if groups.get("rate") and groups.get("unit"):
         return _seconds_of_rate(groups)
     return field_number(form.seconds, text, start) * form.scale
@@ -136,10 +136,10 @@ def field_pattern(pattern: str) -> re.Pattern[str]:
 
 def field_number(pattern: str, text: str, start: int = 0) -> float:
     """NaN where the field is not there, and where it is printed as nan."""
-    found = field_pattern(pattern).search(text, start) if pattern else None
-    if not found:
+    match = field_pattern(pattern).search(text, start) if pattern else None
+    if not match:
         return math.nan
     try:
-        return float(found[1].replace(",", ""))
+        return float(match[1].replace(",", ""))
     except ValueError:
         return math.nan

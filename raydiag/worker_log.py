@@ -168,20 +168,20 @@ def _step_lines_backwards(text: bytes) -> Iterator[_StepLine]:
 def _parse_step_line(form: StepFormat, line: bytes, is_last: bool) -> Optional[_StepLine]:
     """None for other lines, and where the log may end within a number of this one."""
     text = re.sub(_COLOUR, b"", line[:_SEARCHED_BYTES]).decode("utf-8", "replace")
-    found = form.pattern.search(text)
-    if not found or found.end() == len(text):
+    match = form.pattern.search(text)
+    if not match or match.end() == len(text):
         return None
-    if form.id == "bar" and not _counts_steps(bar_name(text, found.start())):
+    if form.id == "bar" and not _counts_steps(bar_name(text, match.start())):
         return None
     if form.seconds:
         seconds = field_pattern(form.seconds).search(text)
         if not seconds or seconds.end() == len(text):
             return None
-    duration_s = step_seconds(form, found, text)
-    total = found.groupdict().get("total")
+    duration_s = step_seconds(form, match, text)
+    total = match.groupdict().get("total")
     return _StepLine(
         form,
-        int(found["step"]),
+        int(match["step"]),
         int(total) if total else None,
         duration_s if 0 < duration_s <= _LONGEST_STEP_S else None,
         line,

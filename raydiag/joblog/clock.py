@@ -111,45 +111,45 @@ class Clock:
 
     def know_year(self, text: bytes) -> None:
         """Takes the first time with a year in the text as near, unless one is known."""
-        for found in _ISO.finditer(text):
+        for match in _ISO.finditer(text):
             if self.anchor is not None:
                 return
-            self.stamp(found[0])
+            self.stamp(match[0])
 
-    def _iso(self, found: re.Match[bytes]) -> Optional[Stamp]:
-        year, month, day, hour, minute, second, part, zone = found.groups()
+    def _iso(self, match: re.Match[bytes]) -> Optional[Stamp]:
+        year, month, day, hour, minute, second, part, zone = match.groups()
         time = self._dated(int(year), int(month), int(day), _of_day(hour, minute, second))
         if time is None:
             return None
         form = "iso"
         if zone is not None:
             form = "zoned"
-        elif found[0][10:11] == b"T":
+        elif match[0][10:11] == b"T":
             form = "iso-t"
         self.anchor = time + _fraction(part) - _zone_s(zone)
         return Stamp(self.anchor, form, False)
 
     def _glog(self, head: bytes) -> Optional[Stamp]:
-        found = _GLOG.search(head)
-        if not found:
+        match = _GLOG.search(head)
+        if not match:
             return None
-        month, day, hour, minute, second, part = found.groups()
+        month, day, hour, minute, second, part = match.groups()
         time = self._yearless(int(month), int(day), _of_day(hour, minute, second))
         return None if time is None else Stamp(time + int(part) / 1e6, "glog", True)
 
     def _short(self, head: bytes) -> Optional[Stamp]:
-        found = _SHORT.search(head)
-        if not found:
+        match = _SHORT.search(head)
+        if not match:
             return None
-        month, day, hour, minute, second = found.groups()
+        month, day, hour, minute, second = match.groups()
         time = self._yearless(int(month), int(day), _of_day(hour, minute, second))
         return None if time is None else Stamp(time, "short", True)
 
     def _ctime(self, head: bytes) -> Optional[Stamp]:
-        found = _CTIME.search(head)
-        if not found:
+        match = _CTIME.search(head)
+        if not match:
             return None
-        name, day, hour, minute, second, half, year = found.groups()
+        name, day, hour, minute, second, half, year = match.groups()
         if half is not None:
             hour = b"%d" % (int(hour) % 12 + 12 * (half == b"PM"))
         month = _MONTHS.index(name.decode()) + 1

@@ -123,41 +123,41 @@ class ExitTally:
         text = line.whole_words
         if _UNHEALTHY in text or _POLLED in text or _FATAL in text:
             self._heartbeat(line, view)
-        if found := _SRUN.search(text):
-            self._srun(found, line)
-        elif found := _SUBPROCESS.search(text):
-            self._subprocess(found, line)
-        elif found := _TABLE.match(text):
-            self._table(found, line, view)
+        if match := _SRUN.search(text):
+            self._srun(match, line)
+        elif match := _SUBPROCESS.search(text):
+            self._subprocess(match, line)
+        elif match := _TABLE.match(text):
+            self._table(match, line, view)
         else:
             for kind, pattern in _KINDS:
-                if found := pattern.search(text):
-                    self._add_fields(kind, line, found.groupdict())
+                if match := pattern.search(text):
+                    self._add_fields(kind, line, match.groupdict())
                     return
 
-    def _srun(self, found: re.Match[str], line: JobLogLine) -> None:
-        reason = found["how"].strip()
+    def _srun(self, match: re.Match[str], line: JobLogLine) -> None:
+        reason = match["how"].strip()
         number = 0
         for name, signal_number in _SRUN_SIGNALS.items():
             if reason.startswith(name):
                 number = signal_number
-        if found["code"] is None and not number:
+        if match["code"] is None and not number:
             return
-        tasks = _tasks(found["tasks"])
+        tasks = _tasks(match["tasks"])
         if self.total > LOOKED_AT:
             self.total += len(tasks)
             return
-        code, host = _number(found["code"]), found["host"]
+        code, host = _number(match["code"]), match["host"]
         for task in tasks:
             self._add("srun", line, code=code, signal_number=number, host=host, task=task)
 
-    def _subprocess(self, found: re.Match[str], line: JobLogLine) -> None:
-        number = _number(found["signal"])
-        if number is None and found["name"]:
-            number = getattr(signal, found["name"], None)
-        self._add("subprocess", line, code=_number(found["code"]), signal_number=number)
+    def _subprocess(self, match: re.Match[str], line: JobLogLine) -> None:
+        number = _number(match["signal"])
+        if number is None and match["name"]:
+            number = getattr(signal, match["name"], None)
+        self._add("subprocess", line, code=_number(match["code"]), signal_number=number)
 
-    def _table(self, found: re.Match[str], line: JobLogLine, view: LineContext) -> None:
+    def _table(self, match: re.Match[str], line: JobLogLine, view: LineContext) -> None:
         """One entry of torchrun's table: rank and host stand above the exit code."""
         entry: dict[str, str] = {}
         for text in view.above(8)[::-1]:
@@ -166,7 +166,7 @@ class ExitTally:
                 entry.setdefault(*row.groups())
             if len(entry) == 2:
                 break
-        self._add_fields("torchrun", line, {**entry, **found.groupdict()})
+        self._add_fields("torchrun", line, {**entry, **match.groupdict()})
 
     def _add_fields(self, kind: str, line: JobLogLine, fields: Mapping[str, Optional[str]]) -> None:
         self._add(

@@ -88,10 +88,10 @@ class ShortWay:
         Where, before `limit`, the first line starts that does not, and its number.
         """
         heads = self._heads
-        while position < limit and (found := _LINE.match(data, position, limit)):
-            before, digits = found.groups()
+        while position < limit and (match := _LINE.match(data, position, limit)):
+            before, digits = match.groups()
             head = heads.get(before)
             if head is None or not steps.repeats(_FORM.id, head.where, int(digits), number):
                 break
-            position, number = found.end(), number + 1
+            position, number = match.end(), number + 1
         return position, number

@@ -54,16 +54,16 @@ def resolve(asked: str, outputs: str = "outputs") -> Resolved:
     path = Path(asked)
     try:
         if path.is_dir():
-            found = _directory(asked, path)
+            job = _directory(asked, path)
         elif path.exists() or path.is_symlink():
-            found = _file(asked, path)
+            job = _file(asked, path)
         else:
-            found = _by_id(asked, Path(outputs))
+            job = _by_id(asked, Path(outputs))
     except PermissionError as error:
         raise CannotRun(f"{error.filename or asked}: permission denied") from None
     except (OSError, ValueError) as error:
         raise CannotRun(f"{asked!r}: {getattr(error, 'strerror', None) or error}") from None
-    return _resolved(found)
+    return _resolved(job)
 
 
 def jobs_below(outputs: str) -> tuple[list[str], list[str]]:
@@ -116,23 +116,23 @@ def _is_empty(path: Path) -> bool:
 
 
 def _directory(asked: str, path: Path) -> _FoundLogs:
-    found = _FoundLogs(asked, job_dir=path)
-    found.identify(path.resolve().name)
-    log = _log_of(path, found.notes)
+    job = _FoundLogs(asked, job_dir=path)
+    job.identify(path.resolve().name)
+    log = _log_of(path, job.notes)
     if log:
-        found.logs = log_files.pieces(log)
+        job.logs = log_files.pieces(log)
     elif log_files.rank_logs(path):
-        found.notes.append(f"{path}: no main log, only rank logs")
+        job.notes.append(f"{path}: no main log, only rank logs")
     elif _is_empty(path):
-        if found.job_id is None:
+        if job.job_id is None:
             raise CannotRun(f"{path} is empty, and not named like the directory of a job")
-        found.empty = True
+        job.empty = True
     else:
-        return _in_other_directory(found, path)
-    return found
+        return _in_other_directory(job, path)
+    return job
 
 
-def _in_other_directory(found: _FoundLogs, path: Path) -> _FoundLogs:
+def _in_other_directory(job: _FoundLogs, path: Path) -> _FoundLogs:
     """The log in a directory that is not a job directory."""
     live = []
     for entry in sorted(path.iterdir()):
@@ -140,28 +140,28 @@ def _in_other_directory(found: _FoundLogs, path: Path) -> _FoundLogs:
         if is_live and not log_files.SET_UP_LOG.search(log_files.stem(entry.name)):
             live.append(entry)
     if live:
-        return _one_of(found, live, path)
+        return _one_of(job, live, path)
     if (path / "ray_logs").is_dir():
-        found.notes.append(f"{path}: no main log, only ray_logs")
-        return found
-    reason = found.notes[-1] if found.notes else "it looks like a shared checkpoint directory"
+        job.notes.append(f"{path}: no main log, only ray_logs")
+        return job
+    reason = job.notes[-1] if job.notes else "it looks like a shared checkpoint directory"
     raise CannotRun(f"{path} holds no job log: {reason}")
 
 
-def _one_of(found: _FoundLogs, live: Sequence[Path], path: Path) -> _FoundLogs:
+def _one_of(job: _FoundLogs, live: Sequence[Path], path: Path) -> _FoundLogs:
     """One log of several in a directory that is not a job directory."""
     stems = [log_files.stem(log.name) for log in live]
     if len(live) == 1:
-        found.logs = log_files.pieces(live[0])
-        found.identify(stems[0])
-        return found
+        job.logs = log_files.pieces(live[0])
+        job.identify(stems[0])
+        return job
     if all(map(ATTEMPT.match, stems)):
-        return _attempts(found, live)
+        return _attempts(job, live)
     if all(map(log_files.STAMPED.search, stems)):
         newest = max(live, key=_stamp)
-        found.logs = log_files.pieces(newest)
-        found.notes.append(f"{path}: the newest of {len(live)} logs, {newest.name}")
-        return found
+        job.logs = log_files.pieces(newest)
+        job.notes.append(f"{path}: the newest of {len(live)} logs, {newest.name}")
+        return job
     raise CannotRun(f"{path} holds several logs, name one of them: {_listed(live)}")
 
 
@@ -223,7 +223,7 @@ def _path_in(link: Path) -> Optional[Path]:
 
 
 def _file(asked: str, path: Path) -> _FoundLogs:
-    found = _FoundLogs(asked)
+    job = _FoundLogs(asked)
     if path.is_symlink() and not path.exists():
         raise CannotRun(f"{path} is a broken link: it names {os.readlink(path)}")
     if path.name == "log" and path.is_symlink():
@@ -235,11 +235,11 @@ def _file(asked: str, path: Path) -> _FoundLogs:
     else:
         stem = log_files.stem(path.name) or path.name
         job_dir = path.parent / log_files.without_tag(stem)
-    found.identify(stem)
+    job.identify(stem)
     if job_dir.is_dir() and job_dir != path:
-        found.job_dir = job_dir
-    found.logs = log_files.pieces(path)
-    return found
+        job.job_dir = job_dir
+    job.logs = log_files.pieces(path)
+    return job
 
 
 def _by_id(asked: str, outputs: Path) -> _FoundLogs:
@@ -279,7 +279,7 @@ def _named_by_id(job_id: str, outputs: Path) -> tuple[list[Path], list[Path]]:
     return list(jobs.values()), attempts
 
 
-def _attempts(found: _FoundLogs, paths: Sequence[Path], index: Optional[int] = None) -> _FoundLogs:
+def _attempts(job: _FoundLogs, paths: Sequence[Path], index: Optional[int] = None) -> _FoundLogs:
     """Several logs of one job id, ordered by the time in their names."""
     ordered = sorted(paths, key=log_files.attempt_time)
     ids = {log_files.job_of(log_files.stem(path.name)) or ("",) for path in ordered}
@@ -287,34 +287,34 @@ def _attempts(found: _FoundLogs, paths: Sequence[Path], index: Optional[int] = N
         raise CannotRun(f"several jobs' logs, name one of them: {_listed(ordered)}")
     if index is not None:
         if index >= len(ordered):
-            raise CannotRun(f"{found.asked}: there are only {len(ordered)} attempts")
+            raise CannotRun(f"{job.asked}: there are only {len(ordered)} attempts")
         ordered = ordered[: index + 1]
-    found.identify(log_files.stem(ordered[-1].name))
-    *found.attempts, found.logs = map(log_files.pieces, ordered)
-    return found
+    job.identify(log_files.stem(ordered[-1].name))
+    *job.attempts, job.logs = map(log_files.pieces, ordered)
+    return job
 
 
-def _resolved(found: _FoundLogs) -> Resolved:
-    job_dir = found.job_dir
+def _resolved(job: _FoundLogs) -> Resolved:
+    job_dir = job.job_dir
     hosts: list[str] = []
     worker_logs: list[str] = []
     ranks: list[str] = []
     if job_dir is not None:
         hosts, worker_logs = log_files.worker_logs(job_dir / "ray_logs")
-        ranks = _other_ranks(job_dir, found.logs)
+        ranks = _other_ranks(job_dir, job.logs)
     return Resolved(
-        asked=found.asked,
-        job_id=found.job_id,
-        name=found.name,
+        asked=job.asked,
+        job_id=job.job_id,
+        name=job.name,
         job_dir=str(job_dir) if job_dir is not None else None,
-        logs=tuple(found.logs),
-        attempts=tuple(map(tuple, found.attempts)),
+        logs=tuple(job.logs),
+        attempts=tuple(map(tuple, job.attempts)),
         rank_logs=tuple(ranks),
         worker_logs=tuple(worker_logs),
         ray_log_hosts=tuple(hosts),
-        notes=tuple(found.notes),
-        empty_dir=found.empty,
-        kubernetes=(found.job_id or "").startswith("k8s") or bool(ranks),
+        notes=tuple(job.notes),
+        empty_dir=job.empty,
+        kubernetes=(job.job_id or "").startswith("k8s") or bool(ranks),
         batch_script=log_files.batch_script(job_dir) if job_dir is not None else None,
     )
 

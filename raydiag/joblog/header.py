@@ -113,19 +113,19 @@ class HeaderTally:
     def take(self, line: JobLogLine, view: LineContext) -> None:
         """One line that may be of the header."""
         text = line.text
-        if found := _KEY.match(text):
-            self._take_key(found[1], found[2].strip(), line.number)
-        elif found := _CONFIG.search(text):
-            if found[1] in CONFIG_KEYS:
-                self.config.setdefault(found[1], found[2].strip())
+        if match := _KEY.match(text):
+            self._take_key(match[1], match[2].strip(), line.number)
+        elif match := _CONFIG.search(text):
+            if match[1] in CONFIG_KEYS:
+                self.config.setdefault(match[1], match[2].strip())
         elif _STAGES.match(text):
             self._take_stages(line, view)
-        elif found := _COMMENT.search(text):
-            self.take_comment(found[1])
-        elif found := _MEGATRON.match(text):
-            self._take_megatron(found[1], int(found[2]))
-        elif found := _TITAN.search(text):
-            self.total_steps = self.total_steps or int(found[1])
+        elif match := _COMMENT.search(text):
+            self.take_comment(match[1])
+        elif match := _MEGATRON.match(text):
+            self._take_megatron(match[1], int(match[2]))
+        elif match := _TITAN.search(text):
+            self.total_steps = self.total_steps or int(match[1])
         elif text.lstrip().startswith(_RAY):
             self.ray = True
 
@@ -143,10 +143,10 @@ class HeaderTally:
 
     def _take_stages(self, line: JobLogLine, view: LineContext) -> None:
         for _, text in view.writers_below(64, line.prefix):
-            found = _STAGE.match(text)
-            if not found:
+            match = _STAGE.match(text)
+            if not match:
                 return
-            self.stages[found[1]] = float(found[2]) if found[2] else None
+            self.stages[match[1]] = float(match[2]) if match[2] else None
 
     def _take_megatron(self, argument: str, value: int) -> None:
         if argument == "train_iters":

@@ -140,13 +140,13 @@ class _HyperscanFinder:
         )
 
     def __call__(self, text: bytes, /) -> Collection[int]:
-        found: list[int] = []
+        match: list[int] = []
 
         def seen(identifier: int, *_: object) -> None:
-            found.append(identifier)
+            match.append(identifier)
 
         self._database.scan(text, match_event_handler=seen)
-        return found
+        return match
 
 
 class _Finder:

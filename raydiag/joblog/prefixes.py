@@ -69,17 +69,17 @@ def split(text: str, hosts: Collection[str] = ()) -> tuple[Prefix, str]:
 
 def _extent(text: str, hosts: Collection[str]) -> int:
     """Where the prefixes end."""
-    found = _SRUN.match(text)
-    end = found.end() if found else 0
+    match = _SRUN.match(text)
+    end = match.end() if match else 0
     for _ in range(_NESTED):
-        found = _STACKED.match(text, end)
-        if not found and hosts:
-            found = _HOST.match(text, end)
-            if found and found[1] not in hosts:
-                found = None
-        if not found:
+        match = _STACKED.match(text, end)
+        if not match and hosts:
+            match = _HOST.match(text, end)
+            if match and match[1] not in hosts:
+                match = None
+        if not match:
             break
-        end = found.end()
+        end = match.end()
     return end
 
 
@@ -100,19 +100,19 @@ def _writer(prefixes: str, host: str) -> Prefix:
     if not prefixes:
         return _NOBODY
     fields: dict[str, Any] = {"host": host or None}
-    found = _SRUN.match(prefixes)
-    if found:
-        fields["task"] = int(found[1])
-    position = found.end() if found else 0
+    match = _SRUN.match(prefixes)
+    if match:
+        fields["task"] = int(match[1])
+    position = match.end() if match else 0
     while position < len(prefixes):
-        found = _STACKED.match(prefixes, position)
-        if found:
-            fields.update(_fields_of(found.groupdict()))
+        match = _STACKED.match(prefixes, position)
+        if match:
+            fields.update(_fields_of(match.groupdict()))
         else:
-            found = _HOST.match(prefixes, position)
-            if not found:
+            match = _HOST.match(prefixes, position)
+            if not match:
                 break
-        position = found.end()
+        position = match.end()
     return Prefix(**fields)
 
 

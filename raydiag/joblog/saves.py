@@ -95,16 +95,16 @@ class SaveTally:
         """One line that may be of a save or a restore; `extra` are patterns of this site."""
         text = line.text
         for row in (*PATTERNS, *extra):
-            if row.anchor in text and (found := row.pattern.search(text)):
-                self._add(row, found, line)
+            if row.anchor in text and (match := row.pattern.search(text)):
+                self._add(row, match, line)
                 return
         for anchor, pattern in _RESTORES.items():
-            if anchor in text and (found := pattern.search(text)):
-                self._restore(found, line)
+            if anchor in text and (match := pattern.search(text)):
+                self._restore(match, line)
                 return
 
-    def _add(self, row: SavePattern, found: re.Match[str], line: JobLogLine) -> None:
-        groups = found.groupdict()
+    def _add(self, row: SavePattern, match: re.Match[str], line: JobLogLine) -> None:
+        groups = match.groupdict()
         step, seconds = groups.get("step"), groups.get("seconds")
         self.total += 1
         if len(self.saves) >= FIRST + LAST:
@@ -124,9 +124,9 @@ class SaveTally:
             )
         )
 
-    def _restore(self, found: re.Match[str], line: JobLogLine) -> None:
+    def _restore(self, match: re.Match[str], line: JobLogLine) -> None:
         if len(self.restores) < FIRST:
-            step = found.groupdict().get("step")
+            step = match.groupdict().get("step")
             self.restores.append(
                 Restore(
                     step=int(step) if step else None,

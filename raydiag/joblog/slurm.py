@@ -119,10 +119,10 @@ def _from_scontrol(text: str) -> Optional[SlurmJob]:
 
 
 def _scontrol_reason(text: str) -> str:
-    found = _REASON.search(text)
-    if not found:
+    match = _REASON.search(text)
+    if not match:
         return ""
-    reason = found[1].partition(" Dependency=")[0].strip()
+    reason = match[1].partition(" Dependency=")[0].strip()
     return reason.replace("_", " ") if "held" in reason else reason
 
 

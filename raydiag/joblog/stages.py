@@ -49,19 +49,19 @@ class StageTally:
             self.summaries += 1
             if self.summaries <= SUMMARIES:
                 self.summary = _summary(line, view, self.summaries)
-        elif found := _STAGE.match(line.text) or _OPENING.match(line.text):
+        elif match := _STAGE.match(line.text) or _OPENING.match(line.text):
             if len(self.events) >= EVENTS:
                 del self.events[EVENTS // 2]
-            self.events.append(_event(found, line))
+            self.events.append(_event(match, line))
 
 
-def _event(found: re.Match[str], line: JobLogLine) -> StageEvent:
-    event = (found.groupdict().get("event") or "BEGIN").lower()
-    details = found["details"] or ""
+def _event(match: re.Match[str], line: JobLogLine) -> StageEvent:
+    event = (match.groupdict().get("event") or "BEGIN").lower()
+    details = match["details"] or ""
     code = _EXIT.search(details)
     elapsed_s, limit_s = _elapsed_and_limit(event, each_in_seconds(details))
     return StageEvent(
-        name=found["name"],
+        name=match["name"],
         event=event,
         line=line.number,
         elapsed_s=elapsed_s,
@@ -91,8 +91,8 @@ class _Field(NamedTuple):
 def _summary(line: JobLogLine, view: LineContext, count: int) -> Summary:
     fields = _summary_fields(line, view)
     status = fields.get("Status", _Field())
-    found = _STATUS.match(status.text) if status.text else None
-    word, code, reason = found.groups() if found else (None, None, None)
+    match = _STATUS.match(status.text) if status.text else None
+    word, code, reason = match.groups() if match else (None, None, None)
     job = _JOB.match(fields.get("Job", _Field()).text)
     return Summary(
         line=line.number,
@@ -118,8 +118,8 @@ def _summary_fields(line: JobLogLine, view: LineContext) -> dict[str, _Field]:
     for number, text in view.writers_below(_BLOCK_LINES, line.prefix):
         if _SUMMARY.match(text):
             break
-        if found := _FIELD.match(text):
-            fields.setdefault(found[1], _Field(number, found[2].strip()))
+        if match := _FIELD.match(text):
+            fields.setdefault(match[1], _Field(number, match[2].strip()))
         if "Status" in fields:
             break
     return fields

@@ -104,8 +104,8 @@ class StartTally:
         """One line that may be of start-up or of the end."""
         text = line.text
         for phase, event, anchor, pattern in _PHASES:
-            if anchor in text and (found := pattern.search(text)):
-                self._mark(phase, event, found, line)
+            if anchor in text and (match := pattern.search(text)):
+                self._mark(phase, event, match, line)
                 if phase == "barrier" and len(self.barrier) < WRITERS:
                     self.barrier.setdefault(line.prefix.where, line.number)
         if _DONE.search(text):
@@ -116,8 +116,8 @@ class StartTally:
         elif "[" in text:
             self._board(line)
 
-    def _mark(self, phase: str, event: str, found: re.Match[str], line: JobLogLine) -> None:
-        value = _number(found.groupdict().get("value"))
+    def _mark(self, phase: str, event: str, match: re.Match[str], line: JobLogLine) -> None:
+        value = _number(match.groupdict().get("value"))
         if phase == "engine-init" and value == 100.0:
             event = "done"
         mark = self.phases.get(f"{phase} {event}")
@@ -172,26 +172,26 @@ class StartTally:
     def _board(self, line: JobLogLine) -> None:
         """A line on where a dashboard is."""
         text, boards = line.text, self.boards
-        if found := _OCCUPIED.search(text):
+        if match := _OCCUPIED.search(text):
             if boards.prometheus_source != "tunnel":
-                self._port(found[1], "occupied")
-        elif found := _STARTED.search(text):
+                self._port(match[1], "occupied")
+        elif match := _STARTED.search(text):
             if boards.prometheus_source == "":
-                self._port(found[1], "started")
+                self._port(match[1], "started")
         elif "[Prometheus] FAILED" in text:
             self.boards = replace(boards, prometheus_failed=True)
-        elif found := _TSDB.search(text):
-            self.boards = replace(boards, prometheus_dir=found[1])
-        elif found := _EXPORTER.search(text):
+        elif match := _TSDB.search(text):
+            self.boards = replace(boards, prometheus_dir=match[1])
+        elif match := _EXPORTER.search(text):
             if len(boards.exporters) < EXPORTERS:
-                exporters = {**boards.exporters, found[2]: int(found[1])}
+                exporters = {**boards.exporters, match[2]: int(match[1])}
                 self.boards = replace(boards, exporters=exporters)
-        elif found := _TENSORBOARD.search(text):
-            self.boards = replace(boards, tensorboard_port=int(found[1]))
-        elif found := _HEAD.search(text):
-            self.boards = replace(boards, ray_head=boards.ray_head or found[1])
-        elif found := _RAY_LOGS.search(text):
-            self.boards = replace(boards, ray_logs=boards.ray_logs or found[1])
+        elif match := _TENSORBOARD.search(text):
+            self.boards = replace(boards, tensorboard_port=int(match[1]))
+        elif match := _HEAD.search(text):
+            self.boards = replace(boards, ray_head=boards.ray_head or match[1])
+        elif match := _RAY_LOGS.search(text):
+            self.boards = replace(boards, ray_logs=boards.ray_logs or match[1])
         elif "Ray cluster failed, falling back" in text and boards.ray_fallback_line is None:
             self.boards = replace(boards, ray_fallback_line=line.number)
 

@@ -14,14 +14,14 @@ from raydiag.step_formats import field_number, field_pattern, step_seconds
 StepValues = tuple[Optional[int], float, float, str, float, float]
 
 
-def searched(form: JobStepFormat, found: re.Match[str], text: str) -> StepValues:
+def searched(form: JobStepFormat, match: re.Match[str], text: str) -> StepValues:
     """By the patterns of the format, behind the step where a line may say something else too."""
-    start = 0 if form.whole else found.start()
-    total = None if form.id == "bar" else found.groupdict().get("total")
+    start = 0 if form.whole else match.start()
+    total = None if form.id == "bar" else match.groupdict().get("total")
     loss = field_number(form.loss, text, start)
     return (
         int(total) if total else None,
-        step_seconds(form, found, text, start),
+        step_seconds(form, match, text, start),
         loss,
         _loss_state(form, text, start, loss),
         field_number(form.tflops, text, start),
@@ -34,10 +34,10 @@ def read_at_once(form: JobStepFormat, data: bytes, start: int, end: int) -> Opti
 
     The same as `searched` finds, given that no field stands before `start`.
     """
-    found = form.layout.fullmatch(data, start, end) if form.layout else None
-    if found is None:
+    match = form.layout.fullmatch(data, start, end) if form.layout else None
+    if match is None:
         return None
-    seconds, tflops, tokens, loss = map(float, found.groups())
+    seconds, tflops, tokens, loss = map(float, match.groups())
     return None, seconds, loss, printed_state(loss), tflops, tokens
 
 

@@ -209,11 +209,11 @@ class _Bar(NamedTuple):
     named: bool  # its name says that it is of training
 
 
-def _read_bar(found: re.Match[str], step: int) -> Optional[_Bar]:
+def _read_bar(match: re.Match[str], step: int) -> Optional[_Bar]:
     """None for a bar whose name says that it counts something else."""
-    name = bar_name(found.string, found.start())
+    name = bar_name(match.string, match.start())
     counted = training_bar(name)
-    total = int(found["total"])
+    total = int(match["total"])
     if counted is None:
         return None if name else _Bar(f"bar {total} False", step, total, named=False)
     if counted["epoch"]:
@@ -239,19 +239,19 @@ class StepTally:
         for form in forms:
             for anchor in form.anchors:
                 if anchor in text:
-                    found = form.pattern.search(text)
-                    if found and self._step(form, found, line):
+                    match = form.pattern.search(text)
+                    if match and self._step(form, match, line):
                         return form.whole
                     break
         if "{'loss':" in text:
             self._hugging_face(text)
         return False
 
-    def _step(self, form: JobStepFormat, found: re.Match[str], line: JobLogLine) -> bool:
-        step = int(found["step"])
+    def _step(self, form: JobStepFormat, match: re.Match[str], line: JobLogLine) -> bool:
+        step = int(match["step"])
         key, total, named = form.id, None, False
         if form.id == "bar":
-            bar = _read_bar(found, step)
+            bar = _read_bar(match, step)
             if bar is None:
                 return False
             key, step, total, named = bar
@@ -261,7 +261,7 @@ class StepTally:
                 return True
             progress = self.progresses[key] = StepProgress(form.id, total=total, named=named)
         if progress.counts(step, line.prefix, line.prefix.where, line.number, line.time):
-            values = searched(form, found, line.whole_words)
+            values = searched(form, match, line.whole_words)
             progress.advance(step, values, line.number, line.time, line.near_time, line.file)
         if form.regular or named:
             self.seen += 1
@@ -309,11 +309,11 @@ class StepTally:
         return True
 
     def _hugging_face(self, text: str) -> None:
-        found = HF_LOSS.search(text)
-        if not found:
+        match = HF_LOSS.search(text)
+        if not match:
             return
         self.hf_losses += 1
-        loss = float(found["loss"].replace(",", ""))
+        loss = float(match["loss"].replace(",", ""))
         state = printed_state(loss)
         bar = self._bar()
         if bar and bar.runs:
