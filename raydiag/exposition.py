@@ -96,7 +96,7 @@ def parse(output: bytes, may_lack_end: bool = False, own: bool = False) -> Expos
         line = output.count(b"\n", 0, error.start) + 1
         raise ParseError(f"line {line}: not UTF-8 (byte 0x{output[error.start]:02x})") from None
     printed = ExpositionPage()
-    seen: set[_Key] = set()
+    keys: set[_Key] = set()
     rows = [row.rstrip("\r") for row in text.split("\n")]
     last = max((number for number, row in enumerate(rows) if row.strip()), default=-1)
     for number, row in enumerate(rows[: last + 1]):
@@ -104,7 +104,7 @@ def parse(output: bytes, may_lack_end: bool = False, own: bool = False) -> Expos
             if row.startswith("#"):
                 _comment(row, printed, is_last=number == last)
             elif row.strip(" \t"):
-                _add(_sample(row), printed, seen, own)
+                _add(_sample(row), printed, keys, own)
         except ValueError as error:
             raise ParseError(f"line {number + 1}: {error}: {row[:80]!r}") from None
     if text and not text.endswith("\n") and not may_lack_end:
@@ -127,13 +127,13 @@ def _comment(row: str, printed: ExpositionPage, is_last: bool) -> None:
         return
     if len(words) < 3 or not _NAME.fullmatch(words[2]):
         raise ValueError(f"{words[1]} without a metric's name")
-    name, rest = words[2], words[3].strip(" \t") if len(words) > 3 else ""
+    name, text = words[2], words[3].strip(" \t") if len(words) > 3 else ""
     if words[1] == "HELP":
-        printed.helps[name] = _unescaped(rest)
+        printed.helps[name] = _unescaped(text)
         return
-    if rest not in TYPES:
-        raise ValueError(f"no type of metric {rest!r}")
-    if printed.types.setdefault(name, rest) != rest:
+    if text not in TYPES:
+        raise ValueError(f"no type of metric {text!r}")
+    if printed.types.setdefault(name, text) != text:
         raise ValueError(f"{name} is a {printed.types[name]} already")
 
 
@@ -175,17 +175,17 @@ def escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def _add(line: ExpositionLine, printed: ExpositionPage, seen: set[_Key], own: bool) -> None:
+def _add(line: ExpositionLine, printed: ExpositionPage, keys: set[_Key], own: bool) -> None:
     key = (line.name, line.labels, line.time_ms if own else None)
-    if key in seen:
+    if key in keys:
         raise ValueError("this series stands there twice")
     if line.name.startswith(OWN_PREFIX) and not own:
         raise ValueError(f"names with {OWN_PREFIX} are raydiag's own")
     if line.time_ms is not None and line.name.startswith("hw_") and not own:
         raise ValueError("a timestamp on a hw_ metric, which says what is true now")
-    if len(seen) >= MOST_SAMPLES:
+    if len(keys) >= MOST_SAMPLES:
         raise ValueError(f"more than {MOST_SAMPLES} samples")
-    seen.add(key)
+    keys.add(key)
     printed.lines.append(line)
 
 

@@ -59,8 +59,8 @@ def expand(expression: str) -> list[str]:
     return sorted(names)
 
 
-def expand_in_order(expression: str, most: int = MAX_NAMES) -> tuple[str, ...]:
-    """The names as the list has them, `most` at most: the place of a name is its Slurm node id.
+def expand_in_order(expression: str, limit: int = MAX_NAMES) -> tuple[str, ...]:
+    """The names as the list has them, `limit` at most: the place of a name is its Slurm node id.
 
     Blanks separate as commas do. Of a term that is no expression the text itself is the name.
 
@@ -70,14 +70,14 @@ def expand_in_order(expression: str, most: int = MAX_NAMES) -> tuple[str, ...]:
     try:
         terms = _terms(expression, ", \t\n")
     except UsageError:
-        return tuple(expression.replace(",", " ").split()[:most])
+        return tuple(expression.replace(",", " ").split()[:limit])
     names: list[str] = []
     for term in filter(None, terms):
         try:
             parts = _parts(term, expression)
         except UsageError:
             parts = [[_Range(term)]]
-        names += itertools.islice(_combinations(parts), most - len(names))
+        names += itertools.islice(_combinations(parts), limit - len(names))
     return tuple(names)
 
 

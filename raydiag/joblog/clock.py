@@ -135,7 +135,9 @@ class Clock:
             return None
         month, day, hour, minute, second, part = match.groups()
         time = self._yearless(int(month), int(day), _of_day(hour, minute, second))
-        return None if time is None else Stamp(time + int(part) / 1e6, "glog", True)
+        if time is None:
+            return None
+        return Stamp(time + _fraction(part), "glog", True)
 
     def _short(self, head: bytes) -> Optional[Stamp]:
         match = _SHORT.search(head)
@@ -143,7 +145,9 @@ class Clock:
             return None
         month, day, hour, minute, second = match.groups()
         time = self._yearless(int(month), int(day), _of_day(hour, minute, second))
-        return None if time is None else Stamp(time, "short", True)
+        if time is None:
+            return None
+        return Stamp(time, "short", True)
 
     def _ctime(self, head: bytes) -> Optional[Stamp]:
         match = _CTIME.search(head)
@@ -160,17 +164,20 @@ class Clock:
         return Stamp(time, "ctime", False)
 
     def _dated(self, year: int, month: int, day: int, of_day: Optional[float]) -> Optional[float]:
-        midnight = _midnight(year, month, day) if 1970 <= year < 2200 else None
-        return None if midnight is None or of_day is None else midnight + of_day
+        if of_day is None or not 1970 <= year < 2200:
+            return None
+        midnight = _midnight(year, month, day)
+        return None if midnight is None else midnight + of_day
 
     def _yearless(self, month: int, day: int, of_day: Optional[float]) -> Optional[float]:
         """Nearest to a time that was printed with its year, else the newest before the mtime."""
         if of_day is None:
             return None
-        near = self.mtime if self.anchor is None else self.anchor
+        near, latest = self.anchor, math.inf
         if near is None:
-            return None
-        latest = near + _SKEW_S if self.anchor is None else math.inf
+            if self.mtime is None:
+                return None
+            near, latest = self.mtime, self.mtime + _SKEW_S
         times = []
         this_year = datetime.fromtimestamp(near, timezone.utc).year
         for year in (this_year - 1, this_year, this_year + 1):

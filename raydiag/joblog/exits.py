@@ -15,6 +15,7 @@ from typing import Optional
 from raydiag.joblog.failure_facts import Heartbeats, TaskExit
 from raydiag.joblog.line_context import LineContext
 from raydiag.joblog.log_line import JobLogLine
+from raydiag.joblog.numbers import whole_number
 
 EXITS = 2048
 LOOKED_AT = 16 * EXITS
@@ -88,8 +89,8 @@ def signal_of(code: Optional[int]) -> Optional[int]:
     return number if 0 < number < 65 else None
 
 
-def _number(digits: Optional[str]) -> Optional[int]:
-    return int(digits) if digits else None
+def _exit_code(text: Optional[str]) -> Optional[int]:
+    return int(text) if text else None
 
 
 def _tasks(text: str) -> list[int]:
@@ -147,15 +148,15 @@ class ExitTally:
         if self.total > LOOKED_AT:
             self.total += len(tasks)
             return
-        code, host = _number(match["code"]), match["host"]
+        code, host = _exit_code(match["code"]), match["host"]
         for task in tasks:
             self._add("srun", line, code=code, signal_number=number, host=host, task=task)
 
     def _subprocess(self, match: re.Match[str], line: JobLogLine) -> None:
-        number = _number(match["signal"])
+        number = whole_number(match["signal"])
         if number is None and match["name"]:
             number = getattr(signal, match["name"], None)
-        self._add("subprocess", line, code=_number(match["code"]), signal_number=number)
+        self._add("subprocess", line, code=_exit_code(match["code"]), signal_number=number)
 
     def _table(self, match: re.Match[str], line: JobLogLine, view: LineContext) -> None:
         """One entry of torchrun's table: rank and host stand above the exit code."""
@@ -172,12 +173,12 @@ class ExitTally:
         self._add(
             kind,
             line,
-            code=_number(fields.get("code")),
-            signal_number=_number(fields.get("signal")),
+            code=_exit_code(fields.get("code")),
+            signal_number=whole_number(fields.get("signal")),
             host=fields.get("host"),
-            task=_number(fields.get("task")),
-            rank=_number(fields.get("rank")),
-            pid=_number(fields.get("pid")),
+            task=whole_number(fields.get("task")),
+            rank=whole_number(fields.get("rank")),
+            pid=whole_number(fields.get("pid")),
         )
 
     def _add(

@@ -50,12 +50,12 @@ class MatchCount:
     last_line: int
     writers: int  # how many different `where`; stops at the bound on tasks
 
-    def joined(self, other: Optional[MatchCount]) -> MatchCount:
-        """The lines of both, by the first lines of `other`, which is of the main log."""
-        if other is None:
+    def joined(self, of_main_log: Optional[MatchCount]) -> MatchCount:
+        """The lines of both, and the first lines as in the main log."""
+        if of_main_log is None:
             return self
-        lines, writers = self.lines + other.lines, self.writers + other.writers
-        return replace(other, lines=lines, writers=writers)
+        lines, writers = self.lines + of_main_log.lines, self.writers + of_main_log.writers
+        return replace(of_main_log, lines=lines, writers=writers)
 
 
 @dataclass(frozen=True)

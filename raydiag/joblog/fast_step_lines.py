@@ -27,7 +27,7 @@ class _LineHead(NamedTuple):
     """What stands before a step."""
 
     prefix: Prefix
-    where: str
+    writer: str
     says_more: bool  # has a field as step lines have
 
 
@@ -71,13 +71,13 @@ class ShortWay:
         if not comma or not digits.isdigit():
             return False
         step = int(digits)
-        if steps.repeats(_FORM.id, head.where, step, number):
+        if steps.repeats(_FORM.id, head.writer, step, number):
             return True
         if head.says_more or (window.last and end == len(data)):  # the last word may be cut
             return False
         values = read_at_once(_FORM, data, at, end)
         return values is not None and steps.leads(
-            _FORM, step, values, head.prefix, head.where, number, near_time, self._file
+            _FORM, step, values, head.prefix, head.writer, number, near_time, self._file
         )
 
     def run(
@@ -91,7 +91,7 @@ class ShortWay:
         while position < limit and (match := _LINE.match(data, position, limit)):
             before, digits = match.groups()
             head = heads.get(before)
-            if head is None or not steps.repeats(_FORM.id, head.where, int(digits), number):
+            if head is None or not steps.repeats(_FORM.id, head.writer, int(digits), number):
                 break
             position, number = match.end(), number + 1
         return position, number

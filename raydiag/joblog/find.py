@@ -30,7 +30,7 @@ _LINK_BYTES = 4096  # of a file that holds nothing but a path
 class _FoundLogs:
     """A job on the way to being resolved."""
 
-    asked: str
+    named: str
     job_id: Optional[str] = None
     name: Optional[str] = None
     job_dir: Optional[Path] = None
@@ -46,23 +46,23 @@ class _FoundLogs:
             self.job_id, self.name = job
 
 
-def resolve(asked: str, outputs: str = "outputs") -> Resolved:
+def resolve(named: str, outputs: str = "outputs") -> Resolved:
     """The files of one job: a job directory, one of its logs, or an id below `outputs`.
 
     Raises CannotRun when there is no such job, no access, or more than one that could be meant.
     """
-    path = Path(asked)
+    path = Path(named)
     try:
         if path.is_dir():
-            job = _directory(asked, path)
+            job = _directory(named, path)
         elif path.exists() or path.is_symlink():
-            job = _file(asked, path)
+            job = _file(named, path)
         else:
-            job = _by_id(asked, Path(outputs))
+            job = _by_id(named, Path(outputs))
     except PermissionError as error:
-        raise CannotRun(f"{error.filename or asked}: permission denied") from None
+        raise CannotRun(f"{error.filename or named}: permission denied") from None
     except (OSError, ValueError) as error:
-        raise CannotRun(f"{asked!r}: {getattr(error, 'strerror', None) or error}") from None
+        raise CannotRun(f"{named!r}: {getattr(error, 'strerror', None) or error}") from None
     return _resolved(job)
 
 
@@ -115,8 +115,8 @@ def _is_empty(path: Path) -> bool:
         return next(iter(entries), None) is None
 
 
-def _directory(asked: str, path: Path) -> _FoundLogs:
-    job = _FoundLogs(asked, job_dir=path)
+def _directory(named: str, path: Path) -> _FoundLogs:
+    job = _FoundLogs(named, job_dir=path)
     job.identify(path.resolve().name)
     log = _log_of(path, job.notes)
     if log:
@@ -144,8 +144,8 @@ def _in_other_directory(job: _FoundLogs, path: Path) -> _FoundLogs:
     if (path / "ray_logs").is_dir():
         job.notes.append(f"{path}: no main log, only ray_logs")
         return job
-    reason = job.notes[-1] if job.notes else "it looks like a shared checkpoint directory"
-    raise CannotRun(f"{path} holds no job log: {reason}")
+    reasons = ["it looks like a shared checkpoint directory", *job.notes]
+    raise CannotRun(f"{path} holds no job log: {reasons[-1]}")
 
 
 def _one_of(job: _FoundLogs, live: Sequence[Path], path: Path) -> _FoundLogs:
@@ -172,7 +172,9 @@ def _stamp(path: Path) -> str:
 
 def _listed(paths: Sequence[Path]) -> str:
     text = ", ".join(map(str, paths[:_LISTED]))
-    return text + f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else text
+    if len(paths) > _LISTED:
+        text += f" and {len(paths) - _LISTED} more"
+    return text
 
 
 def _log_of(path: Path, notes: list[str]) -> Optional[Path]:
@@ -222,12 +224,12 @@ def _path_in(link: Path) -> Optional[Path]:
     return target if target.is_file() and log_files.stem(target.name) else None
 
 
-def _file(asked: str, path: Path) -> _FoundLogs:
-    job = _FoundLogs(asked)
+def _file(named: str, path: Path) -> _FoundLogs:
+    job = _FoundLogs(named)
     if path.is_symlink() and not path.exists():
         raise CannotRun(f"{path} is a broken link: it names {os.readlink(path)}")
     if path.name == "log" and path.is_symlink():
-        return _directory(asked, path.parent)
+        return _directory(named, path.parent)
     if not path.is_file():
         raise CannotRun(f"{path} is not a regular file")
     if log_files.is_rank_log(path.name):
@@ -242,24 +244,26 @@ def _file(asked: str, path: Path) -> _FoundLogs:
     return job
 
 
-def _by_id(asked: str, outputs: Path) -> _FoundLogs:
+def _by_id(named: str, outputs: Path) -> _FoundLogs:
     """A job id below `outputs`, or an attempt of it, `1778(1)` or `1778_1`."""
-    job_id, index = asked, None
-    numbered = _ATTEMPT_ID.match(asked)
+    job_id, index = named, None
+    numbered = _ATTEMPT_ID.match(named)
     if numbered:
         job_id, index = numbered[1], int(numbered[2] or numbered[3])
-    if not log_files.JOB_ID.match(job_id) or os.sep in asked:
-        raise CannotRun(f"{asked}: no such file, and not a job id")
+    if not log_files.JOB_ID.match(job_id) or os.sep in named:
+        raise CannotRun(f"{named}: no such file, and not a job id")
     if not outputs.is_dir():
-        raise CannotRun(f"{asked}: no such file, and there is no directory {outputs} to look in")
+        raise CannotRun(f"{named}: no such file, and there is no directory {outputs} to look in")
     jobs, attempts = _named_by_id(job_id, outputs)
     if attempts and not jobs:
-        return _attempts(_FoundLogs(asked), attempts, index)
+        return _attempts(_FoundLogs(named), attempts, index)
     if not jobs:
-        raise CannotRun(f"{asked}: no such job below {outputs}, and no such file")
+        raise CannotRun(f"{named}: no such job below {outputs}, and no such file")
     if len(jobs) > 1 or attempts:
-        raise CannotRun(f"{asked} could mean several jobs: {_listed([*jobs, *attempts])}")
-    return _directory(asked, jobs[0]) if jobs[0].is_dir() else _file(asked, jobs[0])
+        raise CannotRun(f"{named} could mean several jobs: {_listed([*jobs, *attempts])}")
+    if jobs[0].is_dir():
+        return _directory(named, jobs[0])
+    return _file(named, jobs[0])
 
 
 def _named_by_id(job_id: str, outputs: Path) -> tuple[list[Path], list[Path]]:
@@ -287,7 +291,7 @@ def _attempts(job: _FoundLogs, paths: Sequence[Path], index: Optional[int] = Non
         raise CannotRun(f"several jobs' logs, name one of them: {_listed(ordered)}")
     if index is not None:
         if index >= len(ordered):
-            raise CannotRun(f"{job.asked}: there are only {len(ordered)} attempts")
+            raise CannotRun(f"{job.named}: there are only {len(ordered)} attempts")
         ordered = ordered[: index + 1]
     job.identify(log_files.stem(ordered[-1].name))
     *job.attempts, job.logs = map(log_files.pieces, ordered)
@@ -295,15 +299,16 @@ def _attempts(job: _FoundLogs, paths: Sequence[Path], index: Optional[int] = Non
 
 
 def _resolved(job: _FoundLogs) -> Resolved:
-    job_dir = job.job_dir
+    job_dir, script = job.job_dir, None
     hosts: list[str] = []
     worker_logs: list[str] = []
     ranks: list[str] = []
     if job_dir is not None:
         hosts, worker_logs = log_files.worker_logs(job_dir / "ray_logs")
         ranks = _other_ranks(job_dir, job.logs)
+        script = log_files.batch_script(job_dir)
     return Resolved(
-        asked=job.asked,
+        asked=job.named,
         job_id=job.job_id,
         name=job.name,
         job_dir=str(job_dir) if job_dir is not None else None,
@@ -315,7 +320,7 @@ def _resolved(job: _FoundLogs) -> Resolved:
         notes=tuple(job.notes),
         empty_dir=job.empty,
         kubernetes=(job.job_id or "").startswith("k8s") or bool(ranks),
-        batch_script=log_files.batch_script(job_dir) if job_dir is not None else None,
+        batch_script=script,
     )
 
 

@@ -20,6 +20,7 @@ from typing import Optional
 
 from raydiag.joblog.line_context import LineContext
 from raydiag.joblog.log_line import JobLogLine
+from raydiag.joblog.numbers import decimal_number, whole_number
 from raydiag.joblog.script_facts import Header
 from raydiag.nodeset import expand_in_order
 
@@ -146,7 +147,7 @@ class HeaderTally:
             match = _STAGE.match(text)
             if not match:
                 return
-            self.stages[match[1]] = float(match[2]) if match[2] else None
+            self.stages[match[1]] = decimal_number(match[2])
 
     def _take_megatron(self, argument: str, value: int) -> None:
         if argument == "train_iters":
@@ -189,22 +190,24 @@ class HeaderTally:
         return Header(
             job_id=values.get("job_id"),
             job_name=values.get("job_name"),
-            nnodes=_integer(values.get("nnodes")),
+            nnodes=whole_number(values.get("nnodes")),
             nodelist=expand_in_order(self.nodes, MOST_NODES),
             nodelist_raw=values.get("nodelist"),
-            coordinator_port=_integer(values.get("coordinator_port")),
-            ray_port=_integer(values.get("ray_port")),
+            coordinator_port=whole_number(values.get("coordinator_port")),
+            ray_port=whole_number(values.get("ray_port")),
             ray=self.ray or ray_logs or "ray_port" in values,
             model_name=values.get("model_name") or config.get("model_name"),
             model_alias=values.get("model_alias"),
             exp_tag=values.get("exp_tag"),
             passthrough=passed,
             config=dict(config),
-            steps=_integer(settings.get("steps")) or self.total_steps,
-            checkpoint_period=_integer(period) or self.save_interval,
+            steps=whole_number(settings.get("steps")) or self.total_steps,
+            checkpoint_period=whole_number(period) or self.save_interval,
             enable_checkpointing=_truth(settings.get("enable_checkpointing")),
             async_checkpointing=_truth(settings.get("async_checkpointing")),
-            heartbeat_timeout_s=_float(settings.get("jax_distributed_heartbeat_timeout_seconds")),
+            heartbeat_timeout_s=decimal_number(
+                settings.get("jax_distributed_heartbeat_timeout_seconds")
+            ),
             stage_timeouts_s=dict(self.stages),
             auto_resume_mode=self.resume_mode,
             max_requeue_times=self.max_requeue,
@@ -212,17 +215,6 @@ class HeaderTally:
             framework=framework,
             other_job_ids=tuple(self.other_job_ids),
         )
-
-
-def _integer(text: Optional[str]) -> Optional[int]:
-    return int(text) if text and text.isdecimal() and len(text) < 16 else None
-
-
-def _float(text: Optional[str]) -> Optional[float]:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None
 
 
 def _truth(text: Optional[str]) -> Optional[bool]:

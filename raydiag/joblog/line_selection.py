@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Any
 
 from raydiag.joblog.log_line import Selector
@@ -19,6 +19,7 @@ from raydiag.joblog.log_line import Selector
 Finder = Callable[[bytes], Collection[int]]
 
 _DIGITS = b"0123456789"
+_LINE_END = re.compile(rb"[\r\n]")
 # Taken off a line before it is matched (as in prefixes.plain), so it may stand inside of a literal.
 _CONTROL = bytes(code for code in (*range(32), 127) if code not in b"\t\n\r")
 _HIDING = re.compile(
@@ -37,10 +38,10 @@ def selector(literals: Iterable[bytes], fast: bool = True) -> Selector:
     `fast`: with hyperscan where it is installed; False: without it in any case. Raises ValueError
     for a literal that is empty or holds a line end.
     """
-    wanted = set(literals)
-    if b"" in wanted or any(end in literal for literal in wanted for end in (b"\n", b"\r")):
+    literals = set(literals)
+    if b"" in literals or any(map(_LINE_END.search, literals)):
         raise ValueError("a literal is empty or holds a line end")
-    needed = fewest(wanted)
+    needed = fewest(literals)
     if not fast:
         return _Shapes(needed)
     try:
@@ -69,7 +70,7 @@ def finder(literals: Sequence[bytes], fast: bool = True) -> Finder:
 
 def fewest(literals: Iterable[bytes]) -> list[bytes]:
     """Without those that hold another one: a line with them is found by the shorter."""
-    ordered = sorted(set(literals), key=lambda one: (len(one), one))
+    ordered = sorted(set(literals), key=_by_length)
     text = b"\n".join(ordered)  # none of them holds a line end
     starts = _starts(text)
     needed = [True] * len(ordered)
@@ -80,7 +81,11 @@ def fewest(literals: Iterable[bytes]) -> list[bytes]:
             longer = bisect_right(starts, at) - 1
             needed[longer] = False
             at = text.find(literal, starts[longer + 1])
-    return [literal for literal, wanted in zip(ordered, needed, strict=True) if wanted]
+    return list(compress(ordered, needed))
+
+
+def _by_length(literal: bytes) -> tuple[int, bytes]:
+    return len(literal), literal
 
 
 class _Hyperscan:
@@ -92,7 +97,7 @@ class _Hyperscan:
         self._first_hiding = count
         self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
         self._database.compile(
-            expressions=[*(_escaped(literal) for literal in literals), *hiding],
+            expressions=[*map(_escaped, literals), *hiding],
             ids=list(range(count + len(hiding))),
             elements=count + len(hiding),
             flags=[0] * count + [hyperscan.HS_FLAG_SINGLEMATCH] * len(hiding),
@@ -133,7 +138,7 @@ class _HyperscanFinder:
     def __init__(self, hyperscan: Any, literals: Sequence[bytes]) -> None:
         self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
         self._database.compile(
-            expressions=[_escaped(literal) for literal in literals],
+            expressions=list(map(_escaped, literals)),
             ids=list(range(len(literals))),
             elements=len(literals),
             flags=[hyperscan.HS_FLAG_SINGLEMATCH] * len(literals),
@@ -169,17 +174,17 @@ class _Shapes:
         shapes = fewest(literal.translate(None, _DIGITS) for literal in literals)
         self._search_shape = re.compile(_alternation(shapes)).search
         self._search = re.compile(_alternation(literals)).search
-        self._known: dict[bytes, bool] = {}
+        self._hot_shapes: dict[bytes, bool] = {}
 
     def __call__(self, chunk: bytes, /) -> Sequence[int]:
         clean = chunk
         if _CARET in chunk or len(chunk.translate(None, _CONTROL)) < len(chunk):
             clean = _HIDING.sub(b"", chunk)
-        known = self._known
+        hot_shapes = self._hot_shapes
         hot = [
             number
             for number, line in enumerate(_lines(clean.translate(None, _DIGITS)))
-            if line and known.get(line, True) and (line in known or self._is_hot(line))
+            if line and hot_shapes.get(line, True) and (line in hot_shapes or self._is_hot(line))
         ]
         if not hot:
             return ()
@@ -189,9 +194,9 @@ class _Shapes:
     def _is_hot(self, line: bytes) -> bool:
         hot = self._search_shape(line) is not None
         if len(line) <= _SHAPE_BYTES:
-            if len(self._known) >= _SHAPES:
-                self._known.clear()
-            self._known[line] = hot
+            if len(self._hot_shapes) >= _SHAPES:
+                self._hot_shapes.clear()
+            self._hot_shapes[line] = hot
         return hot
 
 

@@ -37,30 +37,30 @@ _ANY = Interest(True, FORMATS, True, True, True, True, True, True)
 
 
 class Interests:
-    """`more`: anchors of a site's own messages about saves."""
+    """What each line is of interest for; `extra`: anchors of a site's own messages on saves."""
 
-    def __init__(self, more: Iterable[bytes] = ()) -> None:
-        groups = (header.ANCHORS, stages.ANCHORS, exits.ANCHORS, (*saves.ANCHORS, *more))
+    def __init__(self, extra: Iterable[bytes] = ()) -> None:
+        groups = (header.ANCHORS, stages.ANCHORS, exits.ANCHORS, (*saves.ANCHORS, *extra))
         self._groups = [_shapes(anchors) for anchors in (*groups, startup.ANCHORS)]
-        self._known: dict[bytes, Interest] = {}
+        self._by_shape: dict[bytes, Interest] = {}
 
     def __call__(self, raw: bytes) -> Interest:
         shape = raw.translate(None, _DIGITS)
-        known = self._known.get(shape)
-        if known is None:
-            known = self._interest(shape)
+        interest = self._by_shape.get(shape)
+        if interest is None:
+            interest = self._interest(shape)
             if len(shape) <= _SHAPE_BYTES:
-                if len(self._known) >= _SHAPES:
-                    self._known.clear()
-                self._known[shape] = known
-        return known
+                if len(self._by_shape) >= _SHAPES:
+                    self._by_shape.clear()
+                self._by_shape[shape] = interest
+        return interest
 
     def _interest(self, shape: bytes) -> Interest:
         if _CARET in shape or len(shape.translate(None, _CONTROL)) < len(shape):
             return _ANY  # what is matched later is the text without these
         forms = tuple(form for form in FORMATS if _may_be(form, shape))
-        others = (_holds(shape, anchors) for anchors in self._groups)
-        return Interest(_CLOCK in shape, forms, bool(forms) or HF_ANCHOR in shape, *others)
+        may_hold = (_holds(shape, anchors) for anchors in self._groups)
+        return Interest(_CLOCK in shape, forms, bool(forms) or HF_ANCHOR in shape, *may_hold)
 
 
 def _may_be(form: JobStepFormat, shape: bytes) -> bool:

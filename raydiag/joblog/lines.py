@@ -214,10 +214,10 @@ def windows(
     begin = len(behind)  # of what no window has had
     offset = start - len(behind)
     looked_at = 0  # bytes of the line that goes on at `begin`
-    more = b"\n"
-    while more:
-        more = source.read(chunk)
-        data += more
+    addition = b"\n"
+    while addition:
+        addition = source.read(chunk)
+        data += addition
         end = _cut(data, begin, len(data) - AHEAD_BYTES)
         if end > begin:
             window = TextWindow(data, begin, end, offset, line)

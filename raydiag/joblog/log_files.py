@@ -34,8 +34,8 @@ _NUMBER_OR_TEXT = re.compile(r"(\d{1,18})|(\D+)")
 def natural(text: str) -> list[tuple[int, int, str]]:
     """Sorts numbers in a name by their value."""
     return [
-        (0, int(number), "") if number else (1, 0, other)
-        for number, other in _NUMBER_OR_TEXT.findall(text)
+        (0, int(number), "") if number else (1, 0, words)
+        for number, words in _NUMBER_OR_TEXT.findall(text)
     ]
 
 

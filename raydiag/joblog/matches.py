@@ -42,7 +42,7 @@ class RowTally:
     first_line: int = 0
     last_line: int = 0
     writers: dict[str, int] = field(default_factory=dict)  # where -> matches of it
-    kept: int = 0
+    examples: int = 0
 
 
 @dataclass
@@ -78,8 +78,8 @@ class MatchTally:
         count = row.writers.get(match.where, 0)
         if match.where in row.writers or len(row.writers) < _WRITERS:
             row.writers[match.where] = count + 1
-        if count < WRITER_MATCHES and row.kept < ROW_MATCHES and len(self.matches) < MATCHES:
-            row.kept += 1
+        if count < WRITER_MATCHES and row.examples < ROW_MATCHES and len(self.matches) < MATCHES:
+            row.examples += 1
             groups = {**match.groups, **_dead_actor(line, view)}
             self.matches.append(_with_context(replace(match, groups=groups), view))
             return
@@ -120,11 +120,11 @@ def _dead_actor(line: JobLogLine, view: LineContext) -> dict[str, str]:
         return {}
     fields: dict[str, str] = {}
     for _, text in view.writers_below(_DEAD_ACTOR_LINES, line.prefix):
-        found = _DEAD_ACTOR.match(text)
-        if not fields and (found is None or found[1] != "class_name"):
+        row = _DEAD_ACTOR.match(text)
+        if not fields and (row is None or row[1] != "class_name"):
             return {}
-        if found:
-            fields[found[1]] = found[2]
+        if row:
+            fields[row[1]] = row[2]
     fields.pop("class_name", None)
     return fields
 

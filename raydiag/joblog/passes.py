@@ -236,12 +236,12 @@ class Pass:
             prefix,
             time,
             learnt.timeline.newest,
-            learnt.steps.seen > 0,
+            learnt.steps.step_lines > 0,
             not window.last or end < len(window.data),
         )
-        where = prefix.where
-        if where and where not in learnt.writers and len(learnt.writers) < _WRITERS:
-            learnt.writers[where] = number
+        writer = prefix.where
+        if writer and writer not in learnt.writers and len(learnt.writers) < _WRITERS:
+            learnt.writers[writer] = number
         if prefix.host and prefix.task is not None and prefix.task not in learnt.hosts:
             self._know_host(prefix.task, prefix.host)
         if interest.steps and learnt.steps.take(line, interest.forms):
@@ -282,14 +282,15 @@ class Pass:
         while learnt.probe_at < until:
             grid = learnt.probe_at
             position = grid - window.offset
-            start = position if grid == 0 else data.find(b"\n", position) + 1
-            limit = HEAD_LINES if grid == 0 else _PROBED_LINES
-            found = _first_timed(data, start, limit) if start or grid == 0 else -1
-            if found >= 0 and window.offset + found >= until:
+            if grid == 0:
+                timed_line = _first_timed(data, position, HEAD_LINES)
+            else:
+                timed_line = _first_timed_after(data, position)
+            if timed_line >= 0 and window.offset + timed_line >= until:
                 return  # a candidate stands above it
             learnt.probe_at = (grid // GRID_BYTES + 1) * GRID_BYTES
-            if found >= 0 and window.offset + found > learnt.seen_to:
-                self._look(window, found)
+            if timed_line >= 0 and window.offset + timed_line > learnt.seen_to:
+                self._look(window, timed_line)
 
     def _look(self, window: TextWindow, start: int) -> None:
         stamp = self._clock.stamp(_head(window.data, start))
@@ -301,7 +302,7 @@ class Pass:
         learnt, data = self.learnt, window.data
         if learnt.timeline.may_hide(stamp):
             floor = max(learnt.seen_to + 1 - window.offset, start - BEHIND_BYTES)
-            for position in _line_starts(data, max(floor, 1 if window.offset else 0), start):
+            for position in _line_starts(data, max(floor, window.offset > 0), start):
                 if between := self._clock.stamp(_head(data, position)):
                     learnt.timeline.see(between, window.line_at(position))
         learnt.timeline.see(stamp, number)
@@ -324,7 +325,7 @@ class Pass:
         """Tail and number of lines; the last 128 KiB are always in sight here."""
         data = window.data
         self.complete = not data or data.endswith(b"\n")
-        total = window.line_at(len(data)) - (1 if self.complete else 0)
+        total = window.line_at(len(data)) - self.complete
         lines = data[-BEHIND_BYTES:].split(b"\n")
         if len(data) > BEHIND_BYTES or window.offset:
             lines = lines[1:] or lines
@@ -339,7 +340,7 @@ class Pass:
         """The times of the log's last lines."""
         data = window.data
         floor = max(self.learnt.seen_to + 1 - window.offset, len(data) - AHEAD_BYTES)
-        for position in _line_starts(data, max(floor, 1 if window.offset else 0), len(data)):
+        for position in _line_starts(data, max(floor, window.offset > 0), len(data)):
             if has_time(_head(data, position)):
                 self._look(window, position)
         self.learnt.timeline.finish()
@@ -347,8 +348,8 @@ class Pass:
 
 def _exactly(source: Source, size: int) -> bytes:
     data = b""
-    while len(data) < size and (more := source.read(size - len(data))):
-        data += more
+    while len(data) < size and (addition := source.read(size - len(data))):
+        data += addition
     return data
 
 
@@ -369,6 +370,12 @@ def _first_timed(data: bytes, start: int, lines: int) -> int:
             return start
         start = end + 1
     return -1
+
+
+def _first_timed_after(data: bytes, position: int) -> int:
+    """The same from the next line on."""
+    start = data.find(b"\n", position) + 1
+    return _first_timed(data, start, _PROBED_LINES) if start else -1
 
 
 def _line_starts(data: bytes, floor: int, stop: int) -> list[int]:

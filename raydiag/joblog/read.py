@@ -12,6 +12,7 @@ from raydiag.errors import CannotRun
 from raydiag.joblog.facts import JobFacts, LogFile, LogGap, Resolved, WorkerLogs
 from raydiag.joblog.failure_facts import Match, Traceback
 from raydiag.joblog.log_line import Classify, MakeSelector
+from raydiag.joblog.numbers import whole_number
 from raydiag.joblog.passes import ANCHORS, Pass
 from raydiag.joblog.saves import SavePattern
 from raydiag.joblog.script_facts import PhaseMark
@@ -46,7 +47,9 @@ def read(
         raise CannotRun("; ".join(f"{part.source} {part.reason}" for part in main.unread))
     ranks = [reader.file(path, "rank", rank=_rank(path)) for path in resolved.rank_logs]
     head = next(iter(expand_in_order(main.learnt.header.nodes, 1)), None)
-    worker_logs = reader.workers(resolved, head) if workers else WorkerLogs()
+    worker_logs = WorkerLogs()
+    if workers:
+        worker_logs = reader.workers(resolved, head)
     attempts = tuple(_attempt(reader, resolved, logs) for logs in resolved.attempts)
     unread = list(main.unread)
     for rank in ranks:
@@ -185,8 +188,8 @@ def _facts(
     header = learnt.header.header(bool(resolved.ray_log_hosts), framework)
     if header.steps is None and steps and steps.regular and steps.total:
         header = replace(header, steps=steps.total)
-    seen = {**learnt.exits.hosts, **learnt.hosts}
-    hosts, source = _hosts(seen, header.nodelist, header.nnodes)
+    hosts_on_lines = {**learnt.exits.hosts, **learnt.hosts}
+    hosts, source = _hosts(hosts_on_lines, header.nodelist, header.nnodes)
     timeline, gap = learnt.timeline, None
     if timeline.gap:
         silence = timeline.gap
@@ -228,7 +231,7 @@ def _facts(
         hosts_source=source,
         writers=tuple(learnt.writers),
         unread=unread,
-        done_markers=tuple(learnt.starts.done),
+        done_markers=tuple(learnt.starts.done_markers),
         resumed_at=main.resumed_at,
     )
 
@@ -270,29 +273,32 @@ def _with_ranks(facts: JobFacts, ranks: Sequence[Pass]) -> JobFacts:
     )
 
 
-def _joined(steps: Optional[LoggedSteps], other: Optional[LoggedSteps]) -> Optional[LoggedSteps]:
-    if steps is None or other is None:
-        return steps or other
-    writers = (*steps.writers, *other.writers)
-    total = steps.writers_total + other.writers_total
-    longer = other if other.last_step > steps.last_step else steps
-    return replace(longer, writers=writers, writers_total=total, lines=steps.lines + other.lines)
+def _joined(steps: Optional[LoggedSteps], of_rank: Optional[LoggedSteps]) -> Optional[LoggedSteps]:
+    if steps is None or of_rank is None:
+        return steps or of_rank
+    writers = (*steps.writers, *of_rank.writers)
+    total = steps.writers_total + of_rank.writers_total
+    further = max(steps, of_rank, key=attrgetter("last_step"))
+    return replace(further, writers=writers, writers_total=total, lines=steps.lines + of_rank.lines)
 
 
 def _hosts(
-    seen: Mapping[int, str], nodelist: tuple[str, ...], nnodes: Optional[int]
+    hosts_on_lines: Mapping[int, str], nodelist: tuple[str, ...], nnodes: Optional[int]
 ) -> tuple[dict[int, str], str]:
     """Task to host: lines that carry both, else the node list's order, one task a node."""
-    if seen:
-        listed = dict(enumerate(nodelist)) if _agrees(seen, nodelist) else {}
-        return {**listed, **seen}, "lines"
+    if hosts_on_lines:
+        if not _agrees(hosts_on_lines, nodelist):
+            return dict(hosts_on_lines), "lines"
+        return {**dict(enumerate(nodelist)), **hosts_on_lines}, "lines"
     if nodelist and nnodes in (None, len(nodelist)):
         return dict(enumerate(nodelist)), "nodelist"
     return {}, ""
 
 
-def _agrees(seen: Mapping[int, str], nodelist: tuple[str, ...]) -> bool:
-    return all(task < len(nodelist) and nodelist[task] == host for task, host in seen.items())
+def _agrees(hosts_on_lines: Mapping[int, str], nodelist: tuple[str, ...]) -> bool:
+    return all(
+        task < len(nodelist) and nodelist[task] == host for task, host in hosts_on_lines.items()
+    )
 
 
 def _on_host(match: Match, hosts: Mapping[int, str]) -> Match:
@@ -318,7 +324,7 @@ def _writer_on_host(writer: WriterProgress, hosts: Mapping[int, str]) -> WriterP
 
 def _rank(path: str) -> Optional[int]:
     digits = Path(path).stem.partition("-")[2]
-    return int(digits) if digits.isdigit() else None
+    return whole_number(digits)
 
 
 def _host(path: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from raydiag.joblog.log_line import JobLogLine
+from raydiag.joblog.numbers import decimal_number, whole_number
 from raydiag.joblog.step_facts import LoggedSave, Restore
 
 
@@ -111,9 +112,9 @@ class SaveTally:
             del self.saves[FIRST]
         self.saves.append(
             LoggedSave(
-                step=int(step) if step else None,
+                step=whole_number(step),
                 event=row.event,
-                seconds=float(seconds) if seconds else None,
+                seconds=decimal_number(seconds),
                 line=line.number,
                 where=line.prefix.where,
                 time=line.time,
@@ -129,7 +130,7 @@ class SaveTally:
             step = match.groupdict().get("step")
             self.restores.append(
                 Restore(
-                    step=int(step) if step else None,
+                    step=whole_number(step),
                     line=line.number,
                     file=line.file,
                     raw=line.raw[:_RAW_CHARS],

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from raydiag.joblog.durations import seconds_of
+from raydiag.joblog.numbers import decimal_number, whole_number
 
 _TIMEOUT_S = 5.0
 _JOB_ID = re.compile(r"\d{1,10}(?:_\d{1,7})?")
@@ -90,7 +91,9 @@ def _output(command: Sequence[str]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return answer.stdout.decode(errors="replace") if answer.returncode == 0 else ""
+    if answer.returncode != 0:
+        return ""
+    return answer.stdout.decode(errors="replace")
 
 
 def _from_squeue(text: str) -> Optional[SlurmJob]:
@@ -106,14 +109,13 @@ def _from_scontrol(text: str) -> Optional[SlurmJob]:
     if "JobState" not in fields:
         return None
     code, signal = _exit(fields.get("ExitCode", ""))
-    restarts = fields.get("Restarts", "")
     return SlurmJob(
         state=fields["JobState"],
         reason=_without_none(_scontrol_reason(text)),
         exit_code=code,
         signal=signal,
         run_time_s=seconds_of(fields.get("RunTime", "")),
-        restarts=int(restarts) if restarts.isdigit() else None,
+        restarts=whole_number(fields.get("Restarts")),
         source="scontrol",
     )
 
@@ -141,7 +143,7 @@ def _from_sacct(text: str) -> Optional[SlurmJob]:
         reason=_without_none(reason),
         exit_code=code,
         signal=signal,
-        run_time_s=float(elapsed) if elapsed.isdigit() else None,
+        run_time_s=decimal_number(elapsed),
         restarts=len(records) - 1,
         source="sacct",
     )
@@ -155,8 +157,4 @@ def _without_none(reason: str) -> str:
 def _exit(text: str) -> tuple[Optional[int], Optional[int]]:
     """`137:0` as code and signal."""
     code, _, signal = text.partition(":")
-    return int(code) if code.isdigit() else None, _positive(signal)
-
-
-def _positive(text: str) -> Optional[int]:
-    return int(text) if text.isdigit() and text != "0" else None
+    return whole_number(code), whole_number(signal) or None

@@ -18,6 +18,7 @@ from typing import NamedTuple, Optional
 from raydiag.joblog.durations import each_in_seconds, seconds_of
 from raydiag.joblog.line_context import LineContext
 from raydiag.joblog.log_line import JobLogLine
+from raydiag.joblog.numbers import whole_number
 from raydiag.joblog.script_facts import StageEvent, Summary
 
 ANCHORS = (b"== ", b"JOB SUMMARY")
@@ -91,25 +92,30 @@ class _Field(NamedTuple):
 def _summary(line: JobLogLine, view: LineContext, count: int) -> Summary:
     fields = _summary_fields(line, view)
     status = fields.get("Status", _Field())
-    match = _STATUS.match(status.text) if status.text else None
-    word, code, reason = match.groups() if match else (None, None, None)
-    job = _JOB.match(fields.get("Job", _Field()).text)
+    word, code, reason = _groups(_STATUS, status.text)
+    job_id, job_name = _groups(_JOB, fields.get("Job", _Field()).text)
     return Summary(
         line=line.number,
         file=line.file,
         word=word,
-        exit_code=int(code) if code else None,
+        exit_code=whole_number(code),
         reason=reason or "",
         status_line=status.line,
         status_text=status.text,
-        job_id=job[1] if job else None,
-        job_name=job[2] if job else None,
+        job_id=job_id,
+        job_name=job_name,
         model=fields.get("Model", _Field()).text or None,
         nodes=fields.get("Nodes", _Field()).text or None,
         wall_s=seconds_of(fields.get("Wall", _Field()).text),
         time=line.near_time,
         count=count,
     )
+
+
+def _groups(pattern: re.Pattern[str], text: str) -> tuple[Optional[str], ...]:
+    """All None where the pattern does not match."""
+    match = pattern.match(text)
+    return match.groups() if match else (None,) * pattern.groups
 
 
 def _summary_fields(line: JobLogLine, view: LineContext) -> dict[str, _Field]:

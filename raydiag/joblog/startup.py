@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Optional
 
 from raydiag.joblog.log_line import JobLogLine
+from raydiag.joblog.numbers import decimal_number
 from raydiag.joblog.script_facts import Dashboards, PhaseMark
 
 # phase, event, anchor, pattern; a group `value` is the newest number
@@ -98,7 +98,7 @@ class StartTally:
     phases: dict[str, PhaseMark] = field(default_factory=dict)
     boards: Dashboards = field(default_factory=Dashboards)
     barrier: dict[str, int] = field(default_factory=dict)  # where -> line
-    done: list[tuple[int, str]] = field(default_factory=list)
+    done_markers: list[tuple[int, str]] = field(default_factory=list)
 
     def take(self, line: JobLogLine) -> None:
         """One line that may be of start-up or of the end."""
@@ -109,15 +109,15 @@ class StartTally:
                 if phase == "barrier" and len(self.barrier) < WRITERS:
                     self.barrier.setdefault(line.prefix.where, line.number)
         if _DONE.search(text):
-            del self.done[DONE - 1 :]
-            self.done.append((line.number, text[:512]))
+            del self.done_markers[DONE - 1 :]
+            self.done_markers.append((line.number, text[:512]))
         if "ssh -" in text and "-L" in text:
             self._tunnel(line)
         elif "[" in text:
             self._board(line)
 
     def _mark(self, phase: str, event: str, match: re.Match[str], line: JobLogLine) -> None:
-        value = _number(match.groupdict().get("value"))
+        value = decimal_number(match.groupdict().get("value"))
         if phase == "engine-init" and value == 100.0:
             event = "done"
         mark = self.phases.get(f"{phase} {event}")
@@ -194,10 +194,3 @@ class StartTally:
             self.boards = replace(boards, ray_logs=boards.ray_logs or match[1])
         elif "Ray cluster failed, falling back" in text and boards.ray_fallback_line is None:
             self.boards = replace(boards, ray_fallback_line=line.number)
-
-
-def _number(text: Optional[str]) -> Optional[float]:
-    try:
-        return float(text.replace(",", "")) if text else None
-    except ValueError:
-        return None

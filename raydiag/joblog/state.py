@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import lru_cache
+from itertools import starmap
 from types import UnionType
 from typing import Any, Optional, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -40,6 +41,7 @@ class PassState:
     marks: dict[str, Mark] = field(default_factory=dict)
 
     def dumps(self) -> str:
+        """The text of a state file."""
         marks = {path: vars(mark) for path, mark in self.marks.items()}
         return json.dumps({"version": VERSION, "fingerprint": self.fingerprint, "marks": marks})
 
@@ -53,7 +55,8 @@ class PassState:
             marks = {str(path): Mark(**mark) for path, mark in document["marks"].items()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return cls(fingerprint)
-        return cls(fingerprint, {p: mark for p, mark in marks.items() if _sound(mark)})
+        sound = {path: mark for path, mark in marks.items() if _sound(mark)}
+        return cls(fingerprint, sound)
 
     def mark_for(self, path: str, size: int, inode: int) -> Optional[Mark]:
         """The mark of a file that is still what it was up to there; None otherwise."""
@@ -65,7 +68,9 @@ class PassState:
 
 def _sound(mark: Mark) -> bool:
     numbers = (mark.offset, mark.line, mark.inode)
-    return all(type(n) is int and n >= 0 for n in numbers) and isinstance(mark.learnt, dict)
+    if any(type(number) is not int or number < 0 for number in numbers):
+        return False
+    return isinstance(mark.learnt, dict)
 
 
 def digests(path: str, offset: int) -> tuple[str, str]:
@@ -83,7 +88,7 @@ def digests(path: str, offset: int) -> tuple[str, str]:
 def plain(value: Any) -> Any:
     """A tally as JSON values."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+        return {name: plain(item) for name, item in vars(value).items()}
     if isinstance(value, array):
         return value.tolist()
     if isinstance(value, (bytes, bytearray)):
@@ -91,7 +96,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return [[key, plain(item)] for key, item in value.items()]
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return list(map(plain, value))
     return value
 
 
@@ -110,18 +115,18 @@ def _restored(kind: Any, value: Any) -> Any:
     if origin in (Union, UnionType):
         if value is None:
             return None
-        return _restored(next(one for one in arguments if one is not type(None)), value)
+        return _restored(next(kind for kind in arguments if kind is not type(None)), value)
     if isinstance(kind, type) and is_dataclass(kind):
         return _record(kind, value)
     if kind in (bytes, bytearray):
         return kind(_checked(value, str).encode("latin-1"))
     if origin is array or kind is array:
-        return array("d", [_number(item) for item in _checked(value, list)])
+        return array("d", map(_number, _checked(value, list)))
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
         pairs = _checked(value, list)
         return {_restored(arguments[0], key): _restored(arguments[1], item) for key, item in pairs}
     if origin in (list, tuple):
-        items = [_restored(one, item) for one, item in _typed(origin, arguments, value)]
+        items = list(starmap(_restored, _typed(origin, arguments, value)))
         return items if origin is list else tuple(items)
     if kind is float:
         return _number(value)
@@ -130,10 +135,10 @@ def _restored(kind: Any, value: Any) -> Any:
 
 def _record(kind: Any, value: Any) -> Any:
     hints = _hints(kind)
-    given = _checked(value, dict)
-    if set(given) != {item.name for item in fields(kind)}:
+    values = _checked(value, dict)
+    if set(values) != {field.name for field in fields(kind)}:
         raise ValueError(f"other fields than {kind.__name__}")
-    return kind(**{name: _restored(hints[name], item) for name, item in given.items()})
+    return kind(**{name: _restored(hints[name], item) for name, item in values.items()})
 
 
 def _typed(origin: Any, arguments: tuple[Any, ...], value: Any) -> list[tuple[Any, Any]]:

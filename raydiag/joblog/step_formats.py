@@ -27,7 +27,7 @@ class JobStepFormat(StepFormat):
     tokens: str = ""
     unit: str = ""  # of `tokens`
     regular: bool = True  # False: a bar that may count anything
-    whole: bool = True  # False: the line may say something else as well
+    says_only_step: bool = True  # False: the line may say something else as well
     shape: Optional[re.Pattern[bytes]] = None  # found in each of its lines without their digits
     # A whole line from the step on, as most print it: step, seconds, tflops, tokens, loss. What it
     # matches has no other field, nothing that could be a time, and no part of a prefix.
@@ -84,7 +84,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "loss": r"\bloss=",
         "tokens": r"\bthru=",
         "unit": "samples/s",
-        "whole": False,
+        "says_only_step": False,
     },
     "nanogpt": {**_FROM_ZERO, "framework": "nanogpt", "loss": r"\bloss "},
     "modded-nanogpt": {"framework": "nanogpt", "loss": r"\btrain_loss:"},
@@ -103,10 +103,10 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "tokens": r"\bwps\"?[:=] ?\"?",
         "unit": "tokens/s",
     },
-    "bar": {"loss": r"\bloss=", "regular": False, "whole": False},
+    "bar": {"loss": r"\bloss=", "regular": False, "says_only_step": False},
     "generic": {
         "loss": r"\b(?:[Tt]rain[_ ])?(?:loss|Loss|LOSS)\b['\"]?\s*(?:[=:]\s*)?",
-        "whole": False,
+        "says_only_step": False,
         "shape": re.compile(
             rb"(?:step|iter|iteration)\b['\"]?\s*(?:[=:#]\s*)?(?:\[\s*)?(?:(?:/|of)\s*)?\]?"
             rb"[\s,:|;)\]].{0,200}?\b(?:train[_ ])?loss\b",

@@ -56,13 +56,13 @@ class StepColumns:
             self.columns["loss"][-1] = loss
             self.states[-1:] = state.encode()
 
-    def series(self, where: str, unit: str) -> StepSeries:
+    def series(self, writer: str, unit: str) -> StepSeries:
         """A copy; `where` is the writer, `unit` that of the tokens."""
         self._settle()
         copies = [array("d", self.columns[name]) for name in _COLUMNS]
         step, seconds, loss, tflops, tokens, time, line = copies
         return StepSeries(
-            where=where,
+            where=writer,
             step=step,
             seconds=seconds,
             loss=loss,

@@ -16,7 +16,7 @@ StepValues = tuple[Optional[int], float, float, str, float, float]
 
 def searched(form: JobStepFormat, match: re.Match[str], text: str) -> StepValues:
     """By the patterns of the format, behind the step where a line may say something else too."""
-    start = 0 if form.whole else match.start()
+    start = 0 if form.says_only_step else match.start()
     total = None if form.id == "bar" else match.groupdict().get("total")
     loss = field_number(form.loss, text, start)
     return (

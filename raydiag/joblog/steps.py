@@ -46,10 +46,10 @@ class Writer:
     lines: int
     run: int  # index of the run that it is in
 
-    def progress(self, where: str) -> WriterProgress:
+    def progress(self, writer_name: str) -> WriterProgress:
         """The same, with the writer's name and without its run."""
         return WriterProgress(
-            where=where,
+            where=writer_name,
             task=self.task,
             rank=self.rank,
             host=self.host,
@@ -81,15 +81,15 @@ class StepProgress:
     file: str = ""  # of the newest step
 
     def counts(
-        self, step: int, prefix: Prefix, where: str, number: int, time: Optional[float]
+        self, step: int, prefix: Prefix, writer_name: str, number: int, time: Optional[float]
     ) -> bool:
         """Counts a line of `step`; False where an earlier line was of that step."""
         self.lines += 1
-        writer = self.writers.get(where)
-        if not self.runs or self._restarted(step, prefix, where, writer):
-            self._open(step, where, number, time)
+        writer = self.writers.get(writer_name)
+        if not self.runs or self._restarted(step, prefix, writer_name, writer):
+            self._open(step, writer_name, number, time)
         if writer is None:
-            self._know(step, prefix, where, number, time)
+            self._know(step, prefix, writer_name, number, time)
         else:
             run = self.runs_total - 1
             if run > writer.run and step < writer.last_step:
@@ -106,7 +106,9 @@ class StepProgress:
         """Which bar counts steps of training: one whose name says so, else the longest."""
         return self.named, sum(map(attrgetter("steps"), self.runs))
 
-    def _restarted(self, step: int, prefix: Prefix, where: str, writer: Optional[Writer]) -> bool:
+    def _restarted(
+        self, step: int, prefix: Prefix, writer_name: str, writer: Optional[Writer]
+    ) -> bool:
         """Whether a line shows that the job went back and runs again."""
         if writer is None:  # a restarted actor has a new process id
             return prefix.pid is not None and step < self.runs[-1].last_step - _LAG
@@ -114,25 +116,25 @@ class StepProgress:
             return False
         if writer.run < self.runs_total - 1:
             return False  # another writer has shown this restart before
-        if where:
+        if writer_name:
             return True
         return step < self.runs[-1].last_step - _LAG
 
-    def _open(self, step: int, where: str, number: int, time: Optional[float]) -> None:
+    def _open(self, step: int, writer_name: str, number: int, time: Optional[float]) -> None:
         self.runs.append(StepColumnsRun(step, step, number, number, time, time))
         self.runs_total += 1
         if len(self.runs) > RUNS:
             del self.runs[0]
         if not self.reference:
-            self.reference = where
+            self.reference = writer_name
 
     def _know(
-        self, step: int, prefix: Prefix, where: str, number: int, time: Optional[float]
+        self, step: int, prefix: Prefix, writer_name: str, number: int, time: Optional[float]
     ) -> None:
         self.writers_total += 1
         if len(self.writers) < WRITERS:
             run = self.runs_total - 1
-            self.writers[where] = Writer(
+            self.writers[writer_name] = Writer(
                 prefix.task, prefix.rank, prefix.host, step, step, number, time, 1, run
             )
 
@@ -166,7 +168,7 @@ class StepProgress:
         form = _FORMATS[self.format]
         run = self.runs[-1]
         from_zero = self.format == "generic" and any(run.first_step == 0 for run in self.runs)
-        writers = [writer.progress(where) for where, writer in self.writers.items()]
+        writers = [writer.progress(writer_name) for writer_name, writer in self.writers.items()]
         return LoggedSteps(
             format=self.format,
             framework=framework,
@@ -198,8 +200,10 @@ def _seconds_between(start: Optional[float], end: Optional[float], steps: int) -
 
 
 def _writer_order(writer: WriterProgress) -> tuple[int, int, str]:
-    number = writer.task if writer.rank is None else writer.rank
-    return (1, 0, writer.where) if number is None else (0, number, "")
+    for number in (writer.rank, writer.task):
+        if number is not None:
+            return 0, number, ""
+    return 1, 0, writer.where
 
 
 class _Bar(NamedTuple):
@@ -227,7 +231,7 @@ class StepTally:
 
     progresses: dict[str, StepProgress] = field(default_factory=dict)
     hf_losses: int = 0
-    seen: int = 0
+    step_lines: int = 0
     newest: Optional[int] = None
 
     def take(self, line: JobLogLine, forms: Sequence[JobStepFormat] = FORMATS) -> bool:
@@ -241,7 +245,7 @@ class StepTally:
                 if anchor in text:
                     match = form.pattern.search(text)
                     if match and self._step(form, match, line):
-                        return form.whole
+                        return form.says_only_step
                     break
         if "{'loss':" in text:
             self._hugging_face(text)
@@ -264,7 +268,7 @@ class StepTally:
             values = searched(form, match, line.whole_words)
             progress.advance(step, values, line.number, line.time, line.near_time, line.file)
         if form.regular or named:
-            self.seen += 1
+            self.step_lines += 1
             self.newest = progress.runs[-1].last_step
         return True
 
@@ -274,7 +278,7 @@ class StepTally:
         step: int,
         values: StepValues,
         prefix: Prefix,
-        where: str,
+        writer_name: str,
         number: int,
         near_time: Optional[float],
         file: str,
@@ -283,19 +287,19 @@ class StepTally:
         progress = self.progresses.get(form.id)
         if progress is None:
             return False
-        if progress.counts(step, prefix, where, number, None):
+        if progress.counts(step, prefix, writer_name, number, None):
             progress.advance(step, values, number, None, near_time, file)
-        self.seen += 1
+        self.step_lines += 1
         self.newest = progress.runs[-1].last_step
         return True
 
-    def repeats(self, form: str, where: str, step: int, number: int) -> bool:
+    def repeats(self, form: str, writer_name: str, step: int, number: int) -> bool:
         """Counts a line of a step that another writer has reached; False if it is not one.
 
         The fast path for jobs of a thousand tasks: nothing else of such a line is of interest.
         """
         progress = self.progresses.get(form)
-        writer = progress.writers.get(where) if progress else None
+        writer = progress.writers.get(writer_name) if progress else None
         if progress is None or writer is None or writer.run != progress.runs_total - 1:
             return False
         if not writer.last_step < step <= progress.runs[-1].last_step:
@@ -305,7 +309,7 @@ class StepTally:
         writer.lines += 1
         progress.lines += 1
         progress.repeats += 1
-        self.seen += 1
+        self.step_lines += 1
         return True
 
     def _hugging_face(self, text: str) -> None:

@@ -62,15 +62,15 @@ def open_directory(
     source = directory.locate(path)
     server.program()  # before anything is copied
     with private_directory.directory() as private, contextlib.ExitStack() as stack:
-        tsdb, running, shown, left_out = _serve(source, private, stack, wait)
+        tsdb, running, tsdb_view, left_out = _serve(source, private, stack, wait)
         errors = [_server_error(source, text) for text in running.troubles()]
         yield Connection(
             client=Client(running.url, deadline_s),
             origin=str(source),
             live=False,
-            stored=replace(tsdb, blocks=shown.blocks).window,
-            has_log=shown.has_log,
-            unread=(*tsdb.unread, *shown.unread, *left_out, *errors),
+            stored=replace(tsdb, blocks=tsdb_view.blocks).window,
+            has_log=tsdb_view.has_log,
+            unread=(*tsdb.unread, *tsdb_view.unread, *left_out, *errors),
         )
 
 
@@ -87,8 +87,13 @@ def _serve(
             raise EmptyTsdb(_reason_of_empty(tsdb))
         data = private / f"data{attempt}"
         try:
-            shown = view.build(tsdb, data, without, with_log)
-            return tsdb, stack.enter_context(server.running(data, private, wait)), shown, left_out
+            tsdb_view = view.build(tsdb, data, without, with_log)
+            return (
+                tsdb,
+                stack.enter_context(server.running(data, private, wait)),
+                tsdb_view,
+                left_out,
+            )
         except view.Changed:
             shutil.rmtree(data, ignore_errors=True)
         except server.StartFailed as error:

@@ -40,11 +40,11 @@ class SampleRange:
     first: float
     last: float
 
-    def joined(self, other: Optional[SampleRange]) -> SampleRange:
+    def joined(self, samples: Optional[SampleRange]) -> SampleRange:
         """From the first to the last sample of both."""
-        if other is None:
+        if samples is None:
             return self
-        return SampleRange(min(self.first, other.first), max(self.last, other.last))
+        return SampleRange(min(self.first, samples.first), max(self.last, samples.last))
 
 
 @dataclass(frozen=True)

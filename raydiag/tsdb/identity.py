@@ -81,28 +81,28 @@ class TsdbIdentity:
         return [Finding("tsdb-wrong-job", evidence=evidence, explanation=self.reason)]
 
 
-def check(client: Client, seen: Discovery, logged: Logged) -> TsdbIdentity:
+def check(client: Client, discovery: Discovery, logged: Logged) -> TsdbIdentity:
     """One query for the steps, where there are any to compare; else hosts and times."""
-    if not seen.has(_STEP) or not seen.has(_LOSS) or seen.window is None:
-        return _without_steps(seen, logged, "no training series to compare")
-    length = promql.duration(seen.window.end - seen.window.start + 1)
+    if not discovery.has(_STEP) or not discovery.has(_LOSS) or discovery.window is None:
+        return _without_steps(discovery, logged, "no training series to compare")
+    length = promql.duration(discovery.window.end - discovery.window.start + 1)
     names = promql.any_of([_STEP, _LOSS, _FILL])
     span = f"{promql.selector('', match={'__name__': names})}[{length}]"
-    answer = client.ask(Query.at("identity", span, seen.window.end))
+    answer = client.ask(Query.at("identity", span, discovery.window.end))
     if not answer.ok:
         reason = f"the training series cannot be read: {answer.reason}"
-        return _without_steps(seen, logged, reason)
+        return _without_steps(discovery, logged, reason)
     pairs = list(_compared(answer, logged))
     if not pairs:
-        return _without_steps(seen, logged, "no step that both the log and the server know")
+        return _without_steps(discovery, logged, "no step that both the log and the server know")
     return _judged(pairs, logged)
 
 
-def _without_steps(seen: Discovery, logged: Logged, reason: str) -> TsdbIdentity:
-    contradiction = _contradiction(seen, logged)
+def _without_steps(discovery: Discovery, logged: Logged, reason: str) -> TsdbIdentity:
+    contradiction = _contradiction(discovery, logged)
     if contradiction:
         return TsdbIdentity(Belief.WRONG, contradiction)
-    return TsdbIdentity(Belief.UNVERIFIED, f"{reason}; {_hosts(seen, logged)}")
+    return TsdbIdentity(Belief.UNVERIFIED, f"{reason}; {_hosts(discovery, logged)}")
 
 
 def _judged(pairs: list[ComparedSteps], logged: Logged) -> TsdbIdentity:
@@ -160,16 +160,16 @@ def _last_decimal(losses: Iterable[float]) -> float:
     return float(10.0 ** -min(digits, 9))
 
 
-def _contradiction(seen: Discovery, logged: Logged) -> str:
+def _contradiction(discovery: Discovery, logged: Logged) -> str:
     """Why the two cannot belong together; "" where nothing contradicts."""
     # An address is on no node list, and says nothing.
-    named = [host.name for host in seen.hosts if host.labels and not is_address(host.name)]
-    if logged.hosts and named and not any(map(seen.host, seen.expected)):
+    named = [host.name for host in discovery.hosts if host.labels and not is_address(host.name)]
+    if logged.hosts and named and not any(map(discovery.host, discovery.expected)):
         return (
             f"none of its hosts ({', '.join(named[:5])}) is on the job's node list "
-            f"({', '.join(seen.expected[:5])})"
+            f"({', '.join(discovery.expected[:5])})"
         )
-    window, ran = seen.window, logged.window
+    window, ran = discovery.window, logged.window
     if window is not None and ran is not None:
         if window.end < ran.start - _ZONES_S:
             return "its samples are all from before the job"
@@ -178,8 +178,8 @@ def _contradiction(seen: Discovery, logged: Logged) -> str:
     return ""
 
 
-def _hosts(seen: Discovery, logged: Logged) -> str:
+def _hosts(discovery: Discovery, logged: Logged) -> str:
     if not logged.hosts:
         return "the log names no hosts"
-    stored = len(seen.expected) - len(seen.missing)
-    return f"{stored} of the job's {len(seen.expected)} hosts have series in it"
+    stored = len(discovery.expected) - len(discovery.missing)
+    return f"{stored} of the job's {len(discovery.expected)} hosts have series in it"

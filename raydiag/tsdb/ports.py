@@ -39,9 +39,9 @@ def free(avoid: Iterable[int] = (), first: int = FIRST) -> int:
 
     Somebody may take it before it is used: then try again, with the port in `avoid`.
     """
-    taken = listening() | frozenset(avoid)
+    occupied = listening() | frozenset(avoid)
     for port in range(first, _LAST):
-        if port not in taken and _can_bind(port):
+        if port not in occupied and _can_bind(port):
             return port
     raise CannotRun(f"no free port from {first} to {_LAST} on this machine")
 

@@ -107,7 +107,7 @@ def _logs_in(folder: Path) -> list[Path]:
 
 def _lines(path: Path, host: str) -> Iterator[StackLine]:
     """The first ones of each kind, and every restart: the newest has the number of all of them."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > _MOST_BYTES:
@@ -118,8 +118,8 @@ def _lines(path: Path, host: str) -> Iterator[StackLine]:
             line = _read_line(text, host, str(path), number)
             if line is None:
                 continue
-            seen[line.kind] += 1
-            if line.kind == "restart" or seen[line.kind] <= _FIRST_LINES:
+            counts[line.kind] += 1
+            if line.kind == "restart" or counts[line.kind] <= _FIRST_LINES:
                 yield line
 
 

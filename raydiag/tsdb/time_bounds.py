@@ -39,10 +39,12 @@ def bounds(connection: Connection, now: float, unread: list[Unread]) -> Optional
         windows.append(Window(now if oldest is None else oldest, now))
     elif not status.ok:
         unread.append(Unread("status/tsdb", status.status, status.reason))
-    known = list(filter(None, windows))
-    if not known:
+    known_windows = list(filter(None, windows))
+    if not known_windows:
         return None
-    return Window(min(map(attrgetter("start"), known)), max(map(attrgetter("end"), known)))
+    return Window(
+        min(map(attrgetter("start"), known_windows)), max(map(attrgetter("end"), known_windows))
+    )
 
 
 def head(data: Any) -> Optional[Window]:

@@ -159,7 +159,7 @@ def test_what_is_remembered_is_bounded() -> None:
     for start in range(0, 70_000, 10_000):
         names = range(start, start + 10_000)
         select(b"".join(b"%s\n" % b"".join(b"%c" % (97 + int(d)) for d in str(n)) for n in names))
-    assert len(select._known) <= 32768
+    assert len(select._hot_shapes) <= 32768
 
 
 @pytest.mark.parametrize("fast", WAYS)
