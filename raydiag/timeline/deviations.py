@@ -142,10 +142,10 @@ def _leading_to(
     return leading
 
 
-def _followed_back(times: Floats, row: Floats, found: Deviation) -> float:
+def _followed_back(times: Floats, row: Floats, deviation: Deviation) -> float:
     """The slope followed back, but not beyond the last sample that was at the level."""
     has_value = ~np.isnan(row)
-    start = ramp_start(Series({}, times[has_value], row[has_value]), found)
-    near_level = np.abs(row - found.level.median) <= 2.0 * found.level.sigma
-    quiet = times[has_value & near_level & (times < found.time)]
+    start = ramp_start(Series({}, times[has_value], row[has_value]), deviation)
+    near_level = np.abs(row - deviation.level.median) <= 2.0 * deviation.level.sigma
+    quiet = times[has_value & near_level & (times < deviation.time)]
     return float(quiet.max(initial=start))

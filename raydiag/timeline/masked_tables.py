@@ -45,8 +45,13 @@ class MaskedTables:
 
         Queries that keep only what is wrong are answered by nothing when nothing is.
         """
-        answer, asked = self.answers.answer(query_id), template(query_id)
-        if answer is not None and answer.ok and asked is not None and asked.faults_only:
+        answer, query_template = self.answers.answer(query_id), template(query_id)
+        if (
+            answer is not None
+            and answer.ok
+            and query_template is not None
+            and query_template.faults_only
+        ):
             return ""
         return self.answers.missing(query_id)
 
@@ -71,8 +76,10 @@ class MaskedTables:
 
     def without(self, table: ResultTable, *kinds: str) -> ResultTable:
         """NaN where a mask of these kinds (default: any) covers a value."""
-        asked = template(table.query_id.removesuffix(_FINE))  # of single devices, the same metric
-        metric = asked.metrics[0] if asked is not None else ""
+        query_template = template(
+            table.query_id.removesuffix(_FINE)
+        )  # of single devices, the same metric
+        metric = query_template.metrics[0] if query_template is not None else ""
         judged, lag_s = self.context.judged, table.lookback_s
         on_all_hosts = judged(table.times, "", metric, *kinds, lag_s=lag_s)
         values = np.where(on_all_hosts[None, :], table.values, np.nan)
@@ -93,8 +100,8 @@ class MaskedTables:
         return capacities
 
     def _table(self, query_id: str) -> ResultTable:
-        table, asked = self.answers.table(query_id), template(query_id)
-        if asked is not None and asked.counter and table.step_s > 0:
+        table, query_template = self.answers.table(query_id), template(query_id)
+        if query_template is not None and query_template.counter and table.step_s > 0:
             table = replace(table, lookback_s=range_s(self.context, table.step_s))
         if query_id.removesuffix(_FINE) in _BY_GPU:
             table = self._without_silent_gpus(table)

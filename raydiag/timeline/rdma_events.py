@@ -52,15 +52,15 @@ class RdmaEvent:
 def events(tables: MaskedTables) -> list[RdmaEvent]:
     """Of all hosts, by time: retransmits, and timeouts that no retransmits go with."""
     retransmits, timeouts = tables.table("rdma-retransmits"), tables.table("rdma-timeouts")
-    found = [_event(tables, host, span, retransmits) for host, span in _spans(retransmits)]
+    rdma_events = [_event(tables, host, span, retransmits) for host, span in _spans(retransmits)]
     starts: dict[str, list[float]] = {}
-    for event in found:
+    for event in rdma_events:
         starts.setdefault(event.host, []).append(event.span.start)
     for host, span in _spans(timeouts):
         near = [abs(start - span.start) <= _SAME_EVENT_S for start in starts.get(host, ())]
         if not any(near):
-            found.append(_event(tables, host, span, timeouts))
-    return sorted(found, key=lambda event: event.span.start)
+            rdma_events.append(_event(tables, host, span, timeouts))
+    return sorted(rdma_events, key=lambda event: event.span.start)
 
 
 def is_burst_before(span: Span, stall_start: float) -> bool:

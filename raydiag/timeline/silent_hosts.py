@@ -25,7 +25,7 @@ class SilentHost:
 def silent_hosts(context: Context, answers: Answers) -> Iterator[SilentHost]:
     """The earliest first; none when most are silent: then the monitoring ended, or the job."""
     sources = {host: answers.last_seen(host) for host in context.hosts}
-    last_times = {host: max(seen.values()) for host, seen in sources.items() if seen}
+    last_times = {host: max(times.values()) for host, times in sources.items() if times}
     for host in _gone(context, last_times):
         yield SilentHost(host, last_times[host], tuple(sorted(sources[host])))
 
@@ -35,8 +35,8 @@ def _gone(context: Context, last_times: Mapping[str, float]) -> list[str]:
         return []
     patience = max(_PATIENCE_S, _PATIENCE_SAMPLES * context.resolution_s())
     limit = min(max(last_times.values()), context.window.end) - patience
-    gone = [host for host, last in last_times.items() if last < limit]
+    silent = [host for host, last in last_times.items() if last < limit]
     usual = float(np.median(list(last_times.values())))
-    if len(gone) * 2 > len(last_times) and usual < limit:
+    if len(silent) * 2 > len(last_times) and usual < limit:
         return []
-    return sorted(gone, key=last_times.__getitem__)
+    return sorted(silent, key=last_times.__getitem__)

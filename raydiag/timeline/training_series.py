@@ -43,7 +43,7 @@ class TrainingSeries:
             return cls()
         host = max(hosts, key=lambda name: sum(map(len, by_host[name])))
         filled = [_NO_TIMES]
-        filled += [one.times[one.values != 0] for one in by_host[host] if one.metric == FILL]
+        filled += [fill.times[fill.values != 0] for fill in by_host[host] if fill.metric == FILL]
         return cls(host, _real_samples(by_host[host], np.concatenate(filled)))
 
     def series(self, metric: str) -> Optional[Series]:

@@ -78,7 +78,7 @@ def judge_power_spread(timeline: RunTimeline, report: ReportWriter) -> None:
 def _judge_host(timeline: RunTimeline, report: ReportWriter, host: str, bound: float) -> bool:
     fine = timeline.steady("gpu-power-fine").pick(hosts=[host])
     if len(fine) < 2:
-        text = "at most, by extremes of single moments; not looked at GPU by GPU"
+        text = "at most, by extremes of single moments; not measured GPU by GPU"
         report.row("power-spread", None, text, [host], bound, "W", "gpu-power")
         return False
     outlier = _outlier(timeline, fine, host)

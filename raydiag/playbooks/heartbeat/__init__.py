@@ -1,4 +1,4 @@
-"""Playbook: a heartbeat timed out. Were the accused dead, did the job hang, or was all well?
+"""Playbook: a heartbeat timed out. Dead hosts, a hang, or a false alarm?
 
 Judged at the time when heartbeats stopped, the error minus the timeout, not at the error. The hang
 test comes first: a job whose steps had stopped long before was not killed for nothing.
@@ -58,7 +58,7 @@ _BY_POWER = _Measure(
     "gpu-power",
     "mean power of its GPUs",
     attrgetter("watts"),
-    "GPUs at the power of training",
+    "GPUs at training power",
 )
 _AT_REST = "GPUs as busy as on hosts that nobody accused"
 
@@ -102,7 +102,7 @@ class _Timeout:
             return "The job hung; the heartbeat only ended it."
         guilty = hosts_in_trouble(self.timeline, self.report, judged, self.crash)
         if guilty:
-            return f"The alarm was right about {', '.join(guilty)}."
+            return f"The timeout was justified: {', '.join(guilty)}."
         controls = dict.fromkeys(not_accused[:1])
         if job.coordinator and job.coordinator not in judged:
             controls[job.coordinator] = None
@@ -133,10 +133,10 @@ class _Timeout:
         low = _names(filter(attrgetter("is_idle"), measured))
         if not low or at_rest:
             return self._false_alarm(measured, at_rest)
-        text = "not training when heartbeats stopped: the alarm may have been right"
+        text = "not training when heartbeats stopped: the timeout may be justified"
         query, window = "gpu-utilisation", self.window
         self.report.row("low-utilisation", True, text, low, query=query, window=window)
-        return f"Possibly right: {', '.join(low)} did not train."
+        return f"Possibly justified: {', '.join(low)} did not train."
 
     def _is_hang(self) -> bool:
         """Steps stopped long before the error, and GPUs do not compute."""
@@ -146,7 +146,7 @@ class _Timeout:
             return False
         states = host_states(self.timeline, stall.settled)
         if set(map(attrgetter("power"), states.values())) == {ACTIVE}:
-            text = "no steps, but GPUs draw the power of training: not a hang"
+            text = "no steps, but GPUs draw training power: not a hang"
             self.report.row("hang-test", False, text, sorted(states), query="gpu-power")
             return False
         before = self.crash - stall.start
@@ -204,12 +204,12 @@ def _false_alarm_row(hosts: Sequence[HostActivity], gpus: str) -> tuple[str, str
     """Id of the row, and what set the alarm off."""
     noisy = any(map(attrgetter("has_tcp_retransmits"), hosts))
     if any(map(attrgetter("waits_for_storage"), hosts)):
-        text = f"{gpus}; writing back a checkpoint set it off"
+        text = f"{gpus}; writing back a checkpoint triggered it"
         if noisy:
             text += ", with TCP retransmits of the same writes"
         return "false-alarm-storage", text
     if noisy:
-        return "false-alarm-network", f"{gpus}; a network transient set it off"
+        return "false-alarm-network", f"{gpus}; a network transient triggered it"
     return "false-alarm", f"{gpus}, a clean network and no I/O pressure"
 
 
@@ -223,7 +223,7 @@ def _report_circumstances(timeline: RunTimeline, report: ReportWriter, stop: flo
                 report.row("beside", True, metric, [host], value, "bytes", query, window=window)
     later = [save.start for save in timeline.job.saves if save.start and save.start > stop]
     if later:
-        text = "a checkpoint began after heartbeats had stopped: it follows, it did not cause"
+        text = "a checkpoint began after heartbeats had stopped: so it is not the cause"
         report.row("save-after", True, text, value=later[0], unit="s")
 
 

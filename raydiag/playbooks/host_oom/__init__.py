@@ -152,7 +152,7 @@ class _MemoryJudge:
                 period=Period(kill, uncertainty_s=self.timeline.table("oom-kills").step_s),
                 facts={"kill_time": kill},
             )
-            return f"{host} ran out of memory; nothing says how."
+            return f"{host} ran out of memory; no series shows how."
         other_hosts = list(self._courses_of_others(host, kill))
         kind = pattern(self.timeline, course, kill, other_hosts)
         text = course.description(kind, kill)
@@ -180,7 +180,7 @@ class _MemoryJudge:
         for course in full:
             self._observe_full(course, end)
         if not full:
-            return "No host at its limit."
+            return "No host was at its limit."
         return f"At their limit when it ended: {', '.join(course.host for course in full)}."
 
     def _observe_full(self, course: MemoryCourse, end: float) -> None:

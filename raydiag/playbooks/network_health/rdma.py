@@ -52,7 +52,7 @@ def _judge_exhausted_retries(report: ReportWriter, table: ResultTable) -> list[s
         report.finding(
             "rdma-retry-exhausted",
             "retry-exhausted",
-            f"{growth.total:.0f} requests gave up after all retries: packets are lost for good",
+            f"{growth.total:.0f} requests gave up after all retries: packets are lost permanently",
             query="rdma-errors",
             host=growth.host,
             value=growth.total,
@@ -87,7 +87,7 @@ def judge_ports(timeline: RunTimeline, report: ReportWriter) -> None:
             _report_port(report, subject, span, table.step_s, before_job)
     if unused:
         names = ", ".join(sorted(unused))
-        report.row("port-unused", True, f"{names}: down on most hosts all along, so not in use")
+        report.row("port-unused", True, f"{names}: down on most hosts throughout, so not in use")
     if not any_down:
         report.row("port-down", False, "no port went down", query="rdma-ports-down")
         report.rule_out("rdma-port-down", "no RDMA port went down on any host")

@@ -42,7 +42,7 @@ def judge_retransmits(
     only_tcp = sorted(set(spans).difference(rdma_hosts))
     text = "RDMA is clean there: storage or coordination traffic, which does not slow training"
     peak = max(map(attrgetter("peak"), spans.values()))
-    meaning = text if only_tcp else "beside RDMA"
+    meaning = text if only_tcp else "together with RDMA retransmits"
     report.row(query, True, meaning, sorted(spans), peak, "segments/s")
     for host, span in _by_host_or_job(spans).items():
         report.observe(
@@ -79,7 +79,7 @@ def judge_connections(timeline: RunTimeline, report: ReportWriter) -> None:
         report.row("tcp-resets", True, text, [growth.host], growth.total, "", "tcp-errors")
     if not resets:
         # Exporters that read the field from the wrong file always say 0.
-        report.row("tcp-resets", None, "no resets counted, which some exporters cannot")
+        report.row("tcp-resets", None, "no resets counted; some exporters cannot count them")
     _judge_refused(timeline, report, table)
 
 
@@ -88,7 +88,7 @@ def _judge_aborts(report: ReportWriter, table: ResultTable, aborts: Mapping[str,
         report.finding(
             "tcp-aborts",
             "tcp-aborts",
-            f"{growth.total:.0f} connections given up after unanswered retransmits: a path died",
+            f"{growth.total:.0f} connections aborted after unanswered retransmits: a path failed",
             query="tcp-errors",
             host=growth.host,
             value=growth.total,

@@ -208,4 +208,4 @@ def judge_corrected(timeline: RunTimeline, report: ReportWriter) -> None:
             facts={"grew_by": growth.total},
         )
     if not grown:
-        report.row("corrected", False, "none grew while the job ran", query="gpu-corrected")
+        report.row("corrected", False, "no counter grew while the job ran", query="gpu-corrected")

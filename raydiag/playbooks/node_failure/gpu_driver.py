@@ -47,7 +47,7 @@ def _signs_outside_log(timeline: RunTimeline, host: str) -> Iterator[str]:
     if _alternates(timeline.table("driver").row(host, SCRAPE)):
         yield "its exporter's cycles swing between timed out and normal"
     if _has_power_gaps(timeline.table("gpu-count"), host):
-        yield "its power series has holes"
+        yield "its power series has gaps"
 
 
 def _report_driver_fault(
@@ -63,7 +63,7 @@ def _report_driver_fault(
         period=Period(onset, uncertainty_s=step_s, before_job=not growing),
         confidence=Confidence.CONFIRMED if several else Confidence.POSSIBLE,
         severity=Severity.WARNING if growing or several else Severity.INFO,
-        explanation="Degrading, not by itself the end of a job.",
+        explanation="A degradation that does not end a job by itself.",
     )
 
 

@@ -36,7 +36,7 @@ _SYMPTOMS = (
     (exporter_down, "every exporter answered to the end"),
     (plugin_timeout, "cycles of the exporters are fast"),
     (plugin_skipped, "no exporter lacks a family"),
-    (restarting, "no exporter that goes on was restarted"),
+    (restarting, "no running exporter was restarted"),
     (ghost_data, "no exporter repeats old values"),
     (bridge_gap, "the bridge has carried all steps"),
     (ray_metrics, "Ray's metrics are there"),

@@ -142,7 +142,7 @@ def hosts_missing(stack: Stack) -> Iterator[Observation]:
         return
     for host in stack.hosts:
         if host not in sampled:
-            text = "in the job's node list, and never scraped with success"
+            text = "in the job's node list, and never scraped successfully"
             log = log_evidence(stack.logs.of("scrape-failed", host))
             yield _host_missing(stack, [Evidence("label values of host", text), *log], host)
     discovery = stack.context.discovery

@@ -141,7 +141,7 @@ class _Hang:
             return self._straggler(slow)
         if busy and powers == {IDLE}:
             return self._busy_wait(busy, triggers)
-        return self._inconclusive("power and utilisation fit no row")
+        return self._inconclusive("power and utilisation match no known pattern")
 
     def _without_utilisation(self, states: Sequence[HostState]) -> str:
         lone = lone_workers(states)
@@ -163,13 +163,13 @@ class _Hang:
         return f"Processes ended on {', '.join(hosts)}; the others wait."
 
     def _computing(self) -> str:
-        text = "GPUs are busy at the power of training: not a hang; look at triage again"
+        text = "GPUs are busy at training power: not a hang; look at triage again"
         self.report.row("not-a-hang", True, text, sorted(self.states), query="gpu-power")
         self.report.rule_out("rccl-hang", text)
         return text.capitalize() + "."
 
     def _without_levels(self) -> str:
-        """Steps stopped, and nothing tells what GPUs do: it hangs, in what is not known."""
+        """Steps stopped, and nothing tells what GPUs do: it hangs, where is not known."""
         reason, stall = "power or utilisation is not known", self.stall
         ended = self.timeline.job.status in _ENDED and not self._cancelled_while_running()
         if not ended and not self._no_process_left():
@@ -191,13 +191,11 @@ class _Hang:
         watts = _median_watts(self.states.values()) or 0.0
         levels = self.timeline.levels
         description = levels.description if levels else "levels unknown"
-        text = (
-            f"GPUs spin on {len(busy)} of {len(self.states)} hosts at {watts:.0f} W, which is no "
-            f"computing ({description})"
-        )
+        hosts_spinning = f"{len(busy)} of {len(self.states)} hosts"
+        text = f"GPUs spin on {hosts_spinning} at {watts:.0f} W without computing ({description})"
         row, rejected, prefix = "busy-wait", "network-triggered", "Confirmed: "
         if triggers:
-            row, rejected, prefix = "network-triggered", "busy-wait", "Set off by the network: "
+            row, rejected, prefix = "network-triggered", "busy-wait", "Triggered by the network: "
             text += f", after {'; '.join(triggers)}"
         else:
             text += ", and the network is clean"

@@ -44,7 +44,7 @@ def _touches_start(span: Span, stall: StepStall) -> bool:
 def report_network(
     timeline: RunTimeline, report: ReportWriter, stall: StepStall, triggers: Sequence[str]
 ) -> None:
-    """Rows about RDMA, and about TCP, which alone stops no collective."""
+    """Rows about RDMA, and about TCP, which alone does not stop a collective."""
     if timeline.answers.missing("rdma-retransmits"):
         report.row("network", None, "RDMA retransmits: metric absent", query="rdma-retransmits")
     elif triggers:
@@ -55,5 +55,5 @@ def report_network(
     before = table.between(stall.start - BEFORE_STALL_S, stall.start)
     noisy = [subject.host for subject, row in before if above(before, row, TCP_PER_S)]
     if noisy:
-        text = f"{TCP_RETX} rose before the stall, which alone stops no collective"
+        text = f"{TCP_RETX} rose before the stall, which alone does not stop a collective"
         report.row("network-tcp", True, text, noisy, query="tcp-retransmits")

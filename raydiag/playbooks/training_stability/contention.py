@@ -200,7 +200,7 @@ def _judge_cpu(
     for host, (span, usual) in islice(overloaded.items(), _NAMED):
         _report_overload(timeline, report, host, span, usual, slowdown)
     if not overloaded and hidden:
-        report.row(row, None, "next to no time outside saves", query="tasks")
+        report.row(row, None, "almost no time outside saves", query="tasks")
     elif not overloaded:
         report.row(row, False, "as many running tasks as usual", query="tasks")
         report.rule_out("cpu-contention", "the number of running tasks is steady on every host")
@@ -292,7 +292,7 @@ def _judge_foreign_processes(timeline: RunTimeline, report: ReportWriter) -> Non
             confidence=Confidence.POSSIBLE,
         )
     if not hits:
-        report.row("neighbours", False, "no process came on top of the job's", query="driver")
+        report.row("neighbours", False, "no process besides the job's own", query="driver")
 
 
 def _judge_stragglers(timeline: RunTimeline, report: ReportWriter, slowdown: Slowdown) -> None:
@@ -310,7 +310,9 @@ def _judge_stragglers(timeline: RunTimeline, report: ReportWriter, slowdown: Slo
     usual = float(np.median(list(ratios.values())))
     odd = {host: ratio for host, ratio in ratios.items() if abs(ratio - usual) > _ODD_POWER * usual}
     if not odd or len(odd) * 3 > len(ratios):
-        report.row("straggler", False, "power changed alike on all hosts", query="gpu-power")
+        report.row(
+            "straggler", False, "power changed by the same share on all hosts", query="gpu-power"
+        )
         return
     uncertainty_s = max(table.step_s, timeline.step_time_s)
     for host, ratio in odd.items():

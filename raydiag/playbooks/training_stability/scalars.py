@@ -69,8 +69,8 @@ def judge_loss(timeline: RunTimeline, report: ReportWriter) -> None:
     report.row("loss-nan", False, "no NaN in the loss", query="training")
     rise = first_rise(series, 1.0, LOSS_SHARE) or slow_rise(series)
     if rise is None:
-        report.row("loss-jump", False, "no jump that stays", query="training")
-        report.rule_out("loss-divergence", "loss has no NaN and no jump that stays")
+        report.row("loss-jump", False, "no lasting jump", query="training")
+        report.rule_out("loss-divergence", "the loss has no NaN and no lasting jump")
         return
     time = float(series.times[turning_point(series.values, rise.index)])
     step = timeline.training.step_at(time)

@@ -60,7 +60,7 @@ def judge_storage(timeline: RunTimeline, report: ReportWriter, hidden: bool) -> 
     for host, span in islice(spans.items(), _NAMED):
         _report_stall(timeline, report, host, span, table.step_s)
     if not spans and hidden:
-        report.row("storage-stall", None, "next to no time outside saves", query="storage")
+        report.row("storage-stall", None, "almost no time outside saves", query="storage")
     elif not spans:
         report.row("storage-stall", False, "no host waits for storage outside saves")
         report.rule_out("storage-stall", "I/O pressure stays low outside saves")
@@ -79,7 +79,7 @@ def _report_stall(
     blocked = timeline.outside_saves("tasks").pick(BLOCKED, [host])
     tasks = known_values.highest(blocked.between(span.start, span.end).values) or 0.0
     dated = timeline.trained is not None or not timeline.job.checkpoint_period
-    when = "outside saves" if dated else "at times that may be of saves: no step is dated"
+    when = "outside saves" if dated else "possibly during saves: no step is dated"
     report.finding(
         "storage-stall",
         "storage-stall",
