@@ -62,7 +62,10 @@ def hwmon_directory(host: Host, address: str) -> str:
         names = host.listdir(f"{DRIVER}/{address}/hwmon")
     except NoData:
         return hwmon_directories(host).get(address, "")
-    return next((f"{DRIVER}/{address}/hwmon/{one}" for one in names if one[:5] == "hwmon"), "")
+    for name in names:
+        if name.startswith("hwmon"):
+            return f"{DRIVER}/{address}/hwmon/{name}"
+    return ""
 
 
 def device_directory(host: Host, address: str) -> str:

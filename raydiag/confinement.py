@@ -120,8 +120,9 @@ def confine(kind: str) -> dict[str, Any]:
     if kind not in _PROGRAMS:
         limits[resource.RLIMIT_AS] = _ADDRESS_SPACE_BYTES
     for limit, value in limits.items():
-        _, most = resource.getrlimit(limit)
-        value = value if most == resource.RLIM_INFINITY else min(value, most)
+        _, hard_limit = resource.getrlimit(limit)
+        if hard_limit != resource.RLIM_INFINITY:
+            value = min(value, hard_limit)
         resource.setrlimit(limit, (value, value))
     no_new_privs = _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
     abi = _restrict_with_landlock() if kind == "files" and no_new_privs else 0
@@ -169,13 +170,16 @@ class _Filter:
         self.code: list[bytes] = []
 
     def add(self, op: int, value: int, if_true: int = 0, if_false: int = 0) -> None:
+        """One instruction; jumps count instructions from the next one."""
         self.code.append(struct.pack("=HBBI", op, if_true, if_false, value))
 
     def refuse_if(self, jump: int, value: int) -> None:
+        """Refuse the call where the loaded value satisfies the jump."""
         self.add(jump, value, 0, 1)
         self.add(self.RETURN, self.REFUSE)
 
     def load_argument(self, index: int) -> None:
+        """Load an argument of the call."""
         self.add(self.LOAD, 16 + 8 * index)  # the low half: flags and commands are 32 bits
 
     def section(self, number: int, body: _Filter) -> None:

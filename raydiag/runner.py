@@ -21,7 +21,8 @@ import select
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Optional
 
 from raydiag import confinement, probes, sandbox
@@ -39,6 +40,10 @@ _LAST_LOOK_S = 0.2  # at the node's deadline, at readers that were killed then
 # asks for a longer look.
 _GLANCE_S, _WATCH_S = 0.2, 1.0
 _RESERVE_S = 1.0  # before the node's deadline there is no time for a second sample
+
+
+# Of a probe with several sources: what it ended with, least first.
+_SEVERITY = (Status.NO_DATA, Status.DENIED, Status.OK, Status.ERROR, Status.TIMEOUT)
 
 
 class _ProbeTask:
@@ -59,10 +64,12 @@ class _ProbeTask:
 
     @property
     def path(self) -> str:
+        """What reports call it: the source, else the probe."""
         return self.source if self.source is not None else self.probe.name
 
     @property
     def tag(self) -> str:
+        """The name of its lock."""
         return sandbox.tag(f"{self.probe.name}:{self.source or ''}")
 
 
@@ -81,14 +88,9 @@ class _Outcome:
 
     def as_json(self, split: bool) -> dict[str, Any]:
         """The probe's part of the answer; `split`: it has sources, each with its own fate."""
-        status, reason = Status.NO_DATA, ""
-        order = [Status.NO_DATA, Status.DENIED, Status.OK, Status.ERROR, Status.TIMEOUT]
-        for end_status, end_reason, source in self.ends:
-            if order.index(end_status) >= order.index(status):
-                status, reason = end_status, reason if end_status == status else end_reason
-                reason = reason or end_reason
-            if split and end_status not in (Status.OK, Status.NO_DATA):
-                self.unread.append(Unread(source, end_status, end_reason))
+        if split:
+            self.unread += self._unread_sources()
+        status, reason = self._worst_end()
         return {
             "status": status.value,
             "duration_s": round(self.last - self.first, 4) if self.first else 0.0,
@@ -98,6 +100,21 @@ class _Outcome:
             "interval_s": round(self.interval_s, 4),
             "unread": [[item.source, item.status.value, item.reason] for item in self.unread],
         }
+
+    def _worst_end(self) -> tuple[Status, str]:
+        """The status that says most of the whole probe, with its first reason."""
+        worst, reason = Status.NO_DATA, ""
+        for status, end_reason, _ in self.ends:
+            if _SEVERITY.index(status) > _SEVERITY.index(worst):
+                worst, reason = status, end_reason
+            elif status == worst:
+                reason = reason or end_reason
+        return worst, reason
+
+    def _unread_sources(self) -> Iterator[Unread]:
+        for status, reason, source in self.ends:
+            if status not in (Status.OK, Status.NO_DATA):
+                yield Unread(source, status, reason)
 
 
 class Runner:
@@ -118,7 +135,7 @@ class Runner:
         self.watch_s = _WATCH_S if interval_s is None else self.interval_s
         self.started = time.monotonic()
         self.deadline = self.started + budget_s
-        self.probes = [probes.load(name) for name in request["probes"]]
+        self.probes = list(map(probes.load, request["probes"]))
         self.outcomes = {probe.name: _Outcome() for probe in self.probes}
         self.at_work: list[_ProbeTask] = []
         self.idle: dict[str, list[sandbox.Reader]] = {}
@@ -129,15 +146,16 @@ class Runner:
 
     def run(self) -> dict[str, Any]:
         """Run everything and return the answer as plain JSON values."""
-        self._run_stage([p for p in self.probes if p.stage < probes.LAST], sequential=False)
-        last = [p for p in self.probes if p.stage >= probes.LAST]
+        by_stage = sorted(self.probes, key=attrgetter("stage"))
+        last = [probe for probe in by_stage if probe.stage >= probes.LAST]
+        self._run_probes(by_stage[: len(by_stage) - len(last)], sequential=False)
         symbol = "" if self.force_ras else self._driver_fault()
         if symbol:
             for probe in last:
                 reason = f"not read: {symbol} in the kernel log or a stack shows the driver fault"
                 self._end(probe, Status.DENIED, reason, probe.name)
         else:
-            self._run_stage(last, sequential=True)
+            self._run_probes(last, sequential=True)
         self._sample_again()
         return {
             "hostname": os.uname().nodename,
@@ -147,42 +165,50 @@ class Runner:
             "cpu_s": round(sum(os.times()[:2]) + self.readers_cpu_s, 3),
             "sandbox": self.holds,
             "stuck": self.stuck,
-            "probes": {
-                probe.name: self.outcomes[probe.name].as_json(probe.sources is not None)
-                for probe in self.probes
-            },
+            "probes": self._answers(),
         }
+
+    def _answers(self) -> dict[str, Any]:
+        """The answer of each probe, by name."""
+        answers = {}
+        for probe in self.probes:
+            answers[probe.name] = self.outcomes[probe.name].as_json(probe.sources is not None)
+        return answers
 
     def _driver_fault(self) -> str:
         """The first driver-fault symbol in what the first stage saw; empty when there is none."""
-        seen = json.dumps(
-            [self.outcomes[p.name].records for p in self.probes if p.stage == probes.FIRST]
-        )
-        return next((symbol for symbol in self.symbols if symbol in seen), "")
+        records: list[Any] = []
+        for probe in self.probes:
+            if probe.stage == probes.FIRST:
+                records += self.outcomes[probe.name].records
+        text = json.dumps(records)
+        return next((symbol for symbol in self.symbols if symbol in text), "")
 
     def _sample_again(self) -> None:
         """Read the counters a second time, of sources that the first sample could read."""
-        tasks = []
-        for probe in self.probes:
-            outcome = self.outcomes[probe.name]
-            if probe.samples > 1 and outcome.good:
-                tasks += [_ProbeTask(probe, source, False, second=True) for source in outcome.good]
-        for task in tasks:  # each probe by its own clock: nobody waits for who was read last
-            task.not_before = (self.outcomes[task.probe.name].first or 0.0) + self.interval_s
-        tasks.sort(key=lambda task: task.not_before)
+        tasks = sorted(self._second_tasks(), key=attrgetter("not_before"))
         if not tasks:
             return
         if max(time.monotonic(), tasks[-1].not_before) + _RESERVE_S > self.deadline:
-            for probe in {task.probe.name: task.probe for task in tasks}.values():
+            for name in dict.fromkeys(task.probe.name for task in tasks):
                 reason = "no time was left for a second sample: what grows is not known"
-                self._end(probe, Status.TIMEOUT, reason, probe.name)
+                self._end(probes.load(name), Status.TIMEOUT, reason, name)
             return
         time.sleep(max(0.0, tasks[0].not_before - time.monotonic()))
         self._work_off(deque(tasks), sequential=False)
 
-    def _run_stage(self, stage: list[probes.Probe], sequential: bool) -> None:
-        stage = sorted(stage, key=lambda probe: probe.stage)
-        tasks = (_ProbeTask(probe, None, probe.sources is not None) for probe in stage)
+    def _second_tasks(self) -> Iterator[_ProbeTask]:
+        """Each probe by its own clock: none waits for the one that was read last."""
+        for probe in self.probes:
+            outcome = self.outcomes[probe.name]
+            for source in outcome.good if probe.samples > 1 else ():
+                task = _ProbeTask(probe, source, False, second=True)
+                task.not_before = (outcome.first or 0.0) + self.interval_s
+                yield task
+
+    def _run_probes(self, chosen: Sequence[probes.Probe], sequential: bool) -> None:
+        """The first sample of some probes, in their order."""
+        tasks = (_ProbeTask(probe, None, probe.sources is not None) for probe in chosen)
         self._work_off(deque(tasks), sequential)
 
     def _work_off(self, queue: deque[_ProbeTask], sequential: bool) -> None:
@@ -271,12 +297,12 @@ class Runner:
         for task in self.at_work:
             by_fd[task.reader.fileno()] = task
             poller.register(task.reader.fileno(), select.POLLIN)
-        wake = min(
-            [self.deadline - now, _LOCK_RETRY_S if not self.at_work else _SLOW_S]
-            + [task.due - now for task in self.at_work]
-            + [next_start - now] * (next_start > now)
-        )
-        return [by_fd[fd] for fd, _ in poller.poll(max(0.0, wake) * 1000)]
+        wake = min(self.deadline, now + (_SLOW_S if self.at_work else _LOCK_RETRY_S))
+        for task in self.at_work:
+            wake = min(wake, task.due)
+        if next_start > now:
+            wake = min(wake, next_start)
+        return [by_fd[fd] for fd, _ in poller.poll(max(0.0, wake - now) * 1000)]
 
     def _take(self, task: _ProbeTask, queue: deque[_ProbeTask]) -> None:
         """Book what a reader sent."""
@@ -325,7 +351,9 @@ class Runner:
         self, queue: deque[_ProbeTask], sequential: bool, ready: list[_ProbeTask]
     ) -> None:
         now = time.monotonic()
-        for task in [task for task in self.at_work if now >= task.due]:
+        for task in list(self.at_work):
+            if now < task.due:
+                continue
             # Slow is not hung: on a node whose CPUs are all taken we get little of them.
             alive = task in ready or task.reader.is_runnable()
             if alive and now - task.started < _MOST_TIMEOUTS * task.probe.timeout_s:
@@ -359,8 +387,8 @@ class Runner:
         self.at_work.remove(task)
         if task.reader.abandon(patience_s):
             wchan = self._stuck(task, task.reader.pid, now - task.started, new=True)
-            where = f" in {wchan}" if wchan else ""
-            reason += f"; its reader (pid {task.reader.pid}) is stuck{where} and was abandoned"
+            function = f" in {wchan}" if wchan else ""
+            reason += f"; its reader (pid {task.reader.pid}) is stuck{function} and was abandoned"
         self._end(task.probe, Status.TIMEOUT, f"{task.path}: {reason}", task.path)
 
     def _stuck(self, task: _ProbeTask, pid: int, age_s: float, new: bool) -> str:

@@ -83,12 +83,10 @@ def readers_at_work() -> dict[str, tuple[int, bool, float]]:
 
     Source: /proc/<pid>/stat, which never blocks; fields as in proc(5).
     """
-    found = {}
+    readers = {}
     uptime_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     ticks_per_s = os.sysconf("SC_CLK_TCK")
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
+    for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat", "rb") as stat:
                 text = stat.read(512)
@@ -97,12 +95,12 @@ def readers_at_work() -> dict[str, tuple[int, bool, float]]:
         if b"(rd-" not in text:
             continue
         comm = text[text.index(b"(") + 1 : text.rindex(b")")].decode("ascii", "replace")
-        rest = text[text.rindex(b")") + 2 :].split()
-        if is_tag(comm) and rest[0] not in (b"Z", b"X"):
-            killed = int(rest[28]) & _SIGKILL_BIT or int(rest[6]) & _PF_EXITING
-            age_s = uptime_s - int(rest[19]) / ticks_per_s
-            found[comm] = (int(name), rest[0] == b"D" and bool(killed), age_s)
-    return found
+        fields = text[text.rindex(b")") + 2 :].split()
+        if is_tag(comm) and fields[0] not in (b"Z", b"X"):
+            killed = int(fields[28]) & _SIGKILL_BIT or int(fields[6]) & _PF_EXITING
+            age_s = uptime_s - int(fields[19]) / ticks_per_s
+            readers[comm] = (int(name), fields[0] == b"D" and bool(killed), age_s)
+    return readers
 
 
 def held_locks() -> tuple[int, ...]:
@@ -140,6 +138,7 @@ class Reader:
         self._killed_at = 0.0
 
     def fileno(self) -> int:
+        """The descriptor to poll for what it sends."""
         return self._socket.fileno()
 
     def ask(self, request: dict[str, Any], name: str, held: Optional[socket.socket]) -> None:
@@ -279,26 +278,26 @@ def run_command(
         raise ReadError(f"{argv[0]}: {error.strerror}") from None
     assert process.stdout is not None
     assert process.stderr is not None
-    said = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    output = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
     deadline = time.monotonic() + timeout_s
     try:
-        _listen(said, deadline, limit_bytes, argv[0])
+        _listen(output, deadline, limit_bytes, argv[0])
         while process.poll() is None:
             if time.monotonic() > deadline:
                 raise ReadError(f"{argv[0]}: no answer within {timeout_s:g} s")
             time.sleep(0.005)
     finally:
         process.kill()  # no wait: were it stuck in the kernel, so would we be
-    stdout, stderr = said.values()
+    stdout, stderr = output.values()
     return process.returncode, bytes(stdout), bytes(stderr)
 
 
-def _listen(said: dict[int, bytearray], deadline: float, limit_bytes: int, name: str) -> None:
+def _listen(output: dict[int, bytearray], deadline: float, limit_bytes: int, name: str) -> None:
     """Read descriptors to their ends. Raises ReadError past the deadline, or for too much."""
     poller = select.poll()
-    for fd in said:
+    for fd in output:
         poller.register(fd, select.POLLIN)
-    still_open = set(said)
+    still_open = set(output)
     while still_open:
         left_s = deadline - time.monotonic()
         ready = poller.poll(left_s * 1000) if left_s > 0 else []
@@ -306,8 +305,8 @@ def _listen(said: dict[int, bytearray], deadline: float, limit_bytes: int, name:
             raise ReadError(f"{name}: no answer in time")
         for fd, _ in ready:
             chunk = os.read(fd, 1 << 16)
-            said[fd] += chunk
-            if len(said[fd]) > limit_bytes:
+            output[fd] += chunk
+            if len(output[fd]) > limit_bytes:
                 raise ReadError(f"{name}: says more than {limit_bytes} bytes")
             if not chunk:
                 still_open.discard(fd)

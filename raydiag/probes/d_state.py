@@ -92,6 +92,7 @@ class _Sample:
 
     @property
     def blocked(self) -> bool:
+        """In state D, or running without taking a SIGKILL."""
         return self.stat.state == "D" or (self.stat.state == "R" and self.kill_pending)
 
     def lasts_in(self, later: _Sample) -> bool:
@@ -113,9 +114,11 @@ class _Blocked:
 
     @property
     def is_transient(self) -> bool:
+        """For order: persistent ones first."""
         return not self.persistent
 
     def record(self, stack: tuple[str, ...]) -> BlockedTask:
+        """The record, with the stack as far as it could be read."""
         stat, innermost = self.sample.stat, "".join(stack[:1])
         return BlockedTask(
             pid=self.sample.pid,
@@ -216,6 +219,7 @@ class _TaskScan:
         return samples
 
     def unread(self) -> Iterator[Unread]:
+        """What could not be, or was not, looked at."""
         for status, (count, reason) in self.failures.items():
             yield Unread("/proc/<pid>/stat", status, f"{count} tasks, the first: {reason}")
         if self.left_out:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Optional, Union
 
 from raydiag.errors import Denied, NoData, ParseError, ReadError
 from raydiag.host import Host
 from raydiag.model import Unread
 from raydiag.probes import PROCESSES, probe
+from raydiag.procfs import process_ids, read_stat
 
 # Dashboard, TensorBoard, Prometheus: meant for the node itself. On a host with private addresses
 # only, the holders of no others are looked for: that means reading every process's name.
@@ -51,29 +53,37 @@ def listeners(host: Host) -> Iterator[Union[Listeners, Unread]]:
 
     Raises NoData, Denied or ParseError without /proc/net/tcp or /proc/net/fib_trie.
     """
-    public_v4 = [x for x in local_v4(host.read_text("/proc/net/fib_trie")) if _is_public(x)]
-    public_v6 = [x for x in _local_v6(host) if _is_public(x)]
-    found = parse_sockets(host.read_text("/proc/net/tcp", _TABLE_LIMIT_BYTES), "/proc/net/tcp")
-    try:
-        table = host.read_text("/proc/net/tcp6", _TABLE_LIMIT_BYTES)
-        found |= parse_sockets(table, "/proc/net/tcp6")
-    except NoData:
-        pass  # no IPv6
-    sockets = {inode: one for inode, one in found.items() if not _is_loopback(one[0])}
-    is_public = bool(public_v4 or public_v6)
-    wanted = {inode for inode, (_, port) in sockets.items() if is_public or port in _PORTS}
-    holders = _Holders(host, wanted)
+    public_v4 = list(filter(_is_public, local_v4(host.read_text("/proc/net/fib_trie"))))
+    public_v6 = list(filter(_is_public, _local_v6(host)))
+    open_sockets = {
+        inode: (address, port)
+        for inode, (address, port) in _listening(host).items()
+        if not _is_loopback(address)
+    }
+    look_at_all = bool(public_v4 or public_v6)
+    inodes = {inode for inode, (_, port) in open_sockets.items() if look_at_all or port in _PORTS}
+    holders = _Holders(host, inodes)
     records = {
-        Listener(as_text(address), port, *holders.found.get(inode, (None, "")))
-        for inode, (address, port) in sockets.items()
+        Listener(as_text(address), port, *holders.by_inode.get(inode, (None, "")))
+        for inode, (address, port) in open_sockets.items()
     }
     yield Listeners(
         public_v4=tuple(map(as_text, public_v4)),
         public_v6=tuple(map(as_text, public_v6)),
-        sockets=tuple(sorted(records, key=lambda one: (one.port, one.address))[:_MAX_SOCKETS]),
+        sockets=tuple(sorted(records, key=attrgetter("port", "address"))[:_MAX_SOCKETS]),
     )
-    if holders.refused and not wanted <= holders.found.keys():
+    if holders.refused and not inodes <= holders.by_inode.keys():
         yield Unread("/proc/<pid>/fd", holders.refused.status, str(holders.refused))
+
+
+def _listening(host: Host) -> dict[str, tuple[bytes, int]]:
+    """Address and port of all listening sockets by inode."""
+    sockets = parse_sockets(host.read_text("/proc/net/tcp", _TABLE_LIMIT_BYTES), "/proc/net/tcp")
+    try:
+        table = host.read_text("/proc/net/tcp6", _TABLE_LIMIT_BYTES)
+    except NoData:
+        return sockets  # no IPv6
+    return sockets | parse_sockets(table, "/proc/net/tcp6")
 
 
 def parse_sockets(text: str, path: str) -> dict[str, tuple[bytes, int]]:
@@ -82,44 +92,57 @@ def parse_sockets(text: str, path: str) -> dict[str, tuple[bytes, int]]:
     The kernel prints addresses as 32-bit numbers in the byte order of the machine. The last line
     may be cut.
     """
-    title, _, rest = text.partition("\n")
+    title, _, table = text.partition("\n")
     if "local_address" not in title:
         raise ParseError(f"{path}: not a table of sockets: {title[:80]!r}")
-    found = {}
-    for line in rest.split("\n"):
+    sockets = {}
+    for line in table.split("\n"):
         words = line.split()
         if len(words) < 11 or words[3] != _LISTEN:
             continue
-        address, _, port = words[1].partition(":")
         try:
-            numbers, number = bytes.fromhex(address), int(port, 16)
+            sockets[words[9]] = _endpoint(words[1])
         except ValueError:
             raise ParseError(f"{path}: not an address: {line[:80]!r}") from None
-        if len(numbers) not in (4, 16) or not 0 < number < 1 << 16:
-            raise ParseError(f"{path}: not an address: {line[:80]!r}")
-        if sys.byteorder == "little":
-            groups = (numbers[at : at + 4] for at in range(0, len(numbers), 4))
-            numbers = b"".join(group[::-1] for group in groups)
-        found[words[9]] = (_unmapped(numbers), number)
-    return found
+    return sockets
+
+
+def _endpoint(text: str) -> tuple[bytes, int]:
+    """Address and port of `0100007F:2049`. Raises ValueError."""
+    hexadecimal, _, port = text.partition(":")
+    address, number = bytes.fromhex(hexadecimal), int(port, 16)
+    if len(address) not in (4, 16) or not 0 < number < 1 << 16:
+        raise ValueError(text)
+    if sys.byteorder == "little":
+        groups = (address[start : start + 4] for start in range(0, len(address), 4))
+        address = b"".join(group[::-1] for group in groups)
+    return _unmapped(address), number
 
 
 def local_v4(text: str) -> list[bytes]:
     """The addresses that fib_trie calls local: `|-- 192.0.2.7` with `/32 host LOCAL` below it."""
-    found: dict[bytes, None] = {}
+    addresses: dict[bytes, None] = {}
     address = b""
     for line in text.split("\n"):
         words = line.split()
         if words[:1] == ["|--"]:
-            parts = words[1].split(".") if len(words) > 1 else []
-            numbers = [int(x) for x in parts if x.isascii() and x.isdigit() and len(x) < 4]
-            address = bytes(numbers) if len(numbers) == 4 and max(numbers) < 256 else b""
+            address = _v4("".join(words[1:2]))
         elif address and words[:3] == ["/32", "host", "LOCAL"]:
-            found[address] = None
-    return list(found)
+            addresses[address] = None
+    return list(addresses)
+
+
+def _v4(text: str) -> bytes:
+    """The four bytes of `192.0.2.7`; empty for anything else."""
+    parts = text.split(".")
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() for part in parts):
+        return b""
+    numbers = list(map(int, parts))
+    return bytes(numbers) if max(numbers) < 256 else b""
 
 
 def as_text(address: bytes) -> str:
+    """An address as people write it; of IPv6 with all its zeros."""
     if len(address) == 4:
         return ".".join(map(str, address))
     if not any(address):
@@ -163,35 +186,33 @@ def _is_public(address: bytes) -> bool:
 
 
 class _Holders:
-    """Which of the known programs hold sockets, by inode; nothing is read where none is wanted."""
+    """Which of the known programs hold sockets; nothing is read where no inode is looked for."""
 
-    def __init__(self, host: Host, wanted: set[str]) -> None:
+    def __init__(self, host: Host, inodes: set[str]) -> None:
         self.host = host
-        self.found: dict[str, tuple[int, str]] = {}
+        self.by_inode: dict[str, tuple[int, str]] = {}  # pid and program
         self.refused: Optional[Denied] = None
-        names = host.listdir("/proc") if wanted else []
-        for name in names:
-            if wanted <= self.found.keys():
+        for pid in process_ids(host) if inodes else ():
+            if inodes <= self.by_inode.keys():
                 break
-            program = self._program(name) if name.isascii() and name.isdigit() else ""
-            for inode in self._inodes(name) & wanted if program else ():
-                self.found.setdefault(inode, (int(name), program))
+            program = self._program(pid)
+            for inode in self._inodes(pid) & inodes if program else ():
+                self.by_inode.setdefault(inode, (pid, program))
 
-    def _program(self, pid: str) -> str:
+    def _program(self, pid: int) -> str:
         """Of a process in state D only stat is read: its command line could block."""
         try:
-            stat = self.host.read_text(f"/proc/{pid}/stat", 4096)
-            comm, _, rest = stat.partition("(")[2].rpartition(")")
-            if comm in _KNOWN_NAMES:
-                return comm
-            if not comm.startswith(_INTERPRETERS) or rest.strip()[:1] == "D":
+            stat = read_stat(self.host, f"/proc/{pid}")
+            if stat.comm in _KNOWN_NAMES:
+                return stat.comm
+            if not stat.comm.startswith(_INTERPRETERS) or stat.state == "D":
                 return ""
             command = self.host.read_bytes(f"/proc/{pid}/cmdline", _COMMAND_LIMIT_BYTES)
             return program_of(command.decode("utf-8", "replace").split("\0"))
         except ReadError:
             return ""  # ended, or hidden from us as a whole
 
-    def _inodes(self, pid: str) -> set[str]:
+    def _inodes(self, pid: int) -> set[str]:
         inodes = set()
         try:
             for name in self.host.listdir(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS]:

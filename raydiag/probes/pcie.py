@@ -223,16 +223,20 @@ class _FunctionFiles(OptionalFiles):
     """Reads single values of PCI functions."""
 
     def model(self, path: str) -> str:
+        """Vendor and device, e.g. "1002:75a0"; empty when unknown."""
         vendor, device = self.value(f"{path}/vendor", str), self.value(f"{path}/device", str)
         return f"{vendor[2:]}:{device[2:]}" if vendor and device else ""
 
     def speed(self, path: str) -> Optional[float]:
+        """Gigatransfers per second."""
         return self.value(path, link_speed_gts)
 
     def count(self, path: str) -> Optional[int]:
+        """A plain number."""
         return self.value(path, _count)
 
     def total(self, path: str) -> Optional[int]:
+        """The total of an AER file."""
         return self.value(path, aer_total)
 
 

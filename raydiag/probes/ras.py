@@ -25,6 +25,7 @@ from raydiag.probes import LAST, probe
 
 _ACA_PREFIX, _COUNT_SUFFIX = "aca_", "_err_count"
 _FIRST_BLOCKS = ("umc", "xgmi_wafl", "gfx", "mmhub", "sdma")
+_OTHER_NAMES = {"xgmi_wafl": "xgmi"}
 _NOT_READY = "query currently inaccessible"
 
 
@@ -99,8 +100,8 @@ def counter_files(names: Iterable[str]) -> list[tuple[str, str]]:
         elif name.endswith(_COUNT_SUFFIX):
             files.setdefault(name[: -len(_COUNT_SUFFIX)], name)
     first = [block for block in _FIRST_BLOCKS if block in files]
-    others = sorted(block for block in files if block and block not in _FIRST_BLOCKS)
-    return [("xgmi" if b == "xgmi_wafl" else b, files[b]) for b in first + others]
+    by_name = sorted(files.keys() - {"", *_FIRST_BLOCKS})
+    return [(_OTHER_NAMES.get(block, block), files[block]) for block in first + by_name]
 
 
 def parse_counts(text: str) -> dict[str, int]:

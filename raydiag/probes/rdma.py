@@ -151,16 +151,15 @@ class PortFiles:
 
     def counters(self, directory: str) -> dict[str, int]:
         """What the port counts, of the names above."""
-        found: dict[str, int] = {}
-        kinds = (("hw_counters", HARDWARE_COUNTERS), ("counters", STANDARD_COUNTERS))
-        for kind, wanted in kinds:
+        counts: dict[str, int] = {}
+        for kind, useful in (("hw_counters", HARDWARE_COUNTERS), ("counters", STANDARD_COUNTERS)):
             names = self.names(f"{directory}/{kind}")
-            found.update(self.counts(f"{directory}/{kind}", wanted.intersection(names)))
-        return found
+            counts.update(self.counts(f"{directory}/{kind}", useful.intersection(names)))
+        return counts
 
     def counts(self, directory: str, names: Iterable[str]) -> dict[str, int]:
         """What some files of a directory count, by name; `port_*_data_bytes` for `port_*_data`."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for name in sorted(names):
             try:
                 count = parse_count(self.text(f"{directory}/{name}"))
@@ -168,10 +167,10 @@ class PortFiles:
                 self.malformed.append(f"{directory}/{name}: {error}")
                 continue
             if count is not None and name in UNITS_OF_4_BYTES:
-                found[f"{name}_bytes"] = 4 * count
+                counts[f"{name}_bytes"] = 4 * count
             elif count is not None:
-                found[name] = count
-        return found
+                counts[name] = count
+        return counts
 
     def names(self, directory: str) -> Sequence[str]:
         """Sorted names in a directory; none where it is not there, and after a failure."""
@@ -198,8 +197,8 @@ def parse_count(text: str) -> Optional[int]:
 
 def parse_rate(text: str) -> tuple[float, str]:
     """Gbit/s and width of `400 Gb/sec (4X NDR)`. Raises ParseError."""
-    number, _, rest = text.partition(" ")
-    unit, _, width = rest.partition(" (")
+    number, _, unit_and_width = text.partition(" ")
+    unit, _, width = unit_and_width.partition(" (")
     digits = number.replace(".", "", 1)
     if unit != "Gb/sec" or not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
         raise ParseError(f"not a rate: {text[:80]!r}")

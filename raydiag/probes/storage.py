@@ -62,6 +62,7 @@ class Mount:
 
     @property
     def remote(self) -> bool:
+        """Whether it lies behind a network or a daemon, which can hang."""
         return self.fs_type in _REMOTE_TYPES or self.fs_type.startswith("fuse.")
 
 
@@ -142,8 +143,8 @@ def parse_mountinfo(text: str) -> list[Mount]:
     mounts = []
     # The kernel escapes blank, tab, newline and backslash only, so no splitlines() and no split().
     for line in text.split("\n"):
-        left, separator, right = line.partition(" - ")
-        fields, tail = left.split(" "), right.split(" ")
+        before, separator, after = line.partition(" - ")
+        fields, tail = before.split(" "), after.split(" ")
         if not separator or len(fields) < 6 or len(tail) < 3:
             continue
         mounts.append(
@@ -160,8 +161,8 @@ def parse_mountinfo(text: str) -> list[Mount]:
 
 def _unescape(text: str) -> str:
     r"""The text with `\040` and the like replaced; every backslash starts such an escape."""
-    head, *rest = text.split("\\")
-    return head + "".join(_character(part[:3]) + part[3:] for part in rest)
+    head, *escaped = text.split("\\")
+    return head + "".join(_character(part[:3]) + part[3:] for part in escaped)
 
 
 def _character(octal: str) -> str:

@@ -25,13 +25,16 @@ class _Offset(NamedTuple):
 
     @property
     def middle(self) -> float:
+        """The most likely offset."""
         return sum(self) / 2
 
     @property
     def is_skewed(self) -> bool:
+        """Whether the clock is off for certain."""
         return self.low > _SKEWED_S or self.high < -_SKEWED_S
 
     def contains(self, offset_s: float) -> bool:
+        """Whether this offset is possible, or nearly so."""
         return self.low - _AGREE_WITHIN_S <= offset_s <= self.high + _AGREE_WITHIN_S
 
     def __str__(self) -> str:

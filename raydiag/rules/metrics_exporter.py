@@ -38,10 +38,12 @@ class _ExporterState:
 
     @property
     def now(self) -> Exporter:
+        """As the later sample shows it."""
         return self.samples.later
 
     @property
     def fails(self) -> bool:
+        """Whether it answered in neither sample."""
         return self.now.answer != "ok" and self.samples.first.answer != "ok"
 
     @property
@@ -59,6 +61,7 @@ class _ExporterState:
 
     @property
     def url(self) -> str:
+        """Where it serves its page."""
         return f"http://127.0.0.1:{self.now.port}/metrics"
 
     def evidence(self, text: str, value: float | None = None) -> Evidence:

@@ -67,19 +67,19 @@ def _troubled_interfaces(samples: _Samples) -> dict[str, _InterfaceTrouble]:
 
 def _interface_trouble(grown: Mapping[str, int], seconds: float) -> _InterfaceTrouble:
     """What is wrong with an interface whose counters grew so far."""
-    severity, shown = Severity.INFO, {}
+    severity, troubling = Severity.INFO, {}
     for direction in ("rx", "tx"):
         errors = grown.get(f"{direction}_errors", 0)
         drops = grown.get(f"{direction}_dropped", 0)
         if errors:
             severity = Severity.WARNING
-            shown[f"{direction}_errors"] = errors
+            troubling[f"{direction}_errors"] = errors
         if drops >= _MANY_DROPS:
-            shown[f"{direction}_dropped"] = drops
+            troubling[f"{direction}_dropped"] = drops
             carried = grown.get(f"{direction}_packets", 0) + drops
             if drops > _DROPS_SHARE * carried and carried > _LOADED_PER_S * seconds:
                 severity = Severity.WARNING
-    return _InterfaceTrouble(severity, shown)
+    return _InterfaceTrouble(severity, troubling)
 
 
 def tcp_retransmits(snapshot: Snapshot) -> Iterator[Finding]:

@@ -44,6 +44,7 @@ class _MachineLink:
 
     @property
     def bearer(self) -> PcieFunction:
+        """The device whose fault a fault of this link is."""
         return self.paths.bearer(self.link.lower)
 
 

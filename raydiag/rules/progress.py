@@ -42,6 +42,10 @@ class _WorkerProgress:
         """Seconds since its last step; `unknown` where nothing dates that."""
         return unknown if self.log.step_age_s is None else self.log.step_age_s
 
+    def is_moving(self, pause_s: float) -> bool:
+        """Whether it made a step between the samples, or well within such a pause."""
+        return bool(self.advanced) or self.pause_s(unknown=pause_s) < pause_s / 2
+
     @property
     def alike(self) -> tuple[str, ...]:
         """What workers have in common whose steps can be compared."""
@@ -67,13 +71,20 @@ class _Group:
     def behind(self) -> list[_WorkerProgress]:
         """Those that stopped, or are slow, while the others, being more, went on."""
         apart = self._apart()
-        others = [worker for worker in self.workers if worker not in apart]
+        peers = self.without(apart)
         behind = []
-        if apart and self.stride and not self._is_held_back():
+        if self.stride and not self._is_held_back():
             for worker in apart:
-                if not _is_newer(worker, others) and self._fell_back(worker, others):
+                if not _is_newer(worker, peers) and self._fell_back(worker, peers):
                     behind.append(worker)
-        return behind + [worker for worker in self._stopped() if worker not in behind]
+        for worker in self._stopped():
+            if worker not in behind:
+                behind.append(worker)
+        return behind
+
+    def without(self, workers: Sequence[_WorkerProgress]) -> list[_WorkerProgress]:
+        """All but these."""
+        return [worker for worker in self.workers if worker not in workers]
 
     def _is_held_back(self) -> bool:
         """Whether output arrives in blocks, so that how far a log is says little of the worker.
@@ -85,22 +96,13 @@ class _Group:
     def _stopped(self) -> list[_WorkerProgress]:
         """Those without a step for long while most others move."""
         pause_s = max(_LONG_PAUSE_S, _PAUSE_STEPS * (self.step_s or 0) * (self.stride or 1))
-        moving = [
-            worker
-            for worker in self.workers
-            if worker.advanced or worker.pause_s(unknown=pause_s) < pause_s / 2
-        ]
+        moving = [worker for worker in self.workers if worker.is_moving(pause_s)]
         is_pair = len(self.workers) == 2 and len(moving) == 1
         if 2 * len(moving) <= len(self.workers) and not is_pair:
             return []
         reached = median(worker.step for worker in moving)
-        return [
-            worker
-            for worker in self.workers
-            if worker not in moving
-            and worker.pause_s() >= pause_s
-            and worker.step <= reached - _LEAST_STEPS
-        ]
+        still = [worker for worker in self.without(moving) if worker.pause_s() >= pause_s]
+        return [worker for worker in still if worker.step <= reached - _LEAST_STEPS]
 
     def _apart(self) -> list[_WorkerProgress]:
         """The lower ones, fewer than half, below a gap that is wider than what the others span.
@@ -115,12 +117,13 @@ class _Group:
             only_one_moves = bool(upper.advanced) and not lower.advanced
             return [lower] if only_one_moves and upper.step - lower.step >= least else []
         minority = range(1, (len(steps) + 1) // 2)
-        gaps = [(steps[count] - steps[count - 1], count) for count in minority]
-        gap, count = max(gaps, default=(0, 0))
+        gap, count = max(
+            ((steps[count] - steps[count - 1], count) for count in minority), default=(0, 0)
+        )
         is_wide = count and gap >= max(least, steps[-1] - steps[count])
         return ordered[:count] if is_wide else []
 
-    def _fell_back(self, worker: _WorkerProgress, others: Sequence[_WorkerProgress]) -> bool:
+    def _fell_back(self, worker: _WorkerProgress, peers: Sequence[_WorkerProgress]) -> bool:
         """Whether a worker that is behind has stopped, or is behind by too much time."""
         line_s = self.line_s
         pause_s = max(_PAUSE_S, _PAUSE_STEPS * line_s) if line_s else _UNTIMED_PAUSE_S
@@ -128,9 +131,9 @@ class _Group:
             return True
         if line_s is None:
             return False
-        if _stood_still(worker, others) and worker.interval_s >= _STILL_LINES * line_s:
+        if _stood_still(worker, peers) and worker.interval_s >= _STILL_LINES * line_s:
             return True
-        lines = (min(other.step for other in others) - worker.step) / (worker.log.step_stride or 1)
+        lines = (min(peer.step for peer in peers) - worker.step) / (worker.log.step_stride or 1)
         return lines * line_s >= max(_BEHIND_S, _BEHIND_LINES * line_s)
 
 
@@ -143,13 +146,14 @@ def stragglers(snapshot: Snapshot) -> Iterator[Finding]:
     for worker in _workers(snapshot):
         groups.setdefault(worker.alike, []).append(worker)
     for workers in groups.values():
-        behind = _Group(workers).behind()
-        others = [worker for worker in workers if worker not in behind]
+        group = _Group(workers)
+        behind = group.behind()
+        peers = group.without(behind)
         by_host: dict[str, list[_WorkerProgress]] = {}
         for worker in behind:
             by_host.setdefault(worker.machine.name, []).append(worker)
         for workers_of_host in by_host.values():
-            yield _finding(workers_of_host, others)
+            yield _finding(workers_of_host, peers)
 
 
 def _workers(snapshot: Snapshot) -> Iterator[_WorkerProgress]:
@@ -177,24 +181,24 @@ def _median_or_none(values: Sequence[float]) -> float | None:
     return median(values) if values else None
 
 
-def _is_newer(worker: _WorkerProgress, others: Sequence[_WorkerProgress]) -> bool:
+def _is_newer(worker: _WorkerProgress, peers: Sequence[_WorkerProgress]) -> bool:
     """Whether a later start may explain why it is behind."""
-    all_ages = (other.log.process_age_s for other in others)
+    all_ages = (peer.log.process_age_s for peer in peers)
     ages = [age for age in all_ages if age is not None]
     age = worker.log.process_age_s
     return bool(ages) and age is not None and age < median(ages) - _NEWER_S
 
 
-def _stood_still(worker: _WorkerProgress, others: Sequence[_WorkerProgress]) -> bool:
+def _stood_still(worker: _WorkerProgress, peers: Sequence[_WorkerProgress]) -> bool:
     """Seen in the two samples: it made no step, and most of the others did."""
-    advancing = sum(bool(other.advanced) for other in others)
-    return worker.advanced == 0 and 2 * advancing > len(others)
+    advancing = sum(bool(peer.advanced) for peer in peers)
+    return worker.advanced == 0 and 2 * advancing > len(peers)
 
 
-def _finding(workers: Sequence[_WorkerProgress], others: Sequence[_WorkerProgress]) -> Finding:
+def _finding(workers: Sequence[_WorkerProgress], peers: Sequence[_WorkerProgress]) -> Finding:
     """One finding for the workers of one host."""
     onset, logs = _onset(workers), [worker.log for worker in workers]
-    stood_still = any(_stood_still(worker, others) for worker in workers)
+    stood_still = any(_stood_still(worker, peers) for worker in workers)
     evidence = [
         Evidence(log.path, log.step_line, float(log.step or 0), onset)
         for log in logs[:_MOST_EVIDENCE]
@@ -209,7 +213,7 @@ def _finding(workers: Sequence[_WorkerProgress], others: Sequence[_WorkerProgres
         task=task or None,
         onset=onset,
         confidence=Confidence.CONFIRMED if stood_still else Confidence.LIKELY,
-        evidence=(*evidence, _evidence_of_others(others)),
+        evidence=(*evidence, _evidence_of_peers(peers)),
     )
 
 
@@ -220,11 +224,11 @@ def _onset(workers: Sequence[_WorkerProgress]) -> float | None:
     return read_at - max(ages) if read_at and ages else None
 
 
-def _evidence_of_others(others: Sequence[_WorkerProgress]) -> Evidence:
-    steps = sorted(worker.step for worker in others)
+def _evidence_of_peers(peers: Sequence[_WorkerProgress]) -> Evidence:
+    steps = sorted(worker.step for worker in peers)
     span = f"{steps[0]} to {steps[-1]}" if steps[0] < steps[-1] else f"{steps[0]}"
-    hosts = {worker.machine.name for worker in others}
-    ahead = max(others, key=attrgetter("step"))
-    text = f"{len(others)} other workers on {len(hosts)} hosts are at step {span}"
+    hosts = {worker.machine.name for worker in peers}
+    ahead = max(peers, key=attrgetter("step"))
+    text = f"{len(peers)} other workers on {len(hosts)} hosts are at step {span}"
     source = f"{ahead.machine.name}:{ahead.log.path}"
     return Evidence(source, f"{text}: {ahead.log.step_line}", float(ahead.step))

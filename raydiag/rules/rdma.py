@@ -47,7 +47,7 @@ class Ports(dict[PortKey, RdmaPort]):
     def name(self, key: PortKey) -> str:
         """The device's name, with the port's number where it has several."""
         device, port = key
-        ports_of_device = sum(other == device for other, _ in self)
+        ports_of_device = sum(name == device for name, _ in self)
         return device if ports_of_device == 1 else f"{device}/{port}"
 
     @property
@@ -118,19 +118,19 @@ def ports_down(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _down_evidence(each: _MachinePorts, key: PortKey, time: float) -> Evidence:
-    port, same = each.ports[key], each.of_same_name(key)
+    port, same_name = each.ports[key], each.of_same_name(key)
     text = f"state {port.state}, link {port.phys_state or 'unknown'}{also_known(port)}"
-    if len(same) > 1:
-        text += f"; up on {_count_up(same)} of {len(same)} hosts that have it"
+    if len(same_name) > 1:
+        text += f"; up on {_count_up(same_name)} of {len(same_name)} hosts that have it"
     return Evidence(f"{port_path(key)}/state", text, time=time)
 
 
 def _judge_down(each: _MachinePorts, key: PortKey) -> _Judgement | None:
     """How severe a port is that is down; None when it is clear that nobody uses it."""
-    port, same = each.ports[key], each.of_same_name(key)
+    port, same_name = each.ports[key], each.of_same_name(key)
     judgement: _Judgement | None = _judge_by_own_host(port, each.ports)
-    if len(same) > 1:
-        judgement = _judge_by_peers(port, same, each.ports)
+    if len(same_name) > 1:
+        judgement = _judge_by_peers(port, same_name, each.ports)
     if judgement is None:
         return None
     if each.is_young:
@@ -141,11 +141,13 @@ def _judge_down(each: _MachinePorts, key: PortKey) -> _Judgement | None:
     return judgement
 
 
-def _judge_by_peers(port: RdmaPort, same: Sequence[RdmaPort], ports: Ports) -> _Judgement | None:
+def _judge_by_peers(
+    port: RdmaPort, same_name: Sequence[RdmaPort], ports: Ports
+) -> _Judgement | None:
     """By the ports of its name on all hosts, itself included; `ports` are all of its host."""
-    up = _count_up(same)
+    up = _count_up(same_name)
     used = (packets(port.counters) or 0) >= _IN_USE_PACKETS
-    if 2 * up >= len(same) or (up and used):
+    if 2 * up >= len(same_name) or (up and used):
         return _CRITICAL
     if port.state != "DOWN":
         explanation = "It has no address on most hosts that have it: check the subnet manager."
@@ -153,7 +155,7 @@ def _judge_by_peers(port: RdmaPort, same: Sequence[RdmaPort], ports: Ports) -> _
     if used:
         explanation = "Down on every host that has it, and has carried packets: check its switch."
         return _Judgement(Severity.WARNING, Confidence.CONFIRMED, explanation)
-    if 4 * up < len(same) and _count_up(ports.values()):
+    if 4 * up < len(same_name) and _count_up(ports.values()):
         return None
     explanation = "It is down on most hosts that have it: not in use."
     return _Judgement(Severity.INFO, Confidence.CONFIRMED, explanation)

@@ -52,10 +52,12 @@ class _Trouble:
 
     @property
     def key(self) -> PortKey:
+        """Device and port."""
         return self.port.device, self.port.port
 
     @property
     def timed_out(self) -> bool:
+        """Whether acknowledgements did not come in time."""
         return not TIMEOUTS.isdisjoint(self.grown)
 
     def severity(self, on_several_ports: bool) -> Severity:

@@ -64,7 +64,7 @@ class Node:
         self.write(f"net/{table}", "\n".join([TITLE, *lines]))
 
     def add(self, pid: int, comm: str, command: str, *inodes: int, state: str = "S") -> None:
-        self.write(f"{pid}/stat", f"{pid} ({comm}) {state} 1 1 1\n")
+        self.write(f"{pid}/stat", f"{pid} ({comm}) {state}{' 1' * 49}\n")
         self.write(f"{pid}/cmdline", command)
         descriptors = self.root / f"proc/{pid}/fd"
         descriptors.mkdir()
