@@ -25,14 +25,16 @@ class _Importer:
         self.packages = {name.rpartition(".")[0] for name in modules}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
+        """For modules of the bundle."""
         if name not in self.modules:
             return None
         return ModuleSpec(name, self, is_package=name in self.packages)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
-        return None
+        """The usual one."""
 
     def exec_module(self, module: ModuleType) -> None:
+        """Run the module's code, once."""
         # Taken out: nobody imports it twice, and a node has better uses for the memory.
         text = self.modules.pop(module.__name__)
         exec(compiled(module.__name__, text), module.__dict__)

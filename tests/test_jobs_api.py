@@ -128,7 +128,7 @@ def test_the_end_of_a_long_log_is_told_as_such(
     printing.overrides[STATE] = Reply(body="one\ntwo\nthree\n")
     printed = JobsApi(printing.url).printed("llama")
     assert printed.text == "one\ntwo\nthree\n"
-    assert "last 3 lines" in printed.why
+    assert "last 3 lines" in printed.reason
 
 
 def test_an_older_ray_gives_all_of_a_log(printing: FakeDashboard) -> None:
@@ -147,14 +147,14 @@ def test_a_log_that_is_too_long_is_not_taken_for_all_of_it(
     printing.overrides["GET JOB/logs"] = Reply(body=body)
     printed = JobsApi(printing.url).printed("llama")
     assert printed.text == ""
-    assert "name its directory" in printed.why
+    assert "name its directory" in printed.reason
 
 
 def test_a_log_that_is_not_given_is_told_so(printing: FakeDashboard) -> None:
     for route in (STATE, "GET JOB/logs"):
         printing.overrides[route] = Reply(500, body="agent is gone")
     printed = JobsApi(printing.url).printed("llama")
-    assert printed.text == "" and "does not give its log" in printed.why
+    assert printed.text == "" and "does not give its log" in printed.reason
 
 
 @pytest.mark.parametrize(

@@ -144,18 +144,18 @@ def _log(
         job, note = ray_job.beside(jobs, _written(sources.facts), time.time())
         return replace(sources, job=job, notes=(note,) if note else ())
     if not job.id:
-        return _LiveSources(without_log("the cluster"), job.why, job)
+        return _LiveSources(without_log("the cluster"), job.reason, job)
     progress.say(f"reading what {job.id} has printed ...")
     printed = api.printed(job.id)
     if not printed.text.strip():
         missing = without_log(job.id)
-        if not printed.why:
+        if not printed.reason:
             return _LiveSources(missing, f"Ray has no output of job {job.id}", job)
-        lost = HostUnread("", f"{job.id}.log", Status.ERROR, printed.why)
-        return _LiveSources(missing, printed.why, job, unread=(lost,))
+        lost = HostUnread("", f"{job.id}.log", Status.ERROR, printed.reason)
+        return _LiveSources(missing, printed.reason, job, unread=(lost,))
     name = f"{job.id[:_MOST_OF_NAME]}.log".replace("/", "_")
     facts = facts_of_text(printed.text, name, job.id)
-    return _LiveSources(facts, job=job, notes=(printed.why,) if printed.why else ())
+    return _LiveSources(facts, job=job, notes=(printed.reason,) if printed.reason else ())
 
 
 def facts_of_text(text: str, name: str, job_id: Optional[str] = None) -> JobFacts:
@@ -216,7 +216,7 @@ def _probed(
     # A job whose directory is named is asked about, whether Ray knows it or not.
     idle = job.idle and bool(sources.no_log)
     return LiveNodes(
-        snapshot, collected.cluster, job.id, idle, job.end, job.others, notes=sources.notes
+        snapshot, collected.cluster, job.id, idle, job.end, job.other_jobs, notes=sources.notes
     )
 
 

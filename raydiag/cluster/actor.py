@@ -56,7 +56,7 @@ class RaydiagNodeActor:
         runner_budget_s = max(0.5, budget_s - 0.4)
         arguments = [str(runner_budget_s), str(os.getpid())]
         names = ("HOME", "LD_LIBRARY_PATH", "PATH")
-        kept = {name: os.environ[name] for name in names if name in os.environ}
+        environment = {name: os.environ[name] for name in names if name in os.environ}
         # Memory files, not pipes: writing the bundle cannot block on a runner that does not read,
         # and reading stderr cannot block on a child that still holds it.
         stdin, stderr = _memory_file("raydiag-bundle"), _memory_file("raydiag-stderr")
@@ -68,7 +68,7 @@ class RaydiagNodeActor:
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env=kept,
+                env=environment,
                 cwd="/",
             )
             assert process.stdout is not None

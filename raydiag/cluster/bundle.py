@@ -62,16 +62,16 @@ exec "$python" -B -c '%s'
 
 def modules(probes: Iterable[str]) -> dict[str, str]:
     """Source of every module that runs on the cluster, by module name."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     names = [*_MODULES, *(f"probes.{probe}" for probe in probes)]
     while names:
         name = names.pop(0)
         full = f"raydiag.{name}".removesuffix(".__init__")
-        if full not in found:
-            found[full] = _source(name)
+        if full not in sources:
+            sources[full] = _source(name)
             # A probe may build on another one, which then travels with it.
-            names += [f"probes.{probe}" for probe in _BUILDS_ON.findall(found[full])]
-    return found
+            names += [f"probes.{probe}" for probe in _BUILDS_ON.findall(sources[full])]
+    return sources
 
 
 def _source(name: str) -> str:
@@ -86,19 +86,19 @@ def hotfix_modules() -> dict[str, str]:
 
 def closure(names: Iterable[str]) -> dict[str, str]:
     """Source of these modules (without "raydiag.") and of all of ours that they import."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     waiting = [f"raydiag.{name}" for name in names]
     while waiting:
         full = waiting.pop()
         parent = full.rpartition(".")[0]
-        waiting += [parent] if parent and parent not in found else []
-        text = None if full in found else _source_of(full)
+        waiting += [parent] if parent and parent not in sources else []
+        text = None if full in sources else _source_of(full)
         if text is None:
             continue  # a name inside a module, which travels for its own sake
-        found[full] = text
+        sources[full] = text
         for module, names_ in _IMPORTS.findall(text):
-            waiting += [module, *(f"{module}.{one}" for one in re.findall(r"\w+", names_))]
-    return found
+            waiting += [module, *(f"{module}.{member}" for member in re.findall(r"\w+", names_))]
+    return sources
 
 
 @functools.cache
@@ -106,9 +106,9 @@ def _source_of(full: str) -> str | None:
     """Source of a module or package; None for what is neither."""
     name = "/".join(full.split(".")[1:])
     for path in (f"{name}/__init__.py", f"{name}.py"):
-        found = files("raydiag").joinpath(path.lstrip("/"))
-        if found.is_file():
-            return found.read_text(encoding="utf-8")
+        file = files("raydiag").joinpath(path.lstrip("/"))
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
     return None
 
 
@@ -118,7 +118,9 @@ def without_words(text: str) -> str:
     Lines keep their numbers, so that a traceback still points to the source.
     """
     lines, tree = text.split("\n"), ast.parse(text)
-    docstrings = {id(found): found for node in ast.walk(tree) if (found := _docstring(node))}
+    docstrings = {
+        id(docstring): docstring for node in ast.walk(tree) if (docstring := _docstring(node))
+    }
     inside: set[int] = set()  # numbers of lines that belong to other texts, where a # is no comment
     for node in ast.walk(tree):
         if isinstance(node, (ast.Constant, ast.JoinedStr)) and id(node) not in docstrings:
@@ -165,7 +167,7 @@ def hotfix_command(work: Mapping[str, Any], request: Mapping[str, Any]) -> str:
 
     `request`: nonce, select, symbols and options of the probes that look for the driver fault.
     """
-    asked = {
+    job_request = {
         "nonce": request["nonce"],
         "select": request["select"],
         "entrypoint": entrypoint("hotfix_node"),
@@ -179,7 +181,7 @@ def hotfix_command(work: Mapping[str, Any], request: Mapping[str, Any]) -> str:
         "work": work,
     }
     hint = "deploy fewer files at once, or smaller ones"
-    return _command("hotfix_job", hotfix_modules(), asked, hint)
+    return _command("hotfix_job", hotfix_modules(), job_request, hint)
 
 
 def _command(

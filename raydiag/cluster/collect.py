@@ -121,8 +121,8 @@ def collect(
             job.end(patience_s)
             job.tidy(jobs)
         except CannotRun as error:
-            why = str(error).partition(". ")[0]
-            warn(f"raydiag's job {job.id} may still run, until its own deadline at most: {why}")
+            reason = str(error).partition(". ")[0]
+            warn(f"raydiag's job {job.id} may still run, until its own deadline at most: {reason}")
 
 
 def _coordinator_request(request: ProbeRequest, nonce: str, session: str) -> dict[str, Any]:
@@ -192,16 +192,16 @@ def reports(
     names: Sequence[str],
 ) -> list[NodeReport]:
     """One report per node of the cluster's list; dead ones without an answer."""
-    found = []
+    node_reports = []
     number = 0
     for row in listed:
         node = records.decode(Node, row)
         if node.alive:
             number += 1
-            found.append(_report(node, messages.get(number), names))
+            node_reports.append(_report(node, messages.get(number), names))
         else:
-            found.append(NodeReport(node, NodeStatus.DEAD, reason=node.death_reason))
-    return sorted(found, key=lambda report: (report.node.host, report.node.node_id))
+            node_reports.append(NodeReport(node, NodeStatus.DEAD, reason=node.death_reason))
+    return sorted(node_reports, key=lambda report: (report.node.host, report.node.node_id))
 
 
 def _with_ends(api: ClusterAccess, found: Sequence[NodeReport]) -> Sequence[NodeReport]:
@@ -291,24 +291,24 @@ def _inflated(packed: bytes) -> Any:
 
 def _decoded(record: type, items: Sequence[Any]) -> tuple[list[Any], list[ParseError]]:
     """The records, and what was wrong with others: one odd value costs its own record."""
-    found: list[Any] = []
-    wrong: list[ParseError] = []
+    decoded: list[Any] = []
+    errors: list[ParseError] = []
     for item in items:
         try:
-            found.append(records.decode(record, item))
+            decoded.append(records.decode(record, item))
         except ParseError as error:
-            wrong.append(error)
-    return found, wrong
+            errors.append(error)
+    return decoded, errors
 
 
 def _result(name: str, data: Mapping[str, Any]) -> ProbeResult:
     record = probes.load(name).record
     status, reason = Status(data["status"]), str(data["reason"])
-    found, wrong = _decoded(record, data["records"])
-    later, wrong_later = _decoded(record, data.get("later", []))
-    if wrong + wrong_later:
-        first = (wrong + wrong_later)[0]
+    decoded, errors = _decoded(record, data["records"])
+    later, later_errors = _decoded(record, data.get("later", []))
+    if errors + later_errors:
+        first = (errors + later_errors)[0]
         status, reason = Status.ERROR, f"records from the node are wrong: {first}"
-    unread = [Unread(str(source), Status(s), str(why)) for source, s, why in data["unread"]]
+    unread = [Unread(str(source), Status(s), str(cause)) for source, s, cause in data["unread"]]
     duration_s, interval_s = float(data["duration_s"]), float(data.get("interval_s", 0.0))
-    return ProbeResult(name, status, duration_s, reason, found, unread, later, interval_s)
+    return ProbeResult(name, status, duration_s, reason, decoded, unread, later, interval_s)

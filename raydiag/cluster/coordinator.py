@@ -86,8 +86,9 @@ class Coordinator:
             sys.stdout.flush()
 
     def run(self) -> None:
+        """Ask the selected nodes; write what they answer, or why they do not."""
         nodes = ray.nodes()
-        asked = select(nodes, self.request["select"])
+        selected = select(nodes, self.request["select"])
         context = ray.get_runtime_context()
         self.say(
             0,
@@ -97,10 +98,10 @@ class Coordinator:
                 "session_name": session_name(context),
                 "ray_version": ray.__version__,
                 "python": sys.version.split()[0],
-                "nodes": [row(node) for node in asked],
+                "nodes": [row(node) for node in selected],
             },
         )
-        alive = [node["NodeID"] for node in asked if node["Alive"]]
+        alive = [node["NodeID"] for node in selected if node["Alive"]]
         self.numbers = {node_id: number for number, node_id in enumerate(alive, start=1)}
         try:
             self._collect(alive)
@@ -111,7 +112,7 @@ class Coordinator:
 
     def _collect(self, node_ids: list[str]) -> None:
         waiting = list(reversed(node_ids))
-        told = time.monotonic()
+        reported_at = time.monotonic()
         while waiting or self.calls:
             left_s = self.deadline - time.monotonic()
             if left_s <= 0:
@@ -127,10 +128,10 @@ class Coordinator:
             for ref in ready:
                 node_id, method = self.calls.pop(ref)
                 self._take(node_id, method, ref)
-            if time.monotonic() - told > 0.4:
-                told = time.monotonic()
+            if time.monotonic() - reported_at > 0.4:
+                reported_at = time.monotonic()
                 counts = {"answered": len(self.answered), "asked": len(node_ids)}
-                self.say(PROGRESS + int((told - self.started) * 1000), counts)
+                self.say(PROGRESS + int((reported_at - self.started) * 1000), counts)
 
     def _packed(self) -> bytes:
         names = [name for name in self.modules if not name.startswith("raydiag.cluster")]
@@ -194,11 +195,11 @@ class Coordinator:
         """Every node that was asked gets a message, if only the reason why there is no answer."""
         stage = dict(self.calls.values())
         for node_id in self.numbers.keys() - self.answered - self.silent.keys():
-            what = {
+            progress = {
                 "identify": "its probe actor did not start",
                 "probe": "its probe actor started and did not answer",
             }.get(stage.get(node_id, ""), "it was not reached")
-            reason = f"no answer within {self.request['deadline_s']:g} s: {what}"
+            reason = f"no answer within {self.request['deadline_s']:g} s: {progress}"
             self.silent[node_id] = ("timeout", reason)
         lost = _lost_nodes() if self.silent else {}
         for node_id, (status, reason) in self.silent.items():
@@ -217,16 +218,17 @@ class Coordinator:
 
 def _lost_nodes() -> dict[str, str]:
     """Node id -> reason of the nodes that Ray calls dead now; empty when it does not say soon."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
 
-    def look() -> None:
-        dead = [node for node in ray.nodes() if not node["Alive"]]
-        found.update({node["NodeID"]: _death_reason(node) for node in dead})
+    def read_nodes() -> None:
+        for node in ray.nodes():
+            if not node["Alive"]:
+                reasons[node["NodeID"]] = _death_reason(node)
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=read_nodes, daemon=True)
     thread.start()
     thread.join(_LOOK_S)
-    return dict(found)
+    return dict(reasons)
 
 
 def session_name(context: Any) -> str:
@@ -261,8 +263,8 @@ def _death_reason(node: Mapping[str, Any]) -> str:
 def in_one_line(error: Exception) -> str:
     """Ray puts the traceback of a task before its error, and remarks after all others."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    told = lines[-1:] if isinstance(error, ray.exceptions.RayTaskError) else lines
-    return f"{type(error).__name__}: {' '.join(told)[:400]}"
+    shown_lines = lines[-1:] if isinstance(error, ray.exceptions.RayTaskError) else lines
+    return f"{type(error).__name__}: {' '.join(shown_lines)[:400]}"
 
 
 def _host_names(node: Mapping[str, Any]) -> tuple[str, ...]:
@@ -278,7 +280,7 @@ def select(nodes: list[dict[str, Any]], names: Any) -> list[dict[str, Any]]:
     if names is None:
         return nodes
     chosen = []
-    known = sorted({_host_names(node)[-1] for node in nodes if node["Alive"]})
+    host_names = sorted({_host_names(node)[-1] for node in nodes if node["Alive"]})
     for name in names:
         matching = [
             node
@@ -286,8 +288,10 @@ def select(nodes: list[dict[str, Any]], names: Any) -> list[dict[str, Any]]:
             if name in (node["NodeID"], node["NodeManagerAddress"], *_host_names(node))
         ]
         if not matching:
-            shown = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if known[20:] else "")
-            raise Selection(f"no node {name!r} in this cluster; it has: {shown}")
+            listed = ", ".join(host_names[:20]) + (
+                f" and {len(host_names) - 20} more" if host_names[20:] else ""
+            )
+            raise Selection(f"no node {name!r} in this cluster; it has: {listed}")
         alive = [node for node in matching if node["Alive"]]
         chosen += [node for node in alive or matching[-1:] if node not in chosen]
     return chosen

@@ -53,10 +53,10 @@ class Decoder:
             data = base64.b64decode(fields[3], validate=True) if len(fields) > 3 else b""
         except (ValueError, IndexError):
             return  # a damaged line is a missing part
-        seen = self._parts.setdefault(number, {})
-        seen[part] = data
-        if len(seen) == parts:
-            payload = b"".join(seen[index] for index in sorted(seen))
+        received = self._parts.setdefault(number, {})
+        received[part] = data
+        if len(received) == parts:
+            payload = b"".join(received[index] for index in sorted(received))
             if _digest(number, payload) == digest:
                 self.messages[number] = payload
 

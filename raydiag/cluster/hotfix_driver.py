@@ -44,13 +44,16 @@ class Speaker:
         self.started = self._spoke = time.monotonic()
 
     def say(self, message: Mapping[str, Any]) -> None:
+        """Write the next message."""
         self._number += 1
         self.write(self._number, message)
 
     def beat(self) -> None:
+        """Show that the driver is alive."""
         self.write(PROGRESS + int((time.monotonic() - self.started) * 1000), {})
 
     def write(self, number: int, message: Mapping[str, Any]) -> None:
+        """Write one message to the log, as frames."""
         self._spoke = time.monotonic()
         payload = zlib.compress(json.dumps(message).encode())
         for line in frames.encode(self._nonce, number, payload):

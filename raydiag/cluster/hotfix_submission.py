@@ -63,9 +63,9 @@ def submit_hotfix(
         raise DriverLost(f"{error}; {hint}") from None
     except BaseException:
         if changes and follower.started and not follower.ended and not address.is_local:
-            what = f"{work['command']} {work['rollout']} goes on by itself on the head"
+            action = f"{work['command']} {work['rollout']} goes on by itself on the head"
             hint = f"raydiag hotfix status {work['rollout']}"
-            warn(f"{what} (job {job.id}): look at it with: {hint}")
+            warn(f"{action} (job {job.id}): look at it with: {hint}")
         else:
             _end(job, 0.0, warn)
         raise

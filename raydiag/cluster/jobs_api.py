@@ -34,10 +34,10 @@ _LOG_S = 30.0
 
 @dataclass(frozen=True)
 class PrintedLog:
-    """What a job has printed; `why` is set where that is not all."""
+    """What a job has printed; `reason` says why that is not all, where it is not."""
 
     text: str = ""
-    why: str = ""
+    reason: str = ""
 
 
 class JobsApi:
@@ -105,29 +105,29 @@ class JobsApi:
         try:
             node = str(self.job(submission_id).get("driver_node_id") or "")
             name = f"job-driver-{submission_id}.log"
-            asked = {"node_id": node, "filename": name, "lines": _LOG_LINES, "format": "text"}
-            path = f"/api/v0/logs/file?{urlencode(asked)}"
-            status, body, whole = self._streamed(path, limit) if node else (0, b"", True)
+            query = {"node_id": node, "filename": name, "lines": _LOG_LINES, "format": "text"}
+            path = f"/api/v0/logs/file?{urlencode(query)}"
+            status, body, complete = self._streamed(path, limit) if node else (0, b"", True)
             if status == 200:
-                return _end_of(body, whole)
+                return _end_of(body, complete)
         except CannotRun as error:
             if time.monotonic() > limit:
-                return PrintedLog(why=f"Ray does not give its log: {error}")
+                return PrintedLog(reason=f"Ray does not give its log: {error}")
         path = f"/api/jobs/{quote(submission_id, safe='')}/logs"
         try:
-            status, body, whole = self._streamed(path, limit)
-            if not whole:
+            status, body, complete = self._streamed(path, limit)
+            if not complete:
                 return PrintedLog(
-                    why=f"its log is longer than {_LOG_BYTES >> 20} MiB, or did not come "
+                    reason=f"its log is longer than {_LOG_BYTES >> 20} MiB, or did not come "
                     f"within {_LOG_S:.0f} s: name its directory"
                 )
             return (
                 PrintedLog(str(json.loads(body).get("logs") or ""))
                 if status == 200
-                else PrintedLog(why=f"Ray does not give its log: HTTP {status}")
+                else PrintedLog(reason=f"Ray does not give its log: HTTP {status}")
             )
         except (CannotRun, ValueError, AttributeError) as error:
-            return PrintedLog(why=f"Ray does not give its log: {error}")
+            return PrintedLog(reason=f"Ray does not give its log: {error}")
 
     def _streamed(self, path: str, limit: float) -> tuple[int, bytes, bool]:
         """Status, body, and whether that is all of it: no more than `_LOG_BYTES`, and in time."""
@@ -194,9 +194,9 @@ class JobsApi:
         """The reply's JSON, a `kind`."""
         reply = self._send(method, path, **options)
         if reply.status_code in (401, 403):
-            what = "refuses the token" if self._token else "wants a token"
+            demand = "refuses the token" if self._token else "wants a token"
             raise AuthenticationFailed(
-                f"{self._place} {what}: give this cluster's own in RAY_AUTH_TOKEN, in the file "
+                f"{self._place} {demand}: give this cluster's own in RAY_AUTH_TOKEN, in the file "
                 "that RAY_AUTH_TOKEN_PATH names, or in ~/.ray/auth_token"
             )
         if reply.status_code >= 400:
@@ -238,11 +238,11 @@ class JobsApi:
         )
 
 
-def _end_of(body: bytes, whole: bool) -> PrintedLog:
+def _end_of(body: bytes, complete: bool) -> PrintedLog:
     """The last lines of a log; where they may not be all, that is said."""
-    if not whole:
-        why = f"its log did not come within {_LOG_S:.0f} s and {_LOG_BYTES >> 20} MiB"
-        return PrintedLog(why=f"{why}: name its directory")
+    if not complete:
+        reason = f"its log did not come within {_LOG_S:.0f} s and {_LOG_BYTES >> 20} MiB"
+        return PrintedLog(reason=f"{reason}: name its directory")
     lines = body.count(b"\n")
     text = body.decode("utf-8", "replace")
     if lines < _LOG_LINES - 1:

@@ -165,10 +165,14 @@ def _end_children(before: set[psutil.Process]) -> None:
     """End what ray.shutdown() may have left of the processes that this call started."""
     patience_s = _PATIENCE_S
     for _ in range(10):  # an orphan that arrives while we wait is met in the next round
-        left = [p for p in psutil.Process().children(recursive=True) if p not in before]
-        if not left:
+        remaining = [
+            process
+            for process in psutil.Process().children(recursive=True)
+            if process not in before
+        ]
+        if not remaining:
             return
-        _, alive = psutil.wait_procs(left, timeout=patience_s)
+        _, alive = psutil.wait_procs(remaining, timeout=patience_s)
         patience_s = 1.0
         for process in alive:
             with contextlib.suppress(psutil.NoSuchProcess):

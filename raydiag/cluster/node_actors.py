@@ -46,9 +46,11 @@ class NodeActors:
         self._class = ray.remote(RaydiagNodeActor)
         self._actors: dict[str, Any] = {}
         nodes = ray.nodes()
-        asked = coordinator.select(nodes, request["select"])
-        named = {node["NodeID"] for node in asked}
-        self.rows = [{**coordinator.row(node), "asked": node["NodeID"] in named} for node in nodes]
+        selected = coordinator.select(nodes, request["select"])
+        selected_ids = {node["NodeID"] for node in selected}
+        self.rows = [
+            {**coordinator.row(node), "asked": node["NodeID"] in selected_ids} for node in nodes
+        ]
         self._known = {str(row["node_id"]) for row in self.rows}
 
     def ask(self, requests: Mapping[str, Request], limit_s: float) -> dict[str, dict[str, Any]]:
@@ -62,14 +64,14 @@ class NodeActors:
         answers = self._run(
             probing["entrypoint"], probing["modules"], dict.fromkeys(nodes, request), _FAULT_S
         )
-        found = {}
+        faults_by_node = {}
         for node, answer in answers.items():
             for name, result in answer.get("probes", {}).items():
-                seen = json.dumps(result.get("records"))
-                symbol = next((one for one in symbols if one in seen), "")
+                records = json.dumps(result.get("records"))
+                symbol = next((symbol for symbol in symbols if symbol in records), "")
                 if symbol:
-                    found[node] = f"{symbol} in what the probe {name} saw"
-        return found
+                    faults_by_node[node] = f"{symbol} in what the probe {name} saw"
+        return faults_by_node
 
     def close(self) -> None:
         """End the actors; nothing that they have started is in the middle of anything then."""
@@ -88,11 +90,11 @@ class NodeActors:
         nodes = list(requests)
         packed: dict[str, bytes] = {}
         for start in range(0, len(nodes), _AT_ONCE):
-            some = {node: requests[node] for node in nodes[start : start + _AT_ONCE]}
-            answers.update(self._enlist(some))
+            batch = {node: requests[node] for node in nodes[start : start + _AT_ONCE]}
+            answers.update(self._enlist(batch))
             refs = {}
-            for node in some.keys() - answers.keys():
-                bundle = _packed(packed, codes, some[node])
+            for node in batch.keys() - answers.keys():
+                bundle = _packed(packed, codes, batch[node])
                 refs[self._actors[node].probe.remote(entrypoint, bundle, limit_s)] = node
             answers.update(self._gather(refs, limit_s + _MARGIN_S, _inflated))
         return answers
@@ -104,9 +106,9 @@ class NodeActors:
             if node not in self._known:
                 failed[node] = _lost("it is not a node of this cluster any more")
             elif node not in self._actors:
-                where = NodeAffinitySchedulingStrategy(node, soft=False)
+                placement = NodeAffinitySchedulingStrategy(node, soft=False)
                 options = {"num_cpus": 0, "num_gpus": 0, "max_restarts": 0, "max_task_retries": 0}
-                actor = self._class.options(scheduling_strategy=where, **options).remote()
+                actor = self._class.options(scheduling_strategy=placement, **options).remote()
                 self._actors[node] = actor
                 refs[actor.identify.remote()] = node
         for node, identity in self._gather(refs, _START_S, json.loads).items():
@@ -169,7 +171,7 @@ def _inflated(answer: bytes) -> dict[str, Any]:
     text = stream.decompress(answer.partition(b"\n")[2], _ANSWER_LIMIT_BYTES)
     if not stream.eof:
         raise ValueError("its answer was cut short, or is larger than any honest one")
-    found = json.loads(text)
-    if not isinstance(found, dict):
+    content = json.loads(text)
+    if not isinstance(content, dict):
         raise ValueError("its answer is not an object")
-    return found
+    return content

@@ -14,26 +14,30 @@ _QUIET_S = 600.0  # a log may be opened, and then stay empty while the cluster c
 
 @dataclass(frozen=True)
 class RayJob:
-    """What is known of the job; without an id, why none can be meant."""
+    """What is known of the job; without an id, the reason why none can be meant."""
 
     id: str = ""  # submission id
     alive: Optional[bool] = None  # that it runs, or any job where none is meant; None: unknown
     idle: bool = False  # no job runs at all, and the last one did not fail
-    why: str = ""  # set without an id
+    reason: str = ""  # set without an id
     start: Optional[float] = None  # Unix s
     end: Optional[float] = None
-    others: int = 0  # jobs that run besides
+    other_jobs: int = 0  # that run besides
 
 
-def named(jobs: Sequence[Mapping[str, Any]], asked: str) -> Optional[RayJob]:
+def named(jobs: Sequence[Mapping[str, Any]], submission_id: str) -> Optional[RayJob]:
     """The job of that submission id, ended or not; None without one."""
     for job in jobs:
-        if job.get("submission_id") == asked and not is_ours(job):
+        if job.get("submission_id") == submission_id and not is_ours(job):
             alive = job.get("status") not in TERMINAL
-            others = [one for one in _running(jobs) if one is not job]
+            other_jobs = [other for other in _running(jobs) if other is not job]
             end = None if alive else _seconds(job, "end_time")
             return RayJob(
-                asked, alive, start=_seconds(job, "start_time"), end=end, others=len(others)
+                submission_id,
+                alive,
+                start=_seconds(job, "start_time"),
+                end=end,
+                other_jobs=len(other_jobs),
             )
     return None
 
@@ -45,36 +49,40 @@ def beside(
 
     A job that began long after that is another one, and what nodes do now tells nothing of this.
     """
-    found = _running(jobs)
-    starts = [start for start in (_seconds(one, "start_time") for one in found) if start]
-    dated = bool(found) and written is not None and len(starts) == len(found)
+    running_jobs = _running(jobs)
+    starts = [
+        start
+        for start in (_seconds(running_job, "start_time") for running_job in running_jobs)
+        if start
+    ]
+    dated = bool(running_jobs) and written is not None and len(starts) == len(running_jobs)
     if dated and written is not None and min(starts) > written + _QUIET_S:
         note = (
             "the job that runs in this cluster began after this one's log was last written to, so "
             "it is another one"
         )
-        return RayJob(end=min(written, now), others=len(found)), note
-    if len(found) == 1:
-        return RayJob(alive=True, start=_seconds(found[0], "start_time")), ""
-    if found:
-        return RayJob(others=len(found)), f"{len(found)} jobs run in this cluster"
+        return RayJob(end=min(written, now), other_jobs=len(running_jobs)), note
+    if len(running_jobs) == 1:
+        return RayJob(alive=True, start=_seconds(running_jobs[0], "start_time")), ""
+    if running_jobs:
+        return RayJob(other_jobs=len(running_jobs)), f"{len(running_jobs)} jobs run in this cluster"
     return RayJob(idle=True), ""
 
 
 def running(jobs: Sequence[Mapping[str, Any]]) -> RayJob:
     """The only job that runs. Which of several is meant is not guessed."""
-    found = _running(jobs)
-    if not found:
+    running_jobs = _running(jobs)
+    if not running_jobs:
         return _without(jobs)
-    if len(found) > 1:
-        listed = ", ".join(_listed(found))
-        why = f"{len(found)} jobs run ({listed}): name one of them"
-        return RayJob(alive=True, why=why, others=len(found))
-    (only,) = found
+    if len(running_jobs) > 1:
+        listed = ", ".join(_listed(running_jobs))
+        reason = f"{len(running_jobs)} jobs run ({listed}): name one of them"
+        return RayJob(alive=True, reason=reason, other_jobs=len(running_jobs))
+    (only,) = running_jobs
     submission = str(only.get("submission_id") or "")
     if not submission:
-        why = f"job {only.get('job_id')} was not submitted through Ray, which keeps no log of it"
-        return RayJob(alive=True, why=f"{why}: name its directory")
+        reason = f"job {only.get('job_id')} was not submitted through Ray, which keeps no log of it"
+        return RayJob(alive=True, reason=f"{reason}: name its directory")
     return RayJob(submission, True, start=_seconds(only, "start_time"))
 
 
@@ -84,17 +92,19 @@ def _running(jobs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _without(jobs: Sequence[Mapping[str, Any]]) -> RayJob:
     """Where none runs. One that waits, or that has failed just now, is not idleness."""
-    own = [job for job in jobs if not is_ours(job)]
-    waiting = [job for job in own if job.get("status") == "PENDING"]
+    user_jobs = [job for job in jobs if not is_ours(job)]
+    waiting = [job for job in user_jobs if job.get("status") == "PENDING"]
     if waiting:
-        why = f"no job runs, and {', '.join(_listed(waiting))} waits to start (PENDING)"
-        return RayJob(why=f"{why}: name it")
-    ended = [job for job in own if job.get("status") in TERMINAL and _seconds(job, "end_time")]
+        reason = f"no job runs, and {', '.join(_listed(waiting))} waits to start (PENDING)"
+        return RayJob(reason=f"{reason}: name it")
+    ended = [
+        job for job in user_jobs if job.get("status") in TERMINAL and _seconds(job, "end_time")
+    ]
     last = max(ended, key=lambda job: float(job["end_time"]), default=None)
     if last is not None and last.get("status") == "FAILED":
         (name,) = _listed([last])
-        return RayJob(why=f"no job runs, and the last one, {name}, failed: name it")
-    return RayJob(idle=True, why="no job runs in this cluster")
+        return RayJob(reason=f"no job runs, and the last one, {name}, failed: name it")
+    return RayJob(idle=True, reason="no job runs in this cluster")
 
 
 def _seconds(job: Mapping[str, Any], key: str) -> Optional[float]:

@@ -85,6 +85,7 @@ class Login:
 
     @property
     def host(self) -> str:
+        """Without the user."""
         return self.destination.rpartition("@")[2]
 
     @classmethod
@@ -205,17 +206,17 @@ class _Ssh:
         limit = time.monotonic() + machines * (_CONNECT_S + _LOGIN_S)
         stdout = self._process.stdout
         assert stdout is not None
-        said = b""
+        output = b""
         with selectors.DefaultSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ)
-            while _READY.encode() not in said:
+            while _READY.encode() not in output:
                 if not selector.select(max(0.0, limit - time.monotonic())):
                     raise CannotRun(
                         f"ssh {self._way.head.destination}: no forward within "
                         f"{machines * (_CONNECT_S + _LOGIN_S):.0f} s: does the same by hand work?"
                     )
                 chunk = os.read(stdout.fileno(), 4096)
-                said += chunk
+                output += chunk
                 if not chunk:
                     self._failed()
 
@@ -270,6 +271,6 @@ def _becoming(parent: int) -> list[str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -49,9 +49,9 @@ _OPEN_FAILED = "open failed"
 def not_opened(login: str, words: str) -> str:
     """Why there is no forward; `words` is all that ssh said."""
     for sign, advice in _ADVICE:
-        said = [line.strip() for line in words.splitlines() if sign in line]
-        if said:
-            return f"ssh {login}: {_cut(said[0].strip('@ '))}; {advice}"
+        complaints = [line.strip() for line in words.splitlines() if sign in line]
+        if complaints:
+            return f"ssh {login}: {_cut(complaints[0].strip('@ '))}; {advice}"
     return f"ssh {login}: {_last(words)}; try `ssh -o BatchMode=yes {login} true` by hand"
 
 

@@ -24,22 +24,43 @@ _JOBS_KEPT = 5
 
 
 class ClusterAccess(Protocol):
-    """What carries a job of ours: a dashboard (`jobs_api`) or a throw-away Ray (`local`)."""
+    """What carries a job of ours: a dashboard (`jobs_api`) or a temporary Ray (`local`)."""
 
     limit: float  # time.monotonic() at which calls have to be over
 
     @property
-    def url(self) -> str: ...
-    def version(self) -> dict[str, Any]: ...
-    def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None: ...
-    def job(self, submission_id: str) -> dict[str, Any]: ...
-    def logs(self, submission_id: str) -> str: ...
-    def printed(self, submission_id: str) -> PrintedLog: ...
-    def stop(self, submission_id: str) -> None: ...
-    def jobs(self) -> list[dict[str, Any]]: ...
-    def delete(self, submission_id: str) -> None: ...
-    def node_ends(self) -> dict[str, float]: ...
-    def actors(self) -> list[Actor]: ...
+    def url(self) -> str:
+        """The dashboard, for messages."""
+
+    def version(self) -> dict[str, Any]:
+        """Version and session name of the cluster."""
+
+    def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None:
+        """Submit a job of ours with 0 CPU and 0 GPU."""
+
+    def job(self, submission_id: str) -> dict[str, Any]:
+        """Status and details of one job."""
+
+    def logs(self, submission_id: str) -> str:
+        """Everything that a job of ours has printed so far."""
+
+    def printed(self, submission_id: str) -> PrintedLog:
+        """What somebody's job has printed, in limits."""
+
+    def stop(self, submission_id: str) -> None:
+        """Stop a job of ours."""
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """All jobs that Ray remembers."""
+
+    def delete(self, submission_id: str) -> None:
+        """Let Ray forget a job of ours."""
+
+    def node_ends(self) -> dict[str, float]:
+        """When nodes ended, Unix s by node id."""
+
+    def actors(self) -> list[Actor]:
+        """Actors of all jobs."""
 
 
 class SubmittedJob:

@@ -10,6 +10,7 @@ from raydiag.joblog.facts import JobFacts
 from raydiag.triage.decision import TriageOutcome
 from raydiag.triage.progress import project, reference_steps
 from raydiag.triage.verdict import Attempt, Attempts, Moment
+from raydiag.triage.wording import first_known
 
 
 def attempts(
@@ -78,7 +79,7 @@ def _productive_s(facts: JobFacts) -> Optional[float]:
     """From the attempt's start to its last save; by step times where the log has no clock."""
     saves = [save for save in facts.saves if save.event == "finished"]
     if saves and facts.first_time is not None:
-        time = saves[-1].near_time if saves[-1].time is None else saves[-1].time
+        time = first_known(saves[-1].time, saves[-1].near_time)
         if time is not None:
             return max(0.0, time - facts.first_time)
     progress, (steps, _) = project(facts, None), reference_steps(facts)

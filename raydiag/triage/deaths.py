@@ -11,6 +11,7 @@ from raydiag.joblog.failure_facts import TaskExit
 from raydiag.joblog.slurm import SlurmJob
 from raydiag.triage.exits import host_of, meaning
 from raydiag.triage.verdict import Moment
+from raydiag.triage.wording import listed
 
 # State that the scheduler gives a job that is over -> failure class; others have none of their own.
 _CLASS_OF_STATE = {
@@ -29,7 +30,9 @@ _NAMED_HOSTS, _NAMED_CODES = 5, 3  # in sentences
 
 def scheduler_class(job: Optional[SlurmJob]) -> Optional[str]:
     """The failure class that the scheduler's own state for the end means."""
-    return _CLASS_OF_STATE.get(job.state) if job is not None and job.alive is False else None
+    if job is None or job.alive is not False:
+        return None
+    return _CLASS_OF_STATE.get(job.state)
 
 
 def died_in_prolog(facts: JobFacts, job: Optional[SlurmJob]) -> bool:
@@ -70,13 +73,11 @@ def node_sentences(exits: Sequence[TaskExit], facts: JobFacts) -> Iterator[str]:
         code = meaning(task_exit.code, task_exit.signal) or "an error"
         names_of_code.setdefault(code, {})[_name(task_exit, facts)] = None
     for code, names in islice(names_of_code.items(), _NAMED_CODES):
-        more = len(names) - _NAMED_HOSTS
-        rest = f" and {more} more" if more > 0 else ""
-        yield f"{', '.join(islice(names, _NAMED_HOSTS))}{rest}: exit {code}."
+        yield f"{listed(names, _NAMED_HOSTS)}: exit {code}."
 
 
 def _name(task_exit: TaskExit, facts: JobFacts) -> str:
     host = host_of(task_exit, facts)
-    if host:
-        return host
-    return task_exit.where or "a process" if task_exit.task is None else f"task {task_exit.task}"
+    if host or task_exit.task is None:
+        return host or task_exit.where or "a process"
+    return f"task {task_exit.task}"

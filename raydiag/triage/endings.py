@@ -19,6 +19,7 @@ from raydiag.triage.first_cause import FirstCause, caused_by, first_cause
 from raydiag.triage.stall import ended_silence
 from raydiag.triage.symptoms import CONSEQUENCE, ROOT, Symptom, cascade, live, of_class
 from raydiag.triage.verdict import JobStatus
+from raydiag.triage.wording import first_known, known
 
 # In exceptions that a signal raises in a process that is asked to stop.
 _STOP_REQUESTS = ("KeyboardInterrupt", "SignalException", "SIGTERM", "SIGINT", "signal: Terminated")
@@ -81,9 +82,9 @@ def hang_behind(
     """A hang that a timeout, a cancellation or a heartbeat timeout ended; None without one."""
     if cause is not None and heartbeat.accused(case.facts, case.live).guilty is not None:
         return None
-    times = [symptom.near_time for symptom in case.live if symptom.near_time is not None]
-    end = min(times, default=end_time)
-    stall = ended_silence(case.facts, case.progress, case.facts.last_time if end is None else end)
+    times = known(symptom.near_time for symptom in case.live)
+    end = first_known(min(times, default=end_time), case.facts.last_time)
+    stall = ended_silence(case.facts, case.progress, end)
     if stall is None:
         return None
     if cause is None:

@@ -17,6 +17,7 @@ from raydiag.triage.exits import failed_exits, host_of
 from raydiag.triage.symptoms import Symptom, classes, first_of, live, of_class
 from raydiag.triage.throughput import POINTS_AT
 from raydiag.triage.verdict import JobStatus
+from raydiag.triage.wording import first_known
 
 _EVIDENCE = 6  # lines quoted for one class
 _CONTEXT = 2  # lines before and after
@@ -104,7 +105,7 @@ def _of_first_exit(case: TriageCase, finding: Finding) -> Finding:
             return replace(finding, task=symptom.task, host=symptom.host, pid=symptom.pid)
     for task_exit in failed_exits(case.facts):
         host = host_of(task_exit, case.facts)
-        number = task_exit.task if task_exit.rank is None else task_exit.rank
+        number = first_known(task_exit.rank, task_exit.task)
         if number is not None or host is not None:
             task = None if number is None else str(number)
             return replace(finding, task=task, host=host, pid=finding.pid or task_exit.pid)

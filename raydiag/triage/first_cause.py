@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 from operator import attrgetter
 from typing import Optional
 
@@ -20,9 +21,11 @@ from raydiag.triage.symptoms import (
     ROOT,
     Symptom,
     cascade,
+    classes,
     first_of,
     of_class,
     of_role,
+    strong,
 )
 
 _NEAR_LINES = 400  # a root that near explains an error that may be either
@@ -46,12 +49,12 @@ def first_cause(symptoms: Sequence[Symptom]) -> Optional[FirstCause]:
     if not symptoms:
         return None
     candidates = _candidates(symptoms)
-    for known in catalog.cascades():
-        roots = _possible_roots(known, candidates)
-        if roots and _holds(known, roots, candidates, symptoms):
-            return caused_by(first_of(roots, roots[0].failure_class), known.rule, symptoms)
+    for chain_rule in catalog.cascades():
+        roots = _possible_roots(chain_rule, candidates)
+        if roots and _holds(chain_rule, roots, candidates, symptoms):
+            return caused_by(first_of(roots, roots[0].failure_class), chain_rule.rule, symptoms)
     earliest = _earliest(candidates)
-    if len({symptom.failure_class for symptom in symptoms}) == 1:
+    if len(classes(symptoms)) == 1:
         rule = "the only error"
     elif earliest.role == CONSEQUENCE:
         rule = "the earliest error, itself the consequence of something that the log does not show"
@@ -74,14 +77,13 @@ def _candidates(symptoms: Sequence[Symptom]) -> list[Symptom]:
     An exception that nothing explains is a hard error too where the other symptoms only show that
     a peer was missing or how the process ended: a task that raises is missed by all.
     """
-    explained = _Explained(symptoms)
-    possible = [one for one in of_role(symptoms, ROOT, EITHER) if not explained(one)]
+    possible = of_role(_unexplained(symptoms, (ROOT, EITHER)), ROOT, EITHER)
+    hard = strong(possible)
     weak = [symptom for symptom in possible if symptom.weak]
-    hard = [symptom for symptom in possible if not symptom.weak]
     if hard:
         return hard + _exceptions_behind(hard, weak)
     # A weak line that raises says more than one that only sounds like an error.
-    raising = {symptom.place for symptom in symptoms if symptom.is_exception}
+    raising = set(map(attrgetter("place"), filter(attrgetter("is_exception"), symptoms)))
     raised = [symptom for symptom in weak if symptom.place in raising]
     return raised or weak or _consequences(symptoms)
 
@@ -96,10 +98,13 @@ def _exceptions_behind(hard: Sequence[Symptom], weak: Sequence[Symptom]) -> list
 
 def _consequences(symptoms: Sequence[Symptom]) -> list[Symptom]:
     """Where there is no other candidate: strong lines first, exceptions that they explain last."""
-    explained = _Explained(symptoms, (ROOT, EITHER, CONSEQUENCE))
-    unexplained = [symptom for symptom in symptoms if not explained(symptom)]
-    strong = [symptom for symptom in unexplained if not symptom.weak]
-    return strong or unexplained or list(symptoms)
+    unexplained = _unexplained(symptoms, (ROOT, EITHER, CONSEQUENCE))
+    return strong(unexplained) or unexplained or list(symptoms)
+
+
+def _unexplained(symptoms: Sequence[Symptom], roles: Collection[str]) -> list[Symptom]:
+    """Without exceptions that a symptom of one of these roles explains."""
+    return list(filterfalse(_Explained(symptoms, roles), symptoms))
 
 
 def _is_notice(symptom: Symptom) -> bool:
@@ -129,9 +134,7 @@ def _was_awaited(symptom: Symptom, notice: Symptom) -> bool:
 class _Explained:
     """Which exceptions another symptom explains: by the same words, or at the same place."""
 
-    def __init__(
-        self, symptoms: Sequence[Symptom], roles: Collection[str] = (ROOT, EITHER)
-    ) -> None:
+    def __init__(self, symptoms: Sequence[Symptom], roles: Collection[str]) -> None:
         self._texts: set[str] = set()
         self._lines: dict[tuple[str, str], list[int]] = {}  # (file, writer) -> lines, ascending
         for symptom in of_role(symptoms, *roles):
@@ -164,25 +167,24 @@ def _texts(symptom: Symptom) -> tuple[Optional[str], Optional[str]]:
 # ---- cascades and order
 
 
-def _possible_roots(known: Cascade, candidates: Sequence[Symptom]) -> list[Symptom]:
+def _possible_roots(chain_rule: Cascade, candidates: Sequence[Symptom]) -> list[Symptom]:
     """A root may stand anywhere; what may be a consequence counts only where it comes first."""
     earliest = min(candidates, key=attrgetter("rank"))
-    roots = of_class(of_role(candidates, ROOT, EITHER), *known.roots)
+    roots = of_class(of_role(candidates, ROOT, EITHER), *chain_rule.roots)
     return [symptom for symptom in roots if symptom.role == ROOT or symptom is earliest]
 
 
 def _holds(
-    known: Cascade,
+    chain_rule: Cascade,
     roots: Sequence[Symptom],
     candidates: Sequence[Symptom],
     symptoms: Sequence[Symptom],
 ) -> bool:
     """An effect of it is there, and no other root stands before them all."""
-    classes = {symptom.failure_class for symptom in symptoms}
-    if classes.isdisjoint(known.effects):
+    if chain_rule.effects.isdisjoint(classes(symptoms)):
         return False
     start = min(symptom.order for symptom in roots)
-    own = known.roots | known.effects
+    own = chain_rule.roots | chain_rule.effects
     return all(
         symptom.order > start or symptom.failure_class in own
         for symptom in of_role(candidates, ROOT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Optional
@@ -12,6 +12,7 @@ from raydiag.joblog.facts import JobFacts
 from raydiag.joblog.step_facts import WriterProgress
 from raydiag.triage.stall import StallJudgement
 from raydiag.triage.verdict import TrainingProgress
+from raydiag.triage.wording import listed, span, task_on_host
 
 _ONE_STEP = 1  # a task that is one step behind may only not have printed it yet
 _ACCUSE_AT_MOST = 0.5  # of the tasks: more of them behind are not stragglers
@@ -88,8 +89,9 @@ def _front_sentences(tasks_front: Optional[Front]) -> Iterator[str]:
     if tasks_front is None:
         return
     if tasks_front.behind:
+        stragglers = listed(map(_name, tasks_front.behind), _NAMED)
         yield (
-            f"Not all tasks stopped at the same step: {_names(tasks_front.behind)} fell behind "
+            f"Not all tasks stopped at the same step: {stragglers} fell behind "
             f"step {tasks_front.step} first. Start there."
         )
     elif tasks_front.tasks > 1:
@@ -101,28 +103,11 @@ def _front_sentences(tasks_front: Optional[Front]) -> Iterator[str]:
         yield "No error precedes the stall: a deadlock in a collective is the usual cause."
 
 
-def _names(stragglers: Sequence[WriterProgress]) -> str:
-    names = ", ".join(map(_name, stragglers[:_NAMED]))
-    more = len(stragglers) - _NAMED
-    return f"{names} and {more} more" if more > 0 else names
-
-
 def _name(writer: WriterProgress) -> str:
-    host = f" on {writer.host}" if writer.host else ""
-    return f"task {writer.where}{host} (step {writer.last_step})"
+    return f"{task_on_host(writer.where, writer.host)} (step {writer.last_step})"
 
 
 def straggler(facts: JobFacts) -> Optional[WriterProgress]:
     """The task furthest behind; None where all stopped together."""
     tasks_front = front(facts)
     return tasks_front.behind[0] if tasks_front is not None and tasks_front.behind else None
-
-
-def span(seconds: Optional[float]) -> str:
-    """A duration for sentences: `90 s`, `49 min`, `3.2 h`."""
-    if seconds is None:
-        return "an unknown time"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

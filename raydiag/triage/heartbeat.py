@@ -13,10 +13,10 @@ from typing import Optional
 
 from raydiag.joblog.facts import JobFacts
 from raydiag.joblog.failure_facts import Heartbeats
-from raydiag.triage.hang import span
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.symptoms import CONSEQUENCE, Symptom
 from raydiag.triage.verdict import TrainingProgress
+from raydiag.triage.wording import listed, span
 
 CLASS = "heartbeat-timeout"
 _SAFETY = 2.0  # factor between what a run needs without a heartbeat and the timeout
@@ -38,9 +38,11 @@ def accused(facts: JobFacts, symptoms: Sequence[Symptom]) -> Accused:
     heartbeats = facts.heartbeats
     if heartbeats is None:
         return Accused((), (), None)
-    alive = {task for task in heartbeats.accused if str(task) in heartbeats.reporters}
-    guilty = next((one for one in symptoms if _is_guilty(one, heartbeats)), None)
-    return Accused(heartbeats.accused, tuple(sorted(alive)), guilty)
+    alive = sorted(task for task in set(heartbeats.accused) if str(task) in heartbeats.reporters)
+    for symptom in symptoms:
+        if _is_guilty(symptom, heartbeats):
+            return Accused(heartbeats.accused, tuple(alive), symptom)
+    return Accused(heartbeats.accused, tuple(alive), None)
 
 
 def _is_guilty(symptom: Symptom, heartbeats: Heartbeats) -> bool:
@@ -66,7 +68,8 @@ def first_accused(facts: JobFacts) -> Optional[int]:
 def sentences(facts: JobFacts, tasks: Accused, progress: TrainingProgress) -> Iterator[str]:
     """What a heartbeat timeout without a stall means."""
     if tasks.tasks:
-        yield f"The coordination service stopped hearing from task {_names(facts, tasks.tasks)}."
+        names = listed(_names(facts, tasks.tasks), _NAMED)
+        yield f"The coordination service stopped hearing from task {names}."
     else:
         yield "The coordination service ended the job. This log does not say which task it missed."
     if tasks.alive:
@@ -88,13 +91,7 @@ def sentences(facts: JobFacts, tasks: Accused, progress: TrainingProgress) -> It
         yield f"With a timeout of {timeout}, heartbeats stopped {timeout} before that."
 
 
-def _names(facts: JobFacts, tasks: Sequence[int]) -> str:
-    names = ", ".join(_each_name(facts, tasks[:_NAMED]))
-    more = len(tasks) - _NAMED
-    return f"{names} and {more} more" if more > 0 else names
-
-
-def _each_name(facts: JobFacts, tasks: Iterable[int]) -> Iterator[str]:
+def _names(facts: JobFacts, tasks: Iterable[int]) -> Iterator[str]:
     for task in tasks:
         host = facts.hosts.get(task)
         yield f"{task} ({host})" if host else str(task)

@@ -14,6 +14,7 @@ from typing import Optional
 from raydiag.joblog.facts import JobFacts
 from raydiag.joblog.script_facts import PhaseMark
 from raydiag.triage.verdict import Moment, Phase
+from raydiag.triage.wording import first_known
 
 _QUICK_S = 120.0
 
@@ -148,8 +149,8 @@ def _end_of(marks: list[PhaseMark]) -> Optional[float]:
 
 
 def _first_time(mark: PhaseMark) -> Optional[float]:
-    return mark.first_near_time if mark.first_time is None else mark.first_time
+    return first_known(mark.first_time, mark.first_near_time)
 
 
 def _last_time(mark: PhaseMark) -> Optional[float]:
-    return mark.last_near_time if mark.last_time is None else mark.last_time
+    return first_known(mark.last_time, mark.last_near_time)

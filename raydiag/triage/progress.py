@@ -11,6 +11,7 @@ from raydiag.joblog.script_facts import Header
 from raydiag.joblog.step_facts import LoggedSteps, StepRun
 from raydiag.triage.throughput import WARM_UP_STEPS, throughput
 from raydiag.triage.verdict import TrainingProgress
+from raydiag.triage.wording import first_known, known
 
 _LEAST_LINES = 6  # with fewer, all that there is is warm-up
 DEFAULT_PERIOD = 200  # MaxText's checkpoint_period, where checkpointing is on and none is printed
@@ -46,7 +47,7 @@ def project(facts: JobFacts, now: Optional[float]) -> TrainingProgress:
     complete = final is not None and last >= final
     step_s = step_time_s(steps)
     first_of_run = _first_of_run(steps)
-    done = last + 1 if _counts_from_zero(steps) else last
+    done = last + 1 - _origin(steps)
     saved = last_checkpoint(facts, steps, period, last)
     lost = _lost_steps(complete, last, saved, first_of_run)
     last_time = steps.last_time
@@ -77,9 +78,9 @@ def project(facts: JobFacts, now: Optional[float]) -> TrainingProgress:
     )
 
 
-def _counts_from_zero(steps: LoggedSteps) -> bool:
-    """The first step is 0, so that step N is number N + 1."""
-    return steps.zero_based and not steps.counts_done
+def _origin(steps: LoggedSteps) -> int:
+    """Number of the first step: where it is 0, step N is the one after N others."""
+    return int(steps.counts_done or not steps.zero_based)
 
 
 def _time_of(steps: Optional[int], step_s: Optional[float]) -> Optional[float]:
@@ -111,7 +112,7 @@ def final_step(steps: LoggedSteps, total: Optional[int]) -> Optional[int]:
     """Number of the last step of all: T steps from 0 on end at T-1."""
     if total is None or total < 1:
         return None
-    return total - 1 if _counts_from_zero(steps) else total
+    return total - 1 + _origin(steps)
 
 
 def checkpoint_period(header: Header) -> Optional[int]:
@@ -157,7 +158,7 @@ def _first_of_run(steps: LoggedSteps) -> int:
     """First step that this run did; of those counted from 1, lines may show each tenth only."""
     run = steps.runs[-1]
     interval = step_interval(run)
-    if _counts_from_zero(steps) or run.first_step % interval:
+    if _origin(steps) == 0 or run.first_step % interval:
         return run.first_step
     return max(1, run.first_step - interval + 1)
 
@@ -165,9 +166,8 @@ def _first_of_run(steps: LoggedSteps) -> int:
 def _start(facts: JobFacts, steps: LoggedSteps, first: int) -> str:
     """What the run began with: what it says itself counts before what its first step shows."""
     restored = _restored_step(facts, steps.runs[-1])
-    origin = 0 if _counts_from_zero(steps) else 1
-    if first > origin:
-        return f"restored from checkpoint step {first - 1 if restored is None else restored}"
+    if first > _origin(steps):
+        return f"restored from checkpoint step {first_known(restored, first - 1)}"
     if restored is not None and len(steps.runs) == 1:
         return f"restored from checkpoint step {restored}"
     return "fresh"
@@ -181,7 +181,7 @@ def _restored_step(facts: JobFacts, run: StepRun) -> Optional[int]:
         if restore.step is not None or restore.line <= run.first_line
     ]
     steps = [restore.step for restore in said or facts.worker_logs.restores]
-    return next((step for step in reversed(steps) if step is not None), None)
+    return first_known(*reversed(steps))
 
 
 def last_checkpoint(
@@ -215,7 +215,7 @@ def longest_save_s(facts: JobFacts, steps: Optional[LoggedSteps], period: Option
 
     0.0 when none was seen. A synchronous save shows in the time of its own step or of the next.
     """
-    durations = [save.seconds for save in facts.saves if save.seconds is not None]
+    durations = known(save.seconds for save in facts.saves)
     if steps is not None and steps.runs and period:
         durations += _steps_with_save(steps, period)
     return max(durations, default=0.0)
@@ -258,7 +258,7 @@ def _before_training_s(facts: JobFacts) -> float:
 def training_s(facts: JobFacts) -> Optional[float]:
     """Sum of the time of every step of one writer; None where lines do not print it."""
     sums = [_logged_training_s(facts.steps), facts.worker_logs.seconds_sum]
-    return max((seconds for seconds in sums if seconds is not None), default=None)
+    return max(known(sums), default=None)
 
 
 def _logged_training_s(steps: Optional[LoggedSteps]) -> Optional[float]:

@@ -17,6 +17,7 @@ from raydiag.joblog.facts import JobFacts
 from raydiag.joblog.step_facts import LoggedSteps
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.verdict import Moment, TrainingProgress
+from raydiag.triage.wording import first_known
 
 STALL_STEPS = 10  # so many step times of silence, and no less than
 STALL_LEAST_S = 300.0
@@ -131,12 +132,11 @@ def ended_silence(
     steps, _ = reference_steps(facts)
     limit, at_save = limit_s(facts, progress, steps)
     if steps is not None and end_time is not None:
-        exact = progress.last_step_time
-        latest = steps.last_next_time if exact is None else exact
+        latest = first_known(progress.last_step_time, steps.last_next_time)
         if latest is not None and end_time - latest > limit:
             basis = "times in the log"
             return StallJudgement(StepPace.STALLED, end_time - latest, limit, at_save, basis)
-        earliest = steps.last_near_time if exact is None else exact
+        earliest = first_known(progress.last_step_time, steps.last_near_time)
         if earliest is not None and end_time - earliest <= limit:
             return None  # wall time that nothing explains was not spent at the end
     # Without any step only a job that came as far as the first collective can hang in one.

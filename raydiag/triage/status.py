@@ -18,8 +18,9 @@ from raydiag.triage.decision import TriageCase, TriageOutcome
 from raydiag.triage.endings import cancelled, confidence_of_hang, failed, hang_behind
 from raydiag.triage.exits import TERMINATED, failed_exits
 from raydiag.triage.stall import UNEXPLAINED_S, StepPace
-from raydiag.triage.symptoms import CONSEQUENCE, ROOT, Symptom, cascade, of_class
+from raydiag.triage.symptoms import CONSEQUENCE, ROOT, Symptom, cascade, of_class, strong
 from raydiag.triage.verdict import JobStatus
+from raydiag.triage.wording import known
 
 # What only a trainer prints, when its steps are done; a script says "completed" after anything.
 _TRAINER_MARKERS = (
@@ -140,7 +141,7 @@ def _closing_message(facts: JobFacts) -> Optional[tuple[int, str]]:
 def _shows_an_end(case: TriageCase) -> bool:
     """Jobs that go on show weak signs too: those count at the very end of a log only."""
     facts = case.facts
-    if case.moment.alive is False or any(not symptom.weak for symptom in case.live):
+    if case.moment.alive is False or strong(case.live):
         return True
     main_logs = {file.path for file in facts.files if file.role in ("main", "piece")}
     return any(
@@ -252,5 +253,5 @@ def _silence_s(case: TriageCase) -> Optional[float]:
 
 def _is_abandoned(case: TriageCase) -> bool:
     times = [case.facts.last_time, *(file.mtime for file in case.facts.files)]
-    newest = max((time for time in times if time is not None), default=None)
+    newest = max(known(times), default=None)
     return newest is not None and (case.moment.now or 0.0) - newest > _ABANDONED_S

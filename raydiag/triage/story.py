@@ -13,6 +13,7 @@ from raydiag.triage.progress import saved_steps
 from raydiag.triage.stall import StepPace
 from raydiag.triage.symptoms import Symptom
 from raydiag.triage.verdict import JobStatus
+from raydiag.triage.wording import span, task_on_host
 
 _QUOTE = 160  # characters of an exception in a sentence
 
@@ -49,8 +50,7 @@ def _hang(case: TriageCase, outcome: TriageOutcome) -> Iterator[str]:
     phase = case.late_phase
     if phase is not None:
         yield (
-            f"Start-up has been in phase {phase.number} ({phase.name}) for "
-            f"{hang.span(phase.seconds)}."
+            f"Start-up has been in phase {phase.number} ({phase.name}) for {span(phase.seconds)}."
         )
     elif outcome.stall is not None:
         yield from hang.sentences(case.facts, case.progress, outcome.stall)
@@ -86,8 +86,7 @@ def _error(case: TriageCase, outcome: TriageOutcome) -> Iterator[str]:
 
 
 def _place(origin: Symptom) -> str:
-    task = f"task {origin.task}" if origin.task else ""
-    place = " on ".join(filter(None, [task, origin.host]))
+    place = task_on_host(origin.task, origin.host)
     return f" (first seen: {place})" if place else ""
 
 
@@ -113,8 +112,8 @@ def _checkpoints(facts: JobFacts) -> Iterator[str]:
     limit = facts.header.heartbeat_timeout_s
     if longest and limit and longest > limit / 2:
         yield (
-            f"The longest save took {hang.span(longest)}; with a heartbeat timeout of "
-            f"{hang.span(limit)} a slow save may be taken for a dead task."
+            f"The longest save took {span(longest)}; with a heartbeat timeout of "
+            f"{span(limit)} a slow save may be taken for a dead task."
         )
 
 
@@ -155,5 +154,5 @@ def _running(case: TriageCase) -> Iterator[str]:
         duration = ""
         if phase.seconds:
             normal = "longer than normal" if phase.late else "which is normal so far"
-            duration = f" for {hang.span(phase.seconds)}, {normal}"
+            duration = f" for {span(phase.seconds)}, {normal}"
         yield f"It is in start-up phase {phase.number}, {phase.name}{duration}."

@@ -114,6 +114,11 @@ def live(symptoms: Iterable[Symptom]) -> list[Symptom]:
     return [symptom for symptom in symptoms if not symptom.survived]
 
 
+def strong(symptoms: Iterable[Symptom]) -> list[Symptom]:
+    """Those that are not weak."""
+    return [symptom for symptom in symptoms if not symptom.weak]
+
+
 def of_class(symptoms: Iterable[Symptom], *failure_classes: str) -> list[Symptom]:
     """Those of one of these classes."""
     return [symptom for symptom in symptoms if symptom.failure_class in failure_classes]

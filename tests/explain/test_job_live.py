@@ -375,9 +375,9 @@ def test_the_only_job_that_runs_is_meant() -> None:
     idle = ray_job.running([OURS, job("b", "SUCCEEDED")])
     assert idle.idle and not idle.id
     several = ray_job.running([job("a"), job("b")])
-    assert not several.id and not several.idle and "a, b" in several.why
+    assert not several.id and not several.idle and "a, b" in several.reason
     driver = ray_job.running([job(None, job_id="02000000")])
-    assert not driver.id and driver.alive and "02000000" in driver.why
+    assert not driver.id and driver.alive and "02000000" in driver.reason
 
 
 def test_a_job_that_is_named_may_have_ended() -> None:
@@ -392,16 +392,16 @@ def test_a_cluster_whose_last_job_failed_or_whose_job_waits_is_not_idle() -> Non
     failed = {**job("a", "FAILED"), "end_time": 9000}
     well = {**job("b", "SUCCEEDED"), "end_time": 5000}
     last = ray_job.running([well, failed, OURS])
-    assert not last.idle and last.alive is None and "a, failed" in last.why
+    assert not last.idle and last.alive is None and "a, failed" in last.reason
     assert ray_job.running([well | {"end_time": 10_000}, failed]).idle
     waiting = ray_job.running([job("c", "PENDING"), well])
-    assert not waiting.idle and "c waits" in waiting.why
+    assert not waiting.idle and "c waits" in waiting.reason
 
 
 def test_a_job_that_began_after_the_log_ended_is_another_one() -> None:
     jobs = [{**job("a"), "start_time": 50_000_000}, OURS]
     other, note = ray_job.beside(jobs, 10_000.0, 60_000.0)
-    assert (other.alive, other.start, other.end, other.others) == (None, None, 10_000.0, 1)
+    assert (other.alive, other.start, other.end, other.other_jobs) == (None, None, 10_000.0, 1)
     assert "another one" in note
     same, note = ray_job.beside(jobs, 49_990.0, 60_000.0)
     assert (same.alive, same.start, note) == (True, 50_000.0, "")
@@ -413,7 +413,7 @@ def test_an_ended_job_has_the_times_that_ray_gives() -> None:
     times = {"start_time": 1000, "end_time": 2000}
     found = ray_job.named([{**job("a", "FAILED"), **times}, job("b")], "a")
     assert found is not None
-    assert (found.start, found.end, found.others) == (1.0, 2.0, 1)
+    assert (found.start, found.end, found.other_jobs) == (1.0, 2.0, 1)
 
 
 # ---- whose server

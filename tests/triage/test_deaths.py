@@ -11,8 +11,9 @@ from raydiag.model import Finding
 from raydiag.triage import judge
 from raydiag.triage.deaths import died_in_prolog, scheduler_class, sentences
 from raydiag.triage.exits import exit_codes
-from raydiag.triage.hang import front, span, straggler
+from raydiag.triage.hang import front, straggler
 from raydiag.triage.verdict import JobStatus, Moment
+from raydiag.triage.wording import span
 from tests.triage.jobs import exited, job, match, steps, summary
 
 PROLOG = "RaisedSignal:53(Real-time_signal_19)"
