@@ -7,12 +7,10 @@ import textwrap
 import pytest
 
 from raydiag import catalog
-from raydiag.catalog import (
-    parse_kernel_events,
-    parse_nvidia_codes,
-)
 from raydiag.catalog.alternatives import unneeded_alternatives
 from raydiag.catalog.failure_classes import parse_failures
+from raydiag.catalog.kernel_table import parse_kernel_events
+from raydiag.catalog.nvidia_codes import parse_nvidia_codes
 from raydiag.errors import CatalogError
 from raydiag.model import Severity
 from raydiag.playbooks.registry import playbooks

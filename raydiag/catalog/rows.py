@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -27,21 +27,25 @@ class CatalogRow:
         self.data: dict[str, Any] = dict(data)
 
     def error(self, problem: str) -> CatalogError:
+        """An error that names file and row."""
         place = self.file if self.name == self.file else f"{self.file}: {self.name}"
         return CatalogError(f"{place}: {problem}")
 
     def take(self, key: str) -> Any:
+        """The value of a required key. Raises CatalogError, as all readers here."""
         if key not in self.data:
             raise self.error(f"{key} is missing")
         return self.data.pop(key)
 
     def text(self, key: str) -> str:
+        """A text that is not blank."""
         value = self.take(key)
         if not isinstance(value, str) or not value.strip():
             raise self.error(f"{key} must be a text")
         return value.strip()
 
     def texts(self, key: str, least: int = 1) -> tuple[str, ...]:
+        """A list of different texts, at least `least`."""
         value = self.take(key) if least else self.data.pop(key, [])
         if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
             raise self.error(f"{key} must be a list of texts")
@@ -52,6 +56,7 @@ class CatalogRow:
         return tuple(value)
 
     def mapping(self, key: str) -> Mapping[str, str]:
+        """A mapping of texts to texts; empty if the key is missing."""
         value = self.data.pop(key, {})
         if not isinstance(value, dict) or not all(
             isinstance(text, str) for pair in value.items() for text in pair
@@ -74,24 +79,28 @@ class CatalogRow:
         return str(value)
 
     def flag(self, key: str) -> bool:
+        """True or false; false if the key is missing."""
         value = self.data.pop(key, False)
         if not isinstance(value, bool):
             raise self.error(f"{key} must be true or false")
         return value
 
     def number(self, key: str) -> int | None:
+        """A whole number above zero; None if the key is missing."""
         value = self.data.pop(key, None)
         if value is not None and (type(value) is not int or value < 1):
             raise self.error(f"{key} must be a whole number above zero")
         return value
 
     def family(self, key: str) -> str:
+        """A family of NVIDIA numbers; empty if the key is missing."""
         value = self.data.pop(key, "")
         if value and value not in FAMILIES:
             raise self.error(f"no family of numbers {value!r}")
         return str(value)
 
     def numbers(self, key: str) -> list[tuple[str, int]]:
+        """Pairs of family and number."""
         value = self.take(key)
         if not isinstance(value, dict) or not value or not value.keys() <= FAMILIES.keys():
             raise self.error(f"{key} must map {' or '.join(FAMILIES)} to numbers")
@@ -101,6 +110,7 @@ class CatalogRow:
         return pairs
 
     def severity(self) -> Severity:
+        """The severity of the row."""
         value = self.text("severity")
         try:
             return Severity(value)
@@ -129,6 +139,7 @@ class CatalogRow:
         return compiled
 
     def end(self) -> None:
+        """Refuse keys that nobody has taken."""
         if self.data:
             raise self.error(f"unknown key {min(self.data)!r}")
 
@@ -141,6 +152,12 @@ def rows(data: object, file: str, key: str) -> Iterator[CatalogRow]:
         row = CatalogRow(item, file, f"row {number}")
         row.name = row.text(key)
         yield row
+
+
+def require_class(name: str, classes: Iterable[str], place: str) -> None:
+    """Raises CatalogError, which names `place`, unless the failure class exists."""
+    if name not in classes:
+        raise CatalogError(f"{place}: no failure class {name!r}")
 
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

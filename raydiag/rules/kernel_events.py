@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from raydiag import catalog
-from raydiag.catalog import KernelEvent, NvidiaCode
+from raydiag.catalog.kernel_table import KernelEvent
+from raydiag.catalog.nvidia_codes import NvidiaCode
 from raydiag.model import Severity
 from raydiag.probes.kernel_log import KernelLine
 

@@ -1,0 +1,186 @@
+"""What lines of the kernel log mean: the strict loader of `kernel_events.yaml`."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Optional
+
+from raydiag.catalog.rows import CatalogRow, loaded, require_class, rows
+from raydiag.errors import CatalogError
+from raydiag.model import Severity
+
+_FILE = "kernel_events.yaml"
+_ANCHOR_LENGTH = 4  # of a part that many words share; shorter ones are in every line
+
+
+@dataclass(frozen=True)
+class KernelEvent:
+    """One row of the kernel-event table. The first row that matches a line names its event."""
+
+    event: str  # class id of the kernel-log family, e.g. "amdgpu-ras-ue"
+    pattern: re.Pattern[str]  # searched in the message; groups as in `rows.GROUPS`
+    words: tuple[str, ...]  # lower case; a line without any cannot match; "a&b": both in the line
+    severity: Severity
+    finding: str  # failure class that the event is evidence of
+    finding_by_block: Mapping[str, str]  # the same, for some values of the group `block`
+    recovers: tuple[str, ...]  # events that this line ends; empty unless it reports a recovery
+    part_of: tuple[str, ...]  # events whose report it belongs to if there is one nearby
+    trace: bool  # a stack trace may follow that belongs to it
+    lasting: bool  # the fault outlives the message, until a reset or a reboot
+    clears: bool  # a recovery that leaves nothing behind
+    boot_grace: bool  # normal while the node boots
+    expires_s: Optional[int]  # s after which it is history if it does not recur; None: never
+    many: Optional[int]  # from this number on a warning instead of a note
+    also: tuple[str, ...]  # further events of the line
+    codes: str  # family of error numbers that the group `code` belongs to; empty: none
+    examples: tuple[str, ...]
+    near_misses: tuple[str, ...]
+    source: str
+
+    def finding_for(self, block: str | None) -> str:
+        """Failure class for an event in that hardware block."""
+        return self.finding_by_block.get((block or "").lower(), self.finding)
+
+
+@dataclass(frozen=True)
+class KernelTable:
+    """The whole of `kernel_events.yaml`."""
+
+    events: tuple[KernelEvent, ...]
+    words: tuple[str, ...]  # for the filter on the nodes
+    driver_fault_symbols: tuple[str, ...]
+    quiet: tuple[str, ...]
+    rows_of: Mapping[tuple[str, ...], Sequence[int]]  # parts of a word -> positions in `events`
+    related: Mapping[str, frozenset[str]]  # event -> itself and those that share reports with it
+
+    def match(self, message: str) -> tuple[KernelEvent, re.Match[str]] | None:
+        """The first row that matches, with its match."""
+        lower = message.lower()
+        # There are far fewer words than rows, and most lines contain one or two of them.
+        positions: set[int] = set()
+        for parts, holders in self.rows_of.items():
+            if all(part in lower for part in parts):
+                positions.update(holders)
+        for position in sorted(positions):
+            match = self.events[position].pattern.search(message)
+            if match:
+                return self.events[position], match
+        return None
+
+
+def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) -> KernelTable:
+    """The table in a YAML object. Raises CatalogError, also for a finding not in `classes`."""
+    top = CatalogRow(loaded(text, file), file, file)
+    symbols = top.texts("driver_fault_symbols")
+    trace_words = top.texts("trace_words")
+    quiet = top.texts("quiet")
+    events = tuple(_kernel_event(row, classes) for row in rows(top.take("events"), file, "event"))
+    top.end()
+    _check_references(events, file)
+    _check_quiet_phrases(quiet, events, file)
+    words = set(trace_words)
+    for row in events:
+        words.update(row.words)
+    return KernelTable(
+        events, _anchored(words), symbols, quiet, _rows_by_word(events), _related(events)
+    )
+
+
+def _kernel_event(row: CatalogRow, classes: Iterable[str]) -> KernelEvent:
+    finding = row.text("finding") if "finding" in row.data else row.name
+    by_block = row.mapping("finding_by_block")
+    for target in (finding, *by_block.values()):
+        require_class(target, classes, f"{row.file}: {row.name}")
+    entry = KernelEvent(
+        event=row.name,
+        pattern=row.pattern("pattern"),
+        words=tuple(dict.fromkeys(_spelt_out(row.texts("words")))),
+        severity=row.severity(),
+        finding=finding,
+        finding_by_block=by_block,
+        recovers=row.texts("recovers", least=0),
+        part_of=row.texts("part_of", least=0),
+        trace=row.flag("trace"),
+        lasting=row.flag("lasting"),
+        clears=row.flag("clears"),
+        boot_grace=row.flag("boot_grace"),
+        expires_s=row.number("expires_s"),
+        many=row.number("many"),
+        also=row.texts("also", least=0),
+        codes=row.family("codes"),
+        examples=row.texts("examples"),
+        near_misses=row.texts("near_misses"),
+        source=row.text("source"),
+    )
+    row.end()
+    if any(word != word.lower() for word in entry.words):
+        raise row.error("words must be lower case")
+    return entry
+
+
+def _spelt_out(words: Iterable[str]) -> Iterator[str]:
+    """`a|b&c|d` as a&c, a&d, b&c, b&d; other words as they are."""
+    for word in words:
+        alternatives = [part.split("|") for part in word.split("&")]
+        yield from map("&".join, product(*alternatives))
+
+
+def _check_references(events: Sequence[KernelEvent], file: str) -> None:
+    first_rows: dict[str, KernelEvent] = {}
+    for row in events:
+        first = first_rows.setdefault(row.event, row)
+        if (first.finding, first.finding_by_block) != (row.finding, row.finding_by_block):
+            raise CatalogError(f"{file}: {row.event}: rows of one event must agree on the finding")
+    for row in events:
+        for event in (*row.recovers, *row.part_of, *row.also):
+            if event not in first_rows:
+                raise CatalogError(f"{file}: {row.event}: no row has the event {event!r}")
+
+
+def _check_quiet_phrases(phrases: Sequence[str], events: Sequence[KernelEvent], file: str) -> None:
+    for phrase in phrases:
+        if phrase != phrase.lower() or any(character.isdigit() for character in phrase):
+            raise CatalogError(f"{file}: quiet: {phrase!r} must be in lower case, without digits")
+        for row in events:
+            if any(phrase in example.lower() for example in row.examples):
+                raise CatalogError(f"{file}: quiet: {phrase!r} would hide {row.event}")
+
+
+def _rows_by_word(events: Sequence[KernelEvent]) -> Mapping[tuple[str, ...], Sequence[int]]:
+    positions: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for position, row in enumerate(events):
+        for word in row.words:
+            positions[tuple(word.split("&"))].append(position)
+    return dict(positions)
+
+
+def _related(events: Sequence[KernelEvent]) -> Mapping[str, frozenset[str]]:
+    related: dict[str, set[str]] = defaultdict(set)
+    for row in events:
+        for event in (row.event, *row.part_of):
+            related[row.event].add(event)
+            related[event].add(row.event)
+    return {event: frozenset(events_beside) for event, events_beside in related.items()}
+
+
+def _anchored(words: Iterable[str]) -> tuple[str, ...]:
+    """The same words, each as `a&b` with an `a` that many share: few searches find all of them."""
+    parts_of = {word: word.split("&") for word in words}
+    words_with: dict[str, list[str]] = {}
+    for part in set().union(*parts_of.values()):
+        words_with[part] = [word for word in parts_of if part in word]  # no part has a `&`
+    anchored: dict[str, str] = {}
+    for part in sorted(words_with, key=lambda part: (-len(words_with[part]), part)):
+        if len(part) < _ANCHOR_LENGTH:
+            continue
+        for word in words_with[part]:
+            anchored.setdefault(word, "&".join((part, *_without(part, parts_of[word]))))
+    return tuple(sorted(anchored.get(word, word) for word in parts_of))
+
+
+def _without(part: str, parts: Iterable[str]) -> list[str]:
+    return [candidate for candidate in parts if candidate != part]
