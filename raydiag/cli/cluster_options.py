@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from raydiag.cluster.collect import Collected
     from raydiag.cluster.ssh import Way
     from raydiag.cluster.submission import ClusterAccess
-    from raydiag.model import Snapshot
+    from raydiag.model import NodeReport, Snapshot
 
 _VICTIM_WORDS = ("process", "task", "pid")  # in every kernel message that names one
 
@@ -75,18 +75,21 @@ def probe_options() -> dict[str, dict[str, Any]]:
     return {"kernel_log": {"words": words, "quiet": quiet}}
 
 
+def _names_victim(node: NodeReport) -> bool:
+    """Whether the node's kernel log may name a process."""
+    for line in node.records("kernel_log"):
+        if line.matched and any(word in line.text for word in _VICTIM_WORDS):
+            return True
+    return False
+
+
 def snapshot(collected: Collected, api: ClusterAccess, whole_cluster: bool) -> Snapshot:
     """What came back, with the actors that its kernel logs may be about."""
     from raydiag.model import Snapshot
 
     # Actors join a kernel log's victim to a training rank, and name the ranks that should be there.
     # Without either of these there is no look-up, nor where the deadline has passed.
-    victims = any(
-        line.matched and any(word in line.text for word in _VICTIM_WORDS)
-        for node in collected.nodes
-        for line in node.records("kernel_log")
-    )
-    needs_actors = victims or collected.job_start is not None
+    needs_actors = any(map(_names_victim, collected.nodes)) or collected.job_start is not None
     return Snapshot(
         nodes=collected.nodes,
         time=collected.asked_at,

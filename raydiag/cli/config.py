@@ -123,12 +123,12 @@ def _section(
 
 def _options(command: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """Actions by the long names of their options."""
-    return {
-        option[2:]: action
-        for action in command._actions
-        for option in action.option_strings
-        if option.startswith("--") and option[2:] not in _NOT_HERE
-    }
+    by_name: dict[str, argparse.Action] = {}
+    for action in command._actions:
+        for option in action.option_strings:
+            if option.startswith("--") and option[2:] not in _NOT_HERE:
+                by_name[option[2:]] = action
+    return by_name
 
 
 def _value(name: str, action: argparse.Action, value: Any) -> Any:

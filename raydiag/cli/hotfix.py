@@ -8,6 +8,7 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from raydiag.cli import cluster_options, options, values
@@ -171,7 +172,7 @@ def _select(arguments: argparse.Namespace) -> list[str] | None:
 
     if getattr(arguments, "node", None) is None:
         return None
-    select = [name for text in arguments.node for name in nodeset.expand(text)]
+    select = list(chain.from_iterable(map(nodeset.expand, arguments.node)))
     if not select:
         raise UsageError("--node: no node is named")
     return select

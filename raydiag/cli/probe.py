@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import time
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from raydiag.cli import cluster_options, options, values
@@ -122,7 +123,7 @@ def _request(arguments: argparse.Namespace) -> ProbeRequest:
 
     select = None
     if arguments.node is not None:
-        select = [name for text in arguments.node for name in nodeset.expand(text)]
+        select = list(chain.from_iterable(map(nodeset.expand, arguments.node)))
         if not select:
             raise UsageError("--node: no node is named")
     if arguments.interval is not None and arguments.interval + _READING_S > arguments.deadline:

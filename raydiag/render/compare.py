@@ -27,7 +27,7 @@ from raydiag.model import Coverage
 from raydiag.nodeset import fold
 from raydiag.playbooks.observations import RuledOut
 from raydiag.render.document import severity_of
-from raydiag.render.formats import count, joined, number, since, utc
+from raydiag.render.formats import beginning, count, filled, joined, number, or_dash, since, utc
 from raydiag.render.groups import scope, source_and_text
 from raydiag.render.queries import query_lines
 from raydiag.render.report import (
@@ -83,9 +83,9 @@ def _contrast(contrast: Contrast, show_all: bool) -> Iterator[Section]:
     jobs = KeyValues([("Job A", _about(pair.a)), ("Job B", _about(pair.b))])
     yield Section("Jobs", [jobs])
     yield Section("Config differences", [_settings(contrast, show_all)])
-    first, *others = _steps(contrast)
-    overlap = _or(bullets(others), "No step can be compared.")
-    yield Section(f"Overlapping step range: {first}", [overlap])
+    shared_range, *details = _steps(contrast)
+    overlap = _or(bullets(details), "No step can be compared.")
+    yield Section(f"Overlapping step range: {shared_range}", [overlap])
     yield Section(
         "Metric comparison (steady means over these steps)", [_metrics(contrast, show_all)]
     )
@@ -118,7 +118,7 @@ def _about(side: Side) -> str:
     triage, run, examined = side.examined.triage, side.run, side.examined
     steps = "no steps" if run.first is None else f"steps {run.first} to {run.last}"
     sources = ", ".join(f"{source} {times}" for source, times in run.sources.items())
-    log_only = f" ({examined.log_only})" if examined.log_only else ""
+    log_only = filled(" ({})", examined.log_only)
     return joined(
         [
             side.label,
@@ -246,29 +246,29 @@ def _worker_logs(contrast: Contrast) -> Iterator[tuple[str, str, str]]:
         yield _pair_row("xla_dump: jit_create_zeros", dumped)
 
 
-def _pair_row(what: str, values: Sequence[Optional[int]]) -> tuple[str, str, str]:
-    a, b = ("-" if value is None else str(value) for value in values)
-    return what, a, b
+def _pair_row(fact: str, values: Sequence[Optional[int]]) -> tuple[str, str, str]:
+    a, b = map(or_dash, values)
+    return fact, a, b
 
 
 def _root_cause(contrast: Contrast) -> Section:
     """The answer, its confidence, and what else may slow the slower job."""
     answer = contrast.answer
-    where = f" on {fold(answer.hosts)}" if answer.hosts else ""
+    place = filled(" on {}", fold(answer.hosts))
     causes = causes_of_slower(contrast)
-    others = [answer.summary]
+    explanations = [answer.summary]
     evidence: list[str] = []
     for cause in causes:
         finding = cause.finding
         if cause.explains not in answer.summary:
             facts = [scope([finding]), finding.confidence.value, cause.explains]
-            others.append(joined([finding.failure_class, *facts]))
+            explanations.append(joined([finding.failure_class, *facts]))
         evidence += map(source_and_text, finding.evidence[:_MOST_EVIDENCE])
     return Section(
         "Root cause",
-        [bullets(others), Quote(evidence)],
+        [bullets(explanations), Quote(evidence)],
         tone=_TONES.get(answer.failure_class, Tone.BAD),
-        facts=[f"{answer.failure_class}{where} ({answer.confidence.value}; {answer.kind})"],
+        facts=[f"{answer.failure_class}{place} ({answer.confidence.value}; {answer.kind})"],
         comes_first=True,
     )
 
@@ -296,8 +296,8 @@ def _others(comparison: Comparison, show_all: bool) -> Iterator[Bullet]:
     for label, finding in other_findings(comparison, show_all):
         facts = [scope([finding]), since(finding.onset), finding.title]
         heading = joined([f"job {label}", finding.failure_class, *facts])
-        shown = finding.evidence if show_all else finding.evidence[:_MOST_EVIDENCE_OF_OTHERS]
-        details = [evidence.text or evidence.source for evidence in shown]
+        pieces = beginning(finding.evidence, _MOST_EVIDENCE_OF_OTHERS, show_all)
+        details = [evidence.text or evidence.source for evidence in pieces]
         yield Bullet(heading, details, severity_label(severity_of(finding)))
 
 
@@ -331,8 +331,8 @@ def _coverage(coverage: Coverage) -> Iterator[str]:
 
 
 def _queries(comparison: Comparison) -> Iterator[str]:
-    for side, asked in zip(comparison.sides, comparison.asked, strict=True):
-        for line in query_lines(asked):
+    for side, queries in zip(comparison.sides, comparison.asked, strict=True):
+        for line in query_lines(queries):
             yield f"job {side.label}: {line}"
 
 

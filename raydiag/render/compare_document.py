@@ -30,7 +30,7 @@ def compare_document(comparison: Comparison, generated_at: float) -> dict[str, A
     return {**head, "jobs": jobs, "comparisons": comparisons, **common}
 
 
-def _job(side: Side, saves: Saves, asked: Sequence[AskedQuery]) -> dict[str, Any]:
+def _job(side: Side, saves: Saves, queries: Sequence[AskedQuery]) -> dict[str, Any]:
     examined, triage = side.examined, side.examined.triage
     return {
         "job": side.label,
@@ -56,7 +56,7 @@ def _job(side: Side, saves: Saves, asked: Sequence[AskedQuery]) -> dict[str, Any
         ),
         "event_files": _event_files(side),
         "saves": list(map(_save, saves.loads)),
-        "queries": list(map(query_object, asked)),
+        "queries": list(map(query_object, queries)),
     }
 
 

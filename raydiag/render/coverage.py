@@ -45,11 +45,11 @@ def _unread(unread: Iterable[HostUnread], verbose: bool) -> Iterator[str]:
 
 def _unread_line(shared_source: str, gaps: list[HostUnread]) -> str:
     sources = {gap.source for gap in gaps}
-    what = gaps[0].source
+    source = gaps[0].source
     if len(sources) > 1:
-        what = f"{shared_source} ({len(sources)} sources)"
+        source = f"{shared_source} ({len(sources)} sources)"
     status, reason = gaps[0].status.value, _reason(gaps[0])
-    line = f"unread: {what} on {fold(gap.host for gap in gaps)}: {status}"
+    line = f"unread: {source} on {fold(gap.host for gap in gaps)}: {status}"
     return f"{line}, {reason}" if reason and reason != status else line
 
 
@@ -84,8 +84,10 @@ def _sandbox(snapshot: Snapshot) -> Iterator[str]:
         for kind, bonds in sorted(report.sandbox.items()):
             hosts_alike[str(kind), _bonds(str(kind), bonds)].append(report.node.host)
     for (kind, bonds), hosts in hosts_alike.items():
-        where = "" if len(hosts) == len(confined) else f" on {fold(hosts)}"
-        yield f"sandbox of {kind} readers{where}: {bonds}"
+        readers = f"{kind} readers"
+        if len(hosts) < len(confined):
+            readers += f" on {fold(hosts)}"
+        yield f"sandbox of {readers}: {bonds}"
 
 
 def _bonds(kind: str, bonds: Any) -> str:

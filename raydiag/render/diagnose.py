@@ -23,7 +23,7 @@ from raydiag.model import Blind, Finding, HostUnread, Severity, Window
 from raydiag.nodeset import fold
 from raydiag.playbooks.observations import Report as PlaybookReport
 from raydiag.playbooks.observations import ReportRow
-from raydiag.render.formats import count, joined, number, since, utc
+from raydiag.render.formats import beginning, count, filled, joined, number, or_dash, since, utc
 from raydiag.render.groups import groups, scope, source_and_text
 from raydiag.render.queries import query_lines
 from raydiag.render.report import (
@@ -86,8 +86,8 @@ def _sections(examined: ExaminedJob, show_all: bool) -> Iterator[Section]:
     ruled_out = examined.explained.ruled_out
     yield Section("Ruled out", [bullets(f"{r.failure_class}: {r.why}" for r in ruled_out)])
     yield Section("Notes", [bullets(examined.notes)])
-    asked = Quote(list(query_lines(asked_queries(examined))))
-    yield Section("Queries", [_or(asked, "None was asked.")], only_in_documents=True)
+    queries = Quote(list(query_lines(asked_queries(examined))))
+    yield Section("Queries", [_or(queries, "None was asked.")], only_in_documents=True)
     yield Section("Coverage", [bullets(_coverage(examined))])
 
 
@@ -112,13 +112,15 @@ def _time_window(window: Optional[Window]) -> Iterator[tuple[str, str]]:
 def _verdict(examined: ExaminedJob) -> Section:
     """`rdma-degraded  mi2034 ionic_3  since 2026-11-20 03:12:07Z  confirmed`, and a summary."""
     verdict = examined.explained.verdict
-    places = [fold(verdict.hosts)] if verdict.hosts else []
+    places = [fold(verdict.hosts)]
     places += [f"gpu {gpu}" for _, gpu in verdict.gpus[:_MOST_PLACES]]
     places += [device for _, device in verdict.devices[:_MOST_PLACES]]
-    facts = [verdict.failure_class, " ".join(places), since(verdict.onset)]
-    facts.append("" if verdict.kill_time is None else f"killed {utc(verdict.kill_time)}")
-    facts.append(f"pattern {verdict.pattern}" if verdict.pattern else "")
-    facts.append("recovered" if verdict.recovered else "")
+    facts = [verdict.failure_class, " ".join(filter(None, places)), since(verdict.onset)]
+    if verdict.kill_time is not None:
+        facts.append(f"killed {utc(verdict.kill_time)}")
+    facts.append(filled("pattern {}", verdict.pattern))
+    if verdict.recovered:
+        facts.append("recovered")
     return Section(
         "Verdict",
         [Paragraph(verdict.summary)],
@@ -136,10 +138,10 @@ def _findings(examined: ExaminedJob, show_all: bool) -> Iterator[Block]:
         links.append(Bullet(_link(finding), _evidence(finding, examined, show_all=False)))
     if len(chain) > _MOST_LINKS:
         links.append(Bullet(f"(+{len(chain) - _MOST_LINKS} more: JSON has all)"))
-    others = list(_other_findings(examined, show_all))
+    unrelated = list(_other_findings(examined, show_all))
     yield Bullets(links)
-    yield Bullets(others)
-    if not links and not others:
+    yield Bullets(unrelated)
+    if not links and not unrelated:
         yield Paragraph("None.")
 
 
@@ -163,9 +165,8 @@ def _other_findings(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:
 def _evidence(finding: Finding, examined: ExaminedJob, show_all: bool) -> list[str]:
     """Evidence, a line each. A query goes by its id; the JSON spells it out."""
     query_ids = {query.promql: query.id for query in asked_queries(examined)}
-    shown = finding.evidence if show_all else finding.evidence[:_MOST_EVIDENCE]
     lines: dict[str, None] = {}  # triage may quote one line as step and as end
-    for evidence in shown:
+    for evidence in beginning(finding.evidence, _MOST_EVIDENCE, show_all):
         line = source_and_text(evidence, query_ids.get(evidence.source))
         lines[line if evidence.time is None else f"{line}  ({utc(evidence.time)})"] = None
     return list(lines)
@@ -185,9 +186,13 @@ def _shown_rows(report: PlaybookReport, show_all: bool) -> list[ReportRow]:
 def _metric_row(row: ReportRow) -> list[str]:
     """A row with the value that it was decided from."""
     place = " ".join(filter(None, [fold(row.hosts), row.device]))
-    gpu = "-" if row.gpu is None else str(row.gpu)
     value = "-" if row.value is None else f"{number(row.value)} {row.unit}".rstrip()
-    return [place or "-", gpu, value, f"{_ANSWERS[row.holds]}{row.row}: {row.interpretation}"]
+    return [
+        place or "-",
+        or_dash(row.gpu),
+        value,
+        f"{_ANSWERS[row.holds]}{row.row}: {row.interpretation}",
+    ]
 
 
 def _playbooks(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:
@@ -219,16 +224,16 @@ def _log(examined: ExaminedJob) -> Iterator[Block]:
 
 def _correlation(examined: ExaminedJob) -> str:
     primary, root = examined.triage.primary, examined.explained.verdict.failure_class
-    seen = "metrics" if examined.nodes is None else "nodes and metrics"
+    sources = "metrics" if examined.nodes is None else "nodes and metrics"
     sentences = {
         Correlation.NO_LOG: f"There is no log: {examined.no_log}.",
         Correlation.LOG_ALONE: f"By the log alone: {examined.log_only}.",
         Correlation.NO_FAILURE: f"Triage: {examined.triage.status.value}, no failure.",
         Correlation.CONFIRMED: f"Confirms triage ({primary}).",
         Correlation.EXPLAINED: f"Triage says {primary}; the metrics explain it by {root}.",
-        Correlation.CONTRADICTED: f"Triage says {primary}; what the {seen} show contradicts it.",
+        Correlation.CONTRADICTED: f"Triage says {primary}; what the {sources} show contradicts it.",
         Correlation.UNCONFIRMED: (
-            f"Triage says {primary}; what the {seen} show does not confirm it."
+            f"Triage says {primary}; what the {sources} show does not confirm it."
         ),
     }
     return sentences[correlation(examined)]
@@ -253,8 +258,8 @@ def _coverage(examined: ExaminedJob) -> Iterator[str]:
 
 def _unread(examined: ExaminedJob, unread: Iterable[HostUnread]) -> Iterator[str]:
     """Equal reasons share a line; why there are no metrics is said above."""
-    others = [gap for gap in unread if gap.reason != examined.log_only]
-    for reason, gaps in _alike(others, lambda gap: f"{gap.source}: {gap.reason}").items():
+    untold = [gap for gap in unread if gap.reason != examined.log_only]
+    for reason, gaps in _alike(untold, lambda gap: f"{gap.source}: {gap.reason}").items():
         hosts = fold(gap.host for gap in gaps if gap.host)
         yield ": ".join(filter(None, ["unread", hosts, reason]))
 

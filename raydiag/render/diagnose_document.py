@@ -27,7 +27,7 @@ def diagnose_document(examined: ExaminedJob, generated_at: float) -> dict[str, A
     return {
         **head,
         "verdict": _verdict(examined),
-        "chains": [[findings[index] for index in chain] for chain in common["chains"]],
+        "chains": [list(map(findings.__getitem__, chain)) for chain in common["chains"]],
         "ruled_out": ruled_out,
         "log_only": examined.log_only or None,
         "no_log": examined.no_log or None,

@@ -92,11 +92,11 @@ def chain_indices(diagnosis: Diagnosis) -> list[list[int]]:
     # By identity first: comparing thousands of findings field by field would be quadratic.
     positions = {id(finding): index for index, finding in enumerate(diagnosis.findings)}
 
-    def position(finding: Finding) -> int:
-        known = positions.get(id(finding))
-        return diagnosis.findings.index(finding) if known is None else known
+    def _position(finding: Finding) -> int:
+        index = positions.get(id(finding))
+        return diagnosis.findings.index(finding) if index is None else index
 
-    return [list(map(position, chain.findings)) for chain in diagnosis.chains]
+    return [list(map(_position, chain.findings)) for chain in diagnosis.chains]
 
 
 def rfc3339(time_s: float) -> str:

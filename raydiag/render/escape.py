@@ -41,10 +41,10 @@ def markdown(text: str) -> str:
 
 def fenced(lines: Iterable[str]) -> str:
     """The lines as a code block of Markdown, verbatim but for what `terminal` shows differently."""
-    shown = [terminal(line) for line in lines]
-    longest = max((len(run) for line in shown for run in re.findall("`+", line)), default=0)
+    escaped = list(map(terminal, lines))
+    longest = max(map(len, re.findall("`+", "\n".join(escaped))), default=0)
     fence = "`" * max(3, longest + 1)
-    return "\n".join([f"{fence}text", *shown, fence])
+    return "\n".join([f"{fence}text", *escaped, fence])
 
 
 def _escaped(char: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from raydiag.exporter.check import CheckedPlugin
 from raydiag.exporter.findings import MOST_RESTARTS, PluginHealth
 from raydiag.exporter.status import ExaminedExporter
-from raydiag.render.formats import count, utc
+from raydiag.render.formats import count, counted, reasons, utc
 from raydiag.render.groups import Group
 from raydiag.render.report import Paragraph, Report, Section, Tone, Toned, bullets
 
@@ -29,7 +29,7 @@ def status_report(examined: ExaminedExporter, verbose: bool) -> Report:
     for finding in examined.diagnosis.findings:
         sections.append(Group([finding]).section(verbose=True))
     sections.append(Section("Plugins", [bullets(map(_health, plugins))]))
-    sections.append(Section("Not read", [bullets(f"{g.source}: {g.reason}" for g in unread)]))
+    sections.append(Section("Not read", [bullets(reasons(unread))]))
     return Report(sections)
 
 
@@ -89,8 +89,7 @@ def _served(examined: ExaminedExporter) -> str:
 def _plugin_record(examined: ExaminedExporter) -> Iterator[str]:
     record = examined.now.record
     if record is not None and record.timed_out:
-        counted = ", ".join(f"{name} {times}" for name, times in record.timed_out.items())
-        yield f"plugins that timed out since its start: {counted}"
+        yield f"timeouts of plugins since its start: {counted(record.timed_out)}"
     if record is not None and record.skipped:
         yield f"plugins that are no longer run: {', '.join(record.skipped)}"
 

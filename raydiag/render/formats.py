@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from typing import Optional
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional, TypeVar, Union
 
+from raydiag.model import HostUnread, Unread
 from raydiag.render.document import rfc3339
 
 # What differs between findings of one kind: PCI addresses, hexadecimal and decimal numbers.
 _VARYING = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9]|0x[0-9a-f]+|\d+(?:\.\d+)*")
+_Piece = TypeVar("_Piece")
 _PLAIN_BELOW = 1e6  # larger numbers are written with an exponent
 
 
@@ -27,6 +29,31 @@ def count(number: int, noun: str, plural: str = "") -> str:
 def joined(parts: Iterable[str]) -> str:
     """The parts that are not empty, two blanks apart, as in a heading."""
     return "  ".join(filter(None, parts))
+
+
+def filled(template: str, value: object) -> str:
+    """The template with the value in its braces; empty without a value."""
+    return template.format(value) if value or value == 0 else ""
+
+
+def counted(times: Mapping[Any, int]) -> str:
+    """`2 nfs-ok, 1 oom-kill`: what was seen how often; what was not is left out."""
+    return ", ".join(f"{number} {name}" for name, number in times.items() if number)
+
+
+def or_dash(value: object) -> str:
+    """The value, or `-` for what is not known."""
+    return "-" if value is None else str(value)
+
+
+def reasons(gaps: Iterable[Union[Unread, HostUnread]]) -> list[str]:
+    """`source: reason` of what could not be read."""
+    return [f"{gap.source}: {gap.reason}" for gap in gaps]
+
+
+def beginning(pieces: Sequence[_Piece], most: int, show_all: bool) -> Sequence[_Piece]:
+    """The first pieces, or all of them."""
+    return pieces if show_all else pieces[:most]
 
 
 def utc(time_s: float) -> str:
@@ -49,10 +76,10 @@ def number(value: float) -> str:
 
 def extent(values: Iterable[float], unit: str) -> str:
     """`41-63C` for the smallest and largest value, `41C` when equal, `-` when there is none."""
-    known = list(filter(math.isfinite, values))
-    if not known:
+    numbers = list(filter(math.isfinite, values))
+    if not numbers:
         return "-"
-    low, high = _rounded(min(known)), _rounded(max(known))
+    low, high = _rounded(min(numbers)), _rounded(max(numbers))
     return f"{low}{unit}" if low == high else f"{low}-{high}{unit}"
 
 
@@ -62,11 +89,14 @@ def span(seconds: Optional[float]) -> str:
         return "n/a"
     if seconds < 60:
         return f"{seconds:.3g} s"
-    whole = round(seconds)
-    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    minutes, rounded_s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
     if days:
         return f"{days} d {hours} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rounded_s} s"
 
 
 def _rounded(value: float) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Optional
 
 from raydiag.model import Diagnosis, Evidence, Finding, Severity
 from raydiag.nodeset import fold
 from raydiag.render.document import chain_indices, severity_of
-from raydiag.render.formats import number, shape, since, utc
+from raydiag.render.formats import beginning, counted, filled, number, shape, since, utc
 from raydiag.render.report import Paragraph, Quote, Section, Steps, severity_label
 
 EVIDENCE_LINES = 5
@@ -42,10 +43,9 @@ class Group:
     def evidence(self, verbose: bool) -> list[str]:
         """A line for each piece of evidence of the first finding."""
         evidence = self.first.evidence
-        shown = evidence if verbose else evidence[:EVIDENCE_LINES]
-        lines = list(map(evidence_line, shown))
-        if len(evidence) > len(shown):
-            lines.append(f"(+{len(evidence) - len(shown)} more: -v shows all)")
+        lines = list(map(evidence_line, beginning(evidence, EVIDENCE_LINES, verbose)))
+        if len(evidence) > len(lines):
+            lines.append(f"(+{len(evidence) - len(lines)} more: -v shows all)")
         return lines
 
     def section(self, verbose: bool) -> Section:
@@ -78,8 +78,7 @@ class Group:
 
     def _caused(self) -> str:
         kinds = Counter(effect.failure_class for effect in self.effects)
-        counted = ", ".join(f"{times} {kind}" for kind, times in kinds.items())
-        return f"Caused: {counted}" if counted else ""
+        return filled("Caused: {}", counted(kinds))
 
 
 def groups(diagnosis: Diagnosis, verbose: bool) -> list[Group]:
@@ -88,12 +87,12 @@ def groups(diagnosis: Diagnosis, verbose: bool) -> list[Group]:
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for index, finding in enumerate(diagnosis.findings):
         alike[index if verbose else _likeness(finding)].append(index)
-    found = []
+    grouped = []
     for indices in alike.values():
-        caused = [effect for index in indices for effect in effects.get(index, ())]
-        found.append(Group([diagnosis.findings[index] for index in indices], caused))
+        caused = list(chain.from_iterable(effects.get(index, ()) for index in indices))
+        grouped.append(Group([diagnosis.findings[index] for index in indices], caused))
     # sorted() is stable: within a severity, the order of the diagnosis stays.
-    return sorted(found, key=lambda group: -group.severity.rank)
+    return sorted(grouped, key=lambda group: -group.severity.rank)
 
 
 def scope(findings: Iterable[Finding]) -> str:
@@ -125,8 +124,8 @@ def source_and_text(evidence: Evidence, source: Optional[str] = None) -> str:
 def _effects(diagnosis: Diagnosis) -> dict[int, list[Finding]]:
     """What each root caused, by the root's position among the findings."""
     effects: dict[int, list[Finding]] = defaultdict(list)
-    for root, *others in chain_indices(diagnosis):
-        effects[root] += [diagnosis.findings[index] for index in others]
+    for root, *caused in chain_indices(diagnosis):
+        effects[root] += [diagnosis.findings[index] for index in caused]
     return effects
 
 
@@ -165,9 +164,3 @@ def _devices(findings: Iterable[Finding], of_gpus: bool) -> str:
     if of_gpus:
         return f"({devices[0]})" if len(devices) == 1 else ""
     return ", ".join(devices) if len(devices) <= _MOST_DEVICES else f"{len(devices)} devices"
-
-
-def first_texts(evidence: Sequence[Evidence], most: int) -> Iterator[str]:
-    """What the first pieces of evidence say, a line each."""
-    for piece in evidence[:most]:
-        yield piece.text or piece.source

@@ -11,7 +11,7 @@ from typing import Any
 
 from raydiag.nodeset import fold
 from raydiag.render import document as documents
-from raydiag.render.formats import count, joined, utc
+from raydiag.render.formats import count, filled, joined, utc
 from raydiag.render.report import (
     Bullet,
     Bullets,
@@ -71,7 +71,7 @@ def _outcome(answer: _Json, plan_shown: bool) -> list[Section]:
 def _summary(answer: _Json) -> Section:
     outcome, rollout = str(answer["outcome"]), answer["rollout"]
     tone = _TONES.get(outcome, Tone.BAD)
-    remarks = [f"why: {answer['reason']}"] if answer["reason"] else []
+    remarks = [filled("why: {}", answer["reason"])]
     if outcome == "incomplete":
         undo = f"raydiag hotfix rollback {rollout}"
         remarks.append(f"when these hosts answer again, or are repaired: {undo}")
@@ -137,9 +137,9 @@ def _processes(answer: _Json) -> Iterator[str]:
         processes = ", ".join(f"{process['role']} {process['pid']}" for process in host["ends"])
         restarts = f"restarts {host['restarts']}, {host['restarts_left']} left"
         yield f"{host['host']} ends {processes}; {restarts}"
-    more = len(ending) - _MOST_HOSTS_WITH_PROCESSES
-    if more > 0:
-        yield f"and on {count(more, 'more host')}: see --format json"
+    unnamed = len(ending) - _MOST_HOSTS_WITH_PROCESSES
+    if unnamed > 0:
+        yield f"and on {count(unnamed, 'more host')}: see --format json"
 
 
 def _rollout(rollout: _Json) -> Section:
@@ -147,7 +147,7 @@ def _rollout(rollout: _Json) -> Section:
     state = str(rollout["state"])
     began = utc(rollout["began_at"]) if rollout["began_at"] else "at an unknown time"
     summary = f"Rollout {rollout['rollout']}: {state}. Began {began}, by {rollout['who'] or '?'}."
-    remarks = [f"why: {rollout['reason']}"] if rollout["reason"] else []
+    remarks = [filled("why: {}", rollout["reason"])]
     if state in ("its driver died", "incomplete"):
         remarks.append(f"undo it: raydiag hotfix rollback {rollout['rollout']}")
     hosts = Bullets(list(_folded(rollout["hosts"], _content)))
@@ -160,8 +160,8 @@ def _content(host: _Json) -> tuple[str, ...]:
     details = []
     for file in host["files"]:
         details.append(f"{file['path']}: {file['content']} ({file['sha256'][:_SHOWN_DIGITS]})")
-    details.append(f"not seen: {host['unseen']}" if host["unseen"] else "")
-    details.append(f"ended there: {host['ended']}" if host["ended"] else "")
+    details.append(filled("not seen: {}", host["unseen"]))
+    details.append(filled("ended there: {}", host["ended"]))
     details += [host["outcome_reason"], *host["notes"]]
     return (f"content {host['content']}", *filter(None, details))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from raydiag.kmsg import ExaminedKernelLog, LoggedEvent
 from raydiag.model import Severity
-from raydiag.render.formats import count, utc
+from raydiag.render.formats import count, counted, filled, reasons, utc
 from raydiag.render.report import (
     Paragraph,
     Quote,
@@ -31,18 +31,17 @@ def kmsg_report(examined: ExaminedKernelLog, verbose: bool) -> Report:
     sections += _events(examined, verbose)
     if not verbose:
         sections.append(Section(blocks=[Paragraph(_notes(examined))]))
-    unread = bullets(f"{gap.source}: {gap.reason}" for gap in examined.unread)
-    sections.append(Section("Not read", [unread]))
+    sections.append(Section("Not read", [bullets(reasons(examined.unread))]))
     return Report(sections)
 
 
 def _summary(examined: ExaminedKernelLog) -> str:
-    where = f"in {count(examined.files, 'file')}" if examined.files else "in this machine's log"
+    logs = f"in {count(examined.files, 'file')}" if examined.files else "in this machine's log"
     if not examined.events:
-        return f"No event {where}."
-    times = Counter(event.severity for event in examined.events)
-    rated = [f"{times[rating]} {word}" for rating, word in _ADJECTIVES.items() if times[rating]]
-    return f"{count(len(examined.events), 'event')} {where}: {', '.join(rated)}."
+        return f"No event {logs}."
+    times = Counter(_ADJECTIVES[event.severity] for event in examined.events)
+    rated = counted({adjective: times[adjective] for adjective in _ADJECTIVES.values()})
+    return f"{count(len(examined.events), 'event')} {logs}: {rated}."
 
 
 def _events(examined: ExaminedKernelLog, verbose: bool) -> Iterator[Section]:
@@ -72,17 +71,20 @@ def _facts(event: LoggedEvent) -> Iterator[str]:
     yield event.host or ""
     yield _time(event)
     yield event.device or ""
-    yield f"ring {event.ring}" if event.ring else ""
+    yield filled("ring {}", event.ring)
     yield _process(event)
-    yield f"{event.count} times" if event.count > 1 else ""
-    yield "over" if event.recovery else ""
-    yield "written by a program" if event.userspace else ""
+    if event.count > 1:
+        yield f"{event.count} times"
+    if event.recovery:
+        yield "over"
+    if event.userspace:
+        yield "written by a program"
 
 
 def _time(event: LoggedEvent) -> str:
     if event.time is not None:
         return utc(event.time)
-    return "" if event.since_boot_s is None else f"{event.since_boot_s:.3f} s after boot"
+    return filled("{:.3f} s after boot", event.since_boot_s)
 
 
 def _process(event: LoggedEvent) -> str:
@@ -94,5 +96,4 @@ def _process(event: LoggedEvent) -> str:
 def _notes(examined: ExaminedKernelLog) -> str:
     """The events to note, by number."""
     kinds = Counter(e.event_class for e in examined.events if e.severity is Severity.INFO)
-    counted = ", ".join(f"{times} {kind}" for kind, times in sorted(kinds.items()))
-    return f"To note (-v shows them): {counted}" if counted else ""
+    return filled("To note (-v shows them): {}", counted(dict(sorted(kinds.items()))))

@@ -38,8 +38,8 @@ def markdown_text(report: Report) -> str:
 
 def _section(section: Section, marks: str) -> Iterator[str]:
     if section.title or section.label:
-        label = f"{section.label.text} " if section.label else ""
-        yield f"{marks} {label}{markdown(section.title)}".rstrip()
+        label = section.label.text if section.label else ""
+        yield " ".join(filter(None, [marks, label, markdown(section.title)]))
     if any(section.facts):
         yield " · ".join(map(markdown, filter(None, section.facts)))
     for block in section.blocks:

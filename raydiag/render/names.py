@@ -189,13 +189,13 @@ class Names:
     def _without_names(self, text: str) -> str:
         if self._in_domains:
             text = self._in_domains.sub(self._host_in_domain, text)
-        pieces, done = [], 0
+        pieces, end_of_last = [], 0
         for run in _WORD.finditer(text):
-            name = self._name_at(text, run) if run.start() >= done else None
+            name = self._name_at(text, run) if run.start() >= end_of_last else None
             if name is not None:
-                pieces += [text[done : run.start()], self._words[name]]
-                done = run.start() + len(name)
-        return "".join([*pieces, text[done:]]) if pieces else text
+                pieces += [text[end_of_last : run.start()], self._words[name]]
+                end_of_last = run.start() + len(name)
+        return "".join([*pieces, text[end_of_last:]])
 
     def _name_at(self, text: str, run: re.Match[str]) -> Optional[str]:
         """The longest name that stands as a whole where this run of characters starts."""
@@ -258,8 +258,8 @@ def _without_arguments(command: str) -> str:
 
 def _outside_system_paths(text: str, change: Callable[[str], str]) -> str:
     """`change` applied to all but the kernel's paths: those have no names of ours in them."""
-    pieces, done = [], 0
+    pieces, end_of_last = [], 0
     for path in _SYSTEM_PATH.finditer(text):
-        pieces += [change(text[done : path.start()]), path[0]]
-        done = path.end()
-    return "".join([*pieces, change(text[done:])])
+        pieces += [change(text[end_of_last : path.start()]), path[0]]
+        end_of_last = path.end()
+    return "".join([*pieces, change(text[end_of_last:])])

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, Optional
 
 from raydiag.model import Finding, NodeReport, NodeStatus, Severity, Status
 from raydiag.nodeset import fold
 from raydiag.render.document import severity_of
-from raydiag.render.formats import count, extent
+from raydiag.render.formats import count, extent, filled, or_dash
 from raydiag.render.report import TONES, Paragraph, Row, Section, Table, Tone, Toned
 
 _TONES = {
@@ -71,7 +72,7 @@ class _LikeNodes:
         return [
             fold(self.hosts),
             Toned(self.status.value, self._tone()),
-            "-" if self.gpus is None else str(self.gpus),
+            or_dash(self.gpus),
             extent(self.temperatures_c, "C"),
             extent(self.powers_w, "W"),
             extent(self.memory_percent, "%"),
@@ -101,14 +102,12 @@ def nodes_section(reports: Sequence[NodeReport], findings: Iterable[Finding]) ->
     shared = _shared_versions(rows)
     table = [Row(row.cells(), row.all_notes(bool(shared))) for row in rows]
     columns = list(zip(_HEADER, *(row.cells for row in table), strict=True))
-    kept = []
-    for index, (_, *cells) in enumerate(columns):
-        if index < _ALWAYS_SHOWN or set(cells) != {"-"}:
-            kept.append(index)
-    table = [Row([row.cells[index] for index in kept], row.notes) for row in table]
-    header = [_HEADER[index] for index in kept]
-    versions = f"All: {', '.join(shared)}" if shared else ""
-    return Section("Nodes", [Table(header, table), Paragraph(versions)])
+    filled_columns = [set(cells) != {"-"} for _, *cells in columns]
+    filled_columns[:_ALWAYS_SHOWN] = [True] * _ALWAYS_SHOWN
+    table = [Row(list(compress(row.cells, filled_columns)), row.notes) for row in table]
+    header = list(compress(_HEADER, filled_columns))
+    versions = Paragraph(filled("All: {}", ", ".join(shared)))
+    return Section("Nodes", [Table(header, table), versions])
 
 
 def _rows(reports: Sequence[NodeReport], findings: Iterable[Finding]) -> list[_LikeNodes]:
@@ -154,8 +153,8 @@ def _gpus(report: NodeReport) -> Optional[int]:
 
 
 def _versions(report: NodeReport) -> tuple[str, ...]:
-    found = {version.component: version.version for version in report.records("versions")}
-    return tuple(f"{name} {found[name]}" for name in _VERSIONS if name in found)
+    versions = {record.component: record.version for record in report.records("versions")}
+    return tuple(f"{name} {versions[name]}" for name in _VERSIONS if name in versions)
 
 
 def _notes(report: NodeReport) -> tuple[str, ...]:

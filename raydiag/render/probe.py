@@ -9,7 +9,7 @@ from raydiag import __version__
 from raydiag.model import Coverage, Diagnosis, NodeStatus, Severity, Snapshot
 from raydiag.render.coverage import coverage_section
 from raydiag.render.document import severity_of
-from raydiag.render.formats import count, joined, number, utc
+from raydiag.render.formats import count, filled, joined, number, utc
 from raydiag.render.groups import groups
 from raydiag.render.node_table import nodes_section
 from raydiag.render.report import Paragraph, Report, Section
@@ -47,26 +47,26 @@ def _problems(snapshot: Snapshot, diagnosis: Diagnosis) -> str:
     problems = [f for f in diagnosis.findings if severity_of(f) is not Severity.INFO]
     unhealthy = {(problem.host, problem.address) for problem in problems}
     places = len(unhealthy - {(None, None)})
-    where = f" on {places} of {count(coverage.asked, 'node')}" if places else ""
+    on_nodes = f" on {places} of {count(coverage.asked, 'node')}" if places else ""
     not_whole = _blind_hosts(coverage) | _partly_seen(snapshot, coverage)
     clean = 0
     for report in snapshot.nodes:
         node = report.node
         if report.status is NodeStatus.OK and node.host not in not_whole:
             clean += unhealthy.isdisjoint({(node.host, None), node.machine})
-    found = f"{count(len(problems), 'problem')}{where}"
-    return "; ".join([found, f"{count(clean, 'node')} clean", *_gaps(snapshot, coverage)])
+    total = f"{count(len(problems), 'problem')}{on_nodes}"
+    return "; ".join([total, f"{count(clean, 'node')} clean", *_gaps(snapshot, coverage)])
 
 
 def _no_problem(snapshot: Snapshot, coverage: Coverage) -> str:
     if coverage.asked == 0:
         return "No node was asked, so nothing is known"
-    seen = f"{coverage.answered} of {count(coverage.asked, 'node')}"
+    answered = f"{coverage.answered} of {count(coverage.asked, 'node')}"
     gaps = _gaps(snapshot, coverage)
     if gaps or not coverage.complete or coverage.answered < coverage.asked:
-        reasons = ", ".join([f"{seen} answered", *gaps])
+        reasons = ", ".join([f"{answered} answered", *gaps])
         return f"No problem found, but not everything could be seen: {reasons}"
-    return f"No problem found on {seen}, everything was seen"
+    return f"No problem found on {answered}, everything was seen"
 
 
 def _blind_hosts(coverage: Coverage) -> set[str]:
@@ -94,15 +94,14 @@ def _footer(snapshot: Snapshot, cluster: Mapping[str, Any]) -> str:
     place, login = cluster.get("address") or "", cluster.get("ssh")
     if login:
         place = f"{place} through ssh {login}"
-    version = cluster.get("ray_version")
-    ray = f"Ray {version}" if version else ""
+    ray = filled("Ray {}", cluster.get("ray_version"))
     session = str(cluster.get("session_name") or "")
-    took = _duration(snapshot, cluster)
-    return joined([f"raydiag {__version__}", place, session, ray, utc(snapshot.time), took])
+    duration = _duration(snapshot, cluster)
+    return joined([f"raydiag {__version__}", place, session, ray, utc(snapshot.time), duration])
 
 
 def _duration(snapshot: Snapshot, cluster: Mapping[str, Any]) -> str:
     slowest = max((report.duration_s for report in snapshot.nodes), default=0.0)
-    took = f"took {cluster.get('duration_s') or slowest:.1f} s"
+    duration = f"took {cluster.get('duration_s') or slowest:.1f} s"
     limit = cluster.get("deadline_s")
-    return f"{took} of {number(limit)} s" if limit else took
+    return f"{duration} of {number(limit)} s" if limit else duration

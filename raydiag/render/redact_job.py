@@ -48,14 +48,14 @@ def redacted_comparison(comparison: Comparison) -> Comparison:
     return names.value(comparison)
 
 
-def _know(names: JobNames, verdict: Verdict, asked: Optional[str] = None) -> None:
+def _know(names: JobNames, verdict: Verdict, given_path: Optional[str] = None) -> None:
     resolved = verdict.resolved
-    paths = [resolved.job_dir, verdict.log, asked, *resolved.logs]
+    paths = [resolved.job_dir, verdict.log, given_path, *resolved.logs]
     paths += chain.from_iterable(resolved.attempts)
     name = resolved.name or verdict.job_name
     names.know_job(verdict.job_id, name, list(filter(None, paths)))
-    for other in (resolved.name, verdict.job_name):
-        names.know_value(other or "")
+    for job_name in (resolved.name, verdict.job_name):
+        names.know_value(job_name or "")
 
 
 def _hosts_of_log(verdict: Verdict) -> Iterator[str]:

@@ -104,9 +104,9 @@ def stacks_section(snapshot: Snapshot, verbose: bool) -> Section:
 
 def _results(snapshot: Snapshot) -> list[tuple[str, ProbeResult]]:
     """What the nodes answered, by name; machines of one name have their address."""
-    asked = [report for report in snapshot.nodes if PROBE in report.probes]
-    times = Counter(report.node.host for report in asked)
-    return [(_node_name(report, times), report.probes[PROBE]) for report in asked]
+    reports = [report for report in snapshot.nodes if PROBE in report.probes]
+    times = Counter(report.node.host for report in reports)
+    return [(_node_name(report, times), report.probes[PROBE]) for report in reports]
 
 
 def _node_name(report: NodeReport, times: Mapping[str, int]) -> str:
@@ -115,11 +115,14 @@ def _node_name(report: NodeReport, times: Mapping[str, int]) -> str:
 
 
 def _summary(results: Iterable[tuple[str, ProbeResult]], groups: Iterable[StackGroup]) -> str:
-    pids = {(node_name, stack.pid) for node_name, result in results for stack in result.records}
-    nodes = {node_name for node_name, _ in pids}
+    pids = Counter[str]()
+    for node_name, result in results:
+        pids[node_name] += len({stack.pid for stack in result.records})
+    nodes = +pids  # without nodes that have none
     places = sum(group.leads for group in groups)
-    seen = f"{count(len(pids), 'process', 'processes')} on {count(len(nodes), 'node')}"
-    return f"{seen}, main threads and tasks at {count(places, 'place')}"
+    processes = count(pids.total(), "process", "processes")
+    at_places = f"main threads and tasks at {count(places, 'place')}"
+    return f"{processes} on {count(len(nodes), 'node')}, {at_places}"
 
 
 def _not_looked_at(results: Iterable[tuple[str, ProbeResult]]) -> Iterator[str]:

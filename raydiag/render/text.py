@@ -42,13 +42,13 @@ def text(report: Report, width: int, colour: bool = False) -> str:
 
 def _on_a_terminal(report: Report) -> list[Section]:
     """The sections in their order on a terminal: in each chapter, the answer first."""
-    ordered: list[tuple[int, int, Section]] = []
+    ordered: list[tuple[int, tuple[bool, bool], Section]] = []
     chapter = 0
     for section in report.filled_sections():
         chapter += section.is_chapter
         if not section.only_in_documents:
-            rank = 0 if section.is_chapter else 1 if section.comes_first else 2
-            ordered.append((chapter, rank, section))
+            is_later = not section.is_chapter, not section.comes_first
+            ordered.append((chapter, is_later, section))
     ordered.sort(key=lambda placed: placed[:2])
     return [section for _, _, section in ordered]
 
@@ -137,9 +137,9 @@ class _TextWriter:
             yield from lines
 
     def _table(self, block: Table, indent: str) -> Iterator[str]:
-        cells = [[terminal(_plain(cell)) for cell in row.cells] for row in block.rows]
         header = list(map(_capitals, block.header))
-        widths = [max(map(len, column)) for column in zip(header, *cells)]
+        columns = zip(header, *(map(_escaped, row.cells) for row in block.rows))
+        widths = [max(map(len, column)) for column in columns]
         _shrink(widths, self.width - len(indent) - len(_GAP) * (len(widths) - 1))
         yield from self._row(header, widths, indent)
         for row in block.rows:
@@ -150,7 +150,7 @@ class _TextWriter:
     def _row(self, cells: Sequence[Words], widths: Sequence[int], indent: str) -> Iterator[str]:
         columns = []
         for cell, width in zip(cells, widths):
-            lines = [line.ljust(width) for line in wrap(terminal(_plain(cell)), width)]
+            lines = [line.ljust(width) for line in wrap(_escaped(cell), width)]
             if isinstance(cell, Toned):
                 lines = [self._paint(line, cell.tone) for line in lines]
             columns.append(lines)
@@ -158,6 +158,10 @@ class _TextWriter:
         for parts in zip_longest(*columns):
             filled = [part or blank for part, blank in zip(parts, blanks)]
             yield f"{indent}{_GAP.join(filled)}".rstrip()
+
+
+def _escaped(words: Words) -> str:
+    return terminal(_plain(words))
 
 
 def _plain(words: Words) -> str:

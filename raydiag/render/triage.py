@@ -8,7 +8,7 @@ from typing import Optional
 
 from raydiag.model import Evidence, Finding
 from raydiag.render.document import severity_of
-from raydiag.render.formats import count, span
+from raydiag.render.formats import beginning, count, counted, filled, or_dash, reasons, span
 from raydiag.render.groups import source_and_text
 from raydiag.render.report import (
     Block,
@@ -52,19 +52,18 @@ def overview(verdicts: Sequence[Verdict]) -> Report:
     """One line per job: what it is, how it stands, why, and how far it came."""
     header = ("Job", "Status", "Primary", "Step", "Where", "Name")
     by_status = Counter(verdict.status for verdict in verdicts)
-    counted = [f"{by_status[status]} {status.value}" for status in JobStatus if by_status[status]]
-    total = f"{count(len(verdicts), 'job')}: {', '.join(counted) or 'none'}."
+    statuses = counted({status.value: by_status[status] for status in JobStatus})
+    total = f"{count(len(verdicts), 'job')}: {statuses or 'none'}."
     rows = map(_overview_row, verdicts)
     return Report([Section(blocks=[table(header, rows)]), Section(blocks=[Paragraph(total)])])
 
 
 def _overview_row(verdict: Verdict) -> list[Words]:
-    last_step = verdict.progress.last_step
     return [
         verdict.job_id or "-",
         _status(verdict),
         verdict.primary or "-",
-        "-" if last_step is None else str(last_step),
+        or_dash(verdict.progress.last_step),
         _where(_primary_finding(verdict)) or "-",
         verdict.resolved.name or verdict.job_name or verdict.log,
     ]
@@ -85,13 +84,13 @@ def _sections(verdict: Verdict, verbose: bool) -> Iterator[Section]:
     yield Section("Recommended next steps", [Steps(verdict.next_steps)])
     yield Section("Notes", [bullets(verdict.notes)])
     unread = verdict.diagnosis.coverage.unread
-    yield Section("Not read", [bullets(f"{gap.source}: {gap.reason}" for gap in unread)])
+    yield Section("Not read", [bullets(reasons(unread))])
 
 
 def _head(verdict: Verdict) -> KeyValues:
     """How the job stands, what failed first and where, and by which rule."""
-    where = _where(_primary_finding(verdict), " on ")
-    primary = f"{verdict.primary or 'none'}  ({where})" if where else verdict.primary or "none"
+    place = filled("  ({})", _where(_primary_finding(verdict), " on "))
+    primary = f"{verdict.primary or 'none'}{place}"
     rows: list[tuple[str, Words]] = [("Status", _status(verdict)), ("Primary failure", primary)]
     if verdict.stage:
         rows.append(("Stage", verdict.stage))
@@ -113,9 +112,8 @@ def _where(finding: Optional[Finding], between: str = "") -> str:
     """Task and host where it began; without `between` the host, else the task."""
     if finding is None:
         return ""
-    places = [f"task {finding.task}" if finding.task else "", finding.host or ""]
-    known = list(filter(None, places))
-    return between.join(known if between else known[-1:])
+    places = list(filter(None, [filled("task {}", finding.task or ""), finding.host]))
+    return between.join(places if between else places[-1:])
 
 
 def _evidence(verdict: Verdict, verbose: bool) -> Iterator[Block]:
@@ -123,8 +121,8 @@ def _evidence(verdict: Verdict, verbose: bool) -> Iterator[Block]:
     finding = _primary_finding(verdict)
     if finding is None or not finding.evidence:
         return
-    shown = finding.evidence if verbose else finding.evidence[:_MOST_QUOTED]
-    ordered = sorted(shown, key=_place_in_file)
+    quoted = beginning(finding.evidence, _MOST_QUOTED, verbose)
+    ordered = sorted(quoted, key=_place_in_file)
     lines = [f"{evidence.source}: {evidence.text}" for evidence in ordered]
     yield Quote(lines, marked=ordered.index(finding.evidence[0]))
 
@@ -139,7 +137,7 @@ def _other_findings(verdict: Verdict, verbose: bool) -> Bullets:
     findings = verdict.diagnosis.findings
     entries = []
     for finding in findings if verdict.primary is None else findings[1:]:
-        evidence = finding.evidence if verbose else finding.evidence[:1]
+        evidence = beginning(finding.evidence, 1, verbose)
         heading = f"{finding.failure_class}: {finding.title}"
         details = list(map(source_and_text, evidence))
         entries.append(Bullet(heading, details, severity_label(severity_of(finding))))
@@ -177,8 +175,7 @@ def _attempts(attempts: Optional[Attempts]) -> Iterator[str]:
 
 def _attempt(attempt: Attempt) -> str:
     outcome = f"{attempt.index}: {attempt.status.value}"
-    if attempt.primary:
-        outcome += f" ({attempt.primary})"
+    outcome += filled(" ({})", attempt.primary)
     if attempt.last_step is not None:
         outcome += f", steps {attempt.first_step}-{attempt.last_step}"
     saved = "reached a save" if attempt.reached_save else "reached no save"
@@ -196,7 +193,7 @@ def _live_dashboards(verdict: Verdict) -> Iterator[str]:
     ports = verdict.dashboards
     for tunnel in verdict.tunnels[:_MOST_TUNNELS]:
         yield tunnel.strip()
-    head = f" of {ports['head']}" if ports.get("head") else ""
+    head = filled(" of {}", ports.get("head"))
     yield (
         f"On the loopback{head}: Ray {ports['ray']}, TensorBoard {ports['tensorboard']},"
         f" Prometheus {ports['prometheus']}. The tunnel binds these ports on your own machine."

@@ -32,11 +32,11 @@ def _jobs_document(verdicts: Sequence[Verdict], generated_at: float) -> dict[str
         findings += verdict.diagnosis.findings
         chains += verdict.diagnosis.chains
         unread += verdict.diagnosis.coverage.unread
-    whole = Diagnosis(findings, chains, Coverage(0, 0, (), unread))
+    merged = Diagnosis(findings, chains, Coverage(0, 0, (), unread))
     return {
         **document.head("triage", generated_at),
         "jobs": list(map(job_object, verdicts)),
-        **document.findings_and_coverage(whole),
+        **document.findings_and_coverage(merged),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from raydiag.render.formats import count, span
+from raydiag.render.formats import count, filled, span
 from raydiag.triage.verdict import JobStatus, TrainingProgress, Verdict
 
 _UNKNOWN = "n/a"
@@ -38,8 +38,7 @@ def throughput(progress: TrainingProgress) -> Iterator[tuple[str, str]]:
     early = f"{speed.early:.4g} (steps {_range(speed.early_steps)})"
     late = f"{speed.late:.4g} (steps {_range(speed.late_steps)})"
     yield speed.unit, f"{early} -> {late}, {change}"
-    since = "" if speed.since_step is None else f" since step {speed.since_step}"
-    yield "Pattern", f"{speed.pattern}{since}"
+    yield "Pattern", speed.pattern + filled(" since step {}", speed.since_step)
 
 
 def _steps_of_run(progress: TrainingProgress, last_step: int) -> str:

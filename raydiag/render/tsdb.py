@@ -12,7 +12,7 @@ import numpy as np
 
 from raydiag.model import Unread, Window
 from raydiag.nodeset import fold
-from raydiag.render.formats import count, number, utc
+from raydiag.render.formats import count, filled, number, reasons, utc
 from raydiag.render.report import (
     Block,
     Bullet,
@@ -49,9 +49,9 @@ def info_report(discovery: Discovery) -> Report:
     return Report([overview, families, targets, _not_read(discovery.unread)])
 
 
-def query_report(answer: QueryResult, whole: Optional[Window], unread: Sequence[Unread]) -> Report:
+def query_report(answer: QueryResult, data: Optional[Window], unread: Sequence[Unread]) -> Report:
     """A value for each series, or its extent over the range."""
-    sections = [Section(blocks=list(_answer(answer, whole)))]
+    sections = [Section(blocks=list(_answer(answer, data)))]
     sections.append(Section("Warnings", [bullets(answer.warnings)]))
     return Report([*sections, _not_read(unread)])
 
@@ -76,11 +76,11 @@ def view_report(servers: Sequence[tuple[str, Connection]]) -> Report:
         port = urlsplit(connection.client.url).port
         forwards.append(f"-L {port}:127.0.0.1:{port}")
         unread += connection.unread
-    shown = Bullets([Bullet(job, list(_server(connection))) for job, connection in servers])
+    opened = Bullets([Bullet(job, list(_server(connection))) for job, connection in servers])
     ssh = f"From another machine first: ssh {' '.join(forwards)} {socket.gethostname()}"
     end = "Ctrl-C ends it and leaves nothing behind."
     footer = Section(blocks=[Paragraph(ssh), Paragraph(end)])
-    return Report([Section(blocks=[shown]), footer, _not_read(unread)])
+    return Report([Section(blocks=[opened]), footer, _not_read(unread)])
 
 
 def _origin(discovery: Discovery) -> Paragraph:
@@ -141,23 +141,23 @@ def _targets(targets: Iterable[Target]) -> Iterator[str]:
     by_job: dict[str, list[Target]] = defaultdict(list)
     for target in targets:
         by_job[target.job].append(target)
-    for job, own in sorted(by_job.items()):
-        down = [target.host or target.instance for target in own if not target.up]
-        suffix = f"; down at the last scrape: {fold(down)}" if down else ""
-        yield f"scrape job {job}: {len(own) - len(down)} of {len(own)} up{suffix}"
+    for job, of_job in sorted(by_job.items()):
+        down = [target.host or target.instance for target in of_job if not target.up]
+        suffix = filled("; down at the last scrape: {}", fold(down))
+        yield f"scrape job {job}: {len(of_job) - len(down)} of {len(of_job)} up{suffix}"
 
 
-def _answer(answer: QueryResult, whole: Optional[Window]) -> Iterator[Block]:
+def _answer(answer: QueryResult, data: Optional[Window]) -> Iterator[Block]:
     if not answer.series:
-        reach = f"; samples reach to {utc(whole.end)}" if whole is not None else ""
+        reach = f"; samples reach to {utc(data.end)}" if data is not None else ""
         yield Paragraph(f"No such series at {utc(answer.query.window.end)}{reach}.")
         return
-    shown = answer.series[:_MOST_ROWS]
+    listed = answer.series[:_MOST_ROWS]
     if all(series.sampled_at.size <= 1 for series in answer.series):
-        yield table(("Series", "Value"), [[_name(series), _last(series)] for series in shown])
+        yield table(("Series", "Value"), [[_name(series), _last(series)] for series in listed])
     else:
         header = ("Series", "Min", "Max", "Mean", "Last", "Samples", "NaN")
-        yield table(header, map(_extent_row, shown))
+        yield table(header, map(_extent_row, listed))
     if len(answer.series) > _MOST_ROWS:
         yield Paragraph(f"and {len(answer.series) - _MOST_ROWS} more: --format json has all")
 
@@ -171,7 +171,7 @@ def _name(series: Series) -> str:
 
 
 def _last(series: Series) -> str:
-    return number(series.last) if series.last is not None else "NaN"
+    return "NaN" if series.last is None else number(series.last)
 
 
 def _extent_row(series: Series) -> list[str]:
@@ -191,7 +191,7 @@ def _server(connection: Connection) -> Iterator[str]:
 
 
 def _not_read(unread: Iterable[Unread]) -> Section:
-    return Section("Not read", [bullets(f"{gap.source}: {gap.reason}" for gap in unread)])
+    return Section("Not read", [bullets(reasons(unread))])
 
 
 def _length(seconds: float) -> str:

@@ -40,14 +40,14 @@ def info_document(discovery: Discovery, live: bool) -> dict[str, Any]:
 
 
 def query_document(
-    origin: str, answer: QueryResult, whole: Optional[Window], unread: Iterable[Unread]
+    origin: str, answer: QueryResult, data: Optional[Window], unread: Iterable[Unread]
 ) -> dict[str, Any]:
     """All samples of one query; NaN and infinity as text, as Prometheus writes them."""
     series = []
     for one_series in answer.series:
         samples = list(_samples(one_series))
         series.append({"labels": dict(one_series.labels), "samples": samples})
-    return _document("query", _only_coverage(whole, unread)) | {
+    return _document("query", _only_coverage(data, unread)) | {
         "origin": origin,
         "query": {**vars(AskedQuery.of(answer)), "status": answer.status.value},
         "warnings": list(answer.warnings),
@@ -74,12 +74,12 @@ def verify_document(
 def view_document(servers: Sequence[tuple[str, Connection]]) -> dict[str, Any]:
     """The servers that run, each with the job that it shows."""
     unread: list[Unread] = []
-    shown = []
+    opened = []
     for job, connection in servers:
         unread += connection.unread
         place = {"url": connection.client.url, "origin": connection.origin}
-        shown.append({"job": job, **place, "stored": document.window(connection.stored)})
-    return _document("view", _only_coverage(None, unread)) | {"servers": shown}
+        opened.append({"job": job, **place, "stored": document.window(connection.stored)})
+    return _document("view", _only_coverage(None, unread)) | {"servers": opened}
 
 
 def _document(action: str, diagnosis: Diagnosis) -> dict[str, Any]:
