@@ -106,14 +106,17 @@ class _CauseChain:
 
     @property
     def root(self) -> Observation:
+        """The cause."""
         return self.observations[0]
 
     @property
     def findings(self) -> list[Finding]:
+        """The findings, the root first."""
         return [observation.finding for observation in self.observations]
 
     @property
     def chain(self) -> Chain:
+        """The same as a plain chain of findings."""
         return Chain(tuple(self.findings), self.confidence)
 
 

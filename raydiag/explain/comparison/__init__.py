@@ -7,8 +7,10 @@ first job is what the others are compared with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Optional
 
 from raydiag.catalog.completion import completed, order
 from raydiag.explain.comparison import answer, metrics, saves, settings, side
@@ -139,30 +141,38 @@ def _diagnosis(
     owned: list[tuple[Finding, str]] = []
     for contrast in contrasts:
         causes = answer.findings(contrast)
-        owned += [(item, label) for label, item in causes]
+        owned += [(finding, label) for label, finding in causes]
         if causes:
-            linked = tuple(item for _, item in causes)
+            linked = tuple(finding for _, finding in causes)
             chains.append(Chain(linked, contrast.answer.confidence))
-    for one_side, its_saves in zip(sides, saved, strict=True):
-        of_diagnosis = one_side.examined.explained.diagnosis.findings
-        metrics_of = one_side.examined.metrics
-        origin = metrics_of.origin if metrics_of is not None else one_side.label
-        additional = [*its_saves.findings, *one_side.bridge.findings(origin)]
-        listed = {_what(item) for item, label in owned if label == one_side.label}
-        listed |= {_what(item) for item in additional}
-        additional += [item for item in of_diagnosis if _what(item) not in listed]
-        finished = [completed(item) for item in additional]
-        owned += [(item, one_side.label) for item in finished]
+    for job_side, its_saves in zip(sides, saved, strict=True):
+        listed = {_what(finding) for finding, label in owned if label == job_side.label}
+        findings = _findings_of(job_side, its_saves, listed)
+        owned += [(finding, job_side.label) for finding in findings]
         if its_saves.findings:
-            roots = len(its_saves.findings)
-            failed = [item for item in finished if item.failure_class == saves.CLASS]
-            chains.append(Chain((*finished[:roots], *failed), Confidence.LIKELY))
+            roots = findings[: len(its_saves.findings)]
+            failed = [finding for finding in findings if finding.failure_class == saves.CLASS]
+            chains.append(Chain((*roots, *failed), Confidence.LIKELY))
     owned.sort(key=lambda pair: order(pair[0]))
-    findings = [item for item, _ in owned]
-    alone = {id(item) for item in findings} - {id(i) for chain in chains for i in chain.findings}
-    chains += [Chain((item,), item.confidence) for item in findings if id(item) in alone]
+    findings = [finding for finding, _ in owned]
+    chained = set(map(id, itertools.chain.from_iterable(chain.findings for chain in chains)))
+    alone = [finding for finding in findings if id(finding) not in chained]
+    chains += [Chain((finding,), finding.confidence) for finding in alone]
     coverage = _coverage(sides, contrasts, saved)
     return Diagnosis(findings, chains, coverage), [label for _, label in owned]
+
+
+def _findings_of(
+    job_side: Side, its_saves: Saves, listed: Collection[tuple[str, Optional[str]]]
+) -> list[Finding]:
+    """Of its saves, of its bridge, then of its diagnosis what is not `listed` yet."""
+    metrics_of = job_side.examined.metrics
+    origin = metrics_of.origin if metrics_of is not None else job_side.label
+    findings = [*its_saves.findings, *job_side.bridge.findings(origin)]
+    known = {*listed, *map(_what, findings)}
+    of_diagnosis = job_side.examined.explained.diagnosis.findings
+    findings += [finding for finding in of_diagnosis if _what(finding) not in known]
+    return [completed(finding) for finding in findings]
 
 
 def _what(finding: Finding) -> tuple[str, str | None]:

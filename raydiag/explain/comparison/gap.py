@@ -40,6 +40,7 @@ class SpeedStatistic:
 
     @classmethod
     def of(cls, values: Floats) -> SpeedStatistic:
+        """Of the values of one side."""
         return cls(
             float(values.mean()), float(np.median(values)), float(values.std()), int(values.size)
         )
@@ -62,6 +63,7 @@ class SpeedGap:
 
     @property
     def stays(self) -> bool:
+        """Whether the difference is there to the end."""
         return self.kind in (PERSISTENT, SINCE)
 
     @property
@@ -88,6 +90,7 @@ def gap(metric: str, a: tuple[Floats, Floats], b: tuple[Floats, Floats]) -> Opti
     is_steady = (np.sign(changes) == np.sign(overall)).mean() >= _MOSTLY
 
     def told(kind: str, begin: int = 0, end: int = 0, size: Optional[float] = None) -> SpeedGap:
+        """The gap of a kind, between two blocks of steps."""
         since = until = None
         if kind in (SINCE, TRANSIENT):
             since = int(blocks.edges[begin])

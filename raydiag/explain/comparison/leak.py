@@ -57,6 +57,7 @@ class Extra:
 
     @property
     def text(self) -> str:
+        """In words."""
         spread = f"{self.least:.0f} to {self.most:.0f}"
         return f"{self.tasks:.0f} more running tasks a host ({spread}) on {self.hosts} hosts"
 

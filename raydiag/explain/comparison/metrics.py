@@ -39,10 +39,12 @@ class ComparedMetrics:
 
     @property
     def delta(self) -> Optional[float]:
+        """The second job minus the first; None where one has no value."""
         return None if self.a is None or self.b is None else self.b - self.a
 
     @property
     def percent(self) -> Optional[float]:
+        """The difference, in percent of the first job."""
         if self.delta is None or not self.a:
             return None
         return 100.0 * self.delta / abs(self.a)
@@ -198,4 +200,5 @@ def odd_hosts(compared_metrics: ComparedMetrics, of_b: bool) -> list[str]:
 
 
 def context_of(looked: Looked) -> Context:
+    """What the metrics of a side were judged in."""
     return looked.scene.context

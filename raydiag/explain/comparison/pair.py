@@ -32,6 +32,7 @@ class Environment:
 
     @property
     def same(self) -> bool:
+        """Whether both jobs have it alike."""
         return self.a == self.b
 
 
@@ -94,12 +95,15 @@ class Pair:
         return by if by >= 0 else -100.0 * by / (100.0 - by)
 
     def looked(self, side: Side) -> Optional[Looked]:
+        """What was queried of a side; None without metrics."""
         return self.looked_a if side is self.a else self.looked_b
 
     def other(self, side: Side) -> Side:
+        """The other one of the two jobs."""
         return self.b if side is self.a else self.a
 
     def metric(self, name: str) -> Optional[ComparedMetrics]:
+        """A compared metric by its name; None where it is not measured."""
         return next(
             (compared for compared in self.metrics if compared.measure.metric == name), None
         )

@@ -6,9 +6,10 @@ host. A save that follows sooner ends the time that is looked at.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Optional
 
 import numpy as np
@@ -88,34 +89,32 @@ def failed_steps(side: Side) -> dict[int, Optional[float]]:
 
 
 def compare(side: Side, is_alone: bool, deadline_s: float) -> Saves:
-    """Asks about the saves that failed and the good ones near them; `every`: also without any."""
+    """Compare failed saves with good ones near them; `is_alone`: also where none failed."""
     failed = failed_steps(side)
-    if side.connection is None or side.examined.metrics is None or not (failed or is_alone):
+    metrics = side.examined.metrics
+    if side.connection is None or metrics is None or not (failed or is_alone):
         return Saves()
-    chosen = list(_chosen(side, failed))
+    chosen = list(_chosen(side, failed, metrics.context.window.end))
     if not chosen:
         return Saves(notes=(f"job {side.label}: no save whose time is known",))
-    queries = [
-        Query.over(f"save-{save.step}-{load.metric}", load.promql, save.window, STEP_S)
-        for save in chosen
-        for load in LOADS
-        if side.examined.metrics.discovery.has(load.metric)
-    ]
+    measured = [load for load in LOADS if metrics.discovery.has(load.metric)]
+    queries = [_query(save, load) for save, load in itertools.product(chosen, measured)]
     answers = side.ask(queries, deadline_s)
     unread = tuple(
         HostUnread("", answer.query.id, answer.status, answer.reason)
         for answer in answers
         if not answer.ok
     )
-    loads_asked = Answers(answers, side.examined.metrics.discovery)
-    loads = tuple(
-        SaveLoad(save.step, save.failed, save.window, _peaks(save.step, loads_asked))
-        for save in chosen
-    )
+    peaks = Answers(answers, metrics.discovery)
+    loads = tuple(replace(save, peaks=_peaks(save.step, peaks)) for save in chosen)
     return _judged(side, loads, unread)
 
 
-def _chosen(side: Side, failed: Mapping[int, Optional[float]]) -> Iterator[SaveLoad]:
+def _query(save: SaveLoad, load: StorageLoad) -> Query:
+    return Query.over(f"save-{save.step}-{load.metric}", load.promql, save.window, STEP_S)
+
+
+def _chosen(side: Side, failed: Mapping[int, Optional[float]], limit: float) -> Iterator[SaveLoad]:
     """Failed saves, and good ones before them; the start-up is none to compare with."""
     run = side.run
     if run.first is None or run.last is None:
@@ -124,25 +123,24 @@ def _chosen(side: Side, failed: Mapping[int, Optional[float]]) -> Iterator[SaveL
     if side.period:
         saved |= set(range(-(-run.first // side.period) * side.period, run.last + 1, side.period))
     good = sorted(step for step in saved - set(failed) if run.first < step <= run.last)
-    wrong = sorted(failed)[-_GOOD:]
-    if wrong:
-        before = [step for step in good if step < wrong[0]]
-        good = (before or good)[-_GOOD:]
-    else:
-        good = good[-_NAMED:]
-    begins = {step: _begin(run.dated, step) or failed.get(step) for step in (*good, *wrong)}
-    steps_of_saves = sorted(
-        time for time in (*begins.values(), *(_begin(run.dated, step) for step in saved)) if time
-    )
-    assert side.examined.metrics is not None
-    limit = side.examined.metrics.context.window.end
-    for step in sorted((*good, *wrong)):
-        start = begins[step]
+    begins = {step: _begin(run.dated, step) for step in (*saved, *failed)}
+    steps = _near_failed(good, sorted(failed)[-_GOOD:])
+    dated = {step: begins[step] or failed.get(step) for step in steps}
+    times = sorted(filter(None, (*dated.values(), *map(begins.get, saved))))
+    for step, start in sorted(dated.items()):
         if start is None or start >= limit:
             continue
-        following = [time for time in steps_of_saves if time > start + STEP_S]
+        following = [time for time in times if time > start + STEP_S]
         end = min([start + WINDOW_S, limit, *following[:1]])
         yield SaveLoad(step, step in failed, Window(start, end))
+
+
+def _near_failed(good: Sequence[int], failed: Sequence[int]) -> list[int]:
+    """Steps of the saves to compare: the failed ones and the last good ones before them."""
+    if not failed:
+        return list(good[-_NAMED:])
+    before = [step for step in good if step < failed[0]]
+    return [*(before or good)[-_GOOD:], *failed]
 
 
 def _begin(steps: MetricSteps, step: int) -> Optional[float]:
@@ -168,36 +166,37 @@ def _peaks(step: int, answers: Answers) -> dict[str, dict[str, float]]:
 
 
 def _judged(side: Side, loads: tuple[SaveLoad, ...], unread: tuple[HostUnread, ...]) -> Saves:
-    wrong, good = (
-        [load for load in loads if load.failed],
-        [load for load in loads if not load.failed],
-    )
+    wrong = [load for load in loads if load.failed]
+    good = [load for load in loads if not load.failed]
     if not wrong:
         return Saves(loads, unread=unread)
     if not good:
-        note = f"job {side.label}: no save went well before, so nothing says what is usual"
+        note = f"job {side.label}: no save succeeded before, so nothing says what is usual"
         return Saves(loads, notes=(note,), unread=unread)
-    worse: dict[str, list[Evidence]] = {}
-    for load_failed in wrong:
-        for host, load, text, peak in _worse(load_failed, good):
-            evidence = worse.setdefault(host, [])
-            evidence.append(Evidence(load.promql, text, peak, load_failed.window.start))
-    explained = {
-        host: evidence
-        for host, evidence in worse.items()
-        if any(
-            load.explains and load.promql == piece.source for piece in evidence for load in LOADS
-        )
-    }
+    explained = _explaining_hosts(wrong, good)
     if not explained:
         steps = ", ".join(str(load.step) for load in wrong)
         reason = f"storage was no busier at the failed save ({steps}) than at good ones"
         return Saves(loads, (), (RuledOut("storage-stall", reason, "comparison"),), (), unread)
     start = min(load.window.start for load in wrong)
-    findings = tuple(
-        _finding(side, host, evidence, start) for host, evidence in list(explained.items())[:_NAMED]
-    )
+    named = list(explained.items())[:_NAMED]
+    findings = tuple(_finding(side, host, evidence, start) for host, evidence in named)
     return Saves(loads, findings, (), (), unread)
+
+
+def _explaining_hosts(
+    wrong: Sequence[SaveLoad], good: Sequence[SaveLoad]
+) -> dict[str, list[Evidence]]:
+    """Evidence by host, of hosts where storage was busier in a way that explains a failed save."""
+    worse: dict[str, list[Evidence]] = {}
+    explained: set[str] = set()
+    for failed in wrong:
+        for host, load, text, peak in _worse(failed, good):
+            evidence = Evidence(load.promql, text, peak, failed.window.start)
+            worse.setdefault(host, []).append(evidence)
+            if load.explains:
+                explained.add(host)
+    return {host: evidence for host, evidence in worse.items() if host in explained}
 
 
 def _worse(

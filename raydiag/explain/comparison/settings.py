@@ -46,9 +46,11 @@ class JobSettings:
     effective: Mapping[str, str] = field(default_factory=dict)  # as the framework printed them
 
     def get(self, name: str) -> Optional[str]:
+        """The value of a setting; None where nothing tells."""
         return self.given.get(name, self.effective.get(name))
 
     def is_on(self, name: str) -> bool:
+        """Whether a flag is set."""
         return (self.get(name) or "").strip().lower() in ("true", "1", "yes")
 
 
@@ -165,4 +167,5 @@ def _explains(name: str) -> bool:
 
 
 def explaining(settings: Sequence[Setting]) -> Iterator[Setting]:
+    """Settings that may make a job slower."""
     return (setting for setting in settings if setting.explains)

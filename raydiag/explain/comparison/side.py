@@ -83,6 +83,7 @@ class Side:
 
     @property
     def hosts(self) -> tuple[str, ...]:
+        """Short names of the hosts of the job."""
         queried = self.examined.metrics
         if queried is not None:
             return queried.context.hosts

@@ -135,6 +135,7 @@ class _WorkerLogReader:
         self._marked = False  # one of them is of a phase of the job
 
     def read(self) -> None:
+        """The whole log, once."""
         opened = open_log(self.path)
         clock = Clock(opened.mtime)
         above: deque[bytes] = deque(maxlen=_NEAR)

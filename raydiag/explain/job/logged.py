@@ -94,6 +94,7 @@ def placed_by_power(answers: Answers, facts: JobFacts) -> PlacedSteps:
 
 
 def logged(facts: JobFacts) -> Logged:
+    """What the log says, for the check whose the metrics are."""
     steps, _ = reference_steps(facts)
     hosts = facts.header.nodelist
     window = None

@@ -53,6 +53,7 @@ class LiveNodes:
 
     @property
     def hosts(self) -> tuple[str, ...]:
+        """Host names of the nodes, each once."""
         return tuple(dict.fromkeys(report.node.host for report in self.present))
 
     @property
