@@ -53,7 +53,7 @@ _Key = tuple[str, Labels, Optional[int]]  # a page may have several dated sample
 
 @dataclass(frozen=True)
 class ExpositionLine:
-    """One sample as it was printed."""
+    """One sample as it was page."""
 
     name: str
     labels: Labels  # in the order of their names
@@ -90,51 +90,64 @@ def parse(output: bytes, may_lack_end: bool = False, own: bool = False) -> Expos
     A last line without an end may be half a number: only the shell protocol may lack it.
     `own`: it is an exporter's page, which may have names of raydiag's own, and timestamps.
     """
-    try:
-        text = output.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = output.count(b"\n", 0, error.start) + 1
-        raise ParseError(f"line {line}: not UTF-8 (byte 0x{output[error.start]:02x})") from None
-    printed = ExpositionPage()
-    keys: set[_Key] = set()
+    text = _decoded(output)
+    page = ExpositionPage()
+    series: set[_Key] = set()
     rows = [row.rstrip("\r") for row in text.split("\n")]
-    last = max((number for number, row in enumerate(rows) if row.strip()), default=-1)
-    for number, row in enumerate(rows[: last + 1]):
+    while rows and not rows[-1].strip():
+        rows.pop()
+    for number, row in enumerate(rows, 1):
         try:
             if row.startswith("#"):
-                _comment(row, printed, is_last=number == last)
+                _comment(row, page, is_last=number == len(rows))
             elif row.strip(" \t"):
-                _add(_sample(row), printed, keys, own)
+                _add(_sample(row), page, series, own)
         except ValueError as error:
-            raise ParseError(f"line {number + 1}: {error}: {row[:80]!r}") from None
+            raise ParseError(f"line {number}: {error}: {row[:80]!r}") from None
     if text and not text.endswith("\n") and not may_lack_end:
         raise ParseError("the last line has no end: the output was cut off")
     if not own:
-        _agree(printed)
-    return printed
+        _agree(page)
+    return page
 
 
-def _comment(row: str, printed: ExpositionPage, is_last: bool) -> None:
+def _decoded(output: bytes) -> str:
+    try:
+        return output.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = output.count(b"\n", 0, error.start) + 1
+        raise ParseError(f"line {line}: not UTF-8 (byte 0x{output[error.start]:02x})") from None
+
+
+def _comment(row: str, page: ExpositionPage, is_last: bool) -> None:
     if row.startswith(_STATE) and row[len(_STATE) :][:1] in ("", " ", "\t"):
-        if not is_last:
-            raise ValueError("STATE is not on the last line")
-        if len(row) > _MOST_STATE_BYTES or "\0" in row:
-            raise ValueError(f"STATE of more than {_MOST_STATE_BYTES} bytes, or with a NUL")
-        printed.state = row[len(_STATE) :].strip(" \t")
+        page.state = _state(row, is_last)
         return
     words = _BLANKS.split(row, maxsplit=3)
     if words[0] != "#" or len(words) < 2 or words[1] not in ("TYPE", "HELP"):
         return
     if len(words) < 3 or not _NAME.fullmatch(words[2]):
         raise ValueError(f"{words[1]} without a metric's name")
-    name, text = words[2], words[3].strip(" \t") if len(words) > 3 else ""
+    name, text = words[2], "".join(words[3:]).strip(" \t")
     if words[1] == "HELP":
-        printed.helps[name] = _unescaped(text)
-        return
-    if text not in TYPES:
-        raise ValueError(f"no type of metric {text!r}")
-    if printed.types.setdefault(name, text) != text:
-        raise ValueError(f"{name} is a {printed.types[name]} already")
+        page.helps[name] = _unescaped(text)
+    else:
+        _add_type(name, text, page)
+
+
+def _state(row: str, is_last: bool) -> str:
+    if not is_last:
+        raise ValueError("STATE is not on the last line")
+    if len(row) > _MOST_STATE_BYTES or "\0" in row:
+        raise ValueError(f"STATE of more than {_MOST_STATE_BYTES} bytes, or with a NUL")
+    return row[len(_STATE) :].strip(" \t")
+
+
+def _add_type(name: str, kind: str, page: ExpositionPage) -> None:
+    if kind not in TYPES:
+        raise ValueError(f"no type of metric {kind!r}")
+    if page.types.setdefault(name, kind) != kind:
+        raise ValueError(f"{name} is a {page.types[name]} already")
 
 
 def _sample(row: str) -> ExpositionLine:
@@ -175,7 +188,7 @@ def escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def _add(line: ExpositionLine, printed: ExpositionPage, keys: set[_Key], own: bool) -> None:
+def _add(line: ExpositionLine, page: ExpositionPage, keys: set[_Key], own: bool) -> None:
     key = (line.name, line.labels, line.time_ms if own else None)
     if key in keys:
         raise ValueError("this series stands there twice")
@@ -186,16 +199,16 @@ def _add(line: ExpositionLine, printed: ExpositionPage, keys: set[_Key], own: bo
     if len(keys) >= MOST_SAMPLES:
         raise ValueError(f"more than {MOST_SAMPLES} samples")
     keys.add(key)
-    printed.lines.append(line)
+    page.lines.append(line)
 
 
-def _agree(printed: ExpositionPage) -> None:
+def _agree(page: ExpositionPage) -> None:
     """One metric, one set of label names. Raises ParseError.
 
     A metric whose samples differ in their labels is two metrics: sums over it count both.
     """
     names: dict[str, tuple[str, ...]] = {}
-    for line in printed.lines:
+    for line in page.lines:
         own = tuple(name for name, _ in line.labels)
         if names.setdefault(line.name, own) != own:
             raise ParseError(f"{line.name} has labels {list(names[line.name])} and {list(own)}")

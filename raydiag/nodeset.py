@@ -145,7 +145,7 @@ class _Range:
     width: int = 1
 
     def __len__(self) -> int:
-        return 1 if self.numbers is None else len(self.numbers)
+        return len(self.numbers or (self.text,))
 
     def __iter__(self) -> Iterator[str]:
         if self.numbers is None:
@@ -186,7 +186,8 @@ def _combinations(parts: Sequence[Sequence[_Range]]) -> Iterator[str]:
 def _range(text: str, expression: str) -> _Range:
     """`007` or `001-004`, padded like the first number."""
     first, dash, last = map(str.strip, text.partition("-"))
-    last = last if dash else first
+    if not dash:
+        last = first
     for number in (first, last):
         if not number or number.strip(_DIGITS) or len(number) > _MAX_DIGITS:
             raise UsageError(f"{_quoted(expression)}: {_quoted(text)} is not a number or a range")

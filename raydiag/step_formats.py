@@ -37,6 +37,11 @@ class StepFormat:
     scale: float = 1.0  # from that number to seconds
 
     @cached_property
+    def anchor_bytes(self) -> tuple[bytes, ...]:
+        """The anchors as they stand in a log."""
+        return tuple(map(str.encode, self.anchors))
+
+    @cached_property
     def pattern(self) -> re.Pattern[str]:
         """Compiled when it is first needed: that costs more than reading most workers' logs."""
         return re.compile(self.source, re.IGNORECASE if self.id == "generic" else 0)

@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.masking import masked_line
@@ -94,15 +95,14 @@ def joined(ends: Sequence[LogEnd], best: LogEnd) -> LogEnd:
     for end in ends:
         error_lines += end.error_lines
         comm_lines += end.comm_lines
+    counts = ("errors", "comm_warnings", "comm_inits_started", "comm_inits_completed")
+    totals = {name: sum(map(attrgetter(name), ends)) for name in counts}
     return replace(
         best,
-        errors=sum(end.errors for end in ends),
         error_lines=tuple(error_lines[-MOST_LINES:]),
-        comm_warnings=sum(end.comm_warnings for end in ends),
         comm_lines=tuple(comm_lines[-MOST_LINES:]),
-        comm_inits_started=sum(end.comm_inits_started for end in ends),
-        comm_inits_completed=sum(end.comm_inits_completed for end in ends),
-        comm_init_waves=max(end.comm_init_waves for end in ends),
+        comm_init_waves=max(map(attrgetter("comm_init_waves"), ends)),
+        **totals,
     )
 
 
@@ -149,20 +149,26 @@ def _last_step(text: bytes, end: LogEnd) -> LogEnd:
 
 
 def _step_lines_backwards(text: bytes) -> Iterator[_StepLine]:
-    anchors = {form: [anchor.encode() for anchor in form.anchors] for form in STEP_FORMATS}
-    forms = [form for form in STEP_FORMATS if any(anchor in text for anchor in anchors[form])]
+    forms = _formats_in(text, STEP_FORMATS)
     if not forms:
         return
     is_last = True
     for line in reversed(text.replace(b"\r", b"\n").split(b"\n")):
-        for form in forms:
-            if not any(anchor in line for anchor in anchors[form]):
-                continue
+        for form in _formats_in(line, forms):
             step_line = _parse_step_line(form, line, is_last)
             if step_line:
                 yield step_line
                 break
         is_last = is_last and not line
+
+
+def _formats_in(text: bytes, forms: Sequence[StepFormat]) -> list[StepFormat]:
+    """Those whose lines a text may hold."""
+    return [form for form in forms if _holds(text, form.anchor_bytes)]
+
+
+def _holds(text: bytes, words: Sequence[bytes]) -> bool:
+    return any(word in text for word in words)
 
 
 def _parse_step_line(form: StepFormat, line: bytes, is_last: bool) -> Optional[_StepLine]:
@@ -212,12 +218,11 @@ def _timestamp_s(line: bytes) -> Optional[float]:
 
 def _errors(text: bytes, end: LogEnd) -> LogEnd:
     lower = text.lower()
-    words = [word for word in _ERROR_WORDS if word in lower]
-    if not words:
+    if not _holds(lower, _ERROR_WORDS):
         return end
     lines = []
     for line, lower_line in zip(text.split(b"\n"), lower.split(b"\n")):
-        if any(word in lower_line for word in words) and re.search(_ERROR, line[:_SEARCHED_BYTES]):
+        if _holds(lower_line, _ERROR_WORDS) and re.search(_ERROR, line[:_SEARCHED_BYTES]):
             lines.append(line)
     return replace(end, errors=len(lines), error_lines=_shown_last(lines))
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from functools import cached_property
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Optional
 
 from raydiag.step_formats import NUMBER, STEP_FORMATS, StepFormat
@@ -32,11 +33,6 @@ class JobStepFormat(StepFormat):
     # A whole line from the step on, as most print it: step, seconds, tflops, tokens, loss. What it
     # matches has no other field, nothing that could be a time, and no part of a prefix.
     layout: Optional[re.Pattern[bytes]] = None
-
-    @cached_property
-    def anchor_bytes(self) -> tuple[bytes, ...]:
-        """The anchors as they stand in a log."""
-        return tuple(anchor.encode() for anchor in self.anchors)
 
 
 _FROM_ZERO = {"zero_based": True, "counts_done": False}
@@ -127,5 +123,5 @@ FORMATS: tuple[JobStepFormat, ...] = tuple(map(_with_fields, STEP_FORMATS))
 HF_ANCHOR = b"{'loss':"
 HF_LOSS = re.compile(r"\{'loss': '?(?P<loss>" + NUMBER + r")")
 
-_FORMAT_ANCHORS = dict.fromkeys(anchor for form in FORMATS for anchor in form.anchor_bytes)
+_FORMAT_ANCHORS = dict.fromkeys(chain.from_iterable(map(attrgetter("anchor_bytes"), FORMATS)))
 ANCHORS = (*_FORMAT_ANCHORS, HF_ANCHOR)
