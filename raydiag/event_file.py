@@ -1,4 +1,4 @@
-"""TensorBoard event files: whose one is by its name, where its records are, what scalars they hold.
+"""TensorBoard event files: host and time by the name, the records inside, and their scalars.
 
     events.out.tfevents.1795000200.mi2033.cluster.local
 

@@ -243,7 +243,7 @@ class ExitTally:
                 self.accused.setdefault(int(task), number)
 
     def heartbeats(self) -> Optional[Heartbeats]:
-        """Who was called unhealthy by whom; None when nobody was."""
+        """Which tasks were called unhealthy, and by which; None when none was."""
         if not self.first_line:
             return None
         return Heartbeats(

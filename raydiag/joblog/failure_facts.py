@@ -60,7 +60,7 @@ class MatchCount:
 
 @dataclass(frozen=True)
 class Traceback:
-    """One exception as Python printed it; equal ones of one writer are told once."""
+    """One exception as Python printed it; equal ones of one writer are kept once."""
 
     line: int  # of "Traceback (most recent call last):"
     end_line: int  # of the exception
@@ -96,7 +96,7 @@ class TaskExit:
 
 @dataclass(frozen=True)
 class Heartbeats:
-    """Whom the coordination service accuses, and who reports the error."""
+    """The tasks that the coordination service calls unhealthy, and who reports the error."""
 
     accused: tuple[int, ...]  # task ids, ascending
     first_line: int

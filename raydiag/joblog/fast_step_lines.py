@@ -1,8 +1,8 @@
-"""Step lines in their form's usual layout, told without decoding and splitting each of them.
+"""Step lines in their format's usual layout, read without decoding and splitting each of them.
 
-What stands before a step repeats itself, writer by writer: a line that came the long way once shows
+What stands before a step repeats itself, writer by writer: a line that was fully parsed once shows
 whose it is, and the next ones that begin alike are read by the layout alone. For that no time may
-stand on them. Both ways tell the same.
+stand on them. Both readings give the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _LineHead(NamedTuple):
     says_more: bool  # has a field as step lines have
 
 
-class ShortWay:
+class FastStepLines:
     """Knows the writers of one file."""
 
     def __init__(self, file: str) -> None:
@@ -39,11 +39,11 @@ class ShortWay:
         self._heads: dict[bytes, _LineHead] = {}
 
     def forget(self) -> None:
-        """Who writes what is to be read anew: by now more is known of what hosts are called."""
+        """Forgets the writers: by now more names of hosts are known."""
         self._heads.clear()
 
     def learn(self, line: JobLogLine, raw: bytes) -> None:
-        """From a step line without a time that came the long way."""
+        """Takes the writer from a step line without a time that was fully parsed."""
         at = raw.find(_STEP)
         if at >= 0 and len(self._heads) < _HEADS:
             lead = line.text[: max(line.text.find(_STEP.decode()), 0)]
@@ -60,7 +60,7 @@ class ShortWay:
         steps: StepTally,
         near_time: Optional[float],
     ) -> bool:
-        """Whether it was such a line, and is told."""
+        """Reads one line, if it is such a line. False: it has to be fully parsed."""
         data = window.data
         at = data.find(_STEP, start, end)
         head = self._heads.get(data[start:at]) if at >= 0 else None

@@ -133,7 +133,7 @@ class _Hyperscan:
 
 
 class _HyperscanFinder:
-    """Each literal is told once a text."""
+    """Each literal is reported once a text."""
 
     def __init__(self, hyperscan: Any, literals: Sequence[bytes]) -> None:
         self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)

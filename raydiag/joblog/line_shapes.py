@@ -1,4 +1,4 @@
-"""What a candidate line may be of use for, told by what it is without its digits.
+"""What a candidate line may be of interest for, judged by the line without its digits.
 
 Lines of a log repeat themselves but for their numbers: what the tallies would look for in a line is
 looked for once in each shape. It only rules out; each tally still decides on the line itself.

@@ -124,7 +124,7 @@ def _decompressed(raw: Any, kind: str) -> BinaryIO:
 
 
 def _zstd(raw: Any) -> BinaryIO:
-    """Python 3.14 reads it by itself; older ones with the package `zstandard`."""
+    """Python 3.14 reads it without help; older ones need the package `zstandard`."""
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]
 

@@ -84,6 +84,6 @@ class Hit:
 
 
 class Classify(Protocol):
-    """Decides: which rows match this line. A harmless row is told like any other."""
+    """Decides which rows match this line. A harmless row is reported like any other."""
 
     def __call__(self, line: JobLogLine, /) -> Sequence[Hit]: ...

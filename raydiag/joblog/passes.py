@@ -11,7 +11,7 @@ from raydiag.joblog import exits, header, matches, saves, stages, startup, step_
 from raydiag.joblog.clock import REACH, Clock, Stamp, Timeline, has_time
 from raydiag.joblog.exits import ExitTally
 from raydiag.joblog.facts import LogFile
-from raydiag.joblog.fast_step_lines import ShortWay
+from raydiag.joblog.fast_step_lines import FastStepLines
 from raydiag.joblog.header import MOST_NODES, HeaderTally
 from raydiag.joblog.line_context import LineContext, decode
 from raydiag.joblog.line_shapes import Interest, Interests
@@ -126,7 +126,7 @@ class Pass:
         self._clock.anchor = self.learnt.anchor_time
         self._path, self._nodelist = path, ""
         self._node_names: frozenset[str] = frozenset()
-        self._short = ShortWay(path)
+        self._fast_steps = FastStepLines(path)
         self._know_hosts()
         self._interests = Interests(pattern.anchor.encode() for pattern in self.patterns)
         source = Source(opened, max(0, start - BEHIND_BYTES))
@@ -203,13 +203,13 @@ class Pass:
             at = start
             if learnt.probe_at < offset + start:
                 self._probe(window, offset + start)
-            if not self._short.take(
+            if not self._fast_steps.take(
                 window, start, end, number, learnt.steps, learnt.timeline.newest
             ):
                 self._segment(window, start, end, number)
             elif data.startswith(b"\n", end) and data.find(_STEP, end, end + _NEAR_BYTES) > 0:
                 after, steps = number + 1, learnt.steps
-                floor, number = self._short.run(data, end + 1, window.end, after, steps)
+                floor, number = self._fast_steps.run(data, end + 1, window.end, after, steps)
                 at = floor
         self._probe(window, window.offset + window.end)
 
@@ -246,7 +246,7 @@ class Pass:
             self._know_host(prefix.task, prefix.host)
         if interest.steps and learnt.steps.take(line, interest.forms):
             if stamp is None:
-                self._short.learn(line, raw)
+                self._fast_steps.learn(line, raw)
             return
         self._others(line, LineContext(window, start, end, number, self._node_names), interest)
 
@@ -274,7 +274,7 @@ class Pass:
         if nodelist and nodelist != self._nodelist:
             self._nodelist = nodelist
             self._node_names = frozenset(expand_in_order(nodelist, MOST_NODES))
-            self._short.forget()
+            self._fast_steps.forget()
 
     def _probe(self, window: TextWindow, until: int) -> None:
         """Sees a time every so often up to `until`, an offset in the log, by candidates or not."""

@@ -23,7 +23,7 @@ class Header:
     model_alias: Optional[str] = None
     exp_tag: Optional[str] = None
     passthrough: Mapping[str, str] = field(default_factory=dict)  # PASSTHROUGH_ARGS as key=value
-    config: Mapping[str, str] = field(default_factory=dict)  # `Config param KEY: VALUE`, of note
+    config: Mapping[str, str] = field(default_factory=dict)  # `Config param KEY: VALUE`
     steps: Optional[int] = None  # passthrough first, then config, then what a step line says
     checkpoint_period: Optional[int] = None  # None: not printed; the default is the judge's matter
     enable_checkpointing: Optional[bool] = None

@@ -170,18 +170,10 @@ class StartTally:
         self.boards = replace(self.boards, prometheus_port=int(port), prometheus_source=source)
 
     def _board(self, line: JobLogLine) -> None:
-        """A line on where a dashboard is."""
+        """A line on where a dashboard or an exporter is."""
         text, boards = line.text, self.boards
-        if match := _OCCUPIED.search(text):
-            if boards.prometheus_source != "tunnel":
-                self._port(match[1], "occupied")
-        elif match := _STARTED.search(text):
-            if boards.prometheus_source == "":
-                self._port(match[1], "started")
-        elif "[Prometheus] FAILED" in text:
-            self.boards = replace(boards, prometheus_failed=True)
-        elif match := _TSDB.search(text):
-            self.boards = replace(boards, prometheus_dir=match[1])
+        if "[Prometheus]" in text:
+            self._prometheus(text)
         elif match := _EXPORTER.search(text):
             if len(boards.exporters) < EXPORTERS:
                 exporters = {**boards.exporters, match[2]: int(match[1])}
@@ -192,5 +184,20 @@ class StartTally:
             self.boards = replace(boards, ray_head=boards.ray_head or match[1])
         elif match := _RAY_LOGS.search(text):
             self.boards = replace(boards, ray_logs=boards.ray_logs or match[1])
-        elif "Ray cluster failed, falling back" in text and boards.ray_fallback_line is None:
-            self.boards = replace(boards, ray_fallback_line=line.number)
+        elif "Ray cluster failed, falling back" in text:
+            line_number = boards.ray_fallback_line or line.number
+            self.boards = replace(boards, ray_fallback_line=line_number)
+
+    def _prometheus(self, text: str) -> None:
+        """A tunnel's port counts most, then the one that was taken instead of an occupied one."""
+        source = self.boards.prometheus_source
+        if match := _OCCUPIED.search(text):
+            if source != "tunnel":
+                self._port(match[1], "occupied")
+        elif match := _STARTED.search(text):
+            if source == "":
+                self._port(match[1], "started")
+        elif "[Prometheus] FAILED" in text:
+            self.boards = replace(self.boards, prometheus_failed=True)
+        elif match := _TSDB.search(text):
+            self.boards = replace(self.boards, prometheus_dir=match[1])

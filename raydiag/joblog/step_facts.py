@@ -91,7 +91,7 @@ class LoggedSteps:
 
 @dataclass(frozen=True)
 class LoggedSave:
-    """A checkpoint save, told by one line or by several."""
+    """A checkpoint save, as one line or several report it."""
 
     step: Optional[int]
     event: str  # started, finished, failed

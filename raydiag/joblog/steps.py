@@ -193,7 +193,7 @@ class StepProgress:
 
 
 def _seconds_between(start: Optional[float], end: Optional[float], steps: int) -> float:
-    """Of one of the steps that lie between two times; NaN where it cannot be told."""
+    """Of one of the steps that lie between two times; NaN where one is not known."""
     if start is None or end is None or end < start:
         return math.nan
     return (end - start) / steps

@@ -35,7 +35,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 _TOO_LATE = "no answer within the time that it was given"
 _REASONS = {
-    "Connection refused": "nobody listens there: connection refused",
+    "Connection refused": "connection refused: nothing listens there",
     "Name or service not known": "the host name is not known",
     "Temporary failure in name resolution": "the host name cannot be looked up now",
     "No route to host": "there is no route to the host",

@@ -3,7 +3,7 @@
 Five queries whatever the size of the job, seven where hosts came late or stopped. `status/tsdb`
 knows the head alone, and a block's `maxTime` is the end of its two hours: the real range comes from
 `timestamp()`. Last samples are exact for what has samples at the end; what stopped before, and
-first samples, are told by a grid, so that they are right within its step (15 s for most).
+first samples, come from a grid, so that they are right within its step (15 s for most).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from raydiag.errors import CannotRun
 
 _PREFIX = "raydiag-tsdb-"
 _OWNER = "owner"
-_BEING_MADE_S = 600.0  # a directory without an owner's file is left alone for so long
+_BEING_MADE_S = 600.0  # a directory without an owner's file is left alone for this time
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from raydiag.event_file import CRC_MASK, CRC_TABLE, masked_crc
 from raydiag.event_file import FOOTER_BYTES as _FOOTER
 from raydiag.event_file import HEADER_BYTES as _HEADER
 
-_LARGE_BYTES = 1 << 20  # no scalar is so long: passed over
+_LARGE_BYTES = 1 << 20  # longer than any scalar: passed over
 _BATCH_BYTES = 1 << 24  # of records that are checked together
 
 

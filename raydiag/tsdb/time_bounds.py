@@ -61,7 +61,7 @@ def head(data: Any) -> Optional[Window]:
 def _oldest(client: Client, now: float) -> Optional[float]:
     """When a server that runs got its first samples, five minutes more or less.
 
-    Most jobs are young: a grid over all of a long retention would be the dearest query of all, so
+    Most jobs are young: a grid over all of a long retention would be the most expensive query, so
     it grows only while the index knows of something older.
     """
     query = 'count({__name__=~"up|tb_step|hw_scrape_duration_seconds|ray_node_mem_used"})'

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from raydiag.joblog import line_shapes, passes
-from raydiag.joblog.fast_step_lines import ShortWay
+from raydiag.joblog.fast_step_lines import FastStepLines
 from raydiag.joblog.line_shapes import Interest, Interests
 from raydiag.joblog.lines import LOOKED_AT_BYTES
 from raydiag.joblog.step_formats import FORMATS
@@ -96,7 +96,7 @@ def _same_both_ways(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         path = write(Path(folder) / "job.log", content)
         short = shown(facts_at(path))
-        patch.setattr(ShortWay, "take", lambda *_: False)
+        patch.setattr(FastStepLines, "take", lambda *_: False)
         patch.setattr(Interests, "__call__", lambda *_: ALL)
         assert short == shown(facts_at(path))
 
