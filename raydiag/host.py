@@ -41,7 +41,7 @@ class Host:
         """At most `limit` bytes from the start of the file.
 
         Raises NoData (no such file, device or feature), Denied, ReadError (anything else: EIO,
-        EINVAL, EBUSY). May block for ever in the kernel: call it in a guarded child only.
+        EINVAL, EBUSY). May hang in the kernel: call it in a guarded child only.
         """
         try:
             fd = os.open(self.path(path), READ_ONLY)

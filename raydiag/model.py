@@ -69,7 +69,7 @@ class Node:
     address: str  # NodeManagerAddress
     alive: bool = True
     death_reason: str = ""  # Ray's DeathReason and its message; empty while alive
-    ended_at: Optional[float] = None  # Unix s; None while alive, or where Ray does not tell
+    ended_at: Optional[float] = None  # Unix s; None while alive, or where Ray does not say
 
     @property
     def host(self) -> str:
@@ -260,7 +260,7 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Chain:
-    """One root cause and, in order, the findings that it accounts for."""
+    """One root cause and, in order, the findings that it caused."""
 
     findings: Sequence[Finding]
     confidence: Confidence = Confidence.POSSIBLE

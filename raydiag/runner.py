@@ -321,7 +321,7 @@ class Runner:
                 self.interval_s = max(self.interval_s, self.watch_s)
             elif "unread" in message:
                 if task.second:
-                    continue  # the first sample has told
+                    continue  # the first sample has reported it
                 source, status, reason = message["unread"]
                 outcome.unread.append(Unread(source, Status(status), reason))
             elif "failed" in message:

@@ -1,6 +1,6 @@
 """Guarded children: every risky read happens in one, and none is ever waited for.
 
-A read of a sick driver or mount can block in the kernel for ever; SIGKILL does not help, and
+A read from a faulty driver or mount can hang in the kernel; SIGKILL does not help, and
 whoever waits for such a child hangs with it. So a reader is a confined child process that serves
 one source at a time over a socket. A reader that misses its deadline is killed and abandoned, its
 source is remembered, and the next source goes to a fresh reader.
@@ -177,7 +177,7 @@ class Reader:
         return [json.loads(line) for line in complete]
 
     def kill(self) -> None:
-        """Kill the reader, once; `abandon` tells what became of it."""
+        """Kill the reader, once; `abandon` returns what became of it."""
         if not self._killed_at:
             self._killed_at = time.monotonic()
             self._socket.close()

@@ -28,7 +28,7 @@ class BadPages:
     gpu: int  # index: position of the address among the node's sorted GPU addresses
     address: str  # PCI address, e.g. "0000:c5:00.0"
     file: str  # path on the node
-    retired: int  # pages, flag R: taken out of use; the GPU remembers them for ever
+    retired: int  # pages, flag R: taken out of use; the GPU remembers them permanently
     pending: int  # pages, flag P: to be retired at the next reset, in use until then
     failed: int  # pages, flag F: could not be retired
 

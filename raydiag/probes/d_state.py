@@ -1,8 +1,8 @@
 """Tasks that are blocked in the kernel, or run in it and do not take a SIGKILL.
 
 Only files that the kernel answers without the task's memory map: stat, status, wchan, stack, comm.
-cmdline and environ take the mmap lock, which a stuck task may hold for ever, and whoever reads them
-is then stuck as well. Not procs_blocked of /proc/stat: it counts tasks that wait for I/O only.
+cmdline and environ take the mmap lock, which a stuck task may never release, and whoever reads them
+is then stuck too. Not procs_blocked of /proc/stat: it counts tasks that wait for I/O only.
 
 Source: /proc/<pid>/{stat,status,wchan,stack} and the same below task/<tid> (proc(5))
 """

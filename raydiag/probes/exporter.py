@@ -1,7 +1,7 @@
 """The metrics exporter on the node: does it answer, and how old is what it serves.
 
-An HTTP server that hands out a file goes on answering when the loop that writes the file hangs, and
-Prometheus stamps the old values as fresh. So what tells the age of the values is read as well: the
+An HTTP server that serves a file keeps answering when the loop that writes the file hangs, and
+Prometheus stamps the stale values as fresh. So the age of the values is measured in other ways: the
 file's time where the file is what is served, and the kernel's own count of context switches.
 
 Source: http://127.0.0.1:9400/metrics; /tmp/node_hw_metrics.prom, which the shell exporter serves;

@@ -189,7 +189,7 @@ def _without(fields: Sequence[Sequence[str]], refused: str) -> list[list[str]]:
 
 
 def _listed(host: Host) -> list[_Row]:
-    """GPUs of the driver's own list whose device file is here, as rows with what it tells."""
+    """GPUs of the driver's own list whose device file is here, as rows with what the list says."""
     try:
         names = host.listdir(f"{_PROC}/gpus")
     except ReadError:

@@ -1,7 +1,7 @@
 """PCIe links of GPUs and RDMA devices, and of the bridges above them up to the root port.
 
 Either end of a link may count its errors, and only the smaller of the two maxima can be reached, so
-a device alone tells half of the story. A bridge that several devices share is read once.
+the device alone shows only half. A bridge that several devices share is read once.
 
 Source: /sys/bus/pci/drivers/{amdgpu,nvidia}/<address>, /sys/class/infiniband/<name>/device, there
 {current,max}_link_{speed,width} and aer_dev_{correctable,nonfatal,fatal}; of a root port also
@@ -28,7 +28,7 @@ from raydiag.probes import probe
 _NVIDIA_DRIVER = "/sys/bus/pci/drivers/nvidia"
 _INFINIBAND = "/sys/class/infiniband"
 # The kernel shows 0, 63 or 255 lanes for virtual functions and for devices that do not answer: 63
-# is all ones, which is what a read gives that nobody answers.
+# is all ones, which a read gives that nothing answers.
 ALL_ONES = 63
 _WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
 _ODD_WIDTHS = frozenset({0, ALL_ONES, 255})

@@ -61,7 +61,7 @@ def ras(host: Host, source: str) -> Iterator[Union[RasCount, Unread]]:
 def ras_counts(
     host: Host, source: str, blocks: Optional[Sequence[str]] = None
 ) -> Iterator[Union[RasCount, Unread]]:
-    """As the probe, of some blocks only: each read is a question to the hardware."""
+    """As the probe, of some blocks only: each read queries the hardware."""
     address = source.split("/")[-2]
     addresses = amdgpu_addresses(host)
     if address not in addresses:

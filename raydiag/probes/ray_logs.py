@@ -241,7 +241,7 @@ def _files_of_living(host: Host, session: Session) -> dict[tuple[int, str, str],
 
 
 def _is_below(host: Host, stat: ProcessStat, raylet: Optional[int]) -> bool:
-    """Whether the raylet started the process, through a wrapper that stays perhaps."""
+    """Whether the raylet started the process, perhaps through a wrapper process."""
     if raylet is None:
         return stat.comm.startswith("ray::")
     for _ in range(_MOST_WRAPPERS):

@@ -1,9 +1,9 @@
 """Ports of RDMA network cards: link state, rate, and counters of ionic, mlx5 and bnxt_re.
 
-A read may be a question to the card's firmware, so only counters that say something are read, and
-those of one port in a row: the kernel answers hw_counters from one question for some milliseconds.
+A read may query the card's firmware, so only useful counters are read, and
+those of one port in a row: the kernel answers hw_counters from one query for some milliseconds.
 After the first file that fails nothing more of a device is read. Some cards, such as those that a
-fabric manager has taken over, refuse every question, and their driver logs each refusal.
+fabric manager has taken over, refuse every query, and their driver logs each refusal.
 
 Source: /sys/class/infiniband/<device>/ports/<port>/{state,phys_state,rate,link_layer},
 {counters,hw_counters}/*, gid_attrs/ndevs/0; <device>/device/{driver,physfn,net} (kernel

@@ -115,7 +115,7 @@ def noisy_neighbours(snapshot: Snapshot) -> Iterator[Finding]:
             f"CPUs busy {busy:.0%} of the time, {job_share:.0%} by our control group; "
             f"15 min load average {now.load15:g} on {now.cpus_online} CPUs"
         )
-        # A group that its own quota stops waits as well, and no neighbour is to blame for that.
+        # A group that its own quota stops waits too, which no neighbour causes.
         is_warning = load.tasks_wait and not load.throttled
         yield _finding(load, "noisy-neighbour", is_warning, [_Measured("/proc/stat", text, busy)])
 

@@ -108,8 +108,7 @@ class Machine:
 
     def working_processes(self) -> list[RayProcess]:
         """Ray workers with work to do, and what they started."""
-        processes = self.records(RayProcess)
-        return [process for process in processes if _is_working(process)]
+        return list(filter(_is_working, self.records(RayProcess)))
 
     def evidence(self, source: str, text: str, value: float | None = None) -> Evidence:
         """A piece of evidence with the time of this machine's report."""

@@ -98,7 +98,7 @@ def exporter_down(snapshot: Snapshot) -> Iterator[Finding]:
 def _serving_majority(
     machine: Machine, serving: Sequence[Machine], all_machines: Sequence[Machine]
 ) -> str:
-    """`7 of 8 hosts have one`; empty unless most have one that tell something about this one."""
+    """`7 of 8 hosts have one`; empty unless most comparable hosts have one."""
     peers = [peer for peer in serving if _has_gpus(machine) or not _has_gpus(peer)]
     if len(peers) < 2 or 2 * len(peers) <= len(all_machines):
         return ""
@@ -147,7 +147,7 @@ def _supporting_evidence(state: _ExporterState) -> Iterator[Evidence]:
 
 
 def _stale_values(state: _ExporterState) -> tuple[Evidence, Confidence] | None:
-    """What tells that the values are stale; None where nothing does."""
+    """What shows that the values are stale; None where nothing does."""
     now = state.now
     if not now.hw_samples or now.checksum != state.samples.first.checksum:
         return None

@@ -14,9 +14,9 @@ from raydiag.probes.processes import RayProcess
 from raydiag.rules.growth import growth
 from raydiag.rules.machines import Machine, Samples, each_sample, machines
 
-_MANY_DROPS = 100  # fewer may be frames of protocols that nobody on the node speaks
+_MANY_DROPS = 100  # fewer may be frames of protocols that the node does not use
 _DROPS_SHARE = 0.05
-_LOADED_PER_S = 2000.0  # packets; with fewer, what is dropped is hardly anybody's traffic
+_LOADED_PER_S = 2000.0  # packets; with fewer, what is dropped hardly matters
 _RETRANSMITS_PER_S, _RETRANSMITS_SHARE = 10.0, 0.01
 _MANY_ABORTS = 3  # one may be a call to an address that never answered
 _MANY_REFUSED = 3  # connections; a few together are how any short burst looks

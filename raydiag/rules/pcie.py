@@ -106,7 +106,7 @@ def _grown_errors(
 ) -> Iterator[_GrownErrors]:
     """What has grown. A root port also counts the messages from below it.
 
-    Those are the same errors once more, so they count only where nothing else tells of them.
+    Those are the same errors once more, so they count only where no other counter shows them.
     """
     grown_addresses = set()
     for pair in samples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeVar
 
 from raydiag.probes.pcie import PcieFunction
@@ -23,22 +24,22 @@ class PcieLink:
     @property
     def width(self) -> int | None:
         """Lanes in use."""
-        return _least(end.width for end in self.ends)
+        return _least(map(attrgetter("width"), self.ends))
 
     @property
     def max_width(self) -> int | None:
         """Lanes that both ends have: a wide card in a narrow slot runs at its best."""
-        return _least(end.max_width for end in self.ends)
+        return _least(map(attrgetter("max_width"), self.ends))
 
     @property
     def speed_gts(self) -> float | None:
         """Gigatransfers per second in use."""
-        return _least(end.speed_gts for end in self.ends)
+        return _least(map(attrgetter("speed_gts"), self.ends))
 
     @property
     def max_speed_gts(self) -> float | None:
         """Gigatransfers per second that both ends support."""
-        return _least(end.max_speed_gts for end in self.ends)
+        return _least(map(attrgetter("max_speed_gts"), self.ends))
 
     @property
     def ends(self) -> list[PcieFunction]:
@@ -111,7 +112,7 @@ class PciePaths:
                 yield PcieLink(lower, above[0] if above else None, level, tuple(sorted(models)))
 
     def link_names(self) -> Mapping[str, str]:
-        """By address of a function, what tells the link apart that it is an end of."""
+        """By address of a function, the name of the link that it is an end of."""
         name_of_end = {}
         for link in self.links():
             for end in link.ends:

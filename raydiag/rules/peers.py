@@ -97,7 +97,7 @@ def _differing_counts(gpus: Mapping[str, _Addresses]) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """One quantity on all hosts that tell it."""
+    """One quantity on all hosts that report it."""
 
     name: str
     source: str  # the file that it was read from
@@ -139,7 +139,7 @@ def _version_files(machine: Machine) -> dict[str, str]:
 def environment_mismatch(snapshot: Snapshot) -> Iterator[Finding]:
     """Network variables that a program has on some hosts and not, or otherwise, on others.
 
-    Different programs may well be meant for different networks.
+    Different programs may be meant for different networks.
     """
     programs: dict[str, list[tuple[Machine, list[RayProcess]]]] = {}
     for machine in machines(snapshot):

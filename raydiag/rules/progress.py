@@ -20,7 +20,7 @@ from raydiag.rules.machines import Machine, Samples, machines
 _LEAST_STEPS = 3  # fewer steps behind are the difference between two moments
 _LEAST_LINES = 2  # likewise fewer lines, of a log that prints every so many steps
 _PAUSE_S, _PAUSE_STEPS = 3.0, 10.0  # no step for so long, and for so many step times: it stopped
-_UNTIMED_PAUSE_S = 30.0  # where nothing tells how long a step takes
+_UNTIMED_PAUSE_S = 30.0  # where the time of a step is unknown
 _LONG_PAUSE_S = 300.0
 _BEHIND_S, _BEHIND_LINES = 60.0, 10  # for a worker that still moves
 _STILL_LINES = 3  # without a step between the samples, where these are so many lines apart
@@ -58,8 +58,8 @@ class _Group:
 
     def __init__(self, workers: Sequence[_WorkerProgress]) -> None:
         self.workers = workers
-        durations = filter(None, (worker.log.step_duration_s for worker in workers))
-        strides = filter(None, (worker.log.step_stride for worker in workers))
+        durations = filter(None, map(attrgetter("log.step_duration_s"), workers))
+        strides = filter(None, map(attrgetter("log.step_stride"), workers))
         self.step_s = _median_or_none(list(durations))
         self.stride = max(strides, default=None)  # steps from one line to the next
 
@@ -91,7 +91,8 @@ class _Group:
 
         Half lines at the end show that.
         """
-        return 2 * sum(worker.log.buffered for worker in self.workers) > len(self.workers)
+        held_back = sum(worker.log.buffered for worker in self.workers)
+        return 2 * held_back > len(self.workers)
 
     def _stopped(self) -> list[_WorkerProgress]:
         """Those without a step for long while most others move."""
@@ -100,7 +101,7 @@ class _Group:
         is_pair = len(self.workers) == 2 and len(moving) == 1
         if 2 * len(moving) <= len(self.workers) and not is_pair:
             return []
-        reached = median(worker.step for worker in moving)
+        reached = median(map(_step, moving))
         still = [worker for worker in self.without(moving) if worker.pause_s() >= pause_s]
         return [worker for worker in still if worker.step <= reached - _LEAST_STEPS]
 
@@ -109,8 +110,8 @@ class _Group:
 
         Of two workers the lower one, where the other goes on and it does not.
         """
-        ordered = sorted(self.workers, key=attrgetter("step"))
-        steps = [worker.step for worker in ordered]
+        ordered = sorted(self.workers, key=_step)
+        steps = list(map(_step, ordered))
         least = max(_LEAST_STEPS, _LEAST_LINES * (self.stride or 1))
         if len(ordered) == 2:
             lower, upper = ordered
@@ -133,7 +134,7 @@ class _Group:
             return False
         if _stood_still(worker, peers) and worker.interval_s >= _STILL_LINES * line_s:
             return True
-        lines = (min(peer.step for peer in peers) - worker.step) / (worker.log.step_stride or 1)
+        lines = (min(map(_step, peers)) - worker.step) / (worker.log.step_stride or 1)
         return lines * line_s >= max(_BEHIND_S, _BEHIND_LINES * line_s)
 
 
@@ -175,6 +176,10 @@ def _progress(
         advanced = samples.later.step - samples.first.step
         return _WorkerProgress(machine, later, samples.later.step, advanced, samples.seconds)
     return None if log.step is None else _WorkerProgress(machine, log, log.step, None, 0.0)
+
+
+def _step(worker: _WorkerProgress) -> int:
+    return worker.step
 
 
 def _median_or_none(values: Sequence[float]) -> float | None:
@@ -225,10 +230,10 @@ def _onset(workers: Sequence[_WorkerProgress]) -> float | None:
 
 
 def _evidence_of_peers(peers: Sequence[_WorkerProgress]) -> Evidence:
-    steps = sorted(worker.step for worker in peers)
+    steps = sorted(map(_step, peers))
     span = f"{steps[0]} to {steps[-1]}" if steps[0] < steps[-1] else f"{steps[0]}"
     hosts = {worker.machine.name for worker in peers}
-    ahead = max(peers, key=attrgetter("step"))
+    ahead = max(peers, key=_step)
     text = f"{len(peers)} other workers on {len(hosts)} hosts are at step {span}"
     source = f"{ahead.machine.name}:{ahead.log.path}"
     return Evidence(source, f"{text}: {ahead.log.step_line}", float(ahead.step))

@@ -97,7 +97,7 @@ class _MachinePorts:
 def ports_down(snapshot: Snapshot) -> Iterator[Finding]:
     """Ports without a link that should have one, and devices that are missing.
 
-    What should be up or there is what hosts with mostly the same devices tell.
+    What should be up, or present, is judged by hosts with mostly the same devices.
     """
     all_machines = list(_with_peers(snapshot))
     for each in all_machines:
@@ -126,7 +126,7 @@ def _down_evidence(each: _MachinePorts, key: PortKey, time: float) -> Evidence:
 
 
 def _judge_down(each: _MachinePorts, key: PortKey) -> _Judgement | None:
-    """How severe a port is that is down; None when it is clear that nobody uses it."""
+    """How severe a port is that is down; None when it is clearly unused."""
     port, same_name = each.ports[key], each.of_same_name(key)
     judgement: _Judgement | None = _judge_by_own_host(port, each.ports)
     if len(same_name) > 1:
@@ -162,7 +162,7 @@ def _judge_by_peers(
 
 
 def _judge_by_own_host(port: RdmaPort, ports: Ports) -> _Judgement:
-    """For a port that no other host has: the other ports of its driver must tell.
+    """For a port that no other host has: judged by the other ports of its driver.
 
     Of the ports of one card, some may be left without a cable.
     """

@@ -141,7 +141,7 @@ def _grown(first: Mapping[str, int], later: Mapping[str, int]) -> dict[str, int]
 
 
 def congestion(snapshot: Snapshot) -> Iterator[Finding]:
-    """Hosts with many notices of congestion; whether that lasts, two samples cannot tell."""
+    """Hosts with many congestion notifications; two samples cannot show whether that lasts."""
     for machine in machines(snapshot):
         evidence = tuple(_congestion_evidence(machine, snapshot.time))
         if evidence:

@@ -43,7 +43,7 @@ def exhausted_inodes(snapshot: Snapshot) -> Iterator[Finding]:
 def stalled_storage(snapshot: Snapshot) -> Iterator[Finding]:
     """Nodes where, for minutes, no work ran because every runnable task waited for I/O.
 
-    A warning when threads wait for I/O in both samples, else a note: a save has ended, perhaps.
+    A warning when threads wait for I/O in both samples, else a note: a save may have ended.
     On a host without work of the job, a single copy is all that could run.
     """
     for load in settled_loads(snapshot):
