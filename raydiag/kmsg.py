@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Optional, Union
 
 from raydiag import catalog
@@ -16,19 +17,19 @@ from raydiag.explain.diagnosis import of_findings
 from raydiag.host import Host
 from raydiag.kernel_text import LogLine, log_lines
 from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Severity, Unread, Window
-from raydiag.probes.kernel_log import KernelLine, kernel_log
+from raydiag.probes.kernel_log import kernel_log
 from raydiag.rules.kernel import findings_of
 from raydiag.rules.kernel_events import Grouping, KernelEventSeen
 from raydiag.rules.victims import RayProcesses
 
 THIS_MACHINE = "/dev/kmsg"
-_HOSTS = 1024  # in one file; what more there are count as one
+_HOSTS = 1024  # in one file; further ones count as one
 _NO_RAY = RayProcesses({}, ())
 
 
 @dataclass(frozen=True)
 class LoggedEvent:
-    """One event as the command tells it."""
+    """One event as the command reports it."""
 
     event_class: str
     severity: Severity
@@ -57,7 +58,7 @@ class LoggedEvent:
 
 @dataclass(frozen=True)
 class ExaminedKernelLog:
-    """What the files hold."""
+    """Events and findings of the files."""
 
     events: Sequence[LoggedEvent]
     diagnosis: Diagnosis
@@ -71,20 +72,27 @@ def examine(paths: Sequence[str], now_s: float) -> ExaminedKernelLog:
 
     `now_s`, Unix seconds, ages what this machine's log holds; files may be of any time.
     """
-    logs = [_KernelLogFile(path).read() for path in dict.fromkeys(paths)] or [_this_machine(now_s)]
-    events = [event for log in logs for event in log.events]
-    unread = [item for log in logs for item in log.unread]
-    findings = [finding for log in logs for finding in log.findings]
-    times = [t for event in events for t in (event.time, event.last_time) if t is not None]
-    window = Window(min(times), max(times)) if times else None
-    items = tuple(HostUnread("", item.source, item.status, item.reason) for item in unread)
-    diagnosis = of_findings(findings, Coverage(0, 0, (), items, window))
-    blind = all(log.unread and not log.lines for log in logs)
-    return ExaminedKernelLog(events, diagnosis, len(logs) if paths else 0, unread, blind)
+    logs = list(map(_read_file, dict.fromkeys(paths))) or [_this_machine(now_s)]
+    events = list(chain.from_iterable(log.events for log in logs))
+    unread = list(chain.from_iterable(log.unread for log in logs))
+    findings = chain.from_iterable(log.findings for log in logs)
+    hosts_unread = tuple(HostUnread("", part.source, part.status, part.reason) for part in unread)
+    coverage = Coverage(0, 0, (), hosts_unread, _window(events))
+    nothing_read = all(log.unread and not log.lines for log in logs)
+    return ExaminedKernelLog(
+        events, of_findings(list(findings), coverage), len(set(paths)), unread, nothing_read
+    )
+
+
+def _window(events: Sequence[LoggedEvent]) -> Optional[Window]:
+    """From the first event with a date to the last one."""
+    times = [event.time for event in events] + [event.last_time for event in events]
+    dates = [time_s for time_s in times if time_s is not None]
+    return Window(min(dates), max(dates)) if dates else None
 
 
 class _KernelLogFile:
-    """One file on its way: lines go in, events and findings come out."""
+    """One kernel log: lines go in, events and findings come out."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -92,54 +100,69 @@ class _KernelLogFile:
         self.events: list[LoggedEvent] = []
         self.findings: list[Finding] = []
         self.unread: list[Unread] = []
-        self._logs: dict[tuple[str, bool], Grouping] = {}
+        self._groupings: dict[tuple[str, bool], Grouping] = {}
 
-    def read(self) -> _KernelLogFile:
-        return self.take(log_lines(self.path, catalog.kernel_words()), None)
-
-    def take(
-        self, items: Iterator[Union[LogLine, Unread]], now_s: Optional[float]
-    ) -> _KernelLogFile:
-        for item in items:
-            if isinstance(item, Unread):
-                self.unread.append(item)
-                continue
-            self.lines += 1
-            place = (item.host, item.dated)
-            if place not in self._logs and len(self._logs) >= _HOSTS:
-                place = ("", item.dated)
-            self._logs.setdefault(place, Grouping()).offer(item, item.since_boot_s)
-        for (host, dated), grouping in self._logs.items():
-            seen = grouping.events()
-            self.events += [one for event in seen for one in _told(event, self.path)]
-            self.findings += findings_of(
-                seen, host or None, now_s, None, _NO_RAY, _where(self.path), dated
-            )
+    def take(self, lines: Iterator[Union[LogLine, Unread]], now_s: Optional[float]) -> None:
+        """Read the log to its end. `now_s`: None when it may be of any time."""
+        for line in lines:
+            if isinstance(line, Unread):
+                self.unread.append(line)
+            else:
+                self.lines += 1
+                self._grouping(line).offer(line, line.since_boot_s)
+        for (host, dated), grouping in self._groupings.items():
+            self._judge(grouping.events(), host or None, dated, now_s)
         self.events.sort(key=lambda event: event.line)
-        return self
+
+    def _grouping(self, line: LogLine) -> Grouping:
+        """The one for the line's host; hosts beyond the limit share one."""
+        key = (line.host, line.dated)
+        if key not in self._groupings and len(self._groupings) >= _HOSTS:
+            key = ("", line.dated)
+        return self._groupings.setdefault(key, Grouping())
+
+    def _judge(
+        self,
+        events: Sequence[KernelEventSeen],
+        host: Optional[str],
+        dated: bool,
+        now_s: Optional[float],
+    ) -> None:
+        for event in events:
+            self.events += _logged_events(event, self.path)
+        source = _line_reference(self.path)
+        self.findings += findings_of(events, host, now_s, None, _NO_RAY, source, dated)
+
+
+def _read_file(path: str) -> _KernelLogFile:
+    log = _KernelLogFile(path)
+    log.take(log_lines(path, catalog.kernel_words()), None)
+    return log
 
 
 def _this_machine(now_s: float) -> _KernelLogFile:
-    return _KernelLogFile(THIS_MACHINE).take(_own_lines(), now_s)
+    log = _KernelLogFile(THIS_MACHINE)
+    log.take(_own_lines(), now_s)
+    return log
 
 
 def _own_lines() -> Iterator[Union[LogLine, Unread]]:
     try:
-        for item in kernel_log(Host(), words=catalog.kernel_words()):
-            if isinstance(item, KernelLine):
-                yield LogLine(**vars(item), number=item.seq, dated=True, since_boot_s=None, host="")
+        for line in kernel_log(Host(), words=catalog.kernel_words()):
+            if isinstance(line, Unread):
+                yield line
             else:
-                yield item
+                yield LogLine(**vars(line), number=line.seq, dated=True, since_boot_s=None, host="")
     except ReadError as error:
         yield Unread(THIS_MACHINE, error.status, str(error))
 
 
-def _where(path: str) -> Callable[[Any], str]:
+def _line_reference(path: str) -> Callable[[Any], str]:
     return lambda line: f"{path}:{line.number}"
 
 
-def _told(event: KernelEventSeen, path: str) -> Iterator[LoggedEvent]:
-    """The event, and once more for each other class that its lines are as much about."""
+def _logged_events(event: KernelEventSeen, path: str) -> Iterator[LoggedEvent]:
+    """The event, and a copy of it for each further class of its lines."""
     first = event.lines[0]
     assert isinstance(first, LogLine)
     entry = catalog.failures()[event.finding]
@@ -147,7 +170,7 @@ def _told(event: KernelEventSeen, path: str) -> Iterator[LoggedEvent]:
     if event.meaning:
         meaning = f"{event.meaning.name}: {event.meaning.title}"
         next_step = event.meaning.next_step
-    told = LoggedEvent(
+    logged = LoggedEvent(
         event_class=event.event,
         severity=event.severity,
         file=path,
@@ -172,9 +195,9 @@ def _told(event: KernelEventSeen, path: str) -> Iterator[LoggedEvent]:
         meaning=meaning,
         next_step=next_step,
     )
-    yield told
-    for other in event.also:
-        yield replace(told, event_class=other)
+    yield logged
+    for event_class in event.also:
+        yield replace(logged, event_class=event_class)
 
 
 def _finite(time_s: float) -> Optional[float]:

@@ -48,24 +48,26 @@ def accelerator(device_name: Optional[str]) -> Optional[Accelerator]:
 
     Of several words that fit, the longest counts: "GB200" is not a "B200".
     """
-    plain = "".join(letter for letter in (device_name or "").lower() if letter.isalnum())
-    fits = [
-        (len(name), one)
-        for one in _accelerators()
-        for name in one.names
-        if name in plain and not _goes_on(plain, name)
-    ]
-    return max(fits, key=lambda pair: pair[0])[1] if fits else None
+    plain = "".join(filter(str.isalnum, (device_name or "").lower()))
+    best: Optional[Accelerator] = None
+    longest = 0
+    for model in _accelerators():
+        for name in model.names:
+            if len(name) > longest and _names_model(plain, name):
+                best, longest = model, len(name)
+    return best
 
 
-def _goes_on(plain: str, name: str) -> bool:
-    """The word is the end of another model's: GB200, GH100."""
-    return plain[: plain.index(name)].endswith("g")
+def _names_model(plain: str, name: str) -> bool:
+    """Whether the name is there, and not as the end of another model's: GB200, GH100."""
+    before, name_found, _ = plain.partition(name)
+    return bool(name_found) and not before.endswith("g")
 
 
 def parse_hardware(text: str, file: str = _FILE) -> tuple[Accelerator, ...]:
     """The models in a YAML list. Raises CatalogError."""
-    found: list[Accelerator] = []
+    models: list[Accelerator] = []
+    names_so_far: set[str] = set()
     for row in rows(loaded(text, file), file, "model"):
         names = row.texts("names")
         numbers, sources = {}, {}
@@ -76,12 +78,12 @@ def parse_hardware(text: str, file: str = _FILE) -> tuple[Accelerator, ...]:
         row.end()
         if any(not name.isalnum() or name != name.lower() for name in names):
             raise row.error("names must be lower case, without separators")
-        known = {name for one in found for name in one.names}
-        if known.intersection(names):
-            raise row.error(f"the name {min(known.intersection(names))!r} is there twice")
+        if not names_so_far.isdisjoint(names):
+            raise row.error(f"the name {min(names_so_far.intersection(names))!r} is there twice")
+        names_so_far.update(names)
         _check_levels(row, numbers)
-        found.append(Accelerator(row.name, names, sources=MappingProxyType(sources), **numbers))
-    return tuple(found)
+        models.append(Accelerator(row.name, names, sources=MappingProxyType(sources), **numbers))
+    return tuple(models)
 
 
 def _number(row: CatalogRow, key: str) -> tuple[Optional[float], str]:

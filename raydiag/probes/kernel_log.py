@@ -290,6 +290,11 @@ def parse_line(line: bytes) -> _Record:
     return _Record(-1, None, priority, text[:_TEXT_LIMIT_BYTES])
 
 
+def message_of(line: str) -> str:
+    """A line without its header: `<0>[ 8123.456789] text` as text."""
+    return parse_line(line.encode()).text.decode("utf-8", "replace").strip()
+
+
 def _is_number(field: bytes) -> bool:
     return field.isdigit() and len(field) <= 20  # digits of 2^64; longer ones are no header
 

@@ -19,6 +19,7 @@ from raydiag.errors import Denied, NoData, ReadError
 from raydiag.host import Host
 from raydiag.model import Status, Unread
 from raydiag.probes import probe
+from raydiag.probes.kernel_log import message_of
 
 _LIVE, _ARCHIVE = "/sys/fs/pstore", "/var/lib/systemd/pstore"
 _DEPTH = 2  # systemd makes a directory for each crash, and may make others in it
@@ -29,9 +30,22 @@ _LIMIT_BYTES = 256 << 10
 _MAX_LINES, _LINE_LENGTH = 12, 240
 
 _DECISIVE = (
-    *("kernel panic", "bug: ", "oops:", "rip: ", "hardware error", "machine check", "lockup"),
-    *("general protection", "unable to handle", "not syncing", "rcu: info", "hung_task"),
-    *("out of memory", "comm: ", "*error*", "call trace:"),
+    "kernel panic",
+    "bug: ",
+    "oops:",
+    "rip: ",
+    "hardware error",
+    "machine check",
+    "lockup",
+    "general protection",
+    "unable to handle",
+    "not syncing",
+    "rcu: info",
+    "hung_task",
+    "out of memory",
+    "comm: ",
+    "*error*",
+    "call trace:",
 )
 
 
@@ -82,21 +96,9 @@ def parse_dump(text: str) -> tuple[str, tuple[str, ...]]:
             # A whole text has one such line for each part; a panic is graver than its oops.
             reason = before if not reason or before == "Panic" else reason
         elif any(word in line.lower() for word in _DECISIVE):
-            decisive.append(_without_prefix(line)[:_LINE_LENGTH])
+            decisive.append(message_of(line.strip())[:_LINE_LENGTH])
     last = [line for line in decisive[_MAX_LINES:] if "panic" in line.lower()][-1:]
     return reason, tuple(decisive[: _MAX_LINES - len(last)] + last)
-
-
-def _without_prefix(line: str) -> str:
-    """`<0>[ 8123.456789] text` without level and time."""
-    line = line.lstrip()
-    if line.startswith("<"):
-        line = line.partition(">")[2]
-    if line.startswith("["):
-        stamp, closed, rest = line[1:].partition("]")
-        digits = stamp.strip().replace(".", "", 1)
-        line = rest if closed and digits.isascii() and digits.isdigit() else line
-    return line.strip()
 
 
 def _dumps(host: Host, directory: str, depth: int, unread: list[Unread]) -> list[str]:

@@ -289,9 +289,9 @@ def _victim_sentence(event: KernelEventSeen, victim: Victim) -> str:
     name = f" ({event.process})" if event.process else ""
     subject = f"{'Killed pid' if killed else 'Pid'} {event.pid}{name}"
     if victim.certain:
-        return f"{subject} {'was' if killed else 'is'} {victim.what}."
+        return f"{subject} {'was' if killed else 'is'} {victim.description}."
     why = "only its name fits, not its pid" if event.process else "the log does not name it"
-    return f"{subject} {'was' if killed else 'is'} possibly {victim.what}: {why}."
+    return f"{subject} {'was' if killed else 'is'} possibly {victim.description}: {why}."
 
 
 def _milder(one: Severity, other: Severity) -> Severity:

@@ -22,9 +22,9 @@ _START_SLACK_S = 2.0  # both times rest on whole seconds of btime
 
 @dataclass(frozen=True)
 class Victim:
-    """What is known of a process that a kernel event names."""
+    """A Ray process that a kernel event names."""
 
-    what: str  # e.g. "Ray worker MaxTextTrainerActor (maxtext_trainer_3, rank 3)"
+    description: str  # e.g. "Ray worker MaxTextTrainerActor (maxtext_trainer_3, rank 3)"
     task: str | None  # name of the actor, else its class; None when it is no actor
     certain: bool  # pid and name both fit
 
@@ -38,6 +38,7 @@ class RayProcesses:
 
     @classmethod
     def of(cls, snapshot: Snapshot, reports: Sequence[NodeReport]) -> RayProcesses:
+        """Those that the reports of one host list."""
         records: list[RayProcess] = distinct(reports, "processes", "pid")
         ids = {report.node.node_id for report in reports}
         actors = [actor for actor in snapshot.actors if actor.node_id in ids]
@@ -50,47 +51,65 @@ class RayProcesses:
         """
         record = self.processes.get(pid)
         if record and not killed and not time_s < record.start_time_s - _START_SLACK_S:
-            if not _alike(name, record.comm):
-                return None
-            return self._of_record(record, bool(name))
-        # A living process that is not meant takes the living actor with its pid out of question.
-        actors = [a for a in self.actors if a.pid == pid and not (record and a.alive)]
-        fitting = [actor for actor in actors if name is None or _fits(name, actor.class_name)]
-        preferred = [actor for actor in fitting if actor.alive is not killed] or fitting
-        if len(preferred) == 1:
-            return _worker(preferred[0], name is not None)
+            return self._of_record(record, bool(name)) if _alike(name, record.comm) else None
+        actor = self._actor_with_pid(pid, name, killed, record is not None)
+        if actor is not None:
+            return _worker(actor, name is not None)
         if name is None or not name.startswith(_TITLE):
             return None
         # No pid fits, as from inside a container: one dead actor with that name is a fair guess.
-        dead = [a for a in self.actors if not a.alive and _fits(name, a.class_name)]
-        return _worker(dead[0], False) if len(dead) == 1 else None
+        dead_actors = [
+            actor for actor in self.actors if not actor.alive and _fits(name, actor.class_name)
+        ]
+        return _worker(dead_actors[0], False) if len(dead_actors) == 1 else None
+
+    def _actor_with_pid(
+        self, pid: int, name: str | None, killed: bool, is_other_process: bool
+    ) -> Actor | None:
+        """`is_other_process`: a living process has the pid and is not meant, nor is its actor."""
+        fitting = [
+            actor
+            for actor in self.actors
+            if actor.pid == pid
+            and not (is_other_process and actor.alive)
+            and (name is None or _fits(name, actor.class_name))
+        ]
+        preferred = [actor for actor in fitting if actor.alive is not killed] or fitting
+        return preferred[0] if len(preferred) == 1 else None
+
+    def _living_actor(self, pid: int | None) -> Actor | None:
+        actors = (actor for actor in self.actors if actor.alive and actor.pid == pid)
+        return next(actors, None)
 
     def _of_record(self, record: RayProcess, certain: bool) -> Victim | None:
         if record.role == "raylet":
             return Victim("the raylet, Ray's own daemon on the node", None, certain)
-        actor = next((a for a in self.actors if a.alive and a.pid == record.worker_pid), None)
+        actor = self._living_actor(record.worker_pid)
         if actor is None:
-            what = "a Ray worker" if record.role == "worker" else "a child of a Ray worker"
-            return Victim(what, None, certain)
+            is_worker = record.role == "worker"
+            return Victim("a Ray worker" if is_worker else "a child of a Ray worker", None, certain)
         worker = _worker(actor, certain)
         if record.pid == record.worker_pid:
             return worker
-        return Victim(f"a child of {worker.what}", worker.task, certain)
+        return Victim(f"a child of {worker.description}", worker.task, certain)
 
 
 def _worker(actor: Actor, certain: bool) -> Victim:
     rank = _RANK.search(actor.name)
-    known = ", ".join(filter(None, (actor.name, f"rank {rank[1]}" if rank else "")))
-    what = f"Ray worker {actor.class_name}" + (f" ({known})" if known else "")
-    return Victim(what, actor.name or actor.class_name, certain)
+    details = [actor.name] if actor.name else []
+    if rank:
+        details.append(f"rank {rank[1]}")
+    in_brackets = f" ({', '.join(details)})" if details else ""
+    description = f"Ray worker {actor.class_name}{in_brackets}"
+    return Victim(description, actor.name or actor.class_name, certain)
 
 
 def _alike(name: str | None, comm: str) -> bool:
     """Whether two kernel names may be of one process: Ray renames its workers as they go."""
     if not name or not comm or (name.startswith(_TITLE) and comm.startswith(_TITLE)):
         return True
-    one, other = name[:_COMM_LENGTH], comm[:_COMM_LENGTH]
-    return one.startswith(other) or other.startswith(one)
+    name, comm = name[:_COMM_LENGTH], comm[:_COMM_LENGTH]
+    return name.startswith(comm) or comm.startswith(name)
 
 
 def _fits(name: str, class_name: str) -> bool:
