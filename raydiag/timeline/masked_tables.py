@@ -100,8 +100,8 @@ class MaskedTables:
         return capacities
 
     def _table(self, query_id: str) -> ResultTable:
-        table, query_template = self.answers.table(query_id), template(query_id)
-        if query_template is not None and query_template.counter and table.step_s > 0:
+        table, query = self.answers.table(query_id), template(query_id)
+        if query is not None and query.counter and table.step_s > 0:
             table = replace(table, lookback_s=range_s(self.context, table.step_s))
         if query_id.removesuffix(_FINE) in _BY_GPU:
             table = self._without_silent_gpus(table)
