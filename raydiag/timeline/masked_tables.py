@@ -45,13 +45,8 @@ class MaskedTables:
 
         Queries that keep only what is wrong are answered by nothing when nothing is.
         """
-        answer, query_template = self.answers.answer(query_id), template(query_id)
-        if (
-            answer is not None
-            and answer.ok
-            and query_template is not None
-            and query_template.faults_only
-        ):
+        answer, query = self.answers.answer(query_id), template(query_id)
+        if answer is not None and answer.ok and query is not None and query.faults_only:
             return ""
         return self.answers.missing(query_id)
 
@@ -76,10 +71,8 @@ class MaskedTables:
 
     def without(self, table: ResultTable, *kinds: str) -> ResultTable:
         """NaN where a mask of these kinds (default: any) covers a value."""
-        query_template = template(
-            table.query_id.removesuffix(_FINE)
-        )  # of single devices, the same metric
-        metric = query_template.metrics[0] if query_template is not None else ""
+        query = template(table.query_id.removesuffix(_FINE))  # of single devices, the same metric
+        metric = query.metrics[0] if query is not None else ""
         judged, lag_s = self.context.judged, table.lookback_s
         on_all_hosts = judged(table.times, "", metric, *kinds, lag_s=lag_s)
         values = np.where(on_all_hosts[None, :], table.values, np.nan)
