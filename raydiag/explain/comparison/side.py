@@ -144,14 +144,14 @@ def _side(label: str, job: AskedJob, deadline_s: float, stack: contextlib.ExitSt
         # What answered first had nothing to say.
         connection = _connected(job, None, stack)
     unread: list[HostUnread] = []
-    run, versions = TrainingRun(), Versions()
+    bridged, versions = TrainingRun(), Versions()
     if examined.metrics is not None and connection is not None:
-        run, versions = _from_metrics(examined, connection, deadline_s, unread)
+        bridged, versions = _from_metrics(examined, connection, deadline_s, unread)
     window = examined.metrics.context.window if examined.metrics is not None else None
     events = event_files.read(job.facts, window, job.moment.alive)
-    last_at = float(run.ended_at[-1]) if len(run) else None
+    last_at = float(bridged.ended_at[-1]) if len(bridged) else None
     logged, _ = reference_steps(job.facts)
-    run = merged([run, of_events(events), of_log(logged)])
+    run = merged([bridged, of_events(events), of_log(logged)])
     progress = examined.triage.progress
     period = progress.checkpoint_period or training_steps.inferred_period(run.dated)
     header = job.facts.header
@@ -171,7 +171,7 @@ def _side(label: str, job: AskedJob, deadline_s: float, stack: contextlib.ExitSt
         period,
         tuple(sorted(slowed_by_saves(saved, header.async_checkpointing))),
         worker_logs.read(job.facts.resolved, head),
-        event_files.compared(events, run.numbers, last_at, connection is not None),
+        event_files.compared(events, bridged.numbers, last_at, connection is not None),
         connection,
         tuple(unread),
     )
