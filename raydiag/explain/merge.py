@@ -6,6 +6,7 @@ from the first sign and is as certain as the most certain one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -68,6 +69,7 @@ def _merged_finding(ranked: Sequence[Finding]) -> Finding:
         finding for finding in ranked if finding.explanation and severity_of(finding) is severity
     )
     explained = next(explaining, lead)
+    evidence = itertools.chain.from_iterable(finding.evidence for finding in ranked)
     return replace(
         lead,
         gpu=_only(finding.gpu for finding in ranked),
@@ -79,7 +81,7 @@ def _merged_finding(ranked: Sequence[Finding]) -> Finding:
         confidence=max((finding.confidence for finding in ranked), key=attrgetter("rank")),
         explanation=explained.explanation,
         before_job=explained.before_job,
-        evidence=tuple(dict.fromkeys(piece for finding in ranked for piece in finding.evidence)),
+        evidence=tuple(dict.fromkeys(evidence)),
     )
 
 

@@ -15,7 +15,8 @@ cause may be on one host and be felt on others, because collectives wait for the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
@@ -133,7 +134,7 @@ def explain(case: JobCase) -> Explained:
         ordered = [chosen, *(chain for chain in ordered if chain is not chosen)]
     verdict = _verdict(chosen, ordered, case) if chosen else _without_cause(ordered, case)
     ordered += map(_alone, asides)
-    observations = tuple(observation for chain in ordered for observation in chain.observations)
+    observations = tuple(itertools.chain.from_iterable(chain.observations for chain in ordered))
     findings = [observation.finding for observation in observations]
     return Explained(
         verdict,
@@ -209,16 +210,14 @@ def _chosen(candidates: Sequence[_CauseChain], case: JobCase) -> Optional[_Cause
 
 def _may_be_verdict(root: Observation, case: JobCase) -> bool:
     """Notes never are, and what watches a job has not made it fail or hang."""
-    of_monitoring = catalog.failure(root.finding.failure_class).of_monitoring
-    return _is_problem(root) and not (case.is_broken and of_monitoring)
+    return _is_problem(root) and not (case.is_broken and _is_of_monitoring(root))
 
 
 def _tier(chain: _CauseChain) -> int:
     """0: a cause; 1: a symptom alone, or what ended; 2: a slow job; 3: what watches the job."""
-    name = chain.root.finding.failure_class
-    if catalog.failure(name).of_monitoring:
+    if _is_of_monitoring(chain.root):
         return 3
-    if name == "tgs-degradation":
+    if chain.root.finding.failure_class == "tgs-degradation":
         return 2
     is_lone_symptom = _is_symptom(chain.root) and len(chain.observations) == 1
     return int(is_lone_symptom or bool(chain.root.facts.get("cleared")))
@@ -226,6 +225,10 @@ def _tier(chain: _CauseChain) -> int:
 
 def _is_symptom(observation: Observation) -> bool:
     return observation.symptom or catalog.failure(observation.finding.failure_class).symptom
+
+
+def _is_of_monitoring(observation: Observation) -> bool:
+    return catalog.failure(observation.finding.failure_class).of_monitoring
 
 
 def _is_problem(observation: Observation) -> bool:
@@ -252,14 +255,6 @@ def _verdict(chosen: _CauseChain, ordered: Iterable[_CauseChain], case: JobCase)
     findings = [observation.finding for observation in alike]
     first = min(alike, key=_dated_first)
     hosts = tuple(sorted({finding.host for finding in findings if finding.host is not None}))
-    kills = (
-        float(observation.facts["kill_time"])
-        for observation in alike
-        if "kill_time" in observation.facts
-    )
-    patterns = (
-        str(observation.facts["pattern"]) for observation in alike if "pattern" in observation.facts
-    )
     gpus = {
         (finding.host, finding.gpu)
         for finding in findings
@@ -281,9 +276,16 @@ def _verdict(chosen: _CauseChain, ordered: Iterable[_CauseChain], case: JobCase)
         onset,
         first.uncertainty_s or None,
         all(observation.recovered for observation in alike),
-        min(kills, default=None),
-        next(patterns, None),
+        min(map(float, _facts(alike, "kill_time")), default=None),
+        next(map(str, _facts(alike, "pattern")), None),
     )
+
+
+def _facts(alike: Iterable[Observation], name: str) -> Iterator[float | str]:
+    """Values of one fact, of the observations that have it."""
+    for observation in alike:
+        if name in observation.facts:
+            yield observation.facts[name]
 
 
 def _alike(root: Observation, ordered: Iterable[_CauseChain]) -> list[Observation]:
@@ -306,8 +308,7 @@ def _confidence(chosen: _CauseChain, case: JobCase) -> Confidence:
     """That of the root, as far as the sources allow."""
     root = chosen.root
     confidence = root.finding.confidence
-    of_monitoring = catalog.failure(root.finding.failure_class).of_monitoring
-    if _is_symptom(root) or (case.log_only and not of_monitoring):
+    if _is_symptom(root) or (case.log_only and not _is_of_monitoring(root)):
         confidence = confidence.at_most(Confidence.LIKELY)
     has_effects = len(chosen.observations) > 1
     is_undated_cause = has_effects and root.finding.onset is None
@@ -336,10 +337,8 @@ def _without_cause(ordered: Iterable[_CauseChain], case: JobCase) -> JobVerdict:
     """Healthy only when all was seen and nothing is wrong."""
     unexplained = [
         observation
-        for chain in ordered
-        for observation in chain.observations
-        if _is_problem(observation)
-        and not catalog.failure(observation.finding.failure_class).of_monitoring
+        for observation in itertools.chain.from_iterable(chain.observations for chain in ordered)
+        if _is_problem(observation) and not _is_of_monitoring(observation)
     ]
     if unexplained:
         first = min(unexplained, key=_dated_first).finding

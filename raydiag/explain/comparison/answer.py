@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.catalog.completion import completed
@@ -21,13 +22,13 @@ from raydiag.explain.comparison.pair import (
     Pair,
     SlownessCause,
 )
-from raydiag.explain.comparison.settings import explaining
+from raydiag.explain.comparison.settings import Setting, explaining
 from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.timeline.training_series import TGS
 
 _LEAK_PERCENT = 4.0  # a leak costs about one percent: more has another cause as well
 _REMARK = Severity.INFO
-_SURE = (Confidence.POSSIBLE, Confidence.LIKELY, Confidence.CONFIRMED)
+_SETTINGS_NAMED, _BESIDES_NAMED = 4, 3
 _TRACE = (
     "The difference stays, is the same on every host and no metric names its mechanism. From the "
     "event at which it begins follow the calls in /workspace/maxtext/src/MaxText/, "
@@ -47,52 +48,66 @@ def contrast(pair: Pair) -> Contrast:
 
 
 def _answer(pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
-    speed = pair.speed
-    if speed is None:
+    if pair.speed is None:
         reason = pair.overlap.reason or "no throughput or step time of the common steps"
-        return ComparisonAnswer(
-            UNRELATED, "unknown", None, (), Confidence.POSSIBLE, _sentence(reason)
-        )
+        return _undecided(UNRELATED, reason)
     slower = pair.slower
     if slower is None:
         return _no_gap(pair, causes)
-    settings = list(explaining(pair.settings))
-    strong = [cause for cause in causes if cause.finding.confidence is not Confidence.POSSIBLE]
-    if settings and not strong:
-        names = ", ".join(
-            f"{setting.parameter} ({setting.a}, {setting.b})" for setting in settings[:4]
-        )
+    settings = list(explaining(pair.settings))[:_SETTINGS_NAMED]
+    if settings and not _sure(causes):
+        names = ", ".join(f"{setting.parameter} ({setting.a}, {setting.b})" for setting in settings)
         text = f"{_gap_text(pair)}. They run with other settings, which may explain it: {names}"
-        return ComparisonAnswer(
-            SETTINGS, "unknown", slower.label, (), Confidence.POSSIBLE, _sentence(text)
-        )
+        return _undecided(SETTINGS, text, slower.label)
     if not causes:
-        blind = [side.label for side in (pair.a, pair.b) if pair.looked(side) is None]
-        text = f"{_gap_text(pair)}, and nothing that was looked at explains it"
-        if blind:
-            names = " and ".join(f"job {label}" for label in blind)
-            text = f"{_gap_text(pair)}. There are no metrics of {names} to compare, so no cause"
-        trace = "" if blind else _TRACE
-        return ComparisonAnswer(
-            UNEXPLAINED, "unknown", slower.label, (), Confidence.POSSIBLE, _sentence(text), trace
-        )
+        return _unexplained(pair, slower.label)
+    return _caused(pair, causes, settings, slower.label)
+
+
+def _undecided(
+    kind: str, text: str, slower: Optional[str] = None, trace: str = ""
+) -> ComparisonAnswer:
+    """An answer without a cause."""
+    return ComparisonAnswer(
+        kind, "unknown", slower, (), Confidence.POSSIBLE, _sentence(text), trace
+    )
+
+
+def _unexplained(pair: Pair, slower: str) -> ComparisonAnswer:
+    blind = [f"job {side.label}" for side in (pair.a, pair.b) if pair.looked(side) is None]
+    if blind:
+        names = " and ".join(blind)
+        text = f"{_gap_text(pair)}. There are no metrics of {names} to compare, so no cause"
+        return _undecided(UNEXPLAINED, text, slower)
+    text = f"{_gap_text(pair)}, and nothing that was looked at explains it"
+    return _undecided(UNEXPLAINED, text, slower, _TRACE)
+
+
+def _caused(
+    pair: Pair, causes: Sequence[SlownessCause], settings: Sequence[Setting], slower: str
+) -> ComparisonAnswer:
+    """The cause that explains most, with what else was found."""
     root = _root(causes, pair)
-    alike = [cause.finding for cause in causes if _class(cause) == _class(root)]
-    hosts = tuple(sorted({finding.host for finding in alike if finding.host}))
+    hosts = {cause.finding.host for cause in causes if _class(cause) == _class(root)}
     text = f"{_gap_text(pair)}: {root.explains}"
     besides = [cause.explains for cause in causes if cause is not root]
-    text += f"; besides: {'; '.join(besides[:3])}" if besides else ""
+    if besides:
+        text += f"; besides: {'; '.join(besides[:_BESIDES_NAMED])}"
     if root.kind == LEAK and pair.lacks_percent > _LEAK_PERCENT:
-        text += "; a leak costs about a percent, so it does not account for all of it"
-    if settings:
-        names = ", ".join(setting.parameter for setting in settings[:4])
-        text += f"; settings differ as well ({names})"
+        text += "; a leak costs about a percent, so it does not explain all of it"
     confidence = root.finding.confidence
-    if settings and root.kind != LEAK:
-        confidence = min(confidence, Confidence.LIKELY, key=_SURE.index)
-    return ComparisonAnswer(
-        root.kind, root.finding.failure_class, slower.label, hosts, confidence, _sentence(text)
-    )
+    if settings:
+        names = ", ".join(setting.parameter for setting in settings)
+        text += f"; settings differ as well ({names})"
+        if root.kind != LEAK:
+            confidence = confidence.at_most(Confidence.LIKELY)
+    named = tuple(sorted(filter(None, hosts)))
+    return ComparisonAnswer(root.kind, _class(root), slower, named, confidence, _sentence(text))
+
+
+def _sure(causes: Sequence[SlownessCause]) -> list[SlownessCause]:
+    """Causes that are more than possible."""
+    return [cause for cause in causes if cause.finding.confidence is not Confidence.POSSIBLE]
 
 
 def _no_gap(pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
@@ -113,7 +128,7 @@ def _no_gap(pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
             f"No lasting difference: {measure} differs by {speed.percent:+.1f} % in the median. It "
             f"was apart for a while at step {speed.since_step}{until}{furthest}, which passed"
         )
-        sure = [cause for cause in causes if cause.finding.confidence is not Confidence.POSSIBLE]
+        sure = _sure(causes)
         if not sure:
             return ComparisonAnswer(SPIKE, "healthy", None, (), Confidence.LIKELY, _sentence(text))
         root = _root(sure, pair)
@@ -126,9 +141,7 @@ def _no_gap(pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
         text = (
             f"{measure} differs by {size}, which chance may do: steps vary, and few are in common"
         )
-        return ComparisonAnswer(
-            UNDECIDED, "unknown", None, (), Confidence.POSSIBLE, _sentence(text)
-        )
+        return _undecided(UNDECIDED, text)
     is_precise = speed.error_percent < gap.LEAST_PERCENT
     confidence = Confidence.CONFIRMED if is_precise else Confidence.LIKELY
     text = f"Alike: {measure} differs by {size}"
@@ -137,8 +150,8 @@ def _no_gap(pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
 
 def _root(causes: Sequence[SlownessCause], pair: Pair) -> SlownessCause:
     """The surest; of equals the earliest, where their times are known, else the first kind."""
-    best = max(_SURE.index(cause.finding.confidence) for cause in causes)
-    surest = [cause for cause in causes if _SURE.index(cause.finding.confidence) == best]
+    best = max((cause.finding.confidence for cause in causes), key=attrgetter("rank"))
+    surest = [cause for cause in causes if cause.finding.confidence is best]
     big = pair.lacks_percent > _LEAK_PERCENT
     enough = [cause for cause in surest if not (big and cause.kind == LEAK)] or surest
     dated = [

@@ -108,12 +108,9 @@ def _judged(pair: Pair, side: Side) -> tuple[Optional[SlownessCause], str]:
     other_side = pair.other(side)
     flag, additional = side.settings.is_on(FLAG), extra(pair, side)
     if not flag:
-        return (
-            None,
-            f"{additional.text}, but it runs without {FLAG}"
-            if additional and additional.uniform
-            else "",
-        )
+        if additional is None or not additional.uniform:
+            return None, ""
+        return None, f"{additional.text}, but it runs without {FLAG}"
     if side.restored is not True:
         return None, f"{FLAG} is on, but it started afresh: nothing was restored"
     if other_side.settings.is_on(FLAG) and other_side.restored:

@@ -90,9 +90,9 @@ def _unplaced(nodes: LiveNodes, nodelist: Sequence[str]) -> LiveNodes:
 
 def absent(nodes: LiveNodes, nodelist: Sequence[str]) -> list[Blind]:
     """Hosts of the job that the cluster does not have: nobody has looked at them."""
-    present_names = {
-        name for report in nodes.present for name in (report.node.host, report.node.address)
-    }
+    present_names: set[str] = set()
+    for report in nodes.present:
+        present_names |= {report.node.host, report.node.address}
     names = dict.fromkeys(map(short_name, nodelist))
     return [
         Blind(name, "on the job's list and not in the cluster")
@@ -140,6 +140,10 @@ def is_aside(observation: Observation, nodes: LiveNodes) -> bool:
     return of_node or is_late(observation.finding, nodes)
 
 
+def _hosts_of(blind: Iterable[Blind]) -> set[str]:
+    return {node.host for node in blind}
+
+
 def coverage(
     probed: Coverage,
     series: Optional[Coverage],
@@ -152,14 +156,15 @@ def coverage(
     One that answered and has no series is seen in part, which is told as unread. One that the
     job has and the cluster does not know is blind. `others` has what else could not be read.
     """
+    silent = _hosts_of(probed.blind)
     blind, unread = list(probed.blind), list(probed.unread)
-    blind += [one for one in missing if one.host not in {two.host for two in blind}]
-    for one in series.blind if series is not None else ():
-        if one.host not in hosts:
-            if one.host == "" or one.host not in {two.host for two in blind}:
-                blind.append(one)
-        elif one.host not in {two.host for two in probed.blind}:
-            unread.append(HostUnread(one.host, "metrics", Status.NO_DATA, one.reason))
+    blind += [node for node in missing if node.host not in silent]
+    for node in series.blind if series is not None else ():
+        if node.host in hosts:
+            if node.host not in silent:
+                unread.append(HostUnread(node.host, "metrics", Status.NO_DATA, node.reason))
+        elif node.host == "" or node.host not in _hosts_of(blind):
+            blind.append(node)
     strangers = len(blind) - len(probed.blind)
     return Coverage(
         probed.asked + strangers,
