@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
+from raydiag.model import Confidence, Evidence, Finding, Snapshot
 from raydiag.probes.processes import RayProcess
 from raydiag.probes.scheduler import SchedulerState
+from raydiag.rules.grades import warning_if
 from raydiag.rules.growth import growth
 from raydiag.rules.machines import Machine, machines
 
@@ -200,7 +201,7 @@ def _finding(
     return Finding(
         failure_class,
         host=load.machine.name,
-        severity=Severity.WARNING if is_warning else Severity.INFO,
+        severity=warning_if(is_warning),
         confidence=Confidence.LIKELY,
         evidence=(*evidence, *_pressure_evidence(load)),
     )

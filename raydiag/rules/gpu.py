@@ -10,6 +10,7 @@ from raydiag.probes.bad_pages import BadPages
 from raydiag.probes.gpu_sensors import GpuSensors
 from raydiag.probes.nvidia import NvidiaGpu
 from raydiag.probes.ras import RasCount
+from raydiag.rules.grades import warning_if
 from raydiag.rules.machines import Machine, machines
 
 # Bits of NVIDIA's clock event reasons (nvml.h). Left out: idle, limits that were set, power cap.
@@ -144,7 +145,7 @@ def _nvidia_slowdown(machine: Machine) -> Iterator[Finding]:
             host=machine.name,
             gpu=gpu.gpu,
             device=gpu.address,
-            severity=Severity.WARNING if reasons & _HARDWARE_SLOWDOWN else Severity.INFO,
+            severity=warning_if(reasons & _HARDWARE_SLOWDOWN),
             title="" if reasons & _HEAT else "GPU clocks lowered by an external power brake",
             evidence=(_smi_evidence(machine, gpu, text, reasons),),
         )

@@ -14,6 +14,7 @@ from statistics import median
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.rules.gpu_readings import GpuReading, gpu_readings, later_gpu_readings, spread
+from raydiag.rules.grades import warning_if
 
 _FEWEST_PEERS = 3
 _LOADED_SHARE = 0.75  # of the other GPUs of the node
@@ -95,7 +96,7 @@ def slow_gpus(snapshot: Snapshot) -> Iterator[Finding]:
             host=gpu.machine.name,
             gpu=gpu.gpu,
             device=gpu.address,
-            severity=Severity.WARNING if lasting else Severity.INFO,
+            severity=warning_if(lasting),
             confidence=Confidence.LIKELY if lasting else Confidence.POSSIBLE,
             evidence=tuple(compared.evidence()),
             explanation="" if lasting else "Seen once, at one instant: it may be waiting for data.",

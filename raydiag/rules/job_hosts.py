@@ -11,9 +11,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from raydiag.errors import UsageError
-from raydiag.model import Confidence, Evidence, Finding, NodeReport, NodeStatus, Severity, Snapshot
+from raydiag.model import Confidence, Evidence, Finding, NodeReport, NodeStatus, Snapshot
 from raydiag.nodeset import expand
 from raydiag.probes.processes import RayProcess
+from raydiag.rules.grades import warning_if
 from raydiag.rules.machines import machines
 from raydiag.rules.nodes import is_dead
 
@@ -155,7 +156,7 @@ def _finding(
     return Finding(
         "host-missing",
         host=host,
-        severity=Severity.WARNING if joined else Severity.INFO,
+        severity=warning_if(joined),
         confidence=Confidence.LIKELY,
         evidence=(Evidence(source, text, float(value), snapshot.time),),
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot, Status
 from raydiag.probes.exporter import FILE, LOG, Exporter
+from raydiag.rules.grades import confirmed_if, warning_if
 from raydiag.rules.machines import Machine, Samples, machines
 
 _STALE_S = 300.0
@@ -155,7 +156,7 @@ def _stale_values(state: _ExporterState) -> tuple[Evidence, Confidence] | None:
         if now.data_age_s <= _STALE_S:
             return None
         text = f"what is served was written {now.data_age_s:.0f} s ago"
-        confidence = Confidence.CONFIRMED if state.stands_still else Confidence.LIKELY
+        confidence = confirmed_if(state.stands_still)
         return Evidence(FILE, text, value=now.data_age_s, time=now.data_time_s), confidence
     return _stale_by_counter(state)
 
@@ -196,7 +197,7 @@ def exporter_plugin_timeouts(snapshot: Snapshot) -> Iterator[Finding]:
             evidence.append(Evidence(LOG, f"timeouts at its end: {_counts(state.now.timed_out)}"))
         if evidence:
             timed_out = duration_s >= _TIMED_OUT_S
-            confidence = Confidence.CONFIRMED if timed_out else Confidence.LIKELY
+            confidence = confirmed_if(timed_out)
             yield _finding(
                 "exporter-plugin-timeout", state.machine, *evidence, confidence=confidence
             )
@@ -245,7 +246,7 @@ def exporter_restarts(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 "exporter-restarting",
                 host=state.machine.name,
-                severity=Severity.WARNING if recent > 1 else Severity.INFO,
+                severity=warning_if(recent > 1),
                 onset=min(restarts),
                 evidence=tuple(Evidence(LOG, line) for line in state.now.log_lines),
             )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.network import NetworkState
 from raydiag.probes.processes import RayProcess
+from raydiag.rules.grades import warning_if
 from raydiag.rules.growth import growth
 from raydiag.rules.machines import Machine, Samples, each_sample, machines
 
@@ -111,7 +112,7 @@ def tcp_aborts(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             "tcp-aborts",
             host=machine.name,
-            severity=Severity.WARNING if several else Severity.INFO,
+            severity=warning_if(several),
             evidence=_growth_evidence(snapshot, _NETSTAT, grown, samples.seconds),
             explanation="" if several else "One may be a call to an address that never answered.",
         )
@@ -129,7 +130,7 @@ def full_accept_queues(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             "coordinator-overload",
             host=machine.name,
-            severity=Severity.WARNING if several else Severity.INFO,
+            severity=warning_if(several),
             confidence=Confidence.LIKELY,  # the counters do not say whose queue it was
             evidence=_growth_evidence(snapshot, _NETSTAT, grown, samples.seconds),
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.pcie import ALL_ONES, PcieFunction
 from raydiag.rules.gpu_readings import gpu_readings
+from raydiag.rules.grades import confirmed_if
 from raydiag.rules.growth import growth
 from raydiag.rules.machines import Machine, Samples, machines
 from raydiag.rules.pcie_paths import PcieLink, PciePaths
@@ -240,7 +241,7 @@ def _link_finding(each: _MachineLink, text: str, value: float, alike: _Alike) ->
         gpu=bearer.gpu,
         device=bearer.address,
         severity=Severity.INFO if reason else Severity.WARNING,
-        confidence=Confidence.CONFIRMED if link.upper_end_is_known else Confidence.LIKELY,
+        confidence=confirmed_if(link.upper_end_is_known),
         title="PCIe link narrower or slower than both ends support",
         evidence=(evidence, *_device_evidence(bearer, each.paths)),
         explanation=reason,

@@ -18,6 +18,7 @@ from raydiag.probes.gpu_sensors import GpuSensors
 from raydiag.probes.pcie import PcieFunction
 from raydiag.probes.processes import RayProcess
 from raydiag.probes.versions import Version
+from raydiag.rules.grades import warning_if
 from raydiag.rules.machines import Machine, machines
 
 _Value = TypeVar("_Value", bound=Hashable)
@@ -212,14 +213,14 @@ def _odd_values(comparison: _Comparison, gpu_hosts: Collection[str]) -> Iterator
     if usual is None:
         matters = len(set(judging)) > 1 or not gpu_hosts
         evidence = _hosts_of_each_value(name, values, source)
-        yield _Difference(None, Severity.WARNING if matters else Severity.INFO, evidence)
+        yield _Difference(None, warning_if(matters), evidence)
         return
     agreeing = sum(value == usual for value in values.values())
     for host, value in values.items():
         if value != usual:
             text = f"{name} {value} here, {usual} on {agreeing} others"
             matters = not gpu_hosts or host in gpu_hosts
-            severity = Severity.WARNING if matters else Severity.INFO
+            severity = warning_if(matters)
             yield _Difference(host, severity, Evidence(source, text))
 
 

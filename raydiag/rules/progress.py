@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
 
-from raydiag.model import Confidence, Evidence, Finding, Snapshot
+from raydiag.model import Evidence, Finding, Snapshot
 from raydiag.probes.ray_logs import RayLog
+from raydiag.rules.grades import confirmed_if
 from raydiag.rules.machines import Machine, Samples, machines
 
 _LEAST_STEPS = 3  # fewer steps behind are the difference between two moments
@@ -217,7 +218,7 @@ def _finding(workers: Sequence[_WorkerProgress], peers: Sequence[_WorkerProgress
         pid=pid,
         task=task or None,
         onset=onset,
-        confidence=Confidence.CONFIRMED if stood_still else Confidence.LIKELY,
+        confidence=confirmed_if(stood_still),
         evidence=(*evidence, _evidence_of_peers(peers)),
     )
 

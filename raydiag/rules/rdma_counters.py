@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.rdma import RdmaPort
 from raydiag.rdma_names import LINK_ERRORS, all_files, files_of
+from raydiag.rules.grades import warning_if
 from raydiag.rules.growth import growth
 from raydiag.rules.machines import Machine, Samples, machines
 from raydiag.rules.rdma import PortKey, Ports, also_known, is_down, packets, port_path
@@ -66,7 +67,7 @@ class _Trouble:
             return Severity.CRITICAL
         if self.given_up or self.events > 1 or "link_downed" in self.grown:
             return Severity.WARNING
-        return Severity.WARNING if on_several_ports and self.timed_out else Severity.INFO
+        return warning_if(on_several_ports and self.timed_out)
 
 
 def losses(snapshot: Snapshot) -> Iterator[Finding]:

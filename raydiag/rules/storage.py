@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from raydiag.model import Confidence, Finding, Severity, Snapshot
 from raydiag.probes.storage import MountUsage
 from raydiag.rules.cpu import settled_loads
+from raydiag.rules.grades import warning_if
 from raydiag.rules.machines import Machine, machines
 
 _GIB = 1 << 30
@@ -61,7 +62,7 @@ def stalled_storage(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             "storage-stall",
             host=load.machine.name,
-            severity=Severity.WARNING if blocked else Severity.INFO,
+            severity=warning_if(blocked),
             confidence=Confidence.LIKELY,
             evidence=(load.machine.evidence("/proc/pressure/io", text, last_minutes),),
         )
