@@ -243,7 +243,7 @@ def test_server_that_is_not_ray(invoke: Invoke, dashboard: FakeDashboard) -> Non
 def test_wrong_token(invoke: Invoke, dashboard: FakeDashboard) -> None:
     dashboard.token = "s3cret"
     code, _, err = invoke(*probing(dashboard))
-    assert (code, "wants a token" in err) == (4, True)
+    assert (code, "requires a token" in err) == (4, True)
 
 
 def test_error_text_of_a_server_is_harmless_for_a_terminal(

@@ -156,7 +156,7 @@ class TestAnswerOfANode:
     def test_answer_that_makes_no_sense(self, answer: Any) -> None:
         report = reported(packed(answer))
         assert report.status is NodeStatus.UNREACHABLE
-        assert report.reason.startswith("its answer does not make sense: ")
+        assert report.reason.startswith("its answer cannot be decoded: ")
         assert len(report.reason) <= 300
         assert report.probes == {}
 
@@ -176,7 +176,7 @@ class TestAnswerOfANode:
         message = {"status": "answered", "answer": base64.b64encode(data).decode()}
         report = reported(message)
         assert report.status is NodeStatus.UNREACHABLE
-        assert report.reason.startswith("its answer does not make sense: ")
+        assert report.reason.startswith("its answer cannot be decoded: ")
 
     def test_zip_bomb_is_not_unpacked(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(collect_module, "_NODE_ANSWER_LIMIT_BYTES", 1000)
@@ -184,7 +184,7 @@ class TestAnswerOfANode:
         monkeypatch.setattr(json, "loads", lambda text: seen.append(len(text)))
         data = base64.b64encode(zlib.compress(b'"' + b"a" * 10_000_000 + b'"')).decode()
         report = reported({"status": "answered", "answer": data})
-        assert "larger than any honest one" in report.reason
+        assert "over the size limit" in report.reason
         assert seen == []
 
     def test_lost_answer(self) -> None:

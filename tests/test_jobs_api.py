@@ -337,7 +337,7 @@ def test_no_token_no_header(dashboard: FakeDashboard) -> None:
 
 @every_call
 @pytest.mark.parametrize(
-    ("token", "words"), [(None, "wants a token"), ("old", "refuses the token")]
+    ("token", "words"), [(None, "requires a token"), ("old", "refuses the token")]
 )
 def test_token_missing_or_wrong(
     dashboard: FakeDashboard, call: str, token: str | None, words: str

@@ -148,7 +148,7 @@ class TestWorks:
     ) -> None:
         dashboard.token = "s3cret"
         code, _, err = run(*probing(sshd, "--address", dashboard.url))
-        assert (code, "through ssh head wants a token" in err) == (4, True)
+        assert (code, "through ssh head requires a token" in err) == (4, True)
         monkeypatch.setenv("RAY_AUTH_TOKEN", "s3cret")
         assert run(*probing(sshd, "--address", dashboard.url))[0] == 0
 
@@ -203,7 +203,7 @@ class TestFails:
         other = loopback_sshd.write_key(tmp_path / "other")
         (tmp_path / "known").write_text(f"the-server {other}\n")
         sshd.write_config(f"UserKnownHostsFile {tmp_path}/known")
-        refused(run, probing(sshd), "IDENTIFICATION HAS CHANGED", "somebody sits in between")
+        refused(run, probing(sshd), "IDENTIFICATION HAS CHANGED", "somebody intercepts")
 
     def test_no_login(self, run: Run, sshd: LoopbackSshd, tmp_path: Path) -> None:
         loopback_sshd.write_key(tmp_path / "other")
@@ -453,7 +453,7 @@ def test_options_of_every_ssh_on_the_way() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("", "it ended without a word"),
+        ("", "it ended without a message"),
         ("something new\nConnection closed by UNKNOWN port 65535\n", "something new"),
         ("client_loop: x" * 100, "..."),
     ],

@@ -47,7 +47,7 @@ class RaydiagNodeActor:
         Before it stand two times of this node's clock, in Unix seconds, and a newline: when the
         call came, and when the answer left. They bound how far the clock is off the head's.
 
-        Raises RuntimeError, with the runner's last words, when it does not answer in time.
+        Raises RuntimeError, with the runner's last line on stderr, when it does not answer in time.
         """
         deadline, came_at = time.monotonic() + budget_s, time.time()
         if not bundle.startswith(MAGIC_NUMBER):
@@ -123,4 +123,4 @@ def _read_answer(fd: int, deadline: float) -> bytes:
             raise EOFError("ended before it answered")
         received += chunk
         if len(received) > _ANSWER_LIMIT_BYTES:
-            raise EOFError("answer larger than any honest one")
+            raise EOFError("answer over the size limit")

@@ -259,7 +259,7 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         clock = records.decode(_Clock, message).clock_offset_s
     except Exception as error:
         # Whatever a node sends costs its own report and no other's.
-        reason = f"its answer does not make sense: {type(error).__name__}: {error}"[:300]
+        reason = f"its answer cannot be decoded: {type(error).__name__}: {error}"[:300]
         return NodeReport(node, NodeStatus.UNREACHABLE, duration_s, reason=reason)
     broken = [
         f"{name} {result.status.value}: {result.reason}"
@@ -285,7 +285,7 @@ def _inflated(packed: bytes) -> Any:
     stream = zlib.decompressobj()
     text = stream.decompress(packed, _NODE_ANSWER_LIMIT_BYTES)
     if not stream.eof:
-        raise ValueError("cut short, or larger than any honest one")
+        raise ValueError("cut short, or over the size limit")
     return json.loads(text)
 
 

@@ -6,7 +6,7 @@ Like the coordinator of a probe it says everything as frames in the job's log:
     1..      what the work has to say, as it comes
     999,999  end: the document, or {"usage": ...} or {"failed": ...}
 
-Beats, which only show that it is alive, are frames numbered from 1,000,000 up.
+Signs of life are frames numbered from 1,000,000 up.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from raydiag.cluster.submission import (
 from raydiag.errors import CannotRun, UsageError
 
 _STARTUP_LIMIT_S = 120.0
-_SILENCE_LIMIT_S = 120.0  # it beats every few seconds
+_SILENCE_LIMIT_S = 120.0  # it sends a sign of life every few seconds
 _POLL_S = 0.25
 _MOST_FAILURES = 5  # looks at the job in a row, at least a second apart
 _END = 999_999

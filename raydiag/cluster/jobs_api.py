@@ -194,7 +194,7 @@ class JobsApi:
         """The reply's JSON, a `kind`."""
         reply = self._send(method, path, **options)
         if reply.status_code in (401, 403):
-            demand = "refuses the token" if self._token else "wants a token"
+            demand = "refuses the token" if self._token else "requires a token"
             raise AuthenticationFailed(
                 f"{self._place} {demand}: give this cluster's own in RAY_AUTH_TOKEN, in the file "
                 "that RAY_AUTH_TOKEN_PATH names, or in ~/.ray/auth_token"

@@ -1,4 +1,4 @@
-"""`--address local`: a throw-away Ray on this machine, for one call.
+"""`--address local`: a temporary Ray on this machine, for one call.
 
 It shares nothing with any other Ray of this machine or user: its own temp directory (a cluster in
 the default one would capture `address="auto"` of everybody else), its own token in its own

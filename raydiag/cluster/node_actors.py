@@ -1,7 +1,7 @@
 """Actors that stay on their nodes for as many operations as a job of ours has for them.
 
-`Team.ask` hands each node its own request, waits until a deadline whatever state the nodes are in,
-and never lets one node's silence cost another's answer. It judges nothing.
+`NodeActors.ask` hands each node its own request, waits until a deadline whatever state the nodes
+are in, and never lets one node's silence cost another's answer. It judges nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class NodeActors:
     def __init__(
         self, modules: Mapping[str, str], request: Mapping[str, Any], beat: Callable[[], None]
     ) -> None:
-        """`beat` is called every few seconds while the team is at work."""
+        """`beat` is called every few seconds while the nodes are at work."""
         self._request, self._beat = request, beat
         self._beaten = time.monotonic()
         # Compiled once: that costs more than all the rest.
@@ -104,7 +104,7 @@ class NodeActors:
         failed, refs = {}, {}
         for node in nodes:
             if node not in self._known:
-                failed[node] = _lost("it is not a node of this cluster any more")
+                failed[node] = _lost("it is no longer a node of this cluster")
             elif node not in self._actors:
                 placement = NodeAffinitySchedulingStrategy(node, soft=False)
                 options = {"num_cpus": 0, "num_gpus": 0, "max_restarts": 0, "max_task_retries": 0}
@@ -170,7 +170,7 @@ def _inflated(answer: bytes) -> dict[str, Any]:
     stream = zlib.decompressobj()
     text = stream.decompress(answer.partition(b"\n")[2], _ANSWER_LIMIT_BYTES)
     if not stream.eof:
-        raise ValueError("its answer was cut short, or is larger than any honest one")
+        raise ValueError("the answer was cut short or exceeds the size limit")
     content = json.loads(text)
     if not isinstance(content, dict):
         raise ValueError("its answer is not an object")

@@ -1,4 +1,4 @@
-"""What ssh complains of, as one line that says what to do.
+"""ssh's error messages, as one line that says what to do.
 
 Source: OpenSSH 8.2 to 9.9, sshconnect.c, channels.c, readconf.c
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 _ADVICE = (
     (
         "IDENTIFICATION HAS CHANGED",
-        "the host key is another one than before: either the machine was set up anew, or somebody "
-        "sits in between. Ask its admin for the fingerprint, then `ssh-keygen -R HOST`",
+        "the host key has changed: either the machine was reinstalled, or somebody intercepts "
+        "the connection. Ask its admin for the fingerprint, then `ssh-keygen -R HOST`",
     ),
     (
         "Host key verification failed",
@@ -32,8 +32,8 @@ _ADVICE = (
      "not stand: end the other ssh, or give --ssh-config FILE without it"),
     ("Connection refused", "no ssh server answers there: is it the right machine, and is it up?"),
     ("timed out", "it does not answer: is it up, and is a jump host (-J) needed?"),
-    ("No route to host", "there is no way to it: is it up, and is a jump host (-J) needed?"),
-    ("Network is unreachable", "there is no way to it: is a jump host (-J) needed?"),
+    ("No route to host", "there is no route to it: is it up, and is a jump host (-J) needed?"),
+    ("Network is unreachable", "there is no route to it: is a jump host (-J) needed?"),
     ("Can't open user config file", "give another --ssh-config FILE"),
     ("configuration option", "look at the ssh configuration"),
 )  # fmt: skip
@@ -78,7 +78,7 @@ def _last(words: str) -> str:
     """The last line that tells something."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     telling = [line for line in lines if not line.startswith(_NO_NEWS)]
-    return _cut((telling or lines or ["it ended without a word"])[-1])
+    return _cut((telling or lines or ["it ended without a message"])[-1])
 
 
 def _cut(text: str) -> str:

@@ -30,7 +30,7 @@ def stage(facts: JobFacts, outcome: TriageOutcome) -> Optional[str]:
 
 def coverage(facts: JobFacts) -> Coverage:
     """Sources that could not be read, and the time that the log covers."""
-    unread = [HostUnread("", one.source, one.status, one.reason) for one in facts.unread]
+    unread = [HostUnread("", item.source, item.status, item.reason) for item in facts.unread]
     window = None
     if facts.first_time is not None and facts.last_time is not None:
         window = Window(facts.first_time, facts.last_time)
@@ -40,7 +40,8 @@ def coverage(facts: JobFacts) -> Coverage:
 def tasks(facts: JobFacts) -> tuple[Task, ...]:
     """Tasks of the node list, of the step lines and of the exits, by number."""
     codes = exit_codes(facts)
-    writers = {writer.where: writer for writer in (facts.steps.writers if facts.steps else ())}
+    logged = facts.steps.writers if facts.steps is not None else ()
+    writers = {writer.where: writer for writer in logged}
     names = {*map(str, facts.hosts), *map(str, codes), *filter(None, writers)}
     listed = []
     for name in sorted(names, key=_task_order)[:_TASKS]:
@@ -79,10 +80,10 @@ def notes(case: TriageCase) -> Iterator[str]:
     facts, steps = case.facts, case.facts.steps
     yield from facts.resolved.notes
     if case.progress.source:
-        own = "none" if steps is None else steps.last_step
+        last_step = "none" if steps is None else steps.last_step
         yield (
-            f"the log's last step is {own}, a worker's log has {case.progress.last_step}: the "
-            "driver's output was lost or is buffered"
+            f"the log's last step is {last_step}, a worker's log has {case.progress.last_step}: "
+            "the driver's output was lost or is buffered"
         )
     if steps is not None and steps.runs_total > 1:
         yield f"steps jump back: {steps.runs_total} runs in one log, the last one counts"

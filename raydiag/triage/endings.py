@@ -105,16 +105,17 @@ def hang_behind(
 
 def confidence_of_hang(case: TriageCase) -> Confidence:
     """All tasks at one step is what a deadlock looks like; else one of them may have died."""
-    front = hang.front(case.facts)
-    return Confidence.LIKELY if front is None or front.uniform else Confidence.POSSIBLE
+    if hang.straggler(case.facts) is None:
+        return Confidence.LIKELY
+    return Confidence.POSSIBLE
 
 
 def cancelled(case: TriageCase, end_time: Optional[float]) -> TriageOutcome:
     """Cancellation is how it ended: an earlier failure, or a hang, is why."""
     cancellations = of_class(case.live, "cancelled")
-    origin = cancellations[0] if cancellations else None
-    end = origin.order if origin is not None else None
-    cause = _first_cause(case, [one for one in case.live if _came_before(one, end)])
+    origin = next(iter(cancellations), None)
+    end = None if origin is None else origin.order
+    cause = _first_cause(case, [symptom for symptom in case.live if _came_before(symptom, end)])
     if cause is not None:
         root = cause.symptom.failure_class
         outcome = _outcome(JobStatus.CANCELLED, cause)

@@ -40,8 +40,8 @@ def _of_other_classes(case: TriageCase, outcome: TriageOutcome) -> Iterator[Find
         if name == outcome.primary:
             continue
         of_name = of_class(case.symptoms, name)
-        shown = live(of_name) or of_name
-        finding = _of_symptom(case.facts, first_of(shown, name), shown, Confidence.LIKELY)
+        reported = live(of_name) or of_name
+        finding = _of_symptom(case.facts, first_of(reported, name), reported, Confidence.LIKELY)
         is_history = catalog.failure(name).survivable or not live(of_name)
         yield replace(finding, severity=_severity(outcome, is_history))
 

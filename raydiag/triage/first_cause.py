@@ -160,7 +160,7 @@ class _Explained:
 
 
 def _texts(symptom: Symptom) -> tuple[Optional[str], Optional[str]]:
-    """The exception that it stands in, and its own line."""
+    """The exception that it stands in, and its chain_classes line."""
     return symptom.exception, symptom.match.text if symptom.match is not None else None
 
 
@@ -184,9 +184,9 @@ def _holds(
     if chain_rule.effects.isdisjoint(classes(symptoms)):
         return False
     start = min(symptom.order for symptom in roots)
-    own = chain_rule.roots | chain_rule.effects
+    chain_classes = chain_rule.roots | chain_rule.effects
     return all(
-        symptom.order > start or symptom.failure_class in own
+        symptom.order > start or symptom.failure_class in chain_classes
         for symptom in of_role(candidates, ROOT)
     )
 

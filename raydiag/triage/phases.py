@@ -101,13 +101,13 @@ def phase(facts: JobFacts, moment: Moment) -> Optional[Phase]:
     over = [index for index in range(newest + 1) if _is_over(index, newest, marks)]
     current = newest + 1 if newest in over else newest
     step, normal_s, advice = _STEPS[current], _STEPS[current].normal_s, _STEPS[current].advice
-    shown = _present(marks, step.begun) or _present(marks, _STEPS[newest].marks)
-    since = _begin_of(shown) if current == newest else _end_of(shown)
+    present = _present(marks, step.begun) or _present(marks, _STEPS[newest].marks)
+    since = _begin_of(present) if current == newest else _end_of(present)
     if current == _ENGINE and _SHARDS_LOADED in marks:
         normal_s, advice = _AFTER_SHARDS_S, _AFTER_SHARDS
         since = _last_time(marks[_SHARDS_LOADED])
     seconds = None if since is None or moment.now is None else max(0.0, moment.now - since)
-    last_shown = max(shown, key=attrgetter("last_line"))
+    last_mark = max(present, key=attrgetter("last_line"))
     return Phase(
         name=step.name,
         number=current + 1,
@@ -116,9 +116,9 @@ def phase(facts: JobFacts, moment: Moment) -> Optional[Phase]:
         normal_s=normal_s,
         late=seconds is not None and seconds > normal_s,
         advice=advice,
-        line=last_shown.last_line,
-        file=last_shown.file,
-        raw=last_shown.raw,
+        line=last_mark.last_line,
+        file=last_mark.file,
+        raw=last_mark.raw,
     )
 
 

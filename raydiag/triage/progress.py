@@ -22,13 +22,15 @@ def reference_steps(facts: JobFacts) -> tuple[Optional[LoggedSteps], str]:
 
     A Ray driver loses what its actors have buffered, so whichever log got further is right.
     """
-    own = facts.steps if facts.steps is not None and facts.steps.regular else None
-    workers = facts.worker_logs.steps
-    if workers is None or not workers.regular:
-        return own, ""
-    if own is not None and own.last_step >= workers.last_step:
-        return own, ""
+    main, workers = _regular(facts.steps), _regular(facts.worker_logs.steps)
+    if workers is None or (main is not None and main.last_step >= workers.last_step):
+        return main, ""
     return workers, facts.worker_logs.last_step_file or workers.file
+
+
+def _regular(steps: Optional[LoggedSteps]) -> Optional[LoggedSteps]:
+    """Not a bar that may count anything."""
+    return steps if steps is not None and steps.regular else None
 
 
 def project(facts: JobFacts, now: Optional[float]) -> TrainingProgress:
@@ -47,21 +49,21 @@ def project(facts: JobFacts, now: Optional[float]) -> TrainingProgress:
     complete = final is not None and last >= final
     step_s = step_time_s(steps)
     first_of_run = _first_of_run(steps)
-    done = last + 1 - _origin(steps)
+    steps_done = last + 1 - _origin(steps)
     saved = last_checkpoint(facts, steps, period, last)
     lost = _lost_steps(complete, last, saved, first_of_run)
     last_time = steps.last_time
     if source and facts.worker_logs.last_step_time is not None:
         last_time = facts.worker_logs.last_step_time
-    left = None if final is None else max(0, final - last)
+    remaining = None if final is None else max(0, final - last)
     return TrainingProgress(
         start=_start(facts, steps, first_of_run),
         first_step=run.first_step,
         last_step=last,
         total_steps=total,
         steps_this_run=last - first_of_run + 1,
-        steps_done=done,
-        percent=None if not total else min(100.0, 100.0 * done / total),
+        steps_done=steps_done,
+        percent=None if not total else min(100.0, 100.0 * steps_done / total),
         step_time_s=step_s,
         step_interval=step_interval(run),
         last_step_time=last_time,
@@ -71,7 +73,7 @@ def project(facts: JobFacts, now: Optional[float]) -> TrainingProgress:
         last_checkpoint=saved,
         progress_lost_steps=lost,
         progress_lost_s=_time_of(lost, step_s),
-        time_remaining_s=_time_of(left, step_s),
+        time_remaining_s=_time_of(remaining, step_s),
         complete=complete,
         source=source,
         throughput=throughput(steps, period),
@@ -175,12 +177,12 @@ def _start(facts: JobFacts, steps: LoggedSteps, first: int) -> str:
 
 def _restored_step(facts: JobFacts, run: StepRun) -> Optional[int]:
     """The step that the job says it started from; the workers speak where its log does not."""
-    said = [
+    logged = [
         restore
         for restore in facts.restores
         if restore.step is not None or restore.line <= run.first_line
     ]
-    steps = [restore.step for restore in said or facts.worker_logs.restores]
+    steps = [restore.step for restore in logged or facts.worker_logs.restores]
     return first_known(*reversed(steps))
 
 

@@ -19,7 +19,7 @@ BESIDE_LINES = 3
 _SHAPES = 8192  # remembered; what a log repeats fits in
 _SHAPE_BYTES = 1024  # longer lines are searched each time
 # What a logger puts before an error: time, module, level, place. Of a warning it is left on, so
-# that an exception that somebody caught and told of does not look like the one that ended it.
+# that an exception that somebody caught and reported does not look like the one that ended it.
 _LOGGER = re.compile(
     r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?"
     r"(?: [A-Z]{2,3}\d{1,4})*\]?[ |:-]{0,4})?"
@@ -39,10 +39,10 @@ class Classifier:
     def __init__(self, signatures: Optional[SignatureTable] = None) -> None:
         self._table = signatures or table()
         by_literal = _by_literal(self._table.rows)
-        self._literals = finder([literal.encode() for literal in by_literal])
-        self._rows_of = tuple(by_literal.values())  # places of rows, literal by literal
+        self._literals = finder(list(map(str.encode, by_literal)))
+        self._rows_of = tuple(by_literal.values())  # indices of rows, literal by literal
         self._shapes: dict[bytes, tuple[int, ...]] = {}
-        self._seen: dict[tuple[str, str], int] = {}  # (file, row that others are beside) -> line
+        self._last_lines: dict[tuple[str, str], int] = {}  # (file, row) -> line
         self._beside = {row.beside for row in self._table.rows if row.beside}
 
     def __call__(self, line: JobLogLine, /) -> Sequence[Hit]:
@@ -60,7 +60,7 @@ class Classifier:
         """Class of one line by itself, such as the last one of a traceback; None for no class."""
         for index in self._possible(text):
             row = self._table.rows[index]
-            if not row.weak and _found(row, text):
+            if not row.weak and _match(row, text):
                 return row.failure_class or None
         return None
 
@@ -72,25 +72,20 @@ class Classifier:
     def _matches(self, line: JobLogLine, possible: Iterable[int]) -> Iterator[Hit]:
         for index in possible:
             row = self._table.rows[index]
-            if row.when == "training" and not line.training:
+            if row.when and (row.when == "training") != line.training:
                 continue
-            if row.when == "before-training" and line.training:
-                continue
-            found = _found(row, line.text)
-            if not found:
-                continue
-            if row.id in self._beside:
-                self._seen[line.file, row.id] = line.number
-            if row.beside:
-                last = self._seen.get((line.file, row.beside), -BESIDE_LINES - 1)
-                if 0 <= line.number - last <= BESIDE_LINES:
-                    continue
-            groups = {
-                name.rstrip("0123456789"): value
-                for name, value in found.groupdict().items()
-                if value is not None
-            }
-            yield Hit(row.id, row.failure_class, row.role, row.stage, groups)
+            match = _match(row, line.text)
+            if match is not None and not self._is_beside(row, line):
+                yield Hit(row.id, row.failure_class, row.role, row.stage, _groups(match))
+
+    def _is_beside(self, row: Signature, line: JobLogLine) -> bool:
+        """A line shortly above makes this one harmless; remembers where such lines are."""
+        if row.id in self._beside:
+            self._last_lines[line.file, row.id] = line.number
+        if not row.beside:
+            return False
+        last = self._last_lines.get((line.file, row.beside), -BESIDE_LINES - 1)
+        return 0 <= line.number - last <= BESIDE_LINES
 
     def _strongest(self, hits: Sequence[Hit]) -> Sequence[Hit]:
         """Without weak rows beside strong ones, and without what another row says better."""
@@ -108,23 +103,36 @@ class Classifier:
         shape = text.encode(errors="replace").translate(None, _DIGITS)
         if len(shape) > _SHAPE_BYTES:
             return self._searched(shape)
-        known = self._shapes.get(shape)
-        if known is None:
+        rows = self._shapes.get(shape)
+        if rows is None:
             if len(self._shapes) >= _SHAPES:
                 self._shapes.clear()
-            known = self._shapes[shape] = self._searched(shape)
-        return known
+            rows = self._shapes[shape] = self._searched(shape)
+        return rows
 
     def _searched(self, shape: bytes) -> tuple[int, ...]:
-        found = self._literals(shape)
-        return tuple(sorted({row for place in found for row in self._rows_of[place]}))
+        rows: set[int] = set()
+        for literal in self._literals(shape):
+            rows.update(self._rows_of[literal])
+        return tuple(sorted(rows))
 
 
-def _found(row: Signature, text: str) -> Optional[re.Match[str]]:
-    found = row.pattern.search(text)
-    if not found and row.anchored:
-        found = row.pattern.search(_message(text))
-    return None if found and row.unless and row.unless.search(text) else found
+def _match(row: Signature, text: str) -> Optional[re.Match[str]]:
+    match = row.pattern.search(text)
+    if match is None and row.anchored:
+        match = row.pattern.search(_message(text))
+    if match is not None and row.unless is not None and row.unless.search(text):
+        return None
+    return match
+
+
+def _groups(match: re.Match[str]) -> dict[str, str]:
+    """What the named groups hold, without the numbers of their patterns."""
+    groups = {}
+    for name, value in match.groupdict().items():
+        if value is not None:
+            groups[name.rstrip("0123456789")] = value
+    return groups
 
 
 def _message(text: str) -> str:
@@ -135,8 +143,10 @@ def _message(text: str) -> str:
 
 def make_selector(anchors: Sequence[bytes], /) -> Selector:
     """Selects lines for the table's rows and for `anchors`, which are case-sensitive literals."""
-    ours = {literal.encode() for row in table().rows for literal in row.literals}
-    return selector([*ours, *anchors])
+    literals: set[str] = set()
+    for row in table().rows:
+        literals.update(row.literals)
+    return selector([*map(str.encode, literals), *anchors])
 
 
 def _by_literal(rows: Sequence[Signature]) -> dict[str, tuple[int, ...]]:

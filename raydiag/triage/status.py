@@ -118,7 +118,7 @@ def _is_done(case: TriageCase) -> bool:
     if marker is None:
         return case.progress.complete and not case.live
     line, text = marker
-    is_trusted = any(own in text for own in _TRAINER_MARKERS)
+    is_trusted = any(message in text for message in _TRAINER_MARKERS)
     for symptom in case.live:
         if symptom.role == ROOT and symptom.is_specific:
             return False
@@ -162,7 +162,8 @@ def _ended_by_error(case: TriageCase) -> TriageOutcome:
     # A scheduler also says "cancelled" when it ends the tasks that a failed one leaves behind.
     if cancellations:
         end = min(symptom.order for symptom in cancellations)
-        if not any(_is_own_failure(one) and one.order <= end for one in case.live):
+        earlier = [symptom for symptom in case.live if symptom.order <= end]
+        if not any(map(_is_own_failure, earlier)):
             return cancelled(case, end_time)
     outcome = failed(case, end_time, "no summary")
     if outcome.primary == "cancelled":

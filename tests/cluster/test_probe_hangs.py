@@ -279,7 +279,7 @@ def test_token_cluster() -> None:
         assert [node["status"] for node in found.document["nodes"]] == ["ok", "ok"]
         without = {"RAY_AUTH_TOKEN_PATH": "", "RAY_AUTH_MODE": "", **environment()}
         wrong = {"RAY_AUTH_TOKEN_PATH": "", "RAY_AUTH_TOKEN": "0" * 64, **environment()}
-        for env, words in ((without, "wants a token"), (wrong, "refuses the token")):
+        for env, words in ((without, "requires a token"), (wrong, "refuses the token")):
             argv = [*RAYDIAG, "probe", "--all-nodes"]
             done = cluster.run_on(cluster.head, argv, env=env, timeout=60)
             assert (done.returncode, done.stdout) == (4, "")
