@@ -38,7 +38,8 @@ def read_at_once(form: JobStepFormat, data: bytes, start: int, end: int) -> Opti
     if match is None:
         return None
     seconds, tflops, tokens, loss = map(float, match.groups())
-    return None, seconds, loss, printed_state(loss), tflops, tokens
+    state = "f" if loss == loss else "a"  # hot: the layout holds no infinite loss
+    return None, seconds, loss, state, tflops, tokens
 
 
 def has_field(form: JobStepFormat, text: str) -> bool:

@@ -153,7 +153,7 @@ class StepProgress:
         if total is not None:
             self.total = total
         steps = step - run.last_step if run.steps else 1
-        if math.isnan(seconds) and run.steps:
+        if seconds != seconds and run.steps:
             seconds = _seconds_between(run.last_time, time, steps)
         run.add_up(step, seconds, 1 if self.format == "maxtext" else steps, state)
         stamp = math.nan if time is None else time
