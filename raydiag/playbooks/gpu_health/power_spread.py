@@ -117,7 +117,7 @@ def _outlier(timeline: RunTimeline, fine: ResultTable, host: str) -> Optional[_O
     if not _is_beyond_chance(away, means, odd, furthest, width):
         return None
     time = float(fine.times[min(int(complete[widest]), fine.times.size - 1)])
-    since = _since(timeline, host, odd, time, 1 if furthest > 0 else -1)
+    since = _since(timeline, host, odd, time, int(np.sign(furthest)))
     return _Outlier(float(gaps[widest]), fine.subjects[odd].gpu, min(since, time))
 
 
@@ -153,7 +153,9 @@ def _smoothed(row: Floats, step_s: float) -> Floats:
 
 
 def _width(step_s: float) -> int:
-    return max(1, round(SMOOTH_S / step_s)) if step_s else 1
+    if not step_s:
+        return 1
+    return max(1, round(SMOOTH_S / step_s))
 
 
 def _scatter(row: Floats) -> float:

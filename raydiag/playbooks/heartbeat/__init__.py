@@ -179,6 +179,7 @@ class _Timeout:
         is_clean = row == "false-alarm" and all(map(attrgetter("is_complete"), hosts))
         is_sure = measure is _BY_UTILISATION and not at_rest
         certain = is_clean and is_sure and self.timeline.stall is None
+        confidence = Confidence.CONFIRMED if certain else Confidence.LIKELY
         for name in names:
             self.report.observe(
                 "heartbeat-false-positive",
@@ -186,14 +187,14 @@ class _Timeout:
                 evidence,
                 host=name,
                 period=Period(self.stop, uncertainty_s=self.timeline.context.resolution_s()),
-                confidence=Confidence.CONFIRMED if certain else Confidence.LIKELY,
+                confidence=confidence,
                 explanation=(
                     f"At the time heartbeats stopped the accused trained: {text}. Heartbeats "
                     "share one channel with everything else of the coordination service, and "
                     "that channel stalled."
                 ),
             )
-        return f"{'Confirmed' if certain else 'Likely'} false alarm: {text}."
+        return f"{confidence.value.capitalize()} false alarm: {text}."
 
 
 def _names(hosts: Iterable[HostActivity]) -> list[str]:
@@ -234,7 +235,8 @@ def _report_coordinator(timeline: RunTimeline, report: ReportWriter, stop: float
         for subject, row in errors.pick(metric):
             if any(span.start <= stop + _AROUND_S for span in present(errors, row)):
                 refusing.append(subject.host)
-    holds = coordinator in refusing if coordinator else bool(refusing)
+    hosts, holds = refusing, bool(refusing)
+    if coordinator:
+        hosts, holds = [coordinator], coordinator in refusing
     text = "its queue of new connections overflowed" if holds else "no connection was refused"
-    hosts = [coordinator] if coordinator else refusing
     report.row("coordinator", holds, text, hosts, query="tcp-errors")

@@ -113,7 +113,9 @@ def hosts_in_trouble(
 ) -> list[str]:
     """Accused hosts that really were in trouble: silent, killed for memory, GPU errors."""
     reasons = _reasons(timeline, crash)
-    guilty = list(filter(reasons.__contains__, judged)) if judged else list(reasons)
+    guilty = list(reasons)
+    if judged:
+        guilty = list(filter(reasons.__contains__, judged))
     for host in guilty:
         report.row("true-alarm", True, reasons[host], [host])
         report.rule_out("heartbeat-false-positive", f"{host}: {reasons[host]}")
