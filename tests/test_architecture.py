@@ -44,6 +44,7 @@ ARROWS = {
     "worker_log": {"masking", "step_formats"},
     "nodeset": FOUNDATION,
     "confinement": set[str](),
+    "file_writing": set[str](),
     "memory_import": set[str](),
     "sandbox": FOUNDATION | {"confinement"},
     "probes": NODE | {"amdgpu", "cgroup", "masking", "rdma_names", "sandbox", "worker_log"},
@@ -59,6 +60,7 @@ ARROWS = {
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
     | {"event_file"},
     "exporter": NODE
+    | {"file_writing"}
     | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file", "exposition"}
     | {"rdma_names", "records", "explain"},  # of `status`, which judges what it sees
     "tsdb": FOUNDATION | {"event_file"},
@@ -68,7 +70,7 @@ ARROWS = {
     | {"kmsg", "nodeset", "triage", "tsdb", "timeline", "playbooks", "explain", "exporter"},
     "cluster": FOUNDATION | {"probes", "records", "memory_import", "confinement"},
     # Its node side; what judges a rollout is pure and takes what nodes have answered.
-    "hotfix": NODE | {"probes", "records", "sandbox", "confinement", "exposition"},
+    "hotfix": NODE | {"file_writing", "probes", "records", "sandbox", "confinement", "exposition"},
     "cli": FOUNDATION
     | {"probes", "catalog", "explain", "render", "cluster", "kmsg", "nodeset"}
     | {"joblog", "triage", "tsdb", "exporter", "hotfix"},

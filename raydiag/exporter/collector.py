@@ -13,21 +13,20 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
 from raydiag import sandbox
-from raydiag.errors import ReadError
-from raydiag.exporter import plugins, reading
+from raydiag.exporter import plugins
 from raydiag.exporter.metrics import OWN_PREFIX, Sample
 from raydiag.exporter.page import MetricsPage
 from raydiag.exporter.plugin_record import PluginRecord
 from raydiag.exporter.readers import IsHeld, IsStuck, Key, Readers
+from raydiag.exporter.source_task import SourceTask, serve
 from raydiag.exporter.state import SavedState
 from raydiag.model import Status
 
 if TYPE_CHECKING:
-    from raydiag.exporter.external_plugins import Ask, Foreign
+    from raydiag.exporter.external_plugins import Ask, ExternalPlugins
 
 _SLOW_S = 0.25  # after this long the next source is started beside a slow one
 _MOST_AT_WORK = 8  # readers at once
@@ -40,36 +39,6 @@ _MOST_TOLD = 4
 _LOCKED_AS = {"gpu_ras": "ras"}
 
 
-@dataclass(eq=False)
-class _SourceTask:
-    """One source of one plugin, from queue to outcome."""
-
-    record: PluginRecord
-    key: Key
-    kind: str  # of its reader
-    timeout_s: float
-    request: dict[str, Any]
-    tag: str
-    is_last: bool = False
-    ask: Optional[Ask] = None  # of a foreign plugin, or of a look at a directory of them
-    outcome: tuple[Status, str] = (Status.ERROR, "the guarded reader gave no answer")
-    started: float = 0.0
-    due: float = 0.0  # when it is abandoned
-    not_before: float = 0.0
-    waiting_since: float = 0.0
-    reader: Optional[sandbox.Reader] = None
-
-    @property
-    def name(self) -> str:
-        """What people call it: the source, or else the plugin."""
-        return self.key[1] or self.key[0]
-
-    @property
-    def is_foreign(self) -> bool:
-        """It runs what somebody else has written."""
-        return self.ask is not None and bool(self.ask.plugin)
-
-
 class Collector:
     """All plugins of one node. `begin` a cycle, then `work` until it is over or the next begins."""
 
@@ -79,7 +48,7 @@ class Collector:
         page: MetricsPage,
         state: SavedState,
         root: str = "/",
-        foreign: Optional[Foreign] = None,
+        foreign: Optional[ExternalPlugins] = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         """`log` takes a line when a plugin stops going well, and when it does again."""
@@ -91,10 +60,10 @@ class Collector:
         self._foreign = foreign
         self._log = log
         self._records = {plugin.name: PluginRecord() for plugin in own_plugins}
-        self._readers = Readers(_serve)
-        self._queue: deque[_SourceTask] = deque()
-        self._last: deque[_SourceTask] = deque()
-        self._at_work: list[_SourceTask] = []
+        self._readers = Readers(serve)
+        self._queue: deque[SourceTask] = deque()
+        self._last: deque[SourceTask] = deque()
+        self._at_work: list[SourceTask] = []
         self._left_alone: dict[str, tuple[str, float]] = {}  # path -> plugin, monotonic
         self._unread: dict[Key, str] = {}  # what a source could not read, as it was logged
         self._problems: dict[str, str] = {}  # of foreign plugins, by path, as was told
@@ -124,24 +93,28 @@ class Collector:
         """Go on for so long at most; back at once when one of the descriptors is readable."""
         now = time.monotonic()
         self._start_what_may(now)
-        poller = select.poll()
-        for fd in descriptors:
-            poller.register(fd, select.POLLIN)
-        by_fd = {}
-        for task in self._at_work:
-            assert task.reader is not None
-            by_fd[task.reader.fileno()] = task
-            poller.register(task.reader.fileno(), select.POLLIN)
-        waits = [timeout_s, *(task.due - now for task in self._at_work)]
-        if self._queue or self._last:
-            waits.append(_SLOW_S if self._at_work else _LOCK_RETRY_S)
-        ready = poller.poll(max(0.0, min(waits)) * 1000)
-        answered = [by_fd[fd] for fd, _ in ready if fd in by_fd]
+        answered = self._wait(timeout_s, now, descriptors)
         for task in answered:
             self._take(task)
         self._enforce_deadlines(answered)
         if self.is_idle and not self._ended:
             self._ended = time.monotonic()
+
+    def _wait(self, timeout_s: float, now: float, descriptors: Iterable[int]) -> list[SourceTask]:
+        """Until something is to be done; sources whose readers have sent something."""
+        poller = select.poll()
+        for fd in descriptors:
+            poller.register(fd, select.POLLIN)
+        tasks = {}
+        for task in self._at_work:
+            fd = task.descriptor()
+            tasks[fd] = task
+            poller.register(fd, select.POLLIN)
+            timeout_s = min(timeout_s, task.due - now)
+        if self._queue or self._last:
+            timeout_s = min(timeout_s, _SLOW_S if self._at_work else _LOCK_RETRY_S)
+        ready = poller.poll(max(0.0, timeout_s) * 1000)
+        return [tasks[fd] for fd, _ in ready if fd in tasks]
 
     def duration_s(self) -> float:
         """How long this cycle took, or has taken so far."""
@@ -178,10 +151,10 @@ class Collector:
 
     # ---- tasks
 
-    def _own_task(self, plugin: plugins.Plugin, source: str, listing: bool = False) -> _SourceTask:
+    def _own_task(self, plugin: plugins.Plugin, source: str, listing: bool = False) -> SourceTask:
         request = {"plugin": plugin.name, "source": source, "listing": listing, "root": self._root}
         locked_as = _LOCKED_AS.get(plugin.name, plugin.name)
-        return _SourceTask(
+        return SourceTask(
             record=self._records[plugin.name],
             key=(plugin.name, source),
             kind=plugin.reader,
@@ -191,8 +164,8 @@ class Collector:
             is_last=plugin.last,
         )
 
-    def _foreign_task(self, ask: Ask, record: PluginRecord) -> _SourceTask:
-        return _SourceTask(
+    def _foreign_task(self, ask: Ask, record: PluginRecord) -> SourceTask:
+        return SourceTask(
             record=record,
             key=(ask.plugin, ask.source),
             kind=ask.reader,
@@ -202,28 +175,32 @@ class Collector:
             ask=ask,
         )
 
-    def _open(self, task: _SourceTask) -> None:
+    def _open(self, task: SourceTask) -> None:
         """Queue a source of a plugin."""
         task.record.open()
         (self._last if task.is_last else self._queue).append(task)
 
     def _start_what_may(self, now: float) -> None:
-        turns = len(self._queue) + len(self._last)
-        while turns > 0 and len(self._at_work) < _MOST_AT_WORK:
-            turns -= 1
-            if any(now - task.started < _SLOW_S for task in self._at_work):
-                return
-            if self._queue:
-                queue = self._queue
-            elif self._last and all(task.ask is not None for task in self._at_work):
-                queue = self._last  # the kernel log and all else of ours has answered
-            else:
+        for _ in range(len(self._queue) + len(self._last)):
+            queue = self._next_queue(now)
+            if not queue:
                 return
             task = queue.popleft()
             if now < task.not_before or not self._start(task, now):
                 queue.append(task)
 
-    def _start(self, task: _SourceTask, now: float) -> bool:
+    def _next_queue(self, now: float) -> deque[SourceTask]:
+        """From which the next source may be started; empty while none may."""
+        is_full = len(self._at_work) >= _MOST_AT_WORK
+        if is_full or any(now - task.started < _SLOW_S for task in self._at_work):
+            return deque()
+        if self._queue:
+            return self._queue
+        if all(task.ask is not None for task in self._at_work):
+            return self._last  # the kernel log and all else of ours has answered
+        return deque()
+
+    def _start(self, task: SourceTask, now: float) -> bool:
         """Put a reader to work on it; False: not now, since another one is at work on it."""
         reason = self._why_not() if task.is_last else ""
         if reason:
@@ -268,7 +245,7 @@ class Collector:
 
     # ---- answers
 
-    def _take(self, task: _SourceTask) -> None:
+    def _take(self, task: SourceTask) -> None:
         """Book what a reader sent."""
         assert task.reader is not None
         try:
@@ -292,7 +269,7 @@ class Collector:
                 self._readers.rest(task.reader, task.kind, task.is_foreign)
                 self._end(task, *task.outcome)
 
-    def _book(self, task: _SourceTask, answer: Mapping[str, Any]) -> None:
+    def _book(self, task: SourceTask, answer: Mapping[str, Any]) -> None:
         if task.ask is not None:
             self._book_foreign(task, task.ask, answer)
             return
@@ -328,7 +305,7 @@ class Collector:
         self._unread[key] = summary
 
     def _book_foreign(
-        self, task: _SourceTask, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str = ""
+        self, task: SourceTask, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str = ""
     ) -> None:
         """Hand an answer (None: there is none, and why) to the foreign plugins; do as they say."""
         assert self._foreign is not None
@@ -371,67 +348,47 @@ class Collector:
             if not record.sources:
                 self._open(self._foreign_task(run, record))
 
-    def _enforce_deadlines(self, answered: Sequence[_SourceTask]) -> None:
+    def _enforce_deadlines(self, answered: Sequence[SourceTask]) -> None:
         now = time.monotonic()
-        for task in [task for task in self._at_work if now >= task.due]:
-            assert task.reader is not None
-            # Slow is not hung: on a node whose CPUs are all taken we get little of them.
-            alive = task in answered or task.reader.is_runnable()
-            if alive and now - task.started < _MOST_TIMEOUTS * task.timeout_s:
-                task.due = now + task.timeout_s / 4
+        for task in list(self._at_work):
+            if now < task.due:
                 continue
-            self._at_work.remove(task)
-            reason = f"no answer within {now - task.started:.1f} s"
-            hint = self._readers.abandon(task.reader, task.key, task.started)
-            self._fail(task, Status.TIMEOUT, f"{reason}; {hint}" if hint else reason)
-            while task.is_last and self._last:
-                reason = f"not read: {task.name} hung, and this may hang likewise"
-                self._leave_out(self._last.popleft(), reason)
+            # Slow is not hung: on a node whose CPUs are all taken we get little of them.
+            is_alive = task in answered or (task.reader is not None and task.reader.is_runnable())
+            if is_alive and now - task.started < _MOST_TIMEOUTS * task.timeout_s:
+                task.due = now + task.timeout_s / 4
+            else:
+                self._give_up(task, now)
 
-    def _fail(self, task: _SourceTask, status: Status, reason: str) -> None:
+    def _give_up(self, task: SourceTask, now: float) -> None:
+        """Abandon a reader that does not answer; with it all that may hang likewise."""
+        assert task.reader is not None
+        self._at_work.remove(task)
+        reason = f"no answer within {now - task.started:.1f} s"
+        hint = self._readers.abandon(task.reader, task.key, task.started)
+        self._fail(task, Status.TIMEOUT, f"{reason}; {hint}" if hint else reason)
+        while task.is_last and self._last:
+            reason = f"not read: {task.name} hung, and this may hang likewise"
+            self._leave_out(self._last.popleft(), reason)
+
+    def _fail(self, task: SourceTask, status: Status, reason: str) -> None:
         """End a source that gave no answer."""
         task.outcome = (status, reason)
         if task.ask is not None:
             self._book_foreign(task, task.ask, None, reason)
         self._end(task, *task.outcome)
 
-    def _leave_out(self, task: _SourceTask, reason: str) -> None:
+    def _leave_out(self, task: SourceTask, reason: str) -> None:
         """End a source that was not read at all: the plugin does not go well, but fails no more."""
         if task.ask is not None and not task.ask.plugin:
             self._looked(task.ask, None, reason)
         task.record.trouble = task.record.trouble or reason
         self._end(task, Status.OK, "")
 
-    def _end(self, task: _SourceTask, status: Status, reason: str) -> None:
+    def _end(self, task: SourceTask, status: Status, reason: str) -> None:
         """A source has ended; with the last one, the plugin's run has."""
         if not task.record.sources:
             return  # a look at a directory, which is no plugin
         line = task.record.end(status, reason, is_dated=task.ask is None)
         if line:
             self._log(f"{task.key[0]}: {line}")
-
-
-_files: dict[str, reading.NodeFiles] = {}  # in a reader: by root
-
-
-def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """In the reader: run one plugin on one source, or list a plugin's sources."""
-    if "ask" in request:
-        from raydiag.exporter import external_run  # with what starts programs
-
-        yield {"answer": external_run.answer(request["ask"])}
-        return
-    plugin = plugins.load(request["plugin"])
-    root = request["root"]
-    files = _files.get(root) or _files.setdefault(root, reading.NodeFiles(root))
-    files.left_alone = set(request["left_alone"])  # what is not in it any more is tried again
-    if not request["listing"]:
-        yield {"answer": reading.run(plugin, request["source"], files, request["state"])}
-        return
-    try:
-        assert plugin.sources is not None
-        yield {"sources": list(plugin.sources(files))}
-    except ReadError as error:
-        yield {"failed": [error.status.value, str(error)]}
-    except Exception as error:
-        yield {"failed": [Status.ERROR.value, f"{type(error).__name__}: {error}"]}

@@ -1,7 +1,7 @@
 """Plugins that are not ours: which there are, which version of each runs, what each answer means.
 
 The collector's side, which touches no file but `/proc/<pid>/stat` and starts nothing: it says what
-to ask a guarded reader (`Ask`), and takes the answers of `foreign_run`. In each cycle the
+to ask a guarded reader (`Ask`), and takes the answers of `external_run`. In each cycle the
 directories are looked at first. A file whose content has changed is tried: syntax, then one run
 whose output parses. Until it passes the last version that did goes on, from a copy in memory, and
 `plugin_outdated` is 1.
@@ -13,22 +13,20 @@ hour, and meanwhile the time of the last success stays that of the measurement.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
 from raydiag.exporter import external_run, program
 from raydiag.exporter.metrics import OWN_PREFIX, Metric, Sample
 from raydiag.exporter.plugin_files import PYTHON
+from raydiag.exporter.plugin_versions import ExternalPlugin, PluginVersion, consistent
 from raydiag.model import Status
 from raydiag.probes import FILES
 
 REPLAY_S, DATED_REPLAY_S = 300.0, 3600.0
 _LOOK_S = 5.0  # for one directory
 _SLACK_S = 2.0  # after its own limit a program is ended, which may take a second
-_MOST_PAUSE_CYCLES = 32  # between two trials of the same broken version
 _NO_STATE = "__NONE__"
 
 
@@ -39,7 +37,7 @@ class Ask(NamedTuple):
     source: str  # path
     reader: str
     timeout_s: float
-    request: dict[str, Any]  # for `foreign_run.answer`
+    request: dict[str, Any]  # for `external_run.answer`
 
 
 class PluginOutcome(NamedTuple):
@@ -57,19 +55,10 @@ class PluginOutcome(NamedTuple):
     then: Optional[Ask] = None  # to be asked in this cycle still: the version that ran before
 
 
-@dataclass
-class _Version:
-    digest: str
-    entry: Mapping[str, Any]  # of plugin_files.scan
-    metrics: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
-    is_proved: bool = False  # it has given samples
-    is_not_here: bool = False  # it has asked not to be run any more
-
-
 def request(
     path: str, entry: Mapping[str, Any], host: str, root: str, check: bool, in_place: bool = True
 ) -> dict[str, Any]:
-    """To run the version that `entry` (of plugin_files) tells of, for `foreign_run.answer`.
+    """To run the version that `entry` (of plugin_files) tells of, for `external_run.answer`.
 
     `check` its syntax first; not `in_place`: from the copy of its content.
     """
@@ -87,47 +76,7 @@ def request(
     }
 
 
-class _Plugin:
-    """One file, its versions, and what it said last."""
-
-    def __init__(self, name: str, path: str) -> None:
-        self.name = name
-        self.path = path
-        self.signature: list[int] = []
-        self.current: Optional[_Version] = None
-        self.offered: Optional[_Version] = None  # to be tried
-        self.was_asked = False  # it has run, or was tried
-        self.left: dict[int, str] = {}  # children that hang in the kernel: pid -> start
-        self.left_since = 0.0  # Unix s
-        self.is_late = False  # the last run of the newest content missed its deadline
-        self.is_unsettled = False  # its file is being written
-        self.problem = ""  # why what is there now cannot be taken; "" while it can
-        self.pause: float = 0  # cycles until the next trial
-        self.pauses = 0  # how many the last pause had
-        self.reload_errors = 0
-        self.state: Optional[str] = None
-        self.kept: list[Sample] = []  # what a run that finds nothing new repeats
-        self.declared: Mapping[str, Metric] = {}
-        self.measured_at: Optional[float] = None
-        self.repeats = False
-
-    @property
-    def is_outdated(self) -> bool:
-        """Its new content was refused, and the version before runs."""
-        return bool(self.problem) and self.current is not None
-
-    def refuse(self, reason: str, for_good: bool = False) -> None:
-        """The offered version is broken; it is tried again after a pause, or not at all."""
-        self.reload_errors += 1
-        self.problem = reason
-        if for_good:
-            self.pause = math.inf
-            return
-        self.pauses = min(_MOST_PAUSE_CYCLES, 2 * self.pauses or 1)
-        self.pause = self.pauses
-
-
-class Foreign:
+class ExternalPlugins:
     """All plugins of some directories."""
 
     def __init__(
@@ -137,14 +86,14 @@ class Foreign:
         reserved_names: Collection[str] = (),
         root: str = "/",
     ) -> None:
-        """`taken` are names of plugins of ours; `root` is what Python plugins see as the node."""
+        """`reserved_names`: of our own plugins; `root`: what Python plugins see as the node."""
         self.directories = [os.path.abspath(directory) for directory in directories]
         self.host = host
         self.root = root
         self.taken = frozenset(reserved_names)
         self.passed_over: dict[str, str] = {}  # path -> why it is no plugin
         self.blind: dict[str, str] = {}  # directory -> why it could not be looked at
-        self._plugins: dict[str, _Plugin] = {}
+        self._plugins: dict[str, ExternalPlugin] = {}
         self._seen: dict[str, bool] = {}  # directory -> it has been looked at before
         self._left_alone: dict[str, list[str]] = {}
 
@@ -160,8 +109,7 @@ class Foreign:
         for directory in self.directories:
             known_signatures = {
                 os.path.basename(plugin.path): plugin.signature
-                for plugin in self._plugins.values()
-                if os.path.dirname(plugin.path) == directory
+                for plugin in self._plugins_in(directory)
             }
             settle = self._seen.get(directory, False)
             looking = {"scan": directory, "known": known_signatures, "settle": settle}
@@ -174,24 +122,21 @@ class Foreign:
             return []  # what ran goes on, from its copies
         self.blind.pop(ask.source, None)
         self._seen[ask.source] = True
-        self.passed_over = {
-            path: reason
-            for path, reason in self.passed_over.items()
-            if os.path.dirname(path) != ask.source and path != ask.source
-        }
+        for path in list(self.passed_over):
+            if ask.source in (path, os.path.dirname(path)):
+                del self.passed_over[path]
         for name, reason in answer["passed_over"].items():
             self.passed_over[os.path.join(ask.source, name)] = reason
-        present = set()
+        removed = {plugin.name for plugin in self._plugins_in(ask.source)}
         for name, entry in answer["files"].items():
-            present.add(self._offer(os.path.join(ask.source, name), entry))
-        removed = [
-            plugin.name
-            for plugin in self._plugins.values()
-            if os.path.dirname(plugin.path) == ask.source and plugin.name not in present
-        ]
+            removed.discard(self._offer(os.path.join(ask.source, name), entry))
         for name in removed:
             del self._plugins[name]
-        return removed
+        return sorted(removed)
+
+    def _plugins_in(self, directory: str) -> list[ExternalPlugin]:
+        plugins = self._plugins.values()
+        return [plugin for plugin in plugins if os.path.dirname(plugin.path) == directory]
 
     def _offer(self, path: str, entry: Mapping[str, Any]) -> str:
         """Take note of one file; the name of its plugin."""
@@ -202,28 +147,9 @@ class Foreign:
             self.passed_over[path] = f"there is a plugin {name} already: {whose}"
             return name if plugin is not None else ""
         if plugin is None:
-            plugin = self._plugins[name] = _Plugin(name, path)
-        plugin.is_unsettled = bool(entry.get("unsettled"))
-        if "problem" in entry:
-            reason = entry["problem"][1]
-            if plugin.problem != reason:
-                plugin.refuse(reason)
-            plugin.offered, plugin.signature = None, list(entry["signature"])
-        elif "digest" in entry:
-            plugin.signature = list(entry["signature"])
-            self._new_content(plugin, _Version(entry["digest"], entry))
+            plugin = self._plugins[name] = ExternalPlugin(name, path)
+        plugin.look_at(entry)
         return name
-
-    def _new_content(self, plugin: _Plugin, version: _Version) -> None:
-        current = plugin.current
-        if current is not None and current.digest == version.digest:
-            current.entry = version.entry  # touched, or back again
-            plugin.offered, plugin.problem = None, ""
-        elif plugin.offered is None or plugin.offered.digest != version.digest:
-            plugin.offered, plugin.problem = version, ""
-            plugin.pause = plugin.pauses = 0
-        else:
-            plugin.offered.entry = version.entry
 
     # ---- what runs
 
@@ -244,7 +170,7 @@ class Foreign:
             if plugin.current is not None and not plugin.current.is_not_here:
                 yield self._ask(plugin, plugin.current, check=False)
 
-    def _ask(self, plugin: _Plugin, version: _Version, check: bool) -> Ask:
+    def _ask(self, plugin: ExternalPlugin, version: PluginVersion, check: bool) -> Ask:
         entry = version.entry
         is_blind = os.path.dirname(plugin.path) in self.blind
         in_place = not is_blind and not plugin.is_unsettled
@@ -279,12 +205,12 @@ class Foreign:
             return PluginOutcome(Status.OK)
         return self._meaning(plugin, version, answer, now_s)._replace(is_new=is_new, left=remaining)
 
-    def _is_better_than_none(self, plugin: _Plugin, answer: Mapping[str, Any]) -> bool:
+    def _is_better_than_none(self, plugin: ExternalPlugin, answer: Mapping[str, Any]) -> bool:
         """Nothing that has ever worked is lost to a version that fails, but can be read."""
         proved = plugin.current is not None and plugin.current.is_proved
         return not proved and not answer.get("syntax")
 
-    def _refused(self, plugin: _Plugin, answer: Mapping[str, Any]) -> PluginOutcome:
+    def _refused(self, plugin: ExternalPlugin, answer: Mapping[str, Any]) -> PluginOutcome:
         plugin.refuse(answer["failed"][1], for_good=bool(answer.get("syntax")))
         reason = f"the new version is broken: {plugin.problem}"
         if plugin.current is None or plugin.current.is_not_here:
@@ -298,7 +224,11 @@ class Foreign:
         )
 
     def _meaning(
-        self, plugin: _Plugin, version: _Version, answer: Mapping[str, Any], now_s: float
+        self,
+        plugin: ExternalPlugin,
+        version: PluginVersion,
+        answer: Mapping[str, Any],
+        now_s: float,
     ) -> PluginOutcome:
         """Of an answer of the version that runs."""
         plugin.repeats = False
@@ -317,14 +247,14 @@ class Foreign:
                 return self._repeated(plugin, now_s)
         samples = [Sample(*values) for values in answer["samples"]]
         declared = external_run.metrics(answer.get("declared", {}), answer["samples"])
-        samples, refused = _consistent(samples, declared, version)
+        samples, refused = consistent(samples, declared, version)
         version.is_proved = True
         plugin.measured_at, plugin.declared = now_s, declared
         if state is None or not state.startswith(_NO_STATE):
             plugin.kept = samples
         return PluginOutcome(Status.OK, "", samples, declared, now_s, refused)
 
-    def _repeated(self, plugin: _Plugin, now_s: float) -> PluginOutcome:
+    def _repeated(self, plugin: ExternalPlugin, now_s: float) -> PluginOutcome:
         """Nothing is new: what was measured before, as long as it may stand in."""
         plugin.repeats = True
         if plugin.measured_at is None:
@@ -347,18 +277,7 @@ class Foreign:
     def samples(self, now_s: float) -> Iterator[Sample]:
         """Of the plugins themselves; `now_s` is Unix time."""
         for name, plugin in sorted(self._plugins.items()):
-            runs = plugin.current
-            facts: dict[str, float] = {
-                "plugin_outdated": int(plugin.is_outdated),
-                "plugin_reload_errors_total": plugin.reload_errors,
-                "plugin_late": int(plugin.is_late),
-                "plugin_disabled": int(runs is not None and runs.is_not_here),
-            }
-            if plugin.problem and not plugin.was_asked:
-                facts["plugin_up"] = 0  # of those that ran, the collector says so
-            if plugin.repeats and plugin.measured_at is not None:
-                facts["plugin_replay_age_seconds"] = max(0.0, now_s - plugin.measured_at)
-            for fact, value in facts.items():
+            for fact, value in plugin.facts(now_s).items():
                 yield Sample(OWN_PREFIX + fact, {"plugin": name}, value)
             if plugin.left:
                 labels = {"plugin": name, "source": plugin.path}
@@ -371,25 +290,3 @@ class Foreign:
             plugin.path: plugin.problem for plugin in self._plugins.values() if plugin.problem
         }
         return {**self.passed_over, **self.blind, **broken}
-
-
-def _consistent(
-    samples: list[Sample], declared: Mapping[str, Metric], version: _Version
-) -> tuple[list[Sample], list[str]]:
-    """Samples whose metric has the type and labels that it had before; why others have not."""
-    good, refused = [], []
-    for sample in samples:
-        metric = declared.get(sample.name)
-        kind = metric.type if metric else ""
-        now = (kind, tuple(sorted(sample.labels)))
-        before = version.metrics.setdefault(sample.name, now)
-        if before == now:
-            good.append(sample)
-        else:
-            refused.append(f"{sample.name} was {_told(before)} and is now {_told(now)}")
-    return good, refused
-
-
-def _told(metric: tuple[str, tuple[str, ...]]) -> str:
-    kind, labels = metric
-    return f"{kind or 'a metric'} with labels {', '.join(labels) or 'none'}"

@@ -23,6 +23,7 @@ from raydiag.errors import NoData, ParseError, ReadError
 from raydiag.exporter import plugin_files, program, reading
 from raydiag.exporter.metrics import Metric, Sample, metric_of
 from raydiag.exporter.plugins import Plugin
+from raydiag.file_writing import memory_file
 from raydiag.model import Status
 
 OUTPUT_BYTES = 1 << 20
@@ -143,7 +144,7 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
             return {"samples": [], "failed": None, "changed": True}
         if request["content"] is None:
             raise NoData(f"{path}: changed, and too large for a copy of what ran before")
-        copy = _copy(base64.b64decode(request["content"]))
+        copy = memory_file("plugin", base64.b64decode(request["content"]))
     try:
         if request["check"] and request["is_script"]:
             try:
@@ -191,15 +192,6 @@ def _is_version(path: str, signature: Sequence[int]) -> bool:
         return plugin_files.signature(os.stat(path)) == list(signature)
     except OSError:
         return False
-
-
-def _copy(content: bytes) -> int:
-    """A file without a name that has this content, and lives as long as its descriptor."""
-    fd = os.memfd_create("plugin", os.MFD_CLOEXEC)
-    bytes_left = memoryview(content)
-    while bytes_left:
-        bytes_left = bytes_left[os.write(fd, bytes_left) :]
-    return fd
 
 
 def _understood(ended: program.Ended, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from raydiag.host import Host
 from raydiag.procfs import split_stat
 
 if TYPE_CHECKING:
-    from raydiag.exporter.external_plugins import Foreign
+    from raydiag.exporter.external_plugins import ExternalPlugins
 
 _PATIENCE_S = 1.0  # for all plugins, before a page goes out without the slow ones
 _NICE = 19
@@ -206,13 +206,13 @@ def _tell_readers(settings: ExporterSettings) -> None:
         os.environ[tensorboard.DIRECTORY] = settings.tensorboard_directory
 
 
-def _foreign(settings: ExporterSettings) -> Optional[Foreign]:
+def _foreign(settings: ExporterSettings) -> Optional[ExternalPlugins]:
     if not settings.plugin_directories:
         return None
-    from raydiag.exporter.external_plugins import Foreign
+    from raydiag.exporter.external_plugins import ExternalPlugins
 
     label, root = settings.label, settings.root
-    return Foreign(settings.plugin_directories, label, plugins.names(), root)
+    return ExternalPlugins(settings.plugin_directories, label, plugins.names(), root)
 
 
 def be_nice() -> None:

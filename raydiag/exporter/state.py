@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from raydiag.errors import ReadError
+from raydiag.file_writing import write_all
 from raydiag.host import Host
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -80,9 +81,7 @@ class SavedState:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(new, flags, 0o644)
             try:
-                unsent = memoryview(text.encode())
-                while unsent:
-                    unsent = unsent[os.write(fd, unsent) :]
+                write_all(fd, text.encode())
             finally:
                 os.close(fd)
             os.replace(new, self._path)

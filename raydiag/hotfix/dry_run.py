@@ -15,8 +15,9 @@ from typing import Any
 
 from raydiag import sandbox
 from raydiag.errors import ReadError
+from raydiag.file_writing import write_all
 from raydiag.hotfix import guarded_request
-from raydiag.hotfix.journal import sha256, short_host, write_whole
+from raydiag.hotfix.journal import sha256, short_host
 from raydiag.hotfix.messages import Check, CheckedFile
 from raydiag.hotfix.process import SCRIPT
 from raydiag.hotfix.replace import (
@@ -75,7 +76,7 @@ def _stage(directory: str, name: str, content: bytes) -> str:
     path = os.path.join(os.path.realpath(directory), temporary_name(name))
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
     try:
-        write_whole(fd, content)
+        write_all(fd, content)
     finally:
         os.close(fd)
     return path

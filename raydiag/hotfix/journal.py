@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from raydiag.errors import CannotRun
+from raydiag.file_writing import write_all
 
 _ROLLOUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _SUFFIX = ".jsonl"
@@ -205,17 +206,10 @@ def number_of(value: object) -> float:
 def _write(path: str, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        write_whole(fd, data)
+        write_all(fd, data)
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def write_whole(fd: int, data: bytes) -> None:
-    """Write all of it. Raises OSError."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def sync_directory(path: str) -> None:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional
 
 from raydiag.errors import CannotRun, UsageError
-from raydiag.hotfix.journal import is_rollout, number_of, sync_directory, write_whole
+from raydiag.file_writing import write_all
+from raydiag.hotfix.journal import is_rollout, number_of, sync_directory
 
 _SUFFIX = ".json"
 _STOP = ".stop"
@@ -81,7 +82,7 @@ class Ledger:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 try:
-                    write_whole(fd, json.dumps(record).encode())
+                    write_all(fd, json.dumps(record).encode())
                     os.fsync(fd)
                 finally:
                     os.close(fd)
@@ -134,7 +135,7 @@ class Ledger:
             )
             try:
                 with contextlib.suppress(OSError):  # the file itself is what asks
-                    write_whole(fd, who.encode())
+                    write_all(fd, who.encode())
             finally:
                 os.close(fd)
 

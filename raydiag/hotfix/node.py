@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional
 
 from raydiag import sandbox
+from raydiag.file_writing import write_all
 from raydiag.hotfix import (
     discovery,
     dry_run,
@@ -40,7 +41,6 @@ from raydiag.hotfix.journal import (
     JournalError,
     is_rollout,
     sha256,
-    write_whole,
 )
 from raydiag.hotfix.log_tail import size
 from raydiag.hotfix.messages import (
@@ -325,7 +325,7 @@ def main(request: Mapping[str, Any], budget_s: float, parent_pid: int) -> None:
             if isinstance(limit_s, (int, float)):
                 fields[name] = max(1.0, min(float(limit_s), budget_s - 2.0))
     frame = zlib.compress(json.dumps(answer(fields)).encode())
-    write_whole(1, b"%d\n" % len(frame) + frame)
+    write_all(1, b"%d\n" % len(frame) + frame)
     os._exit(0)
 
 

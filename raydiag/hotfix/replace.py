@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from raydiag.errors import ParseError
+from raydiag.file_writing import write_all
 from raydiag.hotfix import process
 from raydiag.hotfix.journal import (
     Journal,
@@ -28,7 +29,6 @@ from raydiag.hotfix.journal import (
     sha256,
     short_host,
     sync_directory,
-    write_whole,
 )
 from raydiag.hotfix.messages import SHELL, SHELL_TARGETS
 
@@ -194,9 +194,9 @@ class Replacement:
         try:
             yield "temporary file made"
             half = len(content) // 2
-            write_whole(fd, content[:half])
+            write_all(fd, content[:half])
             yield "half written"
-            write_whole(fd, content[half:])
+            write_all(fd, content[half:])
             self._dress(fd)
             os.fsync(fd)
         finally:

@@ -11,7 +11,7 @@ from typing import Any
 
 from raydiag import sandbox
 from raydiag.exporter import external_run
-from raydiag.exporter.external_plugins import Ask, Foreign, PluginOutcome
+from raydiag.exporter.external_plugins import Ask, ExternalPlugins, PluginOutcome
 from raydiag.sandbox import Reader
 
 HOST = "n1"
@@ -26,7 +26,7 @@ class Cycles:
     """Some directories of plugins, and readers that live across cycles."""
 
     def __init__(self, *directories: Path, taken: tuple[str, ...] = ()) -> None:
-        self.foreign = Foreign([str(one) for one in directories], HOST, taken)
+        self.foreign = ExternalPlugins([str(one) for one in directories], HOST, taken)
         self.readers: dict[str, Reader] = {}
         self.gone: list[str] = []
 

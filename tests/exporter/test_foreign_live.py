@@ -1,4 +1,4 @@
-"""Foreign plugins in the exporter itself, as a process: what its page and `status` say of them."""
+"""External plugins in the exporter itself, as a process: what its page and `status` say of them."""
 
 from __future__ import annotations
 
