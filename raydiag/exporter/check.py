@@ -179,18 +179,14 @@ def _type(name: str, declared: Mapping[str, Any]) -> str:
     return str(metric.type) if metric else "untyped"
 
 
-def _advice(answer: Mapping[str, Any]) -> list[str]:
-    """On names that are not ours: those are as they are."""
-    declared = {
-        metric: (kind, text)
-        for name, (metric, kind, text) in answer.get("declared", {}).items()
-        if metric_of(name) is None
-    }
-    return [
-        f"{metric}: {line}"
-        for metric, (kind, text) in declared.items()
-        for line in naming.advice(metric, kind, text)
-    ]
+def _advice(answer: Mapping[str, Any]) -> Iterator[str]:
+    """On names that are not ours: those are as they are. Once for each metric."""
+    advised = set()
+    for name, (metric, kind, text) in answer.get("declared", {}).items():
+        if metric_of(name) is None and metric not in advised:
+            advised.add(metric)
+            for line in naming.advice(metric, kind, text):
+                yield f"{metric}: {line}"
 
 
 def _of_ours(metrics: Iterable[CheckedMetric], kind: str) -> tuple[list[str], list[str]]:

@@ -117,8 +117,10 @@ class ExternalPlugins:
 
     def looked(self, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str = "") -> list[str]:
         """Take the answer to a look; None: none came, and why. Returns plugins that are gone."""
+        if answer is not None and "failed" in answer:
+            reason = answer["failed"][1]
         if answer is None or "files" not in answer:
-            self.blind[ask.source] = reason if answer is None else answer["failed"][1]
+            self.blind[ask.source] = reason
             return []  # what ran goes on, from its copies
         self.blind.pop(ask.source, None)
         self._seen[ask.source] = True
@@ -142,10 +144,12 @@ class ExternalPlugins:
         """Take note of one file; the name of its plugin."""
         name = os.path.splitext(os.path.basename(path))[0]
         plugin = self._plugins.get(name)
-        if name in self.taken or (plugin is not None and plugin.path != path):
-            whose = "raydiag's own" if plugin is None else plugin.path
-            self.passed_over[path] = f"there is a plugin {name} already: {whose}"
-            return name if plugin is not None else ""
+        if plugin is not None and plugin.path != path:
+            self.passed_over[path] = f"there is a plugin {name} already: {plugin.path}"
+            return name
+        if name in self.taken:
+            self.passed_over[path] = f"there is a plugin {name} already: raydiag's own"
+            return ""
         if plugin is None:
             plugin = self._plugins[name] = ExternalPlugin(name, path)
         plugin.look_at(entry)
@@ -177,8 +181,9 @@ class ExternalPlugins:
         in_place = in_place and plugin.signature == list(entry["signature"])
         run_request = request(plugin.path, entry, self.host, self.root, check, in_place)
         run_request.update(state=plugin.state, left_alone=self._left_alone.get(plugin.name, []))
-        slack_s = 0.0 if entry["kind"] == PYTHON else _SLACK_S
-        limit_s = entry["timeout_s"] + slack_s
+        limit_s = entry["timeout_s"]
+        if entry["kind"] != PYTHON:
+            limit_s += _SLACK_S
         return Ask(plugin.name, plugin.path, entry["reader"], limit_s, run_request)
 
     def took(

@@ -179,8 +179,8 @@ def _arguments(request: Mapping[str, Any], copy: Optional[int]) -> list[str]:
 
 def check_syntax(place: str, copy: Optional[int] = None) -> None:
     """`bash -n`. Raises ParseError with bash's first words, ReadError when it cannot be run."""
-    keep = () if copy is None else (copy,)
-    ended = program.run(["bash", "-n", place], _SYNTAX_S, OUTPUT_BYTES, {}, keep)
+    kept = [copy] if copy is not None else []
+    ended = program.run(["bash", "-n", place], _SYNTAX_S, OUTPUT_BYTES, {}, kept)
     if ended.status:
         stderr = ended.stderr.decode("utf-8", "replace").strip().split("\n")[0]
         stderr = stderr.replace(f"{place}: ", "")

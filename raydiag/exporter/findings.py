@@ -195,27 +195,8 @@ def _own(host: str, served: ServedMetrics, now_s: float) -> Iterator[Finding]:
         yield _finding("hung-read", host, Evidence(source, text), device=source, onset=onset)
     stuck = {plugin for plugin, _, _ in served.stuck}
     for health in served.plugins:
-        if health.up is False and health.timeouts and health.name not in stuck:
-            missed = f"missed deadlines so far: {health.timeouts}"
-            text = f"the last run of plugin {health.name} failed; {missed}"
-            yield _finding(
-                "exporter-plugin-timeout",
-                host,
-                Evidence("plugin_timeouts_total", text),
-                explanation="Its metrics are missing; plugins run apart, and all others go on.",
-            )
-        elif health.up is False and health.name not in stuck:
-            text = (
-                f"the last run of plugin {health.name} failed; failures so far: {health.failures}"
-            )
-            evidence = Evidence("plugin_up", text)
-            yield _finding(
-                "exporter-plugin-skipped",
-                host,
-                evidence,
-                title="A plugin of the metrics exporter fails",
-                explanation="Its metrics are missing until a run goes well.",
-            )
+        if health.up is False and health.name not in stuck:
+            yield _failed_run(host, health)
         if health.outdated:
             text = f"plugin {health.name}: {health.reload_errors} new versions were refused"
             yield _finding(
@@ -226,6 +207,25 @@ def _own(host: str, served: ServedMetrics, now_s: float) -> Iterator[Finding]:
                 explanation="The last good version runs on; what was rolled out does not.",
                 next_steps=("See what is wrong with it: raydiag exporter check FILE.",),
             )
+
+
+def _failed_run(host: str, health: PluginHealth) -> Finding:
+    failed = f"the last run of plugin {health.name} failed"
+    if health.timeouts:
+        text = f"{failed}; missed deadlines so far: {health.timeouts}"
+        return _finding(
+            "exporter-plugin-timeout",
+            host,
+            Evidence("plugin_timeouts_total", text),
+            explanation="Its metrics are missing; plugins run apart, and all others go on.",
+        )
+    return _finding(
+        "exporter-plugin-skipped",
+        host,
+        Evidence("plugin_up", f"{failed}; failures so far: {health.failures}"),
+        title="A plugin of the metrics exporter fails",
+        explanation="Its metrics are missing until a run goes well.",
+    )
 
 
 def _restarts(host: str, watched: Watched, now_s: float) -> Iterator[Finding]:

@@ -60,16 +60,20 @@ def _whose(port: int) -> str:
     """Who listens on that port, as far as it can be seen."""
     host = Host()
     sockets = _listening(host, port)
-    for pid in os.listdir("/proc") if sockets else ():
-        if pid.isdigit() and _holds(host, pid, sockets):
+    if not sockets:
+        return "that port is taken"
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if _holds(host, pid, sockets):
             return f"{_name(host, pid)} (pid {pid}) has that port"
-    return "somebody has that port already" if sockets else "that port is taken"
+    return "somebody has that port already"
 
 
 def holders(host: Host, port: int, pids: Iterable[int]) -> list[int]:
     """Those of these processes that listen on the port, as far as it can be seen."""
     sockets = _listening(host, port)
-    return [pid for pid in pids if _holds(host, str(pid), sockets)] if sockets else []
+    if not sockets:
+        return []
+    return [pid for pid in pids if _holds(host, str(pid), sockets)]
 
 
 def _listening(host: Host, port: int) -> set[str]:

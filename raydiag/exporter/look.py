@@ -76,7 +76,7 @@ def look(port: int, root: str, logs: Sequence[str]) -> Look:
 def _decoded(answer: Mapping[str, Any]) -> Look:
     record = answer.get("record")
     lines = [
-        ExpositionLine(name, tuple((key, value) for key, value in labels), value, time_ms)
+        ExpositionLine(name, tuple(map(tuple, labels)), value, time_ms)
         for name, labels, value, time_ms in answer.get("lines", ())
     ]
     return Look(
@@ -114,8 +114,10 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         except ParseError as error:
             malformed = str(error)
     processes = _of_port(host, port, list(probe.processes(host)))
-    log_paths = [path for process in processes for path in _outputs(host, process)]
-    watched, blind = _watchdog(host, [*request["logs"], *log_paths])
+    log_paths = list(request["logs"])
+    for process in processes:
+        log_paths += _outputs(host, process)
+    watched, blind = _watchdog(host, log_paths)
     yield {
         "answer": {
             "record": record,

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple, Optional, Union
 
 GAUGE, COUNTER, UNTYPED = "gauge", "counter", "untyped"
@@ -74,8 +75,8 @@ _GPU_ROWS: tuple[_Row, ...] = (
     ("hw_gpu_vram_total_bytes", "bytes", f"{_GPU}/mem_info_vram_total", "GPU memory."),
     *((f"hw_gpu_ras_{block}_{key}_total", "errors", f"{_GPU}/ras/{file} {key}",
        f"{word} errors of the GPU's {what}.")
-      for block, file, what in _RAS
-      for key, word in (("ue", "Uncorrectable"), ("ce", "Correctable"))),
+      for (block, file, what), (key, word) in product(
+          _RAS, (("ue", "Uncorrectable"), ("ce", "Correctable")))),
     ("hw_gpu_pcie_correctable_total", "errors", f"{_GPU}/aer_dev_correctable TOTAL_ERR_COR",
      "PCIe errors that the GPU has seen: corrected."),
     ("hw_gpu_pcie_nonfatal_total", "errors", f"{_GPU}/aer_dev_nonfatal TOTAL_ERR_NONFATAL",
@@ -169,8 +170,8 @@ _HOST_ROWS: tuple[_Row, ...] = (
      "Memory that is being written to disk."),
     *((f"hw_io_pressure_{kind}{suffix}_pct", "%", f"/proc/pressure/io {kind} avg{seconds}",
        f"Share of time in which {who} waited for I/O, mean of {seconds} s.")
-      for kind, who in (("some", "a task"), ("full", "all tasks"))
-      for suffix, seconds in (("", 10), ("_avg300", 300))),
+      for (kind, who), (suffix, seconds) in product(
+          (("some", "a task"), ("full", "all tasks")), (("", 10), ("_avg300", 300)))),
     ("hw_io_pressure_full_total_us", "us", "/proc/pressure/io full total",
      "Microseconds in which all tasks waited for I/O; it only grows."),
     ("hw_dmesg_gpu_errors_total", "lines", "/dev/kmsg",
@@ -258,7 +259,9 @@ def _metrics() -> Iterator[Metric]:
 
 
 def _type(name: str) -> str:
-    return COUNTER if name.endswith("_total") else UNTYPED if name in _UNTYPED else GAUGE
+    if name.endswith("_total"):
+        return COUNTER
+    return UNTYPED if name in _UNTYPED else GAUGE
 
 
 REGISTRY: Mapping[str, Metric] = {metric.name: metric for metric in _metrics()}

@@ -161,7 +161,9 @@ class MetricsPage:
 
     def _free(self) -> None:
         """Forget types of metrics that nobody has, and beginnings of lines."""
-        held = {name for block in self._blocks.values() for name in block.series.values()}
+        held: set[str] = set()
+        for block in self._blocks.values():
+            held.update(block.series.values())
         self._metrics = {name: one for name, one in self._metrics.items() if name in held}
         self._beginnings.clear()
 

@@ -73,11 +73,7 @@ def scan(
     entry whose file has just changed in place is left as it was known, and "unsettled". Raises
     NoData, Denied, ReadError.
     """
-    try:
-        names = sorted(os.listdir(directory))
-    except OSError as error:
-        raise as_read_error(error, directory) from None
-    names = [name for name in names if not name.startswith(".") and not name.endswith(COPIES)]
+    names = _candidates(directory)
     shell = [name for name in names if name.endswith(SHELL_SUFFIX)]
     files: dict[str, Any] = {}
     passed_over = {}
@@ -99,6 +95,15 @@ def scan(
     if len(shell or names) > _MOST_FILES:
         passed_over[directory] = f"more than {_MOST_FILES} files: the rest was not looked at"
     return {"files": files, "passed_over": passed_over}
+
+
+def _candidates(directory: str) -> list[str]:
+    """Names of files that may be plugins. Raises NoData, Denied, ReadError."""
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError as error:
+        raise as_read_error(error, directory) from None
+    return [name for name in names if not name.startswith(".") and not name.endswith(COPIES)]
 
 
 def _looks(name: str) -> bool:
@@ -126,17 +131,12 @@ def entry(
         status = os.stat(path)
     except OSError as error:
         raise as_read_error(error, path) from None
-    name = os.path.basename(path)
-    if not stat.S_ISREG(status.st_mode):
-        kind_of_file = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
-        if name.endswith((SHELL_SUFFIX, ".py")):
-            raise ReadError(f"{path}: {kind_of_file}")
-        raise NoData(f"{path}: {kind_of_file}")
+    _require_regular(path, status)
     if list(signature_known or ()) == signature(status):
         return {"signature": signature(status)}
     if settle and _may_be_half(status, signature_known):
         return {"signature": list(signature_known or ()), "unsettled": True}
-    kind = _kind(name, status)
+    kind = _kind(os.path.basename(path))
     if kind == PROGRAM and not status.st_mode & 0o111 and not _begins_as_program(path):
         raise NoData(f"{path}: not executable")
     seen_signature, reason = _no_plugins.get(path, ((), ""))
@@ -145,10 +145,24 @@ def entry(
     try:
         return _content(path, kind, status, signature_known, room)
     except NoData as error:
-        if len(_no_plugins) > _MOST_REMEMBERED:
-            _no_plugins.clear()
-        _no_plugins[path] = (signature(status), str(error))
+        _remember_no_plugin(path, status, str(error))
         raise
+
+
+def _require_regular(path: str, status: os.stat_result) -> None:
+    """Raises ReadError for what is named as a plugin, NoData for others."""
+    if stat.S_ISREG(status.st_mode):
+        return
+    kind_of_file = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
+    if path.endswith((SHELL_SUFFIX, ".py")):
+        raise ReadError(f"{path}: {kind_of_file}")
+    raise NoData(f"{path}: {kind_of_file}")
+
+
+def _remember_no_plugin(path: str, status: os.stat_result, reason: str) -> None:
+    if len(_no_plugins) > _MOST_REMEMBERED:
+        _no_plugins.clear()
+    _no_plugins[path] = (signature(status), reason)
 
 
 def _content(
@@ -192,7 +206,7 @@ def _may_be_half(status: os.stat_result, signature_known: Any) -> bool:
     return not was_replaced and 0 <= time.time() - status.st_mtime < _SETTLED_S
 
 
-def _kind(name: str, status: os.stat_result) -> str:
+def _kind(name: str) -> str:
     if name.endswith(SHELL_SUFFIX):
         return SHELL
     return PYTHON if name.endswith(".py") else PROGRAM

@@ -47,14 +47,19 @@ class PluginRecord:
         self.sources -= 1
         if self.sources:
             return ""
+        was_up = self.up is not False
         now = time.monotonic()
         self.duration_s = now - (self.started or now)
-        was_up, self.up = self.up, not self.trouble
+        self.up = not self.trouble
         if self.up and is_dated:
             self.last_success = time.time()
+        return self._line(was_up, now)
+
+    def _line(self, was_up: bool, now: float) -> str:
+        """What there is to log of a run that has ended; "" when that was logged a moment ago."""
         logged, logged_at = self._logged
-        turned = self.up is not (True if was_up is None else was_up)
-        if not turned and (self.trouble == logged or now - logged_at < _LOG_AGAIN_S):
+        is_repetition = self.trouble == logged or now - logged_at < _LOG_AGAIN_S
+        if self.up is was_up and is_repetition:
             return ""
         self._logged = (self.trouble, now)
         return self.trouble or "goes well again"

@@ -66,18 +66,13 @@ def examine(
     `logs` are further logs of the watchdog; those that the exporter prints to are found.
     """
     first = look(port, root, logs)
-    began = time.monotonic()
+    looked_at = time.monotonic()
     now = first
-    while True:
-        left_s = began + wait_s - time.monotonic()
-        if left_s <= 0 or first.record is None:
-            break
-        time.sleep(min(again_s, left_s))
+    while _may_still_move(first, now, looked_at + wait_s):
+        time.sleep(max(0.0, min(again_s, looked_at + wait_s - time.monotonic())))
         now = look(port, root, logs)
-        if first.record.answer == "ok" and _moved(first, now)[0]:
-            break
     moved, compared = _moved(first, now)
-    waited_s = time.monotonic() - began
+    waited_s = time.monotonic() - looked_at
     served = ServedMetrics.of(now.own_lines, first.own_lines)
     kind = _kind(now, served)
     snapshot = _snapshot(host, first, now, waited_s, is_unsure=bool(compared) and not moved)
@@ -99,6 +94,13 @@ def examine(
         served=served,
         diagnosis=diagnosed,
     )
+
+
+def _may_still_move(first: Look, now: Look, until: float) -> bool:
+    """Whether another look may show more; `until` is monotonic."""
+    if first.record is None or time.monotonic() >= until:
+        return False
+    return first.record.answer != "ok" or not _moved(first, now)[0]
 
 
 def _kind(look: Look, served: ServedMetrics) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any, Optional
 
 from raydiag.hotfix.plan import REFUSED, SAME, HostPlan, HostState, Plan
@@ -33,7 +34,7 @@ def plan_document(
     progress = record or {}
     names = {host.node_id: host.host for host in plan.hosts}
     outcomes = progress.get("hosts", {})
-    files = [dataclasses.asdict(file) for file in plan.files]
+    files = list(map(dataclasses.asdict, plan.files))
     for file in files:
         file.pop("content")
     return {
@@ -97,7 +98,7 @@ def _shared_directories(plan: Plan, names: Mapping[str, str]) -> list[dict[str, 
                 "identity": identity,
                 "path": directory.path,
                 "source": directory.source,
-                "hosts": [host.host for host in hosts],
+                "hosts": list(map(attrgetter("host"), hosts)),
                 "writer": writers[0] if writers else None,
             }
         )
@@ -131,11 +132,11 @@ def _is_wrong(document: Mapping[str, Any]) -> bool:
         return any(map(_needs_attention, document["rollouts"]))
     if document["command"] == "rollback":
         return bool(document["outcome"] != ROLLED_BACK)
-    is_refused = any(host["state"] == REFUSED for host in document["hosts"])
-    return is_refused or document["outcome"] not in _HEALTHY
+    states = set(map(itemgetter("state"), document["hosts"]))
+    return REFUSED in states or document["outcome"] not in _HEALTHY
 
 
 def _needs_attention(rollout: Mapping[str, Any]) -> bool:
     """Whether somebody has to look after a rollout."""
-    is_open = rollout["state"] not in _NEED_NO_ATTENTION
-    return is_open or any(host["content"] in _DAMAGED_CONTENTS for host in rollout["hosts"])
+    contents = set(map(itemgetter("content"), rollout["hosts"]))
+    return rollout["state"] not in _NEED_NO_ATTENTION or bool(contents & _DAMAGED_CONTENTS)

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Protocol
 
 from raydiag import records
@@ -91,14 +92,14 @@ def _plan(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, A
 def _prepare(request: Mapping[str, Any], cluster: Cluster) -> _Prepared:
     """Look at the nodes, and make the plan."""
     hosts = hosts_of(cluster.rows)
-    alive = [host for host in hosts if not host.unseen]
-    asked_nodes = [host.node_id for host in alive if host.asked]
-    not_asked = [host.node_id for host in alive if not host.asked]
+    alive = plan.seen_hosts(hosts)
+    asked_nodes = [node for node, host in alive.items() if host.asked]
     nodes = NodeRequests(cluster.ask, request["place"], cluster.faults(asked_nodes))
-    names = tuple(file["name"] for file in request["files"])
+    names = tuple(map(itemgetter("name"), request["files"]))
     answers = nodes.inspect(asked_nodes, names)
+    not_asked = alive.keys() - set(asked_nodes)
     if not_asked and any(map(_may_be_shared, answers.given.values())):
-        sharing = nodes.inspect(not_asked, names)
+        sharing = nodes.inspect(sorted(not_asked), names)
         answers = Answers({**answers.by_node, **sharing.by_node})
     hosts = [host for host in hosts if host.asked or host.node_id in answers.by_node]
     inspections = answers.given
@@ -107,7 +108,7 @@ def _prepare(request: Mapping[str, Any], cluster: Cluster) -> _Prepared:
         unfinished = tuple(name for name in inspections[node].unfinished if name not in outcomes)
         inspections[node] = dataclasses.replace(inspections[node], unfinished=unfinished)
     hosts = [_with_silence(host, answers) for host in hosts]
-    files = [_new_file(file) for file in request["files"]]
+    files = list(map(_new_file, request["files"]))
     wishes = Wishes(request.get("canary", ""), int(request.get("batch", 0)))
     new_plan = plan.make(hosts, inspections, files, wishes)
     changing = {host.node_id for host in new_plan.hosts if host.state == plan.CHANGE}
@@ -292,7 +293,7 @@ def _with_node_ids_of_today(record: dict[str, Any], hosts: Sequence[HostState]) 
 
 
 def _unknown_rollout(name: str, ledger: Ledger) -> UsageError:
-    latest = [str(record["rollout"]) for record in ledger.all()][-5:]
+    latest = list(ledger.by_rollout())[-5:]
     hint = f"the last are {', '.join(latest)}" if latest else "there is none"
     return UsageError(f"no rollout {name!r} on record in {ledger.directory} of the head; {hint}")
 

@@ -55,10 +55,10 @@ def inspect(request: Inspect) -> Inspection:
 def _served(request: NodeRequest) -> ServedPage:
     outcome, reason, body = fetch(request.port, _FETCH_LIMIT_S)
     page = parse(body)
-    durations = page.values_of("hw_scrape_duration_seconds")
+    duration_s = next(iter(page.values_of("hw_scrape_duration_seconds")), None)
     age_s = None
     with contextlib.suppress(OSError):
         age_s = round(max(0.0, time.time() - os.stat(request.metrics_file).st_mtime), 2)
     if outcome == "ok" and page.broken:
         outcome, reason = "error", f"what is served is not valid: {page.broken}"
-    return ServedPage(outcome, reason, page.metrics, durations[0] if durations else None, age_s)
+    return ServedPage(outcome, reason, page.metrics, duration_s, age_s)

@@ -127,6 +127,10 @@ class Ledger:
             records, key=lambda entry: (number_of(entry.get("began_at")), str(entry["rollout"]))
         )
 
+    def by_rollout(self) -> dict[str, dict[str, Any]]:
+        """Every record that can be read, by the rollout's id."""
+        return {str(record["rollout"]): record for record in self.all()}
+
     def ask_to_stop(self, rollout: str, who: str) -> None:
         """Tell the driver of that rollout, if there is one, to stop and roll back."""
         with self._explained():

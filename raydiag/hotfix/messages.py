@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Optional
 
 SHELL, RAYDIAG = "shell", "raydiag"
@@ -345,8 +346,8 @@ class Statuses:
 
     def contents(self) -> set[str]:
         """What the files of these rollouts are: see `FileStatus.content`."""
-        files = chain.from_iterable(rollout.files for rollout in self.rollouts)
-        return {file.content for file in files}
+        files = chain.from_iterable(map(attrgetter("files"), self.rollouts))
+        return set(map(attrgetter("content"), files))
 
 
 OPERATIONS: dict[str, type[NodeRequest]] = {

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.hotfix.messages import Directory, Inspection, ProcessInfo, TargetFile
@@ -42,6 +43,11 @@ class HostState:
     address: str
     asked: bool = True  # False: only looked at, because it may share a directory with one that is
     unseen: str = ""  # why it could not be looked at
+
+
+def seen_hosts(hosts: Iterable[HostState]) -> dict[str, HostState]:
+    """Those that could be looked at, by node id."""
+    return {host.node_id: host for host in hosts if not host.unseen}
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class HostPlan:
     @property
     def restart(self) -> bool:
         """Whether its exporter has to be restarted."""
-        return any(change.restart for change in self.changes)
+        return any(map(attrgetter("restart"), self.changes))
 
     def change_of(self, name: str) -> Optional[FileChange]:
         """The change of that file; None: it does not change here."""
@@ -145,7 +151,7 @@ def make(
     plans = [_unseen_plan(host) for host in unseen if host.asked]
     changing: list[_Unit] = []
     for members in _units(hosts, inspections, files):
-        if any(member.host.asked for member in members):
+        if any(map(attrgetter("host.asked"), members)):
             unit = _unit_plans(members, unseen)
             plans += unit
             if _changing(unit):
@@ -199,21 +205,13 @@ def _unit_plans(members: Sequence[_Member], unseen: Sequence[HostState]) -> list
 def _host_plan(member: _Member, reasons: tuple[str, ...], writer: str) -> HostPlan:
     inspected = member.inspected
     watchdog = inspected.watchdog
-    state = CHANGE if member.changes else SAME
-    if reasons:
-        state = REFUSED
-    changes = member.changes if state == CHANGE else ()
-    needs_restart = any(change.restart for change in changes)
-    return HostPlan(
+    plan = HostPlan(
         host=member.host.name,
         node_id=member.host.node_id,
         address=member.host.address,
-        state=state,
+        state=REFUSED if reasons else SAME,
         reasons=reasons,
-        changes=changes,
-        writer=writer if state == CHANGE else "",
         exporter=inspected.exporter,
-        ends=inspected.ends_on_restart if needs_restart else (),
         directory=inspected.directory,
         restarts=watchdog.restarts if watchdog else None,
         restarts_left=watchdog.left if watchdog else None,
@@ -221,6 +219,10 @@ def _host_plan(member: _Member, reasons: tuple[str, ...], writer: str) -> HostPl
         metrics=inspected.served.metrics,
         plugin_log_bytes=inspected.plugin_log_bytes,
     )
+    if reasons or not member.changes:
+        return plan
+    plan = replace(plan, state=CHANGE, changes=member.changes, writer=writer)
+    return replace(plan, ends=inspected.ends_on_restart) if plan.restart else plan
 
 
 def _file_changes(inspected: Inspection, files: Sequence[NewFile]) -> tuple[FileChange, ...]:
@@ -244,7 +246,7 @@ def _refusals(
 ) -> tuple[str, ...]:
     """Why this host, taken by itself, must not change; empty also when nothing would change."""
     reasons = list(_file_refusals(inspected, changes, files))
-    if any(change.restart for change in changes):
+    if any(map(attrgetter("restart"), changes)):
         reasons += inspected.refuse_restart
         if inspected.exporter is None and not inspected.refuse_restart:
             reasons.append("no exporter was found that could be restarted")
@@ -282,21 +284,22 @@ def _unit_refusals(members: Sequence[_Member], unseen: Sequence[HostState]) -> I
     if directory is None:
         return
     shared = f"its directory {directory.path} is shared"
-    refused = [member.host.name for member in members if member.refusals]
-    not_asked = [member.host.name for member in members if not member.host.asked]
+    hosts = list(map(attrgetter("host"), members))
+    refused = [member.host for member in members if member.refusals]
+    not_asked = [host for host in hosts if not host.asked]
     if refused:
         yield f"{shared} with {_some(refused)}, which must not change"
     if not_asked:
         yield f"{shared} with {_some(not_asked)}, not named: name them too"
-    if not refused and len({member.old_contents for member in members}) > 1:
-        names = [member.host.name for member in members]
-        yield f"{shared}, and {_some(names)} do not see the same content in it"
-    blind = [host.name for host in unseen if not host.unseen.startswith("dead")]
+    if not refused and len(set(map(attrgetter("old_contents"), members))) > 1:
+        yield f"{shared}, and {_some(hosts)} do not see the same content in it"
+    blind = [host for host in unseen if not host.unseen.startswith("dead")]
     if directory.network and blind:
         yield f"{shared}, and {_some(blind)}, which may see it too, did not answer"
 
 
-def _some(names: Sequence[str]) -> str:
+def _some(hosts: Sequence[HostState]) -> str:
+    names = list(map(attrgetter("name"), hosts))
     text = ", ".join(names[:_MOST_NAMES])
     return text if len(names) <= _MOST_NAMES else f"{text} and {len(names) - _MOST_NAMES} more"
 
@@ -324,9 +327,10 @@ def _canary(
         return "", f"no host to try it on that does not show the GPU driver fault ({fault})"
     unit_sizes: dict[str, int] = {}
     for unit in changing:
-        unit_sizes.update(dict.fromkeys((plan.node_id for plan in unit), len(unit)))
+        unit_sizes.update(dict.fromkeys(map(attrgetter("node_id"), unit), len(unit)))
 
     def preference(plan: HostPlan) -> tuple[object, ...]:
+        """Metrics to verify by, a small unit, many restarts left; the least is the best."""
         size = unit_sizes[plan.node_id]
         return -_served(plan, files), size, -(plan.restarts_left or 0), plan.host
 
@@ -348,7 +352,7 @@ def _served(plan: HostPlan, files: Iterable[NewFile]) -> int:
 
 def _batches(changing: Sequence[_Unit], canary: str, size: int) -> tuple[tuple[str, ...], ...]:
     """The canary's unit, then `size` hosts each; a unit is never divided."""
-    units = [tuple(plan.node_id for plan in unit) for unit in changing]
+    units = [tuple(map(attrgetter("node_id"), unit)) for unit in changing]
     first = next(unit for unit in units if canary in unit)
     batches = [first]
     later_size = size or max(1, math.ceil(_SHARE_OF_HOSTS * sum(map(len, units))))

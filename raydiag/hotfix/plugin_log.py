@@ -24,7 +24,9 @@ def new_error(request: Verify, may_be_disabled: bool) -> str:
     """
     if not os.path.exists(request.plugin_log):
         return ""
-    begin = request.plugin_log_bytes if size(request.plugin_log) >= request.plugin_log_bytes else 0
+    begin = request.plugin_log_bytes
+    if size(request.plugin_log) < begin:
+        begin = 0  # it was begun anew
     new_text = tail(request.plugin_log, begin)
     error = _exporter_message(request.name, new_text, may_be_disabled)
     error = error or _new_shell_error(request, new_text, begin)
@@ -40,7 +42,9 @@ def gpu_timeouts(plugin_log: str) -> int:
 def _exporter_message(name: str, new_text: str, may_be_disabled: bool) -> str:
     """A line of the exporter: the plugin timed out, or is not run any more."""
     plugin = "" if name == SCRIPT else name.removesuffix(".sh")
-    messages = (" timed out after ",) if may_be_disabled else (" timed out after ", " exited 99 ")
+    messages = [" timed out after "]
+    if not may_be_disabled:
+        messages.append(" exited 99 ")
     for line in new_text.split("\n"):
         if f"] {plugin}" in line and any(message in line for message in messages):
             return line.strip()
@@ -54,8 +58,10 @@ def _new_shell_error(request: Verify, new_text: str, begin: int) -> str:
     if not errors:
         return ""
     earlier = tail(request.plugin_log, max(0, begin - _EARLIER_BYTES))
-    earlier = earlier[: len(earlier) - len(new_text)] if earlier.endswith(new_text) else ""
-    known_shapes = {_shape(line) for line in earlier.split("\n")}
+    if not earlier.endswith(new_text):
+        earlier = new_text
+    earlier = earlier[: len(earlier) - len(new_text)]
+    known_shapes = set(map(_shape, earlier.split("\n")))
     return next((error for error in errors if _shape(error) not in known_shapes), "")
 
 

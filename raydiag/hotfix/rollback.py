@@ -74,6 +74,11 @@ class _Host:
         if not answer.files and not answer.complete and not is_torn:
             self.failures.append(f"rolling back: {answer.reason}")
 
+    def is_undone(self) -> bool:
+        """Whether nothing failed of what was to be restored there."""
+        outcomes = set(map(attrgetter("outcome"), self.restored))
+        return bool(outcomes) and "failed" not in outcomes
+
     def script_restored_at(self) -> Optional[float]:
         """From when on the exporter's script is the old one again; None: it never changed back."""
         script = _script(self.status)
@@ -121,7 +126,7 @@ class Retreat:
         self._close()
         for host in self.hosts.values():
             self._settle(host)
-        return not any(host.failures for host in self.hosts.values())
+        return not any(map(attrgetter("failures"), self.hosts.values()))
 
     def _look(self) -> None:
         """What the rollout has done to each host, and which exporter runs there now."""
@@ -256,8 +261,7 @@ class Retreat:
         for node, host in self.hosts.items():
             if host.status is None or host.status.ended == ROLLED_BACK:
                 continue
-            undone = host.restored and all(file.outcome != "failed" for file in host.restored)
-            if host.status.files and not undone:
+            if host.status.files and not host.is_undone():
                 continue  # it stays open: the next try may do better
             outcome = f"failed: {'; '.join(host.failures)}" if host.failures else ROLLED_BACK
             requests[node] = Close(rollout=self.name, who=self.who, outcome=outcome[:500])

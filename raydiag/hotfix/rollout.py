@@ -75,18 +75,18 @@ class Rollout:
         self._check()
         for number, batch in enumerate(self.plan.batches, start=1):
             self._stop_if_asked()
-            hosts = [self.plan.host(node) for node in batch]
+            hosts = list(map(self.plan.host, batch))
             self.progress.set(batch, CHANGING)
-            names = ", ".join(host.host for host in hosts)
+            names = ", ".join(map(attrgetter("host"), hosts))
             self.progress.event(f"batch {number} of {len(self.plan.batches)}: {names}")
             self.progress.save()
             self._replace(hosts)
             self._agree(hosts)
-            self._restart([host for host in hosts if host.restart])
+            self._restart(list(filter(attrgetter("restart"), hosts)))
             self._verify(hosts)
             self.progress.set(batch, VERIFIED)
             self.progress.save()
-        self._close([node for batch in self.plan.batches for node in batch])
+        self._close(list(chain.from_iterable(self.plan.batches)))
 
     # ---- the steps
 
@@ -184,7 +184,7 @@ class Rollout:
             answers, lambda restarted: restarted.outcome == "ended", "restart of the exporter"
         )
         if requests:
-            names = ", ".join(host.host for host in hosts)
+            names = ", ".join(map(attrgetter("host"), hosts))
             self.progress.event(f"{names}: exporter ended, for its watchdog to start it anew")
 
     def _verify(self, hosts: Sequence[HostPlan]) -> None:
@@ -254,7 +254,7 @@ class Rollout:
 
 def _names(hosts: Iterable[HostPlan]) -> tuple[str, ...]:
     """Files that change on any of these hosts, the exporter itself last."""
-    changes = chain.from_iterable(host.changes for host in hosts)
+    changes = chain.from_iterable(map(attrgetter("changes"), hosts))
     ordered = sorted(changes, key=attrgetter("restart"))
     return tuple(dict.fromkeys(map(attrgetter("name"), ordered)))
 

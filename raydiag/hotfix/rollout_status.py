@@ -10,17 +10,20 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import Any, Optional, Union
 
 from raydiag.hotfix.documents import AT_WORK, DIED, coverage
 from raydiag.hotfix.ledger import RUNNING
 from raydiag.hotfix.messages import Inspection, RolloutStatus, Statuses, StatusRequest, TargetFile
 from raydiag.hotfix.node_requests import Answers, NoAnswerFromNode, NodeRequests
-from raydiag.hotfix.plan import HostState
+from raydiag.hotfix.plan import HostState, seen_hosts
 
 _STATUS_S = 8.0
 UNKNOWN = "unknown"
 _NOT_A_NODE = "it is not a node of this cluster"
+_NO_JOURNAL = RolloutStatus("", "", 0.0, "", ())
+_NO_OUTCOME: Mapping[str, Any] = {"state": None, "reason": "", "notes": ()}
 
 _Looks = dict[str, Union[Inspection, NoAnswerFromNode]]  # by node id
 
@@ -38,16 +41,24 @@ class _KnownRollout:
         hosts = self.record["plan"]["hosts"] if self.record else []
         return {host["node_id"]: host for host in hosts if host["state"] == "change"}
 
+    def outcome_of(self, node: str) -> Mapping[str, Any]:
+        """State, reason and notes of a host, as the head has them on record."""
+        hosts: Mapping[str, Any] = self.record["hosts"] if self.record else {}
+        return hosts.get(node) or _NO_OUTCOME
+
     def without_files(self, hosts: Sequence[HostState]) -> list[str]:
         """Live hosts whose journal names no file: those not reached, and those with a writer."""
-        alive = {host.node_id for host in hosts if not host.unseen}
-        with_files = {node for node, journal in self.journals.items() if journal.files}
-        return [node for node in self.planned() if node in alive - with_files]
+        alive = seen_hosts(hosts)
+        return [node for node in self.planned() if node in alive and not self.has_files(node)]
+
+    def has_files(self, node: str) -> bool:
+        """Whether the node's journal names any file."""
+        return bool(self.journals.get(node, _NO_JOURNAL).files)
 
     def state(self, at_work: str) -> str:
         """Of the rollout; `at_work` is the one that is driven right now."""
         if self.record is None:
-            ends = {journal.ended for journal in self.journals.values()}
+            ends = set(map(attrgetter("ended"), self.journals.values()))
             return ends.pop() if len(ends) == 1 and "" not in ends else DIED
         if at_work == self.name:
             return AT_WORK
@@ -63,7 +74,7 @@ class _KnownRollout:
         return {
             "who": journals[0].who if journals else "",
             "reason": "the head has no record of it",
-            "began_at": min((journal.began_at for journal in journals), default=None),
+            "began_at": min(map(attrgetter("began_at"), journals), default=None),
             "ended_at": None,
             "recorded": False,
             "files": [],
@@ -81,7 +92,7 @@ def status_document(
 
     `kept`: the head's records; `at_work`: the rollout that is driven right now.
     """
-    alive = [host.node_id for host in hosts if not host.unseen]
+    alive = seen_hosts(hosts)
     answers = nodes.ask_all(alive, StatusRequest(rollout=rollout), Statuses, _STATUS_S)
     hosts_seen = [_with_silence(host, answers) for host in hosts]
     rollouts = _known_rollouts(rollout, records, answers.given)
@@ -128,13 +139,14 @@ def _rollout(
         if host is None:
             plan = planned[node]
             host = HostState(node, plan["host"], plan["address"], unseen=_NOT_A_NODE)
-        outcome = rollout.record["hosts"].get(node) if rollout.record else None
+        outcome = rollout.outcome_of(node)
+        journal = rollout.journals.get(node, _NO_JOURNAL)
         rows.append(
             {
-                **_host_row(host, rollout.journals.get(node), planned.get(node), looks.get(node)),
-                "outcome": outcome["state"] if outcome else None,
-                "outcome_reason": outcome["reason"] if outcome else "",
-                "notes": list(outcome["notes"]) if outcome else [],
+                **_host_row(host, journal, planned.get(node), looks.get(node)),
+                "outcome": outcome["state"],
+                "outcome_reason": outcome["reason"],
+                "notes": list(outcome["notes"]),
             }
         )
     rows.sort(key=lambda row: row["host"])
@@ -160,7 +172,7 @@ def _looks_at(
         names: set[str] = set()
         nodes_to_ask: set[str] = set()
         for rollout in of_place:
-            names.update(file["name"] for file in rollout.summary()["files"])
+            names.update(map(itemgetter("name"), rollout.summary()["files"]))
             nodes_to_ask.update(rollout.without_files(hosts))
         answers = nodes.at(json.loads(place)).inspect(sorted(nodes_to_ask), tuple(sorted(names)))
         for rollout in of_place:
@@ -171,12 +183,12 @@ def _looks_at(
 
 def _host_row(
     host: HostState,
-    journal: Optional[RolloutStatus],
+    journal: RolloutStatus,
     planned: Optional[Mapping[str, Any]],
     look: Union[Inspection, NoAnswerFromNode, None],
 ) -> dict[str, Any]:
     """What is known of the host's files, by its journal or else by their hashes now."""
-    files = [dataclasses.asdict(file) for file in journal.files] if journal else []
+    files = list(map(dataclasses.asdict, journal.files))
     unseen = host.unseen
     if isinstance(look, NoAnswerFromNode):
         unseen = unseen or look.reason
@@ -187,12 +199,12 @@ def _host_row(
         "host": host.name,
         "node_id": host.node_id,
         "address": host.address,
-        "content": _content([str(file["content"]) for file in files]),
+        "content": _content(list(map(itemgetter("content"), files))),
         "unseen": unseen,
-        "ended": journal.ended if journal else "",
-        "touched": journal is not None,
-        "restarts": journal.restarts if journal else 0,
-        "torn": journal is not None and journal.torn,
+        "ended": journal.ended,
+        "touched": journal is not _NO_JOURNAL,
+        "restarts": journal.restarts,
+        "torn": journal.torn,
         "files": files,
     }
 

@@ -22,7 +22,7 @@ from raydiag.hotfix.messages import (
     StatusRequest,
 )
 from raydiag.hotfix.node_requests import NodeRequests
-from raydiag.hotfix.plan import CHANGE, FileChange, HostPlan, HostState, NewFile, Plan
+from raydiag.hotfix.plan import CHANGE, FileChange, HostPlan, HostState, NewFile, Plan, seen_hosts
 from raydiag.hotfix.progress import ROLLED_BACK, VERIFIED
 
 _STATUS_S, _CLOSE_S = 8.0, 5.0
@@ -34,9 +34,9 @@ Ends = dict[str, dict[str, str]]  # node id -> rollout -> outcome
 
 def known_ends(nodes: NodeRequests, seen: Mapping[str, Inspection], ledger: Ledger) -> Ends:
     """Of rollouts that seem open on a node, those that ended there, by record and files."""
-    if not any(inspected.unfinished for inspected in seen.values()):
+    if not any(map(attrgetter("unfinished"), seen.values())):
         return {}
-    records = {str(record["rollout"]): record for record in ledger.all()}
+    records = ledger.by_rollout()
     recorded: Ends = {}  # rollout -> node id -> outcome
     for node, inspected in seen.items():
         for rollout in inspected.unfinished:
@@ -98,7 +98,7 @@ def from_journals(
 
     Nodes that are alive and silent stand in it as well: they may have been changed.
     """
-    alive = {host.node_id: host for host in hosts if not host.unseen}
+    alive = seen_hosts(hosts)
     answers = nodes.ask_all(alive, StatusRequest(rollout=rollout), Statuses, _STATUS_S)
     journals = {
         node: statuses.rollouts[-1] for node, statuses in answers.given.items() if statuses.rollouts
@@ -118,7 +118,7 @@ def from_journals(
         for node in (*journals, *answers.missing)
     ]
     plans.sort(key=lambda plan: (plan.host, plan.node_id))
-    batch = tuple(plan.node_id for plan in plans)
+    batch = tuple(map(attrgetter("node_id"), plans))
     plan = Plan(_new_files(plans), tuple(plans), (batch,))
     first = min(journals.values(), key=lambda journal: journal.began_at)
     return JournaledRollout(plan, first.who, first.began_at)
