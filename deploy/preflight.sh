@@ -1,6 +1,6 @@
 #!/bin/sh
 # Run on the head node before a training job is started on a Ray cluster: probe every node, keep the
-# report, and refuse to go on when a node is sick or could not be seen.
+# report, and refuse to go on when a node is unhealthy or could not be seen.
 #
 #   deploy/preflight.sh REPORT_DIR [options of `raydiag probe`]
 #

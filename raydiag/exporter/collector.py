@@ -51,7 +51,7 @@ class Collector:
         foreign: Optional[ExternalPlugins] = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`log` takes a line when a plugin stops going well, and when it does again."""
+        """`log` takes a line when a plugin begins to fail, and when it succeeds again."""
         self.page = page
         self.cycles = 0
         self._own = {plugin.name: plugin for plugin in own_plugins}
@@ -379,7 +379,7 @@ class Collector:
         self._end(task, *task.outcome)
 
     def _leave_out(self, task: SourceTask, reason: str) -> None:
-        """End a source that was not read at all: the plugin does not go well, but fails no more."""
+        """End a source that was not read: the plugin is not healthy, and has no further failure."""
         if task.ask is not None and not task.ask.plugin:
             self._looked(task.ask, None, reason)
         task.record.trouble = task.record.trouble or reason

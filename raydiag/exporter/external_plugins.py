@@ -124,17 +124,20 @@ class ExternalPlugins:
             return []  # what ran goes on, from its copies
         self.blind.pop(ask.source, None)
         self._seen[ask.source] = True
-        for path in list(self.passed_over):
-            if ask.source in (path, os.path.dirname(path)):
-                del self.passed_over[path]
-        for name, reason in answer["passed_over"].items():
-            self.passed_over[os.path.join(ask.source, name)] = reason
+        self._note_passed_over(ask.source, answer["passed_over"])
         removed = {plugin.name for plugin in self._plugins_in(ask.source)}
         for name, entry in answer["files"].items():
             removed.discard(self._offer(os.path.join(ask.source, name), entry))
         for name in removed:
             del self._plugins[name]
         return sorted(removed)
+
+    def _note_passed_over(self, directory: str, reasons: Mapping[str, str]) -> None:
+        for path in list(self.passed_over):
+            if directory in (path, os.path.dirname(path)):
+                del self.passed_over[path]
+        for name, reason in reasons.items():
+            self.passed_over[os.path.join(directory, name)] = reason
 
     def _plugins_in(self, directory: str) -> list[ExternalPlugin]:
         plugins = self._plugins.values()
@@ -220,7 +223,7 @@ class ExternalPlugins:
         reason = f"the new version is broken: {plugin.problem}"
         if plugin.current is None or plugin.current.is_not_here:
             return PluginOutcome(external_run.status_of(answer), reason)
-        # Whether the plugin goes well is for the version to say that has yet to run.
+        # Whether the plugin is healthy depends on the version that runs next.
         return PluginOutcome(
             Status.OK,
             reason,

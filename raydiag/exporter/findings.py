@@ -224,7 +224,7 @@ def _failed_run(host: str, health: PluginHealth) -> Finding:
         host,
         Evidence("plugin_up", f"{failed}; failures so far: {health.failures}"),
         title="A plugin of the metrics exporter fails",
-        explanation="Its metrics are missing until a run goes well.",
+        explanation="Its metrics are missing until a run succeeds.",
     )
 
 

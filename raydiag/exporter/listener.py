@@ -65,7 +65,7 @@ def _whose(port: int) -> str:
     for pid in filter(str.isdigit, os.listdir("/proc")):
         if _holds(host, pid, sockets):
             return f"{_name(host, pid)} (pid {pid}) has that port"
-    return "somebody has that port already"
+    return "another process has that port already"
 
 
 def holders(host: Host, port: int, pids: Iterable[int]) -> list[int]:

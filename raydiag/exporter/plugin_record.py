@@ -19,7 +19,7 @@ class PluginRecord:
 
     started: float = 0.0  # monotonic, when the first source of this run went to a reader
     sources: int = 0  # of this run, that have not ended
-    trouble: str = ""  # why this run does not go well
+    trouble: str = ""  # why this run is not healthy
     up: Optional[bool] = None  # None: it has not run yet
     last_success: float = 0.0  # Unix s; 0: none yet
     duration_s: float = 0.0
@@ -36,7 +36,7 @@ class PluginRecord:
         self.sources += 1
 
     def end(self, status: Status, reason: str, is_dated: bool) -> str:
-        """A source has ended. Returns a line when its plugin does not go well any more, or again.
+        """A source has ended. Returns a line when its plugin begins to fail, or succeeds again.
 
         Not `is_dated`: whoever calls knows better when the values are from.
         """
@@ -62,7 +62,7 @@ class PluginRecord:
         if self.up is was_up and is_repetition:
             return ""
         self._logged = (self.trouble, now)
-        return self.trouble or "goes well again"
+        return self.trouble or "succeeds again"
 
     def samples(self, plugin: str, series: int) -> Iterator[Sample]:
         """About the plugin of that name, with so many series on the page."""

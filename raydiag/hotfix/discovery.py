@@ -22,8 +22,7 @@ _STACK_BYTES = 1 << 16
 
 def look(request: NodeRequest) -> FoundExporter:
     """`find`, in a guarded reader: the arguments of a process that hangs may block their reader."""
-    names = [field.name for field in dataclasses.fields(NodeRequest)]
-    fields = {name: getattr(request, name) for name in names}
+    fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(NodeRequest)}
     try:
         answer = guarded_request.ask(
             _serve, fields, "processes", guarded_request.LOOKS_AS, _LOOK_LIMIT_S

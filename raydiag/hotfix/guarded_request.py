@@ -1,4 +1,4 @@
-"""One question to a guarded reader, with a limit to its time: what it reads may block for ever."""
+"""One request to a guarded reader, with a time limit: what it reads may block for ever."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class Journal:
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         status = os.stat(self.directory)
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise OSError(1, "somebody else may write there")
+            raise OSError(1, "others may write there")
 
     def _path(self, rollout: str) -> str:
         return os.path.join(self.directory, f"{rollout}{_SUFFIX}")

@@ -115,4 +115,4 @@ def _decoded(
     try:
         return records.decode(kind, fields)
     except ParseError as error:
-        return NoAnswerFromNode(f"its answer does not make sense: {error}")
+        return NoAnswerFromNode(f"its answer cannot be understood: {error}")

@@ -1,4 +1,4 @@
-"""What rollouts have done here, told from the journal and the files themselves; and its undoing.
+"""What rollouts have done here, by the journal and the files themselves; and how to undo it.
 
 The journal says what a file was and what it was to become, and the file's hash says which of the
 two it is. So the answer is true whenever the rollout was killed, also between two records.
@@ -60,7 +60,7 @@ class _Change:
 
 
 def _changes(history: History) -> Iterator[_Change]:
-    """One for each path, in order. Records that make no sense are passed over."""
+    """One for each path, in order. Records that cannot be understood are ignored."""
     changes: dict[str, _Change] = {}
     for record in history.records:
         event, path = record.get("event"), record.get("path")
@@ -170,7 +170,7 @@ def _restore(journal: Journal, request: Rollback, change: _Change) -> tuple[str,
             old = journal.kept(change.old_sha256)
         current = change.current()
         if current.sha256 not in change.new_sha256:
-            raise ReplaceRefused(f"{change.path} was changed by somebody else a moment ago")
+            raise ReplaceRefused(f"{change.path} was changed by someone else a moment ago")
         replacement = Replacement(
             journal=journal,
             rollout=request.rollout,

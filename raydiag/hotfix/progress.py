@@ -1,4 +1,4 @@
-"""How far a rollout is, on every host: kept on the disk and told to whoever listens."""
+"""How far a rollout is, on every host: kept on disk, and sent to whoever listens."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RolloutProgress:
         self._ledger.write(self.record)
 
     def reopen(self) -> None:
-        """It has not ended any more; kept at once, so that a driver that dies is told."""
+        """Mark it as running again, on disk at once, so that a driver that dies is noticed."""
         self.record.update(state=RUNNING, ended_at=None)
         self.save()
 

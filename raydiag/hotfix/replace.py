@@ -5,7 +5,7 @@ a plugin, and renamed over the old one: the exporter's shell reads its script by
 plugins every cycle, so a file that changed in place would be executed half and half.
 
 What is to happen stands in the journal before it happens, with the hashes of both contents, and the
-old content is kept there. Whoever is killed in between leaves a file that is told by its hash, and
+old content is kept there. Whoever is killed in between leaves a file that is known by its hash, and
 perhaps a temporary one, which the next replacement removes.
 """
 
@@ -230,7 +230,7 @@ class Replacement:
     def _still_as_planned(self) -> None:
         now = _read(self.old.path)
         if now.sha256 != self.old.sha256:
-            raise ReplaceRefused(f"{self.old.path} was changed by somebody else a moment ago")
+            raise ReplaceRefused(f"{self.old.path} was changed by someone else a moment ago")
 
     def _record(self, event: str) -> None:
         self.journal.append(

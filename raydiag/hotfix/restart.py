@@ -80,7 +80,7 @@ def _refusal(request: Restart, discovered: FoundExporter) -> str:
     if (exporter.pid, exporter.start_ticks) != (request.pid, request.start_ticks):
         return f"pid {exporter.pid} is not the exporter that was planned"
     if not _is_theirs(request, discovered.processes()):
-        return f"port {request.port} belongs to somebody else"
+        return f"port {request.port} belongs to another process"
     return ""
 
 

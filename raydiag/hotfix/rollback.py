@@ -223,7 +223,7 @@ class Retreat:
         return self.hosts.get(host.writer, host)
 
     def _verify(self) -> None:
-        """Whether it serves well with its old files: told, and no reason to call them not old."""
+        """Whether it is healthy with its old files: a note, which does not change the outcome."""
         requests = {}
         for node, host in self.hosts.items():
             request = self._verify_request(host)

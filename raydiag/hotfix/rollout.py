@@ -2,7 +2,7 @@
 
 The first failure ends it, as does any doubt of a node, and everything it changed is rolled back.
 Between two steps stands a record on the head's disk, and the nodes keep journals of their own: so
-whenever this process is killed, what was done can be told and undone.
+whenever this process is killed, what was done is known and can be undone.
 """
 
 from __future__ import annotations

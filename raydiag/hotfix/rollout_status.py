@@ -1,4 +1,4 @@
-"""What became of rollouts, told by the files themselves: old, new or neither on every host.
+"""What became of rollouts, as the files themselves show: old, new or neither on every host.
 
 The head's record says which hosts a rollout was to change, and the nodes' journals what was done;
 both may have ended at any moment. The hash of a file has not.

@@ -73,7 +73,7 @@ class _Search:
 
     def _none_found(self, orphans: tuple[ProcessInfo, ...]) -> FoundExporter:
         if self.hidden:
-            doubt = f"pid {self.hidden[0]} may be the exporter and belongs to somebody else"
+            doubt = f"pid {self.hidden[0]} may be the exporter and belongs to another user"
             return FoundExporter(doubts=(doubt,))
         return FoundExporter(orphans=orphans, doubts=("no exporter runs here",))
 

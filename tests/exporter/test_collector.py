@@ -196,7 +196,7 @@ def test_a_plugin_that_never_answers_is_ended_and_others_stay_fresh(
     (tmp_path / "hang").unlink()
     node.cycle()
     assert node.series()["hw_procs_blocked"] == 1
-    assert node.said[-1] == "x_sleeps: goes well again"
+    assert node.said[-1] == "x_sleeps: succeeds again"
 
 
 def test_a_slow_plugin_does_not_keep_the_others_waiting(make: Make) -> None:

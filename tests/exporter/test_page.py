@@ -45,7 +45,7 @@ def test_a_sample_is_a_line_below_its_help_and_type() -> None:
     one = page()
     assert one.put("oom", "", [Sample(OOM, {}, 7)], 0.0) == []
     assert others(one) == (
-        f"# HELP {OOM} Processes killed for want of memory, on the whole node.\n"
+        f"# HELP {OOM} Processes killed for lack of memory, on the whole node.\n"
         f"# TYPE {OOM} counter\n"
         f'{OOM}{{host="node001"}} 7\n'
     )

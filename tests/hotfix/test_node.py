@@ -164,7 +164,7 @@ def test_somebody_elses_exporter_is_left_to_him(node: ShellNode) -> None:
     assert "error" not in found, found
     assert found["exporter"] is None
     for refused in (found["refuse_restart"], found["refuse_replace"]):
-        assert "belongs to somebody else" in refused[0]
+        assert "belongs to another process" in refused[0]
 
 
 # ---- check
@@ -465,7 +465,7 @@ def test_a_port_that_somebody_else_has_is_said_before_anything_is_ended(tmp_path
             wait_until(lambda: node.page() != b"", "the stranger")
             done = restart(node)
             assert done["outcome"] == "refused"
-            assert "belongs to somebody else" in done["reason"]
+            assert "belongs to another process" in done["reason"]
             assert stranger.poll() is None
         finally:
             stranger.kill()

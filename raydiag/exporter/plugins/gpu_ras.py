@@ -1,6 +1,6 @@
 """Error counters of AMD GPUs' blocks: HBM ECC, XGMI and the engines.
 
-Each read is a question to the hardware, on the path that a driver fault hangs: so these come last,
+Each read is a query to the hardware, on the path that a driver fault hangs: so these come last,
 one GPU at a time, of the five blocks that have metrics only.
 
 Source: see `raydiag.probes.ras`.

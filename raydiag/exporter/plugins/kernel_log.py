@@ -1,9 +1,9 @@
 """Lines of the kernel log that speak of a GPU in trouble, counted since the node booted.
 
-A line counts when the kernel wrote it, at level 4 (warning) or graver, about amdgpu, drm or xgmi,
-with a word of trouble. The count goes on where the last cycle ended, also of an exporter before
-this one, and so never falls while records leave the ring buffer; what was overwritten unread is
-counted as lost. A function of the driver fault in the log is told to the collector through the
+A line counts when the kernel wrote it, at level 4 (warning) or more severe, about amdgpu, drm or
+xgmi, with a word of trouble. The count goes on where the last cycle ended, also of an exporter
+before this one, and so never falls while records leave the ring buffer; what was overwritten unread
+is counted as lost. A function of the driver fault in the log is told to the collector through the
 state: then RAS files are not read any more until the node has been rebooted.
 
 Source: /dev/kmsg (Documentation/ABI/testing/dev-kmsg), /proc/sys/kernel/random/boot_id

@@ -1,4 +1,4 @@
-"""Processes killed for want of memory, on the whole node since it booted.
+"""Processes killed for lack of memory, on the whole node since it booted.
 
 Source: oom_kill in /proc/vmstat (proc(5))
 """
