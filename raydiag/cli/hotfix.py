@@ -102,8 +102,8 @@ def _add_verify_limit(parser: argparse.ArgumentParser) -> None:
         type=values.seconds(5, _LONGEST_VERIFY_S),
         default=90.0,
         metavar="S",
-        help="longest time until a host serves correct metrics again, three times as long where its "
-        "exporter is alive and late (default %(default)g)",
+        help="longest time until a host serves correct metrics again, three times as long where "
+        "its exporter is alive and late (default %(default)g)",
     )
 
 
