@@ -223,7 +223,7 @@ def test_a_full_disk_keeps_nobody_from_rolling_back(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("raydiag.hotfix.ledger.os.pwrite", full)
-    monkeypatch.setattr("raydiag.hotfix.ledger.write_whole", full)
+    monkeypatch.setattr("raydiag.hotfix.ledger.write_all", full)
     document = run("rollback")
     assert document["outcome"] == "rolled back"
     assert set(contents(cluster).values()) == {OLD}
