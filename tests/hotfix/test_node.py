@@ -164,7 +164,7 @@ def test_somebody_elses_exporter_is_left_to_him(node: ShellNode) -> None:
     assert "error" not in found, found
     assert found["exporter"] is None
     for refused in (found["refuse_restart"], found["refuse_replace"]):
-        assert "belongs to another process" in refused[0]
+        assert "belongs to another user" in refused[0]
 
 
 # ---- check
@@ -450,7 +450,7 @@ def test_without_a_record_nothing_is_ended(node: ShellNode) -> None:
     node.journal.chmod(0o777)
     done = restart(node)
     assert done["outcome"] == "refused"
-    assert "somebody else may write" in done["reason"]
+    assert "others may write" in done["reason"]
     assert start_ticks(one["pid"]) == one["start_ticks"]
 
 
