@@ -137,21 +137,22 @@ def test_many_corrected_errors_are_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("stated", "event"),
+    ("report_severity", "section_severity", "event"),
     [
-        ("corrected", "pcie-aer-correctable"),
-        ("recoverable", "pcie-aer-nonfatal"),
-        ("fatal", "pcie-aer-fatal"),
+        ("corrected", "corrected", "pcie-aer-correctable"),
+        ("recoverable", "recoverable", "pcie-aer-nonfatal"),
+        ("fatal", "fatal", "pcie-aer-fatal"),
+        ("recoverable", "fatal", "pcie-aer-fatal"),
     ],
 )
-def test_firmware_says_how_grave_before_it_says_what(
-    examine: Examine, stated: str, event: str
+def test_severity_of_a_firmware_section_comes_before_its_kind(
+    examine: Examine, report_severity: str, section_severity: str, event: str
 ) -> None:
     head = "[   13.000000] {4}[Hardware Error]: "
     examined = examine(
         f"{head}Hardware error from APEI Generic Hardware Error Source: 4",
-        f"{head}event severity: {stated}",
-        f"{head} Error 0, type: {stated}",
+        f"{head}event severity: {report_severity}",
+        f"{head} Error 0, type: {section_severity}",
         f"{head}  section_type: PCIe error",
     )
     assert classes(examined) == [event]

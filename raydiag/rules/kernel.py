@@ -65,7 +65,7 @@ def findings_of(
 
 
 def _is_own_reader(event: KernelEventSeen) -> bool:
-    """A stuck reader of raydiag's that the kernel complains about: told as hung-read already.
+    """A stuck reader of raydiag that the kernel complains about: reported as hung-read already.
 
     One that waits in the driver's error path is evidence of the driver fault all the same.
     """
@@ -230,11 +230,11 @@ class _Fault:
             left = (
                 "the GPU can be used again, but the work that was on it is lost" if is_gpu else ""
             )
-            yield f"The log tells of a recovery ({self._clock(recovery)}){left and ': '}{left}."
+            yield f"The log reports a recovery ({self._clock(recovery)}){left and ': '}{left}."
         if self._is_before_job:
             yield "All of this was before the present job started."
         if any(event.userspace for event in self.members):
-            yield "What a program wrote into the kernel log proves nothing by itself."
+            yield "Lines that programs write into the kernel log prove nothing by themselves."
 
     def _evidence(self) -> Iterator[Evidence]:
         room = _EVIDENCE
@@ -277,7 +277,7 @@ def _details(event: KernelEventSeen) -> Iterator[str]:
     if event.block:
         yield f"block {event.block}"
     if event.code is not None and not event.meaning:
-        yield f"{event.event} number {event.code}, which no table knows"
+        yield f"{event.event} number {event.code}, which is in no table"
     if event.errors is not None:
         yield f"up to {event.errors} in one line"
     if event.pid is not None:

@@ -46,7 +46,7 @@ def _finding(failure_class: str, host: str, dumps: Sequence[CrashDump], began: f
         onset=time_s,
         confidence=Confidence.LIKELY if is_told else Confidence.POSSIBLE,
         evidence=tuple(evidence),
-        explanation="" if is_new else "It is from before what runs now; the node has come back.",
+        explanation="" if is_new else "It happened before the present job; the node has rebooted.",
     )
 
 
