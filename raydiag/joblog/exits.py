@@ -221,12 +221,7 @@ class ExitTally:
         )
 
     def _heartbeat(self, line: JobLogLine, view: LineContext) -> None:
-        if not self.first_line:
-            self.first_line, self.time, self.near_time = line.number, line.time, line.near_time
-            self.file = line.file
-        self.last_line = line.number
-        if (_POLLED in line.text or _FATAL in line.text) and len(self.reporters) < REPORTERS:
-            self.reporters.setdefault(line.prefix.where, line.number)
+        self._note_heartbeat(line)
         _, message, tasks = line.text.partition(_UNHEALTHY)
         if not message or self.errors >= ERRORS:
             return
@@ -236,6 +231,14 @@ class ExitTally:
             if not text.lstrip().startswith("/job:"):
                 return
             self._accuse(text, number)
+
+    def _note_heartbeat(self, line: JobLogLine) -> None:
+        if not self.first_line:
+            self.first_line, self.time, self.near_time = line.number, line.time, line.near_time
+            self.file = line.file
+        self.last_line = line.number
+        if (_POLLED in line.text or _FATAL in line.text) and len(self.reporters) < REPORTERS:
+            self.reporters.setdefault(line.prefix.where, line.number)
 
     def _accuse(self, text: str, number: int) -> None:
         for task in _TASK.findall(text):

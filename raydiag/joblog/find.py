@@ -101,9 +101,7 @@ def _is_job_directory(path: Path) -> bool:
 
 def _job_of_log(name: str) -> str:
     """What logs of one job have in common; "" for what is no live log of a job."""
-    if not log_files.is_live_log(name):
-        return ""
-    stem = log_files.stem(name)
+    stem = log_files.live_stem(name)
     attempt = ATTEMPT.match(stem)
     if attempt:
         return f"{attempt['name']}_{attempt['id']}"
@@ -136,8 +134,8 @@ def _in_other_directory(job: _FoundLogs, path: Path) -> _FoundLogs:
     """The log in a directory that is not a job directory."""
     live = []
     for entry in sorted(path.iterdir()):
-        is_live = log_files.is_live_log(entry.name) and entry.is_file()
-        if is_live and not log_files.SET_UP_LOG.search(log_files.stem(entry.name)):
+        stem = log_files.live_stem(entry.name)
+        if stem and entry.is_file() and not log_files.SET_UP_LOG.search(stem):
             live.append(entry)
     if live:
         return _one_of(job, live, path)
@@ -272,9 +270,7 @@ def _named_by_id(job_id: str, outputs: Path) -> tuple[list[Path], list[Path]]:
     attempts: list[Path] = []
     for name in sorted(os.listdir(outputs), key=natural):
         path = outputs / name
-        stem = name
-        if not path.is_dir():
-            stem = log_files.stem(name) if log_files.is_live_log(name) else ""
+        stem = name if path.is_dir() else log_files.live_stem(name)
         attempt = ATTEMPT.match(stem)
         if attempt and attempt["id"] == job_id and path.is_file():
             attempts.append(path)

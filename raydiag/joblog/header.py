@@ -134,8 +134,7 @@ class HeaderTally:
         name = _KEYS.get(key)
         if not name or not value:
             return
-        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-            value = value[1:-1]
+        value = _unquoted(value)
         if name not in self.values:
             self.values[name] = value
             self.lines[key] = line
@@ -215,6 +214,12 @@ class HeaderTally:
             framework=framework,
             other_job_ids=tuple(self.other_job_ids),
         )
+
+
+def _unquoted(value: str) -> str:
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        return value[1:-1]
+    return value
 
 
 def _truth(text: Optional[str]) -> Optional[bool]:

@@ -56,9 +56,9 @@ def is_rotated(name: str) -> bool:
     return bool(piece and (piece["number"] or piece["date"]))
 
 
-def is_live_log(name: str) -> bool:
-    """Whether it is named like a log that is written to, which is no older piece of one."""
-    return bool(stem(name)) and not is_rotated(name)
+def live_stem(name: str) -> str:
+    """The stem of a log that is written to; "" for an older piece of one, and for other names."""
+    return "" if is_rotated(name) else stem(name)
 
 
 def job_of(log_stem: str) -> Optional[tuple[str, str]]:
@@ -119,7 +119,7 @@ def logs_named_like(directory: Path) -> list[Path]:
     """Live logs next to a job directory that are named like it."""
     paths = []
     for name in sorted(_names_in(directory.parent)):
-        if is_live_log(name) and without_tag(stem(name)) == directory.name:
+        if without_tag(live_stem(name)) == directory.name:
             paths.append(directory.parent / name)
     return list(filter(Path.is_file, paths))
 
