@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Optional
 
 from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.step_facts import LoggedSave
 from raydiag.triage.decision import TriageOutcome
 from raydiag.triage.progress import project, reference_steps
 from raydiag.triage.verdict import Attempt, Attempts, Moment
@@ -37,7 +38,7 @@ def attempts(
 
 def _attempt(index: int, facts: JobFacts, outcome: TriageOutcome) -> Attempt:
     progress = project(facts, None)
-    was_saved = any(save.event == "finished" for save in facts.saves)
+    was_saved = bool(_finished_saves(facts))
     return Attempt(
         index=index,
         log=main_log(facts),
@@ -53,7 +54,7 @@ def _attempt(index: int, facts: JobFacts, outcome: TriageOutcome) -> Attempt:
 
 def main_log(facts: JobFacts) -> str:
     """The newest main log; what was asked for, where there is none."""
-    return facts.resolved.logs[-1] if facts.resolved.logs else facts.resolved.asked
+    return next(reversed(facts.resolved.logs), facts.resolved.asked)
 
 
 def wall_s(facts: JobFacts) -> Optional[float]:
@@ -77,7 +78,7 @@ def _efficiency(runs: Sequence[Attempt]) -> Optional[float]:
 
 def _productive_s(facts: JobFacts) -> Optional[float]:
     """From the attempt's start to its last save; by step times where the log has no clock."""
-    saves = [save for save in facts.saves if save.event == "finished"]
+    saves = _finished_saves(facts)
     if saves and facts.first_time is not None:
         time = first_known(saves[-1].time, saves[-1].near_time)
         if time is not None:
@@ -88,6 +89,10 @@ def _productive_s(facts: JobFacts) -> Optional[float]:
     if steps is None or progress.step_time_s is None or progress.last_checkpoint is None:
         return None
     return (progress.last_checkpoint - steps.runs[-1].first_step + 1) * progress.step_time_s
+
+
+def _finished_saves(facts: JobFacts) -> list[LoggedSave]:
+    return [save for save in facts.saves if save.event == "finished"]
 
 
 def _downtime_s(runs: Sequence[JobFacts]) -> Optional[float]:

@@ -31,13 +31,16 @@ class TriageCase:
     @property
     def diverged(self) -> Optional[Divergence]:
         """A loss that was not finite up to the end; None without one, or when it recovered."""
-        lasting = self.divergence is not None and self.divergence.lasting
-        return self.divergence if lasting else None
+        if self.divergence is None or not self.divergence.lasting:
+            return None
+        return self.divergence
 
     @property
     def late_phase(self) -> Optional[Phase]:
         """The start-up phase that takes longer than normal; None without one."""
-        return self.phase if self.phase is not None and self.phase.late else None
+        if self.phase is None or not self.phase.late:
+            return None
+        return self.phase
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def stage(facts: JobFacts, outcome: TriageOutcome) -> Optional[str]:
         return None
     if outcome.origin is not None and outcome.origin.stage:
         return outcome.origin.stage
-    last = facts.stages[-1] if facts.stages else None
+    last = next(reversed(facts.stages), None)
     if last is not None and last.event == "end":
         last = None
     if facts.steps is not None and (last is None or last.line < facts.steps.last_line):

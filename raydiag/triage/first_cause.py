@@ -93,7 +93,8 @@ def _exceptions_behind(hard: Sequence[Symptom], weak: Sequence[Symptom]) -> list
     if not all(map(_is_notice, hard)):
         return []
     first = min(hard, key=attrgetter("rank"))
-    return [symptom for symptom in weak if symptom.is_exception and _is_behind(symptom, first)]
+    exceptions = filter(attrgetter("is_exception"), weak)
+    return [symptom for symptom in exceptions if _is_behind(symptom, first)]
 
 
 def _consequences(symptoms: Sequence[Symptom]) -> list[Symptom]:
@@ -161,7 +162,9 @@ class _Explained:
 
 def _texts(symptom: Symptom) -> tuple[Optional[str], Optional[str]]:
     """The exception that it stands in, and its chain_classes line."""
-    return symptom.exception, symptom.match.text if symptom.match is not None else None
+    if symptom.match is None:
+        return symptom.exception, None
+    return symptom.exception, symptom.match.text
 
 
 # ---- cascades and order

@@ -110,4 +110,6 @@ def _name(writer: WriterProgress) -> str:
 def straggler(facts: JobFacts) -> Optional[WriterProgress]:
     """The task furthest behind; None where all stopped together."""
     tasks_front = front(facts)
-    return tasks_front.behind[0] if tasks_front is not None and tasks_front.behind else None
+    if tasks_front is None:
+        return None
+    return next(iter(tasks_front.behind), None)

@@ -123,7 +123,9 @@ def checkpoint_period(header: Header) -> Optional[int]:
         return None
     if header.checkpoint_period is not None and header.checkpoint_period > 0:
         return header.checkpoint_period
-    return DEFAULT_PERIOD if header.enable_checkpointing else None
+    if header.enable_checkpointing:
+        return DEFAULT_PERIOD
+    return None
 
 
 def step_interval(run: StepRun) -> int:
@@ -144,7 +146,9 @@ def step_time_s(steps: LoggedSteps) -> Optional[float]:
     if len(timed) < 2:
         return None
     (first, start), (last, end) = timed[0], timed[-1]
-    return (end - start) / (last - first) if last > first and end > start else None
+    if last <= first or end <= start:
+        return None
+    return (end - start) / (last - first)
 
 
 def _timed_after_warm_up(steps: LoggedSteps, run: StepRun) -> Iterator[tuple[float, float]]:

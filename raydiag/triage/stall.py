@@ -142,7 +142,9 @@ def ended_silence(
     # Without any step only a job that came as far as the first collective can hang in one.
     if progress.unexplained_s is None or (steps is None and not facts.barrier_writers):
         return None
-    threshold = max(UNEXPLAINED_S, limit) if at_save else UNEXPLAINED_S
+    threshold = UNEXPLAINED_S
+    if at_save:
+        threshold = max(threshold, limit)
     if progress.unexplained_s <= threshold:
         return None
     return StallJudgement(StepPace.STALLED, progress.unexplained_s, threshold, at_save, "wall time")
