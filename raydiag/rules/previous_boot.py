@@ -27,27 +27,32 @@ def crashes(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _finding(failure_class: str, host: str, dumps: Sequence[CrashDump], began: float) -> Finding:
     """`dumps` newest first."""
-    time_s = dumps[0].time_s
-    is_new = time_s > began
-    severity = Severity.CRITICAL if failure_class == "kernel-panic" else Severity.WARNING
-    is_told = bool(dumps[0].reason or dumps[0].lines)
-    evidence = [
-        Evidence(dump.file, text, time=dump.time_s)
-        for dump in dumps[:_PARTS]
-        if dump is dumps[0] or not is_new or dump.time_s > began
-        for text in dump.lines[:_LINES] or (dump.reason or "compressed, or without text",)
-    ]
+    newest = dumps[0]
+    is_new = newest.time_s > began
+    has_content = bool(newest.reason or newest.lines)
+    severity = Severity.INFO
+    if is_new and has_content:
+        is_panic = failure_class == "kernel-panic"
+        severity = Severity.CRITICAL if is_panic else Severity.WARNING
+    if is_new:
+        dumps = [dump for dump in dumps if dump.time_s > began]
     return Finding(
         failure_class,
         host=host,
-        # An old one must not give its date to what the kernel log tells of today.
-        device=None if is_new else dumps[0].file,
-        severity=severity if is_new and is_told else Severity.INFO,
-        onset=time_s,
-        confidence=Confidence.LIKELY if is_told else Confidence.POSSIBLE,
-        evidence=tuple(evidence),
+        # An old crash must not give its date to an event of today in the kernel log.
+        device=None if is_new else newest.file,
+        severity=severity,
+        onset=newest.time_s,
+        confidence=Confidence.LIKELY if has_content else Confidence.POSSIBLE,
+        evidence=tuple(_evidence(dumps[:_PARTS])),
         explanation="" if is_new else "It happened before the present job; the node has rebooted.",
     )
+
+
+def _evidence(dumps: Sequence[CrashDump]) -> Iterator[Evidence]:
+    for dump in dumps:
+        for text in dump.lines[:_LINES] or (dump.reason or "compressed, or without text",):
+            yield Evidence(dump.file, text, time=dump.time_s)
 
 
 def _class(dump: CrashDump) -> str:

@@ -30,12 +30,12 @@ def test_an_oops_of_the_last_day_where_no_job_is_known() -> None:
     assert (finding.failure_class, finding.severity) == ("kernel-oops", Severity.WARNING)
 
 
-def test_what_is_older_is_a_remark() -> None:
+def test_older_crash_is_a_note() -> None:
     for job_age_s in (None, HOUR):
         (finding,) = judged(dump(25 * HOUR, "Panic", "Kernel panic"), job_age_s=job_age_s)
         assert finding.severity is Severity.INFO
         assert finding.device == "/sys/fs/pstore/dmesg-erst-1"
-        assert "before what runs now" in finding.explanation
+        assert "before the present job" in finding.explanation
 
 
 def test_parts_of_a_crash_are_one_finding_of_the_newest() -> None:
