@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from raydiag.model import Finding, HostUnread, NodeReport, Observation, Snapshot, Status
 
@@ -36,12 +38,7 @@ def contradictions(observations: Iterable[Observation], snapshot: Snapshot) -> I
 
 
 def _counts_none(finding: Finding, reports: Sequence[NodeReport]) -> bool:
-    counts = [
-        record.ue
-        for report in reports
-        for record in report.records("ras")
-        if record.gpu == finding.gpu
-    ]
+    counts = [record.ue for record in _records(reports, "ras") if record.gpu == finding.gpu]
     return bool(counts) and all(count == 0 for count in counts)
 
 
@@ -49,8 +46,11 @@ def _is_active(finding: Finding, reports: Sequence[NodeReport]) -> bool:
     device, _, port = (finding.device or "").partition("/")
     states = [
         record.state
-        for report in reports
-        for record in report.records("rdma")
+        for record in _records(reports, "rdma")
         if record.device == device and str(record.port) == (port or "1")
     ]
     return bool(states) and all(state == "ACTIVE" for state in states)
+
+
+def _records(reports: Iterable[NodeReport], probe: str) -> Iterator[Any]:
+    return itertools.chain.from_iterable(report.records(probe) for report in reports)
