@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Optional
 
 from raydiag import __version__
@@ -23,6 +23,7 @@ from raydiag.explain.comparison.relevance import (
 )
 from raydiag.explain.comparison.saves import LOADS, Saves
 from raydiag.explain.comparison.side import Side
+from raydiag.explain.comparison.worker_logs import WorkerLogCounts
 from raydiag.model import Coverage
 from raydiag.nodeset import fold
 from raydiag.playbooks.observations import RuledOut
@@ -234,21 +235,18 @@ def _environment(contrast: Contrast, show_all: bool) -> Block:
 
 def _worker_logs(contrast: Contrast) -> Iterator[tuple[str, str, str]]:
     """Lines of the workers' logs by pattern, of both jobs."""
-    logs = [contrast.pair.a.workers, contrast.pair.b.workers]
-    if not any(log.files for log in logs):
+    a, b = contrast.pair.a.workers, contrast.pair.b.workers
+    if not a.files and not b.files:
         return
-    yield _pair_row("waves of communicator initialisations", [log.waves for log in logs])
-    for pattern in dict.fromkeys([*logs[0].counts, *logs[1].counts]):
-        times = [log.counts.get(pattern, 0) if log.files else None for log in logs]
-        yield _pair_row(f"lines: {pattern}", times)
-    dumped = [log.dumped_zeros for log in logs]
-    if dumped != [None, None]:
-        yield _pair_row("xla_dump: jit_create_zeros", dumped)
+    yield "waves of communicator initialisations", or_dash(a.waves), or_dash(b.waves)
+    for pattern in dict.fromkeys([*a.counts, *b.counts]):
+        yield f"lines: {pattern}", _times(a, pattern), _times(b, pattern)
+    if a.dumped_zeros is not None or b.dumped_zeros is not None:
+        yield "xla_dump: jit_create_zeros", or_dash(a.dumped_zeros), or_dash(b.dumped_zeros)
 
 
-def _pair_row(fact: str, values: Sequence[Optional[int]]) -> tuple[str, str, str]:
-    a, b = map(or_dash, values)
-    return fact, a, b
+def _times(logs: WorkerLogCounts, pattern: str) -> str:
+    return str(logs.counts.get(pattern, 0)) if logs.files else "-"
 
 
 def _root_cause(contrast: Contrast) -> Section:

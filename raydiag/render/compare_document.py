@@ -12,8 +12,8 @@ from raydiag.explain.comparison.pair import Contrast, SlownessCause
 from raydiag.explain.comparison.saves import SaveLoad, Saves
 from raydiag.explain.comparison.side import Side
 from raydiag.render import document
-from raydiag.render.diagnose_document import query_object
-from raydiag.render.document import finite, picked, plain
+from raydiag.render.diagnose_document import query_object, ruled_out_objects
+from raydiag.render.document import finite, picked, picked_from_each, plain
 from raydiag.tsdb.series import AskedQuery
 
 
@@ -93,8 +93,8 @@ def _contrast(contrast: Contrast) -> dict[str, Any]:
         "a": pair.a.label,
         "b": pair.b.label,
         "verdict": _answer(contrast),
-        "config": [picked(s, "parameter", "a", "b", "explains") for s in pair.settings],
-        "environment": [picked(fact, "what", "a", "b", "same") for fact in pair.environment],
+        "config": picked_from_each(pair.settings, "parameter", "a", "b", "explains"),
+        "environment": picked_from_each(pair.environment, "what", "a", "b", "same"),
         "overlap": {
             **picked(pair.overlap, "first", "last", compared_from="start", left_out="saves"),
             "reason": pair.overlap.reason or None,
@@ -102,7 +102,7 @@ def _contrast(contrast: Contrast) -> dict[str, Any]:
         "training": list(map(_gap, pair.gaps)),
         "metrics": list(map(_metric, pair.metrics)),
         "causes": list(map(_cause, contrast.causes)),
-        "ruled_out": [{"class": r.failure_class, "why": r.why} for r in contrast.ruled_out],
+        "ruled_out": ruled_out_objects(contrast.ruled_out, "why"),
         "notes": list(contrast.notes),
     }
 

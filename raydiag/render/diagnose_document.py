@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Optional
 
 from raydiag.explain.job import ExaminedJob
 from raydiag.explain.job.ticket import asked_queries, playbook_reports
 from raydiag.playbooks.observations import Report as PlaybookReport
+from raydiag.playbooks.observations import RuledOut
 from raydiag.render import document
-from raydiag.render.document import picked
+from raydiag.render.document import picked, picked_from_each
 from raydiag.render.triage_document import job_object
 from raydiag.timeline.queries import template_ids
 from raydiag.tsdb.series import AskedQuery
@@ -21,14 +23,11 @@ def diagnose_document(examined: ExaminedJob, generated_at: float) -> dict[str, A
     head = document.head("diagnose", generated_at)
     common = document.findings_and_coverage(examined.explained.diagnosis)
     findings = common["findings"]
-    ruled_out = []
-    for cause in examined.explained.ruled_out:
-        ruled_out.append({"class": cause.failure_class, **picked(cause, "why", "playbook")})
     return {
         **head,
         "verdict": _verdict(examined),
         "chains": [list(map(findings.__getitem__, chain)) for chain in common["chains"]],
-        "ruled_out": ruled_out,
+        "ruled_out": ruled_out_objects(examined.explained.ruled_out, "why", "playbook"),
         "log_only": examined.log_only or None,
         "no_log": examined.no_log or None,
         "cluster": _cluster(examined),
@@ -40,6 +39,11 @@ def diagnose_document(examined: ExaminedJob, generated_at: float) -> dict[str, A
         "findings": findings,
         "coverage": common["coverage"],
     }
+
+
+def ruled_out_objects(causes: Iterable[RuledOut], *fields: str) -> list[dict[str, Any]]:
+    """Causes that the evidence speaks against."""
+    return [{"class": cause.failure_class, **picked(cause, *fields)} for cause in causes]
 
 
 def query_object(query: AskedQuery) -> dict[str, Any]:
@@ -95,7 +99,7 @@ def _metrics(examined: ExaminedJob) -> Optional[dict[str, Any]]:
         "hosts": [host.name for host in metrics.discovery.hosts],
         "missing": list(metrics.discovery.missing),
         "families": families,
-        "masks": [picked(mask, "kind", "start", "end", "host") for mask in masks],
+        "masks": picked_from_each(masks, "kind", "start", "end", "host"),
         "queries": len(metrics.asked),
         "training": examined.training or "metrics",
     }
@@ -112,7 +116,7 @@ def _playbook(report: PlaybookReport, examined: ExaminedJob) -> dict[str, Any]:
         **picked(report, "title", "analysis", "verdict"),
         "window": document.window(report.window),
         "queries": queries,
-        "rows": [picked(row, *names, query="query_id") for row in report.rows],
-        "exclude": [picked(node, "host", "priority", "reason") for node in report.exclude],
+        "rows": picked_from_each(report.rows, *names, query="query_id"),
+        "exclude": picked_from_each(report.exclude, "host", "priority", "reason"),
         "block": list(report.block),
     }

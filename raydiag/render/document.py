@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from datetime import datetime, timezone
 from enum import Enum
@@ -19,7 +19,6 @@ from raydiag.model import (
     Diagnosis,
     Evidence,
     Finding,
-    HostUnread,
     NodeReport,
     ProbeResult,
     Severity,
@@ -140,6 +139,11 @@ def picked(record: Any, *fields: str, **renamed: str) -> dict[str, Any]:
     return {key: plain(getattr(record, field)) for key, field in keys.items()}
 
 
+def picked_from_each(records: Iterable[Any], *fields: str, **renamed: str) -> list[dict[str, Any]]:
+    """The same fields of several records."""
+    return [picked(record, *fields, **renamed) for record in records]
+
+
 def evidence(evidence: Evidence) -> dict[str, Any]:
     """One piece of evidence, as in every finding."""
     return picked(evidence, "source", "text", "value", "time")
@@ -180,8 +184,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def _coverage(coverage: Coverage) -> dict[str, Any]:
-    blind = [picked(blind, "host", "reason") for blind in coverage.blind]
-    unread = [{"host": unread.host, **_unread(unread)} for unread in coverage.unread]
+    blind = picked_from_each(coverage.blind, "host", "reason")
+    unread = picked_from_each(coverage.unread, "host", "source", "status", "reason")
     return {
         "nodes": {"asked": coverage.asked, "answered": coverage.answered, "blind": blind},
         "unread": unread,
@@ -189,7 +193,7 @@ def _coverage(coverage: Coverage) -> dict[str, Any]:
     }
 
 
-def _unread(unread: Unread | HostUnread) -> dict[str, Any]:
+def _unread(unread: Unread) -> dict[str, Any]:
     return picked(unread, "source", "status", "reason")
 
 

@@ -16,8 +16,8 @@ from raydiag.render.report import (
     Section,
     Steps,
     Table,
-    Toned,
     Words,
+    plain_text,
 )
 
 _LINE_BREAK = "  \n"
@@ -54,17 +54,19 @@ def _paragraph(block: Paragraph) -> str:
 def _bullets(block: Bullets) -> str:
     lines = []
     for bullet in block.entries:
-        badge = f"{bullet.badge.text} " if bullet.badge else ""
-        lines.append(f"- {markdown(badge + bullet.text)}")
-        lines += [f"  - {markdown(detail)}" for detail in bullet.details]
+        lines.append(f"- {markdown(bullet.whole_text)}")
+        for detail in bullet.details:
+            lines.append(f"  - {markdown(detail)}")
     return "\n".join(lines)
 
 
 def _steps(block: Steps) -> str:
     if block.label and len(block.steps) == 1:
         return markdown(f"{block.label}: {block.steps[0]}")
-    lines = [f"{number}. {markdown(step)}" for number, step in enumerate(block.steps, 1)]
-    return "\n".join([f"{block.label}:\n", *lines] if block.label else lines)
+    lines = [f"{block.label}:\n"] if block.label else []
+    for number, step in enumerate(block.steps, 1):
+        lines.append(f"{number}. {markdown(step)}")
+    return "\n".join(lines)
 
 
 def _quote(block: Quote) -> str:
@@ -73,7 +75,7 @@ def _quote(block: Quote) -> str:
 
 def _key_values(block: KeyValues) -> str:
     if block.columns is not None:
-        return _table(Table(block.columns, [Row(pair) for pair in block.rows]))
+        return _table(Table(block.columns, list(map(Row, block.rows))))
     return _LINE_BREAK.join(f"**{markdown(name)}:** {_cell(value)}" for name, value in block.rows)
 
 
@@ -87,7 +89,7 @@ def _table(block: Table) -> str:
 
 
 def _cell(words: Words) -> str:
-    plain = words.text if isinstance(words, Toned) else words
+    plain = plain_text(words)
     return plain if plain == "-" else markdown(plain)
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from operator import attrgetter
 from typing import Any, Optional
 
 from raydiag.model import Finding, NodeReport, NodeStatus, Severity, Status
@@ -100,9 +101,9 @@ def nodes_section(reports: Sequence[NodeReport], findings: Iterable[Finding]) ->
     """The nodes in rows, the worst first; columns that no node fills are left out."""
     rows = _rows(reports, findings)
     shared = _shared_versions(rows)
-    table = [Row(row.cells(), row.all_notes(bool(shared))) for row in rows]
-    columns = list(zip(_HEADER, *(row.cells for row in table), strict=True))
-    filled_columns = [set(cells) != {"-"} for _, *cells in columns]
+    table = [Row(nodes.cells(), nodes.all_notes(bool(shared))) for nodes in rows]
+    columns = zip(*map(attrgetter("cells"), table), strict=True)
+    filled_columns = [set(cells) != {"-"} for cells in columns]
     filled_columns[:_ALWAYS_SHOWN] = [True] * _ALWAYS_SHOWN
     table = [Row(list(compress(row.cells, filled_columns)), row.notes) for row in table]
     header = list(compress(_HEADER, filled_columns))

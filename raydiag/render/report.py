@@ -36,6 +36,11 @@ class Toned:
 Words = Union[str, Toned]
 
 
+def plain_text(words: Words) -> str:
+    """The words without their tone."""
+    return words.text if isinstance(words, Toned) else words
+
+
 class Block:
     """What stands below a heading. The first field of each kind is its content."""
 
@@ -61,6 +66,11 @@ class Bullet:
     text: str
     details: Sequence[str] = ()
     badge: Optional[Toned] = None
+
+    @property
+    def whole_text(self) -> str:
+        """The badge and the text."""
+        return f"{self.badge.text} {self.text}" if self.badge else self.text
 
 
 @dataclass(frozen=True)
@@ -89,8 +99,9 @@ class Quote(Block):
         """The lines, with a `>` before the marked one."""
         if self.marked is None:
             return list(self.lines)
-        marks = ("> " if index == self.marked else "  " for index in range(len(self.lines)))
-        return [mark + line for mark, line in zip(marks, self.lines)]
+        marks = ["  "] * len(self.lines)
+        marks[self.marked] = "> "
+        return list(map(str.__add__, marks, self.lines))
 
 
 @dataclass(frozen=True)
@@ -158,12 +169,12 @@ class Report:
 
 def bullets(texts: Iterable[str]) -> Bullets:
     """A list of texts without details; empty texts are left out."""
-    return Bullets([Bullet(text) for text in texts if text])
+    return Bullets(list(map(Bullet, filter(None, texts))))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Words]]) -> Table:
     """A table whose rows have no notes."""
-    return Table(header, [Row(cells) for cells in rows])
+    return Table(header, list(map(Row, rows)))
 
 
 def severity_label(severity: Severity) -> Toned:

@@ -21,6 +21,7 @@ from raydiag.render.report import (
     Tone,
     Toned,
     Words,
+    plain_text,
 )
 from raydiag.render.wrap import wrap
 
@@ -104,11 +105,8 @@ class _TextWriter:
 
     def _bullets(self, block: Bullets, indent: str) -> Iterator[str]:
         for bullet in block.entries:
-            if bullet.badge is None:
-                yield from self.wrap(bullet.text, indent, indent + _INDENT)
-            else:
-                lines = self.wrap(f"{bullet.badge.text} {bullet.text}", indent, indent + _INDENT)
-                yield from self._painted_start(lines, bullet.badge)
+            lines = self.wrap(bullet.whole_text, indent, indent + _INDENT)
+            yield from self._painted_start(lines, bullet.badge) if bullet.badge else lines
             for detail in bullet.details:
                 yield from self.wrap(detail, indent + _INDENT, indent + _INDENT * 2)
 
@@ -118,8 +116,9 @@ class _TextWriter:
             yield from self.wrap(block.steps[0], lead, " " * len(lead))
             return
         for number, step in enumerate(block.steps, 1):
-            start = f"{lead}{number}. " if number == 1 else f"{' ' * len(lead)}{number}. "
+            start = f"{lead}{number}. "
             yield from self.wrap(step, start, " " * len(start))
+            lead = " " * len(lead)  # the label stands before the first one
 
     def _quote(self, block: Quote, indent: str) -> Iterator[str]:
         if block.marked is None:
@@ -131,7 +130,7 @@ class _TextWriter:
         start = len(indent) + max(len(name) for name, _ in block.rows) + len(": ")
         for name, value in block.rows:
             lead = f"{indent}{name}: ".ljust(start)
-            lines = self.wrap(_plain(value), lead, " " * start)
+            lines = self.wrap(plain_text(value), lead, " " * start)
             if isinstance(value, Toned):
                 lines[0] = lead + self._paint(lines[0][len(lead) :], value.tone)
             yield from lines
@@ -161,11 +160,7 @@ class _TextWriter:
 
 
 def _escaped(words: Words) -> str:
-    return terminal(_plain(words))
-
-
-def _plain(words: Words) -> str:
-    return words.text if isinstance(words, Toned) else words
+    return terminal(plain_text(words))
 
 
 def _capitals(title: str) -> str:

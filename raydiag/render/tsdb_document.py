@@ -35,7 +35,7 @@ def info_document(discovery: Discovery, live: bool) -> dict[str, Any]:
         "foreign": list(discovery.foreign),
         "families": families,
         "hosts": list(map(_host, discovery.hosts)),
-        "targets": [dict(vars(target)) for target in discovery.targets],
+        "targets": document.plain(discovery.targets),
     }
 
 
@@ -66,7 +66,7 @@ def verify_document(
             "reason": identity.reason,
             "compared": identity.compared,
             "agreeing": identity.agreeing,
-            "examples": [dict(vars(example)) for example in identity.examples],
+            "examples": document.plain(identity.examples),
         },
     }
 
