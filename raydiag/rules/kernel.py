@@ -87,15 +87,15 @@ def _by_fault(
 def _specific(event: KernelEventSeen, seen: Sequence[KernelEventSeen]) -> KernelEventSeen | None:
     return next(
         (
-            other
-            for other in seen
-            if other.event.startswith(_UNSPECIFIC[event.event])
-            and other.event not in _UNSPECIFIC
-            and not other.recovers
-            and other.userspace is event.userspace
-            and event.device in (None, other.device)
-            and event.first_s - other.last_s <= _FOLD_S
-            and other.first_s - event.last_s <= _FOLD_S
+            candidate
+            for candidate in seen
+            if candidate.event.startswith(_UNSPECIFIC[event.event])
+            and candidate.event not in _UNSPECIFIC
+            and not candidate.recovers
+            and candidate.userspace is event.userspace
+            and event.device in (None, candidate.device)
+            and event.first_s - candidate.last_s <= _FOLD_S
+            and candidate.first_s - event.last_s <= _FOLD_S
         ),
         None,
     )
@@ -226,15 +226,17 @@ class _Fault:
             yield _victim_sentence(event, victim)
         recovery = self._recovery()
         if recovery is not None:
-            is_gpu = any(event.event.startswith(_GPU_EVENTS) for event in self.members)
-            left = (
-                "the GPU can be used again, but the work that was on it is lost" if is_gpu else ""
-            )
-            yield f"The log reports a recovery ({self._clock(recovery)}){left and ': '}{left}."
+            yield self._recovery_sentence(recovery)
         if self._is_before_job:
             yield "All of this was before the present job started."
         if any(event.userspace for event in self.members):
             yield "Lines that programs write into the kernel log prove nothing by themselves."
+
+    def _recovery_sentence(self, recovery: float) -> str:
+        sentence = f"The log reports a recovery ({self._clock(recovery)})"
+        if any(event.event.startswith(_GPU_EVENTS) for event in self.members):
+            sentence += ": the GPU can be used again, but the work that was on it is lost"
+        return f"{sentence}."
 
     def _evidence(self) -> Iterator[Evidence]:
         room = _EVIDENCE
@@ -290,12 +292,12 @@ def _victim_sentence(event: KernelEventSeen, victim: Victim) -> str:
     subject = f"{'Killed pid' if killed else 'Pid'} {event.pid}{name}"
     if victim.certain:
         return f"{subject} {'was' if killed else 'is'} {victim.description}."
-    why = "only its name fits, not its pid" if event.process else "the log does not name it"
-    return f"{subject} {'was' if killed else 'is'} possibly {victim.description}: {why}."
+    reason = "only its name fits, not its pid" if event.process else "the log does not name it"
+    return f"{subject} {'was' if killed else 'is'} possibly {victim.description}: {reason}."
 
 
-def _milder(one: Severity, other: Severity) -> Severity:
-    return min(one, other, key=lambda severity: severity.rank)
+def _milder(first: Severity, second: Severity) -> Severity:
+    return min(first, second, key=lambda severity: severity.rank)
 
 
 def _clock(time_s: float) -> str:

@@ -378,9 +378,10 @@ def _weighed(event: KernelEventSeen) -> KernelEventSeen:
     return replace(event, severity=graver(event.severity, Severity.WARNING))
 
 
-def graver(one: Severity, other: Severity) -> Severity:
-    return max(one, other, key=lambda severity: severity.rank)
+def graver(first: Severity, second: Severity) -> Severity:
+    """The more severe of the two."""
+    return max(first, second, key=lambda severity: severity.rank)
 
 
-def _larger(one: int | None, other: int | None) -> int | None:
-    return max((number for number in (one, other) if number is not None), default=None)
+def _larger(first: int | None, second: int | None) -> int | None:
+    return max((number for number in (first, second) if number is not None), default=None)
