@@ -85,7 +85,7 @@ def test_old_contents_are_kept_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(JournalError, match="somebody else may write"):
+    with pytest.raises(JournalError, match="others may write there"):
         Journal(str(tmp_path)).append("r1", "me", "intent")
     assert list(tmp_path.iterdir()) == []
 

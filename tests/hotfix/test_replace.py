@@ -158,7 +158,7 @@ def test_what_a_living_process_is_at_work_on_is_left_alone(utils: Path) -> None:
 def test_a_file_that_somebody_changed_meanwhile_is_left(utils: Path) -> None:
     one = replacement(utils)
     (utils / NAME).write_bytes(b"#!/bin/bash\necho third\n")
-    with pytest.raises(ReplaceRefused, match="changed by somebody else"):
+    with pytest.raises(ReplaceRefused, match="changed by someone else"):
         one.run()
     assert (utils / NAME).read_bytes() == b"#!/bin/bash\necho third\n"
     assert [path.name for path in utils.iterdir()] == [NAME]
