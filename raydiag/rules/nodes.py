@@ -30,7 +30,7 @@ _UNPLANNED_END = "UNEXPECTED_TERMINATION"
 # Reasons of `cluster.collect` and `cluster.actor` where the node did answer.
 _ANSWER_UNUSABLE = (
     "its answer was lost",
-    "its answer does not make sense",
+    "its answer cannot be decoded",
     "another one on the head",  # another version of Python
     "node runner: ended before it answered",
 )
