@@ -76,7 +76,7 @@ def examine(paths: Sequence[str], now_s: float) -> ExaminedKernelLog:
     events = list(chain.from_iterable(log.events for log in logs))
     unread = list(chain.from_iterable(log.unread for log in logs))
     findings = chain.from_iterable(log.findings for log in logs)
-    hosts_unread = tuple(HostUnread("", part.source, part.status, part.reason) for part in unread)
+    hosts_unread = tuple(map(HostUnread.without_host, unread))
     coverage = Coverage(0, 0, (), hosts_unread, _window(events))
     nothing_read = all(log.unread and not log.lines for log in logs)
     return ExaminedKernelLog(

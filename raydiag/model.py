@@ -205,6 +205,11 @@ class Finding:
     address: Optional[str] = None  # of its machine, only where several machines share the host name
     before_job: bool = False  # all of it was so before the job, or the first sample of its metrics
 
+    @property
+    def class_and_host(self) -> tuple[str, Optional[str]]:
+        """What findings about the same trouble of one host have in common."""
+        return self.failure_class, self.host
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -242,6 +247,11 @@ class HostUnread:
     status: Status
     reason: str
 
+    @classmethod
+    def without_host(cls, unread: Unread) -> HostUnread:
+        """Of a source that is no host's."""
+        return cls("", unread.source, unread.status, unread.reason)
+
 
 @dataclass(frozen=True)
 class Coverage:
@@ -273,3 +283,8 @@ class Diagnosis:
     findings: Sequence[Finding]
     chains: Sequence[Chain]
     coverage: Coverage
+
+    @property
+    def problems(self) -> list[Finding]:
+        """All findings but notes, in the same order."""
+        return [finding for finding in self.findings if finding.severity is not Severity.INFO]

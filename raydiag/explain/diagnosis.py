@@ -19,7 +19,6 @@ from raydiag.model import (
     NodeStatus,
     Observation,
     ProbeResult,
-    Severity,
     Snapshot,
     Status,
     Window,
@@ -45,7 +44,7 @@ def of_findings(findings: Iterable[Finding], covered: Coverage) -> Diagnosis:
 
 def exit_code(diagnosis: Diagnosis) -> int:
     """1: a problem was found; 3: none, but not everything was seen; 0: none, all seen."""
-    if any(finding.severity is not Severity.INFO for finding in diagnosis.findings):
+    if diagnosis.problems:
         return 1
     return 0 if diagnosis.coverage.complete else 3
 

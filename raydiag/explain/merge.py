@@ -10,13 +10,11 @@ import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Optional, TypeVar
+from typing import Any, Optional
 
 from raydiag import catalog
 from raydiag.catalog.completion import order, severity_of
 from raydiag.model import Finding, Observation
-
-_Value = TypeVar("_Value")
 
 
 def merge(observations: Iterable[Observation], by_process: bool = False) -> list[Observation]:
@@ -34,7 +32,7 @@ def merge(observations: Iterable[Observation], by_process: bool = False) -> list
 
 def fault_of(finding: Finding, by_process: bool = False) -> Hashable:
     """Class and place: what two findings of the same fault have in common."""
-    place = (finding.failure_class, finding.host)
+    place = finding.class_and_host
     if catalog.failure(finding.failure_class).whole_host:
         return place
     if finding.gpu is not None:
@@ -53,9 +51,9 @@ def _merged(sightings: Sequence[Observation]) -> Observation:
         facts.update(observation.facts)
     return replace(
         ranked[0],
-        finding=_merged_finding([observation.finding for observation in ranked]),
-        recovered=all(observation.recovered for observation in sightings),
-        uncertainty_s=max(observation.uncertainty_s for observation in sightings),
+        finding=_merged_finding(list(map(attrgetter("finding"), ranked))),
+        recovered=all(map(attrgetter("recovered"), sightings)),
+        uncertainty_s=max(map(attrgetter("uncertainty_s"), sightings)),
         facts=facts,
     )
 
@@ -69,16 +67,16 @@ def _merged_finding(ranked: Sequence[Finding]) -> Finding:
         finding for finding in ranked if finding.explanation and severity_of(finding) is severity
     )
     explained = next(explaining, lead)
-    evidence = itertools.chain.from_iterable(finding.evidence for finding in ranked)
+    evidence = itertools.chain.from_iterable(map(attrgetter("evidence"), ranked))
     return replace(
         lead,
-        gpu=_only(finding.gpu for finding in ranked),
-        device=_only(finding.device for finding in ranked),
-        pid=_only(finding.pid for finding in ranked),
-        task=_only(finding.task for finding in ranked),
+        gpu=_only("gpu", ranked),
+        device=_only("device", ranked),
+        pid=_only("pid", ranked),
+        task=_only("task", ranked),
         severity=severity,
         onset=earliest_onset(ranked),
-        confidence=max((finding.confidence for finding in ranked), key=attrgetter("rank")),
+        confidence=max(map(attrgetter("confidence"), ranked), key=attrgetter("rank")),
         explanation=explained.explanation,
         before_job=explained.before_job,
         evidence=tuple(dict.fromkeys(evidence)),
@@ -90,9 +88,9 @@ def earliest_onset(findings: Iterable[Finding]) -> Optional[float]:
     return min((finding.onset for finding in findings if finding.onset is not None), default=None)
 
 
-def _only(values: Iterable[Optional[_Value]]) -> Optional[_Value]:
+def _only(attribute: str, findings: Iterable[Finding]) -> Any:
     """The only value that is there; None when there is none, or when they differ."""
-    named = set(values) - {None}
+    named = set(map(attrgetter(attribute), findings)) - {None}
     return named.pop() if len(named) == 1 else None
 
 

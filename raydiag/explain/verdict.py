@@ -18,7 +18,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Optional
+from operator import attrgetter
+from typing import Any, Optional
 
 from raydiag import catalog
 from raydiag.catalog.completion import completed, order, severity_of
@@ -113,7 +114,7 @@ class _CauseChain:
     @property
     def findings(self) -> list[Finding]:
         """The findings, the root first."""
-        return [observation.finding for observation in self.observations]
+        return _findings(self.observations)
 
     @property
     def chain(self) -> Chain:
@@ -134,23 +135,24 @@ def explain(case: JobCase) -> Explained:
         ordered = [chosen, *(chain for chain in ordered if chain is not chosen)]
     verdict = _verdict(chosen, ordered, case) if chosen else _without_cause(ordered, case)
     ordered += map(_alone, asides)
-    observations = tuple(itertools.chain.from_iterable(chain.observations for chain in ordered))
-    findings = [observation.finding for observation in observations]
-    return Explained(
-        verdict,
-        Diagnosis(findings, [chain.chain for chain in ordered], case.coverage),
-        tuple(
-            excluded
-            for excluded in case.ruled_out
-            if excluded.failure_class != verdict.failure_class
-        ),
-        observations,
-    )
+    observations = tuple(_observations(ordered))
+    chained = list(map(attrgetter("chain"), ordered))
+    diagnosis = Diagnosis(_findings(observations), chained, case.coverage)
+    of_others = [out for out in case.ruled_out if out.failure_class != verdict.failure_class]
+    return Explained(verdict, diagnosis, tuple(of_others), observations)
+
+
+def _observations(ordered: Iterable[_CauseChain]) -> Iterator[Observation]:
+    return itertools.chain.from_iterable(map(attrgetter("observations"), ordered))
+
+
+def _findings(observations: Iterable[Observation]) -> list[Finding]:
+    return list(map(attrgetter("finding"), observations))
 
 
 def exit_code(explained: Explained) -> int:
     """1: a problem was found; 3: none, but not everything could be seen or told; 0: healthy."""
-    if any(finding.severity is not Severity.INFO for finding in explained.diagnosis.findings):
+    if explained.diagnosis.problems:
         return 1
     return 0 if explained.verdict.failure_class == HEALTHY else 3
 
@@ -160,10 +162,7 @@ def exit_code(explained: Explained) -> int:
 
 def _cause_chains(case: JobCase) -> list[_CauseChain]:
     """One finding for each fault, in chains; those with the most severe finding come first."""
-    merged = [
-        replace(observation, finding=completed(observation.finding))
-        for observation in with_most_specific(merge(case.observations))
-    ]
+    merged = list(map(_completed, with_most_specific(merge(case.observations))))
     merged.sort(key=lambda observation: order(observation.finding))
     by_finding = {id(observation.finding): observation for observation in merged}
     reach = Reach(of_job=True, step_time_s=case.step_time_s)
@@ -183,9 +182,12 @@ def _time_order(finding: Finding) -> tuple[bool, float, int]:
     return finding.onset is None, finding.onset or 0.0, -reach
 
 
+def _completed(observation: Observation) -> Observation:
+    return replace(observation, finding=completed(observation.finding))
+
+
 def _alone(aside: Observation) -> _CauseChain:
-    finding = completed(aside.finding)
-    return _CauseChain([replace(aside, finding=finding)], finding.confidence)
+    return _CauseChain([_completed(aside)], aside.finding.confidence)
 
 
 # ---- which chain
@@ -194,14 +196,14 @@ def _alone(aside: Observation) -> _CauseChain:
 def _chosen(candidates: Sequence[_CauseChain], case: JobCase) -> Optional[_CauseChain]:
     """The chain whose root is the verdict; None when there is nothing that could be one."""
 
-    def weight(chain: _CauseChain) -> tuple[int, bool, bool, int, float]:
+    def weight(chain: _CauseChain) -> tuple[int, bool, bool, int, bool, float]:
         root = chain.root
         return (
             _tier(chain),
             not _explains_failure(chain, case),
             root.recovered,
             -severity_of(root.finding).rank,
-            root.finding.onset if root.finding.onset is not None else float("inf"),
+            *_dated_first(root),
         )
 
     able = [chain for chain in candidates if _may_be_verdict(chain.root, case)]
@@ -239,7 +241,7 @@ def _explains_failure(chain: _CauseChain, case: JobCase) -> bool:
     """Whether what the job died of, or hangs in, is part of it."""
     if case.primary is not None:
         ends = {case.primary, *catalog.failure(case.primary).ends}
-        return any(finding.failure_class in ends for finding in chain.findings)
+        return not ends.isdisjoint(map(attrgetter("failure_class"), chain.findings))
     if case.status not in _ENDED_BADLY:
         return True
     return any(catalog.failure(finding.failure_class).hang for finding in chain.findings)
@@ -252,17 +254,10 @@ def _verdict(chosen: _CauseChain, ordered: Iterable[_CauseChain], case: JobCase)
     """The root's class, with all places and times where it is the root of a chain."""
     root = chosen.root
     alike = _alike(root, ordered)
-    findings = [observation.finding for observation in alike]
     first = min(alike, key=_dated_first)
-    hosts = tuple(sorted({finding.host for finding in findings if finding.host is not None}))
-    gpus = {
-        (finding.host, finding.gpu)
-        for finding in findings
-        if finding.host and finding.gpu is not None
-    }
-    devices = {
-        (finding.host, finding.device) for finding in findings if finding.host and finding.device
-    }
+    findings = _findings(alike)
+    on_hosts = [finding for finding in findings if finding.host is not None]
+    hosts = tuple(sorted(set(map(attrgetter("host"), on_hosts))))
     onset = first.finding.onset
     if onset is None and catalog.failure(root.finding.failure_class).hang:
         onset = case.last_step_at
@@ -271,14 +266,20 @@ def _verdict(chosen: _CauseChain, ordered: Iterable[_CauseChain], case: JobCase)
         _summary(chosen, hosts, case),
         _confidence(chosen, case),
         hosts,
-        tuple(sorted(gpus)),
-        tuple(sorted(devices)),
+        _parts(on_hosts, "gpu"),
+        _parts(on_hosts, "device"),
         onset,
         first.uncertainty_s or None,
-        all(observation.recovered for observation in alike),
+        all(map(attrgetter("recovered"), alike)),
         min(map(float, _facts(alike, "kill_time")), default=None),
         next(map(str, _facts(alike, "pattern")), None),
     )
+
+
+def _parts(on_hosts: Iterable[Finding], attribute: str) -> tuple[tuple[str, Any], ...]:
+    """Host and GPU, or host and device, of the findings that name one."""
+    places = set(map(attrgetter("host", attribute), on_hosts))
+    return tuple(sorted((host, part) for host, part in places if host and part not in (None, "")))
 
 
 def _facts(alike: Iterable[Observation], name: str) -> Iterator[float | str]:
@@ -291,13 +292,12 @@ def _facts(alike: Iterable[Observation], name: str) -> Iterator[float | str]:
 def _alike(root: Observation, ordered: Iterable[_CauseChain]) -> list[Observation]:
     """The root, and the roots of other chains that are the same fault elsewhere."""
     kind = (root.finding.failure_class, root.before_job)
-    roots = [chain.root for chain in ordered if chain.root is not root]
-    alike = [
-        other_root
-        for other_root in roots
-        if (other_root.finding.failure_class, other_root.before_job) == kind
-    ]
-    return [root, *filter(_is_problem, alike)]
+    alike = [root]
+    for candidate in map(attrgetter("root"), ordered):
+        candidate_kind = (candidate.finding.failure_class, candidate.before_job)
+        if candidate is not root and candidate_kind == kind and _is_problem(candidate):
+            alike.append(candidate)
+    return alike
 
 
 def _dated_first(observation: Observation) -> tuple[bool, float]:
@@ -319,15 +319,18 @@ def _confidence(chosen: _CauseChain, case: JobCase) -> Confidence:
 
 
 def _summary(chosen: _CauseChain, hosts: Sequence[str], case: JobCase) -> str:
-    title = chosen.root.finding.title
-    place = f" on {', '.join(hosts[:_HOSTS_NAMED])}" if hosts else ""
-    rest_of_hosts = f" and {len(hosts) - _HOSTS_NAMED} more" if len(hosts) > _HOSTS_NAMED else ""
-    effects = dict.fromkeys(
-        finding.title for finding in chosen.findings[1:] if finding.title != title
-    )
-    caused = f" It caused: {'; '.join(effects)}." if effects else ""
-    only = f" By the log alone: {case.log_only}." if case.log_only else ""
-    return f"{title}{place}{rest_of_hosts}.{caused}{only}"
+    title, *effects = dict.fromkeys(map(attrgetter("title"), chosen.findings))
+    summary: str = title
+    if hosts:
+        summary += f" on {', '.join(hosts[:_HOSTS_NAMED])}"
+    if len(hosts) > _HOSTS_NAMED:
+        summary += f" and {len(hosts) - _HOSTS_NAMED} more"
+    summary += "."
+    if effects:
+        summary += f" It caused: {'; '.join(effects)}."
+    if case.log_only:
+        summary += f" By the log alone: {case.log_only}."
+    return summary
 
 
 # ---- without a cause
@@ -337,7 +340,7 @@ def _without_cause(ordered: Iterable[_CauseChain], case: JobCase) -> JobVerdict:
     """Healthy only when all was seen and nothing is wrong."""
     unexplained = [
         observation
-        for observation in itertools.chain.from_iterable(chain.observations for chain in ordered)
+        for observation in _observations(ordered)
         if _is_problem(observation) and not _is_of_monitoring(observation)
     ]
     if unexplained:
@@ -377,8 +380,11 @@ def _healthy(case: JobCase) -> JobVerdict:
     confidence = Confidence.LIKELY if case.log_only else Confidence.CONFIRMED
     if case.status == "idle":
         return JobVerdict(HEALTHY, f"{text}; no job runs here.", confidence)
-    missing = [f"no log: {case.no_log}"] if case.no_log else []
-    missing += [f"no metrics: {case.no_metrics}"] if case.no_metrics else []
+    missing = []
+    if case.no_log:
+        missing.append(f"no log: {case.no_log}")
+    if case.no_metrics:
+        missing.append(f"no metrics: {case.no_metrics}")
     if not missing:
         return JobVerdict(HEALTHY, f"{text}.", confidence)
     return JobVerdict(HEALTHY, f"{text}; there is {'; '.join(missing)}.", Confidence.LIKELY)

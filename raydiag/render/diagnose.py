@@ -16,7 +16,6 @@ from raydiag.explain.job.ticket import (
     needs_source_trace,
     next_steps,
     playbook_reports,
-    problems,
     verdict_chain,
 )
 from raydiag.model import Blind, Finding, HostUnread, Severity, Window
@@ -210,7 +209,9 @@ def _playbooks(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:
 
 
 def _anomalies(examined: ExaminedJob) -> Block:
-    anomalies = [f"{finding.title} {scope([finding])}" for finding in problems(examined)]
+    anomalies = [
+        f"{finding.title} {scope([finding])}" for finding in examined.explained.diagnosis.problems
+    ]
     return _or(bullets(anomalies), "None")
 
 

@@ -88,7 +88,7 @@ def _document(action: str, diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _only_coverage(window: Optional[Window], unread: Iterable[Unread]) -> Diagnosis:
-    gaps = tuple(HostUnread("", gap.source, gap.status, gap.reason) for gap in unread)
+    gaps = tuple(map(HostUnread.without_host, unread))
     return Diagnosis((), (), Coverage(0, 0, (), gaps, window))
 
 

@@ -30,11 +30,11 @@ def stage(facts: JobFacts, outcome: TriageOutcome) -> Optional[str]:
 
 def coverage(facts: JobFacts) -> Coverage:
     """Sources that could not be read, and the time that the log covers."""
-    unread = [HostUnread("", item.source, item.status, item.reason) for item in facts.unread]
+    unread = tuple(map(HostUnread.without_host, facts.unread))
     window = None
     if facts.first_time is not None and facts.last_time is not None:
         window = Window(facts.first_time, facts.last_time)
-    return Coverage(0, 0, (), tuple(unread), window)
+    return Coverage(0, 0, (), unread, window)
 
 
 def tasks(facts: JobFacts) -> tuple[Task, ...]:

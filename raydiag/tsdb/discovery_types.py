@@ -148,9 +148,9 @@ class Discovery:
         unnamed = max(0, (self.nnodes or 0) - len(hosts))
         blind = [Blind(host, "no series of it") for host in self.missing]
         blind += [Blind("", "a node of the job whose name is not known")] * unnamed
-        unread = [HostUnread("", part.source, part.status, part.reason) for part in self.unread]
+        unread = tuple(map(HostUnread.without_host, self.unread))
         answered = len(hosts) - len(self.missing)
-        return Coverage(len(hosts) + unnamed, answered, tuple(blind), tuple(unread), self.window)
+        return Coverage(len(hosts) + unnamed, answered, tuple(blind), unread, self.window)
 
     def select(self, metric: str, hosts: Iterable[str]) -> str:
         """A selector for these hosts' series of a metric, by the label that the metric has."""

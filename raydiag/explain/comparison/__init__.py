@@ -8,8 +8,9 @@ first job is what the others are compared with.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter, itemgetter
 from typing import Optional
 
 from raydiag.catalog.completion import completed, order
@@ -27,7 +28,6 @@ from raydiag.model import (
     Diagnosis,
     Finding,
     HostUnread,
-    Severity,
     Status,
 )
 from raydiag.timeline.training_series import BALANCE, GRAD, LOSS, RATE, RAW_GRAD, SECONDS, TGS
@@ -61,17 +61,17 @@ def compare(
             say(f"comparing job {side_b.label} with job {sides[0].label} ...")
             contrasts.append(answer.contrast(_pair(sides[0], side_b, deadline_s)))
         saved = [saves.compare(job_side, len(sides) == 1, deadline_s) for job_side in sides]
-        queries = [job_side.asked_besides for job_side in sides]
-    closed = [replace(job_side, connection=None) for job_side in sides]
+        queries = list(map(attrgetter("asked_besides"), sides))
+    closed = list(map(side.without_connection, sides))
     diagnosis, owners = _diagnosis(sides, contrasts, saved)
     return Comparison(closed, contrasts, saved, diagnosis, owners, queries)
 
 
 def exit_code(comparison: Comparison) -> int:
     """1: a problem was found; 3: none, but not everything could be seen or compared."""
-    if any(finding.severity is not Severity.INFO for finding in comparison.diagnosis.findings):
+    if comparison.diagnosis.problems:
         return 1
-    is_told = all(job_side.examined.case.told for job_side in comparison.sides)
+    is_told = all(map(attrgetter("examined.case.told"), comparison.sides))
     return 0 if is_told and comparison.diagnosis.coverage.complete else 3
 
 
@@ -90,7 +90,7 @@ def _pair(a: Side, b: Side, deadline_s: float) -> Pair:
         settings.differences(a.settings, b.settings),
         tuple(_environment(a, b)),
         shared,
-        [metric_gap for metric_gap in gaps if metric_gap is not None],
+        list(filter(None, gaps)),
         metrics.compare(looked_a, looked_b),
         looked_a,
         looked_b,
@@ -100,10 +100,12 @@ def _pair(a: Side, b: Side, deadline_s: float) -> Pair:
 def _environment(a: Side, b: Side) -> list[Environment]:
     """What the jobs did not ask for and got all the same."""
     mine, theirs = set(a.hosts), set(b.hosts)
-    common = len(mine & theirs)
-    nodes = [f"{len(hosts)} nodes, {common} of them in both" for hosts in (mine, theirs)]
+    nodes_a = nodes_b = "the same"
+    if mine != theirs:
+        in_both = f"{len(mine & theirs)} of them in both"
+        nodes_a, nodes_b = f"{len(mine)} nodes, {in_both}", f"{len(theirs)} nodes, {in_both}"
     environment = [
-        Environment("node set", *(("the same", "the same") if mine == theirs else nodes)),
+        Environment("node set", nodes_a, nodes_b),
         Environment("start", _start(a), _start(b)),
         Environment("metrics", a.source, b.source),
         Environment("families", _families(a), _families(b)),
@@ -138,45 +140,43 @@ def _diagnosis(
 ) -> tuple[Diagnosis, list[str]]:
     """What the comparison found, and what each job has by itself; whose each finding is."""
     chains: list[Chain] = []
-    owned: list[tuple[Finding, str]] = []
+    owned: list[tuple[str, Finding]] = []  # label of the job, finding
     for contrast in contrasts:
         causes = answer.findings(contrast)
-        owned += [(finding, label) for label, finding in causes]
+        owned += causes
         if causes:
-            linked = tuple(finding for _, finding in causes)
+            linked = tuple(map(itemgetter(1), causes))
             chains.append(Chain(linked, contrast.answer.confidence))
     for job_side, its_saves in zip(sides, saved, strict=True):
-        listed = {_what(finding) for finding, label in owned if label == job_side.label}
-        findings = _findings_of(job_side, its_saves, listed)
-        owned += [(finding, job_side.label) for finding in findings]
+        listed = {finding.class_and_host for label, finding in owned if label == job_side.label}
+        findings = list(map(completed, _findings_of(job_side, its_saves, listed)))
+        owned += zip(itertools.repeat(job_side.label), findings)
         if its_saves.findings:
             roots = findings[: len(its_saves.findings)]
             failed = [finding for finding in findings if finding.failure_class == saves.CLASS]
             chains.append(Chain((*roots, *failed), Confidence.LIKELY))
-    owned.sort(key=lambda pair: order(pair[0]))
-    findings = [finding for finding, _ in owned]
-    chained = set(map(id, itertools.chain.from_iterable(chain.findings for chain in chains)))
-    alone = [finding for finding in findings if id(finding) not in chained]
-    chains += [Chain((finding,), finding.confidence) for finding in alone]
+    owned.sort(key=lambda labelled: order(labelled[1]))
+    findings = list(map(itemgetter(1), owned))
+    chained = set(map(id, itertools.chain.from_iterable(map(attrgetter("findings"), chains))))
+    for finding in findings:
+        if id(finding) not in chained:
+            chains.append(Chain((finding,), finding.confidence))
     coverage = _coverage(sides, contrasts, saved)
-    return Diagnosis(findings, chains, coverage), [label for _, label in owned]
+    return Diagnosis(findings, chains, coverage), list(map(itemgetter(0), owned))
 
 
 def _findings_of(
     job_side: Side, its_saves: Saves, listed: Collection[tuple[str, Optional[str]]]
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Of its saves, of its bridge, then of its diagnosis what is not `listed` yet."""
     metrics_of = job_side.examined.metrics
     origin = metrics_of.origin if metrics_of is not None else job_side.label
-    findings = [*its_saves.findings, *job_side.bridge.findings(origin)]
-    known = {*listed, *map(_what, findings)}
-    of_diagnosis = job_side.examined.explained.diagnosis.findings
-    findings += [finding for finding in of_diagnosis if _what(finding) not in known]
-    return [completed(finding) for finding in findings]
-
-
-def _what(finding: Finding) -> tuple[str, str | None]:
-    return finding.failure_class, finding.host
+    own_findings = (*its_saves.findings, *job_side.bridge.findings(origin))
+    yield from own_findings
+    known = {*listed, *map(attrgetter("class_and_host"), own_findings)}
+    for finding in job_side.examined.explained.diagnosis.findings:
+        if finding.class_and_host not in known:
+            yield finding
 
 
 def _coverage(
@@ -190,18 +190,22 @@ def _coverage(
         of_job = job_side.examined.explained.diagnosis.coverage
         nodes_asked, answered = nodes_asked + of_job.asked, answered + of_job.answered
         blind += of_job.blind
-        items = [*of_job.unread, *job_side.unread, *job_side.bridge.unread, *its_saves.unread]
-        items += [HostUnread("", i.source, i.status, i.reason) for i in job_side.workers.unread]
-        for pair in (contrast.pair for contrast in contrasts):
-            looked = pair.looked(job_side) if job_side in (pair.a, pair.b) else None
-            items += looked.unread if looked is not None else ()
         prefix = f"job {job_side.label}: " if len(sides) > 1 else ""
-        unread += [
-            HostUnread(item.host, f"{prefix}{item.source}", item.status, item.reason)
-            for item in dict.fromkeys(items)
-        ]
+        for item in dict.fromkeys(_unread(job_side, its_saves, contrasts)):
+            unread.append(replace(item, source=f"{prefix}{item.source}"))
     for contrast in contrasts:
         if contrast.answer.kind in (UNRELATED, UNDECIDED):
             names = f"job {contrast.pair.a.label} and job {contrast.pair.b.label}"
             unread.append(HostUnread("", names, Status.NO_DATA, contrast.answer.summary))
     return Coverage(nodes_asked, answered, tuple(blind), tuple(unread))
+
+
+def _unread(
+    job_side: Side, its_saves: Saves, contrasts: Iterable[Contrast]
+) -> Iterator[HostUnread]:
+    """What could not be read of one job, also what its comparisons asked for."""
+    yield from job_side.examined.explained.diagnosis.coverage.unread
+    yield from (*job_side.unread, *job_side.bridge.unread, *its_saves.unread)
+    yield from map(HostUnread.without_host, job_side.workers.unread)
+    for contrast in contrasts:
+        yield from contrast.pair.unread(job_side)

@@ -19,10 +19,11 @@ from raydiag.explain.comparison.side import Side
 from raydiag.explain.comparison.steps import Overlap
 from raydiag.model import HostUnread, Window
 from raydiag.timeline.answers import Answers, ResultTable
-from raydiag.timeline.context import SAVE, Context, Mask
+from raydiag.timeline.context import SAVE, Mask
 from raydiag.timeline.queries import DMESG
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.tsdb.series import AskedQuery, Floats
+from raydiag.tsdb.unread import unanswered
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,15 @@ class ComparedMetrics:
     @property
     def delta(self) -> Optional[float]:
         """The second job minus the first; None where one has no value."""
-        return None if self.a is None or self.b is None else self.b - self.a
+        if self.a is None or self.b is None:
+            return None
+        return self.b - self.a
+
+    def of(self, is_second: bool) -> tuple[Optional[float], Mapping[str, float]]:
+        """The value of one of the jobs, and of each of its hosts."""
+        if is_second:
+            return self.b, self.hosts_b
+        return self.a, self.hosts_a
 
     @property
     def percent(self) -> Optional[float]:
@@ -76,13 +85,8 @@ def look(side: Side, overlap: Overlap, saves: Sequence[int], deadline_s: float) 
     answers = Answers(side.ask(playbooks.plan(context), deadline_s), context.discovery)
     finer = side.ask(playbooks.follow_up(context, answers), deadline_s)
     answers = Answers([*answers, *finer], context.discovery)
-    failed = tuple(
-        HostUnread("", answer.query.id, answer.status, answer.reason)
-        for answer in answers
-        if not answer.ok
-    )
     queries = tuple(side.connection.client.asked[before:])
-    return Looked(RunTimeline(context, answers), window, queries, failed)
+    return Looked(RunTimeline(context, answers), window, queries, tuple(unanswered(answers)))
 
 
 def _saving(side: Side, steps: Sequence[int]) -> list[Mask]:
@@ -105,21 +109,26 @@ def compare(a: Optional[Looked], b: Optional[Looked]) -> list[ComparedMetrics]:
 
 
 def _compared(measure: Measure, a: Optional[Looked], b: Optional[Looked]) -> ComparedMetrics:
-    mine, why_a = _by_host(measure, a)
-    theirs, why_b = _by_host(measure, b)
-    missing = "; ".join(
-        f"job {name}: {reason}" for name, reason in (("A", why_a), ("B", why_b)) if reason
+    hosts_a, reason_a = _by_host(measure, a)
+    hosts_b, reason_b = _by_host(measure, b)
+    reasons = {"A": reason_a, "B": reason_b}
+    compared_metrics = ComparedMetrics(
+        measure,
+        _of_job(measure, hosts_a, reason_a),
+        _of_job(measure, hosts_b, reason_b),
+        hosts_a,
+        hosts_b,
+        missing="; ".join(f"job {name}: {reason}" for name, reason in reasons.items() if reason),
     )
-    first = None if why_a else _of_job(measure, mine)
-    second = None if why_b else _of_job(measure, theirs)
-    compared_metrics = ComparedMetrics(measure, first, second, mine, theirs, None, missing)
     return replace(compared_metrics, differs=_differs(compared_metrics))
 
 
-def _of_job(measure: Measure, hosts: Mapping[str, float]) -> float:
+def _of_job(measure: Measure, hosts: Mapping[str, float], missing: str) -> Optional[float]:
+    if missing:
+        return None
     values = list(hosts.values())
-    if measure.how == MEAN:
-        return float(np.mean(values)) if values else 0.0
+    if measure.how == MEAN and values:
+        return float(np.mean(values))
     return float(sum(values))
 
 
@@ -170,11 +179,8 @@ def _differs(compared_metrics: ComparedMetrics) -> Optional[bool]:
         return True
     if measure.how != MEAN or measure.falls:
         return False
-    worst_a, worst_b = (
-        max(compared_metrics.hosts_a.values()),
-        max(compared_metrics.hosts_b.values()),
-    )
-    return _apart(measure, worst_a, worst_b)
+    worst_a = max(compared_metrics.hosts_a.values())
+    return _apart(measure, worst_a, max(compared_metrics.hosts_b.values()))
 
 
 def _apart(measure: Measure, a: float, b: float) -> bool:
@@ -184,21 +190,12 @@ def _apart(measure: Measure, a: float, b: float) -> bool:
 
 def odd_hosts(compared_metrics: ComparedMetrics, of_b: bool) -> list[str]:
     """Hosts of one job that are beyond all of the other job's, the furthest first."""
-    mine, theirs = (
-        (compared_metrics.hosts_b, compared_metrics.hosts_a)
-        if of_b
-        else (compared_metrics.hosts_a, compared_metrics.hosts_b)
-    )
-    sign = -1.0 if compared_metrics.measure.falls else 1.0
+    measure = compared_metrics.measure
+    sign = -1.0 if measure.falls else 1.0
+    _, theirs = compared_metrics.of(not of_b)
     limit = max((sign * value for value in theirs.values()), default=0.0)
-    away = {
-        host: sign * value
-        for host, value in mine.items()
-        if sign * value > limit and _apart(compared_metrics.measure, limit, sign * value)
-    }
-    return sorted(away, key=lambda host: -away[host])
-
-
-def context_of(looked: Looked) -> Context:
-    """What the metrics of a side were judged in."""
-    return looked.scene.context
+    away = {}
+    for host, value in compared_metrics.of(of_b)[1].items():
+        if sign * value > limit and _apart(measure, limit, sign * value):
+            away[host] = -sign * value
+    return sorted(away, key=away.__getitem__)

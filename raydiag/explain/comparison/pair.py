@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
 from raydiag.explain.comparison.gap import SINCE, SpeedGap
-from raydiag.explain.comparison.metrics import ComparedMetrics, Looked
+from raydiag.explain.comparison.metrics import ComparedMetrics, Looked, odd_hosts
 from raydiag.explain.comparison.settings import Setting
 from raydiag.explain.comparison.side import Side
 from raydiag.explain.comparison.steps import Overlap
-from raydiag.model import Confidence, Finding
+from raydiag.model import Confidence, Finding, HostUnread
 from raydiag.playbooks.observations import RuledOut
 from raydiag.timeline.training_series import SECONDS, TGS
 
@@ -63,7 +63,7 @@ class Pair:
     @property
     def speed(self) -> Optional[SpeedGap]:
         """Throughput, else the time of steps; None without either."""
-        by_metric = {metric_gap.metric: metric_gap for metric_gap in self.gaps}
+        by_metric = {gap.metric: gap for gap in self.gaps}
         return by_metric.get(TGS) or by_metric.get(SECONDS)
 
     @property
@@ -77,8 +77,10 @@ class Pair:
             change = gap.spike_percent
         if gap.metric == TGS:
             return -change
+        if change <= -100:
+            return None
         # A step that takes twice as long is half the throughput.
-        return 100.0 * (1.0 - 1.0 / (1.0 + change / 100.0)) if change > -100 else None
+        return 100.0 * (1.0 - 1.0 / (1.0 + change / 100.0))
 
     @property
     def slower(self) -> Optional[Side]:
@@ -98,23 +100,42 @@ class Pair:
         """What was queried of a side; None without metrics."""
         return self.looked_a if side is self.a else self.looked_b
 
+    def unread(self, side: Side) -> Sequence[HostUnread]:
+        """What failed of the queries about a side; nothing of a job that is none of the two."""
+        looked = self.looked(side) if side in (self.a, self.b) else None
+        return looked.unread if looked is not None else ()
+
     def other(self, side: Side) -> Side:
         """The other one of the two jobs."""
         return self.b if side is self.a else self.a
 
     def metric(self, name: str) -> Optional[ComparedMetrics]:
         """A compared metric by its name; None where it is not measured."""
-        return next(
-            (compared for compared in self.metrics if compared.measure.metric == name), None
-        )
+        for compared in self.metrics:
+            if compared.measure.metric == name:
+                return compared
+        return None
 
     def values(
         self, compared: ComparedMetrics, side: Side
-    ) -> tuple[Optional[float], dict[str, float]]:
+    ) -> tuple[Optional[float], Mapping[str, float]]:
         """Of one job: the job's value and that of each host."""
-        if side is self.a:
-            return compared.a, dict(compared.hosts_a)
-        return compared.b, dict(compared.hosts_b)
+        return compared.of(side is self.b)
+
+    def differing(self, name: str) -> Optional[ComparedMetrics]:
+        """A compared metric that differs between the jobs; None where it does not."""
+        compared = self.metric(name)
+        return compared if compared is not None and compared.differs else None
+
+    def is_same(self, name: str) -> bool:
+        """Whether both jobs have a metric, and have it alike."""
+        compared = self.metric(name)
+        return compared is not None and compared.differs is False
+
+    def odd_hosts(self, name: str, side: Side) -> list[str]:
+        """Hosts of one job that stand out by a metric that differs, the furthest first."""
+        compared = self.differing(name)
+        return odd_hosts(compared, side is self.b) if compared is not None else []
 
 
 @dataclass(frozen=True)

@@ -70,9 +70,8 @@ def source_trace(contrast: Contrast) -> str:
 def next_steps(comparison: Comparison) -> list[str]:
     """Those of the most severe findings, each once."""
     steps: dict[str, None] = {}
-    for finding in comparison.diagnosis.findings:
-        if finding.severity is not Severity.INFO:
-            steps.update(dict.fromkeys(finding.next_steps))
+    for finding in comparison.diagnosis.problems:
+        steps.update(dict.fromkeys(finding.next_steps))
     return list(steps)[:_MOST_NEXT_STEPS]
 
 

@@ -21,6 +21,7 @@ from raydiag.timeline.answers import Answers
 from raydiag.timeline.queries import BLOCKED, IO_FULL, TCP_RETX
 from raydiag.timeline.steps import MetricSteps
 from raydiag.tsdb.series import Query
+from raydiag.tsdb.unread import unanswered
 
 CLASS = "checkpoint-fs-error"
 WINDOW_S, STEP_S = 1800.0, 30.0
@@ -100,14 +101,9 @@ def compare(side: Side, is_alone: bool, deadline_s: float) -> Saves:
     measured = [load for load in LOADS if metrics.discovery.has(load.metric)]
     queries = [_query(save, load) for save, load in itertools.product(chosen, measured)]
     answers = side.ask(queries, deadline_s)
-    unread = tuple(
-        HostUnread("", answer.query.id, answer.status, answer.reason)
-        for answer in answers
-        if not answer.ok
-    )
     peaks = Answers(answers, metrics.discovery)
     loads = tuple(replace(save, peaks=_peaks(save.step, peaks)) for save in chosen)
-    return _judged(side, loads, unread)
+    return _judged(side, loads, tuple(unanswered(answers)))
 
 
 def _query(save: SaveLoad, load: StorageLoad) -> Query:

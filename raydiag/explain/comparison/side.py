@@ -39,6 +39,7 @@ from raydiag.tsdb.connection import Connection, connect, open_directory
 from raydiag.tsdb.discovery_types import short_name
 from raydiag.tsdb.series import AskedQuery as Question
 from raydiag.tsdb.series import Query, QueryResult
+from raydiag.tsdb.unread import unanswered
 
 LIVE, STORED, LOG_ONLY = "live", "directory", "log only"
 _VERSIONS = (
@@ -210,11 +211,7 @@ def _from_metrics(
     if discovery.has("tb_step"):
         questions.append(query(TRAINING, metrics.context))
     answers = connection.client.ask_all(questions, deadline_s)
-    unread += [
-        HostUnread("", answer.query.id, answer.status, answer.reason)
-        for answer in answers.values()
-        if not answer.ok
-    ]
+    unread += unanswered(answers.values())
     query_answers = Answers(answers.values(), discovery)
     gpus = {host.gpus for host in discovery.hosts if host.gpus}
     versions = Versions(

@@ -6,15 +6,17 @@ and utilisation are symptoms. What both jobs have is no difference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from operator import attrgetter
 
 from raydiag import catalog
+from raydiag.catalog.completion import severity_of
 from raydiag.explain.comparison import leak
 from raydiag.explain.comparison.checklist import CLOCK, CNP, HEAT, RETX, TCP, TIMEOUTS
-from raydiag.explain.comparison.metrics import ComparedMetrics, odd_hosts
+from raydiag.explain.comparison.metrics import ComparedMetrics, Looked
 from raydiag.explain.comparison.pair import CPU, GPU, NETWORK, OWN, STORAGE, Pair, SlownessCause
 from raydiag.explain.comparison.side import Side
-from raydiag.model import Confidence, Evidence, Finding, Severity
+from raydiag.model import Confidence, Evidence, Finding, Observation, Severity
 from raydiag.playbooks.observations import RuledOut
 from raydiag.timeline.queries import IO_FULL, PROCESSES, RETRY, RUNNING
 from raydiag.timeline.rdma_events import RdmaEvent, is_slower
@@ -24,6 +26,7 @@ _HOT_C = 90.0
 _STALL_PERCENT = 20.0
 _BURST_PER_S = 1.0
 _NAMED = 8
+_CLASS_AND_HOST = attrgetter("finding.class_and_host")  # of a cause, or of an observation
 
 
 def look(pair: Pair) -> tuple[list[SlownessCause], list[RuledOut]]:
@@ -34,17 +37,15 @@ def look(pair: Pair) -> tuple[list[SlownessCause], list[RuledOut]]:
         per_side += [*_network(pair, side), *_congestion(pair, side)]
         per_side += [*_storage(pair, side), *_heat(pair, side)]
         per_side += _cpu(pair, side, any(cause.label == side.label for cause in causes))
-        listed = {
-            (cause.finding.failure_class, cause.finding.host) for cause in (*causes, *per_side)
-        }
-        per_side += [
-            cause
-            for cause in _diagnosed(pair, side)
-            if (cause.finding.failure_class, cause.finding.host) not in listed
-        ]
+        listed = set(map(_CLASS_AND_HOST, (*causes, *per_side)))
+        for cause in _diagnosed(pair, side):
+            if cause.finding.class_and_host not in listed:
+                per_side.append(cause)
     ruled_out += _clear(pair, per_side)
     is_network = any(cause.kind == NETWORK for cause in per_side)
-    return ([*per_side, *causes] if is_network else [*causes, *per_side]), ruled_out
+    if is_network:
+        return [*per_side, *causes], ruled_out
+    return [*causes, *per_side], ruled_out
 
 
 def _cause(
@@ -83,8 +84,8 @@ def _beside(pair: Pair, compared: ComparedMetrics, side: Side, host: str) -> str
 
 def _network(pair: Pair, side: Side) -> Iterator[SlownessCause]:
     """Hosts that repeat packets in one job and not in the other; phases prove the cause."""
-    lost, looked = pair.metric(RETRY), pair.looked(side)
-    hosts_given_up = odd_hosts(lost, side is pair.b) if lost is not None and lost.differs else []
+    hosts_given_up = pair.odd_hosts(RETRY, side)
+    lost = pair.metric(RETRY)
     for host in hosts_given_up[:_NAMED]:
         assert lost is not None
         text = f"{host} gave up requests after all retries: {_beside(pair, lost, side, host)}"
@@ -92,46 +93,44 @@ def _network(pair: Pair, side: Side) -> Iterator[SlownessCause]:
         yield _cause(
             NETWORK, side, "rdma-retry-exhausted", evidence, text, host, Confidence.CONFIRMED
         )
-    if looked is None:
-        return
-    events: dict[str, RdmaEvent] = {}
-    for event in looked.scene.rdma_events:
-        if event.notable and event.host not in hosts_given_up:
-            events.setdefault(event.host, event)
+    events = _first_events(pair.looked(side), hosts_given_up)
     for name in (RETX, TIMEOUTS):
         compared = pair.metric(name)
-        hosts = (
-            odd_hosts(compared, side is pair.b) if compared is not None and compared.differs else []
-        )
-        for host in [candidate for candidate in hosts if candidate in events][:_NAMED]:
+        hosts = list(filter(events.__contains__, pair.odd_hosts(name, side)))
+        for host in hosts[:_NAMED]:
             assert compared is not None
-            event = events.pop(host)
-            text = f"{host} repeats packets: {_beside(pair, compared, side, host)}"
-            evidence = [Evidence(name, text, event.span.peak, event.span.start)]
-            confidence = Confidence.LIKELY
-            if is_slower(event.slower) and event.slower is not None:
-                phases = f"throughput lacks {100 * event.slower:.0f} % meanwhile"
-                phases += " and comes back with their end" if event.came_back else ""
-                evidence.append(Evidence("phases", phases, 100 * event.slower, event.span.start))
-                confidence = Confidence.CONFIRMED if event.came_back else confidence
-            yield _cause(
-                NETWORK,
-                side,
-                "rdma-degraded",
-                evidence,
-                text,
-                host,
-                confidence,
-                event.device,
-                event.span.start,
-            )
+            beside = _beside(pair, compared, side, host)
+            yield _degraded(side, name, events.pop(host), f"{host} repeats packets: {beside}")
+
+
+def _first_events(looked: Looked | None, without: Collection[str]) -> dict[str, RdmaEvent]:
+    """By host the first notable event."""
+    events: dict[str, RdmaEvent] = {}
+    for event in looked.scene.rdma_events if looked is not None else ():
+        if event.notable and event.host not in without:
+            events.setdefault(event.host, event)
+    return events
+
+
+def _degraded(side: Side, metric: str, event: RdmaEvent, text: str) -> SlownessCause:
+    """Confirmed where throughput falls with the event and recovers with its end."""
+    start, confidence = event.span.start, Confidence.LIKELY
+    evidence = [Evidence(metric, text, event.span.peak, start)]
+    if is_slower(event.slower) and event.slower is not None:
+        phases = f"throughput lacks {100 * event.slower:.0f} % meanwhile"
+        if event.came_back:
+            phases += " and comes back with their end"
+            confidence = Confidence.CONFIRMED
+        evidence.append(Evidence("phases", phases, 100 * event.slower, start))
+    host, device = event.host, event.device
+    return _cause(NETWORK, side, "rdma-degraded", evidence, text, host, confidence, device, start)
 
 
 def _congestion(pair: Pair, side: Side) -> Iterator[SlownessCause]:
-    notifications = pair.metric(CNP)
-    if notifications is None or not notifications.differs:
+    notifications = pair.differing(CNP)
+    if notifications is None:
         return
-    hosts = odd_hosts(notifications, side is pair.b)
+    hosts = pair.odd_hosts(CNP, side)
     usual, _ = pair.values(notifications, pair.other(side))
     mine, _ = pair.values(notifications, side)
     if len(hosts) * 2 < len(side.hosts) or mine is None or mine <= 10 * (usual or 0.0):
@@ -145,11 +144,11 @@ def _congestion(pair: Pair, side: Side) -> Iterator[SlownessCause]:
 
 
 def _storage(pair: Pair, side: Side) -> Iterator[SlownessCause]:
-    waiting = pair.metric(IO_FULL)
-    if waiting is None or not waiting.differs:
+    waiting = pair.differing(IO_FULL)
+    if waiting is None:
         return
     _, values = pair.values(waiting, side)
-    for host in odd_hosts(waiting, side is pair.b)[:_NAMED]:
+    for host in pair.odd_hosts(IO_FULL, side)[:_NAMED]:
         if values[host] <= _STALL_PERCENT:
             continue
         text = f"{host} waits for storage outside saves: {_beside(pair, waiting, side, host)}"
@@ -159,14 +158,13 @@ def _storage(pair: Pair, side: Side) -> Iterator[SlownessCause]:
 
 def _heat(pair: Pair, side: Side) -> Iterator[SlownessCause]:
     """Hotter and clocked lower; a lower clock alone shows that GPUs wait."""
-    heat, clock = pair.metric(HEAT), pair.metric(CLOCK)
-    if heat is None or clock is None or not (heat.differs and clock.differs):
+    heat, clock = pair.differing(HEAT), pair.differing(CLOCK)
+    if heat is None or clock is None:
         return
     _, celsius = pair.values(heat, side)
-    slow = set(odd_hosts(clock, side is pair.b))
-    for host in [candidate for candidate in odd_hosts(heat, side is pair.b) if candidate in slow][
-        :_NAMED
-    ]:
+    slow = set(pair.odd_hosts(CLOCK, side))
+    hot_and_slow = list(filter(slow.__contains__, pair.odd_hosts(HEAT, side)))
+    for host in hot_and_slow[:_NAMED]:
         if celsius[host] <= _HOT_C:
             continue
         text = f"{host} is hot and clocks down: {_beside(pair, heat, side, host)}"
@@ -179,8 +177,8 @@ def _heat(pair: Pair, side: Side) -> Iterator[SlownessCause]:
 
 def _cpu(pair: Pair, side: Side, leaks: bool) -> Iterator[SlownessCause]:
     """More running tasks: everywhere alike is software, on some hosts it is somebody else."""
-    running = pair.metric(RUNNING)
-    if running is None or not running.differs or leaks:
+    running = pair.differing(RUNNING)
+    if running is None or leaks:
         return
     additional = leak.extra(pair, side)
     if additional is not None and additional.uniform and len(side.hosts) > 1:
@@ -190,16 +188,13 @@ def _cpu(pair: Pair, side: Side, leaks: bool) -> Iterator[SlownessCause]:
             CPU, side, "thread-oversubscription", evidence, text, None, Confidence.POSSIBLE
         )
         return
-    processes = pair.metric(PROCESSES)
-    foreign = (
-        odd_hosts(processes, side is pair.b) if processes is not None and processes.differs else []
-    )
-    for host in odd_hosts(running, side is pair.b)[:_NAMED]:
+    processes, foreign = pair.metric(PROCESSES), pair.odd_hosts(PROCESSES, side)
+    for host in pair.odd_hosts(RUNNING, side)[:_NAMED]:
         text = f"{host} alone runs more tasks: {_beside(pair, running, side, host)}"
-        evidence = [Evidence(RUNNING, text)]
+        evidence, name = [Evidence(RUNNING, text)], "cpu-contention"
         if processes is not None and host in foreign:
             evidence.append(Evidence(PROCESSES, _beside(pair, processes, side, host)))
-        name = "noisy-neighbour" if host in foreign else "cpu-contention"
+            name = "noisy-neighbour"
         yield _cause(CPU, side, name, evidence, text, host, Confidence.POSSIBLE)
 
 
@@ -208,39 +203,35 @@ def _cpu(pair: Pair, side: Side, leaks: bool) -> Iterator[SlownessCause]:
 
 def _diagnosed(pair: Pair, side: Side) -> Iterator[SlownessCause]:
     """Findings of one job that slow a job down, were there in these steps, and not in the other."""
-    looked = pair.looked(side)
-    of_other_job = {
-        (observation.finding.failure_class, observation.finding.host)
-        for observation in pair.other(side).examined.explained.observations
-    }
-    classes = catalog.failures()
+    of_other_job = set(map(_CLASS_AND_HOST, pair.other(side).examined.explained.observations))
     for observation in side.examined.explained.observations:
         finding = observation.finding
-        name = finding.failure_class
-        entry = classes[name]
+        entry = catalog.failure(finding.failure_class)
         if entry.symptom or entry.of_monitoring or SLOWER not in entry.can_cause:
             continue
-        severity = finding.severity or entry.severity
-        if severity is Severity.INFO or (name, finding.host) in of_other_job:
+        if severity_of(finding) is Severity.INFO or finding.class_and_host in of_other_job:
             continue
-        if looked is not None:
-            begun, over = finding.onset, observation.until
-            if begun is not None and begun > looked.window.end:
-                continue
-            if over is not None and over < looked.window.start:
-                continue
-        place = f" on {finding.host}" if finding.host else ""
-        yield SlownessCause(OWN, side.label, finding, f"{entry.title}{place}")
+        if _is_of_steps(observation, pair.looked(side)):
+            place = f" on {finding.host}" if finding.host else ""
+            yield SlownessCause(OWN, side.label, finding, f"{entry.title}{place}")
+
+
+def _is_of_steps(observation: Observation, looked: Looked | None) -> bool:
+    """Whether it was there during the steps that are compared; also where nothing tells."""
+    begun, over = observation.finding.onset, observation.until
+    if looked is None:
+        return True
+    is_later = begun is not None and begun > looked.window.end
+    return not is_later and (over is None or over >= looked.window.start)
 
 
 def _clear(pair: Pair, causes: list[SlownessCause]) -> Iterator[RuledOut]:
     """What was looked at and is the same in both."""
-    tcp, retransmits = pair.metric(TCP), pair.metric(RETX)
-    bad = {cause.finding.failure_class for cause in causes}
-    clean = retransmits is not None and retransmits.differs is False
-    if tcp is not None and tcp.differs and not bad & {"rdma-degraded", "rdma-retry-exhausted"}:
+    bad = set(map(attrgetter("finding.failure_class"), causes))
+    if pair.differing(TCP) and bad.isdisjoint(("rdma-degraded", "rdma-retry-exhausted")):
         reason = "TCP carries storage and coordination, not collectives"
-        reason += ", and RDMA is the same in both" if clean else ""
+        if pair.is_same(RETX):
+            reason += ", and RDMA is the same in both"
         yield RuledOut(
             "tcp-retransmits", f"differ, and explain no throughput: {reason}", "comparison"
         )
@@ -250,6 +241,5 @@ def _clear(pair: Pair, causes: list[SlownessCause]) -> Iterator[RuledOut]:
         ("thermal-throttling", HEAT),
         ("cpu-contention", RUNNING),
     ):
-        compared = pair.metric(metric)
-        if compared is not None and compared.differs is False and name not in bad:
+        if pair.is_same(metric) and name not in bad:
             yield RuledOut(name, f"{metric} is the same in both", "comparison")

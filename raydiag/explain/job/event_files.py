@@ -131,9 +131,7 @@ def compared(
 ) -> Bridge:
     """Steps of the event files that `told`, ascending, the metrics' own up to `last_at`, lacks."""
     steps = events.steps
-    unread = tuple(
-        HostUnread("", source.source, source.status, source.reason) for source in events.unread
-    )
+    unread = tuple(map(HostUnread.without_host, events.unread))
     if not has_metrics or not steps.size:
         return Bridge(events.files, int(steps.size), cut=events.cut, unread=unread)
     lacks = steps[~np.isin(steps, known_steps)]

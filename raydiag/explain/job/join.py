@@ -71,10 +71,7 @@ def _with_device(observation: Observation, candidates: Sequence[Observation]) ->
 
 
 def _may_be_same(finding: Finding, candidate: Finding) -> bool:
-    if (finding.failure_class, finding.host) != (candidate.failure_class, candidate.host):
-        return False
-    same_gpu = finding.gpu is None or candidate.gpu is None or finding.gpu == candidate.gpu
-    same_device = (
-        finding.device is None or candidate.device is None or finding.device == candidate.device
-    )
-    return same_gpu and same_device
+    """Neither contradicts the other: what one leaves open, the other may know."""
+    same_gpu = finding.gpu is None or candidate.gpu in (None, finding.gpu)
+    same_device = finding.device is None or candidate.device in (None, finding.device)
+    return finding.class_and_host == candidate.class_and_host and same_gpu and same_device

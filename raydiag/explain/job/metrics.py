@@ -132,9 +132,7 @@ def _directory_unreadable(job: TriagedJob, error: CannotRun) -> SeenMetrics:
 def _with_steps_of_event_file(metrics: SeenMetrics, job: TriagedJob) -> SeenMetrics:
     """Without metrics, when training did its last step is told by what it wrote itself."""
     events = event_files.read(job.facts, None, job.moment.alive)
-    unread = [
-        HostUnread("", source.source, source.status, source.reason) for source in events.unread
-    ]
+    unread = map(HostUnread.without_host, events.unread)
     metrics = replace(metrics, unread=(*metrics.unread, *unread))
     steps = event_files.alone(events, _logged_losses(job))
     if not len(steps) or steps.last_at is None:

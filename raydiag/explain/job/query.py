@@ -71,7 +71,7 @@ def query(connection: Connection, job: TriagedJob, request: DiagnosisRequest) ->
     client = _TimedClient(connection, request, time.monotonic() + request.deadline_s)
     now = job.moment.now if job.moment.now is not None else time.time()
     discovery = _discovered(connection, job, request, now)
-    unread = tuple(HostUnread("", u.source, u.status, u.reason) for u in discovery.unread)
+    unread = tuple(map(HostUnread.without_host, discovery.unread))
     if discovery.window is None:
         metrics = _without_window(connection, job)
         return replace(metrics, unread=(*unread, *metrics.unread))

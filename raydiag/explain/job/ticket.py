@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from raydiag.explain.job import ExaminedJob
-from raydiag.model import Confidence, Finding, Severity
+from raydiag.model import Confidence, Finding
 from raydiag.playbooks.observations import Report
 from raydiag.tsdb.series import AskedQuery
 
@@ -48,15 +48,9 @@ def verdict_chain(examined: ExaminedJob) -> Sequence[Finding]:
     return chains[0].findings
 
 
-def problems(examined: ExaminedJob) -> list[Finding]:
-    """All findings but notes, in the order of the diagnosis."""
-    findings = examined.explained.diagnosis.findings
-    return [finding for finding in findings if finding.severity is not Severity.INFO]
-
-
 def next_steps(examined: ExaminedJob) -> Sequence[str]:
     """Those of the verdict's root; of the most severe problem where there is none."""
-    leading = [*verdict_chain(examined), *problems(examined)]
+    leading = [*verdict_chain(examined), *examined.explained.diagnosis.problems]
     return leading[0].next_steps if leading else ()
 
 

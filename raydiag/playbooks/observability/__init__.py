@@ -27,6 +27,7 @@ from raydiag.playbooks.observability.stack import ID, Stack, observation
 from raydiag.playbooks.observations import Report, ReportRow
 from raydiag.timeline.answers import ALIVE, EXPORTER, RAY
 from raydiag.timeline.context import GHOST
+from raydiag.tsdb.unread import unanswered
 
 TITLE = "Is the observability stack itself healthy?"
 SEEN_S = 60.0  # samples that reach so near to the end count as seen
@@ -110,11 +111,9 @@ def _ends_early(
 
 
 def _failed(stack: Stack) -> Iterator[HostUnread]:
-    for answer in stack.answers:
-        if not answer.ok:
-            yield HostUnread("", answer.query.id, answer.status, answer.reason)
-    for unread in (*stack.context.discovery.unread, *stack.logs.unread):
-        yield HostUnread("", unread.source, unread.status, unread.reason)
+    yield from unanswered(stack.answers)
+    yield from map(HostUnread.without_host, stack.context.discovery.unread)
+    yield from map(HostUnread.without_host, stack.logs.unread)
 
 
 def _repeated(stack: Stack) -> Iterator[HostUnread]:
