@@ -16,18 +16,20 @@ import stat
 import sys
 import time
 from calendar import timegm
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Optional, Union
 
 from raydiag.model import Status, Unread
-from raydiag.probes.kernel_log import KernelLine, WordFilter
+from raydiag.probes.kernel_log import KernelLine, WordFilter, parse_record, split_priority
 
 _BLOCK_BYTES = 1 << 20
 _LINE_LIMIT = 4096  # bytes that are kept of a line, as on a node
 _UNFINISHED_LIMIT = 1 << 16  # of a line whose end has not been read yet
 _DAY_S = 86400.0
 
+NO_KERNEL_LINE = "no line of it is of a kernel log: it was not checked"
 _STDIN = "-"
 _USER = 1  # facility of programs
 _MAGIC = {
@@ -41,8 +43,21 @@ _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 _MONTHS: tuple[str, ...] = ("Jan", "Feb", "Mar", "Apr", "May", "Jun")
 _MONTHS += ("Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-_RECORD = re.compile(r"(\d{1,4}),(\d{1,20}),(\d{1,20})(?:,[^;]*)?;")
-_PRIORITY = re.compile(r"<(\d{1,3})>(?:\d )?\s*")
+# What the lines of a kernel log begin with, in any of the forms, and no other text does.
+_ANY_HEADER = re.compile(
+    rb"""^(?:
+        \d{1,4},\d+,\d+(?:,[^;\n]*)?;
+      | <\d{1,3}>
+      | \w+[ ]*:(?:emerg|alert|crit|err|warn|notice|info|debug)[ ]*:
+      | (?:\[[\w:. +-]+\][ ])?\[[ ]*[+<]?[ ]*\d+\.\d{6}
+      | \[(?:\S+[ ])?\S+[ ]+\d{1,2}[ ]\d\d:\d\d:\d\d[ ]\d{4}\]
+      | \[[A-Z][a-z]{2}[ ]?\d{1,2}[ ]\d\d:\d\d\]
+      | \d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]
+      | (?:(?:[A-Z][a-z]{2}[ ]+\d{1,2}|\d{4}-\d\d-\d\dT?)[ ]?\d\d:\S+[ ](?:[\w.-]+[ ])?)?kernel:
+    )""",
+    re.MULTILINE | re.VERBOSE,
+)
+_SYSLOG_VERSION = re.compile(r"(?:\d )?\s*")
 _DECODED = re.compile(r"(\w+)\s*:(emerg|alert|crit|err|warn|notice|info|debug)\s*: ?")
 _ISO = re.compile(
     r"\[?(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)([.,]\d+)?(Z|[+-]\d\d:?\d\d)?\]? "
@@ -71,15 +86,21 @@ class LogLine(KernelLine):
 
 
 def log_lines(
-    path: str, words: Sequence[str], now_s: Optional[float] = None
+    path: str,
+    words: Sequence[str],
+    now_s: Optional[float] = None,
+    *,
+    is_message: Callable[[str], bool] = bool,
 ) -> Iterator[Union[LogLine, Unread]]:
     """The lines of a file that hold one of the words, besides its first one; `-` is stdin.
 
-    Yields Unread for what could not be read or made no sense, and may go on after it.
+    `is_message`: whether a line without a header is of the kernel all the same. Yields Unread for
+    what could not be read or made no sense, and may go on after it.
     """
     try:
         if path == _STDIN:
-            yield from _stream_lines(sys.stdin.fileno(), path, words, now_s or time.time())
+            text = _KernelText(path, words, now_s or time.time(), is_message)
+            yield from text.lines(sys.stdin.fileno())
             return
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -89,49 +110,69 @@ def log_lines(
                 return
             reference_s = state.st_mtime if stat.S_ISREG(state.st_mode) else time.time()
             os.set_blocking(fd, stat.S_ISFIFO(state.st_mode))
-            yield from _stream_lines(fd, path, words, now_s or reference_s)
+            yield from _KernelText(path, words, now_s or reference_s, is_message).lines(fd)
         finally:
             os.close(fd)
     except OSError as error:
-        denied = isinstance(error, PermissionError)
-        kind = Status.DENIED if denied else Status.ERROR
-        missing = isinstance(error, FileNotFoundError)
-        yield Unread(path, Status.NO_DATA if missing else kind, (error.strerror or "").lower())
+        yield Unread(path, _status_of(error), (error.strerror or "").lower())
 
 
-def _stream_lines(
-    fd: int, path: str, words: Sequence[str], reference_s: float
-) -> Iterator[Union[LogLine, Unread]]:
-    chosen = WordFilter(words)
-    parser = Parser(reference_s)
-    number, nothing_yet = 0, True
-    cut: list[int] = []
-    for block in _blocks(fd, cut):
-        if nothing_yet:
-            reason = _no_text(block)
-            if reason:
-                yield Unread(path, Status.ERROR, reason)
-                return
-            nothing_yet = False
-        hits = chosen.lines_with(block)
-        if number == 0:
+def _status_of(error: OSError) -> Status:
+    if isinstance(error, FileNotFoundError):
+        return Status.NO_DATA
+    return Status.DENIED if isinstance(error, PermissionError) else Status.ERROR
+
+
+class _KernelText:
+    """One file while it is read."""
+
+    def __init__(
+        self, path: str, words: Sequence[str], reference_s: float, is_message: Callable[[str], bool]
+    ) -> None:
+        self._path = path
+        self._filter = WordFilter(words)
+        self._parser = Parser(reference_s)
+        self._is_message = is_message
+        self._lines_before = 0  # those of the blocks that are done
+        self._is_kernel_log = False  # whether any line was one of a kernel log
+
+    def lines(self, fd: int) -> Iterator[Union[LogLine, Unread]]:
+        """As `log_lines`."""
+        cut: list[int] = []
+        blocks = _blocks(fd, cut)
+        first = next(blocks, b"")
+        reason = _no_text(first)
+        if reason:
+            yield Unread(self._path, Status.ERROR, reason)
+            return
+        for block in chain([first], blocks):
+            yield from self._lines_of(block)
+        if not first:
+            yield Unread(self._path, Status.NO_DATA, "empty: there was nothing to check")
+        elif not self._is_kernel_log:
+            yield Unread(self._path, Status.NO_DATA, NO_KERNEL_LINE)
+        if cut:
+            limit = f"{_UNFINISHED_LIMIT >> 10} KiB"
+            reason = f"{len(cut)} blocks of lines longer than {limit} left out"
+            yield Unread(self._path, Status.ERROR, reason)
+
+    def _lines_of(self, block: bytes) -> Iterator[LogLine]:
+        self._is_kernel_log = self._is_kernel_log or bool(_ANY_HEADER.search(block))
+        hits = self._filter.lines_with(block)
+        if block and self._lines_before == 0:
             hits = sorted({0, *hits})
-        if hits:
-            lines = block.split(b"\n")
-            for index in hits:
-                text = lines[index][:_LINE_LIMIT].rstrip(b"\r").replace(b"\0", b"")
-                yield parser.parse(text.decode("utf-8", "backslashreplace"), number + index + 1)
-        number += block.count(b"\n")
-    if nothing_yet:
-        yield Unread(path, Status.NO_DATA, "empty: there was nothing to check")
-    if cut:
-        reason = f"{len(cut)} blocks of lines longer than {_UNFINISHED_LIMIT >> 10} KiB left out"
-        yield Unread(path, Status.ERROR, reason)
+        raw_lines = block.split(b"\n") if hits else []
+        for index in hits:
+            raw_line = raw_lines[index][:_LINE_LIMIT].rstrip(b"\r").replace(b"\0", b"")
+            line = self._parser.parse(raw_line, self._lines_before + index + 1)
+            self._is_kernel_log = self._is_kernel_log or self._is_message(line.text)
+            yield line
+        self._lines_before += block.count(b"\n")
 
 
 def _blocks(fd: int, cut: list[int]) -> Iterator[bytes]:
     """Whole lines in blocks; of a line that never ends the beginning, what is left out in `cut`."""
-    rest = b""
+    unfinished = b""
     while True:
         try:
             chunk = os.read(fd, _BLOCK_BYTES)
@@ -141,14 +182,14 @@ def _blocks(fd: int, cut: list[int]) -> Iterator[bytes]:
             break
         end = chunk.rfind(b"\n") + 1
         if end:
-            yield rest + chunk[:end]
-            rest = b""
-        rest += chunk[end:]
-        if len(rest) > _UNFINISHED_LIMIT:
-            cut.append(len(rest) - _UNFINISHED_LIMIT)
-            rest = rest[:_UNFINISHED_LIMIT]
-    if rest:
-        yield rest
+            yield unfinished + chunk[:end]
+            unfinished = b""
+        unfinished += chunk[end:]
+        if len(unfinished) > _UNFINISHED_LIMIT:
+            cut.append(len(unfinished) - _UNFINISHED_LIMIT)
+            unfinished = unfinished[:_UNFINISHED_LIMIT]
+    if unfinished:
+        yield unfinished
 
 
 def _no_text(block: bytes) -> str:
@@ -168,108 +209,156 @@ class Parser:
     def __init__(self, reference_s: float) -> None:
         """`reference_s`: Unix seconds not before the newest line, for times without a year."""
         self._reference_s = reference_s
-        self._year = time.gmtime(reference_s).tm_year
         self._last = (math.nan, False, "")  # time, whether it is dated, host
 
-    def parse(self, text: str, number: int) -> LogLine:
+    def parse(self, line: bytes, number: int) -> LogLine:
         """One line; what is in no known form is a message without a time."""
-        record = _RECORD.match(text) if text[:1].isdigit() else None
+        record = parse_record(line)
         if record:
-            priority, sequence, usec = (int(field) for field in record.groups())
-            return self._line(text[record.end() :], number, sequence, priority, usec / 1e6)
-        priority, wall_s, boot_s, host, kernel, at = -1, None, None, "", False, 0
-        marked = _PRIORITY.match(text) if text[:1] == "<" else None
-        if marked:
-            priority, at = int(marked[1]), marked.end()
-        decoded = _DECODED.match(text, at) if text[at : at + 1].islower() else None
-        if decoded:
-            priority = (0 if decoded[1] == "kern" else 8) + _LEVELS.index(decoded[2])
-            at = decoded.end()
-        while True:
-            stamp, begins = None, text[at : at + 1]
-            if begins == "[" or begins.isdigit():  # what else could be a stamp needs no regex
-                stamp = _SECONDS.match(text, at)
-                if stamp:
-                    boot_s = int(stamp[1]) + int(stamp[2]) / 1e6
-                else:
-                    stamp = _ASIDE.match(text, at)
-            if not stamp and wall_s is None and (begins == "[" or begins.isalnum()):
-                stamp, wall_s = self._wall(text, at)
-            if stamp:
-                at = stamp.end()
-                continue
-            said = _KERNEL.match(text, at) if "kernel:" in text else None
-            if not said:
-                break
-            host, kernel, at = said[1] or host, True, said.end()
-        if wall_s is not None and not kernel:
-            # A program's line in a syslog; the kernel's own have no such name, or no pid with it.
-            form = _PROGRAM if _SYSLOG.match(text) else _NUMBERED_PROGRAM
-            program = form.match(text, at)
-            if program and not text.startswith("["):
-                line = self._line(text[program.end() :], number, -1, -1, boot_s, wall_s, program[1])
-                return replace(line, facility=_USER)
-        return self._line(text[at:], number, -1, priority, boot_s, wall_s, host)
+            header = _Header(_decoded(record.text), self._reference_s, seq=record.seq)
+            header.set_priority(record.priority)
+            header.boot_s = (record.usec or 0) / 1e6
+        else:
+            header = _Header(_decoded(line), self._reference_s)
+            priority, unmarked = split_priority(line)
+            header.read(priority, len(line) - len(unmarked))
+        return self._line(header, number)
 
-    def _line(
-        self,
-        text: str,
-        number: int,
-        sequence: int,
-        priority: int,
-        boot_s: Optional[float],
-        wall_s: Optional[float] = None,
-        host: str = "",
-    ) -> LogLine:
-        time_s = wall_s if wall_s is not None else boot_s
+    def _line(self, header: _Header, number: int) -> LogLine:
+        time_s, host = header.time_s, header.host
         if time_s is None:  # it belongs to the line before it
             time_s, dated, last_host = self._last
             host = host or last_host
         else:
-            dated = wall_s is not None
+            dated = header.wall_s is not None
             self._last = (time_s, dated, host)
         return LogLine(
-            seq=sequence,
+            seq=header.seq,
             time_s=time_s,
             uncertainty_s=0.0,
-            level=priority & 7 if priority >= 0 else -1,
-            facility=priority >> 3 if priority >= 0 else 0,
-            text=text,
+            level=header.level,
+            facility=header.facility,
+            text=header.text[header.end :],
             matched=True,
             lost_before=0,
             number=number,
             dated=dated,
-            since_boot_s=boot_s,
+            since_boot_s=header.boot_s,
             host=host,
         )
 
-    def _wall(self, text: str, at: int) -> tuple[Optional[re.Match[str]], Optional[float]]:
-        """A stamp of date and time at that place, and its Unix seconds."""
-        iso = _ISO.match(text, at)
-        if iso:
-            year, month, day, hour, minute, second = (int(part) for part in iso.groups()[:6])
-            wall_s = _unix_s(year, month, day, hour, minute, second)
-            if wall_s is not None:
-                wall_s += float("0." + iso[7][1:]) if iso[7] else 0.0
-                wall_s -= _offset_s(iso[8])
-            return iso, wall_s
-        ctime = _CTIME.match(text, at)
-        if ctime:
-            hour, minute, second = (int(part) for part in ctime.groups()[2:5])
-            month = _month(ctime[1])
-            return ctime, _unix_s(int(ctime[6]), month, int(ctime[2]), hour, minute, second)
-        syslog = _SYSLOG.match(text, at)
-        if syslog:
-            return syslog, self._without_year(syslog)
-        return None, None
 
-    def _without_year(self, stamp: re.Match[str]) -> Optional[float]:
-        month, day = _month(stamp[1]), int(stamp[2])
-        clock = (int(stamp[3]), int(stamp[4]), int(stamp[5]))
-        wall_s = _unix_s(self._year, month, day, *clock)
-        if wall_s is not None and wall_s > self._reference_s + _DAY_S:
-            wall_s = _unix_s(self._year - 1, month, day, *clock)
-        return wall_s + float(stamp[6] or 0) if wall_s is not None else None
+@dataclass
+class _Header:
+    """What stands before the message of a line, part after part."""
+
+    text: str  # the whole line
+    reference_s: float  # see `Parser`
+    end: int = 0  # of what was read so far
+    seq: int = -1
+    level: int = -1
+    facility: int = 0
+    wall_s: Optional[float] = None
+    boot_s: Optional[float] = None
+    host: str = ""
+    names_kernel: bool = False  # as syslog does
+
+    @property
+    def time_s(self) -> Optional[float]:
+        """Unix seconds, else seconds since boot."""
+        return self.boot_s if self.wall_s is None else self.wall_s
+
+    def set_priority(self, priority: int) -> None:
+        """Level and facility of a priority as the kernel writes it."""
+        self.facility, self.level = divmod(priority, 8)
+
+    def read(self, priority: int, end: int) -> None:
+        """Go through a header that is no record's. `priority`: -1 when there is none."""
+        self.end = end
+        if priority >= 0:
+            self.set_priority(priority)
+            self._accept(_SYSLOG_VERSION)
+        decoded = self._accept(_DECODED)
+        if decoded:
+            self.level = _LEVELS.index(decoded[2])
+            self.facility = int(decoded[1] != "kern")
+        while self._stamp() or self._sender():
+            pass
+        if self.wall_s is not None and not self.names_kernel:
+            self._program()
+
+    def _accept(self, form: re.Pattern[str]) -> Optional[re.Match[str]]:
+        """Step over a part in that form, if it comes next."""
+        match = form.match(self.text, self.end)
+        if match:
+            self.end = match.end()
+        return match
+
+    def _stamp(self) -> bool:
+        begins = self.text[self.end : self.end + 1]
+        if begins == "[" or begins.isdigit():  # what else could be a stamp needs no regex
+            seconds = self._accept(_SECONDS)
+            if seconds:
+                self.boot_s = int(seconds[1]) + int(seconds[2]) / 1e6
+            if seconds or self._accept(_ASIDE):
+                return True
+        return self.wall_s is None and (begins == "[" or begins.isalnum()) and self._date()
+
+    def _sender(self) -> bool:
+        kernel = self._accept(_KERNEL)
+        if kernel:
+            self.names_kernel = True
+            self.host = kernel[1] or self.host
+        return kernel is not None
+
+    def _date(self) -> bool:
+        iso = self._accept(_ISO)
+        if iso:
+            self.wall_s = _iso_s(iso)
+            return True
+        ctime = self._accept(_CTIME)
+        if ctime:
+            clock = map(int, ctime.groups()[2:5])
+            self.wall_s = _unix_s(int(ctime[6]), _month(ctime[1]), int(ctime[2]), *clock)
+            return True
+        syslog = self._accept(_SYSLOG)
+        if syslog:
+            self.wall_s = _without_year(syslog, self.reference_s)
+        return syslog is not None
+
+    def _program(self) -> None:
+        """A program's line in a syslog; the kernel's own have no such name, or no pid with it."""
+        if self.text.startswith("["):
+            return
+        form = _PROGRAM if _SYSLOG.match(self.text) else _NUMBERED_PROGRAM
+        program = self._accept(form)
+        if program:
+            self.host, self.facility, self.level = program[1], _USER, -1
+
+
+def _decoded(line: bytes) -> str:
+    return line.decode("utf-8", "backslashreplace")
+
+
+def _iso_s(stamp: re.Match[str]) -> Optional[float]:
+    wall_s = _unix_s(*map(int, stamp.groups()[:6]))
+    if wall_s is None:
+        return None
+    if stamp[7]:
+        wall_s += float("0." + stamp[7][1:])
+    return wall_s - _offset_s(stamp[8])
+
+
+def _without_year(stamp: re.Match[str], reference_s: float) -> Optional[float]:
+    """Unix seconds of a date in the year before `reference_s`."""
+    year = time.gmtime(reference_s).tm_year
+    date = (_month(stamp[1]), *map(int, stamp.groups()[1:5]))
+    wall_s = _unix_s(year, *date)
+    if wall_s is not None and wall_s > reference_s + _DAY_S:
+        wall_s = _unix_s(year - 1, *date)
+    if wall_s is None:
+        return None
+    return wall_s + float(stamp[6] or 0)
 
 
 def _month(name: str) -> int:

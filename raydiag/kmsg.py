@@ -136,8 +136,12 @@ class _KernelLogFile:
 
 def _read_file(path: str) -> _KernelLogFile:
     log = _KernelLogFile(path)
-    log.take(log_lines(path, catalog.kernel_words()), None)
+    log.take(log_lines(path, catalog.kernel_words(), is_message=_is_event), None)
     return log
+
+
+def _is_event(text: str) -> bool:
+    return catalog.kernel_event(text) is not None
 
 
 def _this_machine(now_s: float) -> _KernelLogFile:

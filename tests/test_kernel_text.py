@@ -19,7 +19,7 @@ TEXT = "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."
 
 
 def parsed(line: str) -> LogLine:
-    return Parser(NOW).parse(line, 1)
+    return Parser(NOW).parse(line.encode(), 1)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_program_is_not_the_kernel(line: str) -> None:
 
 def test_line_without_a_time_belongs_to_the_one_before() -> None:
     parser = Parser(NOW)
-    first = parser.parse("Sep 14 10:20:30 node7 kernel: NVRM: The NVIDIA GPU 0000:1b:00.0", 1)
-    second = parser.parse("               NVRM: (PCI ID: 10de:2330) installed in this system", 2)
+    first = parser.parse(b"Sep 14 10:20:30 node7 kernel: NVRM: The NVIDIA GPU 0000:1b:00.0", 1)
+    second = parser.parse(b"               NVRM: (PCI ID: 10de:2330) installed in this system", 2)
     assert (second.time_s, second.dated, second.host) == (first.time_s, True, "node7")
 
 

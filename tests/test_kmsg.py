@@ -339,3 +339,54 @@ def test_command_never_imports_ray(tmp_path: Path) -> None:
     )
     run = subprocess.run([sys.executable, "-c", code, str(log)], capture_output=True, check=False)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hello\n",
+        "2026-09-14 10:20:30,123 INFO step 12, loss 2.5\nTriton kernel: matmul, error 0.1\n",
+        "Sep 14 10:20:30 node7 sshd[812]: error: connection closed\n",
+        "step,loss,error\n12,2,5\n",
+    ],
+)
+def test_text_that_is_no_kernel_log_was_not_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    log = tmp_path / "log"
+    log.write_text(text)
+    code, parsed = document(capsys, str(log))
+    (unread,) = parsed["coverage"]["unread"]
+    assert (code, parsed["events"], parsed["findings"]) == (3, [], [])
+    assert (unread["source"], unread["status"]) == (str(log), "no_data")
+    assert "no line of it is of a kernel log" in unread["reason"]
+    code, out, _ = command(capsys, str(log))
+    assert code == 3
+    assert "no line of it is of a kernel log" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "6,412,5140900,-;usb 1-1: new device",
+        "6,412,5140900;usb 1-1: new device",
+        "<6>[    5.140900] usb 1-1: new device",
+        "kern  :info  : [    5.140900] usb 1-1: new device",
+        "[    5.140900] usb 1-1: new device",
+        "[Mon Sep 14 10:20:30 2026] usb 1-1: new device",
+        "[  +0.000312] usb 1-1: new device",
+        "[Sep14 10:20] usb 1-1: new device",
+        "2026-09-14T10:20:30,500000+02:00 usb 1-1: new device",
+        "2026-09-14T10:20:30+0000 node7 kernel: usb 1-1: new device",
+        "Sep 14 10:20:30 node7 kernel: usb 1-1: new device",
+        "[2026-09-14 10:20:30] [   12.345678] usb 1-1: new device",
+        "kernel: usb 1-1: new device",
+    ],
+)
+def test_one_line_of_a_kernel_log_is_enough(examine: Examine, line: str) -> None:
+    assert examine("cut off in the middle", line).unread == []
+
+
+def test_event_without_a_header_is_of_a_kernel_log(examine: Examine) -> None:
+    examined = examine("hello", XID.format(79))
+    assert (classes(examined), examined.unread) == (["nvidia-xid"], [])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from bisect import bisect_right
 from collections import deque
@@ -46,6 +47,11 @@ _SYSLOG_READ_ALL, _SYSLOG_SIZE_BUFFER = 3, 10
 _DIGITS = b"0123456789"
 _FOLDED = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"abcdefghijklmnopqrstuvwxyz")
 _SHAPES = 32768  # remembered; a log with more different ones is searched again
+
+# Numbers of up to 64 bits; longer ones are no header.
+_RECORD = re.compile(rb"(\d{1,20}),(\d{1,20}),(\d{1,20})(?:,[^;]*)?;")
+_PRIORITY = re.compile(rb"<(\d{1,20})>")
+_STAMP = re.compile(rb"\[\s*(\d{1,20})\.(\d{1,20})\s*\] ?")
 
 _GAP = b""  # stands in a stream of lines where records were overwritten
 
@@ -267,36 +273,41 @@ def _dated(records: Sequence[_Record], boot_s: float) -> Iterator[KernelLine]:
 
 
 def parse_line(line: bytes) -> _Record:
-    """One line: a record of /dev/kmsg, `<priority>[seconds] text`, `[seconds] text`, bare text.
+    """One line: a record of /dev/kmsg, `<priority>[seconds] text`, `[seconds] text`, bare text."""
+    record = parse_record(line)
+    if record:
+        return record
+    priority, text = split_priority(line)
+    if priority < 0:
+        priority = _DEFAULT_PRIORITY
+    stamp = _STAMP.match(text)
+    if not stamp:
+        return _Record(-1, None, priority, text[:_TEXT_LIMIT_BYTES])
+    usec = int(stamp[1]) * 1_000_000 + int(stamp[2][:6].ljust(6, b"0"))
+    return _Record(-1, usec, priority, text[stamp.end() :][:_TEXT_LIMIT_BYTES])
 
-    `4,18261,86423178160,-,caller=T7;Call Trace:` has priority, number, microseconds, flags.
+
+def parse_record(line: bytes) -> Optional[_Record]:
+    """A record of /dev/kmsg, such as `4,18261,86423178160,-,caller=T7;Call Trace:`.
+
+    Its header holds priority, number, microseconds since boot, flags. None for any other line.
     """
-    header, _, text = line.partition(b";")
-    fields = header.split(b",", 4)
-    if len(fields) >= 4 and all(_is_number(field) for field in fields[:3]):
-        priority, seq, usec = map(int, fields[:3])
-        return _Record(seq, usec, priority, text[:_TEXT_LIMIT_BYTES])
-    priority, text = _DEFAULT_PRIORITY, line
-    if text[:1] == b"<":
-        number, closed, rest = text[1:].partition(b">")
-        if closed and _is_number(number):
-            priority, text = int(number), rest
-    if text[:1] == b"[":
-        stamp, closed, rest = text[1:].partition(b"]")
-        seconds, point, fraction = stamp.strip().partition(b".")
-        if closed and point and _is_number(seconds) and _is_number(fraction):
-            usec = int(seconds) * 1_000_000 + int(fraction[:6].ljust(6, b"0"))
-            return _Record(-1, usec, priority, rest[rest[:1] == b" " :][:_TEXT_LIMIT_BYTES])
-    return _Record(-1, None, priority, text[:_TEXT_LIMIT_BYTES])
+    header = _RECORD.match(line)
+    if not header:
+        return None
+    priority, seq, usec = map(int, header.groups())
+    return _Record(seq, usec, priority, line[header.end() :][:_TEXT_LIMIT_BYTES])
+
+
+def split_priority(line: bytes) -> tuple[int, bytes]:
+    """The number of `<4>` at the beginning of a line, and what follows; -1 for a line without."""
+    mark = _PRIORITY.match(line)
+    return (int(mark[1]), line[mark.end() :]) if mark else (-1, line)
 
 
 def message_of(line: str) -> str:
     """A line without its header: `<0>[ 8123.456789] text` as text."""
     return parse_line(line.encode()).text.decode("utf-8", "replace").strip()
-
-
-def _is_number(field: bytes) -> bool:
-    return field.isdigit() and len(field) <= 20  # digits of 2^64; longer ones are no header
 
 
 def _lines(host: Host) -> Iterator[bytes]:
