@@ -15,6 +15,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Optional
 
 from raydiag.host import Host
@@ -46,6 +47,11 @@ class Probe:
     sources: Optional[Callable[[Host], Sequence[str]]]  # None: the probe is its own only source
     samples: int  # 2: read once more at the end of the run, so that counters show what moves
     watch: Optional[Callable[[Any], bool]]  # a record that makes the second sample worth a wait
+    identity: tuple[str, ...]  # fields that make two records the same thing; (): all of them
+
+    def identity_of(self, record: Any) -> Any:
+        """Equal for two records of the same thing: of two samples, or of two Ray nodes."""
+        return attrgetter(*self.identity)(record) if self.identity else repr(record)
 
 
 # Probes that run only when they are asked for by name.
@@ -62,6 +68,7 @@ def probe(
     sources: Optional[Callable[[Host], Sequence[str]]] = None,
     samples: int = 1,
     watch: Optional[Callable[[Any], bool]] = None,
+    identity: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Iterator[Any]]], Callable[..., Iterator[Any]]]:
     """Register the decorated generator under its own name, which is also its module's name.
 
@@ -70,12 +77,15 @@ def probe(
 
     With two `samples`, the second comes soon, unless a record of the first is one to `watch`: a
     counter that has never counted hardly begins now, one that has may go on.
+
+    `identity` names the fields by which a record is found again, in the second sample or in what
+    another Ray node of the same machine reports.
     """
 
     def register(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         name = function.__name__
         _registered[name] = Probe(
-            name, function, record, timeout_s, reader, stage, sources, samples, watch
+            name, function, record, timeout_s, reader, stage, sources, samples, watch, identity
         )
         return function
 
@@ -99,3 +109,8 @@ def load(name: str) -> Probe:
     except ModuleNotFoundError:
         raise KeyError(name) from None
     return _registered[name]
+
+
+def of_record(record: type) -> Probe:
+    """The probe that yields records of that type."""
+    return next(probe for probe in _registered.values() if probe.record is record)

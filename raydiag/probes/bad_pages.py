@@ -42,7 +42,7 @@ def bad_page_files(host: Host) -> Sequence[str]:
     return present
 
 
-@probe(BadPages, timeout_s=2, stage=LAST + 1, sources=bad_page_files)
+@probe(BadPages, identity=("address",), timeout_s=2, stage=LAST + 1, sources=bad_page_files)
 def bad_pages(host: Host, source: str) -> Iterator[BadPages]:
     """One record per GPU, also for one without a bad page.
 

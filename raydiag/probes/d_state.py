@@ -48,7 +48,7 @@ class BlockedTask:
     raydiag_reader: bool  # one of raydiag's own guarded readers
 
 
-@probe(BlockedTask, timeout_s=6, stage=FIRST, reader=PROCESSES)
+@probe(BlockedTask, identity=("pid", "start_ticks"), timeout_s=6, stage=FIRST, reader=PROCESSES)
 def d_state(host: Host) -> Iterator[Union[BlockedTask, Unread]]:
     """Blocked tasks by pid, those that stayed blocked over two samples first; often none at all.
 

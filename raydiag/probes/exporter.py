@@ -64,7 +64,7 @@ class Exporter:
     process_age_s: Optional[float]  # of the oldest; None: none found, or there was no need to look
 
 
-@probe(Exporter, timeout_s=3, reader=SOCKETS, samples=2)
+@probe(Exporter, identity=("port",), timeout_s=3, reader=SOCKETS, samples=2)
 def exporter(host: Host, port: int = 9400) -> Iterator[Union[Exporter, Unread]]:
     """One record. Processes are looked for only where something may be wrong.
 

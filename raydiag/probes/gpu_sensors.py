@@ -39,7 +39,7 @@ class GpuSensors:
     unique_id: str  # hexadecimal serial of the chip; "" unknown
 
 
-@probe(GpuSensors, timeout_s=3, samples=2)
+@probe(GpuSensors, identity=("address",), timeout_s=3, samples=2)
 def gpu_sensors(host: Host) -> Iterator[Union[GpuSensors, Unread]]:
     """One record per GPU in index order, an Unread for each file of it that gave no value.
 

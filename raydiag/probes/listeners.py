@@ -47,7 +47,7 @@ class Listeners:
     sockets: tuple[Listener, ...]  # those open to other machines, by port; at most 256
 
 
-@probe(Listeners, reader=PROCESSES)
+@probe(Listeners, identity=("sockets",), reader=PROCESSES)
 def listeners(host: Host) -> Iterator[Union[Listeners, Unread]]:
     """Exactly one record, of the network namespace that we are in.
 

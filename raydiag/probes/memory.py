@@ -47,7 +47,7 @@ class MemoryState:
     cgroup_oom_kills: Optional[int]  # since that group exists, in it or (version 2) below it
 
 
-@probe(MemoryState)
+@probe(MemoryState, identity=("cgroup_path", "cgroup_limit_bytes"))
 def memory(host: Host) -> Iterator[Union[MemoryState, Unread]]:
     """Exactly one record, then an Unread for each part of it that could not be read.
 

@@ -60,7 +60,7 @@ def has_counted(state: NetworkState) -> bool:
     return any(counts.get("rx_errors") or counts.get("tx_errors") for counts in interfaces)
 
 
-@probe(NetworkState, timeout_s=2, samples=2, watch=has_counted)
+@probe(NetworkState, identity=("namespace",), timeout_s=2, samples=2, watch=has_counted)
 def network(host: Host) -> Iterator[Union[NetworkState, Unread]]:
     """One record; an Unread for each file that could not be read or understood.
 

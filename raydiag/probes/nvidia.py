@@ -69,7 +69,7 @@ class NvidiaGpu:
     max_pcie_width: Optional[int]  # lanes, pcie.link.width.max
 
 
-@probe(NvidiaGpu, timeout_s=10, reader=COMMANDS)
+@probe(NvidiaGpu, identity=("address",), timeout_s=10, reader=COMMANDS)
 def nvidia(host: Host) -> Iterator[Union[NvidiaGpu, Unread]]:
     """One record per GPU in index order, as nvidia-smi lists them; an Unread for what it refuses.
 

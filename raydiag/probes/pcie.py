@@ -63,7 +63,7 @@ def has_counted(function: PcieFunction) -> bool:
     return bool(at_this_end or from_below or function.received_fatal)
 
 
-@probe(PcieFunction, timeout_s=4, samples=2, watch=has_counted)
+@probe(PcieFunction, identity=("address",), timeout_s=4, samples=2, watch=has_counted)
 def pcie(host: Host) -> Iterator[Union[PcieFunction, Unread]]:
     """One record per function: GPUs, RDMA devices, then the bridges above them as they are met.
 

@@ -57,7 +57,7 @@ class CrashDump:
     lines: tuple[str, ...]  # those that say what happened, at most 12, without their log prefix
 
 
-@probe(CrashDump)
+@probe(CrashDump, identity=("file",))
 def previous_boot(host: Host) -> Iterator[Union[CrashDump, Unread]]:
     """One record per file, the newest 16 first; an Unread for each that could not be read.
 

@@ -64,7 +64,7 @@ class RayProcess:
     # parent's, when that one has a record too; without values of more than 16 KiB
 
 
-@probe(RayProcess, timeout_s=4, reader=PROCESSES)
+@probe(RayProcess, identity=("pid", "start_time_s"), timeout_s=4, reader=PROCESSES)
 def processes(host: Host) -> Iterator[Union[RayProcess, Unread]]:
     """One record per process, by pid; those of raydiag are left out.
 

@@ -49,7 +49,13 @@ def ras_directories(host: Host) -> Sequence[str]:
     return present
 
 
-@probe(RasCount, timeout_s=2, stage=LAST, sources=ras_directories)
+@probe(
+    RasCount,
+    identity=("address", "block", "file"),
+    timeout_s=2,
+    stage=LAST,
+    sources=ras_directories,
+)
 def ras(host: Host, source: str) -> Iterator[Union[RasCount, Unread]]:
     """One record per block of one GPU: the five of the metrics first, then the others by name.
 

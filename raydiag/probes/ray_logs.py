@@ -79,7 +79,7 @@ def steps(log: RayLog) -> bool:
     return log.step is not None
 
 
-@probe(RayLog, timeout_s=4, samples=2, watch=steps)
+@probe(RayLog, identity=("session", "pid", "path"), timeout_s=4, samples=2, watch=steps)
 def ray_logs(host: Host, session_name: str = "") -> Iterator[Union[RayLog, Unread]]:
     """One record per worker at work (newest log first), then the raylet's and the GCS's own logs.
 

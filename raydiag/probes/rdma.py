@@ -67,7 +67,14 @@ def _is_traffic(name: str) -> bool:
     return notice or (name.endswith(("_bytes", "_pkts", "_packets")) and "retx" not in name)
 
 
-@probe(RdmaPort, timeout_s=3, sources=rdma_devices, samples=2, watch=has_counted)
+@probe(
+    RdmaPort,
+    identity=("device", "port"),
+    timeout_s=3,
+    sources=rdma_devices,
+    samples=2,
+    watch=has_counted,
+)
 def rdma(host: Host, source: str) -> Iterator[Union[RdmaPort, Unread]]:
     """One record per port of one device, by number; a counter that is not there is not in it.
 

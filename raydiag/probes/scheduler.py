@@ -52,7 +52,7 @@ class SchedulerState:
     cgroup_pressure: dict[str, float]  # as `pressure`, of that group; version 2 only
 
 
-@probe(SchedulerState, samples=2)
+@probe(SchedulerState, identity=("cgroup_path", "cpus_allowed"), samples=2)
 def scheduler(host: Host) -> Iterator[Union[SchedulerState, Unread]]:
     """Exactly one record, then an Unread for each part of it that could not be read.
 

@@ -83,7 +83,7 @@ def mount_points(host: Host) -> Sequence[str]:
     return [mount.point for mount in sorted(chosen, key=lambda mount: mount.remote)]
 
 
-@probe(MountUsage, timeout_s=2, sources=mount_points)
+@probe(MountUsage, identity=("mount_point",), timeout_s=2, sources=mount_points)
 def storage(host: Host, source: str) -> Iterator[MountUsage]:
     """Usage of the file system mounted at `source`; nothing when it reports no size.
 

@@ -30,7 +30,7 @@ class Version:
     source: str  # path on the node that it was read from
 
 
-@probe(Version)
+@probe(Version, identity=("component", "version"))
 def versions(host: Host) -> Iterator[Union[Version, Unread]]:
     """One record per component that is there, an Unread for each that does not say its version.
 

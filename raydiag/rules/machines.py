@@ -7,52 +7,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
+from raydiag import probes
 from raydiag.model import Evidence, NodeReport, NodeStatus, ProbeResult, Snapshot, StuckReader
-from raydiag.probes.bad_pages import BadPages
-from raydiag.probes.d_state import BlockedTask
-from raydiag.probes.exporter import Exporter
-from raydiag.probes.gpu_sensors import GpuSensors
-from raydiag.probes.listeners import Listeners
-from raydiag.probes.memory import MemoryState
-from raydiag.probes.network import NetworkState
-from raydiag.probes.nvidia import NvidiaGpu
-from raydiag.probes.pcie import PcieFunction
-from raydiag.probes.previous_boot import CrashDump
 from raydiag.probes.processes import RayProcess
-from raydiag.probes.ras import RasCount
-from raydiag.probes.ray_logs import RayLog
-from raydiag.probes.rdma import RdmaPort
-from raydiag.probes.scheduler import SchedulerState
-from raydiag.probes.storage import MountUsage
-from raydiag.probes.versions import Version
 
 Record = TypeVar("Record")
-
-# Record -> its probe, and the fields that make two records the same thing.
-_IDENTITIES: Mapping[type, tuple[str, Callable[[Any], Any]]] = {
-    BadPages: ("bad_pages", attrgetter("address")),
-    BlockedTask: ("d_state", attrgetter("pid", "start_ticks")),
-    CrashDump: ("previous_boot", attrgetter("file")),
-    Exporter: ("exporter", attrgetter("port")),
-    GpuSensors: ("gpu_sensors", attrgetter("address")),
-    Listeners: ("listeners", attrgetter("sockets")),
-    MemoryState: ("memory", attrgetter("cgroup_path", "cgroup_limit_bytes")),
-    MountUsage: ("storage", attrgetter("mount_point")),
-    NetworkState: ("network", attrgetter("namespace")),
-    NvidiaGpu: ("nvidia", attrgetter("address")),
-    PcieFunction: ("pcie", attrgetter("address")),
-    RasCount: ("ras", attrgetter("address", "block", "file")),
-    RayLog: ("ray_logs", attrgetter("session", "pid", "path")),
-    RayProcess: ("processes", attrgetter("pid", "start_time_s")),
-    RdmaPort: ("rdma", attrgetter("device", "port")),
-    SchedulerState: ("scheduler", attrgetter("cgroup_path", "cpus_allowed")),
-    Version: ("versions", attrgetter("component", "version")),
-}
 
 
 @dataclass(frozen=True)
@@ -87,21 +51,21 @@ class Machine:
 
     def records(self, kind: type[Record]) -> list[Record]:
         """All records of a kind, each once: of equal identity the first report's."""
-        probe, identity = _IDENTITIES[kind]
+        probe = probes.of_record(kind)
         distinct: dict[Any, Record] = {}
-        for result in self.results(probe):
+        for result in self.results(probe.name):
             for record in result.records:
-                distinct.setdefault(identity(record), record)
+                distinct.setdefault(probe.identity_of(record), record)
         return list(distinct.values())
 
     def samples(self, kind: type[Record]) -> list[Samples[Record]]:
         """What both samples show; of several Ray nodes the first that saw it counts."""
-        probe, identity = _IDENTITIES[kind]
+        probe = probes.of_record(kind)
         distinct: dict[Any, Samples[Record]] = {}
-        for result in self.results(probe):
-            later = {identity(record): record for record in result.later}
+        for result in self.results(probe.name):
+            later = {probe.identity_of(record): record for record in result.later}
             for record in result.records:
-                key = identity(record)
+                key = probe.identity_of(record)
                 if key in later:
                     distinct.setdefault(key, Samples(record, later[key], result.interval_s))
         return list(distinct.values())

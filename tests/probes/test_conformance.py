@@ -90,6 +90,13 @@ def test_record_survives_json(name: str, data: st.DataObject) -> None:
     assert json.dumps(dataclasses.asdict(received)) == sent
 
 
+@every_probe
+def test_record_is_found_again_by_fields_that_it_has(name: str) -> None:
+    probe = probes.load(name)
+    assert set(probe.identity) <= {field.name for field in dataclasses.fields(probe.record)}
+    assert probe.identity or probe.samples == 1  # else no record of both samples would be paired
+
+
 # Part of a test's name -> what its body has to mention, where that is a status of its own.
 OUTCOMES: dict[str, tuple[str, ...]] = {
     "_ok": (),
