@@ -445,7 +445,6 @@ def test_what_judges_uses_the_catalogs_words_only() -> None:
     known = set(catalog.failures()) | {event.event for event in catalog.kernel_events()}
     known |= set(signatures.table().by_id)
     known |= {"node-exit", "before-training"}  # a kind of exit, and a time, of job logs
-    known |= set(signatures.table().by_id)
     assert found - known == set()
 
 

@@ -16,7 +16,7 @@ from raydiag.model import Severity
 from raydiag.playbooks.registry import playbooks
 from raydiag.probes.kernel_log import WordFilter
 
-EVENT_IDS = {
+PUBLISHED_EVENTS = {
     *("amdgpu-ras-ue", "amdgpu-ras-ce", "amdgpu-ras-deferred", "amdgpu-poison", "amdgpu-cper"),
     *("amdgpu-bad-page-threshold", "amdgpu-ring-timeout", "amdgpu-mes-hang", "amdgpu-smu"),
     *("amdgpu-reset", "amdgpu-reset-failed", "amdgpu-page-fault", "amdgpu-xgmi", "kfd-error"),
@@ -94,8 +94,9 @@ def test_healthy_line_states_nothing(line: str) -> None:
     assert catalog.kernel_event(line) is None
 
 
-def test_events_are_the_published_ids() -> None:
-    assert {row.event for row in ROWS} == EVENT_IDS
+def test_published_events_stay() -> None:
+    """Filters of users name them; a new event needs no place in this list."""
+    assert {row.event for row in ROWS} >= PUBLISHED_EVENTS
 
 
 def test_every_class_of_an_event_without_a_row_of_its_own_is_known() -> None:

@@ -18,18 +18,9 @@ from raydiag.model import Severity
 from raydiag.triage.signatures import BESIDE_LINES, Classifier, make_selector
 
 ROWS = table().rows
-# Classes of the published list that are judged from steps, exits or the scheduler, not from a line.
+# Classes that are judged from steps, exits or the scheduler, not from a line.
 JUDGED = {"hang", "unknown-death", "soft-success", "tgs-degradation"}
-JOB_CLASSES = {
-    *("container-pull-fail", "container-load-fail", "no-gpu", "nccl-nic-fail", "port-fail"),
-    *("model-not-found", "patch-branch-fail", "ray-start-fail", "prolog-kill-no-log"),
-    *("preflight-timeout", "pull-timeout", "ecc-timeout", "train-timeout", "stage-fail"),
-    *("heartbeat-timeout", "oom-host", "oom-gpu", "nccl-timeout", "nccl-error"),
-    *("xla-compile-fail", "python-exception", "signal-kill", "subprocess-fail", "actor-fail"),
-    *("checkpoint-fs-error", "cancelled", "node-fail", "import-error", "config-error"),
-    *("data-error", "disk-full", "loss-divergence", "gpu-hardware-error", "rendezvous-fail"),
-    *("ray-node-dead",),
-}
+JOB_CLASSES = set(catalog.log_priority()) - JUDGED
 EXAMPLES = [(row, text) for row in ROWS for text in row.examples]
 NEAR_MISSES = [(row, text) for row in ROWS for text in row.near_misses]
 
@@ -97,7 +88,8 @@ def test_example_is_selected(select: Selector) -> None:
     assert unselected == []
 
 
-def test_every_class_has_a_row_or_a_judge() -> None:
+def test_every_class_of_the_priority_has_a_row_or_a_judge() -> None:
+    """A class that is new in the table of signatures gets its place in `log_priority`."""
     assert {row.failure_class for row in ROWS} - {""} == JOB_CLASSES
     assert catalog.failures().keys() >= JOB_CLASSES | JUDGED
 
