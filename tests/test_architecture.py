@@ -464,6 +464,13 @@ def test_playbooks_find_classes_of_the_catalog_only() -> None:
     assert said <= set(catalog.failures())
 
 
+def test_every_class_is_named_by_what_can_yield_it() -> None:
+    tables = set((PACKAGE / "catalog").glob("*.yaml")) - {PACKAGE / "catalog/failures.yaml"}
+    texts = [path.read_text() for path in [*PACKAGE.rglob("*.py"), *tables]]
+    named = set(re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)*", "\n".join(texts)))
+    assert set(catalog.failures()) - named == set()
+
+
 def test_what_measures_uses_none_of_them() -> None:
     found = set().union(*(words(path) for path in (PACKAGE / "probes").glob("*.py")))
     assert found & set(catalog.failures()) == set()
