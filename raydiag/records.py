@@ -70,11 +70,7 @@ def _check(kind: Any) -> _Check:
         return lambda value: {str(k): inner[1](v) for k, v in _exactly(dict, value).items()}
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return functools.partial(decode, kind)
-    if kind is int:
-        return _integer
-    if kind is float:
-        return _number
-    return functools.partial(_exactly, kind)
+    return _NUMBERS.get(kind, functools.partial(_exactly, kind))
 
 
 def _exactly(kind: type, value: Any) -> Any:
@@ -93,3 +89,6 @@ def _number(value: Any) -> float:
     if type(value) not in (int, float) or not abs(value) <= _LARGEST:  # NaN is not either
         raise ValueError(f"a number up to {_LARGEST:g}")
     return float(value)
+
+
+_NUMBERS: dict[Any, _Check] = {int: _integer, float: _number}

@@ -17,8 +17,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-_GROUP_HEAD = re.compile(r"\((?:\?(?:P<\w+>|[a-z-]*:|<?[=!]))?")
-_CHARACTER_CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_TOKEN = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?(?:P<\w+>|[a-z-]*:|<?[=!]))?|.", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class _Group:
     head: int  # where its opening parenthesis is
     starts: list[int]  # of its alternatives
     negated: bool = False
+    end: int = 0  # where its closing parenthesis is
+    optional: bool = False  # it may be missing from a match
 
 
 def unneeded_alternatives(
@@ -81,48 +84,41 @@ def _result(pattern: re.Pattern[str], line: str, with_extent: bool) -> object:
 
 def _removable_parts(pattern: str) -> Iterator[_Part]:
     """Inner parts before the outer ones that hold them."""
-    finished: list[tuple[_Group, int, bool]] = []  # with its end, and whether it may be missing
-    open_groups = [_Group(0, [0])]
-    position = 0
-    while position < len(pattern):
-        group, character = open_groups[-1], pattern[position]
-        step = 1
-        if character == "\\":
-            step = 2
-        elif character == "[":
-            step = _length(_CHARACTER_CLASS, pattern, position)
-        elif character == "(":
-            step = _length(_GROUP_HEAD, pattern, position)
-            negated = group.negated or pattern[position : position + step].endswith("!")
-            open_groups.append(_Group(position, [position + step], negated))
-        elif character == "|":
-            group.starts.append(position + 1)
-        elif character == ")":
-            open_groups.pop()
-            finished.append((group, position, pattern[position + 1 : position + 2] in ("?", "*")))
-        position += step
-    finished.append((open_groups[0], len(pattern), False))
-    optional_spans = [(group.head, end) for group, end, optional in finished if optional]
-    for group, end, optional in finished:
-        inside = any(head <= group.head and end <= last for head, last in optional_spans)
+    groups = list(_groups(pattern))
+    optional_groups = [group for group in groups if group.optional]
+    for group in groups:
+        inside = any(
+            outer.head <= group.head and group.end <= outer.end for outer in optional_groups
+        )
         if len(group.starts) > 1:
-            yield from _alternatives(pattern, group, end, inside)
-        if optional:
-            text = pattern[group.head : end + 2]
-            yield _Part(text, group.head, end + 2, True, group.negated)
+            yield from _alternatives(pattern, group, inside)
+        if group.optional:
+            end = group.end + 2
+            yield _Part(pattern[group.head : end], group.head, end, True, group.negated)
 
 
-def _alternatives(pattern: str, group: _Group, end: int, optional: bool) -> Iterator[_Part]:
-    ends = [start - 1 for start in group.starts[1:]] + [end]
-    for start, stop in zip(group.starts, ends):
-        # With it goes the bar before it, or the bar after the first one.
-        if start == group.starts[0]:
-            yield _Part(pattern[start:stop], start, stop + 1, optional, group.negated)
-        else:
-            yield _Part(pattern[start:stop], start - 1, stop, optional, group.negated)
+def _groups(pattern: str) -> Iterator[_Group]:
+    """Inner groups before the outer ones, the whole pattern last."""
+    open_groups = [_Group(0, [0])]
+    for match in _TOKEN.finditer(pattern):
+        group, token = open_groups[-1], match.group()
+        if token.startswith("("):
+            negated = group.negated or token.endswith("!")
+            open_groups.append(_Group(match.start(), [match.end()], negated))
+        elif token == "|":
+            group.starts.append(match.end())
+        elif token == ")":
+            group.end = match.start()
+            group.optional = pattern[match.end() : match.end() + 1] in ("?", "*")
+            yield open_groups.pop()
+    open_groups[0].end = len(pattern)
+    yield open_groups[0]
 
 
-def _length(form: re.Pattern[str], pattern: str, position: int) -> int:
-    match = form.match(pattern, position)
-    assert match is not None  # the pattern compiles
-    return len(match.group())
+def _alternatives(pattern: str, group: _Group, optional: bool) -> Iterator[_Part]:
+    first, *others = group.starts
+    ends = [start - 1 for start in others] + [group.end]
+    # With an alternative goes the bar before it, with the first one the bar after it.
+    yield _Part(pattern[first : ends[0]], first, ends[0] + 1, optional, group.negated)
+    for start, end in zip(others, ends[1:]):
+        yield _Part(pattern[start:end], start - 1, end, optional, group.negated)

@@ -91,7 +91,7 @@ def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) ->
 
 
 def _kernel_event(row: CatalogRow, classes: Iterable[str]) -> KernelEvent:
-    finding = row.text("finding") if "finding" in row.data else row.name
+    finding = row.text("finding", row.name)
     by_block = row.mapping("finding_by_block")
     for target in (finding, *by_block.values()):
         require_class(target, classes, f"{row.file}: {row.name}")

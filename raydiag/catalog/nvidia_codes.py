@@ -50,7 +50,7 @@ def _entries(
     numbers = row.numbers("codes")
     title, next_step = row.text("title"), row.text("next_step")
     severity = row.severity() if "severity" in row.data else None
-    finding = row.text("finding") if "finding" in row.data else ""
+    finding = row.text("finding", "")
     also = row.texts("also", least=0)
     row.end()
     if finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Optional
 
 import yaml
 
@@ -37,8 +37,10 @@ class CatalogRow:
             raise self.error(f"{key} is missing")
         return self.data.pop(key)
 
-    def text(self, key: str) -> str:
-        """A text that is not blank."""
+    def text(self, key: str, default: Optional[str] = None) -> str:
+        """A text that is not blank; the default, if there is one, where the key is missing."""
+        if default is not None and key not in self.data:
+            return default
         value = self.take(key)
         if not isinstance(value, str) or not value.strip():
             raise self.error(f"{key} must be a text")

@@ -116,8 +116,8 @@ def _signature(row: CatalogRow, classes: frozenset[str]) -> Signature:
         literals=literals,
         unless=_alternation(row, unless) if unless else None,
         instead_of=frozenset(row.texts("instead_of", least=0)),
-        beside=row.text("beside") if "beside" in row.data else "",
-        does_not_show=row.text("does_not_show") if "does_not_show" in row.data else "",
+        beside=row.text("beside", ""),
+        does_not_show=row.text("does_not_show", ""),
         examples=row.texts("examples"),
         near_misses=row.texts("near_misses"),
         source=row.text("source"),
@@ -136,9 +136,7 @@ def _pattern(row: CatalogRow) -> re.Pattern[str]:
 
 
 def _one_of(row: CatalogRow, key: str, values: tuple[str, ...], default: str | None) -> str:
-    if default is not None and key not in row.data:
-        return default
-    value = row.text(key)
+    value = row.text(key, default)
     if value not in values:
         raise row.error(f"{key}: no {value!r} among {', '.join(filter(None, values))}")
     return value

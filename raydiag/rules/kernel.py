@@ -287,13 +287,16 @@ def _details(event: KernelEventSeen) -> Iterator[str]:
 
 
 def _victim_sentence(event: KernelEventSeen, victim: Victim) -> str:
-    killed = event.event in _KILLS
-    name = f" ({event.process})" if event.process else ""
-    subject = f"{'Killed pid' if killed else 'Pid'} {event.pid}{name}"
+    subject, verb = f"Pid {event.pid}", "is"
+    if event.event in _KILLS:
+        subject, verb = f"Killed pid {event.pid}", "was"
+    reason = "the log does not name it"
+    if event.process:
+        subject += f" ({event.process})"
+        reason = "only its name fits, not its pid"
     if victim.certain:
-        return f"{subject} {'was' if killed else 'is'} {victim.description}."
-    reason = "only its name fits, not its pid" if event.process else "the log does not name it"
-    return f"{subject} {'was' if killed else 'is'} possibly {victim.description}: {reason}."
+        return f"{subject} {verb} {victim.description}."
+    return f"{subject} {verb} possibly {victim.description}: {reason}."
 
 
 def _milder(first: Severity, second: Severity) -> Severity:

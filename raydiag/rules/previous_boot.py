@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.previous_boot import CrashDump
 from raydiag.rules.machines import by_host, distinct
 
 _NEWS_S = 86_400.0  # without a job
+_SEVERITIES = {"kernel-panic": Severity.CRITICAL, "kernel-oops": Severity.WARNING}
 _LINES = 4  # of each dump
 _PARTS = 3  # dumps told of one kind: the first parts of the newest crash
 
@@ -19,34 +21,31 @@ def crashes(snapshot: Snapshot) -> Iterator[Finding]:
     for host, reports in by_host(snapshot).items():
         dumps: list[CrashDump] = distinct(reports, "previous_boot", "file")
         dumps.sort(key=lambda dump: dump.time_s, reverse=True)
-        for failure_class in ("kernel-panic", "kernel-oops"):
-            same = [dump for dump in dumps if _class(dump) == failure_class]
-            if same:
-                yield _finding(failure_class, host, same, began)
+        for failure_class in _SEVERITIES:
+            alike = [dump for dump in dumps if _class(dump) == failure_class]
+            if alike:
+                yield _finding(failure_class, host, alike, began)
 
 
 def _finding(failure_class: str, host: str, dumps: Sequence[CrashDump], began: float) -> Finding:
     """`dumps` newest first."""
     newest = dumps[0]
-    is_new = newest.time_s > began
-    has_content = bool(newest.reason or newest.lines)
-    severity = Severity.INFO
-    if is_new and has_content:
-        is_panic = failure_class == "kernel-panic"
-        severity = Severity.CRITICAL if is_panic else Severity.WARNING
-    if is_new:
-        dumps = [dump for dump in dumps if dump.time_s > began]
-    return Finding(
+    new_dumps = [dump for dump in dumps if dump.time_s > began]
+    finding = Finding(
         failure_class,
         host=host,
-        # An old crash must not give its date to an event of today in the kernel log.
-        device=None if is_new else newest.file,
-        severity=severity,
+        severity=_SEVERITIES[failure_class],
         onset=newest.time_s,
-        confidence=Confidence.LIKELY if has_content else Confidence.POSSIBLE,
-        evidence=tuple(_evidence(dumps[:_PARTS])),
-        explanation="" if is_new else "It happened before the present job; the node has rebooted.",
+        confidence=Confidence.LIKELY,
+        evidence=tuple(_evidence((new_dumps or dumps)[:_PARTS])),
     )
+    if not newest.reason and not newest.lines:
+        finding = replace(finding, severity=Severity.INFO, confidence=Confidence.POSSIBLE)
+    if new_dumps:
+        return finding
+    explanation = "It happened before the present job; the node has rebooted."
+    # An old crash must not give its date to an event of today in the kernel log.
+    return replace(finding, severity=Severity.INFO, device=newest.file, explanation=explanation)
 
 
 def _evidence(dumps: Sequence[CrashDump]) -> Iterator[Evidence]:

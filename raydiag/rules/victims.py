@@ -17,6 +17,8 @@ from raydiag.rules.machines import distinct
 _COMM_LENGTH = 15  # the kernel cuts names of processes there
 _TITLE = "ray::"  # Ray titles its workers "ray::<class>" and "ray::<class>.<method>"
 _RANK = re.compile(r"_(\d+)$")
+_DESCRIPTIONS = {"raylet": "the raylet, Ray's own daemon on the node", "worker": "a Ray worker"}
+_CHILD = "a child of a Ray worker"
 _START_SLACK_S = 2.0  # both times rest on whole seconds of btime
 
 
@@ -82,12 +84,9 @@ class RayProcesses:
         return next(actors, None)
 
     def _of_record(self, record: RayProcess, certain: bool) -> Victim | None:
-        if record.role == "raylet":
-            return Victim("the raylet, Ray's own daemon on the node", None, certain)
         actor = self._living_actor(record.worker_pid)
-        if actor is None:
-            is_worker = record.role == "worker"
-            return Victim("a Ray worker" if is_worker else "a child of a Ray worker", None, certain)
+        if actor is None or record.role == "raylet":
+            return Victim(_DESCRIPTIONS.get(record.role, _CHILD), None, certain)
         worker = _worker(actor, certain)
         if record.pid == record.worker_pid:
             return worker
@@ -96,11 +95,11 @@ class RayProcesses:
 
 def _worker(actor: Actor, certain: bool) -> Victim:
     rank = _RANK.search(actor.name)
-    details = [actor.name] if actor.name else []
+    description = f"Ray worker {actor.class_name}"
     if rank:
-        details.append(f"rank {rank[1]}")
-    in_brackets = f" ({', '.join(details)})" if details else ""
-    description = f"Ray worker {actor.class_name}{in_brackets}"
+        description += f" ({actor.name}, rank {rank[1]})"
+    elif actor.name:
+        description += f" ({actor.name})"
     return Victim(description, actor.name or actor.class_name, certain)
 
 
