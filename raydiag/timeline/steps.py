@@ -40,6 +40,11 @@ class MetricSteps:
         return next(map(int, self.numbers[::-1]), None)
 
     @property
+    def first_at(self) -> Optional[float]:
+        """When the first step ended."""
+        return next(map(float, self.ended_at), None)
+
+    @property
     def last_at(self) -> Optional[float]:
         """When the newest step ended."""
         return next(map(float, self.ended_at[::-1]), None)

@@ -70,10 +70,9 @@ def extra(pair: Pair, side: Side) -> Optional[Extra]:
     _, mine = pair.values(running, side)
     usual, theirs = pair.values(running, pair.other(side))
     assert usual is not None
-    has_same_hosts = set(mine) == set(theirs)
-    additional = [
-        value - (theirs[host] if has_same_hosts else usual) for host, value in mine.items()
-    ]
+    if set(mine) != set(theirs):
+        theirs = dict.fromkeys(mine, usual)
+    additional = [value - theirs[host] for host, value in mine.items()]
     tasks, least, highest = float(np.mean(additional)), min(additional), max(additional)
     if tasks < _LEAST_TASKS:
         return None
@@ -105,42 +104,58 @@ def look(pair: Pair) -> tuple[list[SlownessCause], list[RuledOut]]:
 
 
 def _judged(pair: Pair, side: Side) -> tuple[Optional[SlownessCause], str]:
-    other_side = pair.other(side)
-    flag, additional = side.settings.is_on(FLAG), extra(pair, side)
-    if not flag:
-        if additional is None or not additional.uniform:
-            return None, ""
-        return None, f"{additional.text}, but it runs without {FLAG}"
-    if side.restored is not True:
-        return None, f"{FLAG} is on, but it started afresh: nothing was restored"
-    if other_side.settings.is_on(FLAG) and other_side.restored:
-        return None, "both jobs restored in the same way, so they cannot tell"
-    waves, usual = side.workers.waves, other_side.workers.waves
-    proved = waves is not None and usual is not None and waves > usual
-    suspected = usual is None and waves is not None and waves >= _WAVES
-    if additional is None or not additional.uniform:
-        running = pair.metric(RUNNING)
-        if running is not None and running.differs is not None:
-            return None, "as many tasks run on every host as in the other job, or more on some only"
-        if not proved and not suspected:
-            return None, ""
-    if waves is not None and usual is not None and waves <= usual:
-        return None, f"its workers' logs show {waves} waves of initialisations, the other's {usual}"
-    confidence = Confidence.POSSIBLE
-    if additional is not None and additional.lasting:
-        confidence = Confidence.CONFIRMED if proved else Confidence.LIKELY
-    evidence = tuple(_evidence(pair, side, additional))
-    start = side.run.dated.ended_at
+    additional = extra(pair, side)
+    reason = _refuted(pair, side, additional)
+    if reason is not None:
+        return None, reason
     finding = Finding(
         CLASS,
-        onset=float(start[0]) if start.size else None,
-        confidence=confidence,
-        evidence=evidence,
+        onset=side.run.dated.first_at,
+        confidence=_confidence(pair, side, additional),
+        evidence=tuple(_evidence(pair, side, additional)),
         explanation=_EXPLANATION,
         next_steps=_NEXT,
     )
-    text = additional.text if additional is not None else f"{waves} waves of initialisations"
+    text = f"{side.workers.waves} waves of initialisations"
+    if additional is not None:
+        text = additional.text
     return SlownessCause(LEAK, side.label, finding, f"{text} since a single-replica restore"), ""
+
+
+def _refuted(pair: Pair, side: Side, additional: Optional[Extra]) -> Optional[str]:
+    """Why it is no leak: "" where nothing looks like one, None where it is one."""
+    other_side = pair.other(side)
+    uniform = additional if additional is not None and additional.uniform else None
+    if not side.settings.is_on(FLAG):
+        return f"{uniform.text}, but it runs without {FLAG}" if uniform else ""
+    if side.restored is not True:
+        return f"{FLAG} is on, but it started afresh: nothing was restored"
+    if other_side.settings.is_on(FLAG) and other_side.restored:
+        return "both jobs restored in the same way, so they cannot tell"
+    running = pair.metric(RUNNING)
+    if not uniform and running is not None and running.differs is not None:
+        return "as many tasks run on every host as in the other job, or more on some only"
+    waves, usual = side.workers.waves, other_side.workers.waves
+    if not uniform and not _has_more_waves(waves, usual):
+        return ""
+    if waves is not None and usual is not None and waves <= usual:
+        return f"its workers' logs show {waves} waves of initialisations, the other's {usual}"
+    return None
+
+
+def _has_more_waves(waves: Optional[int], usual: Optional[int]) -> bool:
+    """Than the other job; where that has no logs, than a job that did not restore."""
+    most = _WAVES - 1 if usual is None else usual
+    return waves is not None and waves > most
+
+
+def _confidence(pair: Pair, side: Side, additional: Optional[Extra]) -> Confidence:
+    """Logs of both jobs prove the additional wave, which nothing has refuted."""
+    if additional is None or not additional.lasting:
+        return Confidence.POSSIBLE
+    if None in (side.workers.waves, pair.other(side).workers.waves):
+        return Confidence.LIKELY
+    return Confidence.CONFIRMED
 
 
 def _evidence(pair: Pair, side: Side, additional: Optional[Extra]) -> Iterator[Evidence]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import itertools
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Optional
 
 import numpy as np
 
-from raydiag.explain.comparison.side import Side
+from raydiag.explain.comparison.side import Side, steps_of_logged_saves
 from raydiag.model import Confidence, Evidence, Finding, HostUnread, Window
 from raydiag.playbooks.observations import RuledOut
 from raydiag.timeline.answers import Answers
@@ -81,10 +83,10 @@ def failed_steps(side: Side) -> dict[int, Optional[float]]:
         if match.failure_class != CLASS or match.role == "harmless":
             continue
         named = _STEP_IN_PATH.search(match.raw)
-        step = int(named[1]) if named else None
-        if step is None and side.period and match.last_step is not None:
+        if named:
+            times.setdefault(int(named[1]), match.time)
+        elif side.period and match.last_step is not None:
             step = (match.last_step + 1) // side.period * side.period
-        if step is not None:
             times.setdefault(step, match.time)
     return times
 
@@ -115,9 +117,7 @@ def _chosen(side: Side, failed: Mapping[int, Optional[float]], limit: float) -> 
     run = side.run
     if run.first is None or run.last is None:
         return
-    saved = {save.step for save in side.facts.saves if save.step is not None}
-    if side.period:
-        saved |= set(range(-(-run.first // side.period) * side.period, run.last + 1, side.period))
+    saved = {*steps_of_logged_saves(side.facts), *run.periodic_saves(side.period)}
     good = sorted(step for step in saved - set(failed) if run.first < step <= run.last)
     begins = {step: _begin(run.dated, step) for step in (*saved, *failed)}
     steps = _near_failed(good, sorted(failed)[-_GOOD:])
@@ -126,7 +126,7 @@ def _chosen(side: Side, failed: Mapping[int, Optional[float]], limit: float) -> 
     for step, start in sorted(dated.items()):
         if start is None or start >= limit:
             continue
-        following = [time for time in times if time > start + STEP_S]
+        following = times[bisect_right(times, start + STEP_S) :]
         end = min([start + WINDOW_S, limit, *following[:1]])
         yield SaveLoad(step, step in failed, Window(start, end))
 
@@ -135,7 +135,7 @@ def _near_failed(good: Sequence[int], failed: Sequence[int]) -> list[int]:
     """Steps of the saves to compare: the failed ones and the last good ones before them."""
     if not failed:
         return list(good[-_NAMED:])
-    before = [step for step in good if step < failed[0]]
+    before = good[: bisect_left(good, failed[0])]
     return [*(before or good)[-_GOOD:], *failed]
 
 
@@ -162,8 +162,8 @@ def _peaks(step: int, answers: Answers) -> dict[str, dict[str, float]]:
 
 
 def _judged(side: Side, loads: tuple[SaveLoad, ...], unread: tuple[HostUnread, ...]) -> Saves:
-    wrong = [load for load in loads if load.failed]
-    good = [load for load in loads if not load.failed]
+    wrong = list(filter(attrgetter("failed"), loads))
+    good = list(itertools.filterfalse(attrgetter("failed"), loads))
     if not wrong:
         return Saves(loads, unread=unread)
     if not good:
@@ -171,10 +171,10 @@ def _judged(side: Side, loads: tuple[SaveLoad, ...], unread: tuple[HostUnread, .
         return Saves(loads, notes=(note,), unread=unread)
     explained = _explaining_hosts(wrong, good)
     if not explained:
-        steps = ", ".join(str(load.step) for load in wrong)
+        steps = ", ".join(map(str, map(attrgetter("step"), wrong)))
         reason = f"storage was no busier at the failed save ({steps}) than at good ones"
         return Saves(loads, (), (RuledOut("storage-stall", reason, "comparison"),), (), unread)
-    start = min(load.window.start for load in wrong)
+    start = min(map(attrgetter("window.start"), wrong))
     named = list(explained.items())[:_NAMED]
     findings = tuple(_finding(side, host, evidence, start) for host, evidence in named)
     return Saves(loads, findings, (), (), unread)
@@ -211,25 +211,25 @@ def _worse(
 
 
 def _highest(metric: str, host: str, good: Iterable[SaveLoad]) -> Optional[float]:
-    peaks = [load.peaks[metric][host] for load in good if host in load.peaks.get(metric, {})]
-    return max(peaks, default=None)
+    peaks = (load.peaks.get(metric, {}).get(host) for load in good)
+    return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def _finding(side: Side, host: str, evidence: Sequence[Evidence], start: float) -> Finding:
-    coordinator = side.facts.header.nodelist[:1]
-    head = (
-        " This host also runs Prometheus, the GCS and the dashboard, and feels storage first."
-        if coordinator and coordinator[0].split(".")[0] == host
-        else ""
+    explanation = (
+        "The file server was slower when the save failed than when saves went well, so "
+        "congestion there is what set it off."
     )
+    coordinators = side.facts.header.nodelist[:1]
+    if coordinators and coordinators[0].split(".")[0] == host:
+        explanation += (
+            " This host also runs Prometheus, the GCS and the dashboard, and feels storage first."
+        )
     return Finding(
         "storage-stall",
         host,
         onset=start,
         confidence=Confidence.LIKELY,
         evidence=tuple(evidence),
-        explanation=(
-            "The file server was slower when the save failed than when saves went well, so "
-            f"congestion there is what set it off.{head}"
-        ),
+        explanation=explanation,
     )

@@ -88,7 +88,7 @@ class Side:
         queried = self.examined.metrics
         if queried is not None:
             return queried.context.hosts
-        return tuple(short_name(name) for name in self.facts.header.nodelist)
+        return tuple(map(short_name, self.facts.header.nodelist))
 
     @property
     def asked_besides(self) -> tuple[Question, ...]:
@@ -120,62 +120,77 @@ def opened(
 
 def labels(jobs: Sequence[AskedJob]) -> list[str]:
     """Job ids where they are known and tell the jobs apart."""
-    names = [
-        job.facts.resolved.job_id or job.facts.header.job_id or PurePath(job.name).stem
-        for job in jobs
-    ]
+    names = list(map(_short_label, jobs))
     return [
         label if names.count(label) == 1 else job.name
         for label, job in zip(names, jobs, strict=True)
     ]
 
 
+def _short_label(job: AskedJob) -> str:
+    return job.facts.resolved.job_id or job.facts.header.job_id or PurePath(job.name).stem
+
+
 def _side(label: str, job: AskedJob, deadline_s: float, stack: contextlib.ExitStack) -> Side:
-    url = _server(job)
-    connection = None
-    # Where there is no way, the examination says why. One server serves both.
-    with contextlib.suppress(CannotRun):
-        connection = _connected(job, url, stack)
-    request = DiagnosisRequest(url, False, deadline_s, connection=connection)
-    examined = examine(job.facts, job.moment, request)
-    queried = examined.metrics
-    if queried is None:
-        connection = None
-    elif connection is None or queried.origin != connection.origin:
-        # What answered first had nothing to say.
-        connection = _connected(job, None, stack)
+    examined, connection = _examined(job, deadline_s, stack)
     unread: list[HostUnread] = []
-    bridged, versions = TrainingRun(), Versions()
+    bridged, versions, window = TrainingRun(), Versions(), None
     if examined.metrics is not None and connection is not None:
         bridged, versions = _from_metrics(examined, connection, deadline_s, unread)
-    window = examined.metrics.context.window if examined.metrics is not None else None
+        window = examined.metrics.context.window
     events = event_files.read(job.facts, window, job.moment.alive)
-    last_at = float(bridged.ended_at[-1]) if len(bridged) else None
     logged, _ = reference_steps(job.facts)
     run = merged([bridged, of_events(events), of_log(logged)])
     progress = examined.triage.progress
     period = progress.checkpoint_period or training_steps.inferred_period(run.dated)
     header = job.facts.header
-    saved = {save.step for save in job.facts.saves if save.step is not None}
-    if period and run.first is not None and run.last is not None:
-        saved |= set(range(-(-run.first // period) * period, run.last + 2, period))
-    head = header.nodelist[0] if header.nodelist else None
-    source = LOG_ONLY if connection is None else LIVE if connection.live else STORED
+    saved = {*steps_of_logged_saves(job.facts), *run.periodic_saves(period, beyond=1)}
     return Side(
         label,
         job.name,
         job.facts,
         examined,
-        source,
+        _source(connection),
         settings.read(job.facts, versions),
         run,
         period,
         tuple(sorted(slowed_by_saves(saved, header.async_checkpointing))),
-        worker_logs.read(job.facts.resolved, head),
-        event_files.compared(events, bridged.numbers, last_at, connection is not None),
+        worker_logs.read(job.facts.resolved, next(iter(header.nodelist), None)),
+        event_files.compared(
+            events, bridged.numbers, bridged.dated.last_at, connection is not None
+        ),
         connection,
         tuple(unread),
     )
+
+
+def _examined(
+    job: AskedJob, deadline_s: float, stack: contextlib.ExitStack
+) -> tuple[ExaminedJob, Optional[Connection]]:
+    """The diagnosis of one job, and where its metrics are asked; None where it has none."""
+    url, connection = _server(job), None
+    # Where there is no way, the examination says why. One server serves both.
+    with contextlib.suppress(CannotRun):
+        connection = _connected(job, url, stack)
+    request = DiagnosisRequest(url, False, deadline_s, connection=connection)
+    examined = examine(job.facts, job.moment, request)
+    if examined.metrics is None:
+        return examined, None
+    if connection is None or examined.metrics.origin != connection.origin:
+        # What answered first had nothing to say.
+        connection = _connected(job, None, stack)
+    return examined, connection
+
+
+def _source(connection: Optional[Connection]) -> str:
+    if connection is None:
+        return LOG_ONLY
+    return LIVE if connection.live else STORED
+
+
+def steps_of_logged_saves(facts: JobFacts) -> set[int]:
+    """The steps whose saves the log names."""
+    return {save.step for save in facts.saves if save.step is not None}
 
 
 def _server(job: AskedJob) -> Optional[str]:
@@ -183,11 +198,11 @@ def _server(job: AskedJob) -> Optional[str]:
     if job.prometheus is not None:
         return job.prometheus
     place = job.facts.resolved.job_dir
-    data = Path(place) / "prometheus" if place else None
-    if data is None or not data.is_dir() or job.moment.alive is False:
+    if not place or job.moment.alive is False:
         return None
-    port = job.facts.dashboards.prometheus_port
-    return live.find(data, [port] if port else [])
+    data = Path(place) / "prometheus"
+    ports = filter(None, [job.facts.dashboards.prometheus_port])
+    return live.find(data, list(ports)) if data.is_dir() else None
 
 
 def _connected(job: AskedJob, url: Optional[str], stack: contextlib.ExitStack) -> Connection:
@@ -219,15 +234,13 @@ def _from_metrics(
         _values(answers["versions"], "GpuDeviceName"),
         _values(answers["versions"], "Version"),
     )
-    return of_series(
-        training_steps.steps_of(query_answers), TrainingSeries.of(query_answers)
-    ), versions
+    steps = training_steps.steps_of(query_answers)
+    return of_series(steps, TrainingSeries.of(query_answers)), versions
 
 
 def _values(answer: QueryResult, label: str) -> tuple[str, ...]:
-    return tuple(
-        sorted({series.labels[label] for series in answer.series if series.labels.get(label)})
-    )
+    values = {series.labels.get(label) for series in answer.series}
+    return tuple(sorted(filter(None, values)))
 
 
 def without_connection(side: Side) -> Side:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Optional
 
 import numpy as np
@@ -53,6 +54,12 @@ class TrainingRun:
         has_time = np.isfinite(self.ended_at)
         return MetricSteps(self.numbers[has_time], self.ended_at[has_time])
 
+    def periodic_saves(self, period: Optional[int], beyond: int = 0) -> range:
+        """Steps of a job that saves every `period` steps, to so many beyond its last step."""
+        if not period or self.first is None or self.last is None:
+            return range(0)
+        return range(-(-self.first // period) * period, self.last + 1 + beyond, period)
+
     def of(self, metric: str, steps: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """Numbers and values of the chosen steps that have the metric."""
         values = self.values.get(metric, np.full(self.numbers.size, np.nan))
@@ -96,11 +103,11 @@ def of_log(steps: Optional[LoggedSteps]) -> TrainingRun:
     if steps is None or not steps.runs:
         return TrainingRun()
     series, run = steps.series, steps.runs[-1]
-    keep = np.array([line >= run.first_line for line in series.line], dtype=np.bool_)
+    keep = np.array(series.line) >= run.first_line
     numbers, first = np.unique(np.array(series.step)[keep], return_index=True)
-    per_device = series.throughput_unit.endswith("/device")
     columns = {SECONDS: series.seconds, LOSS: series.loss}
-    columns |= {TGS: series.tokens_per_s} if per_device else {}
+    if series.throughput_unit.endswith("/device"):
+        columns[TGS] = series.tokens_per_s
     values = {name: np.array(column)[keep][first] for name, column in columns.items()}
     ended = np.array(series.time)[keep][first]
     return TrainingRun(numbers, ended, values, {"log": int(numbers.size)})
@@ -108,26 +115,24 @@ def of_log(steps: Optional[LoggedSteps]) -> TrainingRun:
 
 def merged(runs: Sequence[TrainingRun]) -> TrainingRun:
     """The first that tells of a step, or of a scalar of it, counts."""
-    filled = [run for run in runs if len(run)]
+    filled = list(filter(len, runs))
     if not filled:
         return TrainingRun()
-    numbers = np.unique(np.concatenate([run.numbers for run in filled]))
+    numbers = np.unique(np.concatenate(list(map(attrgetter("numbers"), filled))))
     ended = np.full(numbers.size, np.nan)
     values: dict[str, Floats] = {}
     sources: dict[str, int] = {}
     is_taken = np.zeros(numbers.size, dtype=np.bool_)
     for run in filled:
         at = np.searchsorted(numbers, run.numbers)
-        for name in run.sources:
-            sources[name] = int((~is_taken[at]).sum())
+        if not is_taken[at].all():
+            sources.update(dict.fromkeys(run.sources, int((~is_taken[at]).sum())))
         is_taken[at] = True
         ended[at] = np.where(np.isnan(ended[at]), run.ended_at, ended[at])
         for metric, row in run.values.items():
             merged_values = values.setdefault(metric, np.full(numbers.size, np.nan))
             merged_values[at] = np.where(np.isnan(merged_values[at]), row, merged_values[at])
-    return TrainingRun(
-        numbers, ended, values, {name: count for name, count in sources.items() if count}
-    )
+    return TrainingRun(numbers, ended, values, sources)
 
 
 # ---- what two jobs share
