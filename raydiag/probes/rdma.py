@@ -48,6 +48,11 @@ class RdmaPort:
     width: str  # lanes and speed of a lane, "4X NDR"; "" unknown
     counters: dict[str, int]  # since the driver was loaded; port_*_data_bytes are 4 x port_*_data
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """Device and port."""
+        return self.device, self.port
+
 
 def rdma_devices(host: Host) -> Sequence[str]:
     """The directory of each RDMA device, by name. Raises NoData without any."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 
 from raydiag import catalog
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot, StuckReader
@@ -22,7 +23,7 @@ def driver_faults(snapshot: Snapshot) -> Iterator[Finding]:
     """
     for machine in machines(snapshot):
         tasks, _ = _split_by_fault(machine)
-        pids = {task.pid for task in tasks}
+        pids = set(map(attrgetter("pid"), tasks))
         readers = _readers_in_driver(machine, pids)
         if not tasks and not readers:
             continue
@@ -59,11 +60,11 @@ def _counts_as_waiting(task: BlockedTask) -> bool:
 
 def _readers_in_driver(machine: Machine, known_pids: set[int]) -> Mapping[int, StuckReader]:
     """Stuck readers of ours in the driver, by pid, without those that are known as tasks."""
-    return {
-        reader.pid: reader
-        for reader in machine.stuck_readers
-        if reader.pid not in known_pids and _is_driver_symbol(reader.wchan)
-    }
+    readers = {}
+    for reader in machine.stuck_readers:
+        if reader.pid not in known_pids and _is_driver_symbol(reader.wchan):
+            readers[reader.pid] = reader
+    return readers
 
 
 def _split_by_fault(machine: Machine) -> tuple[list[BlockedTask], list[BlockedTask]]:
@@ -71,13 +72,16 @@ def _split_by_fault(machine: Machine) -> tuple[list[BlockedTask], list[BlockedTa
 
     A task whose stack is hidden belongs to the fault when it waits where a faulty one waits.
     """
-    tasks = [task for task in machine.records(BlockedTask) if task.persistent]
+    tasks = list(filter(attrgetter("persistent"), machine.records(BlockedTask)))
     faulty_channels = {task.wchan for task in tasks if task.wchan and _driver_symbol(task)}
     faulty: list[BlockedTask] = []
     unexplained: list[BlockedTask] = []
     for task in tasks:
         waits_alike = task.wchan in faulty_channels and not task.stack
-        (faulty if waits_alike or _driver_symbol(task) else unexplained).append(task)
+        if waits_alike or _driver_symbol(task):
+            faulty.append(task)
+        else:
+            unexplained.append(task)
     return faulty, unexplained
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
 from raydiag.model import Evidence, Finding, Severity, Snapshot
+from raydiag.rules.grades import critical_if
 from raydiag.rules.machines import Machine, machines
 
 _SKEWED_S = 2.0  # less is what readers of logs and Prometheus can bear
@@ -49,17 +51,13 @@ def skewed_clocks(snapshot: Snapshot) -> Iterator[Finding]:
     offsets = dict(_offsets(snapshot))
     agreeing = _agreeing_against_head(offsets)
     if agreeing:
-        bounds = agreeing.values()
-        joint = _Offset(min(offset.low for offset in bounds), max(map(_high, bounds)))
+        lows, highs = zip(*agreeing.values(), strict=True)
+        joint = _Offset(min(lows), max(highs))
         yield _head_finding(snapshot, joint, f"{len(agreeing)} of {len(offsets)} hosts: {joint}")
     for host, offset in offsets.items():
         if host not in agreeing and offset.is_skewed:
             evidence = _evidence(snapshot, offset, str(offset))
             yield Finding("clock-skew", host=host, severity=_severity(offset), evidence=evidence)
-
-
-def _high(offset: _Offset) -> float:
-    return offset.high
 
 
 def _offsets(snapshot: Snapshot) -> Iterator[tuple[str, _Offset]]:
@@ -71,7 +69,7 @@ def _offsets(snapshot: Snapshot) -> Iterator[tuple[str, _Offset]]:
 
 
 def _measured(machine: Machine) -> _Offset | None:
-    bounds = list(filter(None, (report.clock_offset_s for report in machine.reports)))
+    bounds = list(filter(None, map(attrgetter("clock_offset_s"), machine.reports)))
     if not bounds:
         return None
     lows, highs = zip(*bounds, strict=True)
@@ -83,7 +81,7 @@ def _agreeing_against_head(offsets: Mapping[str, _Offset]) -> dict[str, _Offset]
     skewed = {host: offset for host, offset in offsets.items() if offset.is_skewed}
     if not skewed:
         return {}
-    usual_s = median(offset.middle for offset in skewed.values())
+    usual_s = median(map(attrgetter("middle"), skewed.values()))
     agreeing = {host: offset for host, offset in skewed.items() if offset.contains(usual_s)}
     # The head itself does not differ from the head.
     if len(agreeing) < max(_FEWEST, _MAJORITY * (len(offsets) - 1)):
@@ -109,5 +107,4 @@ def _evidence(snapshot: Snapshot, offset: _Offset, text: str) -> tuple[Evidence,
 
 
 def _severity(offset: _Offset) -> Severity:
-    is_severe = min(map(abs, offset)) > _SEVERE_S
-    return Severity.CRITICAL if is_severe else Severity.WARNING
+    return critical_if(min(map(abs, offset)) > _SEVERE_S)

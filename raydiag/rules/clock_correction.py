@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from raydiag.model import NodeReport, ProbeResult, Snapshot
@@ -32,7 +33,7 @@ def clock_offset_s(report: NodeReport) -> float:
 
 def on_one_clock(snapshot: Snapshot) -> Snapshot:
     """The snapshot with the times of its kernel logs and processes by the head's clock."""
-    return replace(snapshot, nodes=[_corrected(report) for report in snapshot.nodes])
+    return replace(snapshot, nodes=list(map(_corrected, snapshot.nodes)))
 
 
 def _corrected(report: NodeReport) -> NodeReport:
@@ -47,15 +48,15 @@ def _corrected(report: NodeReport) -> NodeReport:
 
 
 def _shifted_result(result: ProbeResult, seconds: float) -> ProbeResult:
-    fields = _TIME_FIELDS[result.probe]
+    shifted_record = partial(_shifted_record, _TIME_FIELDS[result.probe], seconds)
     return replace(
         result,
-        records=[_shifted_record(record, fields, seconds) for record in result.records],
-        later=[_shifted_record(record, fields, seconds) for record in result.later],
+        records=list(map(shifted_record, result.records)),
+        later=list(map(shifted_record, result.later)),
     )
 
 
-def _shifted_record(record: Any, fields: Sequence[str], seconds: float) -> Any:
+def _shifted_record(fields: Sequence[str], seconds: float, record: Any) -> Any:
     shifted = {name: _shifted(getattr(record, name), seconds) for name in fields}
     return replace(record, **shifted)
 

@@ -15,7 +15,7 @@ from raydiag.model import Confidence, Evidence, Finding, Snapshot
 from raydiag.probes.processes import RayProcess
 from raydiag.probes.scheduler import SchedulerState
 from raydiag.rules.grades import warning_if
-from raydiag.rules.growth import growth
+from raydiag.rules.growth import grown_counters, growth
 from raydiag.rules.machines import Machine, machines
 
 _SETTLED_S = 900.0  # of the job and of the node: covers what avg300 and load15 look back on
@@ -143,9 +143,10 @@ def cpu_contention(snapshot: Snapshot) -> Iterator[Finding]:
 def _share(
     before: Mapping[str, int], after: Mapping[str, int], states: Sequence[str]
 ) -> float | None:
-    spent = {state: growth(before.get(state), ticks) or 0 for state, ticks in after.items()}
-    total = sum(spent.values())
-    return sum(spent.get(state, 0) for state in states) / total if total else None
+    spent = grown_counters(before, after)
+    if not spent:
+        return None
+    return sum(spent.get(state, 0) for state in states) / sum(spent.values())
 
 
 def _is_limited(now: SchedulerState) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.listeners import Listener, Listeners
 from raydiag.probes.processes import RayProcess
+from raydiag.rules.grades import critical_if
 from raydiag.rules.machines import Machine, machines
 
 _RUNS_CODE = {
@@ -48,7 +49,7 @@ class _Exposed:
         if self.public_addresses:
             # IPv6 gives every machine an address that looks public; a firewall is the rule there.
             has_v4 = any("." in address for address in self.public_addresses)
-            return Severity.CRITICAL if self.runs_code and has_v4 else Severity.WARNING
+            return critical_if(self.runs_code and has_v4)
         return Severity.INFO if self.program in _MEANT_FOR_THE_NODE_ITSELF else None
 
     @property
@@ -74,9 +75,7 @@ def exposed_endpoints(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence.setdefault(exposed.severity, []).append(_evidence(machine, exposed))
         severe = [*evidence.get(Severity.CRITICAL, ()), *evidence.get(Severity.WARNING, ())]
         if severe:
-            is_critical = Severity.CRITICAL in evidence
-            severity = Severity.CRITICAL if is_critical else Severity.WARNING
-            yield _finding(machine, severity, severe)
+            yield _finding(machine, critical_if(Severity.CRITICAL in evidence), severe)
         elif Severity.INFO in evidence:
             yield _private_network_finding(machine, evidence[Severity.INFO])
 

@@ -10,11 +10,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
-from raydiag.rules.gpu_readings import GpuReading, gpu_readings, later_gpu_readings, spread
+from raydiag.rules.gpu_readings import (
+    GpuReading,
+    all_gpu_readings,
+    gpu_readings,
+    later_gpu_readings,
+    spread,
+)
 from raydiag.rules.grades import warning_if
+from raydiag.rules.growth import known
 
 _FEWEST_PEERS = 3
 _LOADED_SHARE = 0.75  # of the other GPUs of the node
@@ -38,7 +46,7 @@ class _Compared:
 
     def values(self, quantity: str) -> list[float]:
         """What is known of one field of the peers."""
-        return _known(getattr(peer, quantity) for peer in self.peers)
+        return known(map(attrgetter(quantity), self.peers))
 
     @property
     def is_slow(self) -> bool:
@@ -84,8 +92,8 @@ def slow_gpus(snapshot: Snapshot) -> Iterator[Finding]:
     its clock is low as well, else gpu-power-outlier. A single instant is no more than a note.
     """
     later = later_gpu_readings(snapshot)
-    sampled_twice = {gpu.key for gpu in itertools.chain(*later)}
-    still_slow = {compared.gpu.key for compared in _slow(later)}
+    sampled_twice = set(map(attrgetter("key"), itertools.chain(*later)))
+    still_slow = set(map(attrgetter("gpu.key"), _slow(later)))
     for compared in _slow(gpu_readings(snapshot)):
         gpu = compared.gpu
         if gpu.key in sampled_twice and gpu.key not in still_slow:
@@ -108,7 +116,7 @@ def _slow(readings: Iterable[Sequence[GpuReading]]) -> Iterator[_Compared]:
     for gpus in readings:
         for gpu in gpus:
             peers = [peer for peer in gpus if peer is not gpu and peer.model == gpu.model]
-            loaded = [peer for peer in peers if peer.loaded]
+            loaded = list(filter(attrgetter("loaded"), peers))
             compared = _Compared(gpu, loaded)
             if len(loaded) >= max(_FEWEST_PEERS, _LOADED_SHARE * len(peers)) and compared.is_slow:
                 yield compared
@@ -120,9 +128,9 @@ def hot_gpus(snapshot: Snapshot) -> Iterator[Finding]:
     Heat slows nothing before the GPU's own limit, which `thermal_throttling` judges.
     """
     temperatures: dict[str, list[float]] = {}
-    gpus = list(itertools.chain(*gpu_readings(snapshot)))
+    gpus = all_gpu_readings(snapshot)
     for gpu in gpus:
-        temperatures.setdefault(gpu.model, []).extend(_known([gpu.temperature_c]))
+        temperatures.setdefault(gpu.model, []).extend(known([gpu.temperature_c]))
     for gpu in gpus:
         temperature, of_model = gpu.temperature_c, temperatures[gpu.model]
         if temperature is None or not _is_hot(gpu, temperature, of_model):
@@ -152,7 +160,7 @@ def _is_hot(gpu: GpuReading, temperature: float, of_model: Sequence[float]) -> b
 
 def full_gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
     """Notes on GPUs whose memory is all but full, which for many programs is how they work."""
-    for gpu in itertools.chain(*gpu_readings(snapshot)):
+    for gpu in all_gpu_readings(snapshot):
         used, total = gpu.vram_used_bytes, gpu.vram_total_bytes
         if used is None or not total or used < _FULL * total:
             continue
@@ -165,7 +173,3 @@ def full_gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
             severity=Severity.INFO,
             evidence=(gpu.evidence(text, used / total),),
         )
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from statistics import median
 
 from raydiag.model import Evidence, Snapshot
@@ -54,18 +57,19 @@ class GpuReading:
 
 def gpu_readings(snapshot: Snapshot) -> list[list[GpuReading]]:
     """The GPUs of each machine; the first sample where a probe took two."""
-    return [
-        _readings(machine, machine.records(GpuSensors), machine.records(NvidiaGpu))
-        for machine in machines(snapshot)
-    ]
+    readings = []
+    for machine in machines(snapshot):
+        amd, nvidia = machine.records(GpuSensors), machine.records(NvidiaGpu)
+        readings.append(_readings(machine, amd, nvidia))
+    return readings
 
 
 def later_gpu_readings(snapshot: Snapshot) -> list[list[GpuReading]]:
     """Of each machine, the second sample of those GPUs that have one."""
     readings = []
     for machine in machines(snapshot):
-        amd = [samples.later for samples in machine.samples(GpuSensors)]
-        nvidia = [samples.later for samples in machine.samples(NvidiaGpu)]
+        amd = map(attrgetter("later"), machine.samples(GpuSensors))
+        nvidia = map(attrgetter("later"), machine.samples(NvidiaGpu))
         readings.append(_readings(machine, amd, nvidia))
     return readings
 
@@ -76,11 +80,16 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
     return middle, 1.4826 * median(abs(value - middle) for value in values)
 
 
+def all_gpu_readings(snapshot: Snapshot) -> list[GpuReading]:
+    """The GPUs of all machines."""
+    return list(itertools.chain(*gpu_readings(snapshot)))
+
+
 def _readings(
     machine: Machine, amd: Iterable[GpuSensors], nvidia: Iterable[NvidiaGpu]
 ) -> list[GpuReading]:
-    readings = [_amd(machine, sensors) for sensors in amd]
-    return readings + [_nvidia(machine, gpu) for gpu in nvidia]
+    from_amd, from_nvidia = partial(_amd, machine), partial(_nvidia, machine)
+    return [*map(from_amd, amd), *map(from_nvidia, nvidia)]
 
 
 def _amd(machine: Machine, sensors: GpuSensors) -> GpuReading:

@@ -1,6 +1,11 @@
-"""Counters that move between the two samples of a run."""
+"""Counters that move between the two samples of a run, and numbers that may be unknown."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+_Number = TypeVar("_Number", int, float)
 
 
 def growth(first: int | None, later: int | None) -> int | None:
@@ -8,3 +13,21 @@ def growth(first: int | None, later: int | None) -> int | None:
     if first is None or later is None or later < first:
         return None
     return later - first
+
+
+def grown_counters(first: Mapping[str, int], later: Mapping[str, int]) -> dict[str, int]:
+    """By how much each counter has grown, of those that have.
+
+    A counter that the second sample is the first to show has not grown: where it began is unknown.
+    """
+    grown = {}
+    for name, count in later.items():
+        difference = growth(first.get(name), count)
+        if difference:
+            grown[name] = difference
+    return grown
+
+
+def known(values: Iterable[_Number | None]) -> list[_Number]:
+    """The numbers among them that are known."""
+    return [value for value in values if value is not None]

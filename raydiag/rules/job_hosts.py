@@ -6,8 +6,10 @@ else: several jobs, lists that differ, or that lack a host on which they were fo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
 from raydiag.errors import UsageError
@@ -113,7 +115,7 @@ def _short_names(expression: str) -> frozenset[str]:
 
 def _too_few(snapshot: Snapshot, variables: _Variables) -> Iterator[Finding]:
     """One finding without a host when the job counts more nodes than Ray ever had."""
-    counts = [(int(value), name) for name, value in _count_settings(variables)]
+    counts = list(_count_settings(variables))
     if not counts:
         return
     expected, source = min(counts)
@@ -122,28 +124,31 @@ def _too_few(snapshot: Snapshot, variables: _Variables) -> Iterator[Finding]:
         yield _finding(snapshot, source, f"{expected} nodes, {known} are known to Ray", expected)
 
 
-def _count_settings(variables: _Variables) -> Iterator[tuple[str, str]]:
+def _count_settings(variables: _Variables) -> Iterator[tuple[int, str]]:
     for name in _COUNTS:
         for value in variables.get(name, ()):
             if value.isascii() and value.isdigit() and len(value) < 7:
-                yield name, value
+                yield int(value), name
 
 
 def _known_nodes(snapshot: Snapshot) -> int:
     """Nodes of the job: those that live, and machines that were lost."""
-    reports = [report for report in snapshot.nodes if not _is_mere_head(report)]
-    alive = [report for report in reports if not is_dead(report)]
+    alive: list[str] = []  # addresses
+    lost: set[str] = set()
+    for report in itertools.filterfalse(_is_mere_head, snapshot.nodes):
+        if is_dead(report):
+            lost.add(report.node.address)
+        else:
+            alive.append(report.node.address)
     # A dead node is known, and reported, unless its machine is back under another id.
-    addresses = {report.node.address for report in alive}
-    lost = {report.node.address for report in reports} - addresses
-    return len(alive) + len(lost)
+    return len(alive) + len(lost.difference(alive))
 
 
 def _is_mere_head(report: NodeReport) -> bool:
     """A node that answered, without GPUs and without a process of the job: it is not one of its."""
     answered = report.status in (NodeStatus.OK, NodeStatus.PARTIAL)
     gpus = report.records("gpu_sensors") or report.records("nvidia")
-    return answered and not gpus and not any(process.job for process in report.records("processes"))
+    return answered and not gpus and not any(map(attrgetter("job"), report.records("processes")))
 
 
 def _finding(

@@ -5,14 +5,14 @@ One machine may run several Ray nodes, which then report the same hardware: it i
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from raydiag import probes
+from raydiag import model, probes
 from raydiag.model import Evidence, NodeReport, NodeStatus, ProbeResult, Snapshot, StuckReader
 from raydiag.probes.processes import RayProcess
 
@@ -43,11 +43,15 @@ class Machine:
     @property
     def stuck_readers(self) -> list[StuckReader]:
         """Reader processes of raydiag that hang on it."""
-        return list(itertools.chain.from_iterable(report.stuck for report in self.reports))
+        return list(chain.from_iterable(map(attrgetter("stuck"), self.reports)))
 
     def results(self, probe: str) -> list[ProbeResult]:
         """Results of one probe, one for each Ray node that ran it."""
         return [report.probes[probe] for report in self.reports if probe in report.probes]
+
+    def unread(self, probe: str) -> Iterator[model.Unread]:
+        """What one probe could not read."""
+        return chain.from_iterable(map(attrgetter("unread"), self.results(probe)))
 
     def records(self, kind: type[Record]) -> list[Record]:
         """All records of a kind, each once: of equal identity the first report's."""
@@ -68,6 +72,16 @@ class Machine:
                 key = probe.identity_of(record)
                 if key in later:
                     distinct.setdefault(key, Samples(record, later[key], result.interval_s))
+        return list(distinct.values())
+
+    def newest(self, kind: type[Record]) -> list[Samples[Record]]:
+        """All records of a kind, each once; where one sample alone has it, twice the same."""
+        probe = probes.of_record(kind)
+        distinct: dict[Any, Samples[Record]] = {}
+        for record in self.records(kind):
+            distinct[probe.identity_of(record)] = Samples(record, record, 0.0)
+        for samples in self.samples(kind):
+            distinct[probe.identity_of(samples.first)] = samples
         return list(distinct.values())
 
     def working_processes(self) -> list[RayProcess]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot, Status
 from raydiag.probes.exporter import FILE, LOG, Exporter
 from raydiag.rules.grades import confirmed_if, warning_if
+from raydiag.rules.growth import known
 from raydiag.rules.machines import Machine, Samples, machines
 
 _STALE_S = 300.0
@@ -114,7 +116,7 @@ def _sign_of_life(state: _ExporterState, snapshot: Snapshot) -> str:
             return f"its process is there ({process})"
     if now.answer == "timeout":
         return "something listens on its port"
-    ages = [age for age in (now.file_age_s, now.log_age_s) if age is not None]
+    ages = known((now.file_age_s, now.log_age_s))
     if not ages or snapshot.job_start is None or min(ages) >= snapshot.time - snapshot.job_start:
         return ""
     return f"it left its last sign {min(ages):.0f} s ago, after the start of the job"
@@ -254,18 +256,16 @@ def exporter_restarts(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _states(snapshot: Snapshot) -> Iterator[_ExporterState]:
     for machine in machines(snapshot):
-        samples = {pair.first.port: pair for pair in machine.samples(Exporter)}
-        for record in machine.records(Exporter):
-            only_sample = Samples(record, record, 0.0)
-            yield _ExporterState(machine, samples.get(record.port, only_sample))
-
-
-def _has_gpus(machine: Machine) -> bool:
-    return any(result.records for result in machine.results("gpu_sensors"))
+        for samples in machine.newest(Exporter):
+            yield _ExporterState(machine, samples)
 
 
 def _was_looked_for(machine: Machine) -> bool:
-    return any(result.status is Status.NO_DATA for result in machine.results("exporter"))
+    return Status.NO_DATA in map(attrgetter("status"), machine.results("exporter"))
+
+
+def _has_gpus(machine: Machine) -> bool:
+    return any(map(attrgetter("records"), machine.results("gpu_sensors")))
 
 
 def _finding(

@@ -12,7 +12,7 @@ from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.network import NetworkState
 from raydiag.probes.processes import RayProcess
 from raydiag.rules.grades import warning_if
-from raydiag.rules.growth import growth
+from raydiag.rules.growth import grown_counters, growth
 from raydiag.rules.machines import Machine, Samples, each_sample, machines
 
 _MANY_DROPS = 100  # fewer may be frames of protocols that the node does not use
@@ -57,10 +57,7 @@ def _troubled_interfaces(samples: _Samples) -> dict[str, _InterfaceTrouble]:
     for name, later in samples.later.interfaces.items():
         first = samples.first.interfaces.get(name)
         if first is not None:
-            grown = {
-                column: growth(first.get(column), count) or 0 for column, count in later.items()
-            }
-            trouble = _interface_trouble(grown, samples.seconds)
+            trouble = _interface_trouble(grown_counters(first, later), samples.seconds)
             if trouble.grown:
                 troubled[name] = trouble
     return troubled
@@ -121,8 +118,10 @@ def tcp_aborts(snapshot: Snapshot) -> Iterator[Finding]:
 def full_accept_queues(snapshot: Snapshot) -> Iterator[Finding]:
     """Hosts where a program does not accept its incoming connections fast enough."""
     for machine, samples in each_sample(snapshot, NetworkState):
-        counts = {name: _tcp_growth(samples, name) for name in ("ListenOverflows", "ListenDrops")}
-        grown = {name: count for name, count in counts.items() if count}
+        grown = {}
+        for name in ("ListenOverflows", "ListenDrops"):
+            if count := _tcp_growth(samples, name):
+                grown[name] = count
         if not grown:
             continue
         # Every overflow is a drop as well.
@@ -156,7 +155,7 @@ def job_interfaces_down(snapshot: Snapshot) -> Iterator[Finding]:
         states = _operstates(machine)
         for setting in sorted(_interface_settings(machine)):
             chosen = [name for name in states if _is_chosen(name, setting)]
-            if not all(states[name] in _NO_LINK for name in chosen):
+            if not _NO_LINK.issuperset(map(states.get, chosen)):
                 continue
             for name in chosen:
                 text = f"{states[name]}; {_VARIABLE}={setting} tells processes to use it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -46,12 +47,11 @@ def departed(snapshot: Snapshot) -> Mapping[str, str]:
     the address tells, since another machine may have the same host name; or it was lost before
     the job that runs now began (without a job: more than a day ago).
     """
-    live_reports = [report for report in snapshot.nodes if not is_dead(report)]
+    live_reports = itertools.filterfalse(is_dead, snapshot.nodes)
     addresses = {report.node.address for report in live_reports} - {""}
     reasons: dict[str, str] = {}
-    for report in snapshot.nodes:
-        reason = _departure(snapshot, report.node, addresses) if is_dead(report) else ""
-        if reason:
+    for report in filter(is_dead, snapshot.nodes):
+        if reason := _departure(snapshot, report.node, addresses):
             reasons[report.node.node_id] = reason
     return reasons
 
@@ -72,10 +72,8 @@ def _departure(snapshot: Snapshot, node: Node, live_addresses: set[str]) -> str:
 def dead_nodes(snapshot: Snapshot) -> Iterator[Finding]:
     """Nodes that Ray's global control store lists as dead."""
     departures, names = departed(snapshot), machine_names(snapshot)
-    for report in snapshot.nodes:
+    for report in filter(is_dead, snapshot.nodes):
         node = report.node
-        if not is_dead(report):
-            continue
         reason = node.death_reason or report.reason or "no reason given"
         text = f"node {node.node_id} at {node.address} is dead: {reason}"
         departure = departures.get(node.node_id, "")

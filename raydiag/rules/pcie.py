@@ -6,16 +6,16 @@ nothing.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.pcie import ALL_ONES, PcieFunction
-from raydiag.rules.gpu_readings import gpu_readings
-from raydiag.rules.grades import confirmed_if
-from raydiag.rules.growth import growth
+from raydiag.rules.gpu_readings import all_gpu_readings
+from raydiag.rules.grades import confirmed_if, warning_if
+from raydiag.rules.growth import growth, known
 from raydiag.rules.machines import Machine, Samples, machines
 from raydiag.rules.pcie_paths import PcieLink, PciePaths
 
@@ -65,7 +65,7 @@ def growing_link_errors(snapshot: Snapshot) -> Iterator[Finding]:
     """
     for machine in machines(snapshot):
         samples = machine.samples(PcieFunction)
-        paths = PciePaths([pair.first for pair in samples])
+        paths = PciePaths(list(map(attrgetter("first"), samples)))
         for kind in _KINDS:
             by_bearer: dict[str, list[_GrownErrors]] = {}
             for errors in _grown_errors(samples, paths, kind):
@@ -118,8 +118,7 @@ def _grown_errors(
             yield _GrownErrors(pair.first, f"aer_dev_{kind} of {address}", count, pair.seconds)
     for pair in samples:
         count = _growth_of(pair, f"received_{kind}")
-        below = {function.address for function in paths.below(pair.first)} if count else set()
-        if count and below.isdisjoint(grown_addresses):
+        if count and paths.addresses_below(pair.first).isdisjoint(grown_addresses):
             name = f"aer_rootport_total_err_{_ROOT_PORT_FILES[kind]}"
             yield _GrownErrors(pair.first, f"{name} of {pair.first.address}", count, pair.seconds)
 
@@ -134,15 +133,13 @@ def degraded_links(snapshot: Snapshot) -> Iterator[Finding]:
     Not where every link like it does the same: then it is wired or set so. A GPU may lower the
     speed of its link while it idles, never the width: its speed counts under load alone.
     """
-    all_paths = [
-        (machine, PciePaths(machine.records(PcieFunction))) for machine in machines(snapshot)
-    ]
+    all_paths = []
+    for machine in machines(snapshot):
+        all_paths.append((machine, PciePaths(machine.records(PcieFunction))))
     yield from _dead_links(all_paths)
     links = list(_shown_links(all_paths))
-    widths = _LinkComparison((each.link, each.link.width) for each in links)
-    speeds = _LinkComparison((each.link, each.link.speed_gts) for each in links)
-    readings = itertools.chain(*gpu_readings(snapshot))
-    loaded_gpus = {gpu.key for gpu in readings if gpu.loaded}
+    widths, speeds = _LinkComparison(links, "width"), _LinkComparison(links, "speed_gts")
+    loaded_gpus = {gpu.key for gpu in all_gpu_readings(snapshot) if gpu.loaded}
     for each in links:
         width, max_width = each.link.width, each.link.max_width
         if width is not None and max_width is not None and width < max_width:
@@ -204,12 +201,12 @@ def _dead_link_finding(machine: Machine, paths: PciePaths, function: PcieFunctio
 class _LinkComparison:
     """Widths or speeds of all links, by what makes links alike."""
 
-    def __init__(self, values: Iterable[tuple[PcieLink, float | None]]) -> None:
+    def __init__(self, links: Iterable[_MachineLink], quantity: str) -> None:
         self._values: dict[Hashable, list[float]] = {}
-        for link, value in values:
-            for key in self._keys(link):
-                if value is not None:
-                    self._values.setdefault(key, []).append(value)
+        for each in links:
+            for key in self._keys(each.link):
+                values = self._values.setdefault(key, [])
+                values += known([getattr(each.link, quantity)])
 
     def alike(self, link: PcieLink) -> _Alike:
         """The links that are like this one.
@@ -233,14 +230,14 @@ def _link_finding(each: _MachineLink, text: str, value: float, alike: _Alike) ->
         reason = f"All {alike.count} links like it run no better: it is wired or set so."
     elif alike.count == 1 and not link.upper_end_is_known:
         reason = "What it is connected to cannot be seen here, and may not be able to do more."
-    ends = " below ".join(end.address for end in link.ends)
+    ends = " below ".join(map(attrgetter("address"), link.ends))
     evidence = each.machine.evidence(f"link of {ends}", text, float(value))
     return Finding(
         "pcie-degraded",
         host=each.machine.name,
         gpu=bearer.gpu,
         device=bearer.address,
-        severity=Severity.INFO if reason else Severity.WARNING,
+        severity=warning_if(not reason),
         confidence=confirmed_if(link.upper_end_is_known),
         title="PCIe link narrower or slower than both ends support",
         evidence=(evidence, *_device_evidence(bearer, each.paths)),

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from raydiag.probes.pcie import PcieFunction
+from raydiag.rules.growth import known
 
 _Number = TypeVar("_Number", int, float)
 
@@ -75,9 +76,10 @@ class PciePaths:
             path.append(above)
         return path
 
-    def below(self, top: PcieFunction) -> list[PcieFunction]:
-        """The function itself and every one that is reached through it."""
-        return [function for function in self.functions.values() if top in self.path(function)]
+    def addresses_below(self, top: PcieFunction) -> set[str]:
+        """Of the function itself and of every one that is reached through it."""
+        functions = self.functions.items()
+        return {address for address, function in functions if top in self.path(function)}
 
     def bearer(self, function: PcieFunction) -> PcieFunction:
         """The device to blame: the only one behind it, or the only GPU, else the function."""
@@ -102,14 +104,14 @@ class PciePaths:
         """
         seen_ends = set()
         for device in sorted(self.functions.values(), key=_shows_no_link):
-            path = [] if device.kind == "bridge" else self.path(device)
+            path = self.path(device)
             for level in range(0, len(path), 2):
                 lower, *above = path[level : level + 2]
-                if _end(lower) in seen_ends:
+                if device.kind == "bridge" or _end(lower) in seen_ends:
                     continue
                 seen_ends.add(_end(lower))
-                models = {behind.model for behind in self._devices_behind(lower)}
-                yield PcieLink(lower, above[0] if above else None, level, tuple(sorted(models)))
+                models = set(map(attrgetter("model"), self._devices_behind(lower)))
+                yield PcieLink(lower, next(iter(above), None), level, tuple(sorted(models)))
 
     def link_names(self) -> Mapping[str, str]:
         """By address of a function, the name of the link that it is an end of."""
@@ -117,10 +119,10 @@ class PciePaths:
         for link in self.links():
             for end in link.ends:
                 name_of_end[_end(end)] = _end(link.lower)
-        return {
-            address: name_of_end.get(_end(function), address)
-            for address, function in self.functions.items()
-        }
+        names = {}
+        for address, function in self.functions.items():
+            names[address] = name_of_end.get(_end(function), address)
+        return names
 
 
 def _end(function: PcieFunction) -> str:
@@ -143,4 +145,4 @@ def _shows_no_link(function: PcieFunction) -> bool:
 
 
 def _least(values: Iterable[_Number | None]) -> _Number | None:
-    return min((value for value in values if value is not None), default=None)
+    return min(known(values), default=None)

@@ -215,7 +215,7 @@ def _odd_values(comparison: _Comparison, gpu_hosts: Collection[str]) -> Iterator
         evidence = _hosts_of_each_value(name, values, source)
         yield _Difference(None, warning_if(matters), evidence)
         return
-    agreeing = sum(value == usual for value in values.values())
+    agreeing = list(values.values()).count(usual)
     for host, value in values.items():
         if value != usual:
             text = f"{name} {value} here, {usual} on {agreeing} others"
@@ -255,14 +255,14 @@ def _gpu_addresses(machine: Machine) -> _Addresses | None:
     NVIDIA's are those that its driver has on the PCI bus: nvidia-smi shows a container its own.
     """
     if nvidia := _nvidia_gpus(machine):
-        return frozenset(function.address for function in nvidia)
-    statuses = {result.status for result in machine.results("gpu_sensors")}
+        return frozenset(map(attrgetter("address"), nvidia))
+    statuses = set(map(attrgetter("status"), machine.results("gpu_sensors")))
     if not statuses or not statuses <= {Status.OK, Status.NO_DATA}:
         return None
     sensors = machine.records(GpuSensors)
     if not sensors and "amdgpu" not in _versions(machine):
         return None
-    return frozenset(sensor.address for sensor in sensors)
+    return frozenset(map(attrgetter("address"), sensors))
 
 
 def _nvidia_gpus(machine: Machine) -> list[PcieFunction]:
@@ -271,10 +271,8 @@ def _nvidia_gpus(machine: Machine) -> list[PcieFunction]:
 
 def _environment_was_read(machine: Machine) -> bool:
     """False when a refused read may be why a variable does not show."""
-    for result in machine.results("processes"):
-        if any(unread.source.endswith("environ") for unread in result.unread):
-            return False
-    return True
+    unread = machine.unread("processes")
+    return not any(source.source.endswith("environ") for source in unread)
 
 
 def _program(process: RayProcess) -> str:

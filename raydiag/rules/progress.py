@@ -16,6 +16,7 @@ from statistics import median
 from raydiag.model import Evidence, Finding, Snapshot
 from raydiag.probes.ray_logs import RayLog
 from raydiag.rules.grades import confirmed_if
+from raydiag.rules.growth import known
 from raydiag.rules.machines import Machine, Samples, machines
 
 _LEAST_STEPS = 3  # fewer steps behind are the difference between two moments
@@ -92,7 +93,7 @@ class _Group:
 
         Half lines at the end show that.
         """
-        held_back = sum(worker.log.buffered for worker in self.workers)
+        held_back: int = sum(map(attrgetter("log.buffered"), self.workers))
         return 2 * held_back > len(self.workers)
 
     def _stopped(self) -> list[_WorkerProgress]:
@@ -103,8 +104,11 @@ class _Group:
         if 2 * len(moving) <= len(self.workers) and not is_pair:
             return []
         reached = median(map(_step, moving))
-        still = [worker for worker in self.without(moving) if worker.pause_s() >= pause_s]
-        return [worker for worker in still if worker.step <= reached - _LEAST_STEPS]
+        stopped = []
+        for worker in self.without(moving):
+            if worker.pause_s() >= pause_s and worker.step <= reached - _LEAST_STEPS:
+                stopped.append(worker)
+        return stopped
 
     def _apart(self) -> list[_WorkerProgress]:
         """The lower ones, fewer than half, below a gap that is wider than what the others span.
@@ -160,23 +164,21 @@ def stragglers(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _workers(snapshot: Snapshot) -> Iterator[_WorkerProgress]:
     for machine in machines(snapshot):
-        samples = {(pair.first.session, pair.first.pid): pair for pair in machine.samples(RayLog)}
-        for log in machine.records(RayLog):
-            if log.component == "worker":
-                worker = _progress(machine, log, samples.get((log.session, log.pid)))
+        for samples in machine.newest(RayLog):
+            if samples.first.component == "worker":
+                worker = _progress(machine, samples)
                 if worker:
                     yield worker
 
 
-def _progress(
-    machine: Machine, log: RayLog, samples: Samples[RayLog] | None
-) -> _WorkerProgress | None:
+def _progress(machine: Machine, samples: Samples[RayLog]) -> _WorkerProgress | None:
     """None for a worker that has printed no step."""
-    if samples and samples.first.step is not None and samples.later.step is not None:
-        later = samples.later
-        advanced = samples.later.step - samples.first.step
-        return _WorkerProgress(machine, later, samples.later.step, advanced, samples.seconds)
-    return None if log.step is None else _WorkerProgress(machine, log, log.step, None, 0.0)
+    first, later = samples.first, samples.later
+    if first.step is None:
+        return None
+    if not samples.seconds or later.step is None:
+        return _WorkerProgress(machine, first, first.step, None, 0.0)
+    return _WorkerProgress(machine, later, later.step, later.step - first.step, samples.seconds)
 
 
 def _step(worker: _WorkerProgress) -> int:
@@ -189,8 +191,7 @@ def _median_or_none(values: Sequence[float]) -> float | None:
 
 def _is_newer(worker: _WorkerProgress, peers: Sequence[_WorkerProgress]) -> bool:
     """Whether a later start may explain why it is behind."""
-    all_ages = (peer.log.process_age_s for peer in peers)
-    ages = [age for age in all_ages if age is not None]
+    ages = known(map(attrgetter("log.process_age_s"), peers))
     age = worker.log.process_age_s
     return bool(ages) and age is not None and age < median(ages) - _NEWER_S
 
@@ -203,7 +204,7 @@ def _stood_still(worker: _WorkerProgress, peers: Sequence[_WorkerProgress]) -> b
 
 def _finding(workers: Sequence[_WorkerProgress], peers: Sequence[_WorkerProgress]) -> Finding:
     """One finding for the workers of one host."""
-    onset, logs = _onset(workers), [worker.log for worker in workers]
+    onset, logs = _onset(workers), list(map(attrgetter("log"), workers))
     stood_still = any(_stood_still(worker, peers) for worker in workers)
     evidence = [
         Evidence(log.path, log.step_line, float(log.step or 0), onset)
@@ -225,7 +226,7 @@ def _finding(workers: Sequence[_WorkerProgress], peers: Sequence[_WorkerProgress
 
 def _onset(workers: Sequence[_WorkerProgress]) -> float | None:
     """The time of the oldest last step."""
-    ages = [worker.log.step_age_s for worker in workers if worker.log.step_age_s is not None]
+    ages = known(map(attrgetter("log.step_age_s"), workers))
     read_at = workers[0].machine.read_at
     return read_at - max(ages) if read_at and ages else None
 
@@ -233,7 +234,7 @@ def _onset(workers: Sequence[_WorkerProgress]) -> float | None:
 def _evidence_of_peers(peers: Sequence[_WorkerProgress]) -> Evidence:
     steps = sorted(map(_step, peers))
     span = f"{steps[0]} to {steps[-1]}" if steps[0] < steps[-1] else f"{steps[0]}"
-    hosts = {worker.machine.name for worker in peers}
+    hosts = set(map(attrgetter("machine.name"), peers))
     ahead = max(peers, key=_step)
     text = f"{len(peers)} other workers on {len(hosts)} hosts are at step {span}"
     source = f"{ahead.machine.name}:{ahead.log.path}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
@@ -39,7 +40,7 @@ class Ports(dict[PortKey, RdmaPort]):
         """Of several Ray nodes the first that saw a port counts."""
         ports = cls()
         for result in machine.results("rdma"):
-            latest = {(port.device, port.port): port for port in (*result.records, *result.later)}
+            latest = {port.key: port for port in (*result.records, *result.later)}
             for key, port in latest.items():
                 ports.setdefault(key, port)
         return ports
@@ -58,7 +59,7 @@ class Ports(dict[PortKey, RdmaPort]):
     @property
     def devices(self) -> set[str]:
         """Real cards."""
-        return {device for device, _ in self.names}
+        return set(map(itemgetter(0), self.names))
 
 
 class _Judgement(NamedTuple):
@@ -166,11 +167,11 @@ def _judge_by_own_host(port: RdmaPort, ports: Ports) -> _Judgement:
 
     Of the ports of one card, some may be left without a cable.
     """
-    siblings = [
-        sibling
-        for sibling in ports.values()
-        if sibling is not port and sibling.driver == port.driver and not sibling.virtual_function
-    ]
+    siblings = []
+    for sibling in ports.values():
+        is_alike = sibling.driver == port.driver and not sibling.virtual_function
+        if is_alike and sibling is not port:
+            siblings.append(sibling)
     up = _count_up(siblings)
     most_are_up = up >= _MANY_UP and 4 * up >= 3 * len(siblings)
     if port.state != "DOWN" or (most_are_up and not _shares_card(port, siblings)):
@@ -197,7 +198,7 @@ def _missing_devices(all_machines: Sequence[_MachinePorts], time: float) -> Iter
         hosts_with_rdma += bool(each.ports.devices)
     usual = {device for device, count in having.items() if 2 * count > hosts_with_rdma}
     for each in all_machines:
-        present = {device for device, _ in each.ports}
+        present = set(map(itemgetter(0), each.ports))
         for device in sorted(usual - present - _unread_devices(each.machine)):
             owners = [ports for ports in each.alike if device in ports.devices]
             if 2 * len(owners) > len(each.alike):
@@ -230,10 +231,7 @@ def _missing_device(
 
 def _unread_devices(machine: Machine) -> set[str]:
     """Devices that are there, but could not be read."""
-    devices: set[str] = set()
-    for result in machine.results("rdma"):
-        devices.update(unread.source.removeprefix(f"{DIRECTORY}/") for unread in result.unread)
-    return devices
+    return {unread.source.removeprefix(f"{DIRECTORY}/") for unread in machine.unread("rdma")}
 
 
 def slow_ports(snapshot: Snapshot) -> Iterator[Finding]:
@@ -278,18 +276,20 @@ def _usual_rate(each: _MachinePorts, key: PortKey) -> float | None:
 
 
 def _rates(ports: Iterable[RdmaPort]) -> Counter[float | None]:
-    return Counter(port.rate_gbits_per_s for port in filter(_is_up, ports))
+    return Counter(map(attrgetter("rate_gbits_per_s"), filter(_is_up, ports)))
 
 
 def _with_peers(snapshot: Snapshot) -> Iterator[_MachinePorts]:
     """Each machine's ports beside those of the machines that are alike."""
-    ports = [(machine, Ports.of(machine)) for machine in machines(snapshot)]
+    all_ports: list[tuple[Machine, Ports]] = []
     by_names: dict[frozenset[PortKey], list[Ports]] = {}
-    for _, ports_of_machine in ports:
-        by_names.setdefault(ports_of_machine.names, []).append(ports_of_machine)
+    for machine in machines(snapshot):
+        ports = Ports.of(machine)
+        all_ports.append((machine, ports))
+        by_names.setdefault(ports.names, []).append(ports)
     alike = {names: _alike(names, by_names) for names in by_names}
-    for machine, ports_of_machine in ports:
-        yield _MachinePorts(machine, ports_of_machine, alike[ports_of_machine.names])
+    for machine, ports in all_ports:
+        yield _MachinePorts(machine, ports, alike[ports.names])
 
 
 def _alike(

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.rdma import RdmaPort
 from raydiag.rdma_names import LINK_ERRORS, all_files, files_of
-from raydiag.rules.grades import warning_if
-from raydiag.rules.growth import growth
+from raydiag.rules.grades import confirmed_if, warning_if
+from raydiag.rules.growth import grown_counters, growth
 from raydiag.rules.machines import Machine, Samples, machines
 from raydiag.rules.rdma import PortKey, Ports, also_known, is_down, packets, port_path
 
@@ -54,7 +55,7 @@ class _Trouble:
     @property
     def key(self) -> PortKey:
         """Device and port."""
-        return self.port.device, self.port.port
+        return self.port.key
 
     @property
     def timed_out(self) -> bool:
@@ -78,18 +79,20 @@ def losses(snapshot: Snapshot) -> Iterator[Finding]:
     for machine in machines(snapshot):
         ports = Ports.of(machine)
         troubles = list(_troubles(machine, ports))
-        on_several_ports = sum(trouble.timed_out for trouble in troubles) >= _SEVERAL_PORTS
+        on_several_ports = sum(map(attrgetter("timed_out"), troubles)) >= _SEVERAL_PORTS
         for trouble in troubles:
-            given_up = trouble.given_up
-            explanation = "Peers of a process that has just ended give up in the same way."
+            failure_class, explanation = "rdma-degraded", ""
+            if trouble.given_up:
+                failure_class = "rdma-retry-exhausted"
+                explanation = "Peers of a process that has just ended give up in the same way."
             yield Finding(
-                "rdma-retry-exhausted" if given_up else "rdma-degraded",
+                failure_class,
                 host=machine.name,
                 device=ports.name(trouble.key),
                 severity=trouble.severity(on_several_ports),
-                confidence=Confidence.LIKELY if given_up == 1 else Confidence.CONFIRMED,
+                confidence=confirmed_if(trouble.given_up != 1),
                 evidence=tuple(_evidence(trouble, snapshot.time)),
-                explanation=explanation if given_up else "",
+                explanation=explanation,
             )
 
 
@@ -110,16 +113,14 @@ def _trouble(samples: Samples[RdmaPort]) -> _Trouble:
     """What has grown by more than is normal."""
     first, later = samples.first.counters, samples.later.counters
     sent = growth(packets(first), packets(later)) or 0
-    grown = _grown(first, later)
-    exhausted = {name: count for name, count in grown.items() if name in EXHAUSTED}
-    lost = {
-        name: count
-        for name, count in grown.items()
-        if name in LOSSES and count > LOSSES[name] * sent
-    }
-    reordered = {
-        name: count for name, count in grown.items() if name in REORDERED and count > _OFTEN * sent
-    }
+    exhausted, lost, reordered = {}, {}, {}
+    for name, count in grown_counters(first, later).items():
+        if name in EXHAUSTED:
+            exhausted[name] = count
+        elif name in LOSSES and count > LOSSES[name] * sent:
+            lost[name] = count
+        elif name in REORDERED and count > _OFTEN * sent:
+            reordered[name] = count
     most_reordered = max(reordered.values(), default=0)
     if not (exhausted or lost or most_reordered > _MOST_REORDERED * sent > 0):
         reordered = {}
@@ -130,15 +131,6 @@ def _trouble(samples: Samples[RdmaPort]) -> _Trouble:
         given_up=sum(exhausted.values()),
         events=max(lost.values(), default=0),
     )
-
-
-def _grown(first: Mapping[str, int], later: Mapping[str, int]) -> dict[str, int]:
-    """By how much each counter has grown, of those that have.
-
-    A counter that the second sample is the first to show has not grown: where it began is unknown.
-    """
-    grown = {name: growth(first.get(name), count) or 0 for name, count in later.items()}
-    return {name: count for name, count in grown.items() if count}
 
 
 def congestion(snapshot: Snapshot) -> Iterator[Finding]:
@@ -158,8 +150,8 @@ def congestion(snapshot: Snapshot) -> Iterator[Finding]:
 def _congestion_evidence(machine: Machine, time: float) -> Iterator[Evidence]:
     ports = Ports.of(machine)
     for samples in machine.samples(RdmaPort):
-        key = (samples.later.device, samples.later.port)
-        grown = _grown(samples.first.counters, samples.later.counters)
+        key = samples.later.key
+        grown = grown_counters(samples.first.counters, samples.later.counters)
         for name in CONGESTION:
             count = grown.get(name, 0)
             if count > _MANY_PER_S * samples.seconds:

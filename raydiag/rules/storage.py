@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from raydiag.model import Confidence, Finding, Severity, Snapshot
 from raydiag.probes.storage import MountUsage
 from raydiag.rules.cpu import settled_loads
-from raydiag.rules.grades import warning_if
+from raydiag.rules.grades import critical_if, warning_if
 from raydiag.rules.machines import Machine, machines
 
 _GIB = 1 << 30
@@ -119,13 +119,13 @@ def _disk_severity(mount: MountUsage) -> Severity | None:
         return Severity.CRITICAL if full and available < _SHARED_MEMORY_LOW_BYTES else None
     if available >= _LOW_BYTES or available >= mount.total_bytes * _LOW_FRACTION:
         return None
-    return Severity.CRITICAL if full else Severity.WARNING
+    return critical_if(full)
 
 
 def _inode_severity(mount: MountUsage) -> Severity | None:
     if mount.total_inodes <= 0 or mount.free_inodes >= mount.total_inodes * _FULL_FRACTION:
         return None
-    return Severity.WARNING if mount.free_inodes > 0 else Severity.CRITICAL
+    return critical_if(mount.free_inodes <= 0)
 
 
 def _size(size_bytes: int) -> str:

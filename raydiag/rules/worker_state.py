@@ -7,8 +7,9 @@ a timeout.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 
-from raydiag.model import Actor, Confidence, Finding, Severity, Snapshot
+from raydiag.model import Actor, Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.processes import RayProcess
 from raydiag.probes.ray_logs import RayLog
 from raydiag.rules.machines import Machine, machines
@@ -45,14 +46,14 @@ def stopped_workers(snapshot: Snapshot) -> Iterator[Finding]:
                 pid=first.pid,
                 task=_task(actor) if actor else _title(first) or None,
                 severity=Severity.CRITICAL,
-                evidence=tuple(
-                    machine.evidence(
-                        f"/proc/{process.pid}/stat",
-                        f"pid {process.pid} ({process.comm}) is {_halted_state(process)}",
-                    )
-                    for process in processes
-                ),
+                evidence=tuple(_halted_evidence(machine, processes)),
             )
+
+
+def _halted_evidence(machine: Machine, processes: Iterable[RayProcess]) -> Iterator[Evidence]:
+    for process in processes:
+        text = f"pid {process.pid} ({process.comm}) is {_halted_state(process)}"
+        yield machine.evidence(f"/proc/{process.pid}/stat", text)
 
 
 def missing_workers(snapshot: Snapshot) -> Iterator[Finding]:
@@ -66,9 +67,9 @@ def missing_workers(snapshot: Snapshot) -> Iterator[Finding]:
     training_classes = _training_classes(all_machines)
     for machine in all_machines:
         processes = machine.records(RayProcess)
-        if not any(process.role == "raylet" for process in processes):
+        if "raylet" not in map(attrgetter("role"), processes):
             continue  # processes are hidden, or numbered otherwise than Ray does
-        present = {process.pid for process in processes}
+        present = set(map(attrgetter("pid"), processes))
         for pid, actor in _live_actors(snapshot, machine).items():
             if pid in present or actor.class_name not in training_classes:
                 continue
@@ -96,12 +97,12 @@ def _halted_state(process: RayProcess) -> str:
 
 def _live_actors(snapshot: Snapshot, machine: Machine) -> Mapping[int, Actor]:
     """By pid."""
-    node_ids = {report.node.node_id for report in machine.reports}
-    return {
-        actor.pid: actor
-        for actor in snapshot.actors
-        if actor.alive and actor.pid and actor.node_id in node_ids
-    }
+    node_ids = set(map(attrgetter("node.node_id"), machine.reports))
+    actors = {}
+    for actor in snapshot.actors:
+        if actor.alive and actor.pid and actor.node_id in node_ids:
+            actors[actor.pid] = actor
+    return actors
 
 
 def _training_classes(all_machines: Iterable[Machine]) -> set[str]:
@@ -121,4 +122,6 @@ def _task(actor: Actor) -> str:
 def _title(process: RayProcess) -> str:
     """The class in a worker's title, `ray::Trainer.train`; empty without one."""
     title = process.command or process.comm
-    return title.removeprefix(_TITLE).partition(".")[0] if title.startswith(_TITLE) else ""
+    if not title.startswith(_TITLE):
+        return ""
+    return title.removeprefix(_TITLE).partition(".")[0]
