@@ -30,6 +30,19 @@ def amdgpu_addresses(host: Host) -> list[str]:
         return sorted(hwmon_directories(host))
 
 
+def gpu_files(host: Host, name: str, content: str) -> list[str]:
+    """That file or directory of each GPU that has it, in index order.
+
+    Raises NoData without any, with what is missing from its `content`.
+    """
+    addresses = amdgpu_addresses(host)
+    paths = [f"{DRIVER}/{address}/{name}" for address in addresses]
+    present = list(filter(host.exists, paths))
+    if not present:
+        raise NoData(f"no GPU with {content} ({len(addresses)} amdgpu devices)")
+    return present
+
+
 def hwmon_directories(host: Host) -> dict[str, str]:
     """PCI address -> hwmon directory of each amdgpu device that has one.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from raydiag.amdgpu import DRIVER, amdgpu_addresses
+from raydiag.amdgpu import amdgpu_addresses, gpu_files
 from raydiag.errors import NoData, ParseError
 from raydiag.host import Host
 from raydiag.probes import LAST, probe
@@ -35,11 +35,7 @@ class BadPages:
 
 def bad_page_files(host: Host) -> Sequence[str]:
     """The list of each GPU that has one, in index order. Raises NoData without any."""
-    files = [f"{DRIVER}/{name}/ras/gpu_vram_bad_pages" for name in amdgpu_addresses(host)]
-    present = [file for file in files if host.exists(file)]
-    if not present:
-        raise NoData(f"no GPU with a list of bad pages ({len(files)} amdgpu devices)")
-    return present
+    return gpu_files(host, "ras/gpu_vram_bad_pages", "a list of bad pages")
 
 
 @probe(BadPages, identity=("address",), timeout_s=2, stage=LAST + 1, sources=bad_page_files)

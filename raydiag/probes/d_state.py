@@ -190,7 +190,7 @@ class _TaskScan:
         for process in list(samples):
             if process.stat.threads > 1 and process.stat.comm.startswith(_THREADED):
                 samples += self._threads(process)
-        return [sample for sample in samples if sample.blocked]
+        return list(filter(attrgetter("blocked"), samples))
 
     def _threads(self, process: _Sample) -> list[_Sample]:
         """Its threads, without the main one."""

@@ -16,8 +16,10 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Optional, Union
 
+from raydiag.cgroup import is_number
 from raydiag.errors import NoData, ReadError
 from raydiag.host import Host, as_read_error
 from raydiag.model import Unread
@@ -107,7 +109,7 @@ def exporter(host: Host, port: int = 9400) -> Iterator[Union[Exporter, Unread]]:
         skipped=log.skipped,
         restarts=log.restarts,
         processes=tuple(map(str, found_processes)),
-        process_age_s=max((process.age_s for process in found_processes), default=None),
+        process_age_s=max(map(attrgetter("age_s"), found_processes), default=None),
     )
 
 
@@ -225,7 +227,7 @@ def parse_log(text: str) -> LogState:
 
     Plugins are counted from the exporter's last start on, where the log has it.
     """
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    lines = list(filter(None, map(str.strip, text.split("\n"))))
     trouble: list[str] = []
     restarts: list[float] = []
     timed_out: dict[str, int] = {}
@@ -257,12 +259,11 @@ def time_of(line: str) -> Iterator[float]:
     """Unix seconds of a line that begins with `[2026-02-12T19:58:10Z]`; nothing for another."""
     stamp, _, zone = line[1:].partition("]")[0].partition("Z")
     parts = stamp.replace("T", "-").replace(":", "-").split("-")
-    if zone or len(parts) != 6 or not all(part.isascii() and part.isdigit() for part in parts):
+    if zone or len(parts) != 6 or not all(map(is_number, parts)):
         return
-    numbers = [int(part) for part in parts]
     try:
         # The time is UTC, and mktime takes local time.
-        yield time.mktime((*numbers, 0, 0, 0)) - time.timezone  # type: ignore[arg-type]
+        yield time.mktime((*map(int, parts), 0, 0, 0)) - time.timezone  # type: ignore[arg-type]
     except (OverflowError, ValueError):
         return
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from raydiag.amdgpu import DRIVER, amdgpu_addresses
+from raydiag.amdgpu import amdgpu_addresses, gpu_files
 from raydiag.errors import NoData, ParseError, ReadError
 from raydiag.host import Host
 from raydiag.model import Unread
@@ -42,11 +42,7 @@ class RasCount:
 
 def ras_directories(host: Host) -> Sequence[str]:
     """The `ras` directory of each GPU that has one, in index order. Raises NoData without any."""
-    directories = [f"{DRIVER}/{address}/ras" for address in amdgpu_addresses(host)]
-    present = [directory for directory in directories if host.exists(directory)]
-    if not present:
-        raise NoData(f"no GPU with RAS counters ({len(directories)} amdgpu devices)")
-    return present
+    return gpu_files(host, "ras", "RAS counters")
 
 
 @probe(

@@ -300,14 +300,16 @@ class _ParsedFile:
 
 def _read_worker(host: Host, session: Session, worker: _WorkerLogs, most_bytes: int) -> RayLog:
     parsed, whole = _read_files(host, worker, most_bytes)
-    texts = [text for each in parsed for text in (each.file.head, each.file.tail)]
+    texts: list[bytes] = []
+    for each in parsed:
+        texts += (each.file.head, each.file.tail)
     names = _names(texts)
     if names.get("actor_name", "").startswith(_OWN_ACTOR):
         raise NoData(f"worker {worker.pid} is raydiag's own")
     best = max(parsed, key=attrgetter("progress"))  # of equals .out, which comes first
     title = names.get("actor_name") or names.get("task_name", "")
     now = time.time()
-    values = dict(vars(joined([each.end for each in parsed], best.end)))
+    values = dict(vars(joined(list(map(attrgetter("end"), parsed)), best.end)))
     stamp, is_last = values.pop("step_stamp"), values.pop("step_is_last")
     changed_s = max(0.0, now - best.file.changed)
     return RayLog(
@@ -315,8 +317,8 @@ def _read_worker(host: Host, session: Session, worker: _WorkerLogs, most_bytes: 
         path=best.path,
         session=session.name,
         session_from=session.found,
-        size_bytes=sum(each.file.size for each in parsed),
-        log_changed_s=max(0.0, now - max(each.file.changed for each in parsed)),
+        size_bytes=sum(map(attrgetter("file.size"), parsed)),
+        log_changed_s=max(0.0, now - max(map(attrgetter("file.changed"), parsed))),
         pid=worker.pid,
         process_age_s=worker.age_s,
         job_id=names.get("job_id") or worker.job_id.replace("ffffffff", ""),
@@ -333,11 +335,11 @@ def _read_files(host: Host, worker: _WorkerLogs, most_bytes: int) -> tuple[list[
     parsed: list[_ParsedFile] = []
     whole = False
     for tail_bytes in (min(_SHORT_BYTES, most_bytes), min(_LONG_BYTES, most_bytes)):
-        files = [(path, _read_ends(host, path, tail_bytes)) for path in worker.files]
-        parsed = [
-            _ParsedFile(path, file, _parsed(host, path, file, tail_bytes)) for path, file in files
-        ]
-        whole = max(file.size for _, file in files) <= tail_bytes
+        parsed = []
+        for path in worker.files:
+            file = _read_ends(host, path, tail_bytes)
+            parsed.append(_ParsedFile(path, file, _parsed(host, path, file, tail_bytes)))
+        whole = max(map(attrgetter("file.size"), parsed)) <= tail_bytes
         if whole or any(each.end.step is not None for each in parsed):
             break
     return parsed, whole

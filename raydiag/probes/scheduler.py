@@ -130,9 +130,9 @@ def parse_loadavg(text: str) -> tuple[list[float], int]:
     """The three load averages and the number of threads of `0.20 0.31 0.40 1/95 4242`."""
     words = text.split()
     tasks = words[3].partition("/")[2] if len(words) > 3 else ""
-    if not is_number(tasks) or not all(_is_decimal(word) for word in words[:3]):
+    if not is_number(tasks) or not all(map(_is_decimal, words[:3])):
         raise ParseError(f"/proc/loadavg: not load averages: {text[:80]!r}")
-    return [float(word) for word in words[:3]], int(tasks)
+    return list(map(float, words[:3])), int(tasks)
 
 
 def parse_cpu_list(text: str) -> set[int]:

@@ -8,7 +8,7 @@ seen.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.listeners import Listener, Listeners
@@ -128,12 +128,8 @@ def _finding(machine: Machine, severity: Severity, evidence: Sequence[Evidence])
 
 
 def _private_network_finding(machine: Machine, evidence: Sequence[Evidence]) -> Finding:
-    return Finding(
-        "exposed-endpoint",
-        host=machine.name,
-        severity=Severity.INFO,
-        confidence=Confidence.LIKELY,
-        evidence=tuple(evidence),
+    return replace(
+        _finding(machine, Severity.INFO, evidence),
         title="A service of the job is reachable from the private network",
         explanation=(
             "The host has no public address, so this is not reachable from the internet. Whoever "

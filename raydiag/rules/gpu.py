@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import replace
 
 from raydiag.model import Evidence, Finding, Severity, Snapshot
 from raydiag.probes.bad_pages import BadPages
@@ -20,14 +20,8 @@ _SLOWDOWN_REASONS = {
     _HARDWARE_HEAT: "thermal slowdown by the hardware",
     _POWER_BRAKE: "power brake from outside",
 }
+_Gpu = BadPages | GpuSensors | NvidiaGpu | RasCount  # records of one GPU
 _HEAT, _HARDWARE_SLOWDOWN = _SOFTWARE_HEAT | _HARDWARE_HEAT, _HARDWARE_HEAT | _POWER_BRAKE
-
-
-class _Uncorrectable(NamedTuple):
-    failure_class: str
-    gpu: int
-    address: str
-    evidence: Evidence
 
 
 def uncorrectable_errors(snapshot: Snapshot) -> Iterator[Finding]:
@@ -45,29 +39,26 @@ def uncorrectable_errors(snapshot: Snapshot) -> Iterator[Finding]:
             "job began."
         )
     for machine in machines(snapshot):
-        for errors in _uncorrectable(machine):
-            yield Finding(
-                errors.failure_class,
-                host=machine.name,
-                gpu=errors.gpu,
-                device=errors.address,
-                severity=severity,
-                evidence=(errors.evidence,),
-                explanation=explanation,
-            )
+        for finding in _uncorrectable(machine):
+            yield replace(finding, severity=severity, explanation=explanation)
 
 
-def _uncorrectable(machine: Machine) -> Iterator[_Uncorrectable]:
+def _uncorrectable(machine: Machine) -> Iterator[Finding]:
     for count in machine.records(RasCount):
         if count.ue is not None and count.ue > 0:
             text = f"{count.block}: {count.ue} uncorrectable errors since the driver loaded"
             evidence = machine.evidence(count.file, text, float(count.ue))
-            yield _Uncorrectable(_ras_class(count.block), count.gpu, count.address, evidence)
+            yield _finding(machine, count, _ras_class(count.block), evidence)
     for gpu in machine.records(NvidiaGpu):
         if gpu.ecc_uncorrected:
             text = f"{gpu.ecc_uncorrected} uncorrected memory errors since the driver loaded"
             evidence = _smi_evidence(machine, gpu, text, gpu.ecc_uncorrected)
-            yield _Uncorrectable("gpu-memory-error", gpu.gpu, gpu.address, evidence)
+            yield _finding(machine, gpu, "gpu-memory-error", evidence)
+
+
+def _finding(machine: Machine, gpu: _Gpu, failure_class: str, evidence: Evidence) -> Finding:
+    host, address = machine.name, gpu.address
+    return Finding(failure_class, host, gpu.gpu, address, evidence=(evidence,))
 
 
 def bad_pages(snapshot: Snapshot) -> Iterator[Finding]:
@@ -89,21 +80,16 @@ def _bad_pages_finding(machine: Machine, pages: BadPages, is_broken: bool) -> Fi
     text = f"{pages.retired} pages retired, {pages.pending} to be retired"
     if pages.failed:
         text += f", {pages.failed} could not be retired"
-    severity = Severity.INFO
+    failure_class, title = "gpu-memory-degrading", "GPU memory pages lost data"
+    if is_broken:
+        failure_class, title = "gpu-memory-error", ""
     explanation = "Retired pages are out of use, some since long ago: they do no harm."
     if in_use:
-        severity = Severity.WARNING
         explanation = "Pages that lost data stay in use until the GPU is reset."
-    return Finding(
-        "gpu-memory-error" if is_broken else "gpu-memory-degrading",
-        host=machine.name,
-        gpu=pages.gpu,
-        device=pages.address,
-        severity=severity,
-        title="" if is_broken else "GPU memory pages lost data",
-        evidence=(machine.evidence(pages.file, text, float(in_use or pages.retired)),),
-        explanation=explanation,
-    )
+    evidence = machine.evidence(pages.file, text, float(in_use or pages.retired))
+    finding = _finding(machine, pages, failure_class, evidence)
+    severity = warning_if(in_use)
+    return replace(finding, severity=severity, title=title, explanation=explanation)
 
 
 def thermal_throttling(snapshot: Snapshot) -> Iterator[Finding]:
@@ -122,14 +108,9 @@ def _overheated(machine: Machine) -> Iterator[Finding]:
         if temperature is None or limit is None or temperature < limit:
             continue
         text = f"{temperature:g} degrees C, critical from {limit:g}"
-        yield Finding(
-            "thermal-throttling",
-            host=machine.name,
-            gpu=gpu.gpu,
-            device=gpu.address,
-            severity=Severity.WARNING,
-            evidence=(machine.evidence(f"hwmon of {gpu.address}", text, temperature),),
-        )
+        evidence = machine.evidence(f"hwmon of {gpu.address}", text, temperature)
+        finding = _finding(machine, gpu, "thermal-throttling", evidence)
+        yield replace(finding, severity=Severity.WARNING)
 
 
 def _nvidia_slowdown(machine: Machine) -> Iterator[Finding]:
@@ -138,17 +119,14 @@ def _nvidia_slowdown(machine: Machine) -> Iterator[Finding]:
         names = [name for bit, name in _SLOWDOWN_REASONS.items() if reasons & bit]
         if not names:
             continue
-        heat = "" if gpu.temperature_c is None else f", {gpu.temperature_c:g} degrees C"
-        text = f"clocks are lowered: {', '.join(names)} ({reasons:#x}){heat}"
-        yield Finding(
-            "thermal-throttling",
-            host=machine.name,
-            gpu=gpu.gpu,
-            device=gpu.address,
-            severity=warning_if(reasons & _HARDWARE_SLOWDOWN),
-            title="" if reasons & _HEAT else "GPU clocks lowered by an external power brake",
-            evidence=(_smi_evidence(machine, gpu, text, reasons),),
-        )
+        text = f"clocks are lowered: {', '.join(names)} ({reasons:#x})"
+        if gpu.temperature_c is not None:
+            text += f", {gpu.temperature_c:g} degrees C"
+        evidence = _smi_evidence(machine, gpu, text, reasons)
+        finding = _finding(machine, gpu, "thermal-throttling", evidence)
+        if not reasons & _HEAT:
+            finding = replace(finding, title="GPU clocks lowered by an external power brake")
+        yield replace(finding, severity=warning_if(reasons & _HARDWARE_SLOWDOWN))
 
 
 def _smi_evidence(machine: Machine, gpu: NvidiaGpu, text: str, value: int) -> Evidence:

@@ -14,15 +14,9 @@ from operator import attrgetter
 from statistics import median
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
-from raydiag.rules.gpu_readings import (
-    GpuReading,
-    all_gpu_readings,
-    gpu_readings,
-    later_gpu_readings,
-    spread,
-)
+from raydiag.rules.gpu_readings import GpuReading, every_gpu, gpu_readings, later_gpu_readings
 from raydiag.rules.grades import warning_if
-from raydiag.rules.growth import known
+from raydiag.rules.growth import known, spread
 
 _FEWEST_PEERS = 3
 _LOADED_SHARE = 0.75  # of the other GPUs of the node
@@ -91,7 +85,7 @@ def slow_gpus(snapshot: Snapshot) -> Iterator[Finding]:
     Of one class each: gpu-underutilised where it says that it does nothing, gpu-clock-drop where
     its clock is low as well, else gpu-power-outlier. A single instant is no more than a note.
     """
-    later = later_gpu_readings(snapshot)
+    later = list(later_gpu_readings(snapshot))
     sampled_twice = set(map(attrgetter("key"), itertools.chain(*later)))
     still_slow = set(map(attrgetter("gpu.key"), _slow(later)))
     for compared in _slow(gpu_readings(snapshot)):
@@ -128,7 +122,7 @@ def hot_gpus(snapshot: Snapshot) -> Iterator[Finding]:
     Heat slows nothing before the GPU's own limit, which `thermal_throttling` judges.
     """
     temperatures: dict[str, list[float]] = {}
-    gpus = all_gpu_readings(snapshot)
+    gpus = every_gpu(snapshot)
     for gpu in gpus:
         temperatures.setdefault(gpu.model, []).extend(known([gpu.temperature_c]))
     for gpu in gpus:
@@ -160,7 +154,7 @@ def _is_hot(gpu: GpuReading, temperature: float, of_model: Sequence[float]) -> b
 
 def full_gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
     """Notes on GPUs whose memory is all but full, which for many programs is how they work."""
-    for gpu in all_gpu_readings(snapshot):
+    for gpu in every_gpu(snapshot):
         used, total = gpu.vram_used_bytes, gpu.vram_total_bytes
         if used is None or not total or used < _FULL * total:
             continue

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from statistics import median
 
 from raydiag.model import Evidence, Snapshot
 from raydiag.probes.gpu_sensors import GpuSensors
@@ -55,32 +54,21 @@ class GpuReading:
         return self.machine.evidence(self.source, text, value)
 
 
-def gpu_readings(snapshot: Snapshot) -> list[list[GpuReading]]:
+def gpu_readings(snapshot: Snapshot) -> Iterator[list[GpuReading]]:
     """The GPUs of each machine; the first sample where a probe took two."""
-    readings = []
     for machine in machines(snapshot):
-        amd, nvidia = machine.records(GpuSensors), machine.records(NvidiaGpu)
-        readings.append(_readings(machine, amd, nvidia))
-    return readings
+        yield _readings(machine, machine.records(GpuSensors), machine.records(NvidiaGpu))
 
 
-def later_gpu_readings(snapshot: Snapshot) -> list[list[GpuReading]]:
+def later_gpu_readings(snapshot: Snapshot) -> Iterator[list[GpuReading]]:
     """Of each machine, the second sample of those GPUs that have one."""
-    readings = []
     for machine in machines(snapshot):
         amd = map(attrgetter("later"), machine.samples(GpuSensors))
         nvidia = map(attrgetter("later"), machine.samples(NvidiaGpu))
-        readings.append(_readings(machine, amd, nvidia))
-    return readings
+        yield _readings(machine, amd, nvidia)
 
 
-def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Median, and median distance from it, scaled to be a standard deviation where normal."""
-    middle = median(values)
-    return middle, 1.4826 * median(abs(value - middle) for value in values)
-
-
-def all_gpu_readings(snapshot: Snapshot) -> list[GpuReading]:
+def every_gpu(snapshot: Snapshot) -> list[GpuReading]:
     """The GPUs of all machines."""
     return list(itertools.chain(*gpu_readings(snapshot)))
 
@@ -88,8 +76,7 @@ def all_gpu_readings(snapshot: Snapshot) -> list[GpuReading]:
 def _readings(
     machine: Machine, amd: Iterable[GpuSensors], nvidia: Iterable[NvidiaGpu]
 ) -> list[GpuReading]:
-    from_amd, from_nvidia = partial(_amd, machine), partial(_nvidia, machine)
-    return [*map(from_amd, amd), *map(from_nvidia, nvidia)]
+    return [*map(partial(_amd, machine), amd), *map(partial(_nvidia, machine), nvidia)]
 
 
 def _amd(machine: Machine, sensors: GpuSensors) -> GpuReading:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import TypeVar
 
 _Number = TypeVar("_Number", int, float)
@@ -31,3 +32,9 @@ def grown_counters(first: Mapping[str, int], later: Mapping[str, int]) -> dict[s
 def known(values: Iterable[_Number | None]) -> list[_Number]:
     """The numbers among them that are known."""
     return [value for value in values if value is not None]
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """Median, and median distance from it, scaled to be a standard deviation where normal."""
+    middle = median(values)
+    return middle, 1.4826 * median(abs(value - middle) for value in values)

@@ -172,9 +172,8 @@ def _hung_mount(host: str, unread: Unread, read_at: float | None) -> Finding:
 
 
 def _hung_read(host: str, reader: StuckReader, read_at: float | None) -> Finding:
-    waits_in = reader.wchan or "an unknown place"
-    text = f"pid {reader.pid} of probe {reader.probe} waits in {waits_in}"
-    text = f"{text} for {reader.seconds:.0f} s"
+    symbol = reader.wchan or "an unknown place"
+    text = f"pid {reader.pid} of probe {reader.probe} waits in {symbol} for {reader.seconds:.0f} s"
     return Finding(
         "hung-read",
         host=host,

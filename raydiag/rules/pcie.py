@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.pcie import ALL_ONES, PcieFunction
-from raydiag.rules.gpu_readings import all_gpu_readings
+from raydiag.rules.gpu_readings import every_gpu
 from raydiag.rules.grades import confirmed_if, warning_if
 from raydiag.rules.growth import growth, known
 from raydiag.rules.machines import Machine, Samples, machines
@@ -139,7 +139,7 @@ def degraded_links(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _dead_links(all_paths)
     links = list(_shown_links(all_paths))
     widths, speeds = _LinkComparison(links, "width"), _LinkComparison(links, "speed_gts")
-    loaded_gpus = {gpu.key for gpu in all_gpu_readings(snapshot) if gpu.loaded}
+    loaded_gpus = {gpu.key for gpu in every_gpu(snapshot) if gpu.loaded}
     for each in links:
         width, max_width = each.link.width, each.link.max_width
         if width is not None and max_width is not None and width < max_width:

@@ -60,9 +60,9 @@ class _Group:
 
     def __init__(self, workers: Sequence[_WorkerProgress]) -> None:
         self.workers = workers
-        durations = filter(None, map(attrgetter("log.step_duration_s"), workers))
+        durations = list(filter(None, map(attrgetter("log.step_duration_s"), workers)))
         strides = filter(None, map(attrgetter("log.step_stride"), workers))
-        self.step_s = _median_or_none(list(durations))
+        self.step_s = median(durations) if durations else None
         self.stride = max(strides, default=None)  # steps from one line to the next
 
     @property
@@ -183,10 +183,6 @@ def _progress(machine: Machine, samples: Samples[RayLog]) -> _WorkerProgress | N
 
 def _step(worker: _WorkerProgress) -> int:
     return worker.step
-
-
-def _median_or_none(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
 
 
 def _is_newer(worker: _WorkerProgress, peers: Sequence[_WorkerProgress]) -> bool:

@@ -15,7 +15,7 @@ from raydiag.rdma_names import LINK_ERRORS, all_files, files_of
 from raydiag.rules.grades import confirmed_if, warning_if
 from raydiag.rules.growth import grown_counters, growth
 from raydiag.rules.machines import Machine, Samples, machines
-from raydiag.rules.rdma import PortKey, Ports, also_known, is_down, packets, port_path
+from raydiag.rules.rdma import Ports, also_known, is_down, packets, port_path
 
 # Connections given up after the last retry.
 EXHAUSTED = files_of("req_tx_retry_excd_err", "rnr_retries_exceeded")
@@ -53,11 +53,6 @@ class _Trouble:
     events: int  # signs of loss: the most of one counter, as several may count the same
 
     @property
-    def key(self) -> PortKey:
-        """Device and port."""
-        return self.port.key
-
-    @property
     def timed_out(self) -> bool:
         """Whether acknowledgements did not come in time."""
         return not TIMEOUTS.isdisjoint(self.grown)
@@ -88,7 +83,7 @@ def losses(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 failure_class,
                 host=machine.name,
-                device=ports.name(trouble.key),
+                device=ports.name(trouble.port.key),
                 severity=trouble.severity(on_several_ports),
                 confidence=confirmed_if(trouble.given_up != 1),
                 evidence=tuple(_evidence(trouble, snapshot.time)),
@@ -99,13 +94,13 @@ def losses(snapshot: Snapshot) -> Iterator[Finding]:
 def _evidence(trouble: _Trouble, time: float) -> Iterator[Evidence]:
     for name, grown in trouble.grown.items():
         text = f"grew by {grown} in {trouble.seconds:.1f} s{also_known(trouble.port)}"
-        yield Evidence(f"{port_path(trouble.key)}: {name}", text, float(grown), time)
+        yield Evidence(f"{port_path(trouble.port.key)}: {name}", text, float(grown), time)
 
 
 def _troubles(machine: Machine, ports: Ports) -> Iterator[_Trouble]:
     for samples in machine.samples(RdmaPort):
         trouble = _trouble(samples)
-        if trouble.grown and not is_down(ports[trouble.key]):
+        if trouble.grown and not is_down(ports[trouble.port.key]):
             yield trouble
 
 
