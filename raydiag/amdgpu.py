@@ -36,8 +36,7 @@ def gpu_files(host: Host, name: str, content: str) -> list[str]:
     Raises NoData without any, with what is missing from its `content`.
     """
     addresses = amdgpu_addresses(host)
-    paths = [f"{DRIVER}/{address}/{name}" for address in addresses]
-    present = list(filter(host.exists, paths))
+    present = list(filter(host.exists, [f"{DRIVER}/{gpu}/{name}" for gpu in addresses]))
     if not present:
         raise NoData(f"no GPU with {content} ({len(addresses)} amdgpu devices)")
     return present

@@ -57,8 +57,7 @@ def _uncorrectable(machine: Machine) -> Iterator[Finding]:
 
 
 def _finding(machine: Machine, gpu: _Gpu, failure_class: str, evidence: Evidence) -> Finding:
-    host, address = machine.name, gpu.address
-    return Finding(failure_class, host, gpu.gpu, address, evidence=(evidence,))
+    return Finding(failure_class, machine.name, gpu.gpu, gpu.address, evidence=(evidence,))
 
 
 def bad_pages(snapshot: Snapshot) -> Iterator[Finding]:
@@ -88,8 +87,7 @@ def _bad_pages_finding(machine: Machine, pages: BadPages, is_broken: bool) -> Fi
         explanation = "Pages that lost data stay in use until the GPU is reset."
     evidence = machine.evidence(pages.file, text, float(in_use or pages.retired))
     finding = _finding(machine, pages, failure_class, evidence)
-    severity = warning_if(in_use)
-    return replace(finding, severity=severity, title=title, explanation=explanation)
+    return replace(finding, severity=warning_if(in_use), title=title, explanation=explanation)
 
 
 def thermal_throttling(snapshot: Snapshot) -> Iterator[Finding]:
