@@ -40,8 +40,7 @@ _MAGIC = {
     b"LPKSHHRH": "a journal file: read it with journalctl -k -o short-iso --file",
 }
 _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
-_MONTHS: tuple[str, ...] = ("Jan", "Feb", "Mar", "Apr", "May", "Jun")
-_MONTHS += ("Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 # What the lines of a kernel log begin with, in any of the forms, and no other text does.
 _ANY_HEADER = re.compile(

@@ -13,14 +13,7 @@ from raydiag.catalog.rows import CatalogRow, loaded, rows
 from raydiag.errors import CatalogError
 
 _FILE = "hardware.yaml"
-_NUMBERS = (
-    "idle_watts",
-    "waiting_watts",
-    "active_watts",
-    "limit_watts",
-    "clock_mhz",
-    "memory_gb",
-)
+_NUMBERS = ("idle_watts", "waiting_watts", "active_watts", "limit_watts", "clock_mhz", "memory_gb")
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,7 @@ def _is_own_reader(event: KernelEventSeen) -> bool:
 
     One that waits in the driver's error path is evidence of the driver fault all the same.
     """
-    own = event.process is not None and _OWN_READER.fullmatch(event.process) is not None
-    return own and event.finding == "hung-task"
+    return event.finding == "hung-task" and bool(_OWN_READER.fullmatch(event.process or ""))
 
 
 def _by_fault(
@@ -163,14 +162,18 @@ class _Fault:
             worst = Severity.INFO
         if self.failure_class == "segfault" and self.ray.processes and not hit_ray:
             worst = Severity.INFO  # some other program of the node
-        if all(event.userspace for event in self.members):
+        if self._only_user_space:
             worst = _milder(worst, Severity.WARNING)
         return worst
 
     def _confidence(self, victim: Victim | None) -> Confidence:
-        if all(event.userspace for event in self.members):
+        if self._only_user_space:
             return Confidence.POSSIBLE
         return Confidence.LIKELY if victim and not victim.certain else Confidence.CONFIRMED
+
+    @property
+    def _only_user_space(self) -> bool:
+        return all(event.userspace for event in self.members)
 
     def _is_old(self, event: KernelEventSeen) -> bool:
         """Whether it surely ended before the border."""
@@ -249,7 +252,9 @@ class _Fault:
             room -= min(limit, room, len(event.lines))
 
     def _clock(self, time_s: float) -> str:
-        return _clock(time_s) if self.dated else f"{time_s:.3f} s after boot"
+        if not self.dated:
+            return f"{time_s:.3f} s after boot"
+        return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
     def _when(self, onset: float | None) -> str:
         telling = self._telling
@@ -259,14 +264,18 @@ class _Fault:
             return f"{times}, without a time."
         first = min(telling, key=lambda event: event.first_s != onset)
         bound = "not later than " if first.not_later_than else ""
-        error = f" (± {first.lines[0].uncertainty_s:.0f} s)" if self.dated else ""
-        ends = [time_s for event in telling for time_s in (event.first_s, event.last_s)]
-        last = max(time_s for time_s in ends if math.isfinite(time_s))
-        until = f", last {self._clock(last)}" if count > 1 else ""
-        lost = "; earlier records are lost" if bound else ""
+        sentence = f"{times}, first {bound}{self._clock(onset)}"
+        if self.dated:
+            sentence += f" (± {first.lines[0].uncertainty_s:.0f} s)"
+        if count > 1:
+            ends = [event.first_s for event in telling] + [event.last_s for event in telling]
+            sentence += f", last {self._clock(max(filter(math.isfinite, ends)))}"
         earlier = sum(event.count for event in self._trusted) - count
-        before = f"; {earlier} more before that" if earlier else ""
-        return f"{times}, first {bound}{self._clock(onset)}{error}{until}{before}{lost}."
+        if earlier:
+            sentence += f"; {earlier} more before that"
+        if first.not_later_than:
+            sentence += "; earlier records are lost"
+        return f"{sentence}."
 
 
 def _details(event: KernelEventSeen) -> Iterator[str]:
@@ -274,10 +283,9 @@ def _details(event: KernelEventSeen) -> Iterator[str]:
         yield f"{event.event} without an address, the GPU is that of the lines beside it"
     if event.symbol:
         yield f"{event.event} in {event.symbol}"
-    if event.ring:
-        yield f"ring {event.ring}"
-    if event.block:
-        yield f"block {event.block}"
+    for kind, name in (("ring", event.ring), ("block", event.block)):
+        if name:
+            yield f"{kind} {name}"
     if event.code is not None and not event.meaning:
         yield f"{event.event} number {event.code}, which is in no table"
     if event.errors is not None:
@@ -301,7 +309,3 @@ def _victim_sentence(event: KernelEventSeen, victim: Victim) -> str:
 
 def _milder(first: Severity, second: Severity) -> Severity:
     return min(first, second, key=lambda severity: severity.rank)
-
-
-def _clock(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
