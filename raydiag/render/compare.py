@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Optional
+from itertools import chain, starmap
+from operator import attrgetter
 
 from raydiag import __version__
-from raydiag.explain.comparison import Comparison
+from raydiag.explain.comparison import Comparison, relevance
 from raydiag.explain.comparison.checklist import MEAN
 from raydiag.explain.comparison.gap import PERSISTENT, SINCE, TRANSIENT, SpeedGap
 from raydiag.explain.comparison.metrics import ComparedMetrics
 from raydiag.explain.comparison.pair import Contrast
-from raydiag.explain.comparison.relevance import (
-    causes_of_slower,
-    classes_resting_on,
-    few_odd_hosts,
-    next_steps,
-    notable_settings,
-    other_findings,
-    source_trace,
-    trains_the_same,
-)
 from raydiag.explain.comparison.saves import LOADS, Saves
 from raydiag.explain.comparison.side import Side
 from raydiag.explain.comparison.worker_logs import WorkerLogCounts
 from raydiag.model import Coverage
 from raydiag.nodeset import fold
-from raydiag.playbooks.observations import RuledOut
 from raydiag.render.document import severity_of
-from raydiag.render.formats import beginning, count, filled, joined, number, or_dash, since, utc
+from raydiag.render.formats import (
+    beginning,
+    count,
+    filled,
+    joined,
+    number,
+    or_dash,
+    quantity,
+    since,
+    utc,
+)
 from raydiag.render.groups import scope, source_and_text
 from raydiag.render.queries import query_lines
 from raydiag.render.report import (
@@ -85,7 +85,7 @@ def _contrast(contrast: Contrast, show_all: bool) -> Iterator[Section]:
     yield Section("Jobs", [jobs])
     yield Section("Config differences", [_settings(contrast, show_all)])
     shared_range, *details = _steps(contrast)
-    overlap = _or(bullets(details), "No step can be compared.")
+    overlap = bullets(details).or_else("No step can be compared.")
     yield Section(f"Overlapping step range: {shared_range}", [overlap])
     yield Section(
         "Metric comparison (steady means over these steps)", [_metrics(contrast, show_all)]
@@ -93,7 +93,7 @@ def _contrast(contrast: Contrast, show_all: bool) -> Iterator[Section]:
     yield Section("Environment", [_environment(contrast, show_all)])
     yield Section("Log evidence", [table(("", "Job A", "Job B"), _worker_logs(contrast))])
     yield _root_cause(contrast)
-    yield Section("Source code trace", [Paragraph(source_trace(contrast))])
+    yield Section("Source code trace", [Paragraph(relevance.source_trace(contrast))])
 
 
 def _of_all_jobs(comparison: Comparison, show_all: bool) -> Iterator[Section]:
@@ -103,22 +103,18 @@ def _of_all_jobs(comparison: Comparison, show_all: bool) -> Iterator[Section]:
     yield Section("Other findings", [Bullets(list(_others(comparison, show_all)))])
     yield Section("Ruled out", [bullets(_ruled_out(comparison))])
     yield Section("Notes", [bullets(_notes(comparison))])
-    yield Section("Recommended next steps", [Steps(next_steps(comparison))])
+    yield Section("Recommended next steps", [Steps(relevance.next_steps(comparison))])
     queries = Quote(list(_queries(comparison)))
-    yield Section("Queries", [_or(queries, "None was asked.")], only_in_documents=True)
+    yield Section("Queries", [queries.or_else("None was asked.")], only_in_documents=True)
     coverage = bullets(_coverage(comparison.diagnosis.coverage))
-    yield Section("Coverage", [_or(coverage, "Logs only.")])
-
-
-def _or(block: Block, otherwise: str) -> Block:
-    return Paragraph(otherwise) if block.is_empty else block
+    yield Section("Coverage", [coverage.or_else("Logs only.")])
 
 
 def _about(side: Side) -> str:
     """One job in one line."""
     triage, run, examined = side.examined.triage, side.run, side.examined
     steps = "no steps" if run.first is None else f"steps {run.first} to {run.last}"
-    sources = ", ".join(f"{source} {times}" for source, times in run.sources.items())
+    sources = ", ".join(starmap("{} {}".format, run.sources.items()))
     log_only = filled(" ({})", examined.log_only)
     return joined(
         [
@@ -126,7 +122,7 @@ def _about(side: Side) -> str:
             triage.resolved.job_dir or triage.log,
             examined.case.status,
             triage.progress.start or "start unknown",
-            f"{steps} ({sources})" if sources else steps,
+            steps + filled(" ({})", sources),
             f"metrics: {side.source}{log_only}",
             f"own diagnosis: {examined.explained.verdict.failure_class}",
         ]
@@ -135,10 +131,10 @@ def _about(side: Side) -> str:
 
 def _settings(contrast: Contrast, show_all: bool) -> Block:
     """What differs; names, paths and the like only with `show_all`."""
-    settings = contrast.pair.settings if show_all else notable_settings(contrast)
-    rows = [(setting.parameter, setting.a, setting.b) for setting in settings]
+    settings = contrast.pair.settings if show_all else relevance.notable_settings(contrast)
+    rows = map(attrgetter("parameter", "a", "b"), settings)
     differences = table(("Parameter", "Job A", "Job B"), rows)
-    return _or(differences, "None that may explain anything.")
+    return differences.or_else("None that may explain anything.")
 
 
 def _steps(contrast: Contrast) -> Iterator[str]:
@@ -166,7 +162,7 @@ def _metrics(contrast: Contrast, show_all: bool) -> Block:
         if show_all or compared.differs:
             rows.append(_checklist_row(contrast, compared))
     header = ("Metric", "Job A", "Job B", "Delta", "Likely cause")
-    return _or(table(header, rows), "None.")
+    return table(header, rows).or_else("None.")
 
 
 def _training_row(gap: SpeedGap) -> list[str]:
@@ -186,21 +182,27 @@ def _change(gap: SpeedGap) -> str:
 
 def _pattern(gap: SpeedGap) -> str:
     if gap.metric not in _UNITS:
-        return _SAME if trains_the_same(gap) else "training itself: data, settings or numerics"
+        if relevance.trains_the_same(gap):
+            return _SAME
+        return "training itself: data, settings or numerics"
     if gap.kind == PERSISTENT:
         return "stays over all steps"
     if gap.kind == SINCE:
         return f"from step {gap.since_step} on"
     if gap.kind != TRANSIENT:
         return "none"
-    at = f"transient, at step {gap.since_step}"
-    return at if gap.until_step in (None, gap.since_step) else f"{at} to {gap.until_step}"
+    steps = f"transient, at step {gap.since_step}"
+    if gap.until_step not in (None, gap.since_step):
+        steps += f" to {gap.until_step}"
+    return steps
 
 
 def _checklist_row(contrast: Contrast, compared: ComparedMetrics) -> list[str]:
     measure = compared.measure
-    name = measure.metric if measure.how == MEAN else f"{measure.metric} (counted)"
-    values = [_value(compared.a, measure.unit), _value(compared.b, measure.unit)]
+    name = measure.metric
+    if measure.how != MEAN:
+        name += " (counted)"
+    values = [quantity(compared.a, measure.unit, 4), quantity(compared.b, measure.unit, 4)]
     if compared.delta is None:
         return [name, *values, "-", compared.missing]
     delta = f"{compared.delta:+.4g}"
@@ -212,17 +214,13 @@ def _checklist_row(contrast: Contrast, compared: ComparedMetrics) -> list[str]:
 def _likely_cause(contrast: Contrast, compared: ComparedMetrics) -> str:
     if not compared.differs:
         return _SAME
-    classes = ", ".join(classes_resting_on(contrast, compared.measure.metric))
+    classes = ", ".join(relevance.classes_resting_on(contrast, compared.measure.metric))
     odd = []
-    for side, hosts in few_odd_hosts(contrast, compared):
+    for side, hosts in relevance.few_odd_hosts(contrast, compared):
         odd.append(f"{fold(hosts)} of job {side.label}")
     return "; ".join(
         filter(None, [classes or _USUAL_CAUSES[compared.measure.group], ", ".join(odd)])
     )
-
-
-def _value(value: Optional[float], unit: str) -> str:
-    return "-" if value is None else f"{value:.4g} {unit}".strip()
 
 
 def _environment(contrast: Contrast, show_all: bool) -> Block:
@@ -230,7 +228,7 @@ def _environment(contrast: Contrast, show_all: bool) -> Block:
     for fact in contrast.pair.environment:
         if show_all or not fact.same or fact.what == "node set":
             rows.append((fact.what, fact.a, fact.b))
-    return _or(table(("", "Job A", "Job B"), rows), "The same.")
+    return table(("", "Job A", "Job B"), rows).or_else("The same.")
 
 
 def _worker_logs(contrast: Contrast) -> Iterator[tuple[str, str, str]]:
@@ -246,14 +244,16 @@ def _worker_logs(contrast: Contrast) -> Iterator[tuple[str, str, str]]:
 
 
 def _times(logs: WorkerLogCounts, pattern: str) -> str:
-    return str(logs.counts.get(pattern, 0)) if logs.files else "-"
+    if not logs.files:
+        return "-"
+    return str(logs.counts.get(pattern, 0))
 
 
 def _root_cause(contrast: Contrast) -> Section:
     """The answer, its confidence, and what else may slow the slower job."""
     answer = contrast.answer
     place = filled(" on {}", fold(answer.hosts))
-    causes = causes_of_slower(contrast)
+    causes = relevance.causes_of_slower(contrast)
     explanations = [answer.summary]
     evidence: list[str] = []
     for cause in causes:
@@ -273,10 +273,12 @@ def _root_cause(contrast: Contrast) -> Section:
 
 def _saves(saves: Saves) -> Table:
     """The highest peak of each save, and whose it is."""
-    header = ["Save", "From", *(f"{load.metric} ({load.unit})" for load in LOADS)]
+    header = ["Save", "From", *map("{0.metric} ({0.unit})".format, LOADS)]
     rows = []
     for load in saves.loads:
-        step = f"{load.step} (failed)" if load.failed else str(load.step)
+        step = str(load.step)
+        if load.failed:
+            step += " (failed)"
         peaks = [_highest_peak(load.peaks.get(measure.metric, {})) for measure in LOADS]
         rows.append([step, utc(load.window.start), *peaks])
     return table(header, rows)
@@ -291,7 +293,7 @@ def _highest_peak(peaks: Mapping[str, float]) -> str:
 
 def _others(comparison: Comparison, show_all: bool) -> Iterator[Bullet]:
     """Saves, the bridge, the jobs' own findings; PromQL stands in the JSON."""
-    for label, finding in other_findings(comparison, show_all):
+    for label, finding in relevance.other_findings(comparison, show_all):
         facts = [scope([finding]), since(finding.onset), finding.title]
         heading = joined([f"job {label}", finding.failure_class, *facts])
         pieces = beginning(finding.evidence, _MOST_EVIDENCE_OF_OTHERS, show_all)
@@ -300,20 +302,14 @@ def _others(comparison: Comparison, show_all: bool) -> Iterator[Bullet]:
 
 
 def _ruled_out(comparison: Comparison) -> Iterable[str]:
-    ruled_out: list[RuledOut] = []
-    for contrast in comparison.contrasts:
-        ruled_out += contrast.ruled_out
-    for saves in comparison.saves:
-        ruled_out += saves.ruled_out
-    return [f"{cause.failure_class}: {cause.why}" for cause in dict.fromkeys(ruled_out)]
+    parts = [*comparison.contrasts, *comparison.saves]
+    causes = chain.from_iterable(map(attrgetter("ruled_out"), parts))
+    return map("{0.failure_class}: {0.why}".format, dict.fromkeys(causes))
 
 
 def _notes(comparison: Comparison) -> Iterable[str]:
-    notes: list[str] = []
-    for contrast in comparison.contrasts:
-        notes += contrast.notes
-    for saves in comparison.saves:
-        notes += saves.notes
+    parts = [*comparison.contrasts, *comparison.saves]
+    notes = list(chain.from_iterable(map(attrgetter("notes"), parts)))
     for side in comparison.sides:
         notes += [f"job {side.label}: {note}" for note in side.examined.notes]
     return dict.fromkeys(notes)
@@ -336,5 +332,5 @@ def _queries(comparison: Comparison) -> Iterator[str]:
 
 def _footer(comparison: Comparison) -> str:
     queries = number(sum(map(len, comparison.asked)))
-    labels = [side.label for side in comparison.sides]
+    labels = map(attrgetter("label"), comparison.sides)
     return joined([f"raydiag {__version__}", *labels, f"{queries} queries"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
-from raydiag.model import Coverage, HostUnread, Snapshot
+from raydiag.model import Coverage, HostUnread, Snapshot, Unread
 from raydiag.nodeset import fold
-from raydiag.render.formats import count, shape, utc
+from raydiag.render.formats import count, grouped, hosts_of, shape, utc
 from raydiag.render.report import Section, bullets
 
 _WITHOUT_LANDLOCK = "processes"  # it would hide from these readers what they are there to read
@@ -18,17 +19,20 @@ _SAME_START_S = 60.0  # nodes that booted together
 def coverage_section(snapshot: Snapshot, coverage: Coverage, verbose: bool) -> Section:
     """Everything that was or was not seen; equal reasons share a line with the set of nodes."""
     answered = f"{coverage.answered} of {count(coverage.asked, 'node')} answered"
-    lines = [*_blind(coverage), *_unread(coverage.unread, verbose)]
+    lines = [*blind_lines(coverage), *_unread(coverage.unread, verbose)]
     lines += [*_kernel_log(snapshot), *_sandbox(snapshot)]
     return Section("Coverage", facts=[answered], blocks=[bullets(lines)])
 
 
-def _blind(coverage: Coverage) -> Iterator[str]:
-    hosts_by_reason: dict[str, list[str]] = defaultdict(list)
-    for blind in coverage.blind:
-        hosts_by_reason[blind.reason].append(blind.host)
-    for reason, hosts in hosts_by_reason.items():
-        yield f"not seen: {fold(hosts)}: {reason}"
+def not_read(unread: Iterable[Unread | HostUnread]) -> Section:
+    """Every source that could not be read, and why."""
+    return Section("Not read", [bullets(map("{0.source}: {0.reason}".format, unread))])
+
+
+def blind_lines(coverage: Coverage) -> Iterator[str]:
+    """Nodes that were not seen; equal reasons share a line."""
+    for reason, blind in grouped(coverage.blind, attrgetter("reason")).items():
+        yield f"not seen: {hosts_of(blind)}: {reason}"
 
 
 def _unread(unread: Iterable[HostUnread], verbose: bool) -> Iterator[str]:
@@ -44,12 +48,12 @@ def _unread(unread: Iterable[HostUnread], verbose: bool) -> Iterator[str]:
 
 
 def _unread_line(shared_source: str, gaps: list[HostUnread]) -> str:
-    sources = {gap.source for gap in gaps}
+    sources = set(map(attrgetter("source"), gaps))
     source = gaps[0].source
     if len(sources) > 1:
         source = f"{shared_source} ({len(sources)} sources)"
     status, reason = gaps[0].status.value, _reason(gaps[0])
-    line = f"unread: {source} on {fold(gap.host for gap in gaps)}: {status}"
+    line = f"unread: {source} on {hosts_of(gaps)}: {status}"
     return f"{line}, {reason}" if reason and reason != status else line
 
 
@@ -79,7 +83,7 @@ def _kernel_log(snapshot: Snapshot) -> Iterator[str]:
 def _sandbox(snapshot: Snapshot) -> Iterator[str]:
     """How each kind of reader was confined, as its node says."""
     hosts_alike: dict[tuple[str, str], list[str]] = defaultdict(list)
-    confined = [report for report in snapshot.nodes if report.sandbox]
+    confined = list(filter(attrgetter("sandbox"), snapshot.nodes))
     for report in confined:
         for kind, bonds in sorted(report.sandbox.items()):
             hosts_alike[str(kind), _bonds(str(kind), bonds)].append(report.node.host)

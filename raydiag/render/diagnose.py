@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Optional, TypeVar
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import Optional
 
 from raydiag import __version__
-from raydiag.explain.job import ExaminedJob
-from raydiag.explain.job.ticket import (
-    Correlation,
-    analysis_type,
-    asked_queries,
-    correlation,
-    needs_source_trace,
-    next_steps,
-    playbook_reports,
-    verdict_chain,
-)
-from raydiag.model import Blind, Finding, HostUnread, Severity, Window
+from raydiag.explain.job import ExaminedJob, ticket
+from raydiag.explain.job.ticket import Correlation
+from raydiag.model import Finding, HostUnread, Severity, Window
 from raydiag.nodeset import fold
 from raydiag.playbooks.observations import Report as PlaybookReport
 from raydiag.playbooks.observations import ReportRow
-from raydiag.render.formats import beginning, count, filled, joined, number, or_dash, since, utc
+from raydiag.render.coverage import blind_lines
+from raydiag.render.formats import (
+    beginning,
+    count,
+    filled,
+    grouped,
+    hosts_of,
+    joined,
+    or_dash,
+    quantity,
+    since,
+    timed,
+    utc,
+)
 from raydiag.render.groups import groups, scope, source_and_text
 from raydiag.render.queries import query_lines
 from raydiag.render.report import (
@@ -55,8 +59,6 @@ _SOURCE_TRACE = (
     "/opt/venv/lib/python3.12/site-packages/jax/."
 )
 
-_Gap = TypeVar("_Gap", Blind, HostUnread)
-
 
 def diagnosis_report(examined: ExaminedJob, show_all: bool) -> Report:
     """The report of `raydiag diagnose`; `show_all` shows all rows, evidence and notes."""
@@ -74,31 +76,29 @@ def _sections(examined: ExaminedJob, show_all: bool) -> Iterator[Section]:
     yield Section("Anomalies detected", [_anomalies(examined)], only_in_documents=True)
     yield Section("Log evidence", list(_log(examined)))
     trace = "Not needed: the cause is not in the job's own software."
-    if needs_source_trace(examined):
+    if ticket.needs_source_trace(examined):
         trace = _SOURCE_TRACE
     yield Section("Source code trace", [Paragraph(trace)], only_in_documents=True)
     related = [Paragraph(_correlation(examined))]
     yield Section("Correlation with triage", related, only_in_documents=True)
-    steps = Steps(next_steps(examined))
-    yield Section("Recommended next steps", [_or(steps, "None.")], comes_first=True)
+    steps = Steps(ticket.next_steps(examined))
+    yield Section("Recommended next steps", [steps.or_else("None.")], comes_first=True)
     yield Section("Playbooks", [Bullets(list(_playbooks(examined, show_all)))])
     ruled_out = examined.explained.ruled_out
-    yield Section("Ruled out", [bullets(f"{r.failure_class}: {r.why}" for r in ruled_out)])
+    yield Section("Ruled out", [bullets(map("{0.failure_class}: {0.why}".format, ruled_out))])
     yield Section("Notes", [bullets(examined.notes)])
-    queries = Quote(list(query_lines(asked_queries(examined))))
-    yield Section("Queries", [_or(queries, "None was asked.")], only_in_documents=True)
+    queries = Quote(list(query_lines(ticket.asked_queries(examined))))
+    yield Section("Queries", [queries.or_else("None was asked.")], only_in_documents=True)
     yield Section("Coverage", [bullets(_coverage(examined))])
-
-
-def _or(block: Block, otherwise: str) -> Block:
-    return Paragraph(otherwise) if block.is_empty else block
 
 
 def _head(examined: ExaminedJob) -> KeyValues:
     coverage = examined.explained.diagnosis.coverage
-    hosts = examined.metrics.context.hosts if examined.metrics is not None else ()
-    nodes = f"{len(hosts)} ({fold(hosts)})" if hosts else str(coverage.asked)
-    rows = [("Analysis type", analysis_type(examined)), *_time_window(coverage.window)]
+    nodes = str(coverage.asked)
+    if examined.metrics is not None and examined.metrics.context.hosts:
+        hosts = examined.metrics.context.hosts
+        nodes = f"{len(hosts)} ({fold(hosts)})"
+    rows = [("Analysis type", ticket.analysis_type(examined)), *_time_window(coverage.window)]
     return KeyValues([*rows, ("Nodes", nodes)])
 
 
@@ -113,7 +113,7 @@ def _verdict(examined: ExaminedJob) -> Section:
     verdict = examined.explained.verdict
     places = [fold(verdict.hosts)]
     places += [f"gpu {gpu}" for _, gpu in verdict.gpus[:_MOST_PLACES]]
-    places += [device for _, device in verdict.devices[:_MOST_PLACES]]
+    places += map(itemgetter(1), verdict.devices[:_MOST_PLACES])
     facts = [verdict.failure_class, " ".join(filter(None, places)), since(verdict.onset)]
     if verdict.kill_time is not None:
         facts.append(f"killed {utc(verdict.kill_time)}")
@@ -131,7 +131,7 @@ def _verdict(examined: ExaminedJob) -> Section:
 
 def _findings(examined: ExaminedJob, show_all: bool) -> Iterator[Block]:
     """What led to what, root first; then what else was found."""
-    chain = verdict_chain(examined)
+    chain = ticket.verdict_chain(examined)
     links = []
     for finding in chain[:_MOST_LINKS]:
         links.append(Bullet(_link(finding), _evidence(finding, examined, show_all=False)))
@@ -152,7 +152,7 @@ def _link(finding: Finding) -> str:
 
 def _other_findings(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:
     """What the verdict's chain does not hold; notes only with `show_all`."""
-    in_chain = set(map(id, verdict_chain(examined)))
+    in_chain = set(map(id, ticket.verdict_chain(examined)))
     for group in groups(examined.explained.diagnosis, show_all):
         is_shown = show_all or group.severity is not Severity.INFO
         if is_shown and in_chain.isdisjoint(map(id, group.findings)):
@@ -163,19 +163,19 @@ def _other_findings(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:
 
 def _evidence(finding: Finding, examined: ExaminedJob, show_all: bool) -> list[str]:
     """Evidence, a line each. A query goes by its id; the JSON spells it out."""
-    query_ids = {query.promql: query.id for query in asked_queries(examined)}
+    query_ids = {query.promql: query.id for query in ticket.asked_queries(examined)}
     lines: dict[str, None] = {}  # triage may quote one line as step and as end
     for evidence in beginning(finding.evidence, _MOST_EVIDENCE, show_all):
         line = source_and_text(evidence, query_ids.get(evidence.source))
-        lines[line if evidence.time is None else f"{line}  ({utc(evidence.time)})"] = None
+        lines[timed(line, evidence.time)] = None
     return list(lines)
 
 
 def _metric_evidence(examined: ExaminedJob, show_all: bool) -> Block:
     rows: list[list[str]] = []
-    for report in playbook_reports(examined):
+    for report in ticket.playbook_reports(examined):
         rows += map(_metric_row, _shown_rows(report, show_all))
-    return _or(table(("Host", "GPU", "Value", "Interpretation"), rows), "None.")
+    return table(("Host", "GPU", "Value", "Interpretation"), rows).or_else("None.")
 
 
 def _shown_rows(report: PlaybookReport, show_all: bool) -> list[ReportRow]:
@@ -185,11 +185,10 @@ def _shown_rows(report: PlaybookReport, show_all: bool) -> list[ReportRow]:
 def _metric_row(row: ReportRow) -> list[str]:
     """A row with the value that it was decided from."""
     place = " ".join(filter(None, [fold(row.hosts), row.device]))
-    value = "-" if row.value is None else f"{number(row.value)} {row.unit}".rstrip()
     return [
         place or "-",
         or_dash(row.gpu),
-        value,
+        quantity(row.value, row.unit),
         f"{_ANSWERS[row.holds]}{row.row}: {row.interpretation}",
     ]
 
@@ -197,8 +196,8 @@ def _metric_row(row: ReportRow) -> list[str]:
 def _playbooks(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:
     """What each playbook concluded; those that found more than a sentence first."""
     brief = []
-    for report in playbook_reports(examined):
-        excluded = [f"exclude {node.host} ({node.reason})" for node in report.exclude]
+    for report in ticket.playbook_reports(examined):
+        excluded = map("exclude {0.host} ({0.reason})".format, report.exclude)
         details = [*report.block, *excluded]
         bullet = Bullet(f"{report.playbook}: {report.title}. {report.verdict}".strip(), details)
         if details or _shown_rows(report, show_all):
@@ -209,10 +208,9 @@ def _playbooks(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:
 
 
 def _anomalies(examined: ExaminedJob) -> Block:
-    anomalies = [
-        f"{finding.title} {scope([finding])}" for finding in examined.explained.diagnosis.problems
-    ]
-    return _or(bullets(anomalies), "None")
+    problems = examined.explained.diagnosis.problems
+    anomalies = [f"{finding.title} {scope([finding])}" for finding in problems]
+    return bullets(anomalies).or_else("None")
 
 
 def _log(examined: ExaminedJob) -> Iterator[Block]:
@@ -225,7 +223,9 @@ def _log(examined: ExaminedJob) -> Iterator[Block]:
 
 def _correlation(examined: ExaminedJob) -> str:
     primary, root = examined.triage.primary, examined.explained.verdict.failure_class
-    sources = "metrics" if examined.nodes is None else "nodes and metrics"
+    sources = "metrics"
+    if examined.nodes is not None:
+        sources = "nodes and metrics"
     sentences = {
         Correlation.NO_LOG: f"There is no log: {examined.no_log}.",
         Correlation.LOG_ALONE: f"By the log alone: {examined.log_only}.",
@@ -237,7 +237,7 @@ def _correlation(examined: ExaminedJob) -> str:
             f"Triage says {primary}; what the {sources} show does not confirm it."
         ),
     }
-    return sentences[correlation(examined)]
+    return sentences[ticket.correlation(examined)]
 
 
 def _coverage(examined: ExaminedJob) -> Iterator[str]:
@@ -250,8 +250,7 @@ def _coverage(examined: ExaminedJob) -> Iterator[str]:
         yield f"training series: {examined.training}"
     if coverage.asked:
         yield f"{coverage.answered} of {count(coverage.asked, 'node')} seen."
-    for reason, blind in _alike(coverage.blind, lambda gap: str(gap.reason)).items():
-        yield f"not seen: {fold(gap.host for gap in blind)}: {reason}"
+    yield from blind_lines(coverage)
     yield from _unread(examined, coverage.unread)
     if coverage.window is not None:
         yield f"window: {utc(coverage.window.start)} to {utc(coverage.window.end)}"
@@ -260,9 +259,8 @@ def _coverage(examined: ExaminedJob) -> Iterator[str]:
 def _unread(examined: ExaminedJob, unread: Iterable[HostUnread]) -> Iterator[str]:
     """Equal reasons share a line; why there are no metrics is said above."""
     untold = [gap for gap in unread if gap.reason != examined.log_only]
-    for reason, gaps in _alike(untold, lambda gap: f"{gap.source}: {gap.reason}").items():
-        hosts = fold(gap.host for gap in gaps if gap.host)
-        yield ": ".join(filter(None, ["unread", hosts, reason]))
+    for reason, gaps in grouped(untold, "{0.source}: {0.reason}".format).items():
+        yield ": ".join(filter(None, ["unread", hosts_of(gaps), reason]))
 
 
 def _sentence(reason: str) -> str:
@@ -272,13 +270,6 @@ def _sentence(reason: str) -> str:
     return f"{reason[:1].upper()}{reason[1:]}."
 
 
-def _alike(gaps: Iterable[_Gap], key: Callable[[_Gap], str]) -> Mapping[str, Sequence[_Gap]]:
-    grouped: dict[str, list[_Gap]] = defaultdict(list)
-    for gap in gaps:
-        grouped[key(gap)].append(gap)
-    return grouped
-
-
 def _place(examined: ExaminedJob) -> str:
     """What was diagnosed: the log, else the cluster, else the server."""
     log = examined.triage.log
@@ -286,7 +277,9 @@ def _place(examined: ExaminedJob) -> str:
         return log
     if examined.nodes is not None:
         return str(examined.nodes.cluster.get("address") or log)
-    return examined.metrics.origin if examined.metrics is not None else log
+    if examined.metrics is not None:
+        return examined.metrics.origin
+    return log
 
 
 def _footer(examined: ExaminedJob) -> str:

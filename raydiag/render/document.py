@@ -23,7 +23,6 @@ from raydiag.model import (
     ProbeResult,
     Severity,
     Snapshot,
-    Unread,
     Window,
 )
 
@@ -193,10 +192,6 @@ def _coverage(coverage: Coverage) -> dict[str, Any]:
     }
 
 
-def _unread(unread: Unread) -> dict[str, Any]:
-    return picked(unread, "source", "status", "reason")
-
-
 def _node(report: NodeReport) -> dict[str, Any]:
     return {
         **picked(report.node, "node_id", "host", "address"),
@@ -209,6 +204,6 @@ def _node(report: NodeReport) -> dict[str, Any]:
 def _result(result: ProbeResult) -> dict[str, Any]:
     return {
         **picked(result, "status", "duration_s", "reason"),
-        "unread": list(map(_unread, result.unread)),
+        "unread": picked_from_each(result.unread, "source", "status", "reason"),
         **picked(result, "records", "later", "interval_s"),
     }

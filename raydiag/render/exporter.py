@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from raydiag.exporter.check import CheckedPlugin
 from raydiag.exporter.findings import MOST_RESTARTS, PluginHealth
 from raydiag.exporter.status import ExaminedExporter
-from raydiag.render.formats import count, counted, reasons, utc
+from raydiag.render.coverage import not_read
+from raydiag.render.formats import count, counted, utc
 from raydiag.render.groups import Group
 from raydiag.render.report import Paragraph, Report, Section, Tone, Toned, bullets
 
@@ -22,14 +23,13 @@ _KINDS = {
 def status_report(examined: ExaminedExporter, verbose: bool) -> Report:
     """What it is, what is wrong, what the plugins do; plugins without trouble if `verbose`."""
     plugins = [p for p in examined.served.plugins if verbose or _is_in_trouble(p)]
-    unread = examined.diagnosis.coverage.unread
     sections = [
         Section(blocks=[Paragraph(_summary(examined), strong=True), bullets(_facts(examined))])
     ]
     for finding in examined.diagnosis.findings:
         sections.append(Group([finding]).section(verbose=True))
     sections.append(Section("Plugins", [bullets(map(_health, plugins))]))
-    sections.append(Section("Not read", [bullets(reasons(unread))]))
+    sections.append(not_read(examined.diagnosis.coverage.unread))
     return Report(sections)
 
 
@@ -131,8 +131,8 @@ def _health_facts(plugin: PluginHealth) -> Iterator[str]:
 
 def _checked(plugin: CheckedPlugin) -> Section:
     label = Toned("PASSES", Tone.GOOD) if plugin.passes else Toned("FAILS", Tone.BAD)
-    remarks = [f"Problem: {problem}" for problem in plugin.problems]
-    remarks += [f"Note: {warning}" for warning in plugin.warnings]
+    remarks = list(map("Problem: {}".format, plugin.problems))
+    remarks += map("Note: {}".format, plugin.warnings)
     metrics = []
     for metric in plugin.metrics:
         labels = ", ".join(metric.labels)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional, TypeVar, Union
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Optional, TypeVar
 
-from raydiag.model import HostUnread, Unread
+from raydiag.nodeset import fold
 from raydiag.render.document import rfc3339
 
 # What differs between findings of one kind: PCI addresses, hexadecimal and decimal numbers.
 _VARYING = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9]|0x[0-9a-f]+|\d+(?:\.\d+)*")
 _Piece = TypeVar("_Piece")
+_Key = TypeVar("_Key")
 _PLAIN_BELOW = 1e6  # larger numbers are written with an exponent
 
 
@@ -41,14 +43,27 @@ def counted(times: Mapping[Any, int]) -> str:
     return ", ".join(f"{number} {name}" for name, number in times.items() if number)
 
 
-def or_dash(value: object) -> str:
-    """The value, or `-` for what is not known."""
-    return "-" if value is None else str(value)
+def or_dash(value: object, template: str = "{}") -> str:
+    """The template with the value in its braces, or `-` for what is not known."""
+    return "-" if value is None else template.format(value)
 
 
-def reasons(gaps: Iterable[Union[Unread, HostUnread]]) -> list[str]:
-    """`source: reason` of what could not be read."""
-    return [f"{gap.source}: {gap.reason}" for gap in gaps]
+def quantity(value: Optional[float], unit: str, digits: int = 6) -> str:
+    """`4.25 GB`, with the unit where there is one; `-` for what is not known."""
+    return or_dash(value, f"{{:.{digits}g}} {unit}".rstrip())
+
+
+def grouped(members: Iterable[_Piece], key: Callable[[_Piece], _Key]) -> dict[_Key, list[_Piece]]:
+    """Members of the same key together, in the order in which they appear."""
+    groups: dict[_Key, list[_Piece]] = {}
+    for member in members:
+        groups.setdefault(key(member), []).append(member)
+    return groups
+
+
+def hosts_of(records: Iterable[object]) -> str:
+    """The hosts of findings or gaps as one node set; those without a host are left out."""
+    return fold(filter(None, map(attrgetter("host"), records)))
 
 
 def beginning(pieces: Sequence[_Piece], most: int, show_all: bool) -> Sequence[_Piece]:
@@ -67,6 +82,11 @@ def utc(time_s: float) -> str:
 def since(onset_s: Optional[float]) -> str:
     """`since 2026-11-20 03:12:07Z`; empty without a time."""
     return "" if onset_s is None else f"since {utc(onset_s)}"
+
+
+def timed(line: str, time_s: Optional[float]) -> str:
+    """`line  (2026-11-20 03:12:07Z)`; the line alone without a time."""
+    return line if time_s is None else f"{line}  ({utc(time_s)})"
 
 
 def number(value: float) -> str:

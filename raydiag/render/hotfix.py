@@ -5,13 +5,13 @@ The documents are those of `raydiag.hotfix.documents`; `raydiag/schemas/hotfix.j
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
 from raydiag.nodeset import fold
 from raydiag.render import document as documents
-from raydiag.render.formats import count, filled, joined, utc
+from raydiag.render.formats import count, filled, grouped, joined, utc
 from raydiag.render.report import (
     Bullet,
     Bullets,
@@ -87,7 +87,7 @@ def _subject(answer: _Json) -> str:
 
 def _result(answer: _Json) -> str:
     outcome = str(answer["outcome"])
-    changing = sum(host["state"] == "change" for host in answer["hosts"])
+    changing = list(map(itemgetter("state"), answer["hosts"])).count("change")
     sentences = {
         "planned": f"{count(changing, 'host')} to change; nothing has been changed yet.",
         "verified": f"live and verified on {count(changing, 'host')}.",
@@ -126,15 +126,14 @@ def _plan(answer: _Json) -> Iterator[str]:
     for directory in answer["directories"]:
         hosts = fold(directory["hosts"])
         shared = f"{directory['path']} ({directory['source']}) is one directory of {hosts}"
-        writer = directory["writer"]
-        yield f"{shared}, written once, by {writer}" if writer else shared
+        yield shared + filled(", written once, by {}", directory["writer"])
 
 
 def _processes(answer: _Json) -> Iterator[str]:
     """What a restart would end, host by host."""
-    ending = [host for host in answer["hosts"] if host["ends"]]
+    ending = list(filter(itemgetter("ends"), answer["hosts"]))
     for host in ending[:_MOST_HOSTS_WITH_PROCESSES]:
-        processes = ", ".join(f"{process['role']} {process['pid']}" for process in host["ends"])
+        processes = ", ".join(map("{role} {pid}".format_map, host["ends"]))
         restarts = f"restarts {host['restarts']}, {host['restarts_left']} left"
         yield f"{host['host']} ends {processes}; {restarts}"
     unnamed = len(ending) - _MOST_HOSTS_WITH_PROCESSES
@@ -170,14 +169,12 @@ def _folded(
     hosts: Iterable[_Json], description_of: Callable[[_Json], tuple[str, ...]]
 ) -> Iterator[Bullet]:
     """Hosts of which the same is said share an entry."""
-    alike: dict[Sequence[str], list[str]] = defaultdict(list)
-    for host in hosts:
-        alike[description_of(host)].append(host["host"])
-    for (state, *details), names in alike.items():
+    for (state, *details), alike in grouped(hosts, description_of).items():
+        names = map(itemgetter("host"), alike)
         tone = _TONES.get(state, Tone.PLAIN if state.startswith("content ") else Tone.BAD)
         yield Bullet(fold(names), details, badge=Toned(state, tone))
 
 
 def _blind(answer: _Json) -> Bullets:
     blind = answer["coverage"]["nodes"]["blind"]
-    return bullets(f"not seen: {node['host']}: {node['reason']}" for node in blind)
+    return bullets(map("not seen: {host}: {reason}".format_map, blind))

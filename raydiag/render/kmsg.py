@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from operator import attrgetter
 
 from raydiag.kmsg import ExaminedKernelLog, LoggedEvent
 from raydiag.model import Severity
-from raydiag.render.formats import count, counted, filled, reasons, utc
+from raydiag.render.coverage import not_read
+from raydiag.render.formats import count, counted, filled, utc
 from raydiag.render.report import (
     Paragraph,
     Quote,
     Report,
     Section,
     Steps,
-    bullets,
     severity_label,
 )
 
@@ -31,7 +32,7 @@ def kmsg_report(examined: ExaminedKernelLog, verbose: bool) -> Report:
     sections += _events(examined, verbose)
     if not verbose:
         sections.append(Section(blocks=[Paragraph(_notes(examined))]))
-    sections.append(Section("Not read", [bullets(reasons(examined.unread))]))
+    sections.append(not_read(examined.unread))
     return Report(sections)
 
 
@@ -39,8 +40,8 @@ def _summary(examined: ExaminedKernelLog) -> str:
     logs = f"in {count(examined.files, 'file')}" if examined.files else "in this machine's log"
     if not examined.events:
         return f"No event {logs}."
-    times = Counter(_ADJECTIVES[event.severity] for event in examined.events)
-    rated = counted({adjective: times[adjective] for adjective in _ADJECTIVES.values()})
+    times = Counter(map(attrgetter("severity"), examined.events))
+    rated = counted({name: times[severity] for severity, name in _ADJECTIVES.items()})
     return f"{count(len(examined.events), 'event')} {logs}: {rated}."
 
 
@@ -90,7 +91,7 @@ def _time(event: LoggedEvent) -> str:
 def _process(event: LoggedEvent) -> str:
     if event.pid is None:
         return ""
-    return f"pid {event.pid} ({event.process})" if event.process else f"pid {event.pid}"
+    return f"pid {event.pid}" + filled(" ({})", event.process)
 
 
 def _notes(examined: ExaminedKernelLog) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
@@ -12,7 +11,7 @@ from typing import Any, Optional
 from raydiag.model import Finding, NodeReport, NodeStatus, Severity, Status
 from raydiag.nodeset import fold
 from raydiag.render.document import severity_of
-from raydiag.render.formats import count, extent, filled, or_dash
+from raydiag.render.formats import count, extent, filled, grouped, or_dash
 from raydiag.render.report import TONES, Paragraph, Row, Section, Table, Tone, Toned
 
 _TONES = {
@@ -87,7 +86,7 @@ class _LikeNodes:
             notes += self.versions
         full = max(self.fullest_percent, default=0.0) >= _WORTH_NAMING_PERCENT
         if full and len(self.fullest_mounts) == 1:
-            notes += [f"fullest file system {mount}" for mount in self.fullest_mounts]
+            notes.append(f"fullest file system {min(self.fullest_mounts)}")
         return [*notes, *self.notes]
 
     def _tone(self) -> Tone:
@@ -97,25 +96,26 @@ class _LikeNodes:
         return _TONES[self.status]
 
 
-def nodes_section(reports: Sequence[NodeReport], findings: Iterable[Finding]) -> Section:
+def nodes_section(reports: Sequence[NodeReport], problems: Iterable[Finding]) -> Section:
     """The nodes in rows, the worst first; columns that no node fills are left out."""
-    rows = _rows(reports, findings)
+    rows = _rows(reports, problems)
     shared = _shared_versions(rows)
-    table = [Row(nodes.cells(), nodes.all_notes(bool(shared))) for nodes in rows]
-    columns = zip(*map(attrgetter("cells"), table), strict=True)
-    filled_columns = [set(cells) != {"-"} for cells in columns]
+    cells = list(map(_LikeNodes.cells, rows))
+    filled_columns = [set(column) != {"-"} for column in zip(*cells, strict=True)]
     filled_columns[:_ALWAYS_SHOWN] = [True] * _ALWAYS_SHOWN
-    table = [Row(list(compress(row.cells, filled_columns)), row.notes) for row in table]
+    shown_cells = [list(compress(row_cells, filled_columns)) for row_cells in cells]
+    notes = [nodes.all_notes(bool(shared)) for nodes in rows]
+    table = list(map(Row, shown_cells, notes))
     header = list(compress(_HEADER, filled_columns))
     versions = Paragraph(filled("All: {}", ", ".join(shared)))
     return Section("Nodes", [Table(header, table), versions])
 
 
-def _rows(reports: Sequence[NodeReport], findings: Iterable[Finding]) -> list[_LikeNodes]:
-    problems = _problems(findings)
+def _rows(reports: Sequence[NodeReport], problems: Iterable[Finding]) -> list[_LikeNodes]:
+    by_host = grouped(problems, attrgetter("host"))
     alike: dict[tuple[object, ...], _LikeNodes] = {}
     for report in reports:
-        problem = _worst_problem(report, problems)
+        problem = _worst_problem(report, by_host)
         key = (report.status, problem, _gpus(report), _versions(report), _notes(report))
         if key not in alike:
             alike[key] = _LikeNodes(*key)
@@ -123,18 +123,9 @@ def _rows(reports: Sequence[NodeReport], findings: Iterable[Finding]) -> list[_L
     return sorted(alike.values(), key=lambda nodes: nodes.order)
 
 
-def _problems(findings: Iterable[Finding]) -> Mapping[str, list[Finding]]:
-    """What was found on each host, notes left out."""
-    by_host: dict[str, list[Finding]] = defaultdict(list)
-    for finding in findings:
-        if finding.host is not None and severity_of(finding) is not Severity.INFO:
-            by_host[finding.host].append(finding)
-    return by_host
-
-
-def _worst_problem(report: NodeReport, problems: Mapping[str, list[Finding]]) -> Optional[Severity]:
+def _worst_problem(report: NodeReport, by_host: Mapping[str, list[Finding]]) -> Optional[Severity]:
     severities = []
-    for finding in problems.get(report.node.host, ()):
+    for finding in by_host.get(report.node.host, ()):
         if finding.address in (None, report.node.address):
             severities.append(severity_of(finding))
     return max(severities, key=lambda severity: severity.rank, default=None)
@@ -142,7 +133,7 @@ def _worst_problem(report: NodeReport, problems: Mapping[str, list[Finding]]) ->
 
 def _shared_versions(rows: Iterable[_LikeNodes]) -> Sequence[str]:
     """Versions that all nodes share; empty where they differ."""
-    versions = {row.versions for row in rows} - {()}
+    versions = set(map(attrgetter("versions"), rows)) - {()}
     return versions.pop() if len(versions) == 1 else ()
 
 
@@ -154,7 +145,7 @@ def _gpus(report: NodeReport) -> Optional[int]:
 
 
 def _versions(report: NodeReport) -> tuple[str, ...]:
-    versions = {record.component: record.version for record in report.records("versions")}
+    versions = dict(map(attrgetter("component", "version"), report.records("versions")))
     return tuple(f"{name} {versions[name]}" for name in _VERSIONS if name in versions)
 
 

@@ -26,7 +26,7 @@ def probe_report(
     """
     sections = [Section(blocks=[Paragraph(summary(snapshot, diagnosis), strong=True)])]
     sections += [group.section(verbose) for group in groups(diagnosis, verbose)]
-    sections.append(nodes_section(snapshot.nodes, diagnosis.findings))
+    sections.append(nodes_section(snapshot.nodes, diagnosis.problems))
     sections.append(stacks_section(snapshot, verbose))
     sections.append(coverage_section(snapshot, diagnosis.coverage, verbose))
     return Report(sections, _footer(snapshot, cluster))

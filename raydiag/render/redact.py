@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -48,9 +49,9 @@ def redacted(
 
 def redacted_log(examined: ExaminedKernelLog) -> ExaminedKernelLog:
     """The same for a kernel log. Names of processes stay, as in a probe's report."""
-    hosts = [event.host or "" for event in examined.events]
-    hosts += [event.device or "" for event in examined.events if event.event_class in _NFS_EVENTS]
-    names = Names(hosts, (), examined)
+    hosts = list(map(attrgetter("host"), examined.events))
+    hosts += [event.device for event in examined.events if event.event_class in _NFS_EVENTS]
+    names = Names(filter(None, hosts), (), examined)
     return replace(
         examined,
         events=names.value(examined.events),
@@ -64,7 +65,7 @@ def _redacted_diagnosis(diagnosis: Diagnosis, names: Names) -> Diagnosis:
     findings = list(map(names.value, diagnosis.findings))
     chains = []
     for chain, positions in zip(diagnosis.chains, chain_indices(diagnosis), strict=True):
-        chains.append(replace(chain, findings=[findings[position] for position in positions]))
+        chains.append(replace(chain, findings=list(map(findings.__getitem__, positions))))
     return Diagnosis(findings, chains, names.value(diagnosis.coverage))
 
 
@@ -97,7 +98,7 @@ def _node_lists(snapshot: Snapshot) -> set[str]:
     lists: set[str] = set()
     for report in snapshot.nodes:
         for process in report.records("processes"):
-            lists.update(process.job[name] for name in _NODE_LISTS if name in process.job)
+            lists.update(filter(None, map(process.job.get, _NODE_LISTS)))
     return lists
 
 
@@ -113,5 +114,5 @@ def _commands(snapshot: Snapshot) -> set[str]:
     """Distinct commands that have arguments."""
     commands: set[str] = set()
     for report in snapshot.nodes:
-        commands.update(process.command for process in report.records("processes"))
+        commands.update(map(attrgetter("command"), report.records("processes")))
     return {command for command in commands if " " in command}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.explain.comparison import Comparison
@@ -59,7 +60,7 @@ def _know(names: JobNames, verdict: Verdict, given_path: Optional[str] = None) -
 
 
 def _hosts_of_log(verdict: Verdict) -> Iterator[str]:
-    yield from (task.host for task in verdict.tasks if task.host)
+    yield from filter(None, map(attrgetter("host"), verdict.tasks))
     yield from hosts_of_tunnels(verdict.tunnels)
     yield str(verdict.dashboards.get("head") or "")
     yield from verdict.resolved.ray_log_hosts
@@ -92,7 +93,6 @@ def _texts_with_urls(examined: ExaminedJob) -> Iterator[str]:
 
 
 def _hosts_of_diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
-    hosts = [finding.host or "" for finding in diagnosis.findings]
-    hosts += [blind.host for blind in diagnosis.coverage.blind]
-    hosts += [unread.host for unread in diagnosis.coverage.unread]
-    return filter(None, hosts)
+    coverage = diagnosis.coverage
+    records = chain[object](diagnosis.findings, coverage.blind, coverage.unread)
+    return filter(None, map(attrgetter("host"), records))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Optional, Union
 
 from raydiag.model import Severity
@@ -41,6 +42,11 @@ def plain_text(words: Words) -> str:
     return words.text if isinstance(words, Toned) else words
 
 
+def tone_of(words: Words) -> Tone:
+    """The tone of words that carry one."""
+    return words.tone if isinstance(words, Toned) else Tone.PLAIN
+
+
 class Block:
     """What stands below a heading. The first field of each kind is its content."""
 
@@ -48,6 +54,10 @@ class Block:
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
         return not next(iter(vars(self).values()))
+
+    def or_else(self, otherwise: str) -> Block:
+        """The block; a paragraph with `otherwise` where it is empty."""
+        return Paragraph(otherwise) if self.is_empty else self
 
 
 @dataclass(frozen=True)
@@ -152,7 +162,7 @@ class Section:
         """Whether there is nothing to write but a title."""
         if self.is_chapter or self.label or self.facts:
             return False
-        return all(block.is_empty for block in self.blocks)
+        return all(map(attrgetter("is_empty"), self.blocks))
 
 
 @dataclass(frozen=True)

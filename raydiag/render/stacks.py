@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from raydiag.model import NodeReport, ProbeResult, Snapshot, Status
 from raydiag.nodeset import fold
-from raydiag.render.formats import count
+from raydiag.render.formats import count, filled
 from raydiag.render.report import Block, Paragraph, Quote, Section, bullets
 
 PROBE = "stacks"
@@ -31,31 +33,32 @@ class StackGroup:
     @property
     def leads(self) -> bool:
         """Whether it is a main thread or runs a task: the others serve these."""
-        return self.first.main or any(_RUNS_TASKS in frame for frame in self.first.frames)
+        return self.first.main or _RUNS_TASKS in "\n".join(self.first.frames)
 
     def heading(self, verbose: bool) -> str:
         """`2 main threads on node[1-2], idle: node1 pid 7 (train); ...`."""
-        hosts = fold({host for host, _ in self.threads})
+        hosts = fold(dict(self.threads))
         heading = f"{self._kind()} on {hosts}, {self._activity()}"
-        processes = "; ".join(self._processes(verbose))
-        return f"{heading}: {processes}" if processes else heading
+        return heading + filled(": {}", "; ".join(self._processes(verbose)))
 
     def _kind(self) -> str:
         """`2 main threads`, `8 threads 'loader'`."""
         if self.first.main:
             return count(len(self.threads), "main thread")
-        names = {stack.thread for _, stack in self.threads} - {""}
+        names = set(self._values("thread")) - {""}
         kind = count(len(self.threads), "thread")
         return f"{kind} {names.pop()!r}" if len(names) == 1 else kind
 
     def _activity(self) -> str:
         """`idle`, `active`, `1 active, 1 with the interpreter lock`."""
-        active = sum(stack.active for _, stack in self.threads)
-        locking = sum(stack.owns_gil for _, stack in self.threads)
-        activity = "active" if active else "idle"
-        if 0 < active < len(self.threads):
-            activity = f"{active} active"
-        return f"{activity}, {locking} with the interpreter lock" if locking else activity
+        active = sum(self._values("active"))
+        activity = {0: "idle", len(self.threads): "active"}.get(active, f"{active} active")
+        locking = sum(self._values("owns_gil"))
+        return activity + filled(", {} with the interpreter lock", locking or None)
+
+    def _values(self, field: str) -> Iterator[Any]:
+        """What the records say in a field, one for each thread."""
+        return map(attrgetter(field), map(itemgetter(1), self.threads))
 
     def _processes(self, verbose: bool) -> Iterator[str]:
         """Which ones, by host, where they are few; `verbose` names every one."""
@@ -65,7 +68,7 @@ class StackGroup:
         if not verbose and sum(map(len, commands.values())) > _MOST_NAMED:
             return
         for host, command_of in sorted(commands.items()):
-            named = [f"pid {pid} ({command})" for pid, command in sorted(command_of.items())]
+            named = starmap("pid {} ({})".format, sorted(command_of.items()))
             yield f"{host} {', '.join(named)}"
 
     def frames(self) -> list[str]:
@@ -105,7 +108,7 @@ def stacks_section(snapshot: Snapshot, verbose: bool) -> Section:
 def _results(snapshot: Snapshot) -> list[tuple[str, ProbeResult]]:
     """What the nodes answered, by name; machines of one name have their address."""
     reports = [report for report in snapshot.nodes if PROBE in report.probes]
-    times = Counter(report.node.host for report in reports)
+    times = Counter(map(attrgetter("node.host"), reports))
     return [(_node_name(report, times), report.probes[PROBE]) for report in reports]
 
 
@@ -117,9 +120,9 @@ def _node_name(report: NodeReport, times: Mapping[str, int]) -> str:
 def _summary(results: Iterable[tuple[str, ProbeResult]], groups: Iterable[StackGroup]) -> str:
     pids = Counter[str]()
     for node_name, result in results:
-        pids[node_name] += len({stack.pid for stack in result.records})
+        pids[node_name] += len(set(map(attrgetter("pid"), result.records)))
     nodes = +pids  # without nodes that have none
-    places = sum(group.leads for group in groups)
+    places = sum(map(attrgetter("leads"), groups))
     processes = count(pids.total(), "process", "processes")
     at_places = f"main threads and tasks at {count(places, 'place')}"
     return f"{processes} on {count(len(nodes), 'node')}, {at_places}"

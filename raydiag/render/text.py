@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Any
 
 from raydiag.render.escape import terminal
@@ -22,6 +23,7 @@ from raydiag.render.report import (
     Toned,
     Words,
     plain_text,
+    tone_of,
 )
 from raydiag.render.wrap import wrap
 
@@ -35,7 +37,7 @@ _GAP = "  "  # between columns
 def text(report: Report, width: int, colour: bool = False) -> str:
     """The report in lines of `width` columns where possible; ASCII but for what was read."""
     writer = _TextWriter(max(width, _NARROWEST_PAGE), colour)
-    sections = ["\n".join(writer.section(section)) for section in _on_a_terminal(report)]
+    sections = list(map("\n".join, map(writer.section, _on_a_terminal(report))))
     if report.footer:
         sections.append("\n".join(writer.wrap(report.footer)))
     return "\n\n".join(sections) + "\n"
@@ -50,8 +52,8 @@ def _on_a_terminal(report: Report) -> list[Section]:
         if not section.only_in_documents:
             is_later = not section.is_chapter, not section.comes_first
             ordered.append((chapter, is_later, section))
-    ordered.sort(key=lambda placed: placed[:2])
-    return [section for _, _, section in ordered]
+    ordered.sort(key=itemgetter(0, 1))
+    return list(map(itemgetter(2), ordered))
 
 
 @dataclass(frozen=True)
@@ -127,12 +129,11 @@ class _TextWriter:
             yield from self.wrap(line, indent, indent + _INDENT)
 
     def _key_values(self, block: KeyValues, indent: str) -> Iterator[str]:
-        start = len(indent) + max(len(name) for name, _ in block.rows) + len(": ")
+        start = len(indent) + max(map(len, dict(block.rows))) + len(": ")
         for name, value in block.rows:
             lead = f"{indent}{name}: ".ljust(start)
             lines = self.wrap(plain_text(value), lead, " " * start)
-            if isinstance(value, Toned):
-                lines[0] = lead + self._paint(lines[0][len(lead) :], value.tone)
+            lines[0] = lead + self._paint(lines[0][len(lead) :], tone_of(value))
             yield from lines
 
     def _table(self, block: Table, indent: str) -> Iterator[str]:
@@ -149,13 +150,10 @@ class _TextWriter:
     def _row(self, cells: Sequence[Words], widths: Sequence[int], indent: str) -> Iterator[str]:
         columns = []
         for cell, width in zip(cells, widths):
-            lines = [line.ljust(width) for line in wrap(_escaped(cell), width)]
-            if isinstance(cell, Toned):
-                lines = [self._paint(line, cell.tone) for line in lines]
-            columns.append(lines)
-        blanks = [" " * width for width in widths]
+            lines = wrap(_escaped(cell), width)
+            columns.append([self._paint(line.ljust(width), tone_of(cell)) for line in lines])
         for parts in zip_longest(*columns):
-            filled = [part or blank for part, blank in zip(parts, blanks)]
+            filled = [part or " " * width for part, width in zip(parts, widths)]
             yield f"{indent}{_GAP.join(filled)}".rstrip()
 
 

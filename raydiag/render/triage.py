@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.model import Evidence, Finding
+from raydiag.render.coverage import not_read
 from raydiag.render.document import severity_of
-from raydiag.render.formats import beginning, count, counted, filled, or_dash, reasons, span
+from raydiag.render.formats import beginning, count, counted, filled, or_dash, span
 from raydiag.render.groups import source_and_text
 from raydiag.render.report import (
     Block,
@@ -51,7 +53,7 @@ def triage_report(verdicts: Sequence[Verdict], verbose: bool) -> Report:
 def overview(verdicts: Sequence[Verdict]) -> Report:
     """One line per job: what it is, how it stands, why, and how far it came."""
     header = ("Job", "Status", "Primary", "Step", "Where", "Name")
-    by_status = Counter(verdict.status for verdict in verdicts)
+    by_status = Counter(map(attrgetter("status"), verdicts))
     statuses = counted({status.value: by_status[status] for status in JobStatus})
     total = f"{count(len(verdicts), 'job')}: {statuses or 'none'}."
     rows = map(_overview_row, verdicts)
@@ -83,8 +85,7 @@ def _sections(verdict: Verdict, verbose: bool) -> Iterator[Section]:
     yield Section(dashboards, [bullets(_dashboards(verdict))])
     yield Section("Recommended next steps", [Steps(verdict.next_steps)])
     yield Section("Notes", [bullets(verdict.notes)])
-    unread = verdict.diagnosis.coverage.unread
-    yield Section("Not read", [bullets(reasons(unread))])
+    yield not_read(verdict.diagnosis.coverage.unread)
 
 
 def _head(verdict: Verdict) -> KeyValues:
@@ -123,7 +124,7 @@ def _evidence(verdict: Verdict, verbose: bool) -> Iterator[Block]:
         return
     quoted = beginning(finding.evidence, _MOST_QUOTED, verbose)
     ordered = sorted(quoted, key=_place_in_file)
-    lines = [f"{evidence.source}: {evidence.text}" for evidence in ordered]
+    lines = list(map("{0.source}: {0.text}".format, ordered))
     yield Quote(lines, marked=ordered.index(finding.evidence[0]))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Optional
 from urllib.parse import urlsplit
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from raydiag.model import Unread, Window
 from raydiag.nodeset import fold
-from raydiag.render.formats import count, filled, number, reasons, utc
+from raydiag.render.coverage import not_read
+from raydiag.render.formats import count, filled, grouped, number, quantity, utc
 from raydiag.render.report import (
     Block,
     Bullet,
@@ -46,14 +47,14 @@ def info_report(discovery: Discovery) -> Report:
     rows = [_family_row(family, discovery) for family in discovery.families]
     families = Section("Families", [table(header, rows)])
     targets = Section("Scrape targets", [bullets(_targets(discovery.targets))])
-    return Report([overview, families, targets, _not_read(discovery.unread)])
+    return Report([overview, families, targets, not_read(discovery.unread)])
 
 
 def query_report(answer: QueryResult, data: Optional[Window], unread: Sequence[Unread]) -> Report:
     """A value for each series, or its extent over the range."""
     sections = [Section(blocks=list(_answer(answer, data)))]
     sections.append(Section("Warnings", [bullets(answer.warnings)]))
-    return Report([*sections, _not_read(unread)])
+    return Report([*sections, not_read(unread)])
 
 
 def verify_report(discovery: Discovery, identity: TsdbIdentity) -> Report:
@@ -65,7 +66,7 @@ def verify_report(discovery: Discovery, identity: TsdbIdentity) -> Report:
     examples = table(("Step", "Stored at", "Loss in the log", "Stored loss"), rows)
     answer = Paragraph(f"{belief}: {identity.reason}.", tone)
     section = Section(blocks=[_origin(discovery), answer, examples])
-    return Report([section, _not_read(discovery.unread)])
+    return Report([section, not_read(discovery.unread)])
 
 
 def view_report(servers: Sequence[tuple[str, Connection]]) -> Report:
@@ -80,7 +81,7 @@ def view_report(servers: Sequence[tuple[str, Connection]]) -> Report:
     ssh = f"From another machine first: ssh {' '.join(forwards)} {socket.gethostname()}"
     end = "Ctrl-C ends it and leaves nothing behind."
     footer = Section(blocks=[Paragraph(ssh), Paragraph(end)])
-    return Report([Section(blocks=[opened]), footer, _not_read(unread)])
+    return Report([Section(blocks=[opened]), footer, not_read(unread)])
 
 
 def _origin(discovery: Discovery) -> Paragraph:
@@ -99,8 +100,10 @@ def _hosts(discovery: Discovery) -> str:
     if discovery.nnodes is not None or discovery.expected:
         nodes = discovery.nnodes or len(discovery.expected)
         hosts = f"{len(discovery.hosts)} of the job's {nodes} hosts"
-    gpus = sum(host.gpus for host in discovery.hosts)
-    return f"{hosts}, {count(gpus, 'GPU')}" if gpus else hosts
+    gpus = sum(map(attrgetter("gpus"), discovery.hosts))
+    if gpus:
+        hosts += f", {count(gpus, 'GPU')}"
+    return hosts
 
 
 def _host_gaps(discovery: Discovery) -> Iterator[str]:
@@ -126,22 +129,21 @@ def _family_row(family: Family, discovery: Discovery) -> list[str]:
         str(len(family.metrics)),
         hosts,
         _lag(family.lag_s),
-        _seconds(family.resolution_s),
-        _seconds(family.refresh_s),
+        quantity(family.resolution_s, "s", digits=3),
+        quantity(family.refresh_s, "s", digits=3),
     ]
 
 
 def _lag(lag_s: Optional[float]) -> str:
     if lag_s is None:
         return "-"
-    return "at the end" if lag_s < 1 else f"-{_length(lag_s)}"
+    if lag_s < 1:
+        return "at the end"
+    return f"-{_length(lag_s)}"
 
 
 def _targets(targets: Iterable[Target]) -> Iterator[str]:
-    by_job: dict[str, list[Target]] = defaultdict(list)
-    for target in targets:
-        by_job[target.job].append(target)
-    for job, of_job in sorted(by_job.items()):
+    for job, of_job in sorted(grouped(targets, attrgetter("job")).items()):
         down = [target.host or target.instance for target in of_job if not target.up]
         suffix = filled("; down at the last scrape: {}", fold(down))
         yield f"scrape job {job}: {len(of_job) - len(down)} of {len(of_job)} up{suffix}"
@@ -153,8 +155,8 @@ def _answer(answer: QueryResult, data: Optional[Window]) -> Iterator[Block]:
         yield Paragraph(f"No such series at {utc(answer.query.window.end)}{reach}.")
         return
     listed = answer.series[:_MOST_ROWS]
-    if all(series.sampled_at.size <= 1 for series in answer.series):
-        yield table(("Series", "Value"), [[_name(series), _last(series)] for series in listed])
+    if max(map(attrgetter("sampled_at.size"), answer.series)) <= 1:
+        yield table(("Series", "Value"), zip(map(_name, listed), map(_last, listed)))
     else:
         header = ("Series", "Min", "Max", "Mean", "Last", "Samples", "NaN")
         yield table(header, map(_extent_row, listed))
@@ -190,15 +192,7 @@ def _server(connection: Connection) -> Iterator[str]:
         yield f"data from {start} to {end}{later}: set that time in the page"
 
 
-def _not_read(unread: Iterable[Unread]) -> Section:
-    return Section("Not read", [bullets(reasons(unread))])
-
-
 def _length(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _seconds(value: Optional[float]) -> str:
-    return "-" if value is None else f"{value:.3g} s"

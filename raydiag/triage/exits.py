@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import filterfalse
 from typing import Optional
 
 from raydiag.joblog.facts import JobFacts
@@ -83,16 +84,10 @@ def _code(task_exit: TaskExit) -> Optional[int]:
 
 def failed_exits(facts: JobFacts) -> list[TaskExit]:
     """Exits that mean a failure: not 0, and not how every task of a cancelled job ends."""
-    was_cancelled = all_terminated(facts)
-    return [
-        task_exit
-        for task_exit in facts.exits
-        if _is_failure(task_exit) and not (was_cancelled and _is_termination(task_exit))
-    ]
-
-
-def _is_failure(task_exit: TaskExit) -> bool:
-    return bool(task_exit.code or task_exit.signal)
+    failures = [task_exit for task_exit in facts.exits if task_exit.code or task_exit.signal]
+    if all_terminated(facts):
+        return list(filterfalse(_is_termination, failures))
+    return failures
 
 
 def _is_termination(task_exit: TaskExit) -> bool:

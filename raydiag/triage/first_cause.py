@@ -79,7 +79,7 @@ def _candidates(symptoms: Sequence[Symptom]) -> list[Symptom]:
     """
     possible = of_role(_unexplained(symptoms, (ROOT, EITHER)), ROOT, EITHER)
     hard = strong(possible)
-    weak = [symptom for symptom in possible if symptom.weak]
+    weak = list(filter(attrgetter("weak"), possible))
     if hard:
         return hard + _exceptions_behind(hard, weak)
     # A weak line that raises says more than one that only sounds like an error.
@@ -186,7 +186,7 @@ def _holds(
     """An effect of it is there, and no other root stands before them all."""
     if chain_rule.effects.isdisjoint(classes(symptoms)):
         return False
-    start = min(symptom.order for symptom in roots)
+    start = min(map(attrgetter("order"), roots))
     chain_classes = chain_rule.roots | chain_rule.effects
     return all(
         symptom.order > start or symptom.failure_class in chain_classes

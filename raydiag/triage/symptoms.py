@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import filterfalse
 from operator import attrgetter
 from typing import Optional
 
@@ -111,12 +112,12 @@ def symptoms(facts: JobFacts) -> list[Symptom]:
 
 def live(symptoms: Iterable[Symptom]) -> list[Symptom]:
     """Those that the job did not get over."""
-    return [symptom for symptom in symptoms if not symptom.survived]
+    return list(filterfalse(attrgetter("survived"), symptoms))
 
 
 def strong(symptoms: Iterable[Symptom]) -> list[Symptom]:
     """Those that are not weak."""
-    return [symptom for symptom in symptoms if not symptom.weak]
+    return list(filterfalse(attrgetter("weak"), symptoms))
 
 
 def of_class(symptoms: Iterable[Symptom], *failure_classes: str) -> list[Symptom]:
@@ -131,7 +132,7 @@ def of_role(symptoms: Iterable[Symptom], *roles: str) -> list[Symptom]:
 
 def classes(symptoms: Iterable[Symptom]) -> list[str]:
     """Classes in the order in which they appear, each once."""
-    return list(dict.fromkeys(symptom.failure_class for symptom in symptoms))
+    return list(dict.fromkeys(map(attrgetter("failure_class"), symptoms)))
 
 
 def cascade(root: str, symptoms: Iterable[Symptom], *ends: str) -> tuple[str, ...]:
@@ -142,14 +143,14 @@ def cascade(root: str, symptoms: Iterable[Symptom], *ends: str) -> tuple[str, ..
 def first_of(symptoms: Sequence[Symptom], failure_class: str) -> Symptom:
     """The first symptom of a class: by the clock where all print one, else by line."""
     candidates = of_class(symptoms, failure_class)
-    if any(symptom.time is None for symptom in candidates):
+    if None in map(attrgetter("time"), candidates):
         return candidates[0]
     return min(candidates, key=lambda symptom: (symptom.time or 0.0, symptom.order))
 
 
 def _without_side_effects(symptoms: Sequence[Symptom]) -> list[Symptom]:
     """A line that names a cause is not evidence of another class by its other words."""
-    named = {symptom.place for symptom in symptoms if symptom.role == ROOT and not symptom.weak}
+    named = set(map(attrgetter("place"), strong(of_role(symptoms, ROOT))))
     return [symptom for symptom in symptoms if symptom.role == ROOT or symptom.place not in named]
 
 
