@@ -34,14 +34,15 @@ class _Causes:
     def all(self) -> list[Optional[int]]:
         """For each observation the position of its most likely cause; None for a root."""
         candidates = self._candidates()
-        nearest = [
-            self._nearest(effect, candidates[observation.finding.failure_class])
-            for effect, observation in enumerate(self.observations)
-        ]
-        return [
-            None if self._came_first(effect, nearest) else cause
-            for effect, cause in enumerate(nearest)
-        ]
+        nearest: list[Optional[int]] = []
+        for observation in self.observations:
+            able = candidates[observation.finding.failure_class]
+            nearest.append(self._nearest(observation, able))
+        causes = list(nearest)
+        for effect in range(len(nearest)):
+            if self._came_first(effect, nearest):
+                causes[effect] = None
+        return causes
 
     def _candidates(self) -> dict[str, list[int]]:
         """By class of an effect: a fault of a thousand hosts is not compared with itself on all."""
@@ -54,8 +55,7 @@ class _Causes:
                 causes[effect] += numbers
         return causes
 
-    def _nearest(self, effect: int, candidates: Iterable[int]) -> Optional[int]:
-        observation = self.observations[effect]
+    def _nearest(self, observation: Observation, candidates: Iterable[int]) -> Optional[int]:
         able = [cause for cause in sorted(candidates) if self._can_cause(cause, observation)]
         return min(able, key=lambda cause: self._distance(cause, observation), default=None)
 
@@ -146,8 +146,8 @@ def chains(observations: Sequence[Observation], reach: Reach = Reach()) -> list[
 
 def _chain(members: Sequence[Finding]) -> Chain:
     """Without a time for each member, the order is a guess and the chain only possible."""
-    confidence = min((member.confidence for member in members), key=attrgetter("rank"))
-    if len(members) > 1 and any(member.onset is None for member in members):
+    confidence = min(map(attrgetter("confidence"), members), key=attrgetter("rank"))
+    if len(members) > 1 and None in map(attrgetter("onset"), members):
         confidence = Confidence.POSSIBLE
     return Chain(tuple(members), confidence)
 

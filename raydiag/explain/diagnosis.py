@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Optional
 
 from raydiag import catalog
@@ -30,7 +31,7 @@ _UNSEEN = (Status.DENIED, Status.TIMEOUT, Status.ERROR)
 
 def explain(snapshot: Snapshot) -> Diagnosis:
     """Judge a snapshot and put what was found in order."""
-    collected = [report.collected_at for report in snapshot.nodes if report.collected_at]
+    collected = filter(None, map(attrgetter("collected_at"), snapshot.nodes))
     window = Window(snapshot.time, max(collected, default=snapshot.time))
     return of_findings(judge_nodes(snapshot), coverage(snapshot, window))
 
@@ -86,7 +87,7 @@ def _unread_sources(report: NodeReport) -> Iterator[HostUnread]:
         symbol = f" in {reader.wchan}" if reader.wchan else ""
         reason = f"reader {reader.pid} has been stuck{symbol} for {reader.seconds:.0f} s"
         yield HostUnread(host, reader.source, Status.TIMEOUT, reason)
-    stuck_probes = {reader.probe for reader in report.stuck}
+    stuck_probes = set(map(attrgetter("probe"), report.stuck))
     for result in report.probes.values():
         if _stands_for_its_sources(result) and result.probe not in stuck_probes:
             yield HostUnread(host, result.probe, result.status, result.reason)
@@ -97,5 +98,5 @@ def _unread_sources(report: NodeReport) -> Iterator[HostUnread]:
 
 def _stands_for_its_sources(result: ProbeResult) -> bool:
     """Whether a probe failed in a way that none of its sources tells."""
-    is_told = any(source.status == result.status for source in result.unread)
+    is_told = result.status in map(attrgetter("status"), result.unread)
     return result.status in _UNSEEN and not is_told

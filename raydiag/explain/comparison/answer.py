@@ -27,7 +27,6 @@ from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.timeline.training_series import TGS
 
 _LEAK_PERCENT = 4.0  # a leak costs about one percent: more has another cause as well
-_REMARK = Severity.INFO
 _SETTINGS_NAMED, _BESIDES_NAMED = 4, 3
 _TRACE = (
     "The difference stays, is the same on every host and no metric names its mechanism. From the "
@@ -41,8 +40,8 @@ _TRACE = (
 def contrast(pair: Pair) -> Contrast:
     """The answer about two jobs, with everything that speaks for it and against it."""
     causes, ruled_out = slowness_causes.look(pair)
-    slower = pair.slower
-    relevant = [cause for cause in causes if slower is None or cause.label == slower.label]
+    slower = pair.slower.label if pair.slower is not None else None
+    relevant = [cause for cause in causes if slower in (None, cause.label)]
     chosen = _answer(pair, relevant)
     return Contrast(pair, chosen, causes, ruled_out, tuple(_notes(pair, causes)))
 
@@ -122,12 +121,15 @@ def _no_gap(pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
         )
     measure = "throughput" if speed.metric == TGS else "step time"
     if speed.kind == gap.TRANSIENT:
-        until = "" if speed.until_step in (None, speed.since_step) else f" to {speed.until_step}"
-        furthest = f" ({speed.spike_percent:+.0f} %)" if speed.spike_percent is not None else ""
         text = (
             f"No lasting difference: {measure} differs by {speed.percent:+.1f} % in the median. It "
-            f"was apart for a while at step {speed.since_step}{until}{furthest}, which passed"
+            f"was apart for a while at step {speed.since_step}"
         )
+        if speed.until_step not in (None, speed.since_step):
+            text += f" to {speed.until_step}"
+        if speed.spike_percent is not None:
+            text += f" ({speed.spike_percent:+.0f} %)"
+        text += ", which passed"
         sure = _sure(causes)
         if not sure:
             return ComparisonAnswer(SPIKE, "healthy", None, (), Confidence.LIKELY, _sentence(text))
@@ -150,16 +152,17 @@ def _no_gap(pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
 
 def _root(causes: Sequence[SlownessCause], pair: Pair) -> SlownessCause:
     """The surest; of equals the earliest, where their times are known, else the first kind."""
-    best = max((cause.finding.confidence for cause in causes), key=attrgetter("rank"))
-    surest = [cause for cause in causes if cause.finding.confidence is best]
-    big = pair.lacks_percent > _LEAK_PERCENT
-    enough = [cause for cause in surest if not (big and cause.kind == LEAK)] or surest
-    dated = [
-        cause
-        for cause in enough
-        if cause.finding.onset is not None and cause.kind == enough[0].kind
-    ]
-    return min(dated, key=lambda cause: cause.finding.onset or 0.0) if dated else enough[0]
+    best = max(map(attrgetter("finding.confidence.rank"), causes))
+    surest = [cause for cause in causes if cause.finding.confidence.rank == best]
+    enough = surest
+    if pair.lacks_percent > _LEAK_PERCENT:
+        enough = [cause for cause in surest if cause.kind != LEAK] or surest
+    alike = [cause for cause in enough if cause.kind == enough[0].kind]
+    return min(alike, key=_dated_first)
+
+
+def _dated_first(cause: SlownessCause) -> tuple[bool, float]:
+    return cause.finding.onset is None, cause.finding.onset or 0.0
 
 
 def _class(cause: SlownessCause) -> str:
@@ -211,20 +214,18 @@ def findings(contrast: Contrast) -> list[tuple[str, Finding]]:
     ordered = sorted(
         contrast.causes, key=lambda cause: cause.finding.failure_class != answer.failure_class
     )
-    labelled = [
-        (cause.label, _grave(completed(cause.finding)))
-        for cause in ordered
-        if (slower is None and cause.kind == LEAK)
-        or (slower is not None and cause.label == slower.label)
-    ]
     if slower is None:
-        return labelled
+        return [_labelled(cause) for cause in ordered if cause.kind == LEAK]
+    labelled = [_labelled(cause) for cause in ordered if cause.label == slower.label]
     return [*labelled, (slower.label, completed(_slower(pair, answer, slower.label)))]
 
 
-def _grave(finding: Finding) -> Finding:
-    """What is a remark elsewhere is a problem where it costs throughput."""
-    return replace(finding, severity=Severity.WARNING) if finding.severity is _REMARK else finding
+def _labelled(cause: SlownessCause) -> tuple[str, Finding]:
+    """With the job's label. What is a note elsewhere is a problem where it costs throughput."""
+    finding = completed(cause.finding)
+    if finding.severity is Severity.INFO:
+        finding = replace(finding, severity=Severity.WARNING)
+    return cause.label, finding
 
 
 def _slower(pair: Pair, answer: ComparisonAnswer, label: str) -> Finding:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from raydiag.explain.comparison import Comparison
 from raydiag.explain.comparison.gap import SpeedGap
@@ -39,11 +41,10 @@ def trains_the_same(gap: SpeedGap) -> bool:
 
 def classes_resting_on(contrast: Contrast, metric: str) -> list[str]:
     """Classes of the causes that have this metric as evidence, each once."""
-    classes = dict.fromkeys(
-        cause.finding.failure_class
-        for cause in contrast.causes
-        if any(evidence.source == metric for evidence in cause.finding.evidence)
-    )
+    classes: dict[str, None] = {}
+    for finding in map(attrgetter("finding"), contrast.causes):
+        if metric in map(attrgetter("source"), finding.evidence):
+            classes[finding.failure_class] = None
     return list(classes)
 
 
@@ -63,7 +64,7 @@ def source_trace(contrast: Contrast) -> str:
     """Where to read on in the source; the mechanism where it is known; "" without any."""
     if contrast.answer.trace or contrast.answer.kind != LEAK:
         return contrast.answer.trace
-    explanations = [cause.finding.explanation for cause in contrast.causes]
+    explanations = map(attrgetter("finding.explanation"), contrast.causes)
     return next(filter(None, explanations), "")
 
 
@@ -89,8 +90,5 @@ def other_findings(comparison: Comparison, show_all: bool) -> Iterator[tuple[str
 
 
 def _causes(contrasts: Sequence[Contrast]) -> set[tuple[str, str | None, str]]:
-    return {
-        (cause.finding.failure_class, cause.finding.host, cause.label)
-        for contrast in contrasts
-        for cause in contrast.causes
-    }
+    causes = itertools.chain.from_iterable(map(attrgetter("causes"), contrasts))
+    return {(*cause.finding.class_and_host, cause.label) for cause in causes}

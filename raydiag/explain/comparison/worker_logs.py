@@ -94,12 +94,10 @@ def read(resolved: Resolved, head: Optional[str]) -> WorkerLogCounts:
             by_file[path] = reader.waves
         if reader.stopped:
             unread.append(Unread(path, Status.ERROR, f"read to {_MOST_BYTES >> 20} MiB only"))
-    waves = (
-        median_low([len(waves_of_file) for waves_of_file in by_file.values()]) if by_file else None
-    )
-    file = next(
-        (path for path, waves_of_file in by_file.items() if len(waves_of_file) == waves), ""
-    )
+    waves, file = None, ""
+    if by_file:
+        waves = median_low(map(len, by_file.values()))
+        file = next(path for path, found_waves in by_file.items() if len(found_waves) == waves)
     return WorkerLogCounts(
         {name: counts[name] for name in PATTERNS},
         waves,

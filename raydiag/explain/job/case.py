@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.explain.job import nodes
@@ -94,9 +95,7 @@ def _status(job: TriagedJob, metrics: SeenMetrics) -> str:
     steps, window = metrics.steps, metrics.window
     if job.has_ended or window is None or not len(steps):
         return status
-    if any(
-        observation.finding.failure_class == "rccl-hang" for observation in metrics.observations
-    ):
+    if "rccl-hang" in map(attrgetter("finding.failure_class"), metrics.observations):
         return "hanging"
     silent_s = window.end - (steps.last_at or window.start)
     if silent_s > max(_STALL_STEPS * (steps.step_time_s or 0.0), _STALL_S):
@@ -120,8 +119,7 @@ def _silent_s(job: TriagedJob, metrics: SeenMetrics, status: str) -> Optional[fl
     if at is None or status not in ("running", "cancelled"):
         return None  # what the metrics know of steps comes minutes late
     last = max(at, metrics.steps.last_at or at)
-    end = job.end
-    return end - last if end is not None else None
+    return job.end - last if job.end is not None else None
 
 
 def _is_refuted(job: TriagedJob, status: str) -> bool:

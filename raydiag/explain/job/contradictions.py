@@ -38,18 +38,17 @@ def contradictions(observations: Iterable[Observation], snapshot: Snapshot) -> I
 
 
 def _counts_none(finding: Finding, reports: Sequence[NodeReport]) -> bool:
-    counts = [record.ue for record in _records(reports, "ras") if record.gpu == finding.gpu]
-    return bool(counts) and all(count == 0 for count in counts)
+    counts = {record.ue for record in _records(reports, "ras") if record.gpu == finding.gpu}
+    return counts == {0}
 
 
 def _is_active(finding: Finding, reports: Sequence[NodeReport]) -> bool:
     device, _, port = (finding.device or "").partition("/")
-    states = [
-        record.state
-        for record in _records(reports, "rdma")
-        if record.device == device and str(record.port) == (port or "1")
-    ]
-    return bool(states) and all(state == "ACTIVE" for state in states)
+    states = set()
+    for record in _records(reports, "rdma"):
+        if record.device == device and str(record.port) == (port or "1"):
+            states.add(record.state)
+    return states == {"ACTIVE"}
 
 
 def _records(reports: Iterable[NodeReport], probe: str) -> Iterator[Any]:

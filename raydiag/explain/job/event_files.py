@@ -27,7 +27,7 @@ from raydiag.timeline.steps import MetricSteps
 from raydiag.timeline.training_series import LOSS, STEP, TrainingSeries
 from raydiag.tsdb import tfevents
 from raydiag.tsdb.series import Floats, Query, QueryResult, Series
-from raydiag.tsdb.tfevents import Events
+from raydiag.tsdb.tfevents import Events, ScalarSeries
 
 _DIRECTORY = re.compile(r"Config param tensorboard_dir: (\S+)")
 _IN_CONTAINER = "/outputs/"
@@ -72,8 +72,7 @@ def read(facts: JobFacts, window: Optional[Window], alive: Optional[bool]) -> Ev
 
     `window` is that of its metrics, None without.
     """
-    header = facts.header
-    host = header.nodelist[0] if header.nodelist else None
+    host = next(iter(facts.header.nodelist), None)
     places = list(_places(facts))
     if window is not None:
         files = tfevents.find(places, host, window.start)
@@ -93,22 +92,22 @@ def alone(events: Events, logged: Mapping[int, float]) -> MetricSteps:
     Only the last run counts: what it trained again after a restart, it wrote again.
     """
     steps, times = events.steps, events.times
-    loss = next(
-        (scalar for tag, scalar in events.scalars.items() if metric_name(tag) == LOSS), None
-    )
-    if logged and loss is not None:
-        agreeing = [
-            abs(float(value) - logged[int(step)]) <= _LOSS_APART * max(1.0, abs(float(value)))
-            for step, value in zip(loss.steps, loss.values, strict=True)
-            if int(step) in logged
-        ]
-        if not agreeing or sum(agreeing) < _AGREE * len(agreeing):
-            return MetricSteps()
-    if not steps.size:
+    if not steps.size or not _agrees(events.of_metric(LOSS), logged):
         return MetricSteps()
     back = np.flatnonzero(np.diff(times) <= 0)
     first = int(back[-1]) + 1 if back.size else 0
     return MetricSteps(steps[first:], times[first:])
+
+
+def _agrees(loss: Optional[ScalarSeries], logged: Mapping[int, float]) -> bool:
+    """Whether the log has mostly the same losses; also where one of them has none."""
+    if not logged or loss is None:
+        return True
+    in_both = np.isin(loss.steps, list(logged))
+    values = loss.values[in_both]
+    log_values = np.array(list(map(logged.__getitem__, loss.steps[in_both])))
+    agreeing = np.abs(values - log_values) <= _LOSS_APART * np.maximum(1.0, np.abs(values))
+    return bool(values.size) and int(agreeing.sum()) >= _AGREE * values.size
 
 
 def _places(facts: JobFacts) -> Iterator[Path]:
@@ -117,8 +116,7 @@ def _places(facts: JobFacts) -> Iterator[Path]:
         yield Path(job_dir) / "tensorboard"
     named = [match[1] for match in map(_DIRECTORY.search, facts.head) if match]
     settings = {**facts.header.config, **facts.header.passthrough}
-    named += [settings[key] for key in ("tensorboard_dir",) if key in settings]
-    for path in named:
+    for path in (*named, settings.get("tensorboard_dir", "")):
         if path.startswith(_IN_CONTAINER) and job_dir is not None:
             outputs = os.path.dirname(os.path.abspath(job_dir))
             yield Path(outputs) / path.removeprefix(_IN_CONTAINER)
@@ -139,7 +137,7 @@ def compared(
     late = events.times[-1] - last_at if last_at is not None else 0.0
     if late > _FLUSH_S:
         inside = lacks
-    ranges = _ranges([int(step) for step in inside], [int(step) for step in steps])
+    ranges = _ranges(list(map(int, inside)), list(map(int, steps)))
     times = events.times[np.isin(steps, inside)]
     return Bridge(
         events.files,
@@ -147,7 +145,7 @@ def compared(
         tuple(ranges),
         int(inside.size),
         events.cut,
-        float(times[0]) if times.size else None,
+        next(map(float, times), None),
         unread,
     )
 
@@ -157,20 +155,17 @@ def filled(answers: Answers, events: Events, missing: Bridge) -> Answers:
     training = TrainingSeries.of(answers)
     host = training.host or ""
     known_steps = np.unique(training.steps)
-    rows = {
-        metric_name(tag): (scalar.steps, scalar.times, scalar.values)
-        for tag, scalar in events.scalars.items()
-    }
-    rows[STEP] = (events.steps, events.times, events.steps)
+    rows = {metric_name(tag): scalar for tag, scalar in events.scalars.items()}
+    rows[STEP] = ScalarSeries(events.steps, events.times, events.steps)
     by_metric = dict(training.by_metric)
-    for metric, (steps, times, values) in rows.items():
-        lacks = ~np.isin(steps, known_steps)
+    for metric, scalar in rows.items():
+        lacks = ~np.isin(scalar.steps, known_steps)
         series = by_metric.get(metric) or Series({}, np.empty(0), np.empty(0))
         nans = np.full(series.nan_times.size, np.nan)
         by_metric[metric] = Series.of(
             {"__name__": metric, "host": host},
-            np.concatenate([series.times, series.nan_times, times[lacks]]),
-            np.concatenate([series.values, nans, values[lacks]]),
+            np.concatenate([series.times, series.nan_times, scalar.times[lacks]]),
+            np.concatenate([series.values, nans, scalar.values[lacks]]),
         )
     answer = answers.answer("training")
     query = answer.query if answer is not None else None

@@ -6,8 +6,10 @@ than what it could explain, so a chain that rests on it is possible and no more.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Optional
 
 from raydiag import catalog
@@ -54,7 +56,7 @@ class LiveNodes:
     @property
     def hosts(self) -> tuple[str, ...]:
         """Host names of the nodes, each once."""
-        return tuple(dict.fromkeys(report.node.host for report in self.present))
+        return tuple(dict.fromkeys(map(attrgetter("node.host"), self.present)))
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -94,11 +96,8 @@ def absent(nodes: LiveNodes, nodelist: Sequence[str]) -> list[Blind]:
     for report in nodes.present:
         present_names |= {report.node.host, report.node.address}
     names = dict.fromkeys(map(short_name, nodelist))
-    return [
-        Blind(name, "on the job's list and not in the cluster")
-        for name in names
-        if name not in present_names
-    ]
+    missing_names = itertools.filterfalse(present_names.__contains__, names)
+    return [Blind(name, "on the job's list and not in the cluster") for name in missing_names]
 
 
 def is_late(finding: Finding, nodes: LiveNodes) -> bool:
@@ -123,8 +122,8 @@ def foreign(nodes: LiveNodes, nodelist: Sequence[str]) -> str:
 
 
 def _is_of(report: NodeReport, nodelist: Sequence[str]) -> bool:
-    names = {short_name(name) for name in nodelist}
-    return bool({report.node.host, report.node.address} & names)
+    names = {report.node.host, report.node.address}
+    return not names.isdisjoint(map(short_name, nodelist))
 
 
 def observed(of_nodes: Diagnosis) -> list[Observation]:
@@ -141,7 +140,7 @@ def is_aside(observation: Observation, nodes: LiveNodes) -> bool:
 
 
 def _hosts_of(blind: Iterable[Blind]) -> set[str]:
-    return {node.host for node in blind}
+    return set(map(attrgetter("host"), blind))
 
 
 def coverage(

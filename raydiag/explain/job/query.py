@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import attrgetter
 from typing import Optional
 
 import numpy as np
@@ -88,7 +91,7 @@ def query(connection: Connection, job: TriagedJob, request: DiagnosisRequest) ->
         window,
         now,
         discovery,
-        names or tuple(host.name for host in discovery.hosts),
+        names or tuple(map(attrgetter("name"), discovery.hosts)),
     )
     metrics = _judged(client, context, identity, job)
     return replace(metrics, unread=(*unread, *metrics.unread))
@@ -157,11 +160,7 @@ def _judged(
     last_step, ray = job.triage.progress.last_step, job.facts.header.ray
     stack = Stack(context, answers, logs_of(job), training_steps.steps_of(first), last_step, ray)
     watched, report = observability.judge(stack)
-    fresh = [
-        observation
-        for observation in outcome.observations
-        if not _is_repeated(observation, context)
-    ]
+    fresh = itertools.filterfalse(partial(_is_repeated, context), outcome.observations)
     reports = _fitting_reports(job, outcome, report, client.request)
     queries = tuple(client.connection.client.asked)
     return SeenMetrics(
@@ -183,11 +182,11 @@ def _outcome(context: Context, answers: Answers) -> PlaybookOutcome:
 
 
 def _dead_hosts(outcome: PlaybookOutcome) -> set[str]:
-    deaths = (o.finding for o in outcome.observations if o.finding.failure_class == "node-death")
-    return {finding.host for finding in deaths if finding.host}
+    findings = map(attrgetter("finding"), outcome.observations)
+    return {death.host for death in findings if death.failure_class == "node-death" and death.host}
 
 
-def _is_repeated(observation: Observation, context: Context) -> bool:
+def _is_repeated(context: Context, observation: Observation) -> bool:
     """Whether it rests on samples that an exporter only repeated."""
     finding = observation.finding
     if not catalog.failure(finding.failure_class).exporter_only:
@@ -202,7 +201,7 @@ def _fitting_reports(
 ) -> tuple[Report, ...]:
     """Reports to show: all where all were asked for, or where what fits explains nothing."""
     fitting = set(playbooks.chosen(job.triage.primary, job.triage.cascade))
-    observing = {observation.playbook for observation in outcome.observations}
+    observing = set(map(attrgetter("playbook"), outcome.observations))
     if request.every_playbook or not observing & fitting:
         return (*outcome.reports, stack)
     listed = fitting | observing
@@ -227,7 +226,7 @@ def _from_event_files(
 ) -> _FromEventFiles:
     events = event_files.read(job.facts, window, job.moment.alive)
     training = TrainingSeries.of(answers)
-    last_at = float(training.times[-1]) if training.times.size else None
+    last_at = next(map(float, training.times[::-1]), None)
     missing = event_files.compared(events, np.unique(training.steps), last_at)
     gaps = tuple(
         observation("tb-bridge-gap", "event-file", gap.evidence, onset=gap.onset, until=window.end)
