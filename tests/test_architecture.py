@@ -18,6 +18,7 @@ import pytest
 from raydiag import catalog
 from raydiag.catalog import signatures
 from raydiag.cluster import bundle
+from tools import module_table
 
 PACKAGE = Path(catalog.__file__).parent.parent
 REPOSITORY = PACKAGE.parent
@@ -474,3 +475,13 @@ def test_every_class_is_named_by_what_can_yield_it() -> None:
 def test_what_measures_uses_none_of_them() -> None:
     found = set().union(*(words(path) for path in (PACKAGE / "probes").glob("*.py")))
     assert found & set(catalog.failures()) == set()
+
+
+def test_the_document_shows_every_module() -> None:
+    document = module_table.DOCUMENT.read_text(encoding="utf-8")
+    expected = module_table.document_with_section(document)
+    assert document == expected, "run: python tools/module_table.py --write"
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [name(path) for path in sources() if not module_table.first_line(path)] == []
