@@ -126,7 +126,7 @@ def test_killed_over_a_hung_file_the_next_one_stays_away(
         wait_for_cycles(again, 10)
         assert hanging.reader_pids() == stuck
         assert again.value(f"{STUCK}_total") == 0  # it is not ours
-        assert again.value(f'{RAS}{{gpu="{WELL}"}}') is not None
+        again.wait_for(f'{RAS}{{gpu="{WELL}"}}')
         hanging.release()
         again.wait_for(f'{RAS}{{gpu="{HUNG}"}}')
         wait_for_cycles(again, 2)

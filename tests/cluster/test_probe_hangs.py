@@ -161,11 +161,11 @@ def test_frozen_node_is_named_on_time(four_hosts: FourHosts) -> None:
     cluster = four_hosts.cluster
     cluster.signal_raylet("node003", signal.SIGSTOP)
     try:
-        found = probe(cluster, "--all-nodes", "--deadline", "5")
+        found = probe(cluster, "--all-nodes", "--deadline", "15")
         ended = time.time()
     finally:
         cluster.signal_raylet("node003", signal.SIGCONT)
-    assert ended - found.document["cluster"]["asked_at"] < 5 + 5  # a guard against hanging
+    assert ended - found.document["cluster"]["asked_at"] < 15 + 5  # a guard against hanging
     assert [node["host"] for node in found.document["nodes"] if node["status"] == "ok"] == [
         "node001",
         "node002",
