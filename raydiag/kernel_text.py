@@ -53,6 +53,8 @@ _ANY_HEADER = re.compile(
       | \[[A-Z][a-z]{2}[ ]?\d{1,2}[ ]\d\d:\d\d\]
       | \d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]
       | (?:(?:[A-Z][a-z]{2}[ ]+\d{1,2}|\d{4}-\d\d-\d\dT?)[ ]?\d\d:\S+[ ](?:[\w.-]+[ ])?)?kernel:
+      | [a-z][\w-]*[ ][0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]:[ ]  # `dmesg -t`: driver, device
+      | (?:\[drm[]:]|kfd[ ]kfd:|NVRM:|EXT4-fs|XFS[ ]\(|EDAC[ ]|mce:|Linux[ ]version[ ])
     )""",
     re.MULTILINE | re.VERBOSE,
 )

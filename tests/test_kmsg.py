@@ -368,6 +368,23 @@ def test_text_that_is_no_kernel_log_was_not_checked(
 @pytest.mark.parametrize(
     "line",
     [
+        "amdgpu 0000:1b:00.0: amdgpu: SMU is resumed successfully!",
+        "[drm] Initialized amdgpu 3.59.0 for 0000:1b:00.0 on minor 1",
+        "kfd kfd: amdgpu: added device 1002:74a1",
+    ],
+)
+def test_dmesg_without_times_is_known_by_its_drivers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"some text\n{line}\n")
+    code, parsed = document(capsys, str(log))
+    assert (code, parsed["coverage"]["unread"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
         "6,412,5140900,-;usb 1-1: new device",
         "6,412,5140900;usb 1-1: new device",
         "<6>[    5.140900] usb 1-1: new device",
