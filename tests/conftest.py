@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.default_signals import deliverable_signals
+
 # How long an example takes tells how busy the machine is, and nothing of the code.
 settings.register_profile("raydiag", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("raydiag")
+
+__all__ = ["deliverable_signals"]  # for every test
 
 # Where `make test` puts Debian's prometheus and promtool, when the machine has none.
 _PROMETHEUS = Path(__file__).parents[1] / ".cache" / "prometheus" / "usr" / "bin"

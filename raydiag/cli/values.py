@@ -74,7 +74,12 @@ def moment(text: str) -> float:
 
 def moment_or_log_end(text: str) -> float | str:
     """As `moment`, or `log-end`."""
-    return text if text == LOG_END else moment(text)
+    if text == LOG_END:
+        return text
+    try:
+        return moment(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or {LOG_END}") from None
 
 
 def _iso_8601(text: str) -> float:

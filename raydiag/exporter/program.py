@@ -133,8 +133,8 @@ def _start(
     except FileNotFoundError:
         raise NoData(f"{argv[0]}: not there, or what its first line names is not") from None
     except (OSError, ValueError) as error:
-        chunk = error.strerror if isinstance(error, OSError) else str(error)
-        raise ReadError(f"{argv[0]}: cannot be started: {chunk}") from None
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ReadError(f"{argv[0]}: cannot be started: {reason}") from None
     except subprocess.SubprocessError as error:
         raise ReadError(f"{argv[0]}: cannot be started: {error}") from None
 
@@ -149,20 +149,20 @@ def _listen(
     """Take what it prints until it exits; its status. Raises ReadError past limit or deadline."""
     assert process.stdout is not None
     assert process.stderr is not None
-    reason = {process.stdout.fileno(): stdout, process.stderr.fileno(): stderr}
+    output = {process.stdout.fileno(): stdout, process.stderr.fileno(): stderr}
     poller = select.poll()
-    for fd in reason:
+    for fd in output:
         os.set_blocking(fd, False)
         poller.register(fd, select.POLLIN)
     started = time.monotonic()
     while True:
         exited = process.poll() is not None
         left_s = deadline - time.monotonic()
-        wait_s = 0.0 if exited else max(0.0, min(_LOOK_S if reason else 0.005, left_s))
+        wait_s = 0.0 if exited else max(0.0, min(_LOOK_S if output else 0.005, left_s))
         for fd, _ in poller.poll(wait_s * 1000):
-            if not _take(fd, reason[fd]):
+            if not _take(fd, output[fd]):
                 poller.unregister(fd)
-                del reason[fd]
+                del output[fd]
             if len(stdout) > limit_bytes:
                 raise ReadError(f"prints more than {limit_bytes} bytes")
             del stderr[_STDERR_BYTES:]
@@ -174,13 +174,13 @@ def _listen(
             raise TooLong(f"no end within {deadline - started:.3g} s")
 
 
-def _take(fd: int, reason: bytearray) -> bool:
+def _take(fd: int, output: bytearray) -> bool:
     """Read once; False at the end."""
     try:
         chunk = os.read(fd, 1 << 16)
     except BlockingIOError:
         return True
-    reason += chunk
+    output += chunk
     return bool(chunk)
 
 
@@ -259,5 +259,7 @@ def started(pid: int) -> str:
 
 
 def _where(pids: Sequence[int]) -> str:
-    text = [f"{pid} in {sandbox.wchan(pid) or 'the kernel'}" for pid in pids[:4]]
-    return f"{len(pids)} of its processes cannot be ended ({', '.join(text)}) and were abandoned"
+    processes = [f"{pid} in {sandbox.wchan(pid) or 'the kernel'}" for pid in pids[:4]]
+    return (
+        f"{len(pids)} of its processes cannot be ended ({', '.join(processes)}) and were abandoned"
+    )

@@ -301,6 +301,9 @@ def processes(host: Host) -> Iterator[Process]:
             yield Process(pid, stat.ppid, role, stat.state, max(0.0, uptime_s - stat.start_s))
 
 
+_OWN_COMMAND = ("raydiag", "exporter", "run")
+
+
 def _role(comm: str, arguments: str) -> str:
     """By the script that a shell runs, or the file that a Python is given; "" for others."""
     parts = arguments.split("\0")
@@ -311,8 +314,8 @@ def _role(comm: str, arguments: str) -> str:
         return "plugin"
     if comm.startswith("python") and FILE in parts:
         return "server"
-    command = " ".join(part.rpartition("/")[2] for part in parts[:6])
-    return "raydiag" if " raydiag exporter run " in f" {command} " else ""
+    names = [part.rpartition("/")[2] for part in parts[:6]]
+    return "raydiag" if _OWN_COMMAND in zip(names, names[1:], names[2:]) else ""
 
 
 def _script(arguments: Sequence[str]) -> str:

@@ -123,8 +123,8 @@ def _about(side: Side) -> str:
             examined.case.status,
             triage.progress.start or "start unknown",
             steps + filled(" ({})", sources),
-            f"metrics: {side.source}{log_only}",
             f"own diagnosis: {examined.explained.verdict.failure_class}",
+            f"metrics: {side.source}{log_only}",
         ]
     )
 

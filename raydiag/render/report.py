@@ -137,6 +137,14 @@ class Table(Block):
     header: Sequence[str]
     rows: Sequence[Row]
 
+    @property
+    def is_empty(self) -> bool:
+        """Without rows a header says nothing."""
+        return not self.rows
+
+
+NONE = Paragraph("None.")  # a terminal does without the section that holds nothing else
+
 
 @dataclass(frozen=True)
 class Section:
@@ -163,6 +171,13 @@ class Section:
         if self.is_chapter or self.label or self.facts:
             return False
         return all(map(attrgetter("is_empty"), self.blocks))
+
+    @property
+    def is_none(self) -> bool:
+        """Whether all that it says is that there is nothing to say."""
+        if self.is_chapter or self.label or self.facts:
+            return False
+        return all(block.is_empty or block == NONE for block in self.blocks)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def _on_a_terminal(report: Report) -> list[Section]:
     chapter = 0
     for section in report.filled_sections():
         chapter += section.is_chapter
-        if not section.only_in_documents:
+        if not section.only_in_documents and not section.is_none:
             is_later = not section.is_chapter, not section.comes_first
             ordered.append((chapter, is_later, section))
     ordered.sort(key=itemgetter(0, 1))

@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +315,29 @@ def test_a_log_that_ends_with_the_metrics_long_ago_is_no_sign_of_life(
     assert (code, document["verdict"]["class"]) == (3, "unknown")
     code, document = diagnose(capsys, incident.job_dir, "--now", later, "--job-state", "running")
     assert code == 1 and document["verdict"]["class"] != "healthy"
+
+
+@pytest.mark.parametrize("options", [(), ("--job-state", "ended"), ("--now", "log-end")])
+@pytest.mark.parametrize(("cancelled_after_s", "expected"), [(8, "healthy"), (290, "unknown")])
+def test_a_cancelled_job_is_judged_by_its_own_end(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    cancelled_after_s: int,
+    expected: str,
+) -> None:
+    """Not by how long ago that was."""
+    log = tmp_path / "train.log"
+    start = datetime(2026, 3, 1, 10, tzinfo=timezone.utc)
+    lines = [
+        f"[{start + timedelta(seconds=20 * step):%Y-%m-%d %H:%M:%S}] iteration {step:8}/ 5000 |"
+        f" elapsed time per iteration (ms): 20000.0 | lm loss: {5 - step / 100:.4E} |"
+        for step in range(1, 41)
+    ]
+    end = start + timedelta(seconds=20 * 40 + cancelled_after_s)
+    lines.append(f"slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT {end:%Y-%m-%dT%H:%M:%S} ***")
+    log.write_text("\n".join(lines) + "\n")
+    code, document = diagnose(capsys, str(log), *options)
+    assert document["triage"]["status"] == "cancelled"
+    assert document["verdict"]["class"] == expected
+    assert code == (0 if expected == "healthy" else 3)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from raydiag.exporter.plugins import kernel_log
-from tests.default_signals import deliverable_signals
-
-__all__ = ["deliverable_signals"]
 
 
 @pytest.fixture(autouse=True)

@@ -119,7 +119,8 @@ def _silent_s(job: TriagedJob, metrics: SeenMetrics, status: str) -> Optional[fl
     if at is None or status not in ("running", "cancelled"):
         return None  # what the metrics know of steps comes minutes late
     last = max(at, metrics.steps.last_at or at)
-    return job.end - last if job.end is not None else None
+    end = job.end if status == "running" else job.ended_at
+    return end - last if end is not None else None
 
 
 def _is_refuted(job: TriagedJob, status: str) -> bool:

@@ -56,12 +56,20 @@ class TriagedJob:
         return self.triage.status in _ENDED
 
     @property
-    def end(self) -> Optional[float]:
-        """Until when the job is judged, Unix seconds; None where nobody tells."""
+    def ended_at(self) -> Optional[float]:
+        """When a job that is over ended by its own log, Unix seconds; None where it has no time."""
         summary = self.facts.summary
         if summary is not None and summary.time is not None:
             return summary.time
-        return self.facts.last_time if self.moment.log_end else self.moment.now
+        return self.facts.last_time
+
+    @property
+    def end(self) -> Optional[float]:
+        """Until when the job is judged, Unix seconds; None where nobody tells."""
+        summary = self.facts.summary
+        if self.moment.log_end or (summary is not None and summary.time is not None):
+            return self.ended_at
+        return self.moment.now
 
     @property
     def directory(self) -> Optional[Path]:
