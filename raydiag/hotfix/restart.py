@@ -98,8 +98,8 @@ def _end_all(
         for target in targets:
             with _may_be_gone(target):
                 aims.append((target, _aim(target, request, held)))
-        text = [f"{process.role} {process.pid} {process.start_ticks}" for process, _ in aims]
-        journal.append(request.rollout, request.who, "restart intent", processes=text)
+        processes = [f"{process.role} {process.pid} {process.start_ticks}" for process, _ in aims]
+        journal.append(request.rollout, request.who, "restart intent", processes=processes)
         for target, aim in aims:
             try:
                 with _may_be_gone(target):

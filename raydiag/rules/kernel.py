@@ -53,7 +53,7 @@ def findings_of(
 ) -> Iterator[Finding]:
     """One finding per failure class and device that the events of one log give evidence of.
 
-    Where something happened after `border_s`, that alone decides how grave it is and since when.
+    Where something happened after `border_s`, that alone decides how severe it is and since when.
     `now_s`: None when the log may be of any time, so that nothing in it is too old. `source` names
     where a line stands. `dated`: False when times are seconds since an unknown boot.
     """

@@ -178,7 +178,7 @@ class Grouping:
         self._trace: _Report | None = None
         self._loss_s = -math.inf
         self._boot_s: float | None = None
-        self._firmware = ""  # how grave the firmware says that the error is which it describes
+        self._firmware = ""  # severity of the error, as the firmware states it
         self._begun = False
 
     def offer(self, line: KernelLine, since_boot_s: float | None = None) -> None:

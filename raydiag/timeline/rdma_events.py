@@ -1,7 +1,7 @@
 """RDMA retransmits as events: on which host and port, and what training did meanwhile.
 
 Collectives are synchronous: one bad link slows or stops the whole job, so the test of a cause is
-whether throughput falls with the retransmits and comes back with their end.
+whether throughput falls with the retransmits and recovers with their end.
 """
 
 from __future__ import annotations

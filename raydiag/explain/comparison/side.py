@@ -1,7 +1,7 @@
 """One job of a comparison: its log, its diagnosis, its steps, and a way to ask its metrics.
 
 A job that runs is asked in place: no second Prometheus is started over its directory. A finished
-one gets a throw-away server, each job its own.
+one gets a temporary server, each job its own.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def _degraded(side: Side, metric: str, event: RdmaEvent, text: str) -> SlownessC
     if is_slower(event.slower) and event.slower is not None:
         phases = f"throughput lacks {100 * event.slower:.0f} % meanwhile"
         if event.came_back:
-            phases += " and comes back with their end"
+            phases += " and recovers with their end"
             confidence = Confidence.CONFIRMED
         evidence.append(Evidence("phases", phases, 100 * event.slower, start))
     host, device = event.host, event.device

@@ -29,7 +29,7 @@ from raydiag.timeline.answers import ALIVE, EXPORTER, RAY
 from raydiag.timeline.context import GHOST
 from raydiag.tsdb.unread import unanswered
 
-TITLE = "Is the observability stack itself healthy?"
+TITLE = "Health of the observability stack"
 SEEN_S = 60.0  # samples that reach so near to the end count as seen
 _QUERIES = (ALIVE, "up", "driver", "training")
 _SYMPTOMS = (
