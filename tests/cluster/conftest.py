@@ -87,7 +87,9 @@ def four_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourHosts]:
         fake_node.write_kmsg(kmsg, fake_node.quiet_records())
         specs.append(HostSpec(f"node{number:03}", sys=tree, kmsg=kmsg, tmpfs={"/mnt": 4 << 20}))
     ras = trees[3][5] / "ras"
-    with HangingFile(ras) as hanging, Cluster(specs) as cluster:
+    # A raylet that is stopped for a while is not called dead, and need not answer within seconds.
+    patient = {"RAY_health_check_failure_threshold": "20"}
+    with HangingFile(ras) as hanging, Cluster(specs, env=patient) as cluster:
         name = fake_node.as_seen_on_host(directory / "sys-4", ras / "aca_umc")
         yield FourHosts(cluster, hanging, name)
         hanging.release()
