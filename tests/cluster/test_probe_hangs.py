@@ -190,11 +190,11 @@ class Trainer:
         return self.steps
 
 trainers = [Trainer.remote() for _ in range({workers})]
-steps = [ray.get([t.step.remote() for t in trainers])]
+steps = [ray.get([t.step.remote() for t in trainers], timeout=60)]
 print("ready", flush=True)
 for line in sys.stdin:
     pass
-done = ray.get([t.step.remote() for t in trainers])
+done = ray.get([t.step.remote() for t in trainers], timeout=60)
 print("alive", done, flush=True)
 """
 
