@@ -13,7 +13,7 @@ from raydiag.cli import options, values
 from raydiag.errors import CannotRun, RaydiagError, UsageError
 
 if TYPE_CHECKING:
-    from raydiag.joblog.facts import JobFacts
+    from raydiag.joblog.facts import JobFacts, Resolved
     from raydiag.joblog.log_line import MakeSelector
     from raydiag.joblog.state import PassState
     from raydiag.render.report import Report
@@ -105,10 +105,13 @@ def _verdicts(
     outputs = arguments.outputs or "outputs"
     selector = cache(make_selector)  # building one takes longer than reading a small log
     jobs: Sequence[str] = arguments.jobs or find.jobs_below(outputs)[0]
-    verdicts, failed = [], []
-    for job in dict.fromkeys(jobs):
+    resolved, problems = find.resolve_all((job for job in jobs if job != "-"), outputs)
+    if problems and len(jobs) == 1:
+        raise problems[0]
+    verdicts, failed = [], list(map(str, problems))
+    for job in [*resolved, *([None] if "-" in jobs else [])]:
         try:
-            verdicts.append(_verdict(job, outputs, arguments, state, selector))
+            verdicts.append(_verdict(job, arguments, state, selector))
         except RaydiagError as error:
             if len(jobs) == 1:
                 raise
@@ -117,21 +120,20 @@ def _verdicts(
 
 
 def _verdict(
-    job: str,
-    outputs: str,
+    job: Optional[Resolved],
     arguments: argparse.Namespace,
     state: Optional[PassState],
     selector: MakeSelector,
 ) -> Verdict:
-    from raydiag.joblog import find, read
+    """Of the log on stdin, where no job is given."""
+    from raydiag.joblog import read
     from raydiag.triage import judge
     from raydiag.triage.signatures import Classifier
 
-    if job == "-":
+    if job is None:
         facts = _facts_of_stdin()
     else:
-        resolved = find.resolve(job, outputs)
-        facts = read.read(resolved, selector, Classifier(), state=state)
+        facts = read.read(job, selector, Classifier(), state=state)
     return judge(facts, when(facts, arguments))
 
 
@@ -154,7 +156,8 @@ def when(facts: JobFacts, arguments: argparse.Namespace) -> Moment:
         now, log_end = (time.time() if arguments.now is None else arguments.now), False
     scheduler = None
     if arguments.now is None and arguments.job_state == "auto":
-        scheduler = slurm.ask(facts.resolved.job_id or facts.header.job_id)
+        resolved = facts.resolved
+        scheduler = slurm.ask(resolved.job_id or facts.header.job_id, name=resolved.slurm_name)
     alive = {"running": True, "ended": False}.get(arguments.job_state)
     source = "" if alive is None else "--job-state"
     if scheduler is not None:

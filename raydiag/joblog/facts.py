@@ -49,6 +49,8 @@ class Resolved:
     empty_dir: bool = False  # a job directory without anything in it, and no log: died in prolog
     kubernetes: bool = False
     batch_script: Optional[str] = None  # *.sbatch or similar beside it, for its directives
+    slurm_name: Optional[str] = None  # by which Slurm knows it, where the log is named %x-%j
+    series_dir: Optional[str] = None  # the job's Prometheus, where there is one
 
 
 @dataclass(frozen=True)

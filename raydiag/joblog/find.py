@@ -3,6 +3,7 @@
     outputs/4711-llama/            job directory, in it `log -> ../4711-llama.log`
     outputs/4711-llama.log         the log; names as in `log_files`
     4711, 1778(1)                  a job id below outputs/, or one attempt of it
+    outputs/                       where it holds one job and no other
 
 What is not clear is said: in `notes` where the reading goes on, as CannotRun where it cannot.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
@@ -24,6 +25,8 @@ from raydiag.joblog.log_files import ATTEMPT, STEM, natural
 _ATTEMPT_ID = re.compile(r"^(\d+)(?:\((\d+)\)|_(\d+))$")
 _LISTED = 8
 _LINK_BYTES = 4096  # of a file that holds nothing but a path
+# What makes the directory around a log the directory of its job.
+_PARTS = ("ray_logs", "prometheus", "tensorboard", "checkpoints")
 
 
 @dataclass
@@ -33,6 +36,7 @@ class _FoundLogs:
     named: str
     job_id: Optional[str] = None
     name: Optional[str] = None
+    slurm_name: Optional[str] = None
     job_dir: Optional[Path] = None
     logs: list[str] = field(default_factory=list)
     attempts: list[list[str]] = field(default_factory=list)
@@ -44,6 +48,14 @@ class _FoundLogs:
         job = log_files.job_of(stem)
         if job:
             self.job_id, self.name = job
+
+    def identify_log(self, name: str) -> None:
+        """The same from the file name of a log, also as schedulers name them."""
+        self.identify(log_files.stem(name) or name)
+        job = log_files.scheduled(name)
+        if job and self.job_id is None:
+            self.job_id, self.slurm_name = job
+            self.name = self.slurm_name
 
 
 def resolve(named: str, outputs: str = "outputs") -> Resolved:
@@ -64,6 +76,36 @@ def resolve(named: str, outputs: str = "outputs") -> Resolved:
     except (OSError, ValueError) as error:
         raise CannotRun(f"{named!r}: {getattr(error, 'strerror', None) or error}") from None
     return _resolved(job)
+
+
+def resolve_all(
+    names: Iterable[str], outputs: str = "outputs"
+) -> tuple[list[Resolved], list[CannotRun]]:
+    """Each job once, however many of its files were named; and why the others are none."""
+    jobs, problems = [], []
+    for name in dict.fromkeys(names):
+        try:
+            jobs.append(resolve(name, outputs))
+        except CannotRun as error:
+            problems.append(error)
+    return _distinct(jobs), problems
+
+
+def _distinct(jobs: Sequence[Resolved]) -> list[Resolved]:
+    """Without those whose files are all read with another one's."""
+    named = [(job, frozenset(map(os.path.realpath, _covered(job)))) for job in jobs]
+    kept = []
+    for index, (job, files) in enumerate(named):
+        others = (other for place, (_, other) in enumerate(named) if place != index)
+        earlier = (other for _, other in named[:index])
+        if not any(files < other for other in others) and files not in earlier:
+            kept.append(job)
+    return kept
+
+
+def _covered(job: Resolved) -> Sequence[str]:
+    """The files that are read as one log; the directory of a job without any."""
+    return (*job.logs, *job.rank_logs) or (job.job_dir or job.asked,)
 
 
 def jobs_below(outputs: str) -> tuple[list[str], list[str]]:
@@ -130,15 +172,28 @@ def _directory(named: str, path: Path) -> _FoundLogs:
     return job
 
 
-def _in_other_directory(job: _FoundLogs, path: Path) -> _FoundLogs:
-    """The log in a directory that is not a job directory."""
+def _live_logs(path: Path) -> list[Path]:
+    """Logs that are written to, but for those of the set-up."""
     live = []
     for entry in sorted(path.iterdir()):
         stem = log_files.live_stem(entry.name)
         if stem and entry.is_file() and not log_files.SET_UP_LOG.search(stem):
             live.append(entry)
+    return live
+
+
+def _in_other_directory(job: _FoundLogs, path: Path) -> _FoundLogs:
+    """The log in a directory that is not a job directory."""
+    live = _live_logs(path)
     if live:
         return _one_of(job, live, path)
+    jobs = [
+        entry for entry in sorted(path.iterdir()) if entry.is_dir() and _is_job_directory(entry)
+    ]
+    if len(jobs) == 1:
+        return _directory(job.named, jobs[0])
+    if jobs:
+        raise CannotRun(f"{path} holds several jobs, name one of them: {_listed(jobs)}")
     if (path / "ray_logs").is_dir():
         job.notes.append(f"{path}: no main log, only ray_logs")
         return job
@@ -150,9 +205,7 @@ def _one_of(job: _FoundLogs, live: Sequence[Path], path: Path) -> _FoundLogs:
     """One log of several in a directory that is not a job directory."""
     stems = [log_files.stem(log.name) for log in live]
     if len(live) == 1:
-        job.logs = log_files.pieces(live[0])
-        job.identify(stems[0])
-        return job
+        return _file(job.named, live[0])
     if all(map(ATTEMPT.match, stems)):
         return _attempts(job, live)
     if all(map(log_files.STAMPED.search, stems)):
@@ -226,29 +279,40 @@ def _file(named: str, path: Path) -> _FoundLogs:
     job = _FoundLogs(named)
     if path.is_symlink() and not path.exists():
         raise CannotRun(f"{path} is a broken link: it names {os.readlink(path)}")
-    if path.name == "log" and path.is_symlink():
-        return _directory(named, path.parent)
     if not path.is_file():
         raise CannotRun(f"{path} is not a regular file")
+    if path.name == "log":
+        return _directory(named, path.parent)
     if log_files.is_rank_log(path.name):
-        stem, job_dir = path.parent.resolve().name, path.parent
+        job.identify(path.parent.resolve().name)
+        job.job_dir = path.parent
     else:
-        stem = log_files.stem(path.name) or path.name
-        job_dir = path.parent / log_files.without_tag(stem)
-    job.identify(stem)
-    if job_dir.is_dir() and job_dir != path:
-        job.job_dir = job_dir
+        job.identify_log(path.name)
+        job.job_dir = _directory_of(path)
+        if job.job_id is None and job.job_dir is not None:
+            job.identify(job.job_dir.resolve().name)
     job.logs = log_files.pieces(path)
     return job
+
+
+def _directory_of(log: Path) -> Optional[Path]:
+    """The job's directory: beside its log and named like it, or around it; None without one."""
+    beside = log.parent / log_files.without_tag(log_files.stem(log.name) or log.name)
+    if beside.is_dir():
+        return beside
+    is_like_one = STEM.match(log.parent.resolve().name) is not None
+    is_like_one = is_like_one or any((log.parent / part).is_dir() for part in _PARTS)
+    return log.parent if is_like_one and _live_logs(log.parent) == [log] else None
 
 
 def _by_id(named: str, outputs: Path) -> _FoundLogs:
     """A job id below `outputs`, or an attempt of it, `1778(1)` or `1778_1`."""
     job_id, index = named, None
     numbered = _ATTEMPT_ID.match(named)
-    if numbered:
+    is_of_array = numbered is not None and any(_named_by_id(named, outputs))
+    if numbered and not is_of_array:
         job_id, index = numbered[1], int(numbered[2] or numbered[3])
-    if not log_files.JOB_ID.match(job_id) or os.sep in named:
+    if not (is_of_array or log_files.JOB_ID.match(job_id)) or os.sep in named:
         raise CannotRun(f"{named}: no such file, and not a job id")
     if not outputs.is_dir():
         raise CannotRun(f"{named}: no such file, and there is no directory {outputs} to look in")
@@ -268,7 +332,7 @@ def _named_by_id(job_id: str, outputs: Path) -> tuple[list[Path], list[Path]]:
     """Directories or logs of the jobs of that id, one for each job; and logs of its attempts."""
     jobs: dict[str, Path] = {}
     attempts: list[Path] = []
-    for name in sorted(os.listdir(outputs), key=natural):
+    for name in sorted(log_files.names_in(outputs), key=natural):
         path = outputs / name
         stem = name if path.is_dir() else log_files.live_stem(name)
         attempt = ATTEMPT.match(stem)
@@ -276,6 +340,8 @@ def _named_by_id(job_id: str, outputs: Path) -> tuple[list[Path], list[Path]]:
             attempts.append(path)
         elif stem and name.startswith(f"{job_id}-"):
             jobs.setdefault(log_files.without_tag(stem), path)
+        elif stem and path.is_file() and (log_files.scheduled(name) or ("",))[0] == job_id:
+            jobs[name] = path
     return list(jobs.values()), attempts
 
 
@@ -295,7 +361,7 @@ def _attempts(job: _FoundLogs, paths: Sequence[Path], index: Optional[int] = Non
 
 
 def _resolved(job: _FoundLogs) -> Resolved:
-    job_dir, script = job.job_dir, None
+    job_dir, script, series_dir = job.job_dir, None, None
     hosts: list[str] = []
     worker_logs: list[str] = []
     ranks: list[str] = []
@@ -303,6 +369,8 @@ def _resolved(job: _FoundLogs) -> Resolved:
         hosts, worker_logs = log_files.worker_logs(job_dir / "ray_logs")
         ranks = _other_ranks(job_dir, job.logs)
         script = log_files.batch_script(job_dir)
+        if (job_dir / "prometheus").is_dir():
+            series_dir = str(job_dir / "prometheus")
     return Resolved(
         asked=job.named,
         job_id=job.job_id,
@@ -314,6 +382,8 @@ def _resolved(job: _FoundLogs) -> Resolved:
         worker_logs=tuple(worker_logs),
         ray_log_hosts=tuple(hosts),
         notes=tuple(job.notes),
+        slurm_name=job.slurm_name,
+        series_dir=series_dir,
         empty_dir=job.empty,
         kubernetes=(job.job_id or "").startswith("k8s") or bool(ranks),
         batch_script=script,

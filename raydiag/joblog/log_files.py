@@ -2,6 +2,8 @@
 
 4711-llama.log, 4711-llama.out, rotated 4711-llama.log.1 and .log.2.gz, 4711-llama-TGS_812.log
 llama_1778_date_26-03-10_time_08-09-57.log     one attempt of a requeued job
+slurm-4711.out, llama-4711.err, 4711_3.out     as Slurm names them: slurm-%j, %x-%j, %A_%a
+job-driver-raysubmit_Ab3.log                   as Ray names them
 rank-3.log                                     in the directory of a Kubernetes job
 """
 
@@ -14,7 +16,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Optional
 
-_ID = r"k8s[-_]\d+[-_]\d+[-_][\da-f]+|k8s[-_]\d+(?:[-_]\d+)*|local_[\d_]+(?:[a-f][\da-f]*)?|\d+"
+_ID = (
+    r"k8s[-_]\d+[-_]\d+[-_][\da-f]+|k8s[-_]\d+(?:[-_]\d+)*|local_[\d_]+(?:[a-f][\da-f]*)?|\d+"
+    r"|raysubmit_\w+"
+)
 STEM = re.compile(rf"^({_ID})-(.+)$")
 JOB_ID = re.compile(rf"^(?:{_ID})$")
 ATTEMPT = re.compile(
@@ -25,6 +30,15 @@ STAMPED = re.compile(r"_(\d{8}_\d{6})$")
 _PIECE = re.compile(
     r"^(?P<base>.+?\.(?:log|out|txt|err))"
     r"(?:\.(?P<number>\d{1,4})|-(?P<date>\d{8}(?:-\d+)?))?(?P<packed>\.(?:gz|zst|bz2|xz))?$"
+)
+_SCHEDULED = (
+    re.compile(r"^slurm-(?P<id>\d{1,10}(?:_\d{1,7})?)\.(?:out|err|log)$"),
+    re.compile(r"^(?:job-driver-)?(?P<id>raysubmit_\w+)\.(?:out|err|log)$"),
+    # Less digits are a rank's or a node's number more often than a job's id.
+    re.compile(
+        r"^(?:(?!worker-|python-)(?P<name>[A-Za-z].*?)-)?(?P<id>[1-9]\d{2,9}(?:_\d{1,7})?)"
+        r"\.(?:out|err)$"
+    ),
 )
 _TAGGED = re.compile(r"-TGS_[\d.]+$")
 _RANK = re.compile(r"^rank-(\d{1,6})\.log$")
@@ -70,6 +84,17 @@ def job_of(log_stem: str) -> Optional[tuple[str, str]]:
     return (plain[1], plain[2]) if plain else None
 
 
+def scheduled(name: str) -> Optional[tuple[str, Optional[str]]]:
+    """Job id and name by the name of a log that Slurm or Ray has named; None for any other."""
+    piece = _PIECE.match(name)
+    if piece is None or job_of(stem(name)):
+        return None
+    for pattern in _SCHEDULED:
+        if match := pattern.match(piece["base"]):
+            return match["id"], match.groupdict().get("name")
+    return None
+
+
 def attempt_time(path: Path) -> tuple[str, str]:
     """Date and time in the name of an attempt's log; sorts as text."""
     attempt = ATTEMPT.match(stem(path.name))
@@ -97,7 +122,7 @@ def pieces(log: Path) -> list[str]:
     if not base or is_rotated(log.name):
         return [str(log)]
     older: list[tuple[int, str, str]] = []
-    for name in _names_in(log.parent):
+    for name in names_in(log.parent):
         piece = _PIECE.match(name)
         if not piece or piece["base"] != base["base"] or name == log.name:
             continue
@@ -108,7 +133,8 @@ def pieces(log: Path) -> list[str]:
     return [str(log.parent / name) for _, _, name in sorted(older)] + [str(log)]
 
 
-def _names_in(directory: Path) -> list[str]:
+def names_in(directory: Path) -> list[str]:
+    """Of what lies in a directory; empty where it cannot be read."""
     try:
         return os.listdir(directory)
     except OSError:
@@ -118,7 +144,7 @@ def _names_in(directory: Path) -> list[str]:
 def logs_named_like(directory: Path) -> list[Path]:
     """Live logs next to a job directory that are named like it."""
     paths = []
-    for name in sorted(_names_in(directory.parent)):
+    for name in sorted(names_in(directory.parent)):
         if without_tag(live_stem(name)) == directory.name:
             paths.append(directory.parent / name)
     return list(filter(Path.is_file, paths))

@@ -63,16 +63,22 @@ class SlurmJob:
 Run = Callable[[Sequence[str]], str]
 
 
-def ask(job_id: Optional[str], run: Optional[Run] = None) -> Optional[SlurmJob]:
-    """The job's state; None without Slurm, for another kind of id, and when nothing answers."""
+def ask(
+    job_id: Optional[str], run: Optional[Run] = None, name: Optional[str] = None
+) -> Optional[SlurmJob]:
+    """The job's state; None without Slurm, for another kind of id, and when nothing answers.
+
+    With a `name`, a job of another name is another job.
+    """
     if not job_id or not _JOB_ID.fullmatch(job_id):
         return None
     run = run or _output
-    accounting = ["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State,ExitCode,ElapsedRaw,Reason"]
+    named = [f"--name={name}"] if name else []
+    columns = ["-o", "State,ExitCode,ElapsedRaw,Reason"]
     return (
-        _from_scontrol(run(["scontrol", "show", "job", job_id]))
-        or _from_squeue(run(["squeue", "-h", "-j", job_id, "-o", "%T|%r"]))
-        or _from_sacct(run(accounting))
+        _from_scontrol(run(["scontrol", "show", "job", job_id]), name)
+        or _from_squeue(run(["squeue", "-h", "-j", job_id, *named, "-o", "%T|%r"]))
+        or _from_sacct(run(["sacct", "-n", "-P", "-X", "-j", job_id, *named, *columns]))
     )
 
 
@@ -104,9 +110,9 @@ def _from_squeue(text: str) -> Optional[SlurmJob]:
     return None
 
 
-def _from_scontrol(text: str) -> Optional[SlurmJob]:
+def _from_scontrol(text: str, name: Optional[str]) -> Optional[SlurmJob]:
     fields = dict(_FIELD.findall(text))
-    if "JobState" not in fields:
+    if "JobState" not in fields or (name and fields.get("JobName") != name):
         return None
     code, signal = _exit(fields.get("ExitCode", ""))
     return SlurmJob(

@@ -202,8 +202,7 @@ def _live_dashboards(verdict: Verdict) -> Iterator[str]:
 
 
 def _stored_series(verdict: Verdict) -> Iterator[str]:
-    directory = verdict.dashboards.get("prometheus_dir")
-    if not directory and verdict.resolved.job_dir:
-        directory = f"{verdict.resolved.job_dir}/prometheus"
-    if directory:
-        yield f"The job is over and its dashboards are gone; its series are in {directory}."
+    there, printed = verdict.resolved.series_dir, verdict.dashboards["prometheus_dir"]
+    if there or printed:
+        place = f"its series are in {there}" if there else f"it wrote its series to {printed}"
+        yield f"The job is over and its dashboards are gone; {place}."

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raydiag.errors import CannotRun
-from raydiag.joblog.find import jobs_below, resolve
+from raydiag.joblog.find import jobs_below, resolve, resolve_all
 from tests.joblog.joblogs import write
 
 
@@ -24,7 +24,7 @@ def outputs(tmp_path: Path) -> Path:
 
 def test_directory_log_link_and_id_name_the_same_job(outputs: Path) -> None:
     log, folder = str(outputs / "4711-llama.log"), str(outputs / "4711-llama")
-    for asked in (folder, log, f"{folder}/log", "4711"):
+    for asked in (folder, log, f"{folder}/log", "4711", f"{folder}/"):
         found = resolve(asked, str(outputs))
         assert (found.logs, found.job_dir) == ((log,), folder), asked
         assert (found.job_id, found.name) == ("4711", "llama")
@@ -182,3 +182,81 @@ def test_links_that_go_round_are_an_error_and_no_hang(tmp_path: Path) -> None:
     for asked in ("7", str(tmp_path / "a.log")):
         with pytest.raises(CannotRun):
             resolve(asked, str(tmp_path))
+
+
+def test_the_directory_around_one_job_names_that_job(tmp_path: Path) -> None:
+    log = str(write(tmp_path / "4711-llama.log", "x\n"))
+    folder = tmp_path / "4711-llama"
+    write(folder / "log", "../4711-llama.log")
+    write(folder / "prometheus" / "wal" / "00000000", "x")
+    for asked in (tmp_path, folder / "log", Path(log), folder):
+        found = resolve(str(asked))
+        assert (found.logs, found.job_dir, found.job_id) == ((log,), str(folder), "4711"), asked
+        assert found.series_dir == str(folder / "prometheus")
+
+
+def test_a_job_directory_that_holds_its_log_is_found_from_above_and_from_within(
+    tmp_path: Path,
+) -> None:
+    log = write(tmp_path / "outputs" / "4711-llama" / "train.log", "x\n")
+    found = [resolve(str(one)) for one in (log, log.parent)]
+    assert found[0].job_dir == found[1].job_dir == str(log.parent)
+    assert found[0].job_id == found[1].job_id == "4711"
+    assert found[0].series_dir is None
+
+
+def test_a_directory_of_several_jobs_is_not_chosen_from(tmp_path: Path) -> None:
+    for name in ("1-a", "2-b"):
+        write(tmp_path / name / "rank-0.log", "x\n")
+    with pytest.raises(CannotRun, match=r"several jobs.*1-a.*2-b"):
+        resolve(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "job_id", "slurm_name"),
+    [
+        ("slurm-41.out", "41", None),
+        ("slurm-4711_12.out", "4711_12", None),
+        ("llama-70b-4711.err", "4711", "llama-70b"),
+        ("4711.out", "4711", None),
+        ("job-driver-raysubmit_Qx7.log", "raysubmit_Qx7", None),
+        ("rank-3.out", None, None),
+        ("train-20260310.log", None, None),
+        ("003.log", None, None),
+    ],
+)
+def test_names_that_schedulers_give(
+    tmp_path: Path, name: str, job_id: str | None, slurm_name: str | None
+) -> None:
+    log = str(write(tmp_path / name, "x\n"))
+    for asked in (log, str(tmp_path), *filter(None, [job_id])):
+        found = resolve(asked, str(tmp_path))
+        assert (found.logs, found.job_id, found.slurm_name) == ((log,), job_id, slurm_name)
+
+
+def test_output_and_errors_of_one_job_are_not_chosen_from(tmp_path: Path) -> None:
+    for name in ("slurm-4711.out", "slurm-4711.err"):
+        write(tmp_path / name, "x\n")
+    with pytest.raises(CannotRun, match=r"slurm-4711\.err, .*slurm-4711\.out"):
+        resolve("4711", str(tmp_path))
+
+
+def test_files_that_are_read_with_another_name_no_job_of_their_own(outputs: Path) -> None:
+    write(outputs / "4711-llama.log.1", "x\n")
+    names = ["4711-llama.log.1", "4711-llama", "4711-llama.log", "4711-llama/log"]
+    jobs, problems = resolve_all([*(str(outputs / name) for name in names), "4711"], str(outputs))
+    assert [job.asked for job in jobs] == [str(outputs / "4711-llama")] and not problems
+
+
+def test_ranks_of_one_directory_are_one_job(tmp_path: Path) -> None:
+    paths = [str(write(tmp_path / "5-a" / f"rank-{rank}.log", "x\n")) for rank in range(3)]
+    jobs, _ = resolve_all(paths)
+    assert [job.asked for job in jobs] == paths[:1]
+
+
+@pytest.mark.parametrize("names", [("slurm-4711.out", "slurm-4711.err"), ("a.log", "b.log")])
+def test_different_logs_are_all_kept(tmp_path: Path, names: tuple[str, ...]) -> None:
+    paths = [str(write(tmp_path / name, "x\n")) for name in names]
+    jobs, problems = resolve_all([*paths, str(tmp_path / "nowhere")])
+    assert [job.logs for job in jobs] == [(path,) for path in paths]
+    assert len(problems) == 1

@@ -105,6 +105,18 @@ def test_several_jobs_make_one_document(
     assert code == 3 and "99" in err and "completed" in out
 
 
+def test_a_job_that_is_named_twice_is_judged_once(
+    outputs: Path, told: Callable[..., dict[str, Any]], invoke: Invoke
+) -> None:
+    directory = job(outputs, header(50, ray=True) + steps(0, 49) + summary("SUCCESS", 0))
+    alone = told("41")
+    around = told(*(f"outputs/{name}" for name in sorted(os.listdir(outputs))))
+    assert (around["log"], around["job_dir"]) == (alone["log"], alone["job_dir"])
+    assert "series" not in invoke("outputs")[1]
+    (directory / "prometheus").mkdir()
+    assert "its series are in outputs/41-demo/prometheus" in " ".join(invoke("outputs")[1].split())
+
+
 def test_all_jobs_of_a_directory_as_a_table(outputs: Path, invoke: Invoke) -> None:
     job(outputs, header(50) + steps(0, 49) + summary("SUCCESS", 0))
     job(outputs, header() + steps(0, 9) + ["0: NCCL error: unhandled system error"], "42-big")
@@ -221,6 +233,16 @@ def test_slurm_says_whether_a_silent_job_lives(
     assert (document["status"], document["primary"]) == (status, primary)
     # What the user says counts, and Slurm is not asked.
     assert told("41", "--job-state", "ended")["primary"] == "unknown-death"
+
+
+def test_a_job_of_another_name_is_another_job(
+    outputs: Path, told: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(outputs / "demo-4711.out", header() + steps(0, 60, clock=START))
+    for name, status in (("demo", "completed"), ("other", "hanging")):
+        control = f"JobId=4711 JobName={name}\n   JobState=COMPLETED Reason=None"
+        slurm(outputs.parent, monkeypatch, scontrol=control)
+        assert told("4711")["status"] == status
 
 
 def test_a_requeued_job_that_is_held(
