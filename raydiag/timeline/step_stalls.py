@@ -8,9 +8,10 @@ from typing import Optional
 import numpy as np
 
 from raydiag.model import Window
-from raydiag.timeline.known_values import last_true
+from raydiag.timeline.known_values import known, last_true
 from raydiag.timeline.masked_tables import MaskedTables
 from raydiag.timeline.power_levels import PowerLevels
+from raydiag.timeline.queries import IO_FULL
 
 BUSY_PERCENT = 80.0  # a kernel is there, whatever it does
 _STALL_STEPS, _STALL_S = 10.0, 300.0
@@ -18,6 +19,7 @@ _STALL_SAVES, _STALL_SAVE_S = 3.0, 1800.0
 _SAVE_UNSEEN_S = 480.0  # a save may take, where none was seen: what writing one usually takes
 _SAVE_STEPS = 2.0  # times the usual step
 _UNDATED_S = 1800.0  # of spinning, where no step says when they stopped: longer than compiling
+_WAITING_PERCENT, _WAITING_SHARE = 50.0, 0.8  # I/O pressure, "full", through most of a stall
 _SETTLE_S = 60.0  # until power and utilisation show what the collective does
 _FINAL = ("completed",)
 _HANGS = ("hang", "rccl-hang", "nccl-timeout")
@@ -62,9 +64,23 @@ def step_stall(tables: MaskedTables, levels: Optional[PowerLevels]) -> Optional[
         end = min(end, tables.job.crash_time)
     if time is None:
         return _undated_stall(tables, levels, end, step)
-    if end - time <= _patience_s(tables, step):
+    if end - time <= _patience_s(tables, step, StepStall(time, end, step).settled):
         return None
     return StepStall(time, end, step)
+
+
+def waiting_for_storage(tables: MaskedTables, window: Window) -> tuple[str, ...]:
+    """Hosts whose tasks wait for storage through all of a window, and did not before."""
+    table = tables.table("storage").pick(IO_FULL)
+    before = table.medians(Window(tables.window.start, window.start))
+    inside = table.between(window.start, window.end)
+    waiting = []
+    for subject, row in inside:
+        values = known(row)
+        waits = np.count_nonzero(values > _WAITING_PERCENT) >= _WAITING_SHARE * values.size
+        if values.size > 1 and waits and before.get(subject.host, 0.0) < _WAITING_PERCENT / 2:
+            waiting.append(subject.host)
+    return tuple(waiting)
 
 
 def next_step_s(tables: MaskedTables) -> float:
@@ -94,7 +110,8 @@ def _undated_stall(
     if not spins.size or not spins[-1]:
         return None
     start = float(use.times[last_true(~spins) + 1])
-    if end - start <= _UNDATED_S:
+    computed = bool((highest_watts[power.times < start] >= levels.active_watts).any())
+    if end - start <= (_STALL_S if computed and step is not None else _UNDATED_S):
         return None
     return StepStall(start, end, step)
 
@@ -109,12 +126,13 @@ def _saves_next(tables: MaskedTables, step: Optional[int]) -> bool:
     return step is not None and bool(period) and (step + 1) % (period or 1) == 0
 
 
-def _patience_s(tables: MaskedTables, step: Optional[int]) -> float:
+def _patience_s(tables: MaskedTables, step: Optional[int], since: Window) -> float:
     """How long no step is no stall yet."""
     job = tables.job
     step_s = tables.training.step_time_s or job.step_time_s or 0.0
     patience = max(_STALL_STEPS * step_s, _STALL_S)
     # Where triage has judged it a hang, by more than the time, a save is no excuse any more.
     if _saves_next(tables, step) and job.primary not in _HANGS:
-        return max(patience, _STALL_SAVES * (job.longest_save_s or 0.0), _STALL_SAVE_S)
+        least = _SAVE_UNSEEN_S if waiting_for_storage(tables, since) else _STALL_SAVE_S
+        return max(patience, _STALL_SAVES * (job.longest_save_s or 0.0), least)
     return patience

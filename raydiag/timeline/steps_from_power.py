@@ -55,6 +55,9 @@ def place(answers: Answers, numbers: Floats, seconds: Floats) -> PlacedSteps:
     length = float(since_first[-1])
     # The first step compiles before it computes: the computing of one usual step is of its own.
     by_start, by_end = computing.first + usual, computing.last - length
+    # Where the last step paid for a save, computing ended as long before the step did.
+    last_s = float(np.nan_to_num(seconds[-1], nan=usual))
+    by_end = min(by_end, by_end + max(0.0, last_s - usual), key=lambda end: abs(by_start - end))
     slack, spacing = abs(by_start - by_end), computing.spacing_s
     if slack > max(_SLACK_STEPS * usual, _SLACK_S, _SLACK_SHARE * length) + 2 * spacing:
         return PlacedSteps()

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raydiag.timeline.answers import ResultTable, Subject
+from raydiag.timeline.known_values import known
 from raydiag.tsdb.series import Floats
 
 SUSTAINED = 3  # evaluations in a row
 EVALUATION_S = 60.0  # apart
+_SAME_LEVEL = 0.3  # of a level, that another one may differ from it
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,15 @@ def sustained_by_host(table: ResultTable, floor: float) -> dict[str, Span]:
         if span is not None:
             spans[subject.host] = span
     return spans
+
+
+def is_steady(table: ResultTable, row: Floats, span: Span) -> bool:
+    """Whether it was much the same before a stretch, or has been so from the first sample on."""
+    before = known(row[table.times < span.start])
+    inside = np.median(known(row[(table.times >= span.start) & (table.times <= span.end)]))
+    if not before.size:
+        return True
+    return bool(abs(np.median(before) - inside) <= _SAME_LEVEL * abs(inside))
 
 
 def present(table: ResultTable, row: Floats) -> list[Span]:

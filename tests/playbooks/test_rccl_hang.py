@@ -318,3 +318,27 @@ def test_when_no_process_is_left_the_job_had_ended() -> None:
     world.hang(HANG, power=260.0, use=0.0)
     world.set("driver", 0.0, HANG + 10, metric="hw_gpu_user_processes")
     assert classes(world.judge("rccl-hang")) == set()
+
+
+@pytest.mark.parametrize(("after_s", "gone"), [(20.0, True), (400.0, False)])
+def test_processes_that_somebody_ended_in_a_hang_did_not_cause_it(
+    after_s: float, gone: bool
+) -> None:
+    """One host's processes end as steps stop, or somebody ends them minutes later."""
+    world = World()
+    world.hang(HANG)
+    for question, value in (("gpu-power", 260.0), ("gpu-utilisation", 0.0)):
+        world.set(question, value, HANG + after_s, hosts=["n3"])
+    world.set("driver", 0.0, HANG + after_s, hosts=["n3"], metric="hw_gpu_user_processes")
+    outcome = world.judge("rccl-hang")
+    assert bool(holds(outcome, "rccl-hang").get("process-gone")) is gone
+    assert ("rccl-hang" in classes(outcome)) is not gone
+    assert "straggler" not in classes(outcome)
+
+
+def test_a_job_whose_processes_were_all_ended_late_had_hung() -> None:
+    world = World()
+    world.hang(HANG)
+    world.set("gpu-utilisation", 0.0, HANG + 600)
+    world.set("driver", 0.0, HANG + 600, metric="hw_gpu_user_processes")
+    assert classes(world.judge("rccl-hang")) == {"rccl-hang"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from raydiag.model import Severity
 from raydiag.playbooks.training_stability.rises import slow_rise
 from raydiag.tsdb.series import Series
 from tests.playbooks.world import HOSTS, LENGTH_S, T0, World, classes, holds, is_symptom
@@ -196,6 +197,35 @@ def test_storage_that_stalls_outside_saves() -> None:
     (found,) = world.judge(ONLY).observations
     assert (found.finding.failure_class, found.finding.host) == ("storage-stall", "n2")
     assert found.recovered
+
+
+@pytest.mark.parametrize(("waiting", "named"), [(["n2"], {"n2"}), ([], set())])
+def test_one_host_that_waits_for_storage_through_a_hang_at_a_save(
+    waiting: list[str], named: set[str]
+) -> None:
+    """The time in which no step ends is a save's, so pressure is what tells them apart."""
+    world = World()
+    world.hang(4000.0)
+    step = int(world.scalars["tb_step"][-1])
+    world.tell(checkpoint_period=step + 1, longest_save_s=200.0)
+    world.save(4000.0, LENGTH_S)
+    for host in waiting:
+        world.set("storage", 90.0, 4005, hosts=[host], metric="hw_io_pressure_full_pct")
+    found = [o.finding for o in world.judge().observations]
+    assert {one.host for one in found if one.failure_class == "storage-stall"} == named
+    assert bool(named) is ("rccl-hang" in {one.failure_class for one in found})
+    for one in found:
+        assert one.onset is not None
+        assert one.onset - T0 == pytest.approx(4000.0, abs=15)
+
+
+def test_a_disk_that_was_always_slow_explains_no_hang() -> None:
+    world = World()
+    world.set("storage", 90.0, 0, hosts=["n2"], metric="hw_io_pressure_full_pct")
+    world.hang(4000.0)
+    found = [o.finding for o in world.judge().observations]
+    (disk,) = [one for one in found if one.failure_class == "storage-stall"]
+    assert disk.severity is Severity.INFO
 
 
 @pytest.mark.parametrize("start", [100, 3000], ids=["warm-up", "save"])

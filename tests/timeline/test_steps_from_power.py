@@ -91,6 +91,18 @@ def test_saves_are_no_stall_of_storage(busy: tuple[float, ...], seen: bool) -> N
     assert ("storage-stall" in classes(outcome, severe=True)) is seen
 
 
+def test_a_last_step_that_paid_for_a_save_ended_after_it() -> None:
+    """GPUs pause in a save, so computing ends before the step does."""
+    world = World()
+    world.without(*TB, FILL)
+    seconds = np.full(300, EACH_S)
+    seconds[0], seconds[-1] = 200.0, EACH_S + SAVE_S
+    stopped = TRAINED_FROM + 299 * EACH_S
+    world.set("gpu-power", IDLE_WATTS, stopped)
+    found = place(world.answers(), np.arange(300.0), seconds)
+    assert found.steps.last_at == pytest.approx(T0 + stopped + SAVE_S, abs=found.slack_s + EACH_S)
+
+
 def test_a_stall_that_may_be_a_save_is_a_remark() -> None:
     """Saves are made, and nothing says when."""
     world = without_bridge(SAVES)

@@ -7,7 +7,7 @@ a GPU at 100 % and near idle power. Not every GPU must spin.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Optional
@@ -51,6 +51,7 @@ _QUERIES = (
 )
 _ENDED = ("completed", "failed", "cancelled")
 _MOST = 0.9  # of the hosts
+_SOON_S = 60.0  # after GPUs have finished what they had
 _BUSY_POINTS = 60
 
 
@@ -77,7 +78,12 @@ def rccl_hang(timeline: RunTimeline, report: ReportWriter) -> str:
     length = stall.end - stall.start
     after = ", and none before" if stall.step is None else f" after step {stall.step}"
     report.row("stall", True, f"no step for {length:.0f} s{after}", value=length, unit="s")
-    hang = _Hang(timeline, report, stall, host_states(timeline, stall.settled))
+    left_at = _processes_left_at(timeline, stall)
+    soon = stall.settled.start + max(timeline.step_time_s, _SOON_S)
+    late = [time for time in left_at.values() if time > soon]
+    judged = Window(stall.settled.start, min((stall.settled.end, *late)))
+    left_first = frozenset(host for host, time in left_at.items() if time <= soon)
+    hang = _Hang(timeline, report, stall, judged, host_states(timeline, judged), left_first)
     hang.report_measurements()
     return hang.verdict()
 
@@ -93,6 +99,19 @@ def _no_stall(timeline: RunTimeline, report: ReportWriter) -> str:
     return "Steps did not stop."
 
 
+def _processes_left_at(timeline: RunTimeline, stall: StepStall) -> dict[str, float]:
+    """When most GPU processes of a host were gone, of the hosts that lost them in the stall."""
+    table = timeline.table("driver").pick(PROCESSES)
+    before = table.medians(Window(timeline.window.start, stall.start))
+    in_stall = table.between(stall.start, stall.end)
+    left_at = {}
+    for subject, row in in_stall:
+        left = in_stall.times[row < 0.5 * before.get(subject.host, 0.0)]
+        if left.size:
+            left_at[subject.host] = float(left[0])
+    return left_at
+
+
 @dataclass(frozen=True)
 class _Hang:
     """A stall of steps, and what each host did in it."""
@@ -100,11 +119,13 @@ class _Hang:
     timeline: RunTimeline
     report: ReportWriter
     stall: StepStall
+    judged: Window  # of it, until somebody ended processes: that did not stop the steps
     states: Mapping[str, HostState]
+    left_first: Set[str]  # hosts that GPU processes left as steps stopped
 
     def report_measurements(self) -> None:
         """What was measured, for a person: one row a host, and what is absent."""
-        window = self.stall.settled
+        window = self.judged
         for query in ("gpu-power", "gpu-utilisation", "rdma-retransmits", "tcp-retransmits"):
             reason = self.timeline.answers.missing(query)
             if reason:
@@ -155,7 +176,8 @@ class _Hang:
             return f"Nodes died: {', '.join(dead)}."
         if self._no_process_left():
             return self._inconclusive("no process uses a GPU any more: the job had ended")
-        hosts = self._hosts_that_processes_left()
+        away = [host for host, state in self.states.items() if state.role == AWAY]
+        hosts = list(filter(self.left_first.__contains__, away))
         if not hosts:
             return ""
         text = "its processes left its GPUs as steps stopped, and the others wait for them"
@@ -250,32 +272,22 @@ class _Hang:
     def _period(self, uncertainty_s: float) -> Period:
         return Period(self.stall.start, self.stall.end, uncertainty_s=uncertainty_s)
 
-    def _processes(self, window: Window) -> dict[str, float]:
-        """Processes on the GPUs of each host, where that is counted."""
-        return self.timeline.table("driver").pick(PROCESSES).medians(window)
-
     def _no_process_left(self) -> bool:
-        counts = self._processes(self.stall.settled)
+        counts = self._process_counts
         return bool(counts) and max(counts.values()) == 0
+
+    @property
+    def _process_counts(self) -> dict[str, float]:
+        return self.timeline.table("driver").pick(PROCESSES).medians(self.judged)
 
     def _cancelled_while_running(self) -> bool:
         """A job that was cancelled, and whose processes had their GPUs on every host till then."""
-        counts = self._processes(self.stall.settled)
+        counts = self._process_counts
         alive = [
             host for host in self.timeline.context.hosts if host not in self.timeline.dead_hosts
         ]
         held = bool(alive) and min(counts.get(host, 0.0) for host in alive) > 0
         return self.timeline.job.status == "cancelled" and held
-
-    def _hosts_that_processes_left(self) -> list[str]:
-        """Idle hosts of which most GPU processes are gone, while other hosts keep theirs."""
-        before = self._processes(Window(self.timeline.window.start, self.stall.start))
-        after = self._processes(self.stall.settled)
-        return [
-            host
-            for host, state in self.states.items()
-            if state.role == AWAY and after.get(host, 1.0) < 0.5 * before.get(host, 0.0)
-        ]
 
 
 def _median_watts(states: Iterable[HostState]) -> Optional[float]:

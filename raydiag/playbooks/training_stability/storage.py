@@ -11,7 +11,8 @@ from raydiag.timeline import follow_up, known_values
 from raydiag.timeline.context import SAVE, WRITE_BACK
 from raydiag.timeline.queries import BLOCKED, DIRTY, IO_FULL, gauges
 from raydiag.timeline.run_timeline import RunTimeline
-from raydiag.timeline.threshold_spans import Span, sustained_above, sustained_by_host
+from raydiag.timeline.step_stalls import waiting_for_storage
+from raydiag.timeline.threshold_spans import Span, is_steady, sustained_above, sustained_by_host
 from raydiag.tsdb.series import Query
 
 STALL_PERCENT = 20.0  # I/O pressure, "full": all tasks that could run wait for storage
@@ -57,13 +58,44 @@ def judge_storage(timeline: RunTimeline, report: ReportWriter, hidden: bool) -> 
         return
     table = timeline.outside_saves("storage").pick(IO_FULL)
     spans = sustained_by_host(table, STALL_PERCENT)
+    for host in _report_hang(timeline, report):
+        spans.pop(host, None)
     for host, span in islice(spans.items(), _NAMED):
         _report_stall(timeline, report, host, span, table.step_s)
+    if report.observed_classes.count("storage-stall"):
+        return
     if not spans and hidden:
         report.row("storage-stall", None, "almost no time outside saves", query="storage")
     elif not spans:
         report.row("storage-stall", False, "no host waits for storage outside saves")
         report.rule_out("storage-stall", "I/O pressure stays low outside saves")
+
+
+def _report_hang(timeline: RunTimeline, report: ReportWriter) -> tuple[str, ...]:
+    """The hosts that wait for storage as long as no step ends, be it in a save."""
+    stall = timeline.stall
+    if stall is None:
+        return ()
+    hosts = waiting_for_storage(timeline, stall.settled)
+    for host in hosts[:_NAMED]:
+        table = timeline.of_host("storage", host, IO_FULL)
+        loaded = table.values[0] > STALL_PERCENT
+        quiet = table.times[~loaded & (table.times < stall.settled.start)].max(initial=0.0)
+        since = table.times[loaded & (table.times > quiet)].min(initial=stall.start)
+        percent = known_values.median(table.between(stall.settled.start, stall.end).values)
+        report.finding(
+            "storage-stall",
+            "storage-stall",
+            f"I/O pressure {percent or 0.0:.0f} % as long as no step ends",
+            query="storage",
+            host=host,
+            value=percent,
+            unit="%",
+            at=stall.settled.start,
+            period=Period(float(since), stall.end, uncertainty_s=timeline.next_step_s),
+            confidence=Confidence.CONFIRMED,
+        )
+    return hosts
 
 
 def _report_stall(
@@ -78,6 +110,8 @@ def _report_stall(
     onset = _start_in_save(timeline, host, onset)
     blocked = timeline.outside_saves("tasks").pick(BLOCKED, [host])
     tasks = known_values.highest(blocked.between(span.start, span.end).values) or 0.0
+    outside_saves = timeline.outside_saves("storage").pick(IO_FULL, [host])
+    steady = is_steady(outside_saves, outside_saves.values[0], span)
     dated = timeline.trained is not None or not timeline.job.checkpoint_period
     when = "outside saves" if dated else "possibly during saves: no step is dated"
     report.finding(
@@ -91,7 +125,8 @@ def _report_stall(
         at=span.peak_time,
         period=report.period(span, step_s, onset),
         confidence=likely_if(tasks >= _STALL_BLOCKED and dated),
-        severity=remark_unless(dated),
+        severity=remark_unless(dated and not steady),
+        facts={"steady": float(steady)},
     )
 
 
