@@ -244,6 +244,14 @@ class Answers:
                 by_source[source] = max(by_source.get(source, 0.0), float(series.values.max()))
         return last_seen
 
+    @property
+    def sampled(self) -> tuple[float, float]:
+        """First and last sample of any host; nothing lies between them where there is none."""
+        stamps = [series.values for series in self.series(ALIVE) if len(series)]
+        if not stamps:
+            return float("inf"), float("-inf")
+        return float(min(map(np.min, stamps))), float(max(map(np.max, stamps)))
+
     def sample_times(self, source: str = EXPORTER) -> dict[str, tuple[Floats, Floats]]:
         """(times of the grid, time of the newest sample at each of them) by host."""
         return {

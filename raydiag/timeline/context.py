@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raydiag.model import Window
+from raydiag.timeline.rhythm import Rhythm
 from raydiag.tsdb.discovery_types import Discovery
 from raydiag.tsdb.series import Floats
 
@@ -54,9 +55,15 @@ class TrainingJob:
     accused: tuple[str, ...] = ()  # hosts that the log blames
     coordinator: Optional[str] = None  # host of task 0
     checkpoint_period: Optional[int] = None  # None: no saves are known to happen
+    save_offset: int = 0  # of the steps that save, from multiples of the period
     async_saves: Optional[bool] = None
     saves: tuple[SaveWindow, ...] = ()
     config: Mapping[str, str] = field(default_factory=dict)  # key=value as the job was started
+
+    @property
+    def save_rhythm(self) -> Optional[Rhythm]:
+        """Which steps save; None where no saves are known to happen."""
+        return Rhythm(self.checkpoint_period, self.save_offset) if self.checkpoint_period else None
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,15 @@ from raydiag.timeline.context import (
     Mask,
     SaveWindow,
 )
+from raydiag.timeline.rhythm import Rhythm
 from raydiag.timeline.steps import (
     ASYNC_STEPS,
     WARM_UP_STEPS,
     MetricSteps,
-    inferred_period,
+    inferred_rhythm,
     save_steps,
 )
-from raydiag.timeline.write_back import bounded
+from raydiag.timeline.write_back import bounded, saves_by_storage
 
 WRITEBACK_S = 480.0  # what an asynchronous save goes on writing in the background
 _SLOW_STEP = 1.5  # times the usual step: that step paid for the save before it
@@ -47,11 +48,10 @@ def of_job(
     `slack_s`: how far the times of the steps may be off, by which saves are widened.
     """
     job = context.job
-    period = job.checkpoint_period or inferred_period(steps)
     of_saves = [
         replace(mask, start=mask.start - slack_s, end=mask.end + slack_s)
-        for mask in saves(steps, period, job.async_saves, job.saves)
-    ]
+        for mask in saves(steps, job.save_rhythm, job.async_saves, job.saves)
+    ] or saves_by_storage(answers)
     if steps.last_at is not None:
         of_saves = bounded(of_saves, answers, float(steps.ended_at[0]), steps.last_at)
     outside = outside_training(steps, job.start, job.end)
@@ -60,7 +60,7 @@ def of_job(
 
 def saves(
     steps: MetricSteps,
-    period: Optional[int],
+    rhythm: Optional[Rhythm],
     is_async: Optional[bool],
     logged: Iterable[SaveWindow] = (),
 ) -> list[Mask]:
@@ -70,20 +70,33 @@ def saves(
     pay for it belong to it too, and the writing in the background follows as a mask of its own,
     for what it loads. `logged` are those of the log.
     """
-    masks = []
+    masks, numbers = [], set(save_steps(steps, rhythm or inferred_rhythm(steps)))
     for window in logged:
-        if window.start is not None and window.end is not None:
-            masks.append(Mask(SAVE, window.start, window.end))
+        dated = _dated(window, steps)
+        if dated is not None:
+            masks.append(dated)
+        elif window.step is not None and (steps.first or 0) <= window.step <= (steps.last or -1):
+            numbers.add(window.step)
     if steps.step_time_s is not None:
-        masks += _periodic_saves(steps, period, steps.step_time_s, is_async)
+        masks += _masks_of_steps(steps, sorted(numbers), steps.step_time_s, is_async)
     return masks
 
 
-def _periodic_saves(
-    steps: MetricSteps, period: Optional[int], usual_s: float, is_async: Optional[bool]
+def _dated(window: SaveWindow, steps: MetricSteps) -> Optional[Mask]:
+    """A save that the log dates: what it leaves open, the steps around it tell."""
+    start, end = window.start, window.end
+    if end is not None and start is None:
+        start = next(map(float, steps.ended_at[steps.ended_at < end][::-1]), None)
+    if start is not None and end is None:
+        end = next(map(float, steps.ended_at[steps.ended_at > start]), start + _SAVE_UNSEEN_S)
+    return Mask(SAVE, start, end) if start is not None and end is not None else None
+
+
+def _masks_of_steps(
+    steps: MetricSteps, numbers: Iterable[int], usual_s: float, is_async: Optional[bool]
 ) -> Iterator[Mask]:
     longest = 0.0
-    for number in save_steps(steps, period):
+    for number in numbers:
         # A fresh run saves with its very first step, somewhere in the start-up.
         start = -math.inf if number == steps.first else _save_start(steps, number, usual_s)
         end = _save_end(steps, number, usual_s, is_async)

@@ -122,8 +122,8 @@ def _is_last_of_job(tables: MaskedTables, step: Optional[int]) -> bool:
 
 
 def _saves_next(tables: MaskedTables, step: Optional[int]) -> bool:
-    period = tables.job.checkpoint_period
-    return step is not None and bool(period) and (step + 1) % (period or 1) == 0
+    rhythm = tables.job.save_rhythm
+    return step is not None and rhythm is not None and rhythm.has(step + 1)
 
 
 def _patience_s(tables: MaskedTables, step: Optional[int], since: Window) -> float:

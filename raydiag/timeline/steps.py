@@ -10,13 +10,15 @@ import numpy as np
 
 from raydiag.timeline.answers import Answers
 from raydiag.timeline.known_values import last_true
+from raydiag.timeline.rhythm import Rhythm, rhythm_of
 from raydiag.timeline.training_series import STEP, TrainingSeries
 from raydiag.tsdb.series import Floats, Series
 
 WARM_UP_STEPS = 5  # of a run: compilation and first use of everything
 ASYNC_STEPS = 2  # steps after an asynchronous save that still pay for it
 _SPIKE_FACTOR = 2.0  # times the usual step
-_MIN_SPIKES = 3
+_SPIKE_NOISE = 8.0  # times what steps usually differ by
+_AROUND = 15  # steps with a time, around one, that tell what is usual there
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,24 +111,29 @@ def with_log(steps: MetricSteps, numbers: Floats, seconds: Floats) -> MetricStep
     return MetricSteps(ordered, np.maximum.accumulate(times))
 
 
-def save_steps(steps: MetricSteps, period: Optional[int]) -> list[int]:
-    """Numbers of the steps that save: multiples of the period, one beyond the last step as well."""
-    if not period or steps.first is None or steps.last is None:
+def save_steps(steps: MetricSteps, rhythm: Optional[Rhythm]) -> list[int]:
+    """Numbers of the steps that save, one beyond the last step as well."""
+    if rhythm is None or steps.first is None or steps.last is None:
         return []
-    first = math.ceil(steps.first / period) * period
-    return list(range(first, steps.last + 2, period))
+    turns = math.ceil((steps.first - rhythm.offset) / rhythm.period)
+    return list(range(turns * rhythm.period + rhythm.offset, steps.last + 2, rhythm.period))
 
 
-def inferred_period(steps: MetricSteps) -> Optional[int]:
-    """Distance of slow steps that recur regularly; None where they do not."""
-    usual = steps.step_time_s
-    if usual is None:
+def inferred_rhythm(steps: MetricSteps) -> Optional[Rhythm]:
+    """Of slow steps that recur regularly; None where they do not.
+
+    Where only every so many steps have a time, what was slow came right after the one before.
+    """
+    if len(steps) < 3:
         return None
-    slow = steps.numbers[1:][steps.durations > _SPIKE_FACTOR * usual]
-    slow = slow[slow > (steps.first or 0) + WARM_UP_STEPS]
-    if slow.size < _MIN_SPIKES:
-        return None
-    distances = np.diff(slow)
-    period = int(np.median(distances))
-    regular = period >= 2 * ASYNC_STEPS and bool((np.abs(distances - period) <= 1).all())
-    return period if regular else None
+    gaps = np.diff(steps.numbers)
+    around = np.lib.stride_tricks.sliding_window_view(
+        np.pad(steps.durations, _AROUND // 2, mode="edge"), _AROUND
+    )
+    usual = np.median(around, axis=1)
+    extra_s = (steps.durations - usual) * gaps
+    noise_s = float(np.median(np.abs(extra_s)))
+    slow = extra_s > np.maximum(_SPIKE_NOISE * noise_s, (_SPIKE_FACTOR - 1) * usual)
+    numbers = steps.numbers[:-1][slow] + 1
+    numbers = numbers[numbers > (steps.first or 0) + WARM_UP_STEPS]
+    return rhythm_of(numbers, max(2 * ASYNC_STEPS, int(2 * np.median(gaps))))

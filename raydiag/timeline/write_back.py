@@ -16,6 +16,8 @@ import numpy as np
 from raydiag.timeline.answers import Answers, ResultTable
 from raydiag.timeline.context import SAVE, WRITE_BACK, Context, Mask
 from raydiag.timeline.queries import IO_FULL
+from raydiag.timeline.rhythm import rhythm_of
+from raydiag.timeline.threshold_spans import above
 from raydiag.tsdb.series import Floats
 
 MAX_MASKED = 0.5  # of training: beyond that a guess is not good enough
@@ -23,6 +25,7 @@ MIN_JUDGED = 0.1  # of training: with less outside of saves nothing was judged
 _MIN_SAVES = 3  # that tell what is usual
 _LOADED_PERCENT = 5.0  # I/O pressure, "full", of a host that writes
 _PAUSE_S = 60.0  # quiet for so long: it has written everything
+_LONGER = 1.6  # times the usual one: it is none of them
 _MARGIN = 1.25  # one save may write longer than the usual one
 
 
@@ -44,6 +47,26 @@ def bounded(masks: Sequence[Mask], answers: Answers, start: float, end: float) -
         if mask.end > mask.start:
             shortened.append(mask)
     return shortened
+
+
+def saves_by_storage(answers: Answers) -> list[Mask]:
+    """Saves that nothing else tells of: storage is loaded about as long, again and again."""
+    table = answers.table("storage").pick(IO_FULL)
+    if table.is_blank:
+        return []
+    pulses = above(table, np.nan_to_num(table.values, nan=-1.0).max(axis=0), _LOADED_PERCENT)
+    usual = float(np.median([pulse.end - pulse.start for pulse in pulses] or [0.0]))
+    longest = _LONGER * max(usual, table.step_s)
+    alike = [pulse for pulse in pulses if usual / _LONGER <= pulse.end - pulse.start <= longest]
+    starts = np.array([pulse.start for pulse in alike])
+    rhythm = rhythm_of(starts, longest, max(_PAUSE_S, usual / 2))
+    if rhythm is None:
+        return []
+    return [
+        Mask(SAVE, pulse.start - table.step_s, min(pulse.end, pulse.start + longest) + table.step_s)
+        for pulse in alike
+        if rhythm.is_near(pulse.start, max(_PAUSE_S, usual / 2))
+    ]
 
 
 def share(masks: Sequence[Mask], start: float, end: float) -> float:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ from raydiag.timeline.context import (
     SaveWindow,
 )
 from raydiag.timeline.repeated_samples import ghosts
+from raydiag.timeline.rhythm import Rhythm
 from raydiag.timeline.steps import MetricSteps
 from raydiag.tsdb.series import Series
 from tests.playbooks.world import World
@@ -64,13 +66,13 @@ def test_fills_repeats_and_an_earlier_run_are_no_steps() -> None:
 def test_no_step_at_all() -> None:
     found = training_steps.completed(series([], []))
     assert (found.first, found.last, found.last_at, found.step_time_s) == (None, None, None, None)
-    assert masks.saves(found, 100, False) == []
+    assert masks.saves(found, Rhythm(100), False) == []
     assert list(masks.outside_training(found, None, None)) == []
 
 
 def test_a_blocking_save_lasts_from_the_step_before_to_its_own_end() -> None:
     run = steps(60, period=20, save_s=200.0)
-    found = masks.saves(run, 20, False)
+    found = masks.saves(run, Rhythm(20), False)
     before, saved = run.at(19), run.at(20)
     assert before is not None and saved is not None
     assert saved - before == STEP_S + 200
@@ -83,7 +85,7 @@ def test_a_blocking_save_lasts_from_the_step_before_to_its_own_end() -> None:
 
 def test_a_save_that_shows_in_the_next_step_covers_it() -> None:
     run = steps(60, period=20, after=200.0)
-    found = masks.saves(run, 20, False)
+    found = masks.saves(run, Rhythm(20), False)
     assert covered(found, (run.at(21) or 0) - 1)
     assert not covered(found, (run.at(22) or 0) - 1)
 
@@ -93,11 +95,11 @@ def test_an_asynchronous_save_goes_on_writing() -> None:
     saved = run.at(99) or 0
     written = saved + masks.WRITEBACK_S - 1
     for is_async in (True, None):  # None: who knows
-        found = masks.saves(run, 100, is_async)
+        found = masks.saves(run, Rhythm(100), is_async)
         assert covered(found, saved + 2 * STEP_S) and not covered(found, written)
         assert covered(found, written, WRITE_BACK)
         assert not covered(found, written + 2, WRITE_BACK)
-    found = masks.saves(run, 100, False)
+    found = masks.saves(run, Rhythm(100), False)
     assert not covered(found, saved + 2 * STEP_S + 1)
     assert not covered(found, saved + 2 * STEP_S + 1, WRITE_BACK)
 
@@ -115,7 +117,7 @@ def test_a_step_that_the_bridge_left_out_makes_no_save_longer() -> None:
     whole = steps(60, period=20, save_s=200.0)
     keep = ~np.isin(whole.numbers, [16, 17, 18, 19, 21, 22])
     run = MetricSteps(whole.numbers[keep], whole.ended_at[keep])
-    found = masks.saves(run, 20, False)
+    found = masks.saves(run, Rhythm(20), False)
     assert covered(found, (whole.at(19) or 0) + 1)
     assert not covered(found, (whole.at(17) or 0))
     assert not covered(found, (whole.at(22) or 0))
@@ -124,23 +126,56 @@ def test_a_step_that_the_bridge_left_out_makes_no_save_longer() -> None:
 def test_a_save_that_never_ends_is_a_save_for_three_times_the_longest() -> None:
     run = steps(40, period=20, save_s=100.0)  # ends at step 39: the next one saves
     last = run.last_at or 0
-    found = masks.saves(run, 20, False)
+    found = masks.saves(run, Rhythm(20), False)
     assert covered(found, last + 3 * 110 - 1)
     assert not covered(found, last + 3 * 110 + 1)
 
 
 def test_what_the_log_dates_is_a_save_without_any_step() -> None:
     told = [SaveWindow(20, START, START + 60), SaveWindow(40, None, START)]
-    assert masks.saves(MetricSteps(), 20, False, told) == [Mask(SAVE, START, START + 60)]
+    assert masks.saves(MetricSteps(), Rhythm(20), False, told) == [Mask(SAVE, START, START + 60)]
 
 
-def test_slow_steps_that_come_regularly_are_saves() -> None:
-    assert training_steps.inferred_period(steps(130, period=25, save_s=60.0)) == 25
-    assert training_steps.inferred_period(steps(130)) is None
+@pytest.mark.parametrize("offset", [0, 24])
+def test_slow_steps_that_come_regularly_are_saves(offset: int) -> None:
+    run = steps(130, period=25, save_s=60.0)
+    run = MetricSteps(run.numbers + offset, run.ended_at)
+    assert training_steps.inferred_rhythm(run) == Rhythm(25, offset)
+    assert training_steps.inferred_rhythm(steps(130)) is None
     irregular = steps(130)
     for late in (30, 44, 90):
         irregular.ended_at[late:] += 60
-    assert training_steps.inferred_period(irregular) is None
+    assert training_steps.inferred_rhythm(irregular) is None
+
+
+def test_saves_of_a_log_that_prints_each_tenth_step_come_right_after_one() -> None:
+    whole = steps(400, period=50, after=40.0)
+    tenth = whole.numbers % 10 == 0
+    run = MetricSteps(whole.numbers[tenth], whole.ended_at[tenth])
+    assert training_steps.inferred_rhythm(run) == Rhythm(50, 1)
+    saved_from = whole.at(200) or 0
+    found = masks.saves(run, None, False)
+    assert covered(found, saved_from + 1) and covered(found, saved_from + 39)
+    assert not covered(found, saved_from - 11) and not covered(found, saved_from + 120)
+
+
+def test_a_run_that_gets_slower_for_good_has_no_rhythm() -> None:
+    whole = steps(300)
+    whole.ended_at[150:] += 8.0 * np.arange(150)
+    tenth = whole.numbers % 10 == 0
+    assert training_steps.inferred_rhythm(whole) is None
+    run = MetricSteps(whole.numbers[tenth], whole.ended_at[tenth])
+    assert training_steps.inferred_rhythm(run) is None
+
+
+def test_saves_that_the_log_names_or_dates_by_half() -> None:
+    run = steps(100)
+    named = [SaveWindow(30), SaveWindow(70), SaveWindow(999)]
+    found = masks.saves(run, None, False, named)
+    assert [one.start for one in found] == [run.at(29), run.at(69)]
+    ends, begins = START + 333.0, START + 611.0
+    found = masks.saves(run, None, False, [SaveWindow(None, None, ends), SaveWindow(None, begins)])
+    assert found == [Mask(SAVE, START + 330, ends), Mask(SAVE, begins, START + 620)]
 
 
 def test_steps_that_only_the_log_has_follow_those_that_are_dated() -> None:
@@ -154,7 +189,9 @@ def test_steps_that_only_the_log_has_follow_those_that_are_dated() -> None:
     assert found.first == 5  # when the steps before were, nothing says
     assert list(found.numbers) == list(whole.numbers[5:])
     assert np.allclose(found.ended_at, whole.ended_at[5:])
-    assert covered(masks.saves(found, 20, False), (whole.at(40) or 0) - 1)  # after the bridge ended
+    assert covered(
+        masks.saves(found, Rhythm(20), False), (whole.at(40) or 0) - 1
+    )  # after the bridge ended
     unknown = training_steps.with_log(
         MetricSteps(whole.numbers[cut], whole.ended_at[cut]), whole.numbers, np.full(60, np.nan)
     )
@@ -212,7 +249,7 @@ def test_saves_never_reach_back_before_the_step_before(
     period: int, count: int, save_s: float, is_async: bool
 ) -> None:
     run = steps(count, period, save_s)
-    for one in masks.saves(run, period, is_async):
+    for one in masks.saves(run, Rhythm(period) if period else None, is_async):
         assert one.end >= one.start
         if one.kind == WRITE_BACK:
             continue

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raydiag.timeline import write_back
+from raydiag.timeline import masks, write_back
 from raydiag.timeline.context import SAVE, WRITE_BACK, Mask
+from raydiag.timeline.steps import MetricSteps
 from tests.playbooks.world import LENGTH_S, T0, TRAINED_FROM, World, classes, holds
 
 EVERY_S, GUESS_S = 450.0, 480.0
@@ -54,6 +55,20 @@ def test_a_stall_over_several_saves_is_seen_beside_them() -> None:
     assert found.finding.host == "n3"
 
 
+@pytest.mark.parametrize(("every_s", "seen"), [((600, 600, 600, 600), False), ((350, 900), True)])
+def test_load_that_recurs_regularly_is_of_saves(every_s: tuple[int, ...], seen: bool) -> None:
+    """No step and no line of a log tells of them; what lasts longer beside them is none."""
+    world, start = World(), 800.0
+    for distance in every_s:
+        world.set("storage", 70.0, start, start + 180, ["n1", "n3"], PRESSURE)
+        start += distance
+    world.masks += masks.of_job(world.context, world.answers(), MetricSteps())
+    stalled = {o.finding.host for o in world.judge().observations}
+    assert stalled == ({"n1", "n3"} if seen else set())
+    world.set("storage", 70.0, 4000, 5000, ["n2"], PRESSURE)
+    assert "n2" in {o.finding.host for o in world.judge().observations}
+
+
 def test_saves_that_are_far_apart_keep_the_guess() -> None:
     assert lengths(bound(saving(60.0, every_s=1800.0))) == {GUESS_S - 20}
 
@@ -76,9 +91,9 @@ def test_a_run_that_is_all_save_says_what_was_not_judged() -> None:
 
 
 def test_the_share_counts_overlapping_masks_once() -> None:
-    masks = [Mask(SAVE, 0, 40), Mask(WRITE_BACK, 20, 50), Mask("ghost", 0, 100)]
-    assert write_back.share(masks, 0, 100) == pytest.approx(0.5, abs=0.01)
-    assert write_back.share(masks, 100, 100) == 0.0
+    saved = [Mask(SAVE, 0, 40), Mask(WRITE_BACK, 20, 50), Mask("ghost", 0, 100)]
+    assert write_back.share(saved, 0, 100) == pytest.approx(0.5, abs=0.01)
+    assert write_back.share(saved, 100, 100) == 0.0
 
 
 @pytest.mark.parametrize(("usually", "onset"), [(0.5, 3180.0), (60.0, 3250.0)])

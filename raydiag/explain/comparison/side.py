@@ -142,7 +142,8 @@ def _side(label: str, job: AskedJob, deadline_s: float, stack: contextlib.ExitSt
     logged, _ = reference_steps(job.facts)
     run = merged([bridged, of_events(events), of_log(logged)])
     progress = examined.triage.progress
-    period = progress.checkpoint_period or training_steps.inferred_period(run.dated)
+    rhythm = training_steps.inferred_rhythm(run.dated)
+    period = progress.checkpoint_period or (rhythm.period if rhythm else None)
     header = job.facts.header
     saved = {*steps_of_logged_saves(job.facts), *run.periodic_saves(period, beyond=1)}
     return Side(

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Optional
 
 import numpy as np
 
 from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.step_facts import LoggedSave
+from raydiag.joblog.step_facts import LoggedSave, LoggedSteps
 from raydiag.model import Window
 from raydiag.timeline import steps as training_steps
 from raydiag.timeline.answers import Answers
 from raydiag.timeline.context import SaveWindow, TrainingJob
+from raydiag.timeline.rhythm import Rhythm, rhythm_of
 from raydiag.timeline.steps import MetricSteps
 from raydiag.timeline.steps_from_power import PlacedSteps, place
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.verdict import Verdict as Triage
 from raydiag.tsdb.discovery_types import short_name
 from raydiag.tsdb.identity import Logged
+from raydiag.tsdb.series import Series
+
+_SHORTEST_PERIOD = 2.0  # steps between two saves
+_MIN_TIMED = 8  # step lines with a time, to go by those
+_TIMED_SHARE = 0.8  # of all step lines
+_PRINTED_LATE_S = 2.0  # after its step a line may be printed
 
 
 def job_of(facts: JobFacts, judged: Triage) -> TrainingJob:
@@ -27,6 +35,8 @@ def job_of(facts: JobFacts, judged: Triage) -> TrainingJob:
     steps, _ = reference_steps(facts)
     beats = facts.heartbeats
     accused = [facts.hosts.get(task) for task in (beats.accused if beats is not None else ())]
+    saves = tuple(_saves(facts.saves or facts.worker_logs.saves, steps))
+    rhythm = _rhythm(progress.checkpoint_period, saves)
     crash = None
     if judged.origin is not None:
         crash = judged.origin.time
@@ -47,15 +57,16 @@ def job_of(facts: JobFacts, judged: Triage) -> TrainingJob:
         heartbeat_timeout_s=header.heartbeat_timeout_s,
         accused=tuple(dict.fromkeys(short_name(host) for host in accused if host)),
         coordinator=short_name(header.nodelist[0]) if header.nodelist else None,
-        checkpoint_period=progress.checkpoint_period,
+        checkpoint_period=rhythm.period if rhythm is not None else None,
+        save_offset=rhythm.offset if rhythm is not None else 0,
         async_saves=header.async_checkpointing,
-        saves=tuple(_saves(facts.saves)),
+        saves=saves,
         config={**header.config, **header.passthrough},
     )
 
 
-def _saves(logged: Sequence[LoggedSave]) -> Iterator[SaveWindow]:
-    """Saves that the log dates; a start and its end are one."""
+def _saves(logged: Sequence[LoggedSave], steps: Optional[LoggedSteps]) -> Iterator[SaveWindow]:
+    """Saves of the log; a start and its end are one, and what names no step follows one."""
     begun: dict[Optional[int], LoggedSave] = {}
     for save in logged:
         if save.event == "started":
@@ -65,7 +76,27 @@ def _saves(logged: Sequence[LoggedSave]) -> Iterator[SaveWindow]:
         since = start.time if start is not None else None
         if since is None and save.time is not None and save.seconds is not None:
             since = save.time - save.seconds
-        yield SaveWindow(save.step, since, save.time, save.event == "failed")
+        step = _step_of(start or save, steps)
+        yield SaveWindow(step, since, save.time, save.event == "failed")
+    for save in begun.values():
+        yield SaveWindow(_step_of(save, steps), save.time)
+
+
+def _step_of(save: LoggedSave, steps: Optional[LoggedSteps]) -> Optional[int]:
+    """The step that a save follows: by its own line, or by the step line before it."""
+    if save.step is not None or steps is None or save.file != steps.file:
+        return save.step
+    before = bisect.bisect_left(steps.series.line, save.line) - 1
+    return int(steps.series.step[before]) + 1 if before >= 0 else None
+
+
+def _rhythm(period: Optional[int], saves: Iterable[SaveWindow]) -> Optional[Rhythm]:
+    """Which steps save: as the job was started, else as they did."""
+    named = sorted({save.step for save in saves if save.step is not None})
+    seen = rhythm_of(np.array(named, dtype=np.float64), _SHORTEST_PERIOD)
+    if not period or (seen is not None and seen.period == period):
+        return seen
+    return Rhythm(period)
 
 
 def start_of(facts: JobFacts, steps: MetricSteps) -> Optional[float]:
@@ -85,12 +116,18 @@ def with_log(steps: MetricSteps, facts: JobFacts) -> MetricSteps:
     return training_steps.with_log(steps, np.array(series.step), np.array(series.seconds))
 
 
-def placed_by_power(answers: Answers, facts: JobFacts) -> PlacedSteps:
-    """Steps of the log alone, where the metrics have none."""
+def placed(answers: Answers, facts: JobFacts) -> PlacedSteps:
+    """Steps of the log alone, where the metrics have none: by its own times, else by power."""
     reference, _ = reference_steps(facts)
     if reference is None:
         return PlacedSteps()
-    return place(answers, np.array(reference.series.step), np.array(reference.series.seconds))
+    series, (first, last) = reference.series, answers.sampled
+    numbers, times = np.array(series.step), np.array(series.time)
+    inside = (times >= first) & (times <= last)  # a log without times, or of another zone: none
+    if inside.sum() >= max(_MIN_TIMED, _TIMED_SHARE * times.size):
+        timed = Series({}, times[inside], numbers[inside])
+        return PlacedSteps(training_steps.completed(timed), _PRINTED_LATE_S)
+    return place(answers, numbers, np.array(series.seconds))
 
 
 def logged(facts: JobFacts) -> Logged:

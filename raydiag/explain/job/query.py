@@ -15,7 +15,7 @@ import numpy as np
 
 from raydiag import catalog, playbooks
 from raydiag.explain.job import event_files
-from raydiag.explain.job.logged import job_of, logged, placed_by_power, start_of, with_log
+from raydiag.explain.job.logged import job_of, logged, placed, start_of, with_log
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
 from raydiag.explain.job.stack_lines import lines_on_no_samples, logs_of
 from raydiag.model import Coverage, HostUnread, Observation, Status, Window
@@ -246,8 +246,8 @@ def _with_masks(context: Context, answers: Answers, job: TriagedJob) -> Context:
     """With the times that playbooks leave out, as start-up and saves."""
     steps, slack_s = with_log(training_steps.steps_of(answers), job.facts), 0.0
     if not len(steps):
-        placed = placed_by_power(answers, job.facts)
-        steps, slack_s = placed.steps, placed.slack_s
+        from_log = placed(answers, job.facts)
+        steps, slack_s = from_log.steps, from_log.slack_s
         context = _trained(context, steps)
     started = replace(context.job, start=start_of(job.facts, steps))
     context = replace(context, job=started)
