@@ -6,13 +6,13 @@ import re
 
 # Names of values that open something: HF_TOKEN, aws_secret_access_key, api-key, password. Not the
 # tokens of a language model, nor Python's KeyError.
-_NAME = (
+NAME = (
     r"(?:[\w-]*(?:token|secret|password|passwd|passphrase|authorization|credentials?)"
     r"|[\w-]*(?:api|access|private|secret|ssh|auth)[_-]?key(?:[_-]id)?|\b[A-Z][A-Z0-9_]*_KEY)"
 )
 # Compiled by `re` when first used: a node pays for that only where there is a line to show.
-_ASSIGNED = rf"(?i)({_NAME}[\"']?\s*[=:]\s*).+"
-_OPTION = rf"(?i)(--?{_NAME}\s+)\S+"
+_ASSIGNED = rf"(?i)({NAME}[\"']?\s*[=:]\s*).+"
+_OPTION = rf"(?i)(--?{NAME}\s+)\S+"
 _BEARER = r"(?i)(\bbearer\s+)\S+"
 _URL_USER = r"(://)[^/@\s\0]+@"
 

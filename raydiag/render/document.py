@@ -25,6 +25,7 @@ from raydiag.model import (
     Snapshot,
     Window,
 )
+from raydiag.render.secrets import masked_value
 
 # Keys of `cluster` that are always there, null when the caller does not know them.
 _CLUSTER = ("address", "session_name", "ray_version", "gcs_address", "deadline_s")
@@ -68,17 +69,18 @@ def findings_and_coverage(diagnosis: Diagnosis) -> dict[str, Any]:
 def lines(document: Mapping[str, Any]) -> Iterator[str]:
     """The document as JSON text: one finding, one node per line, so that grep and diff are of use.
 
-    Compact and streamed, because a thousand nodes are tens of megabytes; ASCII only.
+    Compact and streamed, because a thousand nodes are tens of megabytes; ASCII only. Secrets are
+    masked.
     """
     yield "{\n"
     for index, (key, value) in enumerate(document.items()):
         yield f"{',' if index else ' '}{_json(key)}: "
         if isinstance(value, list) and value:
             for number, entry in enumerate(value):
-                yield f"{',' if number else '['}\n  {_json(entry)}"
+                yield f"{',' if number else '['}\n  {_json(masked_value(entry))}"
             yield "\n ]\n"
         else:
-            yield f"{_json(value)}\n"
+            yield f"{_json(masked_value(value))}\n"
     yield "}\n"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from raydiag.render.secrets import masked_text
+
 # What means something in CommonMark, GitHub's tables and formulas, or HTML, anywhere in a line. An
 # underscore inside a word means nothing, and names of probes would be hard to read with it.
 _SPECIAL = re.compile(r"[\\`*\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -19,8 +21,9 @@ def terminal(text: str) -> str:
     That covers control characters (C0 with tab and newline, DEL, C1), bidirectional and other
     invisible formatting, line and paragraph separators, lone surrogates, and blanks other than the
     ASCII one: a log line can neither colour, move the cursor, start a line nor hide anything.
-    A backslash stays as it is, so this is for the eye and not for reading back.
+    A backslash stays as it is, so this is for the eye and not for reading back. Secrets are masked.
     """
+    text = masked_text(text)
     # isprintable() is false for Unicode's "Other" (Cc Cf Cs Co Cn) and "Separator" categories.
     if text.isprintable():
         return text
