@@ -68,7 +68,17 @@ ARROWS = {
     "timeline": FOUNDATION | {"catalog", "tsdb"},
     "playbooks": FOUNDATION | {"catalog", "tsdb", "timeline"},
     "render": FOUNDATION
-    | {"kmsg", "nodeset", "triage", "tsdb", "timeline", "playbooks", "explain", "exporter"},
+    | {
+        "kmsg",
+        "masking",
+        "nodeset",
+        "triage",
+        "tsdb",
+        "timeline",
+        "playbooks",
+        "explain",
+        "exporter",
+    },
     "cluster": FOUNDATION | {"probes", "records", "memory_import", "confinement"},
     # Its node side; what judges a rollout is pure and takes what nodes have answered.
     "hotfix": NODE | {"file_writing", "probes", "records", "sandbox", "confinement", "exposition"},

@@ -12,10 +12,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from raydiag import __version__
@@ -24,6 +26,7 @@ from raydiag.errors import CannotRun
 from tests.fake_dashboard import END, FakeDashboard, Reply, framed, node, packed, start_message
 
 Invoke = Callable[..., tuple[int, str, str]]
+ERROR_SCHEMA = json.loads(files("raydiag").joinpath("schemas/error.json").read_text("utf-8"))
 RESULT = {
     "status": "ok",
     "duration_s": 0.1,
@@ -360,6 +363,44 @@ def test_module_is_an_entry_point() -> None:
     process = raydiag("--version")
     assert process.communicate() == (f"raydiag {__version__}\n", "")
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("triage", "no/such/job", "--format", "json"),
+        ("kmsg", "no/such/file", "--json"),
+        ("triage", "--format=json", "--no-such-option"),
+        ("tsdb", "info", "no/such/job", "--format", "json"),
+    ],
+)
+def test_errors_are_json_where_json_was_asked_for(invoke: Invoke, words: Sequence[str]) -> None:
+    code, out, err = invoke(*words)
+    assert out == "" and err.count("\n") == 1
+    document = json.loads(err)
+    jsonschema.validate(document, ERROR_SCHEMA)
+    assert document["error"]["exit_code"] == code
+    assert "no/such" in document["error"]["message"] or "--no-such-option" in err
+
+
+def test_json_is_short_for_its_format(invoke: Invoke, tmp_path: Path) -> None:
+    log = tmp_path / "dmesg"
+    log.write_text("[    1.000000] Linux version 5.15.0\n")
+    code, out, _ = invoke("kmsg", str(log), "--json")
+    assert (code, json.loads(out)["schema"]) == (0, "raydiag.kmsg/1")
+
+
+def test_an_early_interrupt_ends_quietly() -> None:
+    program = """
+import signal, sys
+import raydiag.__main__
+early = signal.getsignal(signal.SIGINT)
+raydiag.__main__.main(["triage", "no/such/job"])
+late = signal.getsignal(signal.SIGINT)
+print(early is signal.SIG_DFL, late is signal.default_int_handler)
+"""
+    printed = subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60)
+    assert printed == "True True\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

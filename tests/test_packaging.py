@@ -83,7 +83,7 @@ def test_wheel_holds_the_package_and_the_entrypoints(unpacked: Path) -> None:
 
 def test_wheel_names_its_command_and_carries_its_licence(unpacked: Path) -> None:
     (info,) = unpacked.glob("*.dist-info")
-    assert "raydiag = raydiag.cli:main" in (info / "entry_points.txt").read_text()
+    assert "raydiag = raydiag.__main__:main" in (info / "entry_points.txt").read_text()
     assert (info / "licenses" / "LICENSE").is_file()
     metadata = (info / "METADATA").read_text()
     assert "\nRequires-Dist: ray[default]" in metadata

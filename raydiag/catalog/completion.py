@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from raydiag import catalog
 from raydiag.model import Finding, Severity
 
+NOTHING_KNOWN: Mapping[str, str] = {}
 
-def completed(finding: Finding) -> Finding:
-    """The finding with the texts and the severity of its class, where it has none of its own."""
+
+def completed(finding: Finding, situation: Mapping[str, str] = NOTHING_KNOWN) -> Finding:
+    """The finding with the texts and the severity of its class, where it has none of its own.
+
+    `situation`: what is known of the job, such as {"state": "ended", "framework": "torch"}; the
+    class's next steps are those that it does not contradict.
+    """
     entry = catalog.failure(finding.failure_class)
     return replace(
         finding,
         title=finding.title or entry.title,
         severity=finding.severity or entry.severity,
         explanation=finding.explanation or entry.explanation,
-        next_steps=tuple(finding.next_steps or entry.next_steps),
+        next_steps=tuple(finding.next_steps or entry.steps_in(situation)),
     )
 
 

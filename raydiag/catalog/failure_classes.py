@@ -12,6 +12,12 @@ from raydiag.model import Severity
 
 _FILE = "failures.yaml"
 JOB, MONITORING, NODE = "job", "monitoring", "node"
+# What may be known of a job, and decides which next steps are for it.
+_SITUATIONS: Mapping[str, Sequence[str]] = {
+    "state": ("running", "ended"),
+    "framework": ("jax", "torch"),
+    "scheduler": ("slurm", "kubernetes"),
+}
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,7 @@ class FailureClass:
     title: str
     severity: Severity  # where the rule that finds it does not say otherwise
     can_cause: tuple[str, ...]  # ids of classes that may follow from this one
-    next_steps: tuple[str, ...]  # actions, the first one first
+    conditions: Mapping[str, Mapping[str, str]]  # next step -> where it applies; {}: everywhere
     explanation: str
     source: str
     concerns: str = JOB  # JOB, MONITORING or NODE
@@ -41,6 +47,20 @@ class FailureClass:
     also_reported_as: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
     playbooks: tuple[str, ...] = ()
+
+    @property
+    def next_steps(self) -> tuple[str, ...]:
+        """Actions, the first one first, wherever they apply."""
+        return tuple(self.conditions)
+
+    def steps_in(self, situation: Mapping[str, str]) -> tuple[str, ...]:
+        """The next steps that nothing known of the job's situation contradicts."""
+
+        def _fits(step: str) -> bool:
+            needed = self.conditions[step].items()
+            return all(situation.get(name, value) == value for name, value in needed)
+
+        return tuple(filter(_fits, self.conditions))
 
     @property
     def of_monitoring(self) -> bool:
@@ -104,7 +124,7 @@ def _failure_class(row: CatalogRow, groups: _Groups) -> FailureClass:
         title=row.text("title"),
         severity=row.severity(),
         can_cause=groups.expanded(row.texts("can_cause", least=0)),
-        next_steps=row.texts("next_steps"),
+        conditions=MappingProxyType(dict(_steps(row))),
         explanation=row.text("explanation"),
         source=row.text("source"),
         concerns=row.choice("concerns", (JOB, MONITORING, NODE)),
@@ -126,6 +146,23 @@ def _failure_class(row: CatalogRow, groups: _Groups) -> FailureClass:
     )
     row.end()
     return entry
+
+
+def _steps(row: CatalogRow) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Each next step with its conditions: a text, or `do` with the situation that it is for."""
+    entries = row.take("next_steps")
+    if not isinstance(entries, list):
+        raise row.error("next_steps must be a list of steps")
+    if not entries:
+        raise row.error("next_steps is empty")
+    for entry in entries:
+        step = CatalogRow(entry if isinstance(entry, dict) else {"do": entry}, row.file, row.name)
+        text, conditions = step.text("do"), {}
+        for name, choices in _SITUATIONS.items():
+            if name in step.data:
+                conditions[name] = step.choice(name, choices)
+        step.end()
+        yield text, conditions
 
 
 def _classes_named_by(entry: FailureClass) -> tuple[str, ...]:

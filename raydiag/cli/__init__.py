@@ -37,6 +37,7 @@ _COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb, exporter, hotfix)
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command; returns the exit code."""
     words = _plain_options(list(sys.argv[1:] if argv is None else argv))
+    _ErrorReport.as_json = _wants_json(words)
     parser, commands = _parser()
     if not words:
         parser.print_help(sys.stderr)
@@ -49,6 +50,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     names_cluster = any(getattr(arguments, name) is not None for name in options.WAY_IN)
     if names_cluster and not arguments.reaches_cluster:
         parser.error("this command uses no cluster: leave out --address, --ssh and the like")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _terminated)  # clean up as on Ctrl-C
@@ -70,8 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
             raise
         description = _one_line(f"{type(error).__name__}: {error}")[:_MOST_OF_ERROR]
         hint = "please report it with the traceback that RAYDIAG_TRACEBACK=1 prints"
-        print(f"raydiag: internal error: {description}; {hint}", file=sys.stderr)
-        return RaydiagError.exit_code
+        return _failed(RaydiagError(f"internal error: {description}; {hint}"))
 
 
 def _plain_options(words: list[str]) -> list[str]:
@@ -91,8 +93,30 @@ def _configure(
         config.apply(path, parser, commands, on_command_line)
 
 
+def _wants_json(words: Sequence[str]) -> bool:
+    """Whether the command line asks for JSON; known before it is understood."""
+    pairs = zip(words, [*words[1:], ""])
+    return "--json" in words or "--format=json" in words or ("--format", "json") in pairs
+
+
+class _ErrorReport:
+    """An error on stderr: one line, a document where JSON was asked for."""
+
+    as_json = False
+
+    @classmethod
+    def text(cls, program: str, message: str, exit_code: int) -> str:
+        """The line, with its end."""
+        if not cls.as_json:
+            return f"{program}: {message}\n"
+        from raydiag.render.document import error_line
+
+        return error_line(message, exit_code)
+
+
 def _failed(error: RaydiagError) -> int:
-    print(f"raydiag: {_one_line(error)}", file=sys.stderr)
+    if sys.stderr is not None:
+        sys.stderr.write(_ErrorReport.text("raydiag", _one_line(error), error.exit_code))
     return error.exit_code
 
 
@@ -109,7 +133,8 @@ class _ArgumentParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line, and where to read on."""
-        self.exit(2, f"{self.prog}: {_one_line(message)}; see `{self.prog} --help`\n")
+        help_hint = f"{_one_line(message)}; see `{self.prog} --help`"
+        self.exit(2, _ErrorReport.text(self.prog, help_hint, UsageError.exit_code))
 
 
 def _terminated(*_: object) -> NoReturn:

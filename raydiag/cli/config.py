@@ -22,7 +22,7 @@ from raydiag.errors import CatalogError, UsageError
 
 _LIMIT_BYTES = 1 << 16
 _DEEPEST = 8
-_NOT_HERE = ("help", "version", "config")
+_NOT_HERE = ("help", "version", "config", "json")
 COMMON = ("format", "output", "quiet", "verbose", "redact", "address", "ssh", "jump", "ssh-config")
 
 Commands = Mapping[str, argparse.ArgumentParser]

@@ -38,7 +38,6 @@ exit codes:
   0 nothing wrong and everything was seen    1 a problem was found    2 usage
   3 nothing wrong found, but not everything could be seen             4 could not run
 """
-_WIDEST = 80  # columns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,6 +127,7 @@ def _show(arguments: argparse.Namespace, examined: ExaminedJob) -> None:
     options.show(
         arguments,
         lambda: diagnose_document(examined, time.time()),
-        lambda: diagnosis_report(examined, arguments.verbose or arguments.all_rows),
-        min(options.width(), _WIDEST),
+        lambda: diagnosis_report(
+            examined, arguments.verbose or arguments.all_rows, arguments.verbose or arguments.all
+        ),
     )

@@ -26,6 +26,10 @@ def add_output(
     """--format, -o, -q, -v, and --redact for a command that can take names out; their group."""
     group = parser.add_argument_group("output")
     group.add_argument("--format", choices=formats, default="text")
+    if "json" in formats:
+        group.add_argument(
+            "--json", dest="format", action="store_const", const="json", help="--format json"
+        )
     group.add_argument(
         *("-o", "--output"),
         type=_output_file,

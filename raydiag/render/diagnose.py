@@ -60,12 +60,16 @@ _SOURCE_TRACE = (
 )
 
 
-def diagnosis_report(examined: ExaminedJob, show_all: bool) -> Report:
-    """The report of `raydiag diagnose`; `show_all` shows all rows, evidence and notes."""
-    return Report(list(_sections(examined, show_all)), _footer(examined))
+def diagnosis_report(examined: ExaminedJob, show_all: bool, show_playbooks: bool = False) -> Report:
+    """The report of `raydiag diagnose`; `show_all` shows all rows, evidence and notes.
+
+    A terminal gets what each playbook concluded, and what was ruled out, with `show_playbooks`.
+    """
+    sections = list(_sections(examined, show_all, show_playbooks))
+    return Report(sections, _footer(examined))
 
 
-def _sections(examined: ExaminedJob, show_all: bool) -> Iterator[Section]:
+def _sections(examined: ExaminedJob, show_all: bool, show_playbooks: bool) -> Iterator[Section]:
     job = examined.triage.resolved.job_dir or _place(examined)
     yield Section(
         f"TSDB Diagnosis: {job}", [_head(examined)], is_chapter=True, only_in_documents=True
@@ -83,9 +87,11 @@ def _sections(examined: ExaminedJob, show_all: bool) -> Iterator[Section]:
     yield Section("Correlation with triage", related, only_in_documents=True)
     steps = Steps(ticket.next_steps(examined))
     yield Section("Recommended next steps", [steps.or_else("None.")], comes_first=True)
-    yield Section("Playbooks", [Bullets(list(_playbooks(examined, show_all)))])
+    playbooks = Bullets(list(_playbooks(examined, show_all)))
+    yield Section("Playbooks", [playbooks], only_in_documents=not show_playbooks)
     ruled_out = examined.explained.ruled_out
-    yield Section("Ruled out", [bullets(map("{0.failure_class}: {0.why}".format, ruled_out))])
+    reasons = bullets(map("{0.failure_class}: {0.why}".format, ruled_out))
+    yield Section("Ruled out", [reasons], only_in_documents=not show_playbooks)
     yield Section("Notes", [bullets(examined.notes)])
     queries = Quote(list(query_lines(ticket.asked_queries(examined))))
     yield Section("Queries", [queries.or_else("None was asked.")], only_in_documents=True)
@@ -290,4 +296,6 @@ def _footer(examined: ExaminedJob) -> str:
     if metrics is not None:
         queries = count(len(metrics.asked), "query", "queries")
         parts += [metrics.origin, f"identity {metrics.identity.belief.value}", queries]
+    ruled_out = len(examined.explained.ruled_out)
+    parts.append(f"{count(ruled_out, 'cause')} ruled out (-v: why, and what each playbook says)")
     return joined(dict.fromkeys(parts))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from datetime import datetime, timezone
@@ -82,6 +83,12 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
         else:
             yield f"{_json(masked_value(value))}\n"
     yield "}\n"
+
+
+def error_line(message: str, exit_code: int) -> str:
+    """Why a command could not run or what was wrong with its options, as one line of JSON."""
+    error = {"message": message, "exit_code": exit_code}
+    return f"{_json({**head('error', time.time()), 'error': error})}\n"
 
 
 def chain_indices(diagnosis: Diagnosis) -> list[list[int]]:

@@ -17,6 +17,8 @@ def projection(verdict: Verdict) -> Iterator[tuple[str, str]]:
     if progress.last_step is None:
         return
     remaining = "none, it is done" if progress.complete else span(progress.time_remaining_s)
+    if not (verdict.live or progress.complete or progress.time_remaining_s is None):
+        remaining += ", once it runs again"
     yield "Start", progress.start or _UNKNOWN
     yield "Steps completed (this run)", _steps_of_run(progress, progress.last_step)
     yield "Overall progress", _overall(progress)

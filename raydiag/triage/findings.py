@@ -31,7 +31,22 @@ def findings(case: TriageCase, outcome: TriageOutcome, story: Sequence[str]) -> 
     secondary.sort(key=lambda finding: order.get(finding.failure_class, len(order)))
     if outcome.primary is not None:
         secondary.insert(0, _primary(case, outcome, " ".join(story)))
-    return [completed(finding) for finding in secondary]
+    situation = _situation(case, outcome)
+    return [completed(finding, situation) for finding in secondary]
+
+
+def _situation(case: TriageCase, outcome: TriageOutcome) -> dict[str, str]:
+    """What is known of the job and decides which next steps are for it."""
+    situation, resolved = {}, case.facts.resolved
+    if outcome.status is not JobStatus.UNKNOWN:
+        is_live = outcome.status in (JobStatus.RUNNING, JobStatus.HANGING)
+        situation["state"] = "running" if is_live else "ended"
+    if case.facts.header.framework not in (None, "generic", "bar"):
+        is_jax = case.facts.header.framework == "maxtext"
+        situation["framework"] = "jax" if is_jax else "torch"
+    if resolved.kubernetes or case.moment.scheduler is not None:
+        situation["scheduler"] = "kubernetes" if resolved.kubernetes else "slurm"
+    return situation
 
 
 def _of_other_classes(case: TriageCase, outcome: TriageOutcome) -> Iterator[Finding]:

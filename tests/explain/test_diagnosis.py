@@ -52,7 +52,7 @@ def _use_edges(monkeypatch: pytest.MonkeyPatch) -> None:
             title=f"title of {name}",
             severity=Severity.WARNING,
             can_cause=tuple(effects),
-            next_steps=("look",),
+            conditions={"look": {}},
             explanation=f"about {name}",
             source="test",
         )
