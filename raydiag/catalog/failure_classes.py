@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Optional
 
 from raydiag.catalog.rows import CatalogRow, loaded, rows
 from raydiag.errors import CatalogError
@@ -35,6 +36,7 @@ class FailureClass:
     symptom: bool = False
     felt_by_peers: bool = False
     hang: bool = False
+    slow: bool = False
     ends_hang: bool = False
     mechanism: bool = False
     late_notice: bool = False
@@ -47,6 +49,9 @@ class FailureClass:
     also_reported_as: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
     playbooks: tuple[str, ...] = ()
+    acts_after_s: Optional[int] = None
+    acts_within_s: Optional[int] = None
+    harmless_below: Optional[int] = None
 
     @property
     def next_steps(self) -> tuple[str, ...]:
@@ -131,6 +136,7 @@ def _failure_class(row: CatalogRow, groups: _Groups) -> FailureClass:
         symptom=row.flag("symptom"),
         felt_by_peers=row.flag("felt_by_peers"),
         hang=row.flag("hang"),
+        slow=row.flag("slow"),
         ends_hang=row.flag("ends_hang"),
         mechanism=row.flag("mechanism"),
         late_notice=row.flag("late_notice"),
@@ -143,6 +149,9 @@ def _failure_class(row: CatalogRow, groups: _Groups) -> FailureClass:
         also_reported_as=groups.expanded(row.texts("also_reported_as", least=0)),
         ends=groups.expanded(row.texts("ends", least=0)),
         playbooks=row.texts("playbooks", least=0),
+        acts_after_s=row.number("acts_after_s"),
+        acts_within_s=row.number("acts_within_s"),
+        harmless_below=row.number("harmless_below"),
     )
     row.end()
     return entry

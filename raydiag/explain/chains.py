@@ -8,20 +8,8 @@ from operator import attrgetter
 from typing import Optional
 
 from raydiag import catalog
-from raydiag.catalog.failure_classes import FailureClass
+from raydiag.explain.weighing import CLUSTER, Account, Reach, is_later, weigh
 from raydiag.model import Chain, Confidence, Finding, Observation
-
-_OVER_S = 600.0  # what ended so long before an effect did not cause it
-_NEAR_S = 120.0  # causes that are all so near to an effect are told apart by severity
-_SLACK_S = 60.0  # times of one event differ by so much between sources
-
-
-@dataclass(frozen=True)
-class Reach:
-    """How far a cause reaches."""
-
-    of_job: bool = False  # hosts of one job wait for each other, and several sources tell of them
-    step_time_s: Optional[float] = None  # of the job
 
 
 @dataclass(frozen=True)
@@ -37,7 +25,7 @@ class _Causes:
         nearest: list[Optional[int]] = []
         for observation in self.observations:
             able = candidates[observation.finding.failure_class]
-            nearest.append(self._nearest(observation, able))
+            nearest.append(self._best(observation, able))
         causes = list(nearest)
         for effect in range(len(nearest)):
             if self._came_first(effect, nearest):
@@ -55,48 +43,14 @@ class _Causes:
                 causes[effect] += numbers
         return causes
 
-    def _nearest(self, observation: Observation, candidates: Iterable[int]) -> Optional[int]:
-        able = [cause for cause in sorted(candidates) if self._can_cause(cause, observation)]
-        return min(able, key=lambda cause: self._distance(cause, observation), default=None)
-
-    def _can_cause(self, position: int, effect: Observation) -> bool:
-        """Whether place and time allow it; the classes do."""
-        cause = self.observations[position]
-        if cause.facts.get("cleared") and _class_of(effect).symptom:
-            return False  # it ended, and what it should explain went on
-        if cause.before_job and not effect.before_job:
-            return False  # the job went well with it
-        if not self._reaches(cause.finding, effect.finding) or self.is_later(cause, effect):
-            return False
-        began = effect.finding.onset
-        if began is None or cause.finding.onset is None or not cause.recovered:
-            return True
-        return cause.until is None or cause.until >= began - _OVER_S
-
-    def _reaches(self, cause: Finding, effect: Finding) -> bool:
-        """Whether what happens at the one place is felt at the other."""
-        entry = catalog.failure(effect.failure_class)
-        if entry.cluster_wide and effect.host is None and cause.host is not None:
-            return False  # of one host's fault the others would still have theirs
-        if cause.host is not None and effect.host is not None and not _same_host(cause, effect):
-            return self.reach.of_job and entry.felt_by_peers
-        if not self.reach.of_job:
-            return True
-        apart = cause.gpu is not None and effect.gpu is not None and cause.gpu != effect.gpu
-        return not apart or entry.symptom
-
-    def is_later(self, cause: Observation, effect: Observation) -> bool:
-        """It began after what it should explain, by more than the times are known to."""
-        began, felt = cause.finding.onset, effect.finding.onset
-        if began is None or felt is None:
-            return False
-        if not self.reach.of_job:
-            return began > felt
-        slack = max(cause.uncertainty_s, effect.uncertainty_s, _SLACK_S)
-        if _class_of(effect).hang:
-            # A hang dates from the last step, its cause from the next.
-            slack += self.reach.step_time_s or 0.0
-        return began > felt + slack
+    def _best(self, effect: Observation, candidates: Iterable[int]) -> Optional[int]:
+        """The cause that explains it best; None where none does."""
+        best: Optional[tuple[Account, int]] = None
+        for position in sorted(candidates):
+            account = weigh(self.observations[position], effect, self.reach)
+            if not account.ruled_out and (best is None or account.rank > best[0].rank):
+                best = account, position
+        return best[1] if best is not None else None
 
     def _came_first(self, effect: int, nearest: Sequence[Optional[int]]) -> bool:
         """Whether it came before what caused its cause, which has no date to show that."""
@@ -108,25 +62,13 @@ class _Causes:
             above = nearest[above]
         if above is None or above in passed or above == nearest[effect]:
             return False
-        return self.is_later(self.observations[above], self.observations[effect])
+        return is_later(self.observations[above], self.observations[effect], self.reach)
 
     def _onset(self, position: int) -> Optional[float]:
         return self.observations[position].finding.onset
 
-    def _distance(self, position: int, effect: Observation) -> tuple[bool, bool, float, int, float]:
-        """Sorts causes: of the same device, dated, near, severe, then the earlier one."""
-        cause = self.observations[position]
-        elsewhere = not _same_device(cause.finding, effect.finding)
-        rank = -cause.finding.severity.rank if cause.finding.severity else 0
-        began, felt = cause.finding.onset, effect.finding.onset
-        if began is None or felt is None:
-            return elsewhere, began is None, 0.0, rank, began or 0.0
-        moments = (began, float(cause.facts.get("kill_time", began)))
-        apart = min(abs(felt - moment) for moment in moments)
-        return elsewhere, False, apart if apart > _NEAR_S else 0.0, rank, began
 
-
-def chains(observations: Sequence[Observation], reach: Reach = Reach()) -> list[Chain]:
+def chains(observations: Sequence[Observation], reach: Reach = CLUSTER) -> list[Chain]:
     """Ordered findings as causes and effects: each in exactly one chain, root first.
 
     A root is what no other present finding could have caused. The chains stand in the order of
@@ -150,19 +92,3 @@ def _chain(members: Sequence[Finding]) -> Chain:
     if len(members) > 1 and None in map(attrgetter("onset"), members):
         confidence = Confidence.POSSIBLE
     return Chain(tuple(members), confidence)
-
-
-def _class_of(observation: Observation) -> FailureClass:
-    return catalog.failure(observation.finding.failure_class)
-
-
-def _same_host(cause: Finding, effect: Finding) -> bool:
-    same_address = (
-        cause.address == effect.address or cause.address is None or effect.address is None
-    )
-    return cause.host == effect.host and same_address
-
-
-def _same_device(cause: Finding, effect: Finding) -> bool:
-    same_gpu = cause.gpu is not None and cause.gpu == effect.gpu
-    return same_gpu or (cause.device is not None and cause.device == effect.device)

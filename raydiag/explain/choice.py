@@ -1,0 +1,303 @@
+"""Which cause explains what happened to the job: the choice of the verdict, and why not another.
+
+1. Findings of all sources are merged (`merge`) and put in chains of cause and effect (`chains`).
+   Each effect goes to the cause that explains it best; `weighing` has the questions.
+2. The symptom is what happened: the end that the log tells, a hang, a slow-down (`JobSymptom`).
+3. The root of the chain that holds the symptom is the verdict. Only where nothing happened is it
+   the gravest alarm. Notes never are the verdict, and what watches the job comes last.
+4. The same fault on other hosts belongs to it where it explains the symptom as well; where another
+   fault explains it nearly as well, the answer is likely and no more. The rest was seen, and is
+   not the cause: `rejected` says why.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import attrgetter
+from typing import Optional
+
+from raydiag import catalog
+from raydiag.catalog.completion import completed, order, severity_of
+from raydiag.catalog.failure_classes import FailureClass
+from raydiag.explain.chains import chains
+from raydiag.explain.job_case import JobCase
+from raydiag.explain.merge import merge, with_most_specific
+from raydiag.explain.weighing import Account, Reach, weigh
+from raydiag.model import Chain, Confidence, Finding, Observation, Severity
+from raydiag.playbooks.observations import RuledOut
+
+_EARLY_SHARE = 0.1  # of the run: what began so early and lasts is a level, not a change
+_CLOSE_POINTS = 1  # so near to the best account, another cause may be the one
+_CLEAR_POINTS = 5  # an account of less is no proof
+_TOGETHER_S = 120.0  # one event on several hosts
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class CauseChain:
+    """Observations as cause and effects, the root first."""
+
+    observations: Sequence[Observation]
+    confidence: Confidence
+
+    @property
+    def root(self) -> Observation:
+        """The cause."""
+        return self.observations[0]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings, the root first."""
+        return findings_of(self.observations)
+
+    @property
+    def chain(self) -> Chain:
+        """The same as a plain chain of findings."""
+        return Chain(tuple(self.findings), self.confidence)
+
+    @property
+    def is_alone(self) -> bool:
+        """A symptom that explains nothing else, or what ended and took nothing with it."""
+        is_lone_symptom = is_symptom(self.root) and len(self.observations) == 1
+        return is_lone_symptom or bool(self.root.facts.get("cleared"))
+
+
+def findings_of(observations: Iterable[Observation]) -> list[Finding]:
+    """Their findings."""
+    return list(map(attrgetter("finding"), observations))
+
+
+def observations_of(ordered: Iterable[CauseChain]) -> Iterator[Observation]:
+    """All of some chains."""
+    return itertools.chain.from_iterable(map(attrgetter("observations"), ordered))
+
+
+# ---- chains
+
+
+def cause_chains(case: JobCase) -> list[CauseChain]:
+    """One finding for each fault, in chains; those with the most severe finding come first."""
+    merged = list(map(_completed, with_most_specific(merge(case.observations))))
+    merged.sort(key=lambda observation: order(observation.finding))
+    by_finding = {id(observation.finding): observation for observation in merged}
+    return [_in_time(chain, by_finding) for chain in chains(merged, _reach(case))]
+
+
+def alone(aside: Observation) -> CauseChain:
+    """A chain of one."""
+    return CauseChain([_completed(aside)], aside.finding.confidence)
+
+
+def _reach(case: JobCase) -> Reach:
+    return Reach(of_job=True, step_time_s=case.step_time_s)
+
+
+def _in_time(chain: Chain, by_finding: Mapping[int, Observation]) -> CauseChain:
+    """Root first, then by onset; what has no date comes last."""
+    root, *effects = chain.findings
+    effects.sort(key=_time_order)
+    return CauseChain([by_finding[id(finding)] for finding in (root, *effects)], chain.confidence)
+
+
+def _time_order(finding: Finding) -> tuple[bool, float, int]:
+    """Of one moment, what can have more effects is nearer to the root."""
+    reach = len(catalog.failure(finding.failure_class).can_cause)
+    return finding.onset is None, finding.onset or 0.0, -reach
+
+
+def _completed(observation: Observation) -> Observation:
+    return replace(observation, finding=completed(observation.finding))
+
+
+# ---- what happened
+
+
+@dataclass(frozen=True)
+class JobSymptom:
+    """What happened to the job, as the classes that say so; none where it goes well."""
+
+    classes: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, candidates: Iterable[CauseChain], case: JobCase) -> JobSymptom:
+        """What triage says it died of; else a hang, where it ended badly; else a slow-down."""
+        if case.primary is not None:
+            return cls(frozenset({case.primary, *catalog.failure(case.primary).ends}))
+        present = set()
+        for observation in filter(is_problem, observations_of(candidates)):
+            entry = _class_of(observation)
+            if entry.hang if case.ended_badly else entry.slow:
+                present.add(entry.id)
+        return cls(frozenset(present))
+
+    def seen_in(self, chain: CauseChain) -> Optional[Observation]:
+        """The first sign of it that the chain explains."""
+        signs = (seen for seen in chain.observations if _class_of(seen).id in self.classes)
+        return min(signs, key=dated_first, default=None)
+
+    def distance(self, chain: CauseChain, case: JobCase) -> int:
+        """0: it explains what happened; 1: a grave fault beside; 2: it is the symptom; 3: neither.
+
+        A job that failed or hangs did so for one reason, however grave another fault is.
+        """
+        if not self.classes or self.seen_in(chain) is not None:
+            return 2 if self.classes and chain.is_alone else 0
+        is_grave = severity_of(chain.root.finding) is Severity.CRITICAL
+        return 1 if is_grave and not case.is_broken else 3
+
+
+# ---- the choice
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chain whose root is the verdict, among all."""
+
+    case: JobCase
+    chosen: CauseChain
+    others: Sequence[CauseChain]
+    symptom: Optional[Observation]  # what its root explains; None where that is nothing
+
+    @cached_property
+    def alike(self) -> list[Observation]:
+        """The root, and the roots of other chains that are the same fault elsewhere."""
+        root = self.chosen.root
+        kind = (root.finding.failure_class, root.before_job)
+        alike = [root]
+        for candidate in map(attrgetter("root"), self.others):
+            is_same = (candidate.finding.failure_class, candidate.before_job) == kind
+            if is_same and is_problem(candidate) and self._takes_part(candidate):
+                alike.append(candidate)
+        return alike
+
+    def _takes_part(self, candidate: Observation) -> bool:
+        """Whether it explains the symptom too, came with the root, or while the symptom lasted."""
+        symptom = self.symptom
+        if symptom is None or not self._account(candidate).ruled_out:
+            return True
+        onset, began = candidate.finding.onset, self.chosen.root.finding.onset
+        if onset is None or began is None:
+            return False
+        lasted_s = _TOGETHER_S
+        if _class_of(symptom).slow and symptom.until is not None:
+            lasted_s = max(lasted_s, symptom.until - began)
+        return began - _TOGETHER_S <= onset <= began + lasted_s
+
+    def _account(self, candidate: Observation) -> Account:
+        assert self.symptom is not None
+        return weigh(candidate, self.symptom, _reach(self.case))
+
+    @property
+    def limit(self) -> Confidence:
+        """How certain the comparison with other causes allows to be."""
+        if self.symptom is None or self.symptom is self.chosen.root:
+            return Confidence.CONFIRMED
+        points = self._account(self.chosen.root).points
+        rivals = (account.points for account in self._rivals)
+        is_close = max(rivals, default=points - _CLOSE_POINTS - 1) >= points - _CLOSE_POINTS
+        return Confidence.LIKELY if is_close or points < _CLEAR_POINTS else Confidence.CONFIRMED
+
+    @cached_property
+    def _rivals(self) -> list[Account]:
+        """Other faults that can explain the symptom."""
+        if self.symptom is None:
+            return []
+        accounts = map(self._account, filter(self._can_cause, self._other_roots))
+        return list(itertools.filterfalse(attrgetter("ruled_out"), accounts))
+
+    @property
+    def _other_roots(self) -> Iterator[Observation]:
+        verdict = self.chosen.root.finding.failure_class
+        for root in map(attrgetter("root"), self.others):
+            if root.finding.failure_class != verdict and is_problem(root):
+                yield root
+
+    def _can_cause(self, root: Observation) -> bool:
+        assert self.symptom is not None
+        return self.symptom.finding.failure_class in _class_of(root).can_cause
+
+    def rejected(self) -> Iterator[RuledOut]:
+        """What was seen besides and is not the cause, each class once, with why."""
+        if self.symptom is None:
+            return
+        reasons: dict[str, tuple[str, list[str]]] = {}
+        for root in itertools.filterfalse(is_of_monitoring, self._other_roots):
+            _, hosts = reasons.setdefault(root.finding.failure_class, (self._why_not(root), []))
+            hosts.append(root.finding.host or "the job")
+        for failure_class, (why, hosts) in reasons.items():
+            yield RuledOut(failure_class, f"seen on {', '.join(hosts[:_NAMED])}: {why}", "explain")
+
+    def _why_not(self, root: Observation) -> str:
+        assert self.symptom is not None
+        if not self._can_cause(root):
+            return f"it does not cause {self.symptom.finding.failure_class}"
+        account = self._account(root)
+        return account.ruled_out or account.doubts or "more speaks for the verdict"
+
+
+def choose(candidates: Sequence[CauseChain], case: JobCase) -> Optional[Choice]:
+    """The choice; None when there is nothing that could be the verdict."""
+    symptom = JobSymptom.of(candidates, case)
+
+    def weight(chain: CauseChain) -> tuple[float, ...]:
+        root = chain.root
+        return (
+            is_of_monitoring(root),
+            symptom.distance(chain, case),
+            chain.is_alone,
+            -severity_of(root.finding).rank,
+            _is_background(root, case),
+            root.recovered,
+            -root.finding.confidence.rank,
+            *dated_first(root),
+        )
+
+    able = [chain for chain in candidates if _may_be_verdict(chain.root, case)]
+    chosen = min(able, key=weight, default=None)
+    if chosen is None:
+        return None
+    others = [chain for chain in candidates if chain is not chosen]
+    return Choice(case, chosen, others, symptom.seen_in(chosen))
+
+
+def _may_be_verdict(root: Observation, case: JobCase) -> bool:
+    """Notes never are, and what watches a job has not made it fail or hang."""
+    return is_problem(root) and not (case.is_broken and is_of_monitoring(root))
+
+
+def _is_background(root: Observation, case: JobCase) -> bool:
+    """It was so from the beginning to the end: nothing changed."""
+    window = case.coverage.window
+    if root.before_job:
+        return True
+    if window is None or root.until is None or root.finding.onset is None:
+        return False
+    early_s = _EARLY_SHARE * (window.end - window.start)
+    return root.finding.onset - window.start < early_s and window.end - root.until < early_s
+
+
+def dated_first(observation: Observation) -> tuple[bool, float]:
+    """Sorts by onset; what has none comes last."""
+    return observation.finding.onset is None, observation.finding.onset or 0.0
+
+
+def is_symptom(observation: Observation) -> bool:
+    """Whether it follows from something else until that is ruled out."""
+    return observation.symptom or _class_of(observation).symptom
+
+
+def is_of_monitoring(observation: Observation) -> bool:
+    """Whether it is about what watches the job."""
+    return _class_of(observation).of_monitoring
+
+
+def is_problem(observation: Observation) -> bool:
+    """Whether it is more than a note."""
+    return severity_of(observation.finding) is not Severity.INFO
+
+
+def _class_of(observation: Observation) -> FailureClass:
+    return catalog.failure(observation.finding.failure_class)

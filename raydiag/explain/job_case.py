@@ -1,0 +1,54 @@
+"""All that a verdict on a job rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from raydiag.model import Coverage, Observation
+from raydiag.playbooks.observations import RuledOut
+
+_BROKEN = ("failed", "hanging")
+_LATE_STEPS, _LATE_S = 10.0, 30.0  # a step later than that is no sign of health
+
+
+@dataclass(frozen=True)
+class JobCase:
+    """All that a verdict rests on."""
+
+    observations: Sequence[Observation]  # of the log, the playbooks, the nodes, the monitoring
+    coverage: Coverage
+    status: str = "unknown"  # of the job, by triage
+    primary: Optional[str] = None  # class that triage names
+    last_step_at: Optional[float] = None
+    step_time_s: Optional[float] = None  # the usual one
+    silent_s: Optional[float] = None  # from the last step to now, or to the end of the job
+    ruled_out: Sequence[RuledOut] = ()
+    told: bool = True  # False: not even the status of the job is known
+    no_log: str = ""  # why there is no log; "" where there is one
+    no_metrics: str = ""  # why there are no series; "" where there are
+    of_cluster: bool = False  # the nodes of a live cluster were probed
+    shared_cluster: bool = False  # other jobs run there, and which nodes are this one's is unknown
+    asides: Sequence[Observation] = ()  # true of the nodes, and no cause of what the job does
+
+    @property
+    def log_only(self) -> str:
+        """Why the log is all there is; "" where it is not."""
+        return "" if self.of_cluster else self.no_metrics
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the next step did not come when it should have."""
+        limit_s = max(_LATE_STEPS * (self.step_time_s or 0.0), _LATE_S)
+        return self.silent_s is not None and self.silent_s > limit_s
+
+    @property
+    def ended_badly(self) -> bool:
+        """Whether the job failed, hangs, or somebody ended it."""
+        return self.status in (*_BROKEN, "cancelled")
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the job failed or hangs."""
+        return self.status in _BROKEN

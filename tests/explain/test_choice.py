@@ -1,0 +1,127 @@
+"""A verdict is the cause that explains what happened, not the first or the loudest anomaly."""
+
+from __future__ import annotations
+
+import pytest
+
+from raydiag.explain.verdict import Explained
+from raydiag.model import Confidence, Coverage, Severity, Window
+from tests.explain.test_verdict import T0, classes, hung, judged, seen
+
+HOURS = Coverage(3, 3, window=Window(T0, T0 + 7200))
+
+
+def slowed(*more: object, **known: object) -> Explained:
+    """A job that is 23 % slower from 3600 s on, to its end."""
+    slow = seen("tgs-degradation", onset=3600, until=T0 + 7100, facts={"change_percent": -23.0})
+    return judged(slow, *more, **{"coverage": HOURS, **known})  # type: ignore[arg-type]
+
+
+def why_not(told: Explained, failure_class: str) -> str:
+    return next(out.why for out in told.ruled_out if out.failure_class == failure_class)
+
+
+def test_a_level_that_was_there_for_an_hour_explains_no_slow_down() -> None:
+    told = slowed(seen("storage-stall", "node2", 30, until=T0 + 7100))
+    assert told.verdict.failure_class == "tgs-degradation"
+    assert "for 60 min nothing came of it" in why_not(told, "storage-stall")
+
+
+def test_what_changed_when_throughput_fell_beats_what_is_older_and_louder() -> None:
+    told = slowed(
+        seen("cpu-contention", "node1", 30, until=T0 + 7100),
+        seen("gpu-memory-degrading", "node3", 900, gpu=1, facts={"grew_by": 11.0}),
+        seen("gpu-clock-drop", "node2", 3590, gpu=4, until=T0 + 7100),
+    )
+    assert (told.verdict.failure_class, told.verdict.hosts) == ("gpu-clock-drop", ("node2",))
+    assert "does not cause" in why_not(told, "gpu-memory-degrading")
+
+
+def test_a_few_corrected_errors_slow_nothing_and_many_do() -> None:
+    few = seen("pcie-degraded", "node2", 3580, gpu=1, facts={"grew_by": 11.0})
+    assert slowed(few).verdict.failure_class == "tgs-degradation"
+    many = seen("pcie-degraded", "node2", 3580, gpu=1, facts={"grew_by": 9000.0})
+    assert slowed(many).verdict.failure_class == "pcie-degraded"
+
+
+def test_a_grave_fault_counts_where_nothing_explains_a_slow_down() -> None:
+    lost = seen("gpu-memory-error", "node2", 300, gpu=1, severity=Severity.CRITICAL)
+    assert slowed(lost).verdict.failure_class == "gpu-memory-error"
+    port = seen("rdma-degraded", "node1", 3590, device="rdma0", until=T0 + 7100)
+    assert slowed(lost, port).verdict.failure_class == "rdma-degraded"
+
+
+def test_the_cause_of_a_slow_down_ends_with_it() -> None:
+    slow = seen("tgs-degradation", onset=3600, until=T0 + 4800, recovered=True)
+    stays = seen("storage-stall", "node1", 3560, until=T0 + 7100)
+    ends = seen("rdma-degraded", "node2", 3590, device="rdma0", until=T0 + 4810, recovered=True)
+    told = judged(slow, stays, ends, coverage=HOURS)
+    assert told.verdict.failure_class == "rdma-degraded"
+    assert "its effect is over" in why_not(told, "storage-stall")
+
+
+def test_the_same_fault_elsewhere_belongs_to_it_only_where_it_explains_the_same() -> None:
+    guilty = seen("rdma-degraded", "node2", 3590, device="rdma0", until=T0 + 7100)
+    early = seen("rdma-degraded", "node1", 200, device="rdma3", until=T0 + 500, recovered=True)
+    assert slowed(guilty, early).verdict.hosts == ("node2",)
+    later = seen("rdma-degraded", "node3", 5000, device="rdma3", until=T0 + 6000, recovered=True)
+    assert slowed(guilty, later).verdict.hosts == ("node2", "node3")
+
+
+@pytest.mark.parametrize("notice", ["nccl-error", "signal-kill", "actor-fail", "nccl-timeout"])
+def test_a_confirmed_fault_on_another_host_beats_how_the_log_says_it_ended(notice: str) -> None:
+    told = judged(
+        seen(notice, "node1", 1010),
+        seen("gpu-memory-error", "node2", 990, gpu=3, severity=Severity.CRITICAL),
+        status="failed",
+        primary=notice,
+    )
+    assert (told.verdict.failure_class, told.verdict.hosts) == ("gpu-memory-error", ("node2",))
+    assert told.verdict.confidence is Confidence.CONFIRMED
+
+
+@pytest.mark.parametrize("notice", ["nccl-error", "nccl-timeout", "actor-fail", "subprocess-fail"])
+def test_the_watchdogs_end_of_a_hang_is_no_cause(notice: str) -> None:
+    told = judged(
+        seen("rccl-hang", onset=1000),
+        seen(notice, "node1", 1610),
+        status="failed",
+        primary=notice,
+        last_step_at=T0 + 1000,
+    )
+    assert (told.verdict.failure_class, told.verdict.onset) == ("rccl-hang", T0 + 1000)
+
+
+def test_an_error_as_steps_stop_is_not_the_end_of_a_hang() -> None:
+    told = judged(
+        seen("rccl-hang", onset=1000),
+        seen("nccl-error", "node1", 1004),
+        status="failed",
+        primary="nccl-error",
+    )
+    assert told.verdict.failure_class == "nccl-error"
+    assert told.verdict.confidence is Confidence.LIKELY  # somebody noticed, and did not cause it
+
+
+def test_two_that_explain_it_equally_well_are_a_close_call() -> None:
+    told = hung(
+        seen("rdma-port-down", "node1", 990, device="rdma0"),
+        seen("pcie-fatal", "node2", 995, gpu=1),
+    )
+    assert told.verdict.confidence is Confidence.LIKELY
+    assert hung(seen("pcie-fatal", "node2", 995, gpu=1)).verdict.confidence is Confidence.CONFIRMED
+
+
+def test_what_kills_slowly_is_dated_by_the_kill() -> None:
+    leak = seen("oom-host", "node1", 100, facts={"pattern": "leak", "kill_time": T0 + 5000})
+    told = judged(leak, seen("signal-kill", "node1", 5003), status="failed", primary="signal-kill")
+    assert classes(told) == ["oom-host", "signal-kill"]
+
+
+def test_of_alarms_a_change_comes_before_what_was_always_so() -> None:
+    always = seen("nic-errors", "node1", 20, until=T0 + 7190)
+    new = seen("storage-stall", "node2", 4000, until=T0 + 7190)
+    assert judged(always, new, coverage=HOURS).verdict.failure_class == "storage-stall"
+    old = seen("gpu-memory-error", "node3", before_job=True, severity=Severity.WARNING)
+    assert judged(old, new, coverage=HOURS).verdict.failure_class == "storage-stall"
+    assert judged(old, coverage=HOURS).verdict.failure_class == "gpu-memory-error"
