@@ -83,7 +83,7 @@ def slowdown(tables: MaskedTables, stretches: Sequence[tuple[float, float]]) -> 
 
     Steps that save, or that warm up, count on neither side.
     """
-    series = tables.training.series(TGS)
+    series = tables.training.throughput
     if series is None or not len(series):
         return None
     steady, inside = _steady_steps(tables, series), _inside(series, stretches)
@@ -91,6 +91,18 @@ def slowdown(tables: MaskedTables, stretches: Sequence[tuple[float, float]]) -> 
     if usual.size < _MIN_STEPS or not meanwhile.size:
         return None
     return float(1.0 - np.median(meanwhile) / np.median(usual))
+
+
+def held_up(tables: MaskedTables, stretches: Sequence[tuple[float, float]]) -> Optional[float]:
+    """Share of the steps that did not end in some stretches of time, though only one was long."""
+    pace = tables.training.pace
+    if pace is None:
+        return None
+    steady, inside = _steady_steps(tables, pace), _inside(pace, stretches)
+    usual, meanwhile = pace.values[steady & ~inside], pace.values[steady & inside]
+    if usual.size < _MIN_STEPS or not meanwhile.size:
+        return None
+    return float(1.0 - meanwhile.size / np.sum(1.0 / meanwhile) / np.median(usual))
 
 
 def _spans(table: ResultTable) -> Iterator[tuple[str, Span]]:
@@ -134,7 +146,7 @@ def _port(tables: MaskedTables, host: str, span: Span) -> Optional[str]:
 
 def _came_back(tables: MaskedTables, start: float, end: float) -> Optional[bool]:
     """Whether throughput was back two steps after `end`; None where nothing says."""
-    series = tables.training.series(TGS)
+    series = tables.training.throughput
     if series is None or not len(series):
         return None
     steady = _steady_steps(tables, series)

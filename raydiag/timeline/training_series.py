@@ -6,15 +6,16 @@ where the bridge repeated an old value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
 import numpy as np
 
+from raydiag.model import Status
 from raydiag.timeline.answers import Answers
 from raydiag.timeline.queries import FILL
-from raydiag.tsdb.series import Floats, Series
+from raydiag.tsdb.series import Floats, Query, QueryResult, Series
 
 STEP = "tb_step"
 LOSS, GRAD, RAW_GRAD = "tb_learning_loss", "tb_learning_grad_norm", "tb_learning_raw_grad_norm"
@@ -54,6 +55,28 @@ class TrainingSeries:
         return series
 
     @property
+    def throughput(self) -> Optional[Series]:
+        """Tokens per second and device; where nobody counts them, steps per second."""
+        tokens, seconds = self.series(TGS), self.series(SECONDS)
+        if tokens is not None or seconds is None:
+            return tokens or self.pace
+        return Series({}, seconds.times, 1.0 / np.maximum(seconds.values, 1e-9))
+
+    @property
+    def pace(self) -> Optional[Series]:
+        """Steps per second from one end of a step to the next, with what lies between them."""
+        if self.times.size < 2:
+            return None
+        return Series(
+            {}, self.times[1:], np.diff(self.steps) / np.maximum(np.diff(self.times), 1e-9)
+        )
+
+    @property
+    def throughput_unit(self) -> str:
+        """Of `throughput`."""
+        return "tokens/s/device" if self.series(TGS) is not None else "steps/s"
+
+    @property
     def times(self) -> Floats:
         """When steps ended."""
         return self.by_metric.get(STEP, _NO_SERIES).times
@@ -84,6 +107,15 @@ class TrainingSeries:
         if self.times.size < 3:
             return None
         return float(np.median(np.diff(self.times) / np.maximum(np.diff(self.steps), 1)))
+
+
+def with_training(answers: Answers, series: Iterable[Series], source: str) -> Answers:
+    """The answers with training's scalars from elsewhere as well."""
+    answer = answers.answer("training")
+    if answer is not None and answer.series:
+        source = f"{answer.query.promql} and {source}"
+    asked = Query.at("training", source, answer.query.window.end if answer is not None else 0.0)
+    return answers.also([QueryResult(asked, Status.OK, series=tuple(series))])
 
 
 def _has_samples(series: Series) -> bool:

@@ -219,6 +219,21 @@ def test_one_host_that_waits_for_storage_through_a_hang_at_a_save(
         assert one.onset - T0 == pytest.approx(4000.0, abs=15)
 
 
+@pytest.mark.parametrize("slower", [True, False])
+def test_storage_that_stalls_again_and_again_for_a_moment(slower: bool) -> None:
+    """Each time too short to count, but each time a step waits for it."""
+    world = World()
+    for start in (2000.0, 2155.0, 2290.0, 2500.0, 2640.0):
+        world.set("storage", 75.0, start, start + 45, ["n2"], "hw_io_pressure_full_pct")
+        if slower:
+            world.ended[world.ended > T0 + start] += 35.0
+    found = [o.finding for o in world.judge(ONLY).observations]
+    stalled = [one for one in found if one.failure_class == "storage-stall"]
+    assert [one.host for one in stalled] == (["n2"] if slower else [])
+    if slower:
+        assert (stalled[0].onset or 0) - T0 == pytest.approx(2000.0, abs=15)
+
+
 def test_a_disk_that_was_always_slow_explains_no_hang() -> None:
     world = World()
     world.set("storage", 90.0, 0, hosts=["n2"], metric="hw_io_pressure_full_pct")

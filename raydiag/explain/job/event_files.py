@@ -21,12 +21,12 @@ import numpy as np
 
 from raydiag.event_file import metric_name
 from raydiag.joblog.facts import JobFacts
-from raydiag.model import Evidence, Finding, HostUnread, Status, Window
+from raydiag.model import Evidence, Finding, HostUnread, Window
 from raydiag.timeline.answers import Answers
 from raydiag.timeline.steps import MetricSteps
-from raydiag.timeline.training_series import LOSS, STEP, TrainingSeries
+from raydiag.timeline.training_series import LOSS, STEP, TrainingSeries, with_training
 from raydiag.tsdb import tfevents
-from raydiag.tsdb.series import Floats, Query, QueryResult, Series
+from raydiag.tsdb.series import Floats, Series
 from raydiag.tsdb.tfevents import Events, ScalarSeries
 
 _DIRECTORY = re.compile(r"Config param tensorboard_dir: (\S+)")
@@ -167,15 +167,7 @@ def filled(answers: Answers, events: Events, missing: Bridge) -> Answers:
             np.concatenate([series.times, series.nan_times, scalar.times[lacks]]),
             np.concatenate([series.values, nans, scalar.values[lacks]]),
         )
-    answer = answers.answer("training")
-    query = answer.query if answer is not None else None
-    source = f"event file {missing.files[-1]}"
-    query = Query.at(
-        "training",
-        source if query is None or not known_steps.size else f"{query.promql} and {source}",
-        query.window.end if query is not None else float(events.times[-1]),
-    )
-    return answers.also([QueryResult(query, Status.OK, series=tuple(by_metric.values()))])
+    return with_training(answers, by_metric.values(), f"event file {missing.files[-1]}")
 
 
 def _ranges(missing: list[int], steps: list[int]) -> list[tuple[int, int]]:

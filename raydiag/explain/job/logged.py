@@ -17,6 +17,7 @@ from raydiag.timeline.context import SaveWindow, TrainingJob
 from raydiag.timeline.rhythm import Rhythm, rhythm_of
 from raydiag.timeline.steps import MetricSteps
 from raydiag.timeline.steps_from_power import PlacedSteps, place
+from raydiag.timeline.training_series import LOSS, SECONDS, STEP, TGS, with_training
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.verdict import Verdict as Triage
 from raydiag.tsdb.discovery_types import short_name
@@ -128,6 +129,26 @@ def placed(answers: Answers, facts: JobFacts) -> PlacedSteps:
         timed = Series({}, times[inside], numbers[inside])
         return PlacedSteps(training_steps.completed(timed), _PRINTED_LATE_S)
     return place(answers, numbers, np.array(series.seconds))
+
+
+def with_logged_training(answers: Answers, facts: JobFacts, steps: MetricSteps) -> Answers:
+    """The answers with what the log prints of its steps, at the times at which they ended."""
+    reference, _ = reference_steps(facts)
+    if reference is None or not len(steps):
+        return answers
+    logged = reference.series
+    lines = {int(number): line for line, number in enumerate(logged.step)}
+    rows = np.array(list(map(lines.__getitem__, map(int, steps.numbers))))
+    loss_printed = np.frombuffer(logged.loss_state, np.uint8)[rows] != ord("n")
+    columns = {STEP: logged.step, LOSS: logged.loss, SECONDS: logged.seconds}
+    if logged.throughput_unit == "tokens/s/device":
+        columns[TGS] = logged.tokens_per_s
+    series = []
+    for metric, column in columns.items():
+        values = np.array(column)[rows]
+        keep = loss_printed if metric == LOSS else np.isfinite(values)
+        series.append(Series.of({"__name__": metric}, steps.ended_at[keep], values[keep]))
+    return with_training(answers, series, f"step lines of {reference.file or 'the log'}")
 
 
 def logged(facts: JobFacts) -> Logged:

@@ -15,7 +15,14 @@ import numpy as np
 
 from raydiag import catalog, playbooks
 from raydiag.explain.job import event_files
-from raydiag.explain.job.logged import job_of, logged, placed, start_of, with_log
+from raydiag.explain.job.logged import (
+    job_of,
+    logged,
+    placed,
+    start_of,
+    with_log,
+    with_logged_training,
+)
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
 from raydiag.explain.job.stack_lines import lines_on_no_samples, logs_of
 from raydiag.model import Coverage, HostUnread, Observation, Status, Window
@@ -153,9 +160,8 @@ def _judged(
     origin = client.connection.origin
     first = Answers(client.ask(playbooks.plan(context)), context.discovery)
     files = _from_event_files(first, job, context.window, origin)
-    context = _with_masks(context, files.answers, job)
-    follow_up = client.ask(playbooks.follow_up(context, files.answers, client.queries_left))
-    answers = files.answers.also(follow_up)
+    context, known = _with_masks(context, files.answers, job)
+    answers = known.also(client.ask(playbooks.follow_up(context, known, client.queries_left)))
     outcome = _outcome(context, answers)
     last_step, ray = job.triage.progress.last_step, job.facts.header.ray
     stack = Stack(context, answers, logs_of(job), training_steps.steps_of(first), last_step, ray)
@@ -242,16 +248,17 @@ def _from_event_files(
     return _FromEventFiles(filled, missing.unread, gaps, text)
 
 
-def _with_masks(context: Context, answers: Answers, job: TriagedJob) -> Context:
-    """With the times that playbooks leave out, as start-up and saves."""
+def _with_masks(context: Context, answers: Answers, job: TriagedJob) -> tuple[Context, Answers]:
+    """With the times that playbooks leave out, as start-up and saves, and with the log's steps."""
     steps, slack_s = with_log(training_steps.steps_of(answers), job.facts), 0.0
     if not len(steps):
         from_log = placed(answers, job.facts)
         steps, slack_s = from_log.steps, from_log.slack_s
         context = _trained(context, steps)
+        answers = with_logged_training(answers, job.facts, steps)
     started = replace(context.job, start=start_of(job.facts, steps))
     context = replace(context, job=started)
-    return replace(context, masks=masks.of_job(context, answers, steps, slack_s))
+    return replace(context, masks=masks.of_job(context, answers, steps, slack_s)), answers
 
 
 def _trained(context: Context, steps: MetricSteps) -> Context:

@@ -69,7 +69,7 @@ def _report_gradual(report: ReportWriter, steady: Floats) -> None:
 
 def judge_throughput(timeline: RunTimeline, report: ReportWriter) -> Optional[Slowdown]:
     """Throughput below its steady mean; a symptom, with the time at which it began."""
-    series = timeline.training.series(TGS)
+    series, unit = timeline.training.throughput, timeline.training.throughput_unit
     if series is None or len(series) < 2 * MIN_STEPS:
         report.row("throughput", None, f"{TGS}: metric absent", query="training")
         return None
@@ -83,7 +83,7 @@ def judge_throughput(timeline: RunTimeline, report: ReportWriter) -> Optional[Sl
     low = values < (1 - REGRESSION) * level
     first = next(runs(low, _REGRESSION_STEPS), None)
     if first is None:
-        text = f"within {100 * REGRESSION:.0f} % of {level:.0f} tokens/s/device"
+        text = f"within {100 * REGRESSION:.0f} % of {level:.4g} {unit}"
         report.row("throughput", False, text, value=level, query="training")
         return None
     # Several phases are one regression, from the first to the last.
@@ -102,7 +102,8 @@ def _report_slowdown(
     worst: float,
     recovered: bool,
 ) -> None:
-    text = f"{slowdown.change:.0f} % of {level:.0f} tokens/s/device"
+    unit = timeline.training.throughput_unit
+    text = f"{slowdown.change:.0f} % of {level:.4g} {unit}"
     if recovered:
         text += ", and back since"
     report.finding(
@@ -111,7 +112,7 @@ def _report_slowdown(
         text,
         query="training",
         value=worst,
-        unit="tokens/s/device",
+        unit=unit,
         at=slowdown.start,
         period=Period(slowdown.start, slowdown.end, recovered, timeline.step_time_s),
         confidence=Confidence.CONFIRMED,

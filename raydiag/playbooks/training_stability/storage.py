@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
+from operator import attrgetter
 
 from raydiag.model import Confidence, Severity
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
+from raydiag.playbooks.training_stability.speed import REGRESSION
 from raydiag.timeline import follow_up, known_values
+from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.context import SAVE, WRITE_BACK
 from raydiag.timeline.queries import BLOCKED, DIRTY, IO_FULL, gauges
+from raydiag.timeline.rdma_events import held_up
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.step_stalls import waiting_for_storage
-from raydiag.timeline.threshold_spans import Span, is_steady, sustained_above, sustained_by_host
+from raydiag.timeline.threshold_spans import (
+    SUSTAINED,
+    Span,
+    above,
+    is_steady,
+    sustained_above,
+    sustained_by_host,
+)
 from raydiag.tsdb.series import Query
 
 STALL_PERCENT = 20.0  # I/O pressure, "full": all tasks that could run wait for storage
+_BRIEF_PERCENT = 50.0  # the same where it does not last, but comes again
 _STALL_BLOCKED = 3.0
 _NAMED = 8
 
@@ -57,7 +70,7 @@ def judge_storage(timeline: RunTimeline, report: ReportWriter, hidden: bool) -> 
     if report.cannot_judge("storage-stall", "storage"):
         return
     table = timeline.outside_saves("storage").pick(IO_FULL)
-    spans = sustained_by_host(table, STALL_PERCENT)
+    spans = {**_recurring(timeline, table), **sustained_by_host(table, STALL_PERCENT)}
     for host in _report_hang(timeline, report):
         spans.pop(host, None)
     for host, span in islice(spans.items(), _NAMED):
@@ -69,6 +82,23 @@ def judge_storage(timeline: RunTimeline, report: ReportWriter, hidden: bool) -> 
     elif not spans:
         report.row("storage-stall", False, "no host waits for storage outside saves")
         report.rule_out("storage-stall", "I/O pressure stays low outside saves")
+
+
+def _recurring(timeline: RunTimeline, table: ResultTable) -> dict[str, Span]:
+    """Hosts that wait for storage again and again, each time briefly, and steps wait with them."""
+    hosts = {}
+    for subject, row in table:
+        spans = above(table, row, _BRIEF_PERCENT)
+        lasted_s = sum(max(span.lasted_s, table.step_s) for span in spans)
+        if len(spans) < SUSTAINED or lasted_s < SUSTAINED * table.step_s:
+            continue
+        stretches = [(span.start - table.step_s, span.end) for span in spans]
+        slower = held_up(timeline, stretches)
+        if slower is not None and slower > REGRESSION:
+            first, last = spans[0], spans[-1]
+            peak = max(spans, key=attrgetter("peak"))
+            hosts[subject.host] = replace(peak, start=first.start, end=last.end, open=last.open)
+    return hosts
 
 
 def _report_hang(timeline: RunTimeline, report: ReportWriter) -> tuple[str, ...]:
