@@ -15,7 +15,7 @@ from raydiag.tsdb.series import Floats
 
 SUSTAINED = 3  # evaluations in a row
 EVALUATION_S = 60.0  # apart
-_SAME_LEVEL = 0.3  # of a level, that another one may differ from it
+_NEAR = 0.7  # of a threshold
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,10 @@ def sustained_by_host(table: ResultTable, floor: float) -> dict[str, Span]:
     return spans
 
 
-def is_steady(table: ResultTable, row: Floats, span: Span) -> bool:
-    """Whether it was much the same before a stretch, or has been so from the first sample on."""
+def is_steady(table: ResultTable, row: Floats, span: Span, floor: float) -> bool:
+    """Whether it was near the threshold before as well, or above it from the first sample on."""
     before = known(row[table.times < span.start])
-    inside = np.median(known(row[(table.times >= span.start) & (table.times <= span.end)]))
-    if not before.size:
-        return True
-    return bool(abs(np.median(before) - inside) <= _SAME_LEVEL * abs(inside))
+    return not before.size or bool(np.median(before) > _NEAR * floor)
 
 
 def present(table: ResultTable, row: Floats) -> list[Span]:

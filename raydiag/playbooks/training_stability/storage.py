@@ -88,17 +88,18 @@ def _recurring(timeline: RunTimeline, table: ResultTable) -> dict[str, Span]:
     """Hosts that wait for storage again and again, each time briefly, and steps wait with them."""
     hosts = {}
     for subject, row in table:
-        spans = above(table, row, _BRIEF_PERCENT)
-        lasted_s = sum(max(span.lasted_s, table.step_s) for span in spans)
-        if len(spans) < SUSTAINED or lasted_s < SUSTAINED * table.step_s:
-            continue
-        stretches = [(span.start - table.step_s, span.end) for span in spans]
-        slower = held_up(timeline, stretches)
-        if slower is not None and slower > REGRESSION:
-            first, last = spans[0], spans[-1]
+        spans = [span for span in above(table, row, _BRIEF_PERCENT) if _is_felt(timeline, span)]
+        if len(spans) >= SUSTAINED:
             peak = max(spans, key=attrgetter("peak"))
-            hosts[subject.host] = replace(peak, start=first.start, end=last.end, open=last.open)
+            end, is_open = spans[-1].end, spans[-1].open
+            hosts[subject.host] = replace(peak, start=spans[0].start, end=end, open=is_open)
     return hosts
+
+
+def _is_felt(timeline: RunTimeline, span: Span) -> bool:
+    """Whether steps took longer meanwhile."""
+    slower = held_up(timeline, [(span.start, span.end)])
+    return slower is not None and slower > REGRESSION
 
 
 def _report_hang(timeline: RunTimeline, report: ReportWriter) -> tuple[str, ...]:
@@ -141,7 +142,7 @@ def _report_stall(
     blocked = timeline.outside_saves("tasks").pick(BLOCKED, [host])
     tasks = known_values.highest(blocked.between(span.start, span.end).values) or 0.0
     outside_saves = timeline.outside_saves("storage").pick(IO_FULL, [host])
-    steady = is_steady(outside_saves, outside_saves.values[0], span)
+    steady = is_steady(outside_saves, outside_saves.values[0], span, STALL_PERCENT)
     dated = timeline.trained is not None or not timeline.job.checkpoint_period
     when = "outside saves" if dated else "possibly during saves: no step is dated"
     report.finding(
