@@ -10,9 +10,11 @@ probe: $(READY)
 	@$(BIN)/raydiag probe --all-nodes --address local || [ $$? -eq 1 ] || [ $$? -eq 3 ]
 
 # Everything: lint, types, unit tests, those on real Prometheuses and exporters, those on a real Ray.
+# Real programs may be late on a machine with other load: a test of them that fails is run once more,
+# and the summary shows why (RERUN). One that fails twice has failed.
 test: lint unit
-	$(BIN)/pytest -q -n 3 -m 'slow and not cluster'
-	$(BIN)/pytest -q -n 2 --dist loadfile -m cluster
+	$(BIN)/pytest -q -n 3 --reruns 1 --rerun-show-tracebacks -m 'slow and not cluster'
+	$(BIN)/pytest -q -n 2 --reruns 1 --rerun-show-tracebacks --dist loadfile -m cluster
 
 # Three workers: on two cores one of them mostly waits, for a hang to be noticed.
 unit: $(READY) prometheus
