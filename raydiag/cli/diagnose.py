@@ -8,9 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from raydiag.cli import live, options, triage, values
+from raydiag.errors import UsageError
 
 if TYPE_CHECKING:
     from raydiag.explain.job import ExaminedJob
+    from raydiag.joblog.facts import Resolved
+
+_MOST_NAMED = 4
 
 NAME = "diagnose"
 HELP = "find the root cause of a job that hangs, slows down or dies, from log, metrics and nodes"
@@ -43,8 +47,8 @@ exit codes:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument(
-        *("job",),
-        nargs="?",
+        *("jobs",),
+        nargs="*",
         metavar="JOB",
         help="job directory, log file, job id below --outputs, or a job of Ray's (default: the "
         "live cluster)",
@@ -101,7 +105,10 @@ def _examined(arguments: argparse.Namespace, progress: options.ProgressLine) -> 
     from raydiag.joblog import find, read
     from raydiag.triage.signatures import Classifier, make_selector
 
-    if live.is_cluster_meant(arguments):
+    # The shell may have made several names of one job out of a pattern.
+    resolved = _only_job(arguments) if len(arguments.jobs) > 1 else None
+    arguments.job = next(iter(arguments.jobs), None)
+    if resolved is None and live.is_cluster_meant(arguments):
         return live.examine_live(arguments, progress)
     request = DiagnosisRequest(
         arguments.prometheus, arguments.all, arguments.deadline, progress.say
@@ -111,9 +118,22 @@ def _examined(arguments: argparse.Namespace, progress: options.ProgressLine) -> 
         request = replace(request, no_log="no job was named")
     else:
         progress.say("reading the job's log ...")
-        resolved = find.resolve(arguments.job, arguments.outputs or "outputs")
-        facts = read.read(resolved, make_selector, Classifier())
+        job = resolved or find.resolve(arguments.job, arguments.outputs or "outputs")
+        facts = read.read(job, make_selector, Classifier())
     return examine(facts, triage.when(facts, arguments), request)
+
+
+def _only_job(arguments: argparse.Namespace) -> Resolved:
+    """The one job that all the names mean. Raises CannotRun and UsageError."""
+    from raydiag.joblog import find
+
+    jobs, problems = find.resolve_all(arguments.jobs, arguments.outputs or "outputs")
+    if problems:
+        raise problems[0]
+    if len(jobs) > 1:
+        listed = ", ".join(job.name or job.asked for job in jobs[:_MOST_NAMED])
+        raise UsageError(f"{len(jobs)} jobs are named ({listed}): diagnose one, or use triage")
+    return jobs[0]
 
 
 def _show(arguments: argparse.Namespace, examined: ExaminedJob) -> None:

@@ -104,7 +104,10 @@ def _verdicts(
 
     outputs = arguments.outputs or "outputs"
     selector = cache(make_selector)  # building one takes longer than reading a small log
-    jobs: Sequence[str] = arguments.jobs or find.jobs_below(outputs)[0]
+    jobs: list[str] = []
+    for name in arguments.jobs:
+        jobs += find.several_in(name) or [name]
+    jobs = jobs or find.jobs_below(outputs)[0]
     resolved, problems = find.resolve_all((job for job in jobs if job != "-"), outputs)
     if problems and len(jobs) == 1:
         raise problems[0]
@@ -182,7 +185,9 @@ def _show(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
 def _report(verdicts: Sequence[Verdict], arguments: argparse.Namespace) -> Report:
     from raydiag.render.triage import overview, triage_report
 
-    if not arguments.jobs and arguments.format == "text":
+    # Whoever names directories of jobs wants to see which one to look at.
+    is_overview = len(verdicts) > len(arguments.jobs)
+    if is_overview and arguments.format == "text":
         return overview(verdicts)
     return triage_report(verdicts, arguments.verbose)
 

@@ -135,6 +135,19 @@ def jobs_below(outputs: str) -> tuple[list[str], list[str]]:
     return sorted(jobs.values(), key=natural), no_jobs
 
 
+def several_in(named: str) -> list[str]:
+    """What to resolve for each job of a directory that holds several; else empty."""
+    path = Path(named)
+    if not path.is_dir() or _is_job_directory(path):
+        return []
+    logs = _live_logs(path)
+    stems = [log_files.stem(log.name) for log in logs]
+    if all(map(ATTEMPT.match, stems)) or all(map(log_files.STAMPED.search, stems)):
+        logs = []  # of one job
+    jobs = jobs_below(named)[0] or list(map(str, logs))
+    return jobs if len(jobs) > 1 else []
+
+
 def _is_job_directory(path: Path) -> bool:
     if _log_of(path, []) or log_files.rank_logs(path):
         return True

@@ -289,6 +289,23 @@ def test_what_cannot_be_asked_is_one_line(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_several_names_of_one_job_are_one_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (41, 42):
+        (tmp_path / f"{number}-demo").mkdir()
+        log = tmp_path / f"{number}-demo.log"
+        log.write_text("0: completed step: 7, seconds: 1.0, loss: 2.0\n0: ValueError: no\n")
+    names = sorted(map(str, tmp_path.glob("41*")))
+    _, around = diagnose(capsys, *names, "--job-state", "ended")
+    _, alone = diagnose(capsys, names[0], "--job-state", "ended")
+    assert len(names) == 2
+    assert around["verdict"] == alone["verdict"]
+    assert around["triage"]["log"] == alone["triage"]["log"]
+    assert main(["diagnose", *map(str, tmp_path.glob("*"))]) == 2
+    assert "2 jobs are named (demo, demo)" in capsys.readouterr().err
+
+
 def test_a_directory_that_may_not_be_written_is_read(
     copy: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:

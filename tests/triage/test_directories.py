@@ -131,6 +131,20 @@ def test_all_jobs_of_a_directory_as_a_table(outputs: Path, invoke: Invoke) -> No
     assert code == 1
 
 
+def test_a_directory_of_several_jobs_or_logs_is_a_table(
+    outputs: Path, told: Callable[..., dict[str, Any]], invoke: Invoke
+) -> None:
+    job(outputs, header(50) + steps(0, 49) + summary("SUCCESS", 0))
+    job(outputs, header() + steps(0, 9) + ["0: NCCL error: unhandled system error"], "42-big")
+    assert invoke("outputs")[1].splitlines()[-1] == "2 jobs: 1 completed, 1 failed."
+    assert [each["status"] for each in told("outputs")["jobs"]] == ["completed", "failed"]
+    logs = outputs.parent / "logs"
+    logs.mkdir()
+    for log in outputs.glob("*.log"):
+        (logs / f"{log.name[:2]}.txt").write_bytes(log.read_bytes())
+    assert invoke("logs")[1].splitlines()[-1] == "2 jobs: 1 completed, 1 failed."
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
