@@ -188,9 +188,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
     checked = check(arguments.files, _host(arguments), not arguments.no_run, arguments.root)
     options.show(
-        arguments,
-        lambda: check_document(checked, time.time()),
-        lambda: check_report(checked),
+        arguments, lambda: check_document(checked, time.time()), lambda: check_report(checked)
     )
     return 0 if all(plugin.passes for plugin in checked) else 1
 

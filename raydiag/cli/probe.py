@@ -94,12 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress.say("asking the cluster ...")
         collected = stack.enter_context(
             collect(
-                api,
-                address,
-                request,
-                progress.nodes,
-                warn=progress.warn,
-                meanwhile=_import_judges,
+                api, address, request, progress.nodes, warn=progress.warn, meanwhile=_import_judges
             )
         )
         from raydiag.explain import diagnosis

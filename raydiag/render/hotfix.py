@@ -12,16 +12,7 @@ from typing import Any
 from raydiag.nodeset import fold
 from raydiag.render import document as documents
 from raydiag.render.formats import count, filled, grouped, joined, utc
-from raydiag.render.report import (
-    Bullet,
-    Bullets,
-    Paragraph,
-    Report,
-    Section,
-    Tone,
-    Toned,
-    bullets,
-)
+from raydiag.render.report import Bullet, Bullets, Paragraph, Report, Section, Tone, Toned, bullets
 
 _TONES = {
     "verified": Tone.GOOD,

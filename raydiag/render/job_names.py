@@ -23,7 +23,7 @@ _PATH = re.compile(
     r"(?<![\w./:~-])(?:/[\w.@%+=,~-]+){2,}/?"
     r"|(?<![\w.-])~[A-Za-z][\w.-]*(?:/[\w.@%+=,~-]+)+/?"
     r"|(?<=\w:)(?:/[\w.@%+=,~-]+){2,}/?"  # behind the host of a file server
-    r"|(?<![\w.-])(?!https?:)[a-z][a-z0-9+]{1,9}://[^\s'\"<>(){},;]+",  # of an object store
+    r"|(?<![\w.-])(?!https?:)[a-z][a-z0-9+]{1,9}://[^\s'\"<>(){},;]+"  # of an object store
 )
 # A job or a host may be called like one of raydiag's own words, which have to stay.
 _OWN_FIELDS = frozenset(

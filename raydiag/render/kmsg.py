@@ -10,20 +10,9 @@ from raydiag.kmsg import ExaminedKernelLog, LoggedEvent
 from raydiag.model import Severity
 from raydiag.render.coverage import not_read
 from raydiag.render.formats import count, counted, filled, utc
-from raydiag.render.report import (
-    Paragraph,
-    Quote,
-    Report,
-    Section,
-    Steps,
-    severity_label,
-)
+from raydiag.render.report import Paragraph, Quote, Report, Section, Steps, severity_label
 
-_ADJECTIVES = {
-    Severity.CRITICAL: "critical",
-    Severity.WARNING: "warning",
-    Severity.INFO: "to note",
-}
+_ADJECTIVES = {Severity.CRITICAL: "critical", Severity.WARNING: "warning", Severity.INFO: "to note"}
 
 
 def kmsg_report(examined: ExaminedKernelLog, verbose: bool) -> Report:

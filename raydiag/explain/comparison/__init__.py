@@ -20,16 +20,7 @@ from raydiag.explain.comparison.pair import UNDECIDED, UNRELATED, Contrast, Envi
 from raydiag.explain.comparison.saves import Saves
 from raydiag.explain.comparison.side import AskedJob, Side
 from raydiag.explain.comparison.steps import overlap
-from raydiag.model import (
-    Blind,
-    Chain,
-    Confidence,
-    Coverage,
-    Diagnosis,
-    Finding,
-    HostUnread,
-    Status,
-)
+from raydiag.model import Blind, Chain, Confidence, Coverage, Diagnosis, Finding, HostUnread, Status
 from raydiag.timeline.training_series import BALANCE, GRAD, LOSS, RATE, RAW_GRAD, SECONDS, TGS
 from raydiag.tsdb.series import AskedQuery as Question
 
