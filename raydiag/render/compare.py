@@ -253,10 +253,9 @@ def _root_cause(contrast: Contrast) -> Section:
     """The answer, its confidence, and what else may slow the slower job."""
     answer = contrast.answer
     place = filled(" on {}", fold(answer.hosts))
-    causes = relevance.causes_of_slower(contrast)
     explanations = [answer.summary]
     evidence: list[str] = []
-    for cause in causes:
+    for cause in filter(contrast.pair.may_be_slower, contrast.causes):
         finding = cause.finding
         if cause.explains not in answer.summary:
             facts = [scope([finding]), finding.confidence.value, cause.explains]

@@ -69,58 +69,40 @@ def exit_code(comparison: Comparison) -> int:
 def _pair(a: Side, b: Side, deadline_s: float) -> Pair:
     shared = overlap(a.run, b.run, (*a.saves, *b.saves))
     paid = tuple(sorted({*a.saves, *b.saves}))
-    looked_a = metrics.look(a, shared, paid, deadline_s)
-    looked_b = metrics.look(b, shared, paid, deadline_s)
+    looked = [metrics.look(job_side, shared, paid, deadline_s) for job_side in (a, b)]
     steady_a, steady_b = shared.steady(a.run), shared.steady(b.run)
-    gaps = [
-        gap(metric, a.run.of(metric, steady_a), b.run.of(metric, steady_b)) for metric in TRAINING
-    ]
-    return Pair(
-        a,
-        b,
-        settings.differences(a.settings, b.settings),
+    gaps = []
+    for metric in TRAINING:
+        gaps.append(gap(metric, a.run.of(metric, steady_a), b.run.of(metric, steady_b)))
+    known_gaps, compared = list(filter(None, gaps)), metrics.compare(*looked)
+    environment, differences = (
         tuple(_environment(a, b)),
-        shared,
-        list(filter(None, gaps)),
-        metrics.compare(looked_a, looked_b),
-        looked_a,
-        looked_b,
+        settings.differences(a.settings, b.settings),
     )
+    return Pair(a, b, differences, environment, shared, known_gaps, compared, *looked)
 
 
-def _environment(a: Side, b: Side) -> list[Environment]:
+def _environment(a: Side, b: Side) -> Iterator[Environment]:
     """What the jobs did not ask for and got all the same."""
     mine, theirs = set(a.hosts), set(b.hosts)
     nodes_a = nodes_b = "the same"
     if mine != theirs:
         in_both = f"{len(mine & theirs)} of them in both"
         nodes_a, nodes_b = f"{len(mine)} nodes, {in_both}", f"{len(theirs)} nodes, {in_both}"
-    environment = [
-        Environment("node set", nodes_a, nodes_b),
-        Environment("start", _start(a), _start(b)),
-        Environment("metrics", a.source, b.source),
-        Environment("families", _families(a), _families(b)),
-    ]
+    yield Environment("node set", nodes_a, nodes_b)
+    yield Environment("start", a.start or "unknown", b.start or "unknown")
+    yield Environment("metrics", a.source, b.source)
+    yield Environment("families", _families(a), _families(b))
     if mine != theirs:
-        environment.append(
-            Environment("nodes of one job only", _names(mine - theirs), _names(theirs - mine))
-        )
-    return environment
-
-
-def _start(job_side: Side) -> str:
-    return job_side.examined.triage.progress.start or "unknown"
-
-
-def _names(hosts: set[str]) -> str:
-    return ",".join(sorted(hosts)) or "none"
+        names = [",".join(sorted(hosts)) or "none" for hosts in (mine - theirs, theirs - mine)]
+        yield Environment("nodes of one job only", *names)
 
 
 def _families(job_side: Side) -> str:
     queried = job_side.examined.metrics
     if queried is None:
         return "none"
-    return " ".join(sorted(f"{family.prefix}*" for family in queried.discovery.families))
+    return " ".join(sorted(map("{0.prefix}*".format, queried.discovery.families)))
 
 
 # ---- all jobs together
@@ -136,8 +118,7 @@ def _diagnosis(
         causes = answer.findings(contrast)
         owned += causes
         if causes:
-            linked = tuple(map(itemgetter(1), causes))
-            chains.append(Chain(linked, contrast.answer.confidence))
+            chains.append(Chain(list(map(itemgetter(1), causes)), contrast.answer.confidence))
     for job_side, its_saves in zip(sides, saved, strict=True):
         listed = {finding.class_and_host for label, finding in owned if label == job_side.label}
         findings = list(map(completed, _findings_of(job_side, its_saves, listed)))
@@ -152,8 +133,8 @@ def _diagnosis(
     for finding in findings:
         if id(finding) not in chained:
             chains.append(Chain((finding,), finding.confidence))
-    coverage = _coverage(sides, contrasts, saved)
-    return Diagnosis(findings, chains, coverage), list(map(itemgetter(0), owned))
+    diagnosis = Diagnosis(findings, chains, _coverage(sides, contrasts, saved))
+    return diagnosis, list(map(itemgetter(0), owned))
 
 
 def _findings_of(

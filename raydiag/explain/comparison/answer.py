@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -9,6 +10,7 @@ from typing import Optional
 
 from raydiag.catalog.completion import completed
 from raydiag.explain.comparison import gap, slowness_causes
+from raydiag.explain.comparison.gap import SpeedGap
 from raydiag.explain.comparison.pair import (
     ALIKE,
     LEAK,
@@ -22,7 +24,7 @@ from raydiag.explain.comparison.pair import (
     Pair,
     SlownessCause,
 )
-from raydiag.explain.comparison.settings import Setting, explaining
+from raydiag.explain.comparison.settings import Setting
 from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.timeline.training_series import TGS
 
@@ -40,10 +42,8 @@ _TRACE = (
 def contrast(pair: Pair) -> Contrast:
     """The answer about two jobs, with everything that speaks for it and against it."""
     causes, ruled_out = slowness_causes.look(pair)
-    slower = pair.slower.label if pair.slower is not None else None
-    relevant = [cause for cause in causes if slower in (None, cause.label)]
-    chosen = _answer(pair, relevant)
-    return Contrast(pair, chosen, causes, ruled_out, tuple(_notes(pair, causes)))
+    relevant = list(filter(pair.may_be_slower, causes))
+    return Contrast(pair, _answer(pair, relevant), causes, ruled_out, tuple(_notes(pair, causes)))
 
 
 def _answer(pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
@@ -52,10 +52,10 @@ def _answer(pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
         return _undecided(UNRELATED, reason)
     slower = pair.slower
     if slower is None:
-        return _no_gap(pair, causes)
-    settings = list(explaining(pair.settings))[:_SETTINGS_NAMED]
+        return _no_gap(pair.speed, pair, causes)
+    settings = list(filter(attrgetter("explains"), pair.settings))[:_SETTINGS_NAMED]
     if settings and not _sure(causes):
-        names = ", ".join(f"{setting.parameter} ({setting.a}, {setting.b})" for setting in settings)
+        names = ", ".join(map("{0.parameter} ({0.a}, {0.b})".format, settings))
         text = f"{_gap_text(pair)}. They run with other settings, which may explain it: {names}"
         return _undecided(SETTINGS, text, slower.label)
     if not causes:
@@ -67,9 +67,8 @@ def _undecided(
     kind: str, text: str, slower: Optional[str] = None, trace: str = ""
 ) -> ComparisonAnswer:
     """An answer without a cause."""
-    return ComparisonAnswer(
-        kind, "unknown", slower, (), Confidence.POSSIBLE, _sentence(text), trace
-    )
+    sentence = _sentence(text)
+    return ComparisonAnswer(kind, "unknown", Confidence.POSSIBLE, sentence, slower, trace=trace)
 
 
 def _unexplained(pair: Pair, slower: str) -> ComparisonAnswer:
@@ -96,12 +95,12 @@ def _caused(
         text += "; a leak costs about a percent, so it does not explain all of it"
     confidence = root.finding.confidence
     if settings:
-        names = ", ".join(setting.parameter for setting in settings)
+        names = ", ".join(map(attrgetter("parameter"), settings))
         text += f"; settings differ as well ({names})"
         if root.kind != LEAK:
             confidence = confidence.at_most(Confidence.LIKELY)
     named = tuple(sorted(filter(None, hosts)))
-    return ComparisonAnswer(root.kind, _class(root), slower, named, confidence, _sentence(text))
+    return ComparisonAnswer(root.kind, _class(root), confidence, _sentence(text), slower, named)
 
 
 def _sure(causes: Sequence[SlownessCause]) -> list[SlownessCause]:
@@ -109,55 +108,51 @@ def _sure(causes: Sequence[SlownessCause]) -> list[SlownessCause]:
     return [cause for cause in causes if cause.finding.confidence is not Confidence.POSSIBLE]
 
 
-def _no_gap(pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
-    speed = pair.speed
-    assert speed is not None
+def _no_gap(speed: SpeedGap, pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
     leaks = [cause for cause in causes if cause.kind == LEAK]
     if leaks:
-        root = leaks[0]
-        text = f"{root.explains}; throughput differs by {abs(speed.percent):.1f} % only"
-        return ComparisonAnswer(
-            LEAK, root.finding.failure_class, None, (), root.finding.confidence, _sentence(text)
-        )
+        text = f"{leaks[0].explains}; throughput differs by {abs(speed.percent):.1f} % only"
+        confidence = leaks[0].finding.confidence
+        return ComparisonAnswer(LEAK, _class(leaks[0]), confidence, _sentence(text))
     measure = "throughput" if speed.metric == TGS else "step time"
     if speed.kind == gap.TRANSIENT:
-        text = (
-            f"No lasting difference: {measure} differs by {speed.percent:+.1f} % in the median. It "
-            f"was apart for a while at step {speed.since_step}"
-        )
-        if speed.until_step not in (None, speed.since_step):
-            text += f" to {speed.until_step}"
-        if speed.spike_percent is not None:
-            text += f" ({speed.spike_percent:+.0f} %)"
-        text += ", which passed"
-        sure = _sure(causes)
-        if not sure:
-            return ComparisonAnswer(SPIKE, "healthy", None, (), Confidence.LIKELY, _sentence(text))
-        root = _root(sure, pair)
-        text += f": {root.explains}"
-        hosts = (root.finding.host,) if root.finding.host else ()
-        name, confidence = root.finding.failure_class, root.finding.confidence
-        return ComparisonAnswer(SPIKE, name, None, hosts, confidence, _sentence(text))
+        return _passed(speed, measure, pair, _sure(causes))
     size = f"{speed.percent:+.1f} % (± {speed.error_percent:.1f} %)"
     if abs(speed.percent) >= gap.LEAST_PERCENT:
-        text = (
-            f"{measure} differs by {size}, which chance may do: steps vary, and few are in common"
-        )
-        return _undecided(UNDECIDED, text)
+        chance = "which chance may do: steps vary, and few are in common"
+        return _undecided(UNDECIDED, f"{measure} differs by {size}, {chance}")
     is_precise = speed.error_percent < gap.LEAST_PERCENT
     confidence = Confidence.CONFIRMED if is_precise else Confidence.LIKELY
-    text = f"Alike: {measure} differs by {size}"
-    return ComparisonAnswer(ALIKE, "healthy", None, (), confidence, _sentence(text))
+    text = _sentence(f"Alike: {measure} differs by {size}")
+    return ComparisonAnswer(ALIKE, "healthy", confidence, text)
+
+
+def _passed(
+    speed: SpeedGap, measure: str, pair: Pair, causes: Sequence[SlownessCause]
+) -> ComparisonAnswer:
+    """Apart for a while only; the causes are more than possible."""
+    median = f"{measure} differs by {speed.percent:+.1f} % in the median"
+    step = f"step {speed.since_step}"
+    if speed.until_step not in (None, speed.since_step):
+        step += f" to {speed.until_step}"
+    if speed.spike_percent is not None:
+        step += f" ({speed.spike_percent:+.0f} %)"
+    text = f"No lasting difference: {median}. It was apart for a while at {step}, which passed"
+    if not causes:
+        return ComparisonAnswer(SPIKE, "healthy", Confidence.LIKELY, _sentence(text))
+    root = _root(causes, pair)
+    text = _sentence(f"{text}: {root.explains}")
+    hosts = tuple(filter(None, [root.finding.host]))
+    return ComparisonAnswer(SPIKE, _class(root), root.finding.confidence, text, hosts=hosts)
 
 
 def _root(causes: Sequence[SlownessCause], pair: Pair) -> SlownessCause:
     """The surest; of equals the earliest, where their times are known, else the first kind."""
     best = max(map(attrgetter("finding.confidence.rank"), causes))
     surest = [cause for cause in causes if cause.finding.confidence.rank == best]
-    enough = surest
     if pair.lacks_percent > _LEAK_PERCENT:
-        enough = [cause for cause in surest if cause.kind != LEAK] or surest
-    alike = [cause for cause in enough if cause.kind == enough[0].kind]
+        surest = [cause for cause in surest if cause.kind != LEAK] or surest
+    alike = [cause for cause in surest if cause.kind == surest[0].kind]
     return min(alike, key=_dated_first)
 
 
@@ -186,10 +181,8 @@ def _notes(pair: Pair, causes: Sequence[SlownessCause]) -> Iterator[str]:
     a, b = pair.a, pair.b
     if a.restored is not b.restored and None not in (a.restored, b.restored):
         fresh, resumed = (b, a) if a.restored else (a, b)
-        yield (
-            f"job {fresh.label} started afresh, job {resumed.label} was "
-            f"{resumed.examined.triage.progress.start}; first steps are not compared"
-        )
+        jobs = f"job {fresh.label} started afresh, job {resumed.label} was {resumed.start}"
+        yield f"{jobs}; first steps are not compared"
     for side in (a, b):
         if side.examined.log_only:
             yield f"job {side.label}: by its log alone: {side.examined.log_only}"
@@ -197,11 +190,8 @@ def _notes(pair: Pair, causes: Sequence[SlownessCause]) -> Iterator[str]:
     if speed is not None and speed.less_steady is not None:
         side = a if speed.less_steady == "a" else b
         yield f"the steps of job {side.label} vary more: see its variance"
-    slower = pair.slower
-    if slower is not None:
-        of_faster = [cause for cause in causes if cause.label != slower.label]
-        for cause in of_faster[:3]:
-            yield f"in the faster job {cause.label}, so no reason: {cause.explains}"
+    for cause in list(itertools.filterfalse(pair.may_be_slower, causes))[:3]:
+        yield f"in the faster job {cause.label}, so no reason: {cause.explains}"
 
 
 def findings(contrast: Contrast) -> list[tuple[str, Finding]]:
@@ -211,12 +201,10 @@ def findings(contrast: Contrast) -> list[tuple[str, Finding]]:
     """
     pair, answer = contrast.pair, contrast.answer
     slower = pair.slower
-    ordered = sorted(
-        contrast.causes, key=lambda cause: cause.finding.failure_class != answer.failure_class
-    )
+    ordered = sorted(contrast.causes, key=lambda cause: _class(cause) != answer.failure_class)
     if slower is None:
         return [_labelled(cause) for cause in ordered if cause.kind == LEAK]
-    labelled = [_labelled(cause) for cause in ordered if cause.label == slower.label]
+    labelled = list(map(_labelled, filter(pair.may_be_slower, ordered)))
     return [*labelled, (slower.label, completed(_slower(pair, answer, slower.label)))]
 
 
@@ -231,14 +219,12 @@ def _labelled(cause: SlownessCause) -> tuple[str, Finding]:
 def _slower(pair: Pair, answer: ComparisonAnswer, label: str) -> Finding:
     speed = pair.speed
     assert speed is not None
-    text = (
-        f"{speed.a.median:.5g} in job {pair.a.label}, {speed.b.median:.5g} in job {pair.b.label} "
-        f"over steps {pair.overlap.start} to {pair.overlap.last}"
-    )
-    expected = answer.kind == SETTINGS
+    a = f"{speed.a.median:.5g} in job {pair.a.label}"
+    b = f"{speed.b.median:.5g} in job {pair.b.label}"
+    text = f"{a}, {b} over steps {pair.overlap.start} to {pair.overlap.last}"
     return Finding(
         slowness_causes.SLOWER,
-        severity=Severity.INFO if expected else Severity.WARNING,
+        severity=Severity.INFO if answer.kind == SETTINGS else Severity.WARNING,
         onset=_onset(pair),
         confidence=Confidence.CONFIRMED,
         evidence=(Evidence(speed.metric, text, speed.percent),),

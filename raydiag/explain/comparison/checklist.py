@@ -5,21 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
-from raydiag.timeline.queries import (
-    BLOCKED,
-    CQE,
-    DIRTY,
-    DMESG,
-    IO_FULL,
-    IO_SOME,
-    MEM_USED,
-    PROCESSES,
-    RETRY,
-    RUNNING,
-    TCP_ABORTS,
-    TCP_RESETS,
-    WRITEBACK,
-)
+from raydiag.timeline import queries
 
 MEAN, GREW, WORST = "mean", "grew", "worst"
 SWITCHES, CPU = "rate(hw_context_switches_total)", "ray_node_cpu_utilization"
@@ -48,29 +34,30 @@ class Measure:
 
 
 MEASURES = (
-    Measure("cpu", RUNNING, "tasks", "tasks", RUNNING, share=0.1, least=4.0),
-    Measure("cpu", BLOCKED, "tasks", "tasks", BLOCKED, share=0.5, least=3.0),
+    Measure("cpu", queries.RUNNING, "tasks", "tasks", queries.RUNNING, MEAN, 0.1, 4.0),
+    Measure("cpu", queries.BLOCKED, "tasks", "tasks", queries.BLOCKED, MEAN, 0.5, 3.0),
     Measure("cpu", SWITCHES, "/s", "context-switches", share=0.25),
     Measure("cpu", CPU, "%", "cpu", share=0.2, least=5.0),
-    Measure("cpu", PROCESSES, "processes", "driver", PROCESSES, share=0.1, least=0.9),
+    Measure("cpu", queries.PROCESSES, "processes", "driver", queries.PROCESSES, MEAN, 0.1, 0.9),
     Measure("tcp", TCP, "/s", "tcp-retransmits", share=1.0, least=2.0),
-    Measure("tcp", TCP_RESETS, "events", "tcp-errors", TCP_RESETS, GREW, 1.0, 50.0),
-    Measure("tcp", TCP_ABORTS, "events", "tcp-errors", TCP_ABORTS, GREW, 1.0, 5.0),
+    Measure("tcp", queries.TCP_RESETS, "events", "tcp-errors", queries.TCP_RESETS, GREW, 1.0, 50.0),
+    Measure("tcp", queries.TCP_ABORTS, "events", "tcp-errors", queries.TCP_ABORTS, GREW, 1.0, 5.0),
     Measure("rdma", RETX, "/s", "rdma-retransmits", share=1.0, least=0.2),
     Measure("rdma", TIMEOUTS, "/s", "rdma-timeouts", share=1.0, least=0.02),
     Measure("rdma", CNP, "/s", "rdma-cnp", share=2.0, least=100.0),
-    Measure("rdma", RETRY, "errors", "rdma-errors", RETRY, GREW, 0.0, 0.5),
-    Measure("rdma", CQE, "errors", "rdma-errors", CQE, GREW, 0.0, 0.5),
-    Measure("storage", IO_FULL, "%", "storage", IO_FULL, share=0.5, least=5.0),
-    Measure("storage", IO_SOME, "%", "storage", IO_SOME, share=0.5, least=5.0),
-    Measure("storage", DIRTY, "bytes", "storage", DIRTY, share=1.0, least=1e9),
-    Measure("storage", WRITEBACK, "bytes", "storage", WRITEBACK, share=1.0, least=1e9),
-    Measure("memory", MEM_USED, "bytes", "memory", MEM_USED, share=0.2, least=1e10),
+    Measure("rdma", queries.RETRY, "errors", "rdma-errors", queries.RETRY, GREW, 0.0, 0.5),
+    Measure("rdma", queries.CQE, "errors", "rdma-errors", queries.CQE, GREW, 0.0, 0.5),
+    Measure("storage", queries.IO_FULL, "%", "storage", queries.IO_FULL, MEAN, 0.5, 5.0),
+    Measure("storage", queries.IO_SOME, "%", "storage", queries.IO_SOME, MEAN, 0.5, 5.0),
+    Measure("storage", queries.DIRTY, "bytes", "storage", queries.DIRTY, MEAN, 1.0, 1e9),
+    Measure("storage", queries.WRITEBACK, "bytes", "storage", queries.WRITEBACK, MEAN, 1.0, 1e9),
+    Measure("memory", queries.MEM_USED, "bytes", "memory", queries.MEM_USED, MEAN, 0.2, 1e10),
     Measure("memory", OOM, "kills", "oom-kills", None, GREW, 0.0, 0.5),
-    Measure("thermal", HEAT, "C", "gpu-temperature", "max", share=0.0, least=5.0),
+    Measure("thermal", HEAT, "C", "gpu-temperature", "max", MEAN, 0.0, 5.0),
     Measure("thermal", CLOCK, "MHz", "gpu-clock", "min", share=0.05, falls=True),
     Measure("thermal", WATTS, "W", "gpu-power", "avg", share=0.05, falls=True),
     Measure("hardware", UNCORRECTED, "errors", "gpu-errors", None, WORST, 0.0, 0.5),
     Measure("hardware", CORRECTED, "errors", "gpu-corrected", None, GREW, 0.0, 9.5),
-    Measure("hardware", DMESG, "lines", "driver", DMESG, GREW, 0.0, 0.5),
+    Measure("hardware", queries.DMESG, "lines", "driver", queries.DMESG, GREW, 0.0, 0.5),
 )
+UNITS = {measure.metric: measure.unit for measure in MEASURES}

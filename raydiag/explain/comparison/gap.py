@@ -7,6 +7,7 @@ which: one slow step moves no median.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Optional
 
 import numpy as np
@@ -41,9 +42,8 @@ class SpeedStatistic:
     @classmethod
     def of(cls, values: Floats) -> SpeedStatistic:
         """Of the values of one side."""
-        return cls(
-            float(values.mean()), float(np.median(values)), float(values.std()), int(values.size)
-        )
+        mean, median = float(values.mean()), float(np.median(values))
+        return cls(mean, median, float(values.std()), int(values.size))
 
 
 @dataclass(frozen=True)
@@ -88,28 +88,23 @@ def gap(metric: str, a: tuple[Floats, Floats], b: tuple[Floats, Floats]) -> Opti
     error = _MEDIAN_ERROR * noise / np.sqrt(changes.size)
     real = abs(overall) >= max(LEAST_PERCENT, _SURE * error)
     is_steady = (np.sign(changes) == np.sign(overall)).mean() >= _MOSTLY
-
-    def told(kind: str, begin: int = 0, end: int = 0, size: Optional[float] = None) -> SpeedGap:
-        """The gap of a kind, between two blocks of steps."""
-        since = until = None
-        if kind in (SINCE, TRANSIENT):
-            since = int(blocks.edges[begin])
-            until = None if kind == SINCE else int(blocks.edges[end + 1]) - 1
-        return SpeedGap(metric, first, second, overall, kind, float(error), since, until, size)
-
+    told = partial(SpeedGap, metric, first, second, overall, error_percent=float(error))
     begin = _begin(blocks)
     if begin is not None:
-        return told(SINCE, begin, changes.size - 1, float(np.median(changes[begin:])))
+        later = float(np.median(changes[begin:]))
+        return told(SINCE, since_step=int(blocks.edges[begin]), spike_percent=later)
     if real and is_steady:
         return told(PERSISTENT)
     passing = _passing(blocks)
     if passing is not None:
         part = changes[passing[0] : passing[1] + 1]
-        return told(TRANSIENT, *passing, float(part[int(np.argmax(np.abs(part)))]))
+        furthest = float(part[int(np.argmax(np.abs(part)))])
+        start, end = int(blocks.edges[passing[0]]), int(blocks.edges[passing[1] + 1]) - 1
+        return told(TRANSIENT, since_step=start, until_step=end, spike_percent=furthest)
     spike = _single(a, b, first)
     if spike is not None and abs(second.mean - first.mean) > LEAST_PERCENT / 100 * first.mean:
         step, size = spike
-        return SpeedGap(metric, first, second, overall, TRANSIENT, float(error), step, step, size)
+        return told(TRANSIENT, since_step=step, until_step=step, spike_percent=size)
     return told(NONE)
 
 

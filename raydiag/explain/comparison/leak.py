@@ -8,7 +8,7 @@ modules that create zeros.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional
 
@@ -64,12 +64,10 @@ class Extra:
 
 def extra(pair: Pair, side: Side) -> Optional[Extra]:
     """None where it cannot be told, or there are none."""
-    running = pair.metric(RUNNING)
-    if running is None or running.a is None or running.b is None:
+    average, mine = pair.values(RUNNING, side)
+    usual, theirs = pair.values(RUNNING, pair.other(side))
+    if average is None or usual is None:
         return None
-    _, mine = pair.values(running, side)
-    usual, theirs = pair.values(running, pair.other(side))
-    assert usual is not None
     if set(mine) != set(theirs):
         theirs = dict.fromkeys(mine, usual)
     additional = [value - theirs[host] for host, value in mine.items()]
@@ -95,19 +93,16 @@ def look(pair: Pair) -> tuple[list[SlownessCause], list[RuledOut]]:
     """The leak in either job, or why it is none."""
     causes, ruled_out = [], []
     for side in (pair.a, pair.b):
-        cause, reason = _judged(pair, side)
-        if cause is not None:
-            causes.append(cause)
+        additional = extra(pair, side)
+        reason = _refuted(pair, side, additional)
+        if reason is None:
+            causes.append(_cause(pair, side, additional))
         elif reason:
             ruled_out.append(RuledOut(CLASS, f"job {side.label}: {reason}", "comparison"))
     return causes, ruled_out
 
 
-def _judged(pair: Pair, side: Side) -> tuple[Optional[SlownessCause], str]:
-    additional = extra(pair, side)
-    reason = _refuted(pair, side, additional)
-    if reason is not None:
-        return None, reason
+def _cause(pair: Pair, side: Side, additional: Optional[Extra]) -> SlownessCause:
     finding = Finding(
         CLASS,
         onset=side.run.dated.first_at,
@@ -119,15 +114,15 @@ def _judged(pair: Pair, side: Side) -> tuple[Optional[SlownessCause], str]:
     text = f"{side.workers.waves} waves of initialisations"
     if additional is not None:
         text = additional.text
-    return SlownessCause(LEAK, side.label, finding, f"{text} since a single-replica restore"), ""
+    return SlownessCause(LEAK, side.label, finding, f"{text} since a single-replica restore")
 
 
 def _refuted(pair: Pair, side: Side, additional: Optional[Extra]) -> Optional[str]:
     """Why it is no leak: "" where nothing looks like one, None where it is one."""
     other_side = pair.other(side)
-    uniform = additional if additional is not None and additional.uniform else None
+    uniform = additional is not None and additional.uniform
     if not side.settings.is_on(FLAG):
-        return f"{uniform.text}, but it runs without {FLAG}" if uniform else ""
+        return f"{additional.text}, but it runs without {FLAG}" if additional and uniform else ""
     if side.restored is not True:
         return f"{FLAG} is on, but it started afresh: nothing was restored"
     if other_side.settings.is_on(FLAG) and other_side.restored:
@@ -136,17 +131,13 @@ def _refuted(pair: Pair, side: Side, additional: Optional[Extra]) -> Optional[st
     if not uniform and running is not None and running.differs is not None:
         return "as many tasks run on every host as in the other job, or more on some only"
     waves, usual = side.workers.waves, other_side.workers.waves
-    if not uniform and not _has_more_waves(waves, usual):
+    # More than the other job; where that has no logs, than a job that did not restore.
+    most = _WAVES - 1 if usual is None else usual
+    if not uniform and (waves is None or waves <= most):
         return ""
     if waves is not None and usual is not None and waves <= usual:
         return f"its workers' logs show {waves} waves of initialisations, the other's {usual}"
     return None
-
-
-def _has_more_waves(waves: Optional[int], usual: Optional[int]) -> bool:
-    """Than the other job; where that has no logs, than a job that did not restore."""
-    most = _WAVES - 1 if usual is None else usual
-    return waves is not None and waves > most
 
 
 def _confidence(pair: Pair, side: Side, additional: Optional[Extra]) -> Confidence:
@@ -159,30 +150,28 @@ def _confidence(pair: Pair, side: Side, additional: Optional[Extra]) -> Confiden
 
 
 def _evidence(pair: Pair, side: Side, additional: Optional[Extra]) -> Iterator[Evidence]:
-    other_side = pair.other(side)
-    progress = side.examined.triage.progress
-    yield Evidence(side.asked, f"{FLAG} is on, and the job was {progress.start}")
+    yield Evidence(side.asked, f"{FLAG} is on, and the job was {side.start}")
     if additional is not None:
         lasting = "in every part of the run" if additional.lasting else "not all the time"
         yield Evidence(RUNNING, f"{additional.text}, {lasting}", additional.tasks)
-    if side.workers.waves is not None:
-        usual = other_side.workers.waves
-        beside = "unknown" if usual is None else str(usual)
-        text = f"{side.workers.waves} waves of initialisations, {beside} in job {other_side.label}"
-        yield Evidence(side.workers.file, text, float(side.workers.waves))
-        yield from side.workers.evidence("wave")
-    zeros, usual_zeros = side.workers.dumped_zeros, other_side.workers.dumped_zeros
-    if zeros is not None and usual_zeros is not None:
-        text = f"{zeros} modules jit_create_zeros, {usual_zeros} in job {other_side.label}"
-        yield Evidence("xla_dump/", text, float(zeros))
-    yield from _training(pair)
+    mine, theirs = side.workers, pair.other(side).workers
+    there = f"in job {pair.other(side).label}"
+    if mine.waves is not None:
+        usual = "unknown" if theirs.waves is None else str(theirs.waves)
+        text = f"{mine.waves} waves of initialisations, {usual} {there}"
+        yield Evidence(mine.file, text, float(mine.waves))
+        yield from mine.wave_evidence()
+    if mine.dumped_zeros is not None and theirs.dumped_zeros is not None:
+        text = f"{mine.dumped_zeros} modules jit_create_zeros, {theirs.dumped_zeros} {there}"
+        yield Evidence("xla_dump/", text, float(mine.dumped_zeros))
+    training = ", ".join(_training(pair))  # which a leak does not change
+    if training:
+        yield Evidence("training", training)
 
 
-def _training(pair: Pair) -> Sequence[Evidence]:
-    """Training's own numbers, which a leak does not change."""
-    sentences = []
+def _training(pair: Pair) -> Iterator[str]:
+    """Training's own numbers."""
     for gap in pair.gaps:
         if gap.metric in (LOSS, GRAD, RATE):
             change = "the same" if abs(gap.percent) < 1.0 else f"{gap.percent:+.1f} %"
-            sentences.append(f"{gap.metric} {change}")
-    return [Evidence("training", ", ".join(sentences))] if sentences else []
+            yield f"{gap.metric} {change}"

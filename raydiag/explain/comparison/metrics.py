@@ -35,7 +35,6 @@ class ComparedMetrics:
     b: Optional[float] = None
     hosts_a: Mapping[str, float] = field(default_factory=dict)
     hosts_b: Mapping[str, float] = field(default_factory=dict)
-    differs: Optional[bool] = None  # None: it cannot be told
     missing: str = ""
 
     @property
@@ -57,6 +56,17 @@ class ComparedMetrics:
         if self.delta is None or not self.a:
             return None
         return 100.0 * self.delta / abs(self.a)
+
+    @property
+    def differs(self) -> Optional[bool]:
+        """Of the jobs' means, or of one host against all of the other job; None: unknown."""
+        if self.a is None or self.b is None:
+            return None
+        if _apart(self.measure, self.a, self.b):
+            return True
+        if self.measure.how != MEAN or self.measure.falls:
+            return False
+        return _apart(self.measure, max(self.hosts_a.values()), max(self.hosts_b.values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,15 +122,9 @@ def _compared(measure: Measure, a: Optional[Looked], b: Optional[Looked]) -> Com
     hosts_a, reason_a = _by_host(measure, a)
     hosts_b, reason_b = _by_host(measure, b)
     reasons = {"A": reason_a, "B": reason_b}
-    compared_metrics = ComparedMetrics(
-        measure,
-        _of_job(measure, hosts_a, reason_a),
-        _of_job(measure, hosts_b, reason_b),
-        hosts_a,
-        hosts_b,
-        missing="; ".join(f"job {name}: {reason}" for name, reason in reasons.items() if reason),
-    )
-    return replace(compared_metrics, differs=_differs(compared_metrics))
+    missing = "; ".join(f"job {name}: {reason}" for name, reason in reasons.items() if reason)
+    values = _of_job(measure, hosts_a, reason_a), _of_job(measure, hosts_b, reason_b)
+    return ComparedMetrics(measure, *values, hosts_a, hosts_b, missing)
 
 
 def _of_job(measure: Measure, hosts: Mapping[str, float], missing: str) -> Optional[float]:
@@ -168,19 +172,6 @@ def _over_time(measure: Measure, table: ResultTable, row: Floats) -> Optional[fl
     if measure.metric == DMESG:  # a count of lines that the ring buffer may lose again
         return max(0.0, float(finite[-1] - finite[0]))
     return float(finite.sum()) / table.overlap
-
-
-def _differs(compared_metrics: ComparedMetrics) -> Optional[bool]:
-    """Of the jobs' means, or of one host against all of the other job."""
-    if compared_metrics.a is None or compared_metrics.b is None:
-        return None
-    measure = compared_metrics.measure
-    if _apart(measure, compared_metrics.a, compared_metrics.b):
-        return True
-    if measure.how != MEAN or measure.falls:
-        return False
-    worst_a = max(compared_metrics.hosts_a.values())
-    return _apart(measure, worst_a, max(compared_metrics.hosts_b.values()))
 
 
 def _apart(measure: Measure, a: float, b: float) -> bool:

@@ -85,10 +85,14 @@ class Pair:
     @property
     def slower(self) -> Optional[Side]:
         """The slower job where the difference stays; None otherwise."""
-        gap, by = self.speed, self.slower_by
-        if gap is None or by is None or not gap.stays:
+        by = self.slower_by
+        if self.speed is None or by is None or not self.speed.stays:
             return None
         return self.b if by > 0 else self.a
+
+    def may_be_slower(self, cause: SlownessCause) -> bool:
+        """Whether a cause slows the slower job; any does where neither is slower."""
+        return self.slower is None or cause.label == self.slower.label
 
     @property
     def lacks_percent(self) -> float:
@@ -111,16 +115,13 @@ class Pair:
 
     def metric(self, name: str) -> Optional[ComparedMetrics]:
         """A compared metric by its name; None where it is not measured."""
-        for compared in self.metrics:
-            if compared.measure.metric == name:
-                return compared
-        return None
+        named = (compared for compared in self.metrics if compared.measure.metric == name)
+        return next(named, None)
 
-    def values(
-        self, compared: ComparedMetrics, side: Side
-    ) -> tuple[Optional[float], Mapping[str, float]]:
-        """Of one job: the job's value and that of each host."""
-        return compared.of(side is self.b)
+    def values(self, name: str, side: Side) -> tuple[Optional[float], Mapping[str, float]]:
+        """A metric of one job: the job's value and that of each host."""
+        compared = self.metric(name)
+        return (None, {}) if compared is None else compared.of(side is self.b)
 
     def differing(self, name: str) -> Optional[ComparedMetrics]:
         """A compared metric that differs between the jobs; None where it does not."""
@@ -144,10 +145,10 @@ class ComparisonAnswer:
 
     kind: str
     failure_class: str  # of the root; healthy, or unknown
-    slower: Optional[str]  # label of the slower job, where the difference stays
-    hosts: tuple[str, ...]
     confidence: Confidence
     summary: str
+    slower: Optional[str] = None  # label of the slower job, where the difference stays
+    hosts: tuple[str, ...] = ()
     trace: str = ""  # where to read in the sources, when a mechanism is missing
 
 

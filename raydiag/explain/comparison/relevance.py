@@ -9,7 +9,7 @@ from operator import attrgetter
 from raydiag.explain.comparison import Comparison
 from raydiag.explain.comparison.gap import SpeedGap
 from raydiag.explain.comparison.metrics import ComparedMetrics, odd_hosts
-from raydiag.explain.comparison.pair import LEAK, Contrast, SlownessCause
+from raydiag.explain.comparison.pair import LEAK, Contrast
 from raydiag.explain.comparison.settings import Setting
 from raydiag.explain.comparison.side import Side
 from raydiag.model import Finding, Severity
@@ -17,12 +17,6 @@ from raydiag.model import Finding, Severity
 _SAME_PERCENT = 2.0  # of loss, gradient norm and the like
 _ALWAYS_SHOWN = ("checkpoint", "ckpt", "RAY", "steps")  # parts of names of settings
 _MOST_NEXT_STEPS = 8
-
-
-def causes_of_slower(contrast: Contrast) -> list[SlownessCause]:
-    """Causes that slow the slower job; of both jobs where neither is slower."""
-    slower = contrast.answer.slower
-    return [cause for cause in contrast.causes if slower in (None, cause.label)]
 
 
 def notable_settings(contrast: Contrast) -> list[Setting]:

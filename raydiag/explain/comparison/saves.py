@@ -32,6 +32,13 @@ _STEPS_ON = 3  # beyond the last completed one, a save may be that failed
 _STEP_IN_PATH = re.compile(r"(?:checkpoints?|ckpts?)/(\d{1,12})(?=[/.\s]|$)")
 _NAMED = 8
 _WORSE = 1.5
+_CONGESTION = (
+    "The file server was slower when the save failed than when saves went well, so congestion "
+    "there is what set it off."
+)
+_ON_COORDINATOR = (
+    " This host also runs Prometheus, the GCS and the dashboard, and feels storage first."
+)
 
 
 @dataclass(frozen=True)
@@ -164,20 +171,21 @@ def _peaks(step: int, answers: Answers) -> dict[str, dict[str, float]]:
 def _judged(side: Side, loads: tuple[SaveLoad, ...], unread: tuple[HostUnread, ...]) -> Saves:
     wrong = list(filter(attrgetter("failed"), loads))
     good = list(itertools.filterfalse(attrgetter("failed"), loads))
+    looked = Saves(loads, unread=unread)
     if not wrong:
-        return Saves(loads, unread=unread)
+        return looked
     if not good:
         note = f"job {side.label}: no save succeeded before, so nothing says what is usual"
-        return Saves(loads, notes=(note,), unread=unread)
+        return replace(looked, notes=(note,))
     explained = _explaining_hosts(wrong, good)
     if not explained:
-        steps = ", ".join(map(str, map(attrgetter("step"), wrong)))
+        steps = ", ".join(map("{0.step}".format, wrong))
         reason = f"storage was no busier at the failed save ({steps}) than at good ones"
-        return Saves(loads, (), (RuledOut("storage-stall", reason, "comparison"),), (), unread)
+        return replace(looked, ruled_out=(RuledOut("storage-stall", reason, "comparison"),))
     start = min(map(attrgetter("window.start"), wrong))
     named = list(explained.items())[:_NAMED]
     findings = tuple(_finding(side, host, evidence, start) for host, evidence in named)
-    return Saves(loads, findings, (), (), unread)
+    return replace(looked, findings=findings)
 
 
 def _explaining_hosts(
@@ -187,8 +195,7 @@ def _explaining_hosts(
     worse: dict[str, list[Evidence]] = {}
     explained: set[str] = set()
     for failed in wrong:
-        for host, load, text, peak in _worse(failed, good):
-            evidence = Evidence(load.promql, text, peak, failed.window.start)
+        for host, load, evidence in _worse(failed, good):
             worse.setdefault(host, []).append(evidence)
             if load.explains:
                 explained.add(host)
@@ -197,17 +204,15 @@ def _explaining_hosts(
 
 def _worse(
     wrong: SaveLoad, good: Sequence[SaveLoad]
-) -> Iterator[tuple[str, StorageLoad, str, float]]:
+) -> Iterator[tuple[str, StorageLoad, Evidence]]:
     for load in LOADS:
         for host, peak in wrong.peaks.get(load.metric, {}).items():
             usual = _highest(load.metric, host, good)
             if usual is None or peak <= _WORSE * usual or peak - usual < load.least:
                 continue
-            text = (
-                f"save of step {wrong.step} failed: {load.metric} to {peak:.4g} {load.unit}, "
-                f"{usual:.4g} {load.unit} at most at {len(good)} good saves"
-            )
-            yield host, load, text, peak
+            text = f"save of step {wrong.step} failed: {load.metric} to {peak:.4g} {load.unit}"
+            text += f", {usual:.4g} {load.unit} at most at {len(good)} good saves"
+            yield host, load, Evidence(load.promql, text, peak, wrong.window.start)
 
 
 def _highest(metric: str, host: str, good: Iterable[SaveLoad]) -> Optional[float]:
@@ -216,15 +221,10 @@ def _highest(metric: str, host: str, good: Iterable[SaveLoad]) -> Optional[float
 
 
 def _finding(side: Side, host: str, evidence: Sequence[Evidence], start: float) -> Finding:
-    explanation = (
-        "The file server was slower when the save failed than when saves went well, so "
-        "congestion there is what set it off."
-    )
+    explanation = _CONGESTION
     coordinators = side.facts.header.nodelist[:1]
     if coordinators and coordinators[0].split(".")[0] == host:
-        explanation += (
-            " This host also runs Prometheus, the GCS and the dashboard, and feels storage first."
-        )
+        explanation += _ON_COORDINATOR
     return Finding(
         "storage-stall",
         host,

@@ -5,10 +5,11 @@ Source: the header and PASSTHROUGH_ARGS of a job's log; MaxText's `Config param 
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, Optional
 
 from raydiag.errors import ReadError
 from raydiag.joblog.facts import JobFacts
@@ -64,31 +65,20 @@ class Setting:
     explains: bool  # it may change how fast training is
 
 
-@dataclass(frozen=True)
-class Versions:
-    """What the metrics say that a job ran on."""
-
-    gpus_per_node: Optional[int] = None
-    gpu_models: tuple[str, ...] = ()
-    ray: tuple[str, ...] = ()
-
-
-def read(facts: JobFacts, versions: Versions) -> JobSettings:
-    """From the log's start, and from the metrics where there are any."""
+def read(facts: JobFacts, versions: Mapping[str, Any]) -> JobSettings:
+    """From the log's start; `versions`: what the metrics say that the job ran on."""
     header = facts.header
     arguments = dict(header.passthrough)
     named = {
         "NNODES": header.nnodes or (len(header.nodelist) or None),
-        "GPUs per node": versions.gpus_per_node,
-        "GPU model": ", ".join(versions.gpu_models) or None,
-        "Ray version": ", ".join(versions.ray) or None,
+        **versions,
         "model": header.model_name,
         "model alias": header.model_alias,
         "experiment tag": header.exp_tag,
         "job name": header.job_name,
         "RAY": int(header.ray),
     }
-    assert named.keys() == _FACTS
+    assert named.keys() <= _FACTS
     arguments |= {name: str(value) for name, value in named.items() if value is not None}
     effective = dict(header.config)
     for path in facts.resolved.logs[:1]:
@@ -99,24 +89,14 @@ def read(facts: JobFacts, versions: Versions) -> JobSettings:
 def _printed(path: str) -> dict[str, str]:
     """Everything that the framework lists before its first step."""
     values: dict[str, str] = {}
-    try:
-        stream = open_log(path).stream
-    except ReadError:  # triage has said so
-        return values
-    with stream:
-        incomplete, bytes_left = b"", _MOST_BYTES
-        while bytes_left > 0:
-            try:
-                chunk = stream.read(_CHUNK)
-            except (OSError, EOFError):
-                break
-            if not chunk:
-                break
+    incomplete, bytes_left = b"", _MOST_BYTES
+    # Of a log that cannot be read, triage has said so.
+    with contextlib.suppress(ReadError, OSError, EOFError), open_log(path).stream as stream:
+        while bytes_left > 0 and (chunk := stream.read(_CHUNK)):
             bytes_left -= len(chunk)
             data, _, incomplete = (incomplete + chunk).rpartition(b"\n")
             for name, value in _CONFIG.findall(data):
-                text = value.decode("utf-8", "replace").strip()
-                values.setdefault(name.decode(), text)
+                values.setdefault(name.decode(), value.decode("utf-8", "replace").strip())
             if _TRAINING in data:
                 break
     return values
@@ -137,15 +117,9 @@ def differences(a: JobSettings, b: JobSettings) -> list[Setting]:
 
 def _pair(name: str, a: JobSettings, b: JobSettings) -> Optional[tuple[str, str]]:
     mine, theirs = a.get(name), b.get(name)
-    if mine is None and theirs is None:
-        return None
     if mine is None or theirs is None:
-        present = a if mine is None else b
-        absent = b if mine is None else a
-        # Only one of the logs lists its configuration: nothing says what the other has.
-        if name not in absent.given or name in _FACTS:
-            return None
-        if name in present.effective:
+        # Where only one of the logs lists its configuration, nothing says what the other has.
+        if name in _FACTS or name not in {*a.given, *b.given}:
             return None
         return mine or UNSET, theirs or UNSET
     if _plain(mine) == _plain(theirs):
@@ -164,8 +138,3 @@ def _plain(text: str) -> str:
 
 def _explains(name: str) -> bool:
     return name not in _NEUTRAL and not _BOOKKEEPING.search(name)
-
-
-def explaining(settings: Sequence[Setting]) -> Iterator[Setting]:
-    """Settings that may make a job slower."""
-    return (setting for setting in settings if setting.explains)

@@ -10,35 +10,27 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import Optional
+from typing import Any, Optional
 
 from raydiag.errors import CannotRun
-from raydiag.explain.comparison import settings, worker_logs
-from raydiag.explain.comparison.settings import JobSettings, Versions
-from raydiag.explain.comparison.steps import (
-    TrainingRun,
-    merged,
-    of_events,
-    of_log,
-    of_series,
-    slowed_by_saves,
-)
+from raydiag.explain.comparison import settings, steps, worker_logs
+from raydiag.explain.comparison.settings import JobSettings
+from raydiag.explain.comparison.steps import TrainingRun
 from raydiag.explain.comparison.worker_logs import WorkerLogCounts
-from raydiag.explain.job import DiagnosisRequest, ExaminedJob, event_files, examine
+from raydiag.explain.job import DiagnosisRequest, ExaminedJob, Metrics, event_files, examine
 from raydiag.explain.job.event_files import Bridge
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import HostUnread
-from raydiag.timeline import steps as training_steps
 from raydiag.timeline.answers import Answers
 from raydiag.timeline.queries import TRAINING, query
+from raydiag.timeline.steps import inferred_rhythm, steps_of
 from raydiag.timeline.training_series import TrainingSeries
 from raydiag.triage.progress import reference_steps
 from raydiag.triage.verdict import Moment
 from raydiag.tsdb import live
 from raydiag.tsdb.connection import Connection, connect, open_directory
 from raydiag.tsdb.discovery_types import short_name
-from raydiag.tsdb.series import AskedQuery as Question
-from raydiag.tsdb.series import Query, QueryResult
+from raydiag.tsdb.series import AskedQuery, Query, QueryResult
 from raydiag.tsdb.unread import unanswered
 
 LIVE, STORED, LOG_ONLY = "live", "directory", "log only"
@@ -77,10 +69,14 @@ class Side:
     unread: tuple[HostUnread, ...] = ()
 
     @property
+    def start(self) -> Optional[str]:
+        """How training began: afresh or restored; None where nothing tells."""
+        return self.examined.triage.progress.start
+
+    @property
     def restored(self) -> Optional[bool]:
         """Whether it went on from a checkpoint; None where nothing tells."""
-        start = self.examined.triage.progress.start
-        return None if start is None else start.startswith("restored")
+        return None if self.start is None else self.start.startswith("restored")
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -91,7 +87,7 @@ class Side:
         return tuple(map(short_name, self.facts.header.nodelist))
 
     @property
-    def asked_besides(self) -> tuple[Question, ...]:
+    def asked_besides(self) -> tuple[AskedQuery, ...]:
         """What was asked for the comparison; the diagnosis before it lists its own questions."""
         queried = self.examined.metrics
         if self.connection is None or queried is None:
@@ -134,16 +130,15 @@ def _short_label(job: AskedJob) -> str:
 def _side(label: str, job: AskedJob, deadline_s: float, stack: contextlib.ExitStack) -> Side:
     examined, connection = _examined(job, deadline_s, stack)
     unread: list[HostUnread] = []
-    bridged, versions, window = TrainingRun(), Versions(), None
+    bridged, versions, window = TrainingRun(), dict[str, Any](), None
     if examined.metrics is not None and connection is not None:
-        bridged, versions = _from_metrics(examined, connection, deadline_s, unread)
+        bridged, versions = _from_metrics(examined.metrics, connection, deadline_s, unread)
         window = examined.metrics.context.window
     events = event_files.read(job.facts, window, job.moment.alive)
     logged, _ = reference_steps(job.facts)
-    run = merged([bridged, of_events(events), of_log(logged)])
-    progress = examined.triage.progress
-    rhythm = training_steps.inferred_rhythm(run.dated)
-    period = progress.checkpoint_period or (rhythm.period if rhythm else None)
+    run = steps.merged([bridged, steps.of_events(events), steps.of_log(logged)])
+    rhythm = inferred_rhythm(run.dated)
+    period = examined.triage.progress.checkpoint_period or (rhythm.period if rhythm else None)
     header = job.facts.header
     saved = {*steps_of_logged_saves(job.facts), *run.periodic_saves(period, beyond=1)}
     return Side(
@@ -155,11 +150,9 @@ def _side(label: str, job: AskedJob, deadline_s: float, stack: contextlib.ExitSt
         settings.read(job.facts, versions),
         run,
         period,
-        tuple(sorted(slowed_by_saves(saved, header.async_checkpointing))),
+        tuple(sorted(steps.slowed_by_saves(saved, header.async_checkpointing))),
         worker_logs.read(job.facts.resolved, next(iter(header.nodelist), None)),
-        event_files.compared(
-            events, bridged.numbers, bridged.dated.last_at, connection is not None
-        ),
+        event_files.compared(events, bridged.numbers, bridged.dated.last_at, bool(connection)),
         connection,
         tuple(unread),
     )
@@ -217,11 +210,9 @@ def _connected(job: AskedJob, url: Optional[str], stack: contextlib.ExitStack) -
 
 
 def _from_metrics(
-    examined: ExaminedJob, connection: Connection, deadline_s: float, unread: list[HostUnread]
-) -> tuple[TrainingRun, Versions]:
+    metrics: Metrics, connection: Connection, deadline_s: float, unread: list[HostUnread]
+) -> tuple[TrainingRun, dict[str, Any]]:
     """Steps and scalars as the bridge tells them, without fills; what the job ran on."""
-    metrics = examined.metrics
-    assert metrics is not None
     discovery = metrics.discovery
     questions = [Query.at("versions", _VERSIONS, metrics.context.window.end)]
     if discovery.has("tb_step"):
@@ -230,18 +221,18 @@ def _from_metrics(
     unread += unanswered(answers.values())
     query_answers = Answers(answers.values(), discovery)
     gpus = {host.gpus for host in discovery.hosts if host.gpus}
-    versions = Versions(
-        gpus.pop() if len(gpus) == 1 else None,
-        _values(answers["versions"], "GpuDeviceName"),
-        _values(answers["versions"], "Version"),
-    )
-    steps = training_steps.steps_of(query_answers)
-    return of_series(steps, TrainingSeries.of(query_answers)), versions
+    versions = {
+        "GPUs per node": gpus.pop() if len(gpus) == 1 else None,
+        "GPU model": _values(answers["versions"], "GpuDeviceName"),
+        "Ray version": _values(answers["versions"], "Version"),
+    }
+    run = steps.of_series(steps_of(query_answers), TrainingSeries.of(query_answers))
+    return run, versions
 
 
-def _values(answer: QueryResult, label: str) -> tuple[str, ...]:
+def _values(answer: QueryResult, label: str) -> Optional[str]:
     values = {series.labels.get(label) for series in answer.series}
-    return tuple(sorted(filter(None, values)))
+    return ", ".join(sorted(filter(None, values))) or None
 
 
 def without_connection(side: Side) -> Side:

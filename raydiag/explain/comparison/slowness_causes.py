@@ -6,14 +6,15 @@ and utilisation are symptoms. What both jobs have is no difference.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
+from typing import Any
 
 from raydiag import catalog
 from raydiag.catalog.completion import severity_of
 from raydiag.explain.comparison import leak
-from raydiag.explain.comparison.checklist import CLOCK, CNP, HEAT, RETX, TCP, TIMEOUTS
-from raydiag.explain.comparison.metrics import ComparedMetrics, Looked
+from raydiag.explain.comparison.checklist import CLOCK, CNP, HEAT, RETX, TCP, TIMEOUTS, UNITS
+from raydiag.explain.comparison.metrics import Looked
 from raydiag.explain.comparison.pair import CPU, GPU, NETWORK, OWN, STORAGE, Pair, SlownessCause
 from raydiag.explain.comparison.side import Side
 from raydiag.model import Confidence, Evidence, Finding, Observation, Severity
@@ -24,7 +25,6 @@ from raydiag.timeline.rdma_events import RdmaEvent, is_slower
 SLOWER = "tgs-degradation"
 _HOT_C = 90.0
 _STALL_PERCENT = 20.0
-_BURST_PER_S = 1.0
 _NAMED = 8
 _CLASS_AND_HOST = attrgetter("finding.class_and_host")  # of a cause, or of an observation
 
@@ -42,41 +42,29 @@ def look(pair: Pair) -> tuple[list[SlownessCause], list[RuledOut]]:
             if cause.finding.class_and_host not in listed:
                 per_side.append(cause)
     ruled_out += _clear(pair, per_side)
-    is_network = any(cause.kind == NETWORK for cause in per_side)
-    if is_network:
+    if any(cause.kind == NETWORK for cause in per_side):
         return [*per_side, *causes], ruled_out
     return [*causes, *per_side], ruled_out
 
 
 def _cause(
-    kind: str,
-    side: Side,
-    failure_class: str,
-    evidence: list[Evidence],
-    text: str,
-    host: str | None = None,
-    confidence: Confidence = Confidence.LIKELY,
-    device: str | None = None,
-    onset: float | None = None,
+    kind: str, side: Side, failure_class: str, evidence: Sequence[Evidence], text: str, **known: Any
 ) -> SlownessCause:
-    finding = Finding(
-        failure_class,
-        host,
-        device=device,
-        onset=onset,
-        confidence=confidence,
-        evidence=tuple(evidence),
-    )
+    """A likely cause, unless another confidence is among what is `known`: fields of the finding."""
+    fields = {"confidence": Confidence.LIKELY, **known}
+    finding = Finding(failure_class, evidence=tuple(evidence), **fields)
     return SlownessCause(kind, side.label, finding, text)
 
 
-def _beside(pair: Pair, compared: ComparedMetrics, side: Side, host: str) -> str:
-    _, mine = pair.values(compared, side)
-    usual, theirs = pair.values(compared, pair.other(side))
-    elsewhere = f"{theirs[host]:.4g} there" if host in theirs else f"{usual or 0:.4g} on average"
-    unit = compared.measure.unit
-    other_label = pair.other(side).label
-    return f"{mine[host]:.4g} {unit} in job {side.label}, {elsewhere} in job {other_label}"
+def _beside(pair: Pair, metric: str, side: Side, host: str) -> str:
+    other_side = pair.other(side)
+    _, mine = pair.values(metric, side)
+    usual, theirs = pair.values(metric, other_side)
+    elsewhere = f"{usual or 0:.4g} on average"
+    if host in theirs:
+        elsewhere = f"{theirs[host]:.4g} there"
+    value = f"{mine[host]:.4g} {UNITS[metric]} in job {side.label}"
+    return f"{value}, {elsewhere} in job {other_side.label}"
 
 
 # ---- RDMA
@@ -85,22 +73,18 @@ def _beside(pair: Pair, compared: ComparedMetrics, side: Side, host: str) -> str
 def _network(pair: Pair, side: Side) -> Iterator[SlownessCause]:
     """Hosts that repeat packets in one job and not in the other; phases prove the cause."""
     hosts_given_up = pair.odd_hosts(RETRY, side)
-    lost = pair.metric(RETRY)
+    _, lost = pair.values(RETRY, side)
     for host in hosts_given_up[:_NAMED]:
-        assert lost is not None
-        text = f"{host} gave up requests after all retries: {_beside(pair, lost, side, host)}"
-        evidence = [Evidence(RETRY, text, pair.values(lost, side)[1][host])]
-        yield _cause(
-            NETWORK, side, "rdma-retry-exhausted", evidence, text, host, Confidence.CONFIRMED
-        )
+        text = f"{host} gave up requests after all retries: {_beside(pair, RETRY, side, host)}"
+        evidence = [Evidence(RETRY, text, lost[host])]
+        known = {"host": host, "confidence": Confidence.CONFIRMED}
+        yield _cause(NETWORK, side, "rdma-retry-exhausted", evidence, text, **known)
     events = _first_events(pair.looked(side), hosts_given_up)
     for name in (RETX, TIMEOUTS):
-        compared = pair.metric(name)
         hosts = list(filter(events.__contains__, pair.odd_hosts(name, side)))
         for host in hosts[:_NAMED]:
-            assert compared is not None
-            beside = _beside(pair, compared, side, host)
-            yield _degraded(side, name, events.pop(host), f"{host} repeats packets: {beside}")
+            text = f"{host} repeats packets: {_beside(pair, name, side, host)}"
+            yield _degraded(side, name, events.pop(host), text)
 
 
 def _first_events(looked: Looked | None, without: Collection[str]) -> dict[str, RdmaEvent]:
@@ -122,80 +106,64 @@ def _degraded(side: Side, metric: str, event: RdmaEvent, text: str) -> SlownessC
             phases += " and recovers with their end"
             confidence = Confidence.CONFIRMED
         evidence.append(Evidence("phases", phases, 100 * event.slower, start))
-    host, device = event.host, event.device
-    return _cause(NETWORK, side, "rdma-degraded", evidence, text, host, confidence, device, start)
+    known = {"host": event.host, "device": event.device, "onset": start, "confidence": confidence}
+    return _cause(NETWORK, side, "rdma-degraded", evidence, text, **known)
 
 
 def _congestion(pair: Pair, side: Side) -> Iterator[SlownessCause]:
-    notifications = pair.differing(CNP)
-    if notifications is None:
-        return
     hosts = pair.odd_hosts(CNP, side)
-    usual, _ = pair.values(notifications, pair.other(side))
-    mine, _ = pair.values(notifications, side)
-    if len(hosts) * 2 < len(side.hosts) or mine is None or mine <= 10 * (usual or 0.0):
-        return
-    text = f"{mine:.0f} congestion notifications a second, {usual or 0:.0f} in the other job"
-    evidence = [Evidence(CNP, text, mine)]
-    yield _cause(NETWORK, side, "network-congestion", evidence, text)
+    usual, _ = pair.values(CNP, pair.other(side))
+    mine, _ = pair.values(CNP, side)
+    many = len(hosts) * 2 >= len(side.hosts) and pair.differing(CNP) is not None
+    if many and mine is not None and mine > 10 * (usual or 0.0):
+        text = f"{mine:.0f} congestion notifications a second, {usual or 0:.0f} in the other job"
+        yield _cause(NETWORK, side, "network-congestion", [Evidence(CNP, text, mine)], text)
 
 
 # ---- storage, heat, CPUs
 
 
 def _storage(pair: Pair, side: Side) -> Iterator[SlownessCause]:
-    waiting = pair.differing(IO_FULL)
-    if waiting is None:
-        return
-    _, values = pair.values(waiting, side)
+    _, percent = pair.values(IO_FULL, side)
     for host in pair.odd_hosts(IO_FULL, side)[:_NAMED]:
-        if values[host] <= _STALL_PERCENT:
-            continue
-        text = f"{host} waits for storage outside saves: {_beside(pair, waiting, side, host)}"
-        evidence = [Evidence(IO_FULL, text, values[host])]
-        yield _cause(STORAGE, side, "storage-stall", evidence, text, host)
+        if percent[host] > _STALL_PERCENT:
+            text = f"{host} waits for storage outside saves: {_beside(pair, IO_FULL, side, host)}"
+            evidence = [Evidence(IO_FULL, text, percent[host])]
+            yield _cause(STORAGE, side, "storage-stall", evidence, text, host=host)
 
 
 def _heat(pair: Pair, side: Side) -> Iterator[SlownessCause]:
     """Hotter and clocked lower; a lower clock alone shows that GPUs wait."""
-    heat, clock = pair.differing(HEAT), pair.differing(CLOCK)
-    if heat is None or clock is None:
-        return
-    _, celsius = pair.values(heat, side)
+    _, celsius = pair.values(HEAT, side)
     slow = set(pair.odd_hosts(CLOCK, side))
     hot_and_slow = list(filter(slow.__contains__, pair.odd_hosts(HEAT, side)))
     for host in hot_and_slow[:_NAMED]:
-        if celsius[host] <= _HOT_C:
-            continue
-        text = f"{host} is hot and clocks down: {_beside(pair, heat, side, host)}"
-        evidence = [
-            Evidence(HEAT, text, celsius[host]),
-            Evidence(CLOCK, _beside(pair, clock, side, host)),
-        ]
-        yield _cause(GPU, side, "thermal-throttling", evidence, text, host)
+        if celsius[host] > _HOT_C:
+            text = f"{host} is hot and clocks down: {_beside(pair, HEAT, side, host)}"
+            clock = Evidence(CLOCK, _beside(pair, CLOCK, side, host))
+            evidence = [Evidence(HEAT, text, celsius[host]), clock]
+            yield _cause(GPU, side, "thermal-throttling", evidence, text, host=host)
 
 
 def _cpu(pair: Pair, side: Side, leaks: bool) -> Iterator[SlownessCause]:
     """More running tasks: everywhere alike is software, on some hosts it is somebody else."""
-    running = pair.differing(RUNNING)
-    if running is None or leaks:
+    if pair.differing(RUNNING) is None or leaks:
         return
+    known: dict[str, Any] = {"confidence": Confidence.POSSIBLE}
     additional = leak.extra(pair, side)
     if additional is not None and additional.uniform and len(side.hosts) > 1:
         text = f"{additional.text}: alike everywhere, so it is in the job's own software"
         evidence = [Evidence(RUNNING, text, additional.tasks)]
-        yield _cause(
-            CPU, side, "thread-oversubscription", evidence, text, None, Confidence.POSSIBLE
-        )
+        yield _cause(CPU, side, "thread-oversubscription", evidence, text, **known)
         return
-    processes, foreign = pair.metric(PROCESSES), pair.odd_hosts(PROCESSES, side)
+    foreign = pair.odd_hosts(PROCESSES, side)
     for host in pair.odd_hosts(RUNNING, side)[:_NAMED]:
-        text = f"{host} alone runs more tasks: {_beside(pair, running, side, host)}"
+        text = f"{host} alone runs more tasks: {_beside(pair, RUNNING, side, host)}"
         evidence, name = [Evidence(RUNNING, text)], "cpu-contention"
-        if processes is not None and host in foreign:
-            evidence.append(Evidence(PROCESSES, _beside(pair, processes, side, host)))
+        if host in foreign:
+            evidence.append(Evidence(PROCESSES, _beside(pair, PROCESSES, side, host)))
             name = "noisy-neighbour"
-        yield _cause(CPU, side, name, evidence, text, host, Confidence.POSSIBLE)
+        yield _cause(CPU, side, name, evidence, text, host=host, **known)
 
 
 # ---- what the job's own diagnosis says of these steps
@@ -232,9 +200,8 @@ def _clear(pair: Pair, causes: list[SlownessCause]) -> Iterator[RuledOut]:
         reason = "TCP carries storage and coordination, not collectives"
         if pair.is_same(RETX):
             reason += ", and RDMA is the same in both"
-        yield RuledOut(
-            "tcp-retransmits", f"differ, and explain no throughput: {reason}", "comparison"
-        )
+        reason = f"differ, and explain no throughput: {reason}"
+        yield RuledOut("tcp-retransmits", reason, "comparison")
     for name, metric in (
         ("rdma-degraded", RETX),
         ("storage-stall", IO_FULL),

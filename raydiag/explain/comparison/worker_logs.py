@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median_low
 from typing import Any, Optional
@@ -66,14 +66,11 @@ class WorkerLogCounts:
     dumped_zeros: Optional[int] = None  # modules jit_create_zeros in xla_dump/; None: no dump
     unread: tuple[Unread, ...] = ()
 
-    def evidence(self, name: str) -> list[Evidence]:
+    def wave_evidence(self) -> Iterator[Evidence]:
         """The lines that open the waves."""
-        return [
-            Evidence(
-                f"{self.file}:{dump.first_line}", f"{name}: {dump.text}", dump.lines, dump.time
-            )
-            for dump in self.of_file
-        ]
+        for wave in self.of_file:
+            source, text = f"{self.file}:{wave.first_line}", f"wave: {wave.text}"
+            yield Evidence(source, text, wave.lines, wave.time)
 
 
 def read(resolved: Resolved, head: Optional[str]) -> WorkerLogCounts:
@@ -84,8 +81,8 @@ def read(resolved: Resolved, head: Optional[str]) -> WorkerLogCounts:
     paths = sorted(resolved.worker_logs, key=lambda path: (head or "") not in Path(path).parts)
     for path in paths[:_FILES]:
         try:
-            reader = _WorkerLogReader(path)
-            reader.read()
+            reader = _WorkerLogReader()
+            reader.read(path)
         except (ReadError, OSError, EOFError) as error:
             unread.append(Unread(path, getattr(error, "status", Status.ERROR), str(error)))
             continue
@@ -98,15 +95,9 @@ def read(resolved: Resolved, head: Optional[str]) -> WorkerLogCounts:
     if by_file:
         waves = median_low(map(len, by_file.values()))
         file = next(path for path, found_waves in by_file.items() if len(found_waves) == waves)
-    return WorkerLogCounts(
-        {name: counts[name] for name in PATTERNS},
-        waves,
-        tuple(by_file.get(file, ())),
-        file,
-        len(paths[:_FILES]),
-        _dumped(resolved.job_dir),
-        tuple(unread),
-    )
+    of_file, dumped = tuple(by_file.get(file, ())), _dumped(resolved.job_dir)
+    lines, files = {name: counts[name] for name in PATTERNS}, len(paths[:_FILES])
+    return WorkerLogCounts(lines, waves, of_file, file, files, dumped, tuple(unread))
 
 
 def _dumped(job_dir: Optional[str]) -> Optional[int]:
@@ -123,8 +114,7 @@ def _dumped(job_dir: Optional[str]) -> Optional[int]:
 class _WorkerLogReader:
     """One pass over one log."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.waves: list[Wave] = []
         self.stopped = False
@@ -132,16 +122,16 @@ class _WorkerLogReader:
         self._apart = 0  # other lines since then
         self._marked = False  # one of them is of a phase of the job
 
-    def read(self) -> None:
+    def read(self, path: str) -> None:
         """The whole log, once."""
-        opened = open_log(self.path)
+        opened = open_log(path)
         clock = Clock(opened.mtime)
         above: deque[bytes] = deque(maxlen=_NEAR)
+        bytes_read = 0
         with opened.stream as stream:
-            bytes_left = _MOST_BYTES
             for number, raw in enumerate(_lines(stream), 1):
-                bytes_left -= len(raw)
-                if bytes_left < 0:
+                bytes_read += len(raw)
+                if bytes_read > _MOST_BYTES:
                     self.stopped = True
                     return
                 if b"NCCL WARN" in raw:
@@ -162,8 +152,7 @@ class _WorkerLogReader:
             text = raw[:400].decode("utf-8", "replace").strip()
             self.waves.append(Wave(1, number, time, text))
         else:
-            last = self.waves[-1]
-            self.waves[-1] = Wave(last.lines + 1, last.first_line, last.time, last.text)
+            self.waves[-1] = replace(self.waves[-1], lines=self.waves[-1].lines + 1)
         self._newest = time if time is not None else self._newest
         self._apart, self._marked = 0, False
 
@@ -199,8 +188,5 @@ def _lines(stream: Any) -> Iterable[bytes]:
 
 def _time(clock: Clock, lines: Iterable[bytes]) -> Optional[float]:
     """The newest time that one of the lines prints."""
-    seconds = None
-    for raw in lines:
-        stamp = clock.stamp(raw)
-        seconds = stamp.time if stamp is not None else seconds
-    return seconds
+    stamps = list(filter(None, map(clock.stamp, lines)))
+    return stamps[-1].time if stamps else None
