@@ -4,7 +4,8 @@
    Each effect goes to the cause that explains it best; `weighing` has the questions.
 2. The symptom is what happened: the end that the log tells, a hang, a slow-down (`JobSymptom`).
 3. The root of the chain that holds the symptom is the verdict. Only where nothing happened is it
-   the gravest alarm. Notes never are the verdict, and what watches the job comes last.
+   the gravest alarm. Notes never are the verdict, and what watches the job comes
+   last.
 4. The same fault on other hosts belongs to it where it explains the symptom as well; where another
    fault explains it nearly as well, the answer is likely and no more. The rest was seen, and is
    not the cause: `rejected` says why.
@@ -224,7 +225,7 @@ class Choice:
         if self.symptom is None:
             return
         reasons: dict[str, tuple[str, list[str]]] = {}
-        for root in itertools.filterfalse(is_of_monitoring, self._other_roots):
+        for root in itertools.filterfalse(is_beside_the_job, self._other_roots):
             _, hosts = reasons.setdefault(root.finding.failure_class, (self._why_not(root), []))
             hosts.append(root.finding.host or "the job")
         for failure_class, (why, hosts) in reasons.items():
@@ -245,7 +246,7 @@ def choose(candidates: Sequence[CauseChain], case: JobCase) -> Optional[Choice]:
     def weight(chain: CauseChain) -> tuple[float, ...]:
         root = chain.root
         return (
-            is_of_monitoring(root),
+            is_beside_the_job(root),
             symptom.distance(chain, case),
             chain.is_alone,
             -severity_of(root.finding).rank,
@@ -255,7 +256,7 @@ def choose(candidates: Sequence[CauseChain], case: JobCase) -> Optional[Choice]:
             *dated_first(root),
         )
 
-    able = [chain for chain in candidates if _may_be_verdict(chain.root, case)]
+    able = [chain for chain in candidates if _may_be_verdict(chain, case)]
     chosen = min(able, key=weight, default=None)
     if chosen is None:
         return None
@@ -263,9 +264,10 @@ def choose(candidates: Sequence[CauseChain], case: JobCase) -> Optional[Choice]:
     return Choice(case, chosen, others, symptom.seen_in(chosen))
 
 
-def _may_be_verdict(root: Observation, case: JobCase) -> bool:
-    """Notes never are, and what watches a job has not made it fail or hang."""
-    return is_problem(root) and not (case.is_broken and is_of_monitoring(root))
+def _may_be_verdict(chain: CauseChain, case: JobCase) -> bool:
+    """Not what explains only notes; nor has what is beside the job made it fail or hang."""
+    is_worth_it = any(map(is_problem, chain.observations))
+    return is_worth_it and not (case.is_broken and is_beside_the_job(chain.root))
 
 
 def _is_background(root: Observation, case: JobCase) -> bool:
@@ -289,9 +291,9 @@ def is_symptom(observation: Observation) -> bool:
     return observation.symptom or _class_of(observation).symptom
 
 
-def is_of_monitoring(observation: Observation) -> bool:
-    """Whether it is about what watches the job."""
-    return _class_of(observation).of_monitoring
+def is_beside_the_job(observation: Observation) -> bool:
+    """Whether it is about what watches the job, or true of a node whatever the job does."""
+    return _class_of(observation).of_monitoring or _class_of(observation).of_node
 
 
 def is_problem(observation: Observation) -> bool:

@@ -6,15 +6,32 @@ and a log often by none of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from raydiag.model import Finding, Snapshot
+from raydiag.model import Finding, Observation, Snapshot
 from raydiag.probes.gpu_sensors import GpuSensors
 from raydiag.probes.nvidia import NvidiaGpu
 from raydiag.probes.pcie import PcieFunction
 from raydiag.probes.ras import RasCount
 from raydiag.rules.machines import Machine, machines
 from raydiag.rules.pcie_paths import PciePaths
+from raydiag.tsdb.discovery_types import Discovery, short_name
+
+
+def by_name(observations: Iterable[Observation], discovery: Discovery) -> list[Observation]:
+    """With the name of each host, where a log gives its address, or its name in full."""
+    names: dict[str, str] = {}
+    for host in discovery.hosts:
+        names.update(dict.fromkeys((*host.ips, *map(short_name, host.instances)), host.name))
+    named = []
+    for observation in observations:
+        if observation.finding.host is not None:
+            short = short_name(observation.finding.host)
+            finding = replace(observation.finding, host=names.get(short, short))
+            observation = replace(observation, finding=finding)
+        named.append(observation)
+    return named
 
 
 class Names:
@@ -28,7 +45,8 @@ class Names:
         self._indexes: dict[tuple[str, str], int] = {}  # by machine and PCI address
         self._addresses: dict[tuple[str, int], str] = {}  # by machine and index
         for report in snapshot.nodes:
-            self._hosts.setdefault(report.node.address, report.node.host)
+            for alias in (report.node.address, report.node.node_id):
+                self._hosts.setdefault(alias, report.node.host)
         for machine in machines(snapshot):
             self._add_gpus(machine)
             self._add_bridges(machine.name, PciePaths(machine.records(PcieFunction)))

@@ -23,7 +23,7 @@ from raydiag.explain.choice import (
     choose,
     dated_first,
     findings_of,
-    is_of_monitoring,
+    is_beside_the_job,
     is_problem,
     is_symptom,
     observations_of,
@@ -143,7 +143,7 @@ def _confidence(chosen: CauseChain, case: JobCase) -> Confidence:
     confidence = root.finding.confidence
     entry = catalog.failure(root.finding.failure_class)
     is_notice = entry.late_notice or entry.mechanism  # of what was not seen
-    if is_notice or is_symptom(root) or (case.log_only and not is_of_monitoring(root)):
+    if is_notice or is_symptom(root) or (case.log_only and not is_beside_the_job(root)):
         confidence = confidence.at_most(Confidence.LIKELY)
     has_effects = len(chosen.observations) > 1
     is_undated_cause = has_effects and root.finding.onset is None
@@ -176,7 +176,7 @@ def _without_cause(ordered: Iterable[CauseChain], case: JobCase) -> JobVerdict:
     unexplained = [
         observation
         for observation in observations_of(ordered)
-        if is_problem(observation) and not is_of_monitoring(observation)
+        if is_problem(observation) and not is_beside_the_job(observation)
     ]
     if unexplained:
         first = min(unexplained, key=dated_first).finding

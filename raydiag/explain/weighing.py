@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Optional
 
 from raydiag import catalog
+from raydiag.catalog.completion import severity_of
 from raydiag.catalog.failure_classes import FailureClass
 from raydiag.model import Finding, Observation, Severity
 
@@ -190,15 +191,21 @@ def _is_it_enough(pair: _Pair) -> Optional[Reply]:
     """A few errors that were corrected cost nothing."""
     count = pair.cause.facts.get("grew_by")
     least = catalog.failure(pair.cause.finding.failure_class).harmless_below or 0
-    if isinstance(count, (int, float)) and count < least and not _is_critical(pair.cause.finding):
-        return Reply(f"{count:.0f} of them are harmless")
-    return None
+    if _severity(pair.cause) is Severity.CRITICAL or not isinstance(count, (int, float)):
+        return None
+    return Reply(f"{count:.0f} of them are harmless") if count < least else None
+
+
+def _is_it_more_than_a_note(pair: _Pair) -> Optional[Reply]:
+    """A note may tell why a job is slow; it ends none."""
+    if not pair.reach.of_job or pair.felt.slow or _severity(pair.effect) is Severity.INFO:
+        return None
+    return Reply("it is no more than a note") if _severity(pair.cause) is Severity.INFO else None
 
 
 def _how_certain_is_it(pair: _Pair) -> Optional[Reply]:
-    finding = pair.cause.finding
-    severity = finding.severity.rank if finding.severity else 0
-    return Reply(finding.confidence.value, severity + finding.confidence.rank)
+    confidence = pair.cause.finding.confidence
+    return Reply(confidence.value, _severity(pair.cause).rank + confidence.rank)
 
 
 def _who_else_saw_it(pair: _Pair) -> Optional[Reply]:
@@ -213,6 +220,7 @@ _QUESTIONS: tuple[Callable[[_Pair], Optional[Reply]], ...] = (
     _did_it_change_then,
     _did_it_last_as_long,
     _is_it_enough,
+    _is_it_more_than_a_note,
     _how_certain_is_it,
     _who_else_saw_it,
 )
@@ -227,8 +235,8 @@ def _changes(cause: Observation) -> list[float]:
     return [float(moment) for moment in moments if moment is not None]
 
 
-def _is_critical(finding: Finding) -> bool:
-    return finding.severity is Severity.CRITICAL
+def _severity(observation: Observation) -> Severity:
+    return severity_of(observation.finding)
 
 
 def _same_host(cause: Finding, effect: Finding) -> bool:

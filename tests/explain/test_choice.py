@@ -125,3 +125,28 @@ def test_of_alarms_a_change_comes_before_what_was_always_so() -> None:
     old = seen("gpu-memory-error", "node3", before_job=True, severity=Severity.WARNING)
     assert judged(old, new, coverage=HOURS).verdict.failure_class == "storage-stall"
     assert judged(old, coverage=HOURS).verdict.failure_class == "gpu-memory-error"
+
+
+def test_an_exporter_that_stopped_is_not_one_that_skips_a_plugin() -> None:
+    told = judged(
+        seen("exporter-plugin-skipped", "node1", 900),
+        seen("exporter-plugin-skipped", "node2"),
+        seen("exporter-down", "node1", 900),
+        seen("exporter-down", "node2", 900),
+    )
+    assert (told.verdict.failure_class, told.verdict.hosts) == ("exporter-down", ("node1", "node2"))
+
+
+def test_a_skewed_clock_is_told_and_explains_no_end() -> None:
+    skewed = seen("clock-skew", "node2")
+    assert judged(skewed).verdict.failure_class == "clock-skew"
+    assert judged(skewed, seen("nic-errors", "node1", 9)).verdict.failure_class == "nic-errors"
+    assert judged(skewed, status="failed").verdict.failure_class == "unknown"
+
+
+def test_a_note_may_explain_a_slow_down_and_no_end() -> None:
+    hint = seen("cpu-contention", "node1", 3590, severity=Severity.INFO)
+    assert slowed(hint).verdict.failure_class == "cpu-contention"
+    few = seen("pcie-degraded", "node1", 980, gpu=1, severity=Severity.INFO)
+    told = hung(few, seen("pcie-fatal", "node1", 990, gpu=1))
+    assert told.verdict.failure_class == "pcie-fatal"

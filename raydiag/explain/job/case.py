@@ -13,9 +13,11 @@ from raydiag.explain.job.join import join
 from raydiag.explain.job.nodes import LiveNodes
 from raydiag.explain.job.query import SeenMetrics
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
-from raydiag.explain.verdict import JobCase
+from raydiag.explain.job_case import JobCase
+from raydiag.explain.names import by_name
 from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Observation
 from raydiag.playbooks.observations import RuledOut
+from raydiag.triage.verdict import JobStatus
 
 _STALL_STEPS, _STALL_S = 10.0, 300.0
 _START_UP_S = 1800.0  # until the first step: set-up and compilation
@@ -32,6 +34,8 @@ def case_of(
     own_nodes = request.nodes
     is_refuted = _is_refuted(job, status)
     observations = [*_of_triage(job, metrics, is_refuted), *metrics.observations]
+    if metrics.metrics is not None:
+        observations = by_name(observations, metrics.metrics.discovery)
     coverage = _coverage(job, metrics, request)
     if probed is not None and own_nodes is not None:
         odds = tuple(contradictions(observations, own_nodes.snapshot))
@@ -119,7 +123,10 @@ def _silent_s(job: TriagedJob, metrics: SeenMetrics, status: str) -> Optional[fl
     if at is None or status not in ("running", "cancelled"):
         return None  # what the metrics know of steps comes minutes late
     last = max(at, metrics.steps.last_at or at)
-    end = job.end if status == "running" else job.ended_at
+    ends = [job.end if status == "running" else job.ended_at]
+    if status == "running" and metrics.window is not None:
+        ends.append(metrics.window.end)  # its nodes went on, whenever its log was copied
+    end = max(filter(None, ends), default=None)
     return end - last if end is not None else None
 
 
@@ -135,7 +142,7 @@ def _of_triage(job: TriagedJob, metrics: SeenMetrics, is_refuted: bool) -> Itera
     """What triage found, as observations; a hang that the metrics refute is none."""
     for finding in job.triage.diagnosis.findings:
         if finding.failure_class != "hang":
-            yield Observation(finding, "triage", job.triage.rule)
+            yield Observation(_dated_end(finding, job, metrics), "triage", job.triage.rule)
         elif not is_refuted:
             yield Observation(_dated_hang(finding, job, metrics), "triage", job.triage.rule)
 
@@ -145,6 +152,18 @@ def _dated_hang(hang: Finding, job: TriagedJob, metrics: SeenMetrics) -> Finding
     if hang.onset is not None:
         return hang
     return replace(hang, onset=metrics.steps.last_at or job.triage.progress.last_step_time)
+
+
+def _dated_end(finding: Finding, job: TriagedJob, metrics: SeenMetrics) -> Finding:
+    """What a log without times says a job died of came after the last step that samples show."""
+    at, window = metrics.steps.last_at, metrics.window
+    if finding.onset is not None or finding.failure_class != job.triage.primary:
+        return finding
+    if at is None or window is None or job.triage.status is not JobStatus.FAILED:
+        return finding
+    if window.end - at > _STALL_S:
+        return finding  # steps had stopped before, nobody knows how long
+    return replace(finding, onset=min(at + (metrics.steps.step_time_s or 0.0), window.end))
 
 
 def _ruled_out(metrics: SeenMetrics, is_refuted: bool) -> tuple[RuledOut, ...]:
