@@ -18,21 +18,32 @@ def judge_node_deaths(timeline: RunTimeline, report: ReportWriter) -> None:
         report.row("node-death", None, timeline.answers.missing("alive"), query="alive")
         return
     for silent in timeline.silent_hosts:
-        signs = [f"all its series ({', '.join(silent.sources)}) end there"]
-        signs += _gpu_errors_before(timeline, silent)
+        signs = [_silence(timeline, silent), *_gpu_errors_before(timeline, silent)]
         report.row("node-death", True, "; ".join(signs), [silent.host], silent.time, "s", "alive")
         report.observe(
             "node-death",
             "node-death",
             [report.evidence("alive", sign, time=silent.time) for sign in signs],
             host=silent.host,
-            period=Period(silent.time, uncertainty_s=timeline.context.resolution_s()),
+            period=Period(
+                silent.time, silent.back_at, uncertainty_s=timeline.context.resolution_s()
+            ),
             confidence=Confidence.CONFIRMED if len(silent.sources) > 1 else Confidence.POSSIBLE,
         )
     if not timeline.silent_hosts:
         report.row("node-death", False, "every host with series has them to the end")
         if not timeline.unseen_hosts:
             report.rule_out("node-death", "every host has series to the end of the window")
+
+
+def _silence(timeline: RunTimeline, silent: SilentHost) -> str:
+    series = f"all its series ({', '.join(silent.sources)})"
+    if silent.back_at is None:
+        return f"{series} end there"
+    text = f"{series} stop there and come back {silent.back_at - silent.time:.0f} s later"
+    if silent.host in timeline.rebooted_hosts:
+        text += ", its counters since boot from zero: it rebooted"
+    return text
 
 
 def _gpu_errors_before(timeline: RunTimeline, silent: SilentHost) -> Iterator[str]:

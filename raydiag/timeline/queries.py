@@ -29,6 +29,7 @@ _MIN_RATE_SAMPLES = 4  # in the range of a rate: one or two missed scrapes do no
 GRID = "grid"  # by host at each step
 SPARSE = "sparse"  # mostly empty, coarser
 FEW = "few"  # a handful of points
+ONCE = "once"  # at the end, over the whole window
 RAW = "raw"  # samples as they are, at their own times
 
 RAS_BLOCKS = ("umc", "xgmi", "gfx", "mmhub", "sdma")
@@ -43,7 +44,7 @@ class QueryTemplate:
 
     id: str
     promql: str
-    kind: str  # GRID, SPARSE, FEW or RAW
+    kind: str  # GRID, SPARSE, FEW, ONCE or RAW
     metrics: tuple[str, ...]  # asked when one of them is there
     counter: bool = False
     # Keeps only what is wrong: no series means that nothing is, not that nothing was measured.
@@ -104,6 +105,7 @@ IO_FULL, IO_SOME = "hw_io_pressure_full_pct", "hw_io_pressure_some_pct"
 STORAGE = (DIRTY, WRITEBACK, IO_FULL, IO_SOME)
 CPU = "ray_node_cpu_utilization"
 RUNNING, BLOCKED = "hw_procs_running", "hw_procs_blocked"
+SWITCHES = "hw_context_switches_total"
 TCP_RETX, TCP_ABORTS = "hw_tcp_retransmits_total", "hw_tcp_abort_on_timeout_total"
 TCP_RESETS = "hw_tcp_estab_resets_total"
 LISTEN = ("hw_tcp_listen_drops_total", "hw_tcp_listen_overflows_total")
@@ -153,6 +155,7 @@ def error_counters(
 TRAINING = QueryTemplate("training", f'{{__name__=~"{"|".join((*TB, FILL))}"}}', RAW, ("tb_step",))
 _PORTS_DOWN = f"min by (host, device, port) ({RDMA_PORT}) == 0"
 _OOM_KILLS = f"sum by (host) (increase({OOM_KILLS}[$range]) > 0)"
+_REBOOTS = f"max by (host) (resets({SWITCHES}[$range]) > 0)"
 _NEWEST = (
     f"max by (host) (timestamp({SCRAPE}) or timestamp({RUNNING}))"
     f" or max by ({RAY_HOST}) (timestamp({MEM_USED}))"
@@ -193,6 +196,8 @@ _SHARED = (
     TRAINING,
     QueryTemplate("alive", _NEWEST, GRID, (SCRAPE, RUNNING, MEM_USED)),
     _gauge("up", "up", "min by (job, instance) (up)"),
+    # The kernel counts them from boot, whatever becomes of the exporter.
+    QueryTemplate("reboots", _REBOOTS, ONCE, (SWITCHES,), True, True),
 )
 _templates: dict[str, QueryTemplate] = {shared.id: shared for shared in _SHARED}
 
@@ -267,6 +272,8 @@ def query(template: QueryTemplate, context: Context) -> Query:
         return _raw_query(template, window, length)
     step = _step_s(template.kind, context, length)
     start = window.end - max(0, math.floor(length / step)) * step
+    if template.kind == ONCE:
+        start = window.end
     promql = Template(template.promql).substitute(
         range=_duration(range_s(context, step)),
         short=_duration(_MIN_RATE_SAMPLES * context.resolution_s()),
@@ -290,8 +297,8 @@ def range_s(context: Context, step_s: float) -> float:
 def _step_s(kind: str, context: Context, length: float) -> float:
     resolution, hosts = context.resolution_s(), max(1, len(context.hosts))
     step = max(resolution, hosts * length / OVERVIEW_POINTS, length / _MAX_STEPS)
-    if kind == FEW:
-        return max(step, length / 4)
+    if kind in (FEW, ONCE):
+        return max(step, length / (4 if kind == FEW else 1))
     if kind == SPARSE:
         step = max(step, hosts * _PER_HOST * length / _SPARSE_POINTS)
     return math.ceil(step / resolution) * resolution

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.catalog.hardware import Accelerator
@@ -11,11 +12,12 @@ from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.masked_tables import MaskedTables
 from raydiag.timeline.power_levels import PowerLevels, gpu_model, power_levels
 from raydiag.timeline.rdma_events import RdmaEvent
-from raydiag.timeline.silent_hosts import SilentHost, silent_hosts
+from raydiag.timeline.silent_hosts import SilentHost, returned_hosts, silent_hosts
 from raydiag.timeline.step_stalls import StepStall
 from raydiag.timeline.threshold_spans import Span
 
 _OVER_S = 120.0
+_STEPS_APART = 3.0  # that the last step and the end of a host's series may be
 
 
 class RunTimeline(MaskedTables):
@@ -43,8 +45,25 @@ class RunTimeline(MaskedTables):
 
     @cached_property
     def silent_hosts(self) -> tuple[SilentHost, ...]:
-        """Hosts that went silent well before the others did, the earliest first."""
-        return tuple(silent_hosts(self.context, self.answers))
+        """Hosts that went silent well before the others did, the earliest first.
+
+        Also those that came back, where they had rebooted or steps stopped with their silence.
+        """
+        gone = [*silent_hosts(self.context, self.answers)]
+        for silence in returned_hosts(self.context, self.answers):
+            if silence.host in self.rebooted_hosts or self._stopped_with(silence):
+                gone.append(silence)
+        return tuple(sorted(gone, key=attrgetter("time")))
+
+    def _stopped_with(self, silence: SilentHost) -> bool:
+        last_at = self.training.last[1] if self.training.last else self.job.last_step_time
+        step_s = max(self.step_time_s, self.context.resolution_s())
+        return last_at is not None and abs(last_at - silence.time) <= _STEPS_APART * step_s
+
+    @cached_property
+    def rebooted_hosts(self) -> frozenset[str]:
+        """Names of the hosts whose counters since boot began again."""
+        return frozenset(self.table("reboots").hosts)
 
     @cached_property
     def dead_hosts(self) -> frozenset[str]:

@@ -342,3 +342,30 @@ def test_a_job_whose_processes_were_all_ended_late_had_hung() -> None:
     world.set("gpu-utilisation", 0.0, HANG + 600)
     world.set("driver", 0.0, HANG + 600, metric="hw_gpu_user_processes")
     assert classes(world.judge("rccl-hang")) == {"rccl-hang"}
+
+
+@pytest.mark.parametrize(
+    ("rebooted", "stopped", "seen"),
+    [(True, False, True), (False, True, True), (False, False, False)],
+)
+def test_a_node_that_came_back_had_died_when_it_rebooted_or_steps_stopped_with_it(
+    rebooted: bool, stopped: bool, seen: bool
+) -> None:
+    """Series that pause by themselves say nothing of the node."""
+    world = World()
+    world.pause("n3", HANG, HANG + 240)
+    if rebooted:
+        world.only("reboots", 1.0, LENGTH_S, LENGTH_S, host="n3")
+    if stopped:
+        world.hang(HANG)
+    died = [o for o in world.judge("node-failure").observations if "death" in o.row]
+    assert [(o.finding.host, o.until) for o in died] == ([("n3", T0 + HANG + 240)] if seen else [])
+    assert all(abs((o.finding.onset or 0) - T0 - HANG) <= 15 for o in died)
+
+
+def test_a_pause_of_all_hosts_is_no_nodes() -> None:
+    world = World()
+    for host in HOSTS:
+        world.pause(host, HANG, HANG + 240)
+    world.only("reboots", 1.0, LENGTH_S, LENGTH_S, host="n3")
+    assert "node-death" not in classes(world.judge("node-failure"))

@@ -196,6 +196,14 @@ class World:
                 row[self.times > last] = last
                 row[self.times > last + 300] = np.nan
 
+    def pause(self, host: str, start: float, end: float) -> None:
+        """None of its series has a sample between the two times."""
+        inside = (self.times > T0 + start) & (self.times < T0 + end)
+        for labels, row in self.rows["alive"].items():
+            known = dict(labels)
+            if host in (known.get("host"), known.get("instance", "").split(":")[0]):
+                row[inside] = self.times[self.times <= T0 + start][-1]
+
     def scalar(
         self, name: str, value: float, start: float, end: float = LENGTH_S, factor: bool = False
     ) -> None:

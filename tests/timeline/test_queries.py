@@ -107,7 +107,7 @@ def test_counters_are_read_as_rates_but_for_errors_that_count_at_any_age() -> No
     for one in templates():
         for name in re.findall(r"hw_\w+_total\b(?!\|)", one.promql):
             if one.id not in absolute and f'"{name}"' not in one.promql:
-                assert re.search(rf"(rate|increase)\({name}\[", one.promql), one.id
+                assert re.search(rf"(rate|increase|resets)\({name}\[", one.promql), one.id
 
 
 def test_hosts_are_taken_literally() -> None:

@@ -35,6 +35,7 @@ _QUERIES = (
     "rdma-ports-down",
     "gpu-temperature",
     "alive",
+    "reboots",
     "up",
 )
 

@@ -47,6 +47,7 @@ _QUERIES = (
     "driver",
     "gpu-errors",
     "alive",
+    "reboots",
     "training",
 )
 _ENDED = ("completed", "failed", "cancelled")

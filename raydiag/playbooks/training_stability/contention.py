@@ -28,6 +28,7 @@ from raydiag.timeline.queries import (
     IO_SOME,
     PROCESSES,
     RUNNING,
+    SWITCHES,
     WRITEBACK,
     counter_rate,
 )
@@ -38,7 +39,7 @@ from raydiag.tsdb.series import Floats
 
 QUERIES = (
     "tasks",
-    counter_rate("context-switches", "hw_context_switches_total"),
+    counter_rate("context-switches", SWITCHES),
     "cpu",
     "driver",
     "tcp-retransmits",
