@@ -12,9 +12,11 @@ from raydiag.timeline.answers import Answers, ResultTable
 from raydiag.timeline.context import GHOST, LOADED, Context
 from raydiag.timeline.known_values import known
 from raydiag.timeline.queries import range_s, template
+from raydiag.timeline.steps_from_power import computing_time
 from raydiag.timeline.training_series import TrainingSeries
 
 _FINE = "-fine"  # ends the id of a follow-up that asks for single devices
+_WARM_UP_S = 120.0  # of computing
 _BY_GPU = ("gpu-power", "gpu-temperature", "gpu-clock", "gpu-vram")
 
 
@@ -34,11 +36,14 @@ class MaskedTables:
 
     @cached_property
     def trained(self) -> Optional[tuple[float, float]]:
-        """First and last completed step; None without steps."""
+        """First and last completed step; where none has a time, when GPUs computed; else None."""
         times, placed = self.training.times, self.context.trained
         if times.size > 1:
             return float(times[0]), float(times[-1])
-        return (placed.start, placed.end) if placed is not None else None
+        if placed is not None:
+            return placed.start, placed.end
+        computing = computing_time(self.answers) if self.job.last_step is not None else None
+        return (computing.first + _WARM_UP_S, computing.last) if computing is not None else None
 
     def missing(self, query_id: str) -> str:
         """Why there is nothing to judge; "" when there is, also when all of it is healthy.

@@ -13,6 +13,7 @@ from raydiag.timeline.masked_tables import MaskedTables
 from raydiag.timeline.power_levels import PowerLevels, gpu_model, power_levels
 from raydiag.timeline.rdma_events import RdmaEvent
 from raydiag.timeline.silent_hosts import SilentHost, returned_hosts, silent_hosts
+from raydiag.timeline.slowdowns import Slowdown, slowdown
 from raydiag.timeline.step_stalls import StepStall
 from raydiag.timeline.threshold_spans import Span
 
@@ -32,6 +33,17 @@ class RunTimeline(MaskedTables):
     def stall(self) -> Optional[StepStall]:
         """When steps stopped; None while they go on, or when the job had done all of them."""
         return step_stalls.step_stall(self, self.levels)
+
+    @cached_property
+    def slowdown(self) -> Optional[Slowdown]:
+        """When training got slower; None where it did not, or nothing says."""
+        return slowdown(self)
+
+    def is_felt(self, start: float, end: float) -> bool:
+        """Whether training was slow at some time of a stretch; True where nothing says."""
+        if self.slowdown is not None:
+            return self.slowdown.overlaps(start, end)
+        return self.training.throughput is None
 
     @property
     def next_step_s(self) -> float:

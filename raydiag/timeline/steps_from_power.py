@@ -7,6 +7,7 @@ when the log stopped before training did, nothing is said.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -18,6 +19,7 @@ from raydiag.timeline.steps import MetricSteps
 from raydiag.tsdb.series import Floats
 
 _MIN_STEPS = 8
+_LONGEST_SAVE_S = 900.0
 _CONTRAST = 1.5  # power of computing, in idle power: less tells nothing apart
 _SLACK_STEPS, _SLACK_S, _SLACK_SHARE = 3.0, 60.0, 0.01
 
@@ -31,7 +33,7 @@ class PlacedSteps:
 
 
 @dataclass(frozen=True)
-class _Computing:
+class Computing:
     """First and last time at which most hosts computed."""
 
     first: float
@@ -39,19 +41,27 @@ class _Computing:
     spacing_s: float  # of two samples
 
 
-def place(answers: Answers, numbers: Floats, seconds: Floats) -> PlacedSteps:
+def place(
+    answers: Answers, numbers: Floats, seconds: Floats, saves: Sequence[int] = ()
+) -> PlacedSteps:
     """The last run of the log; no steps where power and log do not agree on how long it was.
 
-    `numbers` and `seconds` are those of the log, NaN where it prints no duration.
+    `numbers` and `seconds` are those of the log, NaN where it prints no duration. What they lack
+    of the time in which GPUs computed, the saves took, which follow the steps `saves`.
     """
     last_run = slice(last_true(np.diff(numbers) <= 0) + 1, None)
     numbers, seconds = numbers[last_run], seconds[last_run]
     printed = seconds[np.isfinite(seconds)]
-    computing = _computing(answers)
+    computing = computing_time(answers)
     if numbers.size < _MIN_STEPS or not printed.size or computing is None:
         return PlacedSteps()
     usual = float(np.median(printed))
     since_first = _since_first(numbers, seconds, usual)
+    lacking = computing.last - computing.first - usual - float(since_first[-1])
+    between = np.searchsorted(numbers, [save for save in saves if numbers[0] <= save < numbers[-1]])
+    if between.size and usual < lacking / between.size <= _LONGEST_SAVE_S:
+        for place_of_save in between:
+            since_first[place_of_save + 1 :] += lacking / between.size
     length = float(since_first[-1])
     # The first step compiles before it computes: the computing of one usual step is of its own.
     by_start, by_end = computing.first + usual, computing.last - length
@@ -72,7 +82,8 @@ def _since_first(numbers: Floats, seconds: Floats, usual: float) -> Floats:
     return np.concatenate([[0.0], np.cumsum(durations)])
 
 
-def _computing(answers: Answers) -> Optional[_Computing]:
+def computing_time(answers: Answers) -> Optional[Computing]:
+    """None where power does not tell computing from rest."""
     table = answers.table("gpu-power").pick("avg")
     if not len(table):
         return None
@@ -86,4 +97,4 @@ def _computing(answers: Answers) -> Optional[_Computing]:
     if high < _CONTRAST * low:
         return None
     active = times[watts > (low + high) / 2]
-    return _Computing(float(active[0]), float(active[-1]), float(np.median(np.diff(times))))
+    return Computing(float(active[0]), float(active[-1]), float(np.median(np.diff(times))))

@@ -352,3 +352,45 @@ def test_processes_that_end_everywhere_are_the_end_of_the_job() -> None:
     world = World()
     world.set("driver", 0.0, 3000, metric="hw_gpu_user_processes")
     assert holds(world.judge(NODE), NODE)["silent-exit"] is False
+
+
+@pytest.mark.parametrize("slower", [True, False])
+def test_a_gpu_that_draws_less_is_a_remark_unless_training_is_slower(slower: bool) -> None:
+    world = World()
+    world.set("gpu-power", ACTIVE_WATTS - 100, 2500, hosts=["n3"], metric="min")
+    for gpu in range(4):
+        row = np.full(world.times.size, ACTIVE_WATTS) + world.rng.normal(0, 3.0, world.times.size)
+        row[world.times > T0 + 2500] -= 100.0 * (gpu == 2)
+        world.put("gpu-power-fine", row, host="n3", gpu=str(gpu))
+    if slower:
+        world.scalar("tb_perf_per_device_tokens_per_sec", 0.7, 2500, factor=True)
+    (found,) = [o.finding for o in world.judge(GPU).observations]
+    assert (found.failure_class, found.host, found.gpu) == ("gpu-power-outlier", "n3", 2)
+    assert found.severity is (None if slower else Severity.INFO)
+
+
+def test_a_slow_clock_is_seen_also_where_no_step_is_dated() -> None:
+    world = World()
+    world.without(*[one for one in world.metrics if one.startswith("tb_")])
+    world.tell(last_step=400)
+    world.set("gpu-clock", 1300.0, 2500, hosts=["n2"])
+    (found,) = [o.finding for o in world.judge(GPU).observations]
+    assert (found.failure_class, found.host) == ("gpu-clock-drop", "n2")
+
+
+@pytest.mark.parametrize(
+    ("in_log", "confidence"), [(0.0, Confidence.POSSIBLE), (12.0, Confidence.CONFIRMED)]
+)
+def test_an_exporter_that_is_slow_is_one_witness_of_a_driver_fault(
+    in_log: float, confidence: Confidence
+) -> None:
+    """Cycles that time out and gaps in what they measure are the same thing, seen twice."""
+    world = World()
+    for start in range(2000, 5000, 300):
+        world.set("driver", 12.1, start, start + 100, ["n2"], "hw_scrape_duration_seconds")
+        world.set("gpu-count", float("nan"), start, start + 100, ["n2"])
+    world.set("driver", in_log, 2000, hosts=["n2"], metric="hw_dmesg_gpu_errors_total")
+    found = [o.finding for o in world.judge(NODE).observations]
+    assert [(one.failure_class, one.confidence) for one in found] == [
+        ("gpu-driver-fault", confidence)
+    ]

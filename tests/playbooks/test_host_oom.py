@@ -182,3 +182,18 @@ def test_the_hosts_own_memory_counts_before_the_containers() -> None:
     assert (
         "ray_node_mem_used_host" in next(r for r in report.rows if r.row == "memory").interpretation
     )
+
+
+@pytest.mark.parametrize(("per_s", "seen"), [(0.55, True), (0.05, False), (0.0, False)])
+def test_memory_that_grows_towards_the_limit_is_seen_before_anything_is_killed(
+    per_s: float, seen: bool
+) -> None:
+    world = World()
+    grown = np.clip(world.times - T0 - 2500.0, 0.0, None) * per_s * GB
+    key = next(key for key in world.rows["memory"] if "n2:55080" in dict(key)["instance"])
+    world.rows["memory"][key] = world.rows["memory"][key] + grown
+    found = [o.finding for o in world.judge("host-oom").observations]
+    assert [(one.failure_class, one.host) for one in found] == (
+        [("cgroup-memory-pressure", "n2")] if seen else []
+    )
+    assert all(abs((one.onset or 0) - T0 - 2500) <= 120 for one in found)

@@ -213,3 +213,13 @@ def test_absent_metrics_are_said_to_be_absent() -> None:
     assert [rows[one] for one in ("rdma-retransmits", "congestion", "port-down")] == [None] * 3
     told = {one.failure_class for one in outcome.ruled_out}
     assert not told & {"rdma-degraded", "network-congestion", "rdma-port-down"}
+
+
+@pytest.mark.parametrize(("slow_from", "severe"), [(3000.0, True), (1500.0, False)])
+def test_tcp_is_more_than_a_remark_when_training_got_slower_with_it(
+    slow_from: float, severe: bool
+) -> None:
+    world = World()
+    world.set("tcp-retransmits", 900.0, 3000, hosts=["n2"])
+    world.scalar("tb_perf_per_device_tokens_per_sec", 0.7, slow_from, factor=True)
+    assert ("tcp-retransmits" in classes(world.judge("network-health"), severe=True)) is severe

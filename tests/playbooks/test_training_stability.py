@@ -292,3 +292,18 @@ def test_all_of_the_checklist_is_looked_at_also_after_a_hit() -> None:
         for one in ("cpu", "tcp", "rdma", "storage", "memory", "thermal", "hardware", "training")
     }
     assert rows["checklist-storage"] is True
+
+
+@pytest.mark.parametrize("lasts_s", [0.0, 1800.0])
+def test_throughput_that_drifts_down_dates_from_where_it_left_its_level(lasts_s: float) -> None:
+    """A drift of half an hour crosses a limit long after it began."""
+    world, began = World(), T0 + 2500.0
+    share = np.clip((world.ended - began) / max(lasts_s, 1.0), 0.0, 1.0)
+    world.scalars[TGS] = world.scalars[TGS] * (1 - 0.3 * share)
+    (found,) = [
+        o.finding
+        for o in world.judge(ONLY).observations
+        if o.finding.failure_class == "tgs-degradation"
+    ]
+    assert found.onset is not None
+    assert -60 <= found.onset - began <= 180

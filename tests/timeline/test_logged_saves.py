@@ -63,7 +63,7 @@ def test_saves_follow_the_step_line_before_them(timed: bool, tmp_path: Path) -> 
 def test_a_log_with_times_places_its_own_steps(tmp_path: Path) -> None:
     world = World()
     world.without(*TB, FILL)
-    found = placed(world.answers(), facts_of(titan(True), tmp_path))
+    found = placed(world.answers(), facts_of(titan(True), tmp_path), world.job)
     assert found.steps.last == STEPS
     assert found.steps.first_at == T0 + TRAINED_FROM + 10 * STEP_S
     context = world.context
@@ -77,4 +77,4 @@ def test_times_of_another_zone_place_nothing(tmp_path: Path) -> None:
     world = World()
     world.without(*TB, FILL)
     text = titan(True).replace("2023-11-14", "2023-11-12").replace("2023-11-15", "2023-11-13")
-    assert not len(placed(world.answers(), facts_of(text, tmp_path)).steps)
+    assert not len(placed(world.answers(), facts_of(text, tmp_path), world.job).steps)

@@ -91,6 +91,16 @@ def test_saves_are_no_stall_of_storage(busy: tuple[float, ...], seen: bool) -> N
     assert ("storage-stall" in classes(outcome, severe=True)) is seen
 
 
+def test_a_log_whose_durations_leave_saves_out_is_placed_by_the_saves_that_it_names() -> None:
+    numbers, seconds = logged()
+    seconds[1:] = EACH_S
+    answers, saves = without_bridge(()).answers(), (PERIOD, 2 * PERIOD, 3 * PERIOD)
+    assert not len(place(answers, numbers, seconds).steps)
+    found = place(answers, numbers, seconds, saves)
+    begun = masks._save_start(found.steps, 3 * PERIOD, EACH_S)
+    assert begun == pytest.approx(T0 + saved_at(3 * PERIOD), abs=found.slack_s + EACH_S)
+
+
 def test_a_last_step_that_paid_for_a_save_ended_after_it() -> None:
     """GPUs pause in a save, so computing ends before the step does."""
     world = World()

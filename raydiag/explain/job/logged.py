@@ -117,7 +117,7 @@ def with_log(steps: MetricSteps, facts: JobFacts) -> MetricSteps:
     return training_steps.with_log(steps, np.array(series.step), np.array(series.seconds))
 
 
-def placed(answers: Answers, facts: JobFacts) -> PlacedSteps:
+def placed(answers: Answers, facts: JobFacts, job: TrainingJob) -> PlacedSteps:
     """Steps of the log alone, where the metrics have none: by its own times, else by power."""
     reference, _ = reference_steps(facts)
     if reference is None:
@@ -128,7 +128,8 @@ def placed(answers: Answers, facts: JobFacts) -> PlacedSteps:
     if inside.sum() >= max(_MIN_TIMED, _TIMED_SHARE * times.size):
         timed = Series({}, times[inside], numbers[inside])
         return PlacedSteps(training_steps.completed(timed), _PRINTED_LATE_S)
-    return place(answers, numbers, np.array(series.seconds))
+    saves = sorted({save.step for save in job.saves if save.step is not None})
+    return place(answers, numbers, np.array(series.seconds), saves)
 
 
 def with_logged_training(answers: Answers, facts: JobFacts, steps: MetricSteps) -> Answers:

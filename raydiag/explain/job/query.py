@@ -252,7 +252,7 @@ def _with_masks(context: Context, answers: Answers, job: TriagedJob) -> tuple[Co
     """With the times that playbooks leave out, as start-up and saves, and with the log's steps."""
     steps, slack_s = with_log(training_steps.steps_of(answers), job.facts), 0.0
     if not len(steps):
-        from_log = placed(answers, job.facts)
+        from_log = placed(answers, job.facts, context.job)
         steps, slack_s = from_log.steps, from_log.slack_s
         context = _trained(context, steps)
         answers = with_logged_training(answers, job.facts, steps)

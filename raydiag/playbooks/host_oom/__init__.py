@@ -15,6 +15,7 @@ import numpy as np
 from raydiag.model import Confidence
 from raydiag.playbooks.host_oom.memory_course import (
     ALL_NODES,
+    LEAK,
     NEAR_KILL_S,
     MemoryCourse,
     memory_course,
@@ -52,6 +53,7 @@ _QUERIES = (
     "alive",
 )
 FULL_SHARE = 0.97  # of the host's memory: at the limit
+_SOON_FULL_S = 1800.0  # a host whose memory is full by then
 _BESIDE_A_KILL = (
     ("storage", DIRTY, "bytes"),
     ("storage", WRITEBACK, "bytes"),
@@ -213,8 +215,33 @@ class _MemoryJudge:
                 percent = 100 * peak / total
                 text = f"{percent:.0f} % of the host's memory at its peak, and nothing killed"
                 self.report.row("limit", True, text, [subject.host], peak, "bytes", "memory")
+            if total and subject.host not in kills:
+                self._report_growth(subject.host, total)
         if not near_limit and not kills:
             self.report.row("limit", False, "no host came near its limit", query="memory")
+
+    def _report_growth(self, host: str, total: float) -> None:
+        """Memory that grows to the end, and would soon be all that the host has."""
+        end = self.timeline.window.end
+        course = self._course(host, end)
+        if course is None or course.left_level is None or not course.is_slow(end):
+            return
+        grown, lasted = course.peak - course.usual, course.peak_time - course.left_level
+        left_s = (total - course.peak) * lasted / max(grown, 1.0)
+        if course.peak_time < end - NEAR_KILL_S or left_s > _SOON_FULL_S:
+            return
+        text = f"{course.description(LEAK, end)}; full in {left_s:.0f} s"
+        self.report.finding(
+            "cgroup-memory-pressure",
+            "growth",
+            text,
+            query="memory",
+            host=host,
+            value=course.peak,
+            unit="bytes",
+            at=course.left_level,
+            period=Period(course.left_level, end, uncertainty_s=course.uncertainty_s),
+        )
 
     def _course(self, host: str, until: float) -> Optional[MemoryCourse]:
         if not self.metric:

@@ -11,7 +11,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Optional
 
-from raydiag.model import Confidence, Severity
+from raydiag.model import Confidence
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
 from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.queries import LISTEN, TCP_ABORTS, TCP_RESETS
@@ -20,6 +20,7 @@ from raydiag.timeline.threshold_spans import Growth, Span, growths, sustained_by
 
 TCP_PER_S = 10.0
 _FEW_ERRORS = 10.0
+_AT_ONCE_S = 120.0  # a rate lags
 _NAMED = 8  # hosts that get a finding of their own; more are one of the whole job
 
 
@@ -52,9 +53,15 @@ def judge_retransmits(
             host=host,
             period=report.period(span, table.step_s),
             confidence=Confidence.CONFIRMED,
-            severity=Severity.INFO,
+            severity=remark_unless(_slows_training(timeline, span)),
         )
     return only_tcp
+
+
+def _slows_training(timeline: RunTimeline, span: Span) -> bool:
+    """Training got slower just when it began: then it carries what training waits for."""
+    slow = timeline.slowdown
+    return slow is not None and abs(slow.start - span.start) <= _AT_ONCE_S
 
 
 def _by_host_or_job(spans: Mapping[str, Span]) -> Mapping[Optional[str], Span]:

@@ -31,19 +31,22 @@ def judge_driver(timeline: RunTimeline, report: ReportWriter) -> None:
     with_errors = {host: row for host, row in kernel_logs.items() if _highest(row) > 0}
     few = 0 < len(with_errors) <= max(1, len(kernel_logs) // _FEW_HOSTS)
     for host in timeline.context.hosts:
-        signs = list(_signs_outside_log(timeline, host))
-        row, onset = with_errors.get(host), None
+        outside_log = list(_signs_outside_log(timeline, host))
+        row, onset, in_log = with_errors.get(host), None, []
         if row is not None:
             onset = _first_rise(table, row)
             if few or onset is not None:
-                signs.insert(0, f"{_highest(row):.0f} GPU errors in its kernel log")
-        if len(signs) > 1 or (signs and row is not None):
-            _report_driver_fault(report, host, signs, onset, table.step_s)
+                in_log = [f"{_highest(row):.0f} GPU errors in its kernel log"]
+        if in_log or len(outside_log) > 1 or (outside_log and row is not None):
+            confirmed = bool(in_log and outside_log)
+            signs = [*in_log, *outside_log]
+            _report_driver_fault(report, host, signs, onset, table.step_s, confirmed)
     if kernel_logs and not with_errors:
         report.row("driver", False, "no GPU error in any kernel log", query="driver")
 
 
 def _signs_outside_log(timeline: RunTimeline, host: str) -> Iterator[str]:
+    """Both are of the exporter, which a plugin may delay for other reasons: one witness."""
     if _alternates(timeline.table("driver").row(host, SCRAPE)):
         yield "its exporter's cycles swing between timed out and normal"
     if _has_power_gaps(timeline.table("gpu-count"), host):
@@ -51,9 +54,14 @@ def _signs_outside_log(timeline: RunTimeline, host: str) -> Iterator[str]:
 
 
 def _report_driver_fault(
-    report: ReportWriter, host: str, signs: list[str], onset: Optional[float], step_s: float
+    report: ReportWriter,
+    host: str,
+    signs: list[str],
+    onset: Optional[float],
+    step_s: float,
+    several: bool,
 ) -> None:
-    growing, several = onset is not None, len(signs) > 1
+    growing = onset is not None
     report.row("driver", True, "; ".join(signs), [host], query="driver")
     report.observe(
         "gpu-driver-fault",

@@ -6,8 +6,6 @@ normal; throughput that falls otherwise is a symptom, and the contention checkli
 
 from __future__ import annotations
 
-from typing import Optional
-
 from raydiag.playbooks.registry import playbook
 from raydiag.playbooks.report_writer import ReportWriter
 from raydiag.playbooks.training_stability import contention
@@ -18,7 +16,6 @@ from raydiag.playbooks.training_stability.scalars import (
     judge_loss,
 )
 from raydiag.playbooks.training_stability.speed import (
-    Slowdown,
     judge_throughput,
     report_step_times,
 )
@@ -37,8 +34,9 @@ def training_stability(timeline: RunTimeline, report: ReportWriter) -> str:
     reason = timeline.answers.missing("training")
     if reason:
         report.row("training", None, f"no tb_ samples ({reason}): read the event file")
-    slowdown = None if reason else _judge_training(timeline, report)
-    contention.check(timeline, report, slowdown)
+    else:
+        _judge_training(timeline, report)
+    contention.check(timeline, report)
     classes = ", ".join(report.observed_classes)
     verdict = f"Seen: {classes}." if classes else ""
     if reason:
@@ -46,10 +44,10 @@ def training_stability(timeline: RunTimeline, report: ReportWriter) -> str:
     return verdict or "Training is steady."
 
 
-def _judge_training(timeline: RunTimeline, report: ReportWriter) -> Optional[Slowdown]:
+def _judge_training(timeline: RunTimeline, report: ReportWriter) -> None:
     judge_loss(timeline, report)
     judge_gradients(timeline, report)
     judge_expert_balance(timeline, report)
     judge_learning_rate(timeline, report)
     report_step_times(timeline, report)
-    return judge_throughput(timeline, report)
+    judge_throughput(timeline, report)

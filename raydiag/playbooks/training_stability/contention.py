@@ -15,7 +15,6 @@ import numpy as np
 
 from raydiag.model import Confidence, Window
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
-from raydiag.playbooks.training_stability.speed import Slowdown
 from raydiag.playbooks.training_stability.storage import judge_storage, report_hidden
 from raydiag.timeline import known_values, write_back
 from raydiag.timeline.answers import ResultTable
@@ -33,6 +32,7 @@ from raydiag.timeline.queries import (
     counter_rate,
 )
 from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.slowdowns import Slowdown
 from raydiag.timeline.threshold_spans import Span, first_present, sustained_above
 from raydiag.timeline.training_series import BALANCE, GRAD, LOSS
 from raydiag.tsdb.series import Floats
@@ -90,8 +90,9 @@ _ODD_POWER = 0.1  # of the usual change
 _MIN_HOSTS = 3  # to tell one from the others
 
 
-def check(timeline: RunTimeline, report: ReportWriter, slowdown: Optional[Slowdown]) -> None:
+def check(timeline: RunTimeline, report: ReportWriter) -> None:
     """One row for each metric of the list; findings for storage, CPU and foreign processes."""
+    slowdown = timeline.slowdown
     share_of_saves = write_back.unjudged(timeline.context, timeline.trained)
     hidden = share_of_saves is not None
     if share_of_saves is not None:

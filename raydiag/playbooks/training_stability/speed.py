@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Optional
-
 import numpy as np
 
 from raydiag.model import Confidence
 from raydiag.playbooks.report_writer import Period, ReportWriter
-from raydiag.playbooks.training_stability.rises import BASELINE_STEPS, HOLD, MIN_STEPS, runs
 from raydiag.timeline.context import SAVE
 from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.slowdowns import MIN_STEPS, REGRESSION, steady_throughput, usual_level
 from raydiag.timeline.training_series import SECONDS, TGS
 from raydiag.tsdb.series import Floats
 
-REGRESSION = 0.10  # of throughput
-_REGRESSION_STEPS = 5
 _SPIKE_FACTOR = 2.0  # times the usual step time
 _GRADUAL = 0.05  # of step time, over the run
 _QUARTERS = 4
-
-
-@dataclass(frozen=True)
-class Slowdown:
-    """When throughput was low, and by how much (%, negative)."""
-
-    start: float
-    end: float
-    change: float
-
-    def overlaps(self, start: float, end: float) -> bool:
-        """Whether it was slow at some time of a stretch."""
-        return start <= self.end and end >= self.start
 
 
 def report_step_times(timeline: RunTimeline, report: ReportWriter) -> None:
@@ -67,54 +49,33 @@ def _report_gradual(report: ReportWriter, steady: Floats) -> None:
     report.row("gradual", gradual, text, value=last, unit="s", query="training")
 
 
-def judge_throughput(timeline: RunTimeline, report: ReportWriter) -> Optional[Slowdown]:
+def judge_throughput(timeline: RunTimeline, report: ReportWriter) -> None:
     """Throughput below its steady mean; a symptom, with the time at which it began."""
-    series, unit = timeline.training.throughput, timeline.training.throughput_unit
-    if series is None or len(series) < 2 * MIN_STEPS:
-        report.row("throughput", None, f"{TGS}: metric absent", query="training")
-        return None
-    keep = timeline.context.judged(series.times, "", TGS)
-    times, values = series.times[keep], series.values[keep]
-    if values.size < 2 * MIN_STEPS:
-        report.row("throughput", None, "too few steps outside saves and warm-up")
-        return None
-    early = values[: max(MIN_STEPS, min(BASELINE_STEPS, values.size // 3))]
-    level = float(np.median(early))
-    low = values < (1 - REGRESSION) * level
-    first = next(runs(low, _REGRESSION_STEPS), None)
-    if first is None:
+    unit, slow = timeline.training.throughput_unit, timeline.slowdown
+    steady = steady_throughput(timeline)
+    if steady is None:
+        text = f"{TGS}: metric absent"
+        if timeline.training.throughput is not None:
+            text = "too few steps outside saves and warm-up"
+        report.row("throughput", None, text, query="training")
+        return
+    if slow is None:
+        level = usual_level(steady.values)
         text = f"within {100 * REGRESSION:.0f} % of {level:.4g} {unit}"
         report.row("throughput", False, text, value=level, query="training")
-        return None
-    # Several phases are one regression, from the first to the last.
-    last = int(np.flatnonzero(low)[-1])
-    worst = float(np.median(values[low]))
-    slowdown = Slowdown(float(times[first]), float(times[last]), 100 * (worst / level - 1))
-    _report_slowdown(timeline, report, slowdown, level, worst, last < values.size - HOLD)
-    return slowdown
-
-
-def _report_slowdown(
-    timeline: RunTimeline,
-    report: ReportWriter,
-    slowdown: Slowdown,
-    level: float,
-    worst: float,
-    recovered: bool,
-) -> None:
-    unit = timeline.training.throughput_unit
-    text = f"{slowdown.change:.0f} % of {level:.4g} {unit}"
-    if recovered:
+        return
+    text = f"{slow.change:.0f} % of {slow.level:.4g} {unit}"
+    if slow.recovered:
         text += ", and back since"
     report.finding(
         "tgs-degradation",
         "throughput",
         text,
         query="training",
-        value=worst,
+        value=slow.worst,
         unit=unit,
-        at=slowdown.start,
-        period=Period(slowdown.start, slowdown.end, recovered, timeline.step_time_s),
+        at=slow.start,
+        period=Period(slow.start, slow.end, slow.recovered, timeline.step_time_s),
         confidence=Confidence.CONFIRMED,
-        facts={"change_percent": slowdown.change},
+        facts={"change_percent": slow.change},
     )

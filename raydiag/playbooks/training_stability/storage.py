@@ -9,13 +9,13 @@ from operator import attrgetter
 
 from raydiag.model import Confidence, Severity
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
-from raydiag.playbooks.training_stability.speed import REGRESSION
 from raydiag.timeline import follow_up, known_values
 from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.context import SAVE, WRITE_BACK
 from raydiag.timeline.queries import BLOCKED, DIRTY, IO_FULL, gauges
 from raydiag.timeline.rdma_events import held_up
 from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.timeline.slowdowns import REGRESSION
 from raydiag.timeline.step_stalls import waiting_for_storage
 from raydiag.timeline.threshold_spans import (
     SUSTAINED,
@@ -143,7 +143,8 @@ def _report_stall(
     tasks = known_values.highest(blocked.between(span.start, span.end).values) or 0.0
     outside_saves = timeline.outside_saves("storage").pick(IO_FULL, [host])
     steady = is_steady(outside_saves, outside_saves.values[0], span, STALL_PERCENT)
-    dated = timeline.trained is not None or not timeline.job.checkpoint_period
+    has_steps = bool(timeline.training.times.size) or timeline.context.trained is not None
+    dated = has_steps or not timeline.job.checkpoint_period
     when = "outside saves" if dated else "possibly during saves: no step is dated"
     report.finding(
         "storage-stall",
