@@ -6,9 +6,10 @@ One file is one log; in a central syslog each host has its own. Memory does not 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Optional, Union
 
 from raydiag import catalog
@@ -18,13 +19,19 @@ from raydiag.host import Host
 from raydiag.kernel_text import LogLine, log_lines
 from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Severity, Unread, Window
 from raydiag.probes.kernel_log import kernel_log
-from raydiag.rules.kernel import findings_of
+from raydiag.rules.growth import known
+from raydiag.rules.kernel import KernelLog
 from raydiag.rules.kernel_events import Grouping, KernelEventSeen
 from raydiag.rules.victims import RayProcesses
 
 THIS_MACHINE = "/dev/kmsg"
 _HOSTS = 1024  # in one file; further ones count as one
 _NO_RAY = RayProcesses({}, ())
+# What an event and its report call the same.
+_OF_EVENT = (
+    *("severity", "count", "device", "pid", "process", "code", "ring", "block", "errors"),
+    *("userspace", "finding"),
+)
 
 
 @dataclass(frozen=True)
@@ -72,29 +79,39 @@ def examine(paths: Sequence[str], now_s: float) -> ExaminedKernelLog:
 
     `now_s`, Unix seconds, ages what this machine's log holds; files may be of any time.
     """
-    logs = list(map(_read_file, dict.fromkeys(paths))) or [_this_machine(now_s)]
-    events = list(chain.from_iterable(log.events for log in logs))
-    unread = list(chain.from_iterable(log.unread for log in logs))
-    findings = chain.from_iterable(log.findings for log in logs)
+    files, words = dict.fromkeys(paths), catalog.kernel_words()
+    logs = [_KernelLogFile(path, log_lines(path, words, is_message=_is_event)) for path in files]
+    if not files:
+        logs = [_KernelLogFile(THIS_MACHINE, _own_lines(), now_s)]
+    events: list[LoggedEvent] = []
+    unread: list[Unread] = []
+    findings: list[Finding] = []
+    for log in logs:
+        events += log.events
+        unread += log.unread
+        findings += log.findings
     hosts_unread = tuple(map(HostUnread.without_host, unread))
     coverage = Coverage(0, 0, (), hosts_unread, _window(events))
     nothing_read = all(log.unread and not log.lines for log in logs)
-    return ExaminedKernelLog(
-        events, of_findings(list(findings), coverage), len(set(paths)), unread, nothing_read
-    )
+    diagnosis = of_findings(findings, coverage)
+    return ExaminedKernelLog(events, diagnosis, len(files), unread, nothing_read)
 
 
 def _window(events: Sequence[LoggedEvent]) -> Optional[Window]:
     """From the first event with a date to the last one."""
-    times = [event.time for event in events] + [event.last_time for event in events]
-    dates = [time_s for time_s in times if time_s is not None]
+    dates = known(chain.from_iterable(map(attrgetter("time", "last_time"), events)))
     return Window(min(dates), max(dates)) if dates else None
 
 
 class _KernelLogFile:
-    """One kernel log: lines go in, events and findings come out."""
+    """One kernel log: lines go in, events and findings come out.
 
-    def __init__(self, path: str) -> None:
+    `now_s`: None when it may be of any time.
+    """
+
+    def __init__(
+        self, path: str, lines: Iterator[Union[LogLine, Unread]], now_s: Optional[float] = None
+    ) -> None:
         self.path = path
         self.lines = 0
         self.events: list[LoggedEvent] = []
@@ -102,8 +119,6 @@ class _KernelLogFile:
         self.unread: list[Unread] = []
         self._groupings: dict[tuple[str, bool], Grouping] = {}
 
-    def take(self, lines: Iterator[Union[LogLine, Unread]], now_s: Optional[float]) -> None:
-        """Read the log to its end. `now_s`: None when it may be of any time."""
         for line in lines:
             if isinstance(line, Unread):
                 self.unread.append(line)
@@ -111,8 +126,12 @@ class _KernelLogFile:
                 self.lines += 1
                 self._grouping(line).offer(line, line.since_boot_s)
         for (host, dated), grouping in self._groupings.items():
-            self._judge(grouping.events(), host or None, dated, now_s)
-        self.events.sort(key=lambda event: event.line)
+            seen = grouping.events()
+            for event in seen:
+                self.events += _logged_events(event, path)
+            log = KernelLog(seen, now_s, _NO_RAY, source=self._line_reference, dated=dated)
+            self.findings += log.findings(host or None)
+        self.events.sort(key=attrgetter("line"))
 
     def _grouping(self, line: LogLine) -> Grouping:
         """The one for the line's host; hosts beyond the limit share one."""
@@ -121,33 +140,12 @@ class _KernelLogFile:
             key = ("", line.dated)
         return self._groupings.setdefault(key, Grouping())
 
-    def _judge(
-        self,
-        events: Sequence[KernelEventSeen],
-        host: Optional[str],
-        dated: bool,
-        now_s: Optional[float],
-    ) -> None:
-        for event in events:
-            self.events += _logged_events(event, self.path)
-        source = _line_reference(self.path)
-        self.findings += findings_of(events, host, now_s, None, _NO_RAY, source, dated)
-
-
-def _read_file(path: str) -> _KernelLogFile:
-    log = _KernelLogFile(path)
-    log.take(log_lines(path, catalog.kernel_words(), is_message=_is_event), None)
-    return log
+    def _line_reference(self, line: Any) -> str:
+        return f"{self.path}:{line.number}"
 
 
 def _is_event(text: str) -> bool:
     return catalog.kernel_event(text) is not None
-
-
-def _this_machine(now_s: float) -> _KernelLogFile:
-    log = _KernelLogFile(THIS_MACHINE)
-    log.take(_own_lines(), now_s)
-    return log
 
 
 def _own_lines() -> Iterator[Union[LogLine, Unread]]:
@@ -161,10 +159,6 @@ def _own_lines() -> Iterator[Union[LogLine, Unread]]:
         yield Unread(THIS_MACHINE, error.status, str(error))
 
 
-def _line_reference(path: str) -> Callable[[Any], str]:
-    return lambda line: f"{path}:{line.number}"
-
-
 def _logged_events(event: KernelEventSeen, path: str) -> Iterator[LoggedEvent]:
     """The event, and a copy of it for each further class of its lines."""
     first = event.lines[0]
@@ -174,35 +168,23 @@ def _logged_events(event: KernelEventSeen, path: str) -> Iterator[LoggedEvent]:
     if event.meaning:
         meaning = f"{event.meaning.name}: {event.meaning.title}"
         next_step = event.meaning.next_step
-    logged = LoggedEvent(
-        event_class=event.event,
-        severity=event.severity,
-        file=path,
-        line=first.number,
-        count=event.count,
-        time=_finite(event.first_s) if first.dated else None,
-        last_time=_finite(event.last_s) if first.dated else None,
-        since_boot_s=first.since_boot_s,
-        level=first.level if first.level >= 0 else None,
-        device=event.device,
-        pid=event.pid,
-        process=event.process,
-        code=event.code,
-        text=first.text,
-        host=first.host or None,
-        ring=event.ring,
-        block=event.block,
-        errors=event.errors,
-        userspace=event.userspace,
-        recovery=bool(event.recovers),
-        finding=event.finding,
-        meaning=meaning,
-        next_step=next_step,
-    )
-    yield logged
-    for event_class in event.also:
-        yield replace(logged, event_class=event_class)
+    for event_class in (event.event, *event.also):
+        yield LoggedEvent(
+            event_class=event_class,
+            file=path,
+            line=first.number,
+            time=_date(first, event.first_s),
+            last_time=_date(first, event.last_s),
+            since_boot_s=first.since_boot_s,
+            level=first.level if first.level >= 0 else None,
+            text=first.text,
+            host=first.host or None,
+            recovery=bool(event.recovers),
+            meaning=meaning,
+            next_step=next_step,
+            **{name: getattr(event, name) for name in _OF_EVENT},
+        )
 
 
-def _finite(time_s: float) -> Optional[float]:
-    return time_s if math.isfinite(time_s) else None
+def _date(first: LogLine, time_s: float) -> Optional[float]:
+    return time_s if first.dated and math.isfinite(time_s) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
@@ -28,13 +27,9 @@ def driver_faults(snapshot: Snapshot) -> Iterator[Finding]:
         if not tasks and not readers:
             continue
         pids |= readers.keys()
-        yield Finding(
-            "gpu-driver-fault",
-            host=machine.name,
-            pid=min(pids) if len(pids) == 1 else None,
-            confidence=Confidence.LIKELY,
-            evidence=(*_task_evidence(machine, tasks), *_reader_evidence(machine, readers)),
-        )
+        evidence = (*_task_evidence(machine, tasks), *_reader_evidence(machine, readers))
+        pid = min(pids) if len(pids) == 1 else None
+        yield machine.finding("gpu-driver-fault", *evidence, pid=pid, confidence=Confidence.LIKELY)
 
 
 def d_state_accumulation(snapshot: Snapshot) -> Iterator[Finding]:
@@ -46,12 +41,8 @@ def d_state_accumulation(snapshot: Snapshot) -> Iterator[Finding]:
         _, unexplained = _split_by_fault(machine)
         waiting = list(filter(_counts_as_waiting, unexplained))
         if len(waiting) >= _ACCUMULATION:
-            yield Finding(
-                "d-state-accumulation",
-                host=machine.name,
-                severity=Severity.WARNING,
-                evidence=tuple(_task_evidence(machine, waiting)),
-            )
+            evidence = _task_evidence(machine, waiting)
+            yield machine.finding("d-state-accumulation", *evidence, severity=Severity.WARNING)
 
 
 def _counts_as_waiting(task: BlockedTask) -> bool:
@@ -74,15 +65,11 @@ def _split_by_fault(machine: Machine) -> tuple[list[BlockedTask], list[BlockedTa
     """
     tasks = list(filter(attrgetter("persistent"), machine.records(BlockedTask)))
     faulty_channels = {task.wchan for task in tasks if task.wchan and _driver_symbol(task)}
-    faulty: list[BlockedTask] = []
-    unexplained: list[BlockedTask] = []
+    groups: dict[bool, list[BlockedTask]] = {True: [], False: []}
     for task in tasks:
         waits_alike = task.wchan in faulty_channels and not task.stack
-        if waits_alike or _driver_symbol(task):
-            faulty.append(task)
-        else:
-            unexplained.append(task)
-    return faulty, unexplained
+        groups[waits_alike or bool(_driver_symbol(task))].append(task)
+    return groups[True], groups[False]
 
 
 def _driver_symbol(task: BlockedTask) -> str:
@@ -94,15 +81,10 @@ def _driver_symbol(task: BlockedTask) -> str:
 
 
 def _is_driver_symbol(frame: str) -> bool:
-    name, symbols = _bare(frame), _fault_symbols()
+    name, symbols = _bare(frame), catalog.driver_fault_symbols()
     if name in symbols or name.startswith(_DRIVER_PREFIXES):
         return True
     return len(name) == _PS_WIDTH and any(symbol.startswith(name) for symbol in symbols)
-
-
-@functools.cache
-def _fault_symbols() -> frozenset[str]:
-    return frozenset(catalog.driver_fault_symbols())
 
 
 def _bare(frame: str) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from operator import attrgetter
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from raydiag.model import Evidence, Finding, Severity, Snapshot
+from raydiag.model import Evidence, Finding, Snapshot
 from raydiag.rules.grades import critical_if
-from raydiag.rules.machines import Machine, machines
+from raydiag.rules.machines import machines
 
 _SKEWED_S = 2.0  # less is what readers of logs and Prometheus can bear
 _SEVERE_S = 60.0  # more expires tokens and certificates
@@ -17,6 +19,11 @@ _SEVERE_S = 60.0  # more expires tokens and certificates
 _MAJORITY, _FEWEST = 0.8, 3
 _AGREE_WITHIN_S = 1.0
 _SOURCE = "clock of the node minus clock of the head"
+_OF_HEAD: dict[str, Any] = {
+    "title": "Clock skew on the head node",
+    "explanation": "Nearly all hosts agree with each other and not with the head, so the head's "
+    "clock is the wrong one. Onset times in this report are by the clock of each event's own host.",
+}
 
 
 class _Offset(NamedTuple):
@@ -53,27 +60,22 @@ def skewed_clocks(snapshot: Snapshot) -> Iterator[Finding]:
     if agreeing:
         lows, highs = zip(*agreeing.values(), strict=True)
         joint = _Offset(min(lows), max(highs))
-        yield _head_finding(snapshot, joint, f"{len(agreeing)} of {len(offsets)} hosts: {joint}")
+        text = f"{len(agreeing)} of {len(offsets)} hosts: {joint}"
+        yield replace(_finding(snapshot, None, joint, text), **_OF_HEAD)
     for host, offset in offsets.items():
         if host not in agreeing and offset.is_skewed:
-            evidence = _evidence(snapshot, offset, str(offset))
-            yield Finding("clock-skew", host=host, severity=_severity(offset), evidence=evidence)
+            yield _finding(snapshot, host, offset, str(offset))
 
 
 def _offsets(snapshot: Snapshot) -> Iterator[tuple[str, _Offset]]:
     """By host; several Ray nodes of one machine have one clock, and narrow it down."""
     for machine in machines(snapshot):
-        offset = _measured(machine)
-        if offset and offset.low <= offset.high:  # else the clock was set in between
+        bounds = filter(None, map(attrgetter("clock_offset_s"), machine.reports))
+        lows, highs = zip((-math.inf, math.inf), *bounds, strict=True)
+        offset = _Offset(max(lows), min(highs))
+        # Infinite where it was not measured; contrary where the clock was set in between.
+        if -math.inf < offset.low <= offset.high:
             yield machine.name, offset
-
-
-def _measured(machine: Machine) -> _Offset | None:
-    bounds = list(filter(None, map(attrgetter("clock_offset_s"), machine.reports)))
-    if not bounds:
-        return None
-    lows, highs = zip(*bounds, strict=True)
-    return _Offset(max(lows), min(highs))
 
 
 def _agreeing_against_head(offsets: Mapping[str, _Offset]) -> dict[str, _Offset]:
@@ -89,22 +91,7 @@ def _agreeing_against_head(offsets: Mapping[str, _Offset]) -> dict[str, _Offset]
     return agreeing
 
 
-def _head_finding(snapshot: Snapshot, offset: _Offset, text: str) -> Finding:
-    return Finding(
-        "clock-skew",
-        severity=_severity(offset),
-        evidence=_evidence(snapshot, offset, text),
-        title="Clock skew on the head node",
-        explanation=(
-            "Nearly all hosts agree with each other and not with the head, so the head's clock is "
-            "the wrong one. Onset times in this report are by the clock of each event's own host."
-        ),
-    )
-
-
-def _evidence(snapshot: Snapshot, offset: _Offset, text: str) -> tuple[Evidence, ...]:
-    return (Evidence(_SOURCE, text, offset.middle, snapshot.time),)
-
-
-def _severity(offset: _Offset) -> Severity:
-    return critical_if(min(map(abs, offset)) > _SEVERE_S)
+def _finding(snapshot: Snapshot, host: str | None, offset: _Offset, text: str) -> Finding:
+    evidence = (Evidence(_SOURCE, text, offset.middle, snapshot.time),)
+    severity = critical_if(min(map(abs, offset)) > _SEVERE_S)
+    return Finding("clock-skew", host=host, severity=severity, evidence=evidence)

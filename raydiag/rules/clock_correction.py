@@ -23,9 +23,7 @@ _TIME_FIELDS = {
 
 def clock_offset_s(report: NodeReport) -> float:
     """How far the node's clock is ahead of the head's; 0 where it may agree, or is not known."""
-    if report.clock_offset_s is None:
-        return 0.0
-    low, high = report.clock_offset_s
+    low, high = report.clock_offset_s or (0.0, 0.0)
     if low <= _AGREES_WITHIN_S and high >= -_AGREES_WITHIN_S:
         return 0.0
     return (low + high) / 2
@@ -48,12 +46,9 @@ def _corrected(report: NodeReport) -> NodeReport:
 
 
 def _shifted_result(result: ProbeResult, seconds: float) -> ProbeResult:
-    shifted_record = partial(_shifted_record, _TIME_FIELDS[result.probe], seconds)
-    return replace(
-        result,
-        records=list(map(shifted_record, result.records)),
-        later=list(map(shifted_record, result.later)),
-    )
+    shifted = partial(_shifted_record, _TIME_FIELDS[result.probe], seconds)
+    records, later = list(map(shifted, result.records)), list(map(shifted, result.later))
+    return replace(result, records=records, later=later)
 
 
 def _shifted_record(fields: Sequence[str], seconds: float, record: Any) -> Any:

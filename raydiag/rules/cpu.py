@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from raydiag.model import Confidence, Evidence, Finding, Snapshot
 from raydiag.probes.processes import RayProcess
@@ -25,12 +24,6 @@ _STEAL = 0.10
 _THROTTLED, _FEWEST_PERIODS = 0.5, 4
 _IDLE = ("idle", "iowait", "steal")  # what a hypervisor takes is nobody's work on the node
 _SUSTAINED_60_S, _SUSTAINED_300_S = 60, 40  # percent of the time in which tasks waited for a CPU
-
-
-class _Measured(NamedTuple):
-    source: str
-    text: str
-    value: float
 
 
 @dataclass(frozen=True)
@@ -118,7 +111,8 @@ def noisy_neighbours(snapshot: Snapshot) -> Iterator[Finding]:
         )
         # A group that its own quota stops waits too, which no neighbour causes.
         is_warning = load.tasks_wait and not load.throttled
-        yield _finding(load, "noisy-neighbour", is_warning, [_Measured("/proc/stat", text, busy)])
+        evidence = load.machine.evidence("/proc/stat", text, busy)
+        yield _finding(load, "noisy-neighbour", is_warning, [evidence])
 
 
 def thread_oversubscription(snapshot: Snapshot) -> Iterator[Finding]:
@@ -135,7 +129,7 @@ def cpu_contention(snapshot: Snapshot) -> Iterator[Finding]:
         steal = load.share(("steal",))
         if steal is not None and steal >= _STEAL:
             text = f"the hypervisor took {steal:.0%} of the CPU time for others"
-            causes.append(_Measured("/proc/stat", text, steal))
+            causes.append(load.machine.evidence("/proc/stat", text, steal))
         if causes:
             yield _finding(load, "cpu-contention", load.tasks_wait, causes)
 
@@ -155,16 +149,18 @@ def _is_limited(now: SchedulerState) -> bool:
     return has_quota or now.cpus_allowed < now.cpus_online
 
 
-def _oversubscription(load: CpuLoad) -> list[_Measured]:
+def _oversubscription(load: CpuLoad) -> list[Evidence]:
     """What shows that there are too many threads; empty when nothing does."""
     threads, quota_cpus = load.threads, load.now.cgroup_quota_cpus
-    text = f"{threads} threads of the job's processes"
-    counted = _Measured("/proc/<pid>/stat", text, float(threads))
-    exceeds_quota = quota_cpus is not None and threads > _PER_CPU * quota_cpus
-    throttling = _throttling(load) if exceeds_quota else []
-    if throttling:
-        return [*throttling, counted]
-    return [_run_queue(load), counted] if _is_overrun(load, threads) else []
+    evidence: list[Evidence] = []
+    if quota_cpus is not None and threads > _PER_CPU * quota_cpus:
+        evidence = _throttling(load)
+    if not evidence and _is_overrun(load, threads):
+        evidence = [_run_queue(load)]
+    if evidence:
+        text = f"{threads} threads of the job's processes"
+        evidence.append(load.machine.evidence("/proc/<pid>/stat", text, float(threads)))
+    return evidence
 
 
 def _is_overrun(load: CpuLoad, threads: int) -> bool:
@@ -177,34 +173,30 @@ def _is_overrun(load: CpuLoad, threads: int) -> bool:
     return job_share is None or job_share >= busy / 2
 
 
-def _run_queue(load: CpuLoad) -> _Measured:
+def _run_queue(load: CpuLoad) -> Evidence:
     now = load.now
     text = (
         f"{now.running} runnable threads on {now.cpus_online} CPUs; load average {now.load5:g} "
         f"over 5 min, {now.load15:g} over 15 min"
     )
-    return _Measured("/proc/loadavg", text, now.load15)
+    return load.machine.evidence("/proc/loadavg", text, now.load15)
 
 
-def _throttling(load: CpuLoad) -> list[_Measured]:
+def _throttling(load: CpuLoad) -> list[Evidence]:
     throttled, quota_cpus = load.throttled, load.now.cgroup_quota_cpus
     if throttled is None or throttled < _THROTTLED:
         return []
     text = f"throttled by its quota of {quota_cpus:g} CPUs in {throttled:.0%} of the periods"
-    return [_Measured(f"{load.now.cgroup_path}/cpu.stat", text, throttled)]
+    return [load.machine.evidence(f"{load.now.cgroup_path}/cpu.stat", text, throttled)]
 
 
 def _finding(
-    load: CpuLoad, failure_class: str, is_warning: bool, causes: Sequence[_Measured]
+    load: CpuLoad, failure_class: str, is_warning: bool, causes: Sequence[Evidence]
 ) -> Finding:
     """A warning where tasks have long waited for a CPU, else a note."""
-    evidence = [load.machine.evidence(*cause) for cause in causes]
-    return Finding(
-        failure_class,
-        host=load.machine.name,
-        severity=warning_if(is_warning),
-        confidence=Confidence.LIKELY,
-        evidence=(*evidence, *_pressure_evidence(load)),
+    evidence, severity = (*causes, *_pressure_evidence(load)), warning_if(is_warning)
+    return load.machine.finding(
+        failure_class, *evidence, severity=severity, confidence=Confidence.LIKELY
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.listeners import Listener, Listeners
@@ -30,6 +31,11 @@ _DISCLOSES: dict[str, tuple[str, Container[int]]] = {
     "agent": ("Ray's metrics", (55080,)),
 }
 _MEANT_FOR_THE_NODE_ITSELF = frozenset({"dashboard", "prometheus", "tensorboard"})
+_IN_PRIVATE_NETWORK: dict[str, Any] = {
+    "title": "A service of the job is reachable from the private network",
+    "explanation": "The host has no public address, so this is not reachable from the internet. "
+    "Whoever shares the network can reach it, and is not asked for a password.",
+}
 _ALL_V4, _ALL_V6 = "0.0.0.0", "::"
 
 
@@ -77,7 +83,8 @@ def exposed_endpoints(snapshot: Snapshot) -> Iterator[Finding]:
         if severe:
             yield _finding(machine, critical_if(Severity.CRITICAL in evidence), severe)
         elif Severity.INFO in evidence:
-            yield _private_network_finding(machine, evidence[Severity.INFO])
+            finding = _finding(machine, Severity.INFO, evidence[Severity.INFO])
+            yield replace(finding, **_IN_PRIVATE_NETWORK)
 
 
 def _exposed_sockets(machine: Machine) -> Iterator[_Exposed]:
@@ -118,21 +125,6 @@ def _evidence(machine: Machine, exposed: _Exposed) -> Evidence:
 
 
 def _finding(machine: Machine, severity: Severity, evidence: Sequence[Evidence]) -> Finding:
-    return Finding(
-        "exposed-endpoint",
-        host=machine.name,
-        severity=severity,
-        confidence=Confidence.LIKELY,
-        evidence=tuple(evidence),
-    )
-
-
-def _private_network_finding(machine: Machine, evidence: Sequence[Evidence]) -> Finding:
-    return replace(
-        _finding(machine, Severity.INFO, evidence),
-        title="A service of the job is reachable from the private network",
-        explanation=(
-            "The host has no public address, so this is not reachable from the internet. Whoever "
-            "shares the network can reach it, and is not asked for a password."
-        ),
+    return machine.finding(
+        "exposed-endpoint", *evidence, severity=severity, confidence=Confidence.LIKELY
     )

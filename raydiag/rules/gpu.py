@@ -10,7 +10,7 @@ from raydiag.probes.bad_pages import BadPages
 from raydiag.probes.gpu_sensors import GpuSensors
 from raydiag.probes.nvidia import NvidiaGpu
 from raydiag.probes.ras import RasCount
-from raydiag.rules.grades import warning_if
+from raydiag.rules.grades import critical_if, warning_if
 from raydiag.rules.machines import Machine, machines
 
 # Bits of NVIDIA's clock event reasons (nvml.h). Left out: idle, limits that were set, power cap.
@@ -20,6 +20,7 @@ _SLOWDOWN_REASONS = {
     _HARDWARE_HEAT: "thermal slowdown by the hardware",
     _POWER_BRAKE: "power brake from outside",
 }
+_CLASSES = {"umc": "gpu-memory-error", "xgmi": "xgmi-error"}  # others: gpu-ras-error
 _Gpu = BadPages | GpuSensors | NvidiaGpu | RasCount  # records of one GPU
 _HEAT, _HARDWARE_SLOWDOWN = _SOFTWARE_HEAT | _HARDWARE_HEAT, _HARDWARE_HEAT | _POWER_BRAKE
 
@@ -31,9 +32,8 @@ def uncorrectable_errors(snapshot: Snapshot) -> Iterator[Finding]:
     grew since its start is for the kernel log to show. Correctable and deferred counts are judged
     by change alone, and one reading shows none.
     """
-    severity, explanation = Severity.CRITICAL, ""
+    severity, explanation = critical_if(snapshot.job_start is None), ""
     if snapshot.job_start is not None:
-        severity = Severity.WARNING
         explanation = (
             "The counter runs since the driver was loaded; nothing shows that it grew since the "
             "job began."
@@ -48,7 +48,9 @@ def _uncorrectable(machine: Machine) -> Iterator[Finding]:
         if count.ue is not None and count.ue > 0:
             text = f"{count.block}: {count.ue} uncorrectable errors since the driver loaded"
             evidence = machine.evidence(count.file, text, float(count.ue))
-            yield _finding(machine, count, _ras_class(count.block), evidence)
+            # Some kernels name the block of XGMI xgmi_wafl.
+            failure_class = _CLASSES.get(count.block.partition("_")[0], "gpu-ras-error")
+            yield _finding(machine, count, failure_class, evidence)
     for gpu in machine.records(NvidiaGpu):
         if gpu.ecc_uncorrected:
             text = f"{gpu.ecc_uncorrected} uncorrected memory errors since the driver loaded"
@@ -57,7 +59,7 @@ def _uncorrectable(machine: Machine) -> Iterator[Finding]:
 
 
 def _finding(machine: Machine, gpu: _Gpu, failure_class: str, evidence: Evidence) -> Finding:
-    return Finding(failure_class, machine.name, gpu.gpu, gpu.address, evidence=(evidence,))
+    return machine.finding(failure_class, evidence, gpu=gpu.gpu, device=gpu.address)
 
 
 def bad_pages(snapshot: Snapshot) -> Iterator[Finding]:
@@ -129,11 +131,3 @@ def _nvidia_slowdown(machine: Machine) -> Iterator[Finding]:
 
 def _smi_evidence(machine: Machine, gpu: NvidiaGpu, text: str, value: int) -> Evidence:
     return machine.evidence(f"nvidia-smi, {gpu.address}", text, float(value))
-
-
-def _ras_class(block: str) -> str:
-    if block == "umc":
-        return "gpu-memory-error"
-    if block.startswith("xgmi"):  # some kernels name the block xgmi_wafl
-        return "xgmi-error"
-    return "gpu-ras-error"

@@ -15,7 +15,6 @@ from statistics import median
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.rules.gpu_readings import GpuReading, every_gpu, gpu_readings, later_gpu_readings
-from raydiag.rules.grades import warning_if
 from raydiag.rules.growth import known, spread
 
 _FEWEST_PEERS = 3
@@ -29,6 +28,19 @@ _BUSY_PERCENT = 60.0
 # Above these a GPU is hot in any room; it need not be slow.
 _HOT_C, _WARM_C, _HOTTER_THAN_PEERS_C = 90.0, 80.0, 20.0
 _FULL = 0.98  # frameworks take up to 95 % at their start, some drivers show a little more
+
+
+_HOT = {
+    "severity": Severity.INFO,
+    "title": "Hot GPU, below its thermal limit",
+    "explanation": "Nothing shows that it is slowed down; check its cooling at some point.",
+}
+_LASTING = {"severity": Severity.WARNING, "confidence": Confidence.LIKELY}
+_SEEN_ONCE = {
+    "severity": Severity.INFO,
+    "confidence": Confidence.POSSIBLE,
+    "explanation": "Seen once, at one instant: it may be waiting for data.",
+}
 
 
 @dataclass(frozen=True)
@@ -92,17 +104,8 @@ def slow_gpus(snapshot: Snapshot) -> Iterator[Finding]:
         gpu = compared.gpu
         if gpu.key in sampled_twice and gpu.key not in still_slow:
             continue
-        lasting = gpu.key in still_slow or gpu.averaged
-        yield Finding(
-            compared.failure_class,
-            host=gpu.machine.name,
-            gpu=gpu.gpu,
-            device=gpu.address,
-            severity=warning_if(lasting),
-            confidence=Confidence.LIKELY if lasting else Confidence.POSSIBLE,
-            evidence=tuple(compared.evidence()),
-            explanation="" if lasting else "Seen once, at one instant: it may be waiting for data.",
-        )
+        weight = _LASTING if gpu.key in still_slow or gpu.averaged else _SEEN_ONCE
+        yield gpu.finding(compared.failure_class, *compared.evidence(), **weight)
 
 
 def _slow(readings: Iterable[Sequence[GpuReading]]) -> Iterator[_Compared]:
@@ -130,16 +133,7 @@ def hot_gpus(snapshot: Snapshot) -> Iterator[Finding]:
         if temperature is None or not _is_hot(gpu, temperature, of_model):
             continue
         text = f"{temperature:g} degrees C, median of {len(of_model)} alike {median(of_model):g}"
-        yield Finding(
-            "thermal-throttling",
-            host=gpu.machine.name,
-            gpu=gpu.gpu,
-            device=gpu.address,
-            severity=Severity.INFO,
-            title="Hot GPU, below its thermal limit",
-            evidence=(gpu.evidence(text, temperature),),
-            explanation="Nothing shows that it is slowed down; check its cooling at some point.",
-        )
+        yield gpu.finding("thermal-throttling", gpu.evidence(text, temperature), **_HOT)
 
 
 def _is_hot(gpu: GpuReading, temperature: float, of_model: Sequence[float]) -> bool:
@@ -159,11 +153,5 @@ def full_gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
         if used is None or not total or used < _FULL * total:
             continue
         text = f"{used} of {total} bytes in use ({used / total:.1%})"
-        yield Finding(
-            "vram-pressure",
-            host=gpu.machine.name,
-            gpu=gpu.gpu,
-            device=gpu.address,
-            severity=Severity.INFO,
-            evidence=(gpu.evidence(text, used / total),),
-        )
+        evidence = gpu.evidence(text, used / total)
+        yield gpu.finding("vram-pressure", evidence, severity=Severity.INFO)

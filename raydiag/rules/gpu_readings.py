@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
+from typing import Any
 
-from raydiag.model import Evidence, Snapshot
+from raydiag.model import Evidence, Finding, Snapshot
 from raydiag.probes.gpu_sensors import GpuSensors
 from raydiag.probes.nvidia import NvidiaGpu
 from raydiag.rules.machines import Machine, machines
@@ -16,6 +16,10 @@ from raydiag.rules.machines import Machine, machines
 # Of its power limit. Idle and busy-waiting GPUs of all known models draw less, training ones more.
 _LOADED_FRACTION = 0.5
 _GIB = 1 << 30
+_SHARED = (
+    *("gpu", "address", "temperature_c", "power_w", "power_cap_w"),
+    *("vram_used_bytes", "vram_total_bytes"),
+)
 
 
 @dataclass(frozen=True)
@@ -53,19 +57,25 @@ class GpuReading:
         """A piece of evidence from where this was read."""
         return self.machine.evidence(self.source, text, value)
 
+    def finding(self, failure_class: str, *evidence: Evidence, **fields: Any) -> Finding:
+        """A finding about this GPU; `fields`: what else is known of it."""
+        return self.machine.finding(
+            failure_class, *evidence, gpu=self.gpu, device=self.address, **fields
+        )
+
 
 def gpu_readings(snapshot: Snapshot) -> Iterator[list[GpuReading]]:
     """The GPUs of each machine; the first sample where a probe took two."""
     for machine in machines(snapshot):
-        yield _readings(machine, machine.records(GpuSensors), machine.records(NvidiaGpu))
+        amd = map(partial(_amd, machine), machine.records(GpuSensors))
+        yield [*amd, *map(partial(_nvidia, machine), machine.records(NvidiaGpu))]
 
 
 def later_gpu_readings(snapshot: Snapshot) -> Iterator[list[GpuReading]]:
     """Of each machine, the second sample of those GPUs that have one."""
     for machine in machines(snapshot):
-        amd = map(attrgetter("later"), machine.samples(GpuSensors))
-        nvidia = map(attrgetter("later"), machine.samples(NvidiaGpu))
-        yield _readings(machine, amd, nvidia)
+        samples = machine.samples(GpuSensors)  # nvidia-smi is asked once
+        yield [_amd(machine, sample.later) for sample in samples]
 
 
 def every_gpu(snapshot: Snapshot) -> list[GpuReading]:
@@ -73,46 +83,33 @@ def every_gpu(snapshot: Snapshot) -> list[GpuReading]:
     return list(itertools.chain(*gpu_readings(snapshot)))
 
 
-def _readings(
-    machine: Machine, amd: Iterable[GpuSensors], nvidia: Iterable[NvidiaGpu]
-) -> list[GpuReading]:
-    return [*map(partial(_amd, machine), amd), *map(partial(_nvidia, machine), nvidia)]
-
-
 def _amd(machine: Machine, sensors: GpuSensors) -> GpuReading:
     total = sensors.vram_total_bytes
     return GpuReading(
         machine=machine,
-        gpu=sensors.gpu,
-        address=sensors.address,
         model=f"amdgpu with {round(total / _GIB)} GiB" if total else "amdgpu",
         source=f"hwmon of {sensors.address}",
-        temperature_c=sensors.temperature_c,
         temperature_crit_c=sensors.temperature_crit_c,
-        power_w=sensors.power_w,
-        power_cap_w=sensors.power_cap_w,
         clock_mhz=sensors.sclk_mhz,
-        vram_used_bytes=sensors.vram_used_bytes,
-        vram_total_bytes=total,
         utilisation_percent=None,  # gpu_busy_percent reads 0 on some models under full load
         averaged=sensors.power_averaged,
+        **_shared(sensors),
     )
 
 
 def _nvidia(machine: Machine, gpu: NvidiaGpu) -> GpuReading:
     return GpuReading(
         machine=machine,
-        gpu=gpu.gpu,
-        address=gpu.address,
         model=gpu.name or "nvidia",
         source=f"nvidia-smi, {gpu.address}",
-        temperature_c=gpu.temperature_c,
         temperature_crit_c=None,  # it says itself when it slows down for heat
-        power_w=gpu.power_w,
-        power_cap_w=gpu.power_cap_w,
         clock_mhz=gpu.sm_clock_mhz,
-        vram_used_bytes=gpu.vram_used_bytes,
-        vram_total_bytes=gpu.vram_total_bytes,
         utilisation_percent=gpu.utilisation_percent,
         averaged=True,
+        **_shared(gpu),
     )
+
+
+def _shared(record: object) -> dict[str, Any]:
+    """What both probes call the same."""
+    return {name: getattr(record, name) for name in _SHARED}

@@ -25,7 +25,7 @@ _COUNTS = ("SLURM_JOB_NUM_NODES", "NNODES")
 _MOST_NAMED = 20  # hosts with a finding each; more of them share one
 _JOINED_S = 300.0  # after the start of the job; until then hosts may still be on their way
 
-_Variables = Mapping[str, set[str]]  # name -> all values of it
+_Variables = Mapping[str, Mapping[str, set[str]]]  # name -> each value of it -> hosts, lower case
 
 
 class _NodeList(NamedTuple):
@@ -40,15 +40,14 @@ def missing_hosts(snapshot: Snapshot) -> Iterator[Finding]:
     """
     if not snapshot.whole_cluster:
         return
-    variables_by_host = _job_variables(snapshot)
-    together = _merged(variables_by_host)
-    if len(together.get("SLURM_JOB_ID", ())) > 1:
+    variables = _job_variables(snapshot)
+    if len(variables.get("SLURM_JOB_ID", ())) > 1:
         return
-    node_list = _agreed_list(variables_by_host)
+    node_list = _agreed_list(variables)
     if node_list:
         yield from _not_in_cluster(snapshot, node_list)
     else:
-        yield from _too_few(snapshot, together)
+        yield from _too_few(snapshot, variables)
 
 
 def _not_in_cluster(snapshot: Snapshot, node_list: _NodeList) -> Iterator[Finding]:
@@ -64,39 +63,28 @@ def _not_in_cluster(snapshot: Snapshot, node_list: _NodeList) -> Iterator[Findin
         yield _finding(snapshot, variables, text, len(hosts), host)
 
 
-def _job_variables(snapshot: Snapshot) -> dict[str, _Variables]:
-    """What the processes on each host that answered say of the job."""
-    variables_by_host: dict[str, _Variables] = {}
+def _job_variables(snapshot: Snapshot) -> _Variables:
+    """What the processes on the hosts that answered say of the job, and the hosts that they do."""
+    variables: dict[str, dict[str, set[str]]] = {}
     for machine in machines(snapshot):
-        variables: dict[str, set[str]] = {}
         for process in machine.records(RayProcess):
             for name, value in process.job.items():
-                variables.setdefault(name, set()).add(value)
-        variables_by_host[machine.name] = variables
-    return variables_by_host
+                hosts = variables.setdefault(name, {}).setdefault(value, set())
+                hosts.add(machine.name.lower())
+    return variables
 
 
-def _merged(variables_by_host: Mapping[str, _Variables]) -> _Variables:
-    merged: dict[str, set[str]] = {}
-    for variables in variables_by_host.values():
-        for name, values in variables.items():
-            merged.setdefault(name, set()).update(values)
-    return merged
-
-
-def _agreed_list(variables_by_host: Mapping[str, _Variables]) -> _NodeList | None:
+def _agreed_list(variables: _Variables) -> _NodeList | None:
     """The one list of all hosts; None where they do not agree.
 
     A list without the host that it was found on holds other names than those of the machines.
     """
     names_of_list: dict[frozenset[str], set[str]] = {}
-    for host, variables in variables_by_host.items():
-        for name in _LISTS:
-            for value in variables.get(name, ()):
-                hosts = _short_names(value)
-                if host.lower() not in hosts:
-                    return None
-                names_of_list.setdefault(hosts, set()).add(name)
+    for name in _LISTS:
+        for value, found_on in variables.get(name, {}).items():
+            names_of_list.setdefault(_short_names(value), set()).add(name)
+            if not found_on <= _short_names(value):
+                return None
     if len(names_of_list) != 1:
         return None
     hosts, names = next(iter(names_of_list.items()))
@@ -115,11 +103,8 @@ def _short_names(expression: str) -> frozenset[str]:
 
 def _too_few(snapshot: Snapshot, variables: _Variables) -> Iterator[Finding]:
     """One finding without a host when the job counts more nodes than Ray ever had."""
-    counts = list(_count_settings(variables))
-    if not counts:
-        return
-    expected, source = min(counts)
     known = _known_nodes(snapshot)
+    expected, source = min(_count_settings(variables), default=(0, ""))
     if expected > known:
         yield _finding(snapshot, source, f"{expected} nodes, {known} are known to Ray", expected)
 
@@ -133,15 +118,10 @@ def _count_settings(variables: _Variables) -> Iterator[tuple[int, str]]:
 
 def _known_nodes(snapshot: Snapshot) -> int:
     """Nodes of the job: those that live, and machines that were lost."""
-    alive: list[str] = []  # addresses
-    lost: set[str] = set()
-    for report in itertools.filterfalse(_is_mere_head, snapshot.nodes):
-        if is_dead(report):
-            lost.add(report.node.address)
-        else:
-            alive.append(report.node.address)
+    nodes = list(itertools.filterfalse(_is_mere_head, snapshot.nodes))
+    alive = [report.node.address for report in nodes if not is_dead(report)]
     # A dead node is known, and reported, unless its machine is back under another id.
-    return len(alive) + len(lost.difference(alive))
+    return len(alive) + len({report.node.address for report in nodes} - set(alive))
 
 
 def _is_mere_head(report: NodeReport) -> bool:
@@ -155,13 +135,11 @@ def _finding(
     snapshot: Snapshot, variables: str, text: str, value: int, host: str | None = None
 ) -> Finding:
     """A note while no job runs, or so short that hosts may still join."""
-    start = snapshot.job_start
-    joined = start is not None and snapshot.time - start >= _JOINED_S
-    source = f"{variables} in /proc/<pid>/environ"
+    start, source = snapshot.job_start, f"{variables} in /proc/<pid>/environ"
     return Finding(
         "host-missing",
         host=host,
-        severity=warning_if(joined),
+        severity=warning_if(start is not None and snapshot.time - start >= _JOINED_S),
         confidence=Confidence.LIKELY,
         evidence=(Evidence(source, text, float(value), snapshot.time),),
     )

@@ -7,11 +7,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import chain, filterfalse
+from operator import attrgetter
 
 from raydiag import catalog
-from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
+from raydiag.model import Confidence, Evidence, Finding, NodeReport, Severity, Snapshot
 from raydiag.probes.kernel_log import KernelLine
-from raydiag.rules.kernel_events import TRACE_LINES, KernelEventSeen, events, graver
+from raydiag.rules.grades import confirmed_if, warning_if
+from raydiag.rules.kernel_events import TRACE_LINES, KernelEventSeen, events
 from raydiag.rules.machines import by_host
 from raydiag.rules.victims import RayProcesses, Victim
 
@@ -33,35 +36,35 @@ def kernel_findings(snapshot: Snapshot) -> Iterator[Finding]:
     """One finding per host, failure class and device that kernel logs give evidence of."""
     for host, reports in by_host(snapshot).items():
         # Several Ray nodes on one machine read the same log.
-        log = next((r.records("kernel_log") for r in reports if r.records("kernel_log")), ())
+        lines = next(filter(None, map(_kernel_lines, reports)), ())
         began = snapshot.job_start
         border_s = snapshot.time - _NEWS_S if began is None else began
-        seen = [event for event in events(log, border_s) if not _is_own_reader(event)]
+        seen = list(filterfalse(_is_own_reader, events(lines, border_s)))
         ray = RayProcesses.of(snapshot, reports)
-        yield from findings_of(seen, host, snapshot.time, began, ray, border_s=border_s)
+        yield from KernelLog(seen, snapshot.time, ray, began, border_s=border_s).findings(host)
 
 
-def findings_of(
-    seen: Sequence[KernelEventSeen],
-    host: str | None,
-    now_s: float | None,
-    job_start: float | None,
-    ray: RayProcesses,
-    source: Callable[[KernelLine], str] = lambda line: _SOURCE,
-    dated: bool = True,
-    border_s: float = -math.inf,
-) -> Iterator[Finding]:
-    """One finding per failure class and device that the events of one log give evidence of.
+@dataclass(frozen=True)
+class KernelLog:
+    """The events of one kernel log, and what they are judged by."""
 
-    Where something happened after `border_s`, that alone decides how severe it is and since when.
-    `now_s`: None when the log may be of any time, so that nothing in it is too old. `source` names
-    where a line stands. `dated`: False when times are seconds since an unknown boot.
-    """
-    for (failure_class, device), members in _by_fault(seen).items():
-        members.sort(key=lambda event: event.last_s < border_s)  # stable: what is new comes first
-        yield _Fault(
-            failure_class, device, members, seen, job_start, ray, now_s, source, dated, border_s
-        ).finding(host)
+    events: Sequence[KernelEventSeen]
+    now_s: float | None  # None: the log may be of any time, so that nothing in it is too old
+    ray: RayProcesses
+    job_start: float | None = None
+    source: Callable[[KernelLine], str] = lambda line: _SOURCE  # where a line stands
+    dated: bool = True  # False: times are seconds since an unknown boot
+    border_s: float = -math.inf  # what comes after it decides how severe it is and since when
+
+    def findings(self, host: str | None) -> Iterator[Finding]:
+        """One per failure class and device that the events give evidence of."""
+        for (failure_class, device), members in _by_fault(self.events).items():
+            members.sort(key=lambda event: event.last_s < self.border_s)  # stable: the new first
+            yield _Fault(failure_class, device, members, self).finding(host)
+
+
+def _kernel_lines(report: NodeReport) -> Sequence[KernelLine]:
+    return report.records("kernel_log")
 
 
 def _is_own_reader(event: KernelEventSeen) -> bool:
@@ -84,52 +87,43 @@ def _by_fault(
 
 
 def _specific(event: KernelEventSeen, seen: Sequence[KernelEventSeen]) -> KernelEventSeen | None:
-    return next(
-        (
-            candidate
-            for candidate in seen
-            if candidate.event.startswith(_UNSPECIFIC[event.event])
-            and candidate.event not in _UNSPECIFIC
-            and not candidate.recovers
-            and candidate.userspace is event.userspace
-            and event.device in (None, candidate.device)
-            and event.first_s - candidate.last_s <= _FOLD_S
-            and candidate.first_s - event.last_s <= _FOLD_S
-        ),
-        None,
-    )
+    for candidate in seen:
+        kind = candidate.event
+        says_more = kind.startswith(_UNSPECIFIC[event.event]) and kind not in _UNSPECIFIC
+        is_alike = not candidate.recovers and candidate.userspace is event.userspace
+        before_s, after_s = event.first_s - candidate.last_s, candidate.first_s - event.last_s
+        is_near = before_s <= _FOLD_S and after_s <= _FOLD_S
+        if says_more and is_alike and is_near and event.device in (None, candidate.device):
+            return candidate
+    return None
 
 
 @dataclass(frozen=True)
 class _Fault:
-    """The events that make one finding, among all events of their host."""
+    """The events that make one finding, among all events of their log."""
 
     failure_class: str
     device: str | None
     members: Sequence[KernelEventSeen]
-    host_events: Sequence[KernelEventSeen]
-    job_start: float | None
-    ray: RayProcesses
-    now_s: float | None
-    source: Callable[[KernelLine], str]
-    dated: bool
-    border_s: float
+    log: KernelLog
 
     @property
     def _trusted(self) -> Sequence[KernelEventSeen]:
         """What the kernel itself wrote; where there is none, what programs wrote into its log."""
-        return [event for event in self.members if not event.userspace] or self.members
+        is_of_programs = attrgetter("userspace")
+        return list(filterfalse(is_of_programs, self.members)) or self.members
 
     @property
     def _telling(self) -> Sequence[KernelEventSeen]:
         """Of those, what happened after the border; where nothing did, all."""
-        return [event for event in self._trusted if not self._is_old(event)] or self._trusted
+        return list(filterfalse(self._is_old, self._trusted)) or self._trusted
 
     def finding(self, host: str | None) -> Finding:
         victims = [(event, self._victim(event)) for event in self._telling]
         known = [(event, victim) for event, victim in victims if victim]
         event, victim = (known or victims)[0]
-        onset = min((e.first_s for e in self._telling if math.isfinite(e.first_s)), default=None)
+        times = filter(math.isfinite, map(attrgetter("first_s"), self._telling))
+        onset = min(times, default=None)
         return Finding(
             self.failure_class,
             host=host,
@@ -137,7 +131,7 @@ class _Fault:
             pid=event.pid,
             task=victim.task if victim else None,
             severity=self._severity(bool(known)),
-            onset=onset if self.dated else None,
+            onset=onset if self.log.dated else None,
             confidence=self._confidence(victim),
             evidence=tuple(self._evidence()),
             explanation=" ".join(self._sentences(onset, known)),
@@ -148,81 +142,76 @@ class _Fault:
         if event.pid is None:
             return None
         killed = event.event in _KILLS
-        return self.ray.victim(event.pid, event.process, event.first_s, killed)
+        return self.log.ray.victim(event.pid, event.process, event.first_s, killed)
 
     def _severity(self, hit_ray: bool) -> Severity:
         """By what came after the border; of what came before, what still holds: a warning."""
-        worst = Severity.INFO
-        for event in self._telling:
-            worst = graver(worst, event.severity)
+        is_over = self.log.job_start is None and (self._is_over() or self._is_history())
+        is_other_program = self.failure_class == "segfault" and self.log.ray.processes
+        if is_over or (is_other_program and not hit_ray):
+            return Severity.INFO
+        limit = Severity.CRITICAL
         if self._all_old:
-            holds = any(e.lasting for e in self._trusted) and self._recovery() is None
-            worst = _milder(worst, Severity.WARNING if holds else Severity.INFO)
-        if self.job_start is None and (self._is_over() or self._is_history()):
-            worst = Severity.INFO
-        if self.failure_class == "segfault" and self.ray.processes and not hit_ray:
-            worst = Severity.INFO  # some other program of the node
-        if self._only_user_space:
-            worst = _milder(worst, Severity.WARNING)
-        return worst
+            holds = any(map(attrgetter("lasting"), self._trusted)) and self._recovery() is None
+            limit = warning_if(holds)
+        elif self._only_user_space:
+            limit = Severity.WARNING
+        severities = [event.severity for event in self._telling]
+        return min(max(severities, key=attrgetter("rank")), limit, key=attrgetter("rank"))
 
     def _confidence(self, victim: Victim | None) -> Confidence:
         if self._only_user_space:
             return Confidence.POSSIBLE
-        return Confidence.LIKELY if victim and not victim.certain else Confidence.CONFIRMED
+        return confirmed_if(not victim or victim.certain)
 
     @property
     def _only_user_space(self) -> bool:
-        return all(event.userspace for event in self.members)
+        return all(map(attrgetter("userspace"), self.members))
 
     def _is_old(self, event: KernelEventSeen) -> bool:
         """Whether it surely ended before the border."""
-        return event.last_s + event.lines[0].uncertainty_s < self.border_s
+        return event.last_s + event.lines[0].uncertainty_s < self.log.border_s
 
     @property
     def _all_old(self) -> bool:
-        return all(self._is_old(event) for event in self._trusted)
+        return all(map(self._is_old, self._trusted))
 
     @property
     def _is_before_job(self) -> bool:
-        return self.job_start is not None and self._all_old
+        return self.log.job_start is not None and self._all_old
 
     def _is_over(self) -> bool:
         """Whether the log says that it is over and nothing is left of it."""
-        return any(event.clears for event in self.members) and self._recovery() is not None
+        return any(map(attrgetter("clears"), self.members)) and self._recovery() is not None
 
     def _is_history(self) -> bool:
         """Whether it happened so long ago that its not coming back means that it is over."""
-        return self.now_s is not None and all(
-            event.expires_s is not None and self.now_s - event.last_s > event.expires_s
+        return self.log.now_s is not None and all(
+            event.expires_s is not None and self.log.now_s - event.last_s > event.expires_s
             for event in self._trusted
         )
 
     def _recovery(self) -> float | None:
         """When the log last says that what happened here is over; None while it is not."""
-        troubles = [event for event in self.members if not event.recovers]
-        names = {event.event for event in troubles}
-        last_s = max((event.last_s for event in troubles), default=math.inf)
-        return max(
-            (
-                event.last_s
-                for event in self.host_events
-                if names & set(event.recovers)
-                and not event.userspace
-                and (self.device in (None, event.device) or event.device is None)
-                and event.last_s >= last_s
-            ),
-            default=None,
-        )
+        troubles = list(filterfalse(attrgetter("recovers"), self.members))
+        names = set(map(attrgetter("event"), troubles))
+        last_s = max(map(attrgetter("last_s"), troubles), default=math.inf)
+        recoveries = []
+        for event in self.log.events:
+            is_here = self.device in (None, event.device) or event.device is None
+            ends_it = not names.isdisjoint(event.recovers) and event.last_s >= last_s
+            if is_here and ends_it and not event.userspace:
+                recoveries.append(event.last_s)
+        return max(recoveries, default=None)
 
     def _sentences(
         self, onset: float | None, known: Sequence[tuple[KernelEventSeen, Victim]]
     ) -> Iterator[str]:
         yield catalog.failures()[self.failure_class].explanation
         yield self._when(onset)
-        for meaning in dict.fromkeys(e.meaning for e in self.members if e.meaning):
+        for meaning in filter(None, dict.fromkeys(map(attrgetter("meaning"), self.members))):
             yield f"{meaning.name}: {meaning.title}. {meaning.next_step}"
-        details = list(dict.fromkeys(text for e in self.members for text in _details(e)))
+        details = list(dict.fromkeys(chain.from_iterable(map(_details, self.members))))
         if details:
             yield f"Stated: {'; '.join(details[:_DETAILS])}."
         for event, victim in known[:_DETAILS]:
@@ -232,7 +221,7 @@ class _Fault:
             yield self._recovery_sentence(recovery)
         if self._is_before_job:
             yield "All of this was before the present job started."
-        if any(event.userspace for event in self.members):
+        if any(map(attrgetter("userspace"), self.members)):
             yield "Lines that programs write into the kernel log prove nothing by themselves."
 
     def _recovery_sentence(self, recovery: float) -> str:
@@ -247,30 +236,30 @@ class _Fault:
             limit = TRACE_LINES if event.trace else _REPORT_LINES
             aside = " (written by user space)" if event.userspace else ""
             for line in event.lines[: min(limit, room)]:
-                time_s = line.time_s if self.dated and math.isfinite(line.time_s) else None
-                yield Evidence(f"{self.source(line)}{aside}", line.text, time=time_s)
+                time_s = line.time_s if self.log.dated and math.isfinite(line.time_s) else None
+                yield Evidence(f"{self.log.source(line)}{aside}", line.text, time=time_s)
             room -= min(limit, room, len(event.lines))
 
     def _clock(self, time_s: float) -> str:
-        if not self.dated:
+        if not self.log.dated:
             return f"{time_s:.3f} s after boot"
         return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
     def _when(self, onset: float | None) -> str:
         telling = self._telling
-        count = sum(event.count for event in telling)
+        count = sum(map(attrgetter("count"), telling))
         times = f"{count} event{'s' if count > 1 else ''} in the kernel log"
         if onset is None:
             return f"{times}, without a time."
         first = min(telling, key=lambda event: event.first_s != onset)
         bound = "not later than " if first.not_later_than else ""
         sentence = f"{times}, first {bound}{self._clock(onset)}"
-        if self.dated:
+        if self.log.dated:
             sentence += f" (± {first.lines[0].uncertainty_s:.0f} s)"
         if count > 1:
-            ends = [event.first_s for event in telling] + [event.last_s for event in telling]
+            ends = chain.from_iterable(map(attrgetter("first_s", "last_s"), telling))
             sentence += f", last {self._clock(max(filter(math.isfinite, ends)))}"
-        earlier = sum(event.count for event in self._trusted) - count
+        earlier = sum(map(attrgetter("count"), self._trusted)) - count
         if earlier:
             sentence += f"; {earlier} more before that"
         if first.not_later_than:
@@ -305,7 +294,3 @@ def _victim_sentence(event: KernelEventSeen, victim: Victim) -> str:
     if victim.certain:
         return f"{subject} {verb} {victim.description}."
     return f"{subject} {verb} possibly {victim.description}: {reason}."
-
-
-def _milder(first: Severity, second: Severity) -> Severity:
-    return min(first, second, key=lambda severity: severity.rank)

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from raydiag import model, probes
-from raydiag.model import Evidence, NodeReport, NodeStatus, ProbeResult, Snapshot, StuckReader
+from raydiag.model import Evidence, Finding, NodeReport, NodeStatus, Snapshot
 from raydiag.probes.processes import RayProcess
 
 Record = TypeVar("Record")
@@ -41,11 +41,11 @@ class Machine:
         return self.reports[0].collected_at or None
 
     @property
-    def stuck_readers(self) -> list[StuckReader]:
+    def stuck_readers(self) -> list[model.StuckReader]:
         """Reader processes of raydiag that hang on it."""
         return list(chain.from_iterable(map(attrgetter("stuck"), self.reports)))
 
-    def results(self, probe: str) -> list[ProbeResult]:
+    def results(self, probe: str) -> list[model.ProbeResult]:
         """Results of one probe, one for each Ray node that ran it."""
         return [report.probes[probe] for report in self.reports if probe in report.probes]
 
@@ -91,6 +91,10 @@ class Machine:
     def evidence(self, source: str, text: str, value: float | None = None) -> Evidence:
         """A piece of evidence with the time of this machine's report."""
         return Evidence(source, text, value, self.read_at)
+
+    def finding(self, failure_class: str, *evidence: Evidence, **fields: Any) -> Finding:
+        """A finding about this machine; `fields`: what else is known of it."""
+        return Finding(failure_class, self.name, evidence=evidence, **fields)
 
 
 def _is_working(process: RayProcess) -> bool:
