@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from raydiag.model import Finding, Snapshot
+from raydiag.rules import metrics_exporter, network
 from raydiag.rules.blocked import d_state_accumulation, driver_faults
 from raydiag.rules.clock import skewed_clocks
 from raydiag.rules.clock_correction import on_one_clock
@@ -19,20 +20,6 @@ from raydiag.rules.gpu_outliers import full_gpu_memory, hot_gpus, slow_gpus
 from raydiag.rules.job_hosts import missing_hosts
 from raydiag.rules.kernel import kernel_findings
 from raydiag.rules.memory import cgroup_memory_pressure
-from raydiag.rules.metrics_exporter import (
-    exporter_down,
-    exporter_plugin_timeouts,
-    exporter_plugins_skipped,
-    exporter_restarts,
-    ghost_data,
-)
-from raydiag.rules.network import (
-    full_accept_queues,
-    interface_errors,
-    job_interfaces_down,
-    tcp_aborts,
-    tcp_retransmits,
-)
 from raydiag.rules.nodes import dead_nodes, hung_reads, unreachable_nodes
 from raydiag.rules.pcie import degraded_links, growing_link_errors
 from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew
@@ -46,53 +33,23 @@ from raydiag.rules.worker_state import missing_workers, stopped_workers
 Rule = Callable[[Snapshot], Iterable[Finding]]
 
 # The kernel log comes first: what it dates and names leads the evidence of a folded finding.
+# fmt: off
 RULES: tuple[Rule, ...] = (
-    kernel_findings,
-    crashes,
-    driver_faults,
-    uncorrectable_errors,
-    bad_pages,
-    thermal_throttling,
-    hot_gpus,
-    slow_gpus,
-    full_gpu_memory,
-    growing_link_errors,
-    degraded_links,
-    d_state_accumulation,
-    hung_reads,
-    dead_nodes,
-    unreachable_nodes,
-    missing_hosts,
-    cgroup_memory_pressure,
-    full_disks,
-    exhausted_inodes,
-    stalled_storage,
-    noisy_neighbours,
-    thread_oversubscription,
-    cpu_contention,
-    job_interfaces_down,
-    ports_down,
-    slow_ports,
-    losses,
-    congestion,
-    interface_errors,
-    tcp_retransmits,
-    tcp_aborts,
-    full_accept_queues,
-    missing_gpus,
-    version_skew,
-    environment_mismatch,
-    skewed_clocks,
-    exposed_endpoints,
-    stopped_workers,
-    missing_workers,
-    stragglers,
-    exporter_down,
-    ghost_data,
-    exporter_plugin_timeouts,
-    exporter_plugins_skipped,
-    exporter_restarts,
+    kernel_findings, crashes, driver_faults,
+    uncorrectable_errors, bad_pages, thermal_throttling, hot_gpus, slow_gpus, full_gpu_memory,
+    growing_link_errors, degraded_links, d_state_accumulation, hung_reads,
+    dead_nodes, unreachable_nodes, missing_hosts, cgroup_memory_pressure,
+    full_disks, exhausted_inodes, stalled_storage,
+    noisy_neighbours, thread_oversubscription, cpu_contention,
+    network.job_interfaces_down, ports_down, slow_ports, losses, congestion,
+    network.interface_errors, network.tcp_retransmits, network.tcp_aborts,
+    network.full_accept_queues, missing_gpus, version_skew, environment_mismatch, skewed_clocks,
+    exposed_endpoints, stopped_workers, missing_workers, stragglers,
+    metrics_exporter.exporter_down, metrics_exporter.ghost_data,
+    metrics_exporter.exporter_plugin_timeouts, metrics_exporter.exporter_plugins_skipped,
+    metrics_exporter.exporter_restarts,
 )
+# fmt: on
 
 
 def judge(snapshot: Snapshot) -> Iterator[tuple[str, Finding]]:

@@ -12,12 +12,14 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from raydiag import catalog
 from raydiag.catalog.kernel_table import KernelEvent
 from raydiag.catalog.nvidia_codes import NvidiaCode
 from raydiag.model import Severity
 from raydiag.probes.kernel_log import KernelLine
+from raydiag.rules.growth import known
 
 _REPORT_GAP_S = 5.0  # lines of one report about one device follow each other within this
 _TRACE_GAP_S = 1.0  # a stack trace is printed in one go
@@ -46,6 +48,14 @@ _ARE_THE_FAULT = frozenset({"kernel-oops", "amdgpu-other-error"})
 _SHOW_THE_FAULT = frozenset({"hung-task", "soft-lockup", "hard-lockup", "rcu-stall"})
 
 
+# What an event has from its row in the catalog, and from its lines.
+_OF_ROW = ("event", "recovers", "lasting", "clears", "expires_s", "many")
+_OF_REPORT = (
+    *("device", "pid", "process", "ring", "block", "errors", "symbol", "userspace", "trace"),
+    *("not_later_than", "code"),
+)
+
+
 @dataclass(frozen=True)
 class KernelEventSeen:
     """One event, or the same one several times."""
@@ -54,11 +64,9 @@ class KernelEventSeen:
     finding: str  # failure class that it is evidence of
     severity: Severity
     lines: tuple[KernelLine, ...]  # the first ones, verbatim
-    count: int  # how often it happened
     first_s: float  # Unix seconds; NaN where the log has no times
     last_s: float
     device: str | None  # PCI address, lower case
-    device_beside: bool  # the event does not name its device, all lines beside it name this one
     pid: int | None  # as the kernel counts, outside of containers
     process: str | None  # the kernel's name of it, 15 characters
     ring: str | None
@@ -70,12 +78,14 @@ class KernelEventSeen:
     lasting: bool
     trace: bool
     not_later_than: bool  # it may have begun in records that are lost
-    code: int | None = None  # NVIDIA's number of the error
-    meaning: NvidiaCode | None = None
-    also: tuple[str, ...] = ()  # other events that the lines are as much about
-    clears: bool = False
-    expires_s: int | None = None
-    many: int | None = None
+    code: int | None  # NVIDIA's number of the error
+    meaning: NvidiaCode | None
+    also: tuple[str, ...]  # other events that the lines are as much about
+    clears: bool
+    expires_s: int | None
+    many: int | None
+    count: int = 1  # how often it happened
+    device_beside: bool = False  # it does not name its device, all lines beside it name this one
 
 
 @dataclass
@@ -122,32 +132,15 @@ class _Report:
         if finding == "xgmi-error" and row.event != "amdgpu-xgmi":
             also += ("amdgpu-xgmi",)
         return KernelEventSeen(
-            event=row.event,
             finding=finding,
             severity=severity,
             lines=tuple(self.lines),
-            count=1,
             first_s=self.lines[0].time_s,
             last_s=self.recent_s,
-            device=self.device,
-            device_beside=False,
-            pid=self.pid,
-            process=self.process,
-            ring=self.ring,
-            block=self.block,
-            errors=self.errors,
-            symbol=self.symbol,
-            userspace=self.userspace,
-            recovers=row.recovers,
-            lasting=row.lasting,
-            trace=self.trace,
-            not_later_than=self.not_later_than,
-            code=self.code,
             meaning=meaning,
             also=also,
-            clears=row.clears,
-            expires_s=row.expires_s,
-            many=row.many,
+            **{name: getattr(row, name) for name in _OF_ROW},
+            **{name: getattr(self, name) for name in _OF_REPORT},
         )
 
 
@@ -227,22 +220,18 @@ class Grouping:
         return text
 
     def _report_for(
-        self,
-        line: KernelLine,
-        row: KernelEvent,
-        match: re.Match[str],
-        since_boot_s: float | None,
+        self, line: KernelLine, row: KernelEvent, match: re.Match[str], since_boot_s: float | None
     ) -> _Report:
         """The report that the line belongs to, with the line in it; a new one if there is none."""
         fresh = _report(line, row, match, line.time_s - self._loss_s <= _LOSS_S)
         if row.boot_grace and since_boot_s is not None and since_boot_s < _BOOT_S:
             fresh.severity = Severity.INFO
         related = catalog.related_events(row.event)
-        for known in reversed(self._open):
-            if known.row.event in related and _is_same(known, fresh):
-                _merge(known, fresh)
-                known.add(line)
-                return known
+        for report in reversed(self._open):
+            if report.row.event in related and _is_same(report, fresh):
+                _merge(report, fresh)
+                report.add(line)
+                return report
         fresh.add(line)
         self._open.append(fresh)
         if len(self._open) > _OPEN:
@@ -259,12 +248,13 @@ class Grouping:
             key: object = (what, event.block, event.pid, event.process, event.userspace)
             if key not in self._found and len(self._found) >= _KINDS:
                 key = (what, event.userspace)
-            first = self._found.get(key)
             if self._kept_lines > _KEPT_LINES:
                 event = replace(event, lines=event.lines[:1])
-            merged = event if first is None else _together(first, event)
-            self._kept_lines += len(merged.lines) - (len(first.lines) if first else 0)
-            self._found[key] = merged
+            if key in self._found:
+                self._kept_lines -= len(self._found[key].lines)
+                event = _together(self._found[key], event)
+            self._kept_lines += len(event.lines)
+            self._found[key] = event
         self._closed.clear()
 
 
@@ -279,7 +269,8 @@ def _report(
     fresh.process = (stated.get("process") if fresh.pid else None) or None
     fresh.ring = stated.get("ring")
     fresh.block = stated.get("block", "").lower() or None
-    fresh.errors = int(stated["count"]) if "count" in stated else None
+    if "count" in stated:
+        fresh.errors = int(stated["count"])
     fresh.recent_s = line.time_s
     if "code" in stated and row.codes:
         fresh.code = int(stated["code"])
@@ -302,39 +293,38 @@ def _device(stated: str | None, text: str) -> str | None:
     return lower if "." in lower else f"{lower}.0"
 
 
-def _is_same(known: _Report, fresh: _Report) -> bool:
+def _is_same(report: _Report, fresh: _Report) -> bool:
     """Whether two lines of related events are of one report."""
-    if fresh.recent_s - known.recent_s > _REPORT_GAP_S or known.userspace is not fresh.userspace:
+    if fresh.recent_s - report.recent_s > _REPORT_GAP_S or report.userspace is not fresh.userspace:
         return False
-    if bool(known.row.recovers) is not bool(fresh.row.recovers):
+    row, fresh_row = report.row, fresh.row
+    if bool(row.recovers) is not bool(fresh_row.recovers):
         return False
-    alike = known.row.event == fresh.row.event
-    if not (alike or known.row.event in fresh.row.part_of or fresh.row.event in known.row.part_of):
+    if (
+        row.event not in (fresh_row.event, *fresh_row.part_of)
+        and fresh_row.event not in row.part_of
+    ):
         return False
-    return all(
-        one is None or other is None or one == other
-        for one, other in (
-            (known.device, fresh.device),
-            (known.pid, fresh.pid),
-            (known.block, fresh.block),
-            (known.code, fresh.code),
-        )
-    )
+    stated = attrgetter("device", "pid", "block", "code")
+    for first, second in zip(stated(report), stated(fresh), strict=True):
+        if None not in (first, second) and first != second:
+            return False
+    return True
 
 
-def _merge(known: _Report, fresh: _Report) -> None:
-    if known.row.event not in fresh.row.part_of and fresh.row.event in known.row.part_of:
-        known.row = fresh.row  # the line that says what the earlier one was the beginning of
-    elif fresh.row.lasting and known.row.event == fresh.row.event:
-        known.row = fresh.row
-    known.severity = graver(known.severity, fresh.severity)
-    known.device = known.device or fresh.device
-    known.process = known.process or fresh.process
-    known.pid = known.pid or fresh.pid
-    known.ring = known.ring or fresh.ring
-    known.block = known.block or fresh.block
-    known.code = known.code if known.code is not None else fresh.code
-    known.errors = _larger(known.errors, fresh.errors)
+def _merge(report: _Report, fresh: _Report) -> None:
+    if report.row.event not in fresh.row.part_of and fresh.row.event in report.row.part_of:
+        report.row = fresh.row  # the line that says what the earlier one was the beginning of
+    elif fresh.row.lasting and report.row.event == fresh.row.event:
+        report.row = fresh.row
+    report.severity = graver(report.severity, fresh.severity)
+    report.device = report.device or fresh.device
+    report.process = report.process or fresh.process
+    report.pid = report.pid or fresh.pid
+    report.ring = report.ring or fresh.ring
+    report.block = report.block or fresh.block
+    report.code = next(iter(known((report.code, fresh.code))), None)
+    report.errors = _larger(report.errors, fresh.errors)
 
 
 def _placed(seen: Sequence[KernelEventSeen]) -> Iterator[KernelEventSeen]:
@@ -343,13 +333,14 @@ def _placed(seen: Sequence[KernelEventSeen]) -> Iterator[KernelEventSeen]:
         if event.device or not _is_of_gpu(event):
             yield event
             continue
-        beside = {
-            other.device
-            for other in seen[max(0, index - _BESIDE) : index + _BESIDE + 1]
-            if other.device and _is_of_gpu(other) and abs(other.first_s - event.last_s) <= _BESIDE_S
-        }
-        known = len(beside) == 1 and not event.userspace
-        yield replace(event, device=beside.pop(), device_beside=True) if known else event
+        beside = set()
+        for other in seen[max(0, index - _BESIDE) : index + _BESIDE + 1]:
+            if _is_of_gpu(other) and abs(other.first_s - event.last_s) <= _BESIDE_S:
+                beside.add(other.device)
+        beside.discard(None)
+        if len(beside) == 1 and not event.userspace:
+            event = replace(event, device=beside.pop(), device_beside=True)
+        yield event
 
 
 def _is_of_gpu(event: KernelEventSeen) -> bool:
@@ -380,8 +371,8 @@ def _weighed(event: KernelEventSeen) -> KernelEventSeen:
 
 def graver(first: Severity, second: Severity) -> Severity:
     """The more severe of the two."""
-    return max(first, second, key=lambda severity: severity.rank)
+    return max(first, second, key=attrgetter("rank"))
 
 
 def _larger(first: int | None, second: int | None) -> int | None:
-    return max((number for number in (first, second) if number is not None), default=None)
+    return max(known((first, second)), default=None)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
+from typing import Any
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot, Status
 from raydiag.probes.exporter import FILE, LOG, Exporter
@@ -76,11 +78,7 @@ def exporter_down(snapshot: Snapshot) -> Iterator[Finding]:
     """Exporters that do not answer, or serve nothing."""
     states = {state.machine.name: state for state in _states(snapshot)}
     all_machines = machines(snapshot)
-    serving = [
-        machine
-        for machine in all_machines
-        if machine.name in states and states[machine.name].now.hw_samples
-    ]
+    serving = [state.machine for state in states.values() if state.now.hw_samples]
     for machine in all_machines:
         majority = _serving_majority(machine, serving, all_machines)
         state = states.get(machine.name)
@@ -129,14 +127,9 @@ def ghost_data(snapshot: Snapshot) -> Iterator[Finding]:
         if stale is None:
             continue
         evidence, confidence = stale
-        yield Finding(
-            "ghost-data",
-            host=state.machine.name,
-            severity=Severity.WARNING,
-            onset=state.now.data_time_s,
-            confidence=confidence,
-            evidence=(evidence, *_supporting_evidence(state)),
-        )
+        fields = {"confidence": confidence, "onset": state.now.data_time_s}
+        supporting = _supporting_evidence(state)
+        yield _finding("ghost-data", state.machine, evidence, *supporting, **fields)
 
 
 def _supporting_evidence(state: _ExporterState) -> Iterator[Evidence]:
@@ -198,11 +191,8 @@ def exporter_plugin_timeouts(snapshot: Snapshot) -> Iterator[Finding]:
         if _logs_timeouts(state.now, is_slow=bool(evidence)):
             evidence.append(Evidence(LOG, f"timeouts at its end: {_counts(state.now.timed_out)}"))
         if evidence:
-            timed_out = duration_s >= _TIMED_OUT_S
-            confidence = confirmed_if(timed_out)
-            yield _finding(
-                "exporter-plugin-timeout", state.machine, *evidence, confidence=confidence
-            )
+            weight = {"confidence": confirmed_if(duration_s >= _TIMED_OUT_S)}
+            yield _finding("exporter-plugin-timeout", state.machine, *evidence, **weight)
 
 
 def _slow_cycle(state: _ExporterState, duration_s: float) -> Iterator[Evidence]:
@@ -245,13 +235,9 @@ def exporter_restarts(snapshot: Snapshot) -> Iterator[Finding]:
         restarts = [time for time in state.now.restarts if time >= since]
         if restarts:
             recent = sum(time >= an_hour_ago for time in restarts)
-            yield Finding(
-                "exporter-restarting",
-                host=state.machine.name,
-                severity=warning_if(recent > 1),
-                onset=min(restarts),
-                evidence=tuple(Evidence(LOG, line) for line in state.now.log_lines),
-            )
+            fields = {"severity": warning_if(recent > 1), "onset": min(restarts)}
+            evidence = map(partial(Evidence, LOG), state.now.log_lines)
+            yield state.machine.finding("exporter-restarting", *evidence, **fields)
 
 
 def _states(snapshot: Snapshot) -> Iterator[_ExporterState]:
@@ -268,16 +254,5 @@ def _has_gpus(machine: Machine) -> bool:
     return any(map(attrgetter("records"), machine.results("gpu_sensors")))
 
 
-def _finding(
-    failure_class: str,
-    machine: Machine,
-    *evidence: Evidence,
-    confidence: Confidence = Confidence.CONFIRMED,
-) -> Finding:
-    return Finding(
-        failure_class,
-        host=machine.name,
-        severity=Severity.WARNING,
-        confidence=confidence,
-        evidence=evidence,
-    )
+def _finding(failure_class: str, machine: Machine, *evidence: Evidence, **fields: Any) -> Finding:
+    return machine.finding(failure_class, *evidence, severity=Severity.WARNING, **fields)

@@ -6,7 +6,7 @@ Counters run since boot: only their growth between the two samples is judged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.network import NetworkState
@@ -24,46 +24,35 @@ _MANY_REFUSED = 3  # connections; a few together are how any short burst looks
 _NO_LINK = frozenset({"down", "lowerlayerdown"})
 _VARIABLE = "NCCL_SOCKET_IFNAME"
 _NETSTAT = "/proc/net/netstat"
+_REFUSALS = ("ListenOverflows", "ListenDrops")
 
 _Samples = Samples[NetworkState]
-
-
-@dataclass(frozen=True)
-class _InterfaceTrouble:
-    severity: Severity
-    grown: Mapping[str, int]  # counters that show it; empty: nothing is wrong
+_Trouble = tuple[Severity, Mapping[str, int]]  # counters that show it; none: nothing is wrong
 
 
 def interface_errors(snapshot: Snapshot) -> Iterator[Finding]:
     """Interfaces whose errors grew, or that drop much of what they carry."""
     for machine, samples in each_sample(snapshot, NetworkState):
         interfaces = _troubled_interfaces(samples)
-        for name, trouble in interfaces.items():
+        for name, (severity, grown) in interfaces.items():
             # A bond shows the sum of the cards below it.
             if name.startswith(("bond", "team")) and len(interfaces) > 1:
                 continue
-            source = f"/proc/net/dev: {name}"
-            yield Finding(
-                "nic-errors",
-                host=machine.name,
-                device=name,
-                severity=trouble.severity,
-                evidence=_growth_evidence(snapshot, source, trouble.grown, samples.seconds),
-            )
+            evidence = _growth_evidence(snapshot, f"/proc/net/dev: {name}", grown, samples.seconds)
+            yield machine.finding("nic-errors", *evidence, device=name, severity=severity)
 
 
-def _troubled_interfaces(samples: _Samples) -> dict[str, _InterfaceTrouble]:
+def _troubled_interfaces(samples: _Samples) -> dict[str, _Trouble]:
     troubled = {}
     for name, later in samples.later.interfaces.items():
-        first = samples.first.interfaces.get(name)
-        if first is not None:
-            trouble = _interface_trouble(grown_counters(first, later), samples.seconds)
-            if trouble.grown:
-                troubled[name] = trouble
+        grown = grown_counters(samples.first.interfaces.get(name, {}), later)
+        severity, troubling = _interface_trouble(grown, samples.seconds)
+        if troubling:
+            troubled[name] = severity, troubling
     return troubled
 
 
-def _interface_trouble(grown: Mapping[str, int], seconds: float) -> _InterfaceTrouble:
+def _interface_trouble(grown: Mapping[str, int], seconds: float) -> _Trouble:
     """What is wrong with an interface whose counters grew so far."""
     severity, troubling = Severity.INFO, {}
     for direction in ("rx", "tx"):
@@ -77,7 +66,7 @@ def _interface_trouble(grown: Mapping[str, int], seconds: float) -> _InterfaceTr
             carried = grown.get(f"{direction}_packets", 0) + drops
             if drops > _DROPS_SHARE * carried and carried > _LOADED_PER_S * seconds:
                 severity = Severity.WARNING
-    return _InterfaceTrouble(severity, troubling)
+    return severity, troubling
 
 
 def tcp_retransmits(snapshot: Snapshot) -> Iterator[Finding]:
@@ -87,12 +76,8 @@ def tcp_retransmits(snapshot: Snapshot) -> Iterator[Finding]:
         seconds = samples.seconds
         if again > _RETRANSMITS_PER_S * seconds and again > _RETRANSMITS_SHARE * sent:
             text = f"RetransSegs grew by {again}, OutSegs by {sent} in {seconds:.1f} s"
-            yield Finding(
-                "tcp-retransmits",
-                host=machine.name,
-                severity=Severity.INFO,
-                evidence=(Evidence("/proc/net/snmp", text, float(again), snapshot.time),),
-            )
+            evidence = Evidence("/proc/net/snmp", text, float(again), snapshot.time)
+            yield machine.finding("tcp-retransmits", evidence, severity=Severity.INFO)
 
 
 def tcp_aborts(snapshot: Snapshot) -> Iterator[Finding]:
@@ -104,35 +89,26 @@ def tcp_aborts(snapshot: Snapshot) -> Iterator[Finding]:
         aborts = _tcp_growth(samples, "TCPAbortOnTimeout")
         if not aborts:
             continue
-        several = aborts >= _MANY_ABORTS
+        fields: dict[str, Any] = {"severity": Severity.WARNING}
+        if aborts < _MANY_ABORTS:
+            explanation = "One may be a call to an address that never answered."
+            fields = {"severity": Severity.INFO, "explanation": explanation}
         grown = {"TCPAbortOnTimeout": aborts}
-        yield Finding(
-            "tcp-aborts",
-            host=machine.name,
-            severity=warning_if(several),
-            evidence=_growth_evidence(snapshot, _NETSTAT, grown, samples.seconds),
-            explanation="" if several else "One may be a call to an address that never answered.",
-        )
+        evidence = _growth_evidence(snapshot, _NETSTAT, grown, samples.seconds)
+        yield machine.finding("tcp-aborts", *evidence, **fields)
 
 
 def full_accept_queues(snapshot: Snapshot) -> Iterator[Finding]:
     """Hosts where a program does not accept its incoming connections fast enough."""
     for machine, samples in each_sample(snapshot, NetworkState):
-        grown = {}
-        for name in ("ListenOverflows", "ListenDrops"):
-            if count := _tcp_growth(samples, name):
-                grown[name] = count
-        if not grown:
+        grown = {name: _tcp_growth(samples, name) for name in _REFUSALS}
+        if not any(grown.values()):
             continue
-        # Every overflow is a drop as well.
-        several = max(grown.values()) >= _MANY_REFUSED
-        yield Finding(
-            "coordinator-overload",
-            host=machine.name,
-            severity=warning_if(several),
-            confidence=Confidence.LIKELY,  # the counters do not say whose queue it was
-            evidence=_growth_evidence(snapshot, _NETSTAT, grown, samples.seconds),
-        )
+        evidence = _growth_evidence(snapshot, _NETSTAT, grown, samples.seconds)
+        # Every overflow is a drop as well; the counters do not say whose queue it was.
+        severity = warning_if(max(grown.values()) >= _MANY_REFUSED)
+        weight = {"severity": severity, "confidence": Confidence.LIKELY}
+        yield machine.finding("coordinator-overload", *evidence, **weight)
 
 
 def _tcp_growth(samples: _Samples, name: str) -> int:
@@ -141,12 +117,11 @@ def _tcp_growth(samples: _Samples, name: str) -> int:
 
 def _growth_evidence(
     snapshot: Snapshot, source: str, grown: Mapping[str, int], seconds: float
-) -> tuple[Evidence, ...]:
-    pieces = []
+) -> Iterator[Evidence]:
     for name, count in grown.items():
-        text = f"{name} grew by {count} in {seconds:.1f} s"
-        pieces.append(Evidence(source, text, float(count), snapshot.time))
-    return tuple(pieces)
+        if count:
+            text = f"{name} grew by {count} in {seconds:.1f} s"
+            yield Evidence(source, text, float(count), snapshot.time)
 
 
 def job_interfaces_down(snapshot: Snapshot) -> Iterator[Finding]:
@@ -160,13 +135,9 @@ def job_interfaces_down(snapshot: Snapshot) -> Iterator[Finding]:
             for name in chosen:
                 text = f"{states[name]}; {_VARIABLE}={setting} tells processes to use it"
                 source = f"/sys/class/net/{name}/operstate"
-                yield Finding(
-                    "net-link-down",
-                    host=machine.name,
-                    device=name,
-                    severity=Severity.CRITICAL,
-                    evidence=(Evidence(source, text, time=snapshot.time),),
-                )
+                evidence = Evidence(source, text, time=snapshot.time)
+                fields = {"device": name, "severity": Severity.CRITICAL}
+                yield machine.finding("net-link-down", evidence, **fields)
 
 
 def _interface_settings(machine: Machine) -> set[str]:

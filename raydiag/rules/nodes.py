@@ -7,20 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
-from raydiag.model import (
-    Confidence,
-    Evidence,
-    Finding,
-    Node,
-    NodeReport,
-    NodeStatus,
-    Severity,
-    Snapshot,
-    Status,
-    StuckReader,
-    Unread,
-)
+from raydiag import model
+from raydiag.model import Evidence, Finding, Node, NodeReport, NodeStatus, Severity, Snapshot
 from raydiag.rules.machines import machine_names
 
 # Ray's DeathReason and its message. The word boundary matters: UNEXPECTED_TERMINATION holds
@@ -35,6 +25,18 @@ _ANSWER_UNUSABLE = (
     "another one on the head",  # another version of Python
     "node runner: ended before it answered",
 )
+
+# Of a node that did answer: raydiag's trouble, and no sign of a node fault.
+_UNUSABLE_ANSWER: dict[str, Any] = {
+    "severity": Severity.WARNING,
+    "title": "Unusable answer from a node",
+    "explanation": "The node was reached, but its answer could not be used. Nothing is known of "
+    "the node's state.",
+    "next_steps": (
+        "Run raydiag again; an answer that was lost in transit arrives then.",
+        "Where the Python versions differ, start Ray on the node with the Python of the head.",
+    ),
+}
 
 _NEWS_S = 86_400.0
 NODE_TABLE = "Ray node table (GCS)"
@@ -76,14 +78,16 @@ def dead_nodes(snapshot: Snapshot) -> Iterator[Finding]:
         node = report.node
         reason = node.death_reason or report.reason or "no reason given"
         text = f"node {node.node_id} at {node.address} is dead: {reason}"
-        departure = departures.get(node.node_id, "")
+        severity, explanation = Severity.CRITICAL, ""
+        if departure := departures.get(node.node_id):
+            severity, explanation = Severity.INFO, f"Not a present fault: {departure}."
         yield Finding(
             "ray-node-dead",
             host=names[node.machine],
-            severity=Severity.INFO if departure else Severity.CRITICAL,
+            severity=severity,
             onset=node.ended_at,
             evidence=(Evidence(NODE_TABLE, text, time=node.ended_at),),
-            explanation=f"Not a present fault: {departure}." if departure else "",
+            explanation=explanation,
         )
 
 
@@ -102,25 +106,9 @@ def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:
             severity=Severity.CRITICAL,
             evidence=(Evidence(source, reason, waited_s, snapshot.time),),
         )
-        answered = any(phrase in reason for phrase in _ANSWER_UNUSABLE)
-        yield _with_unusable_answer(finding) if answered else finding
-
-
-def _with_unusable_answer(finding: Finding) -> Finding:
-    """The finding for a node that did answer: raydiag's trouble, and no sign of a node fault."""
-    return replace(
-        finding,
-        severity=Severity.WARNING,
-        title="Unusable answer from a node",
-        explanation=(
-            "The node was reached, but its answer could not be used. Nothing is known of the "
-            "node's state."
-        ),
-        next_steps=(
-            "Run raydiag again; an answer that was lost in transit arrives then.",
-            "Where the Python versions differ, start Ray on the node with the Python of the head.",
-        ),
-    )
+        if any(phrase in reason for phrase in _ANSWER_UNUSABLE):
+            finding = replace(finding, **_UNUSABLE_ANSWER)
+        yield finding
 
 
 def hung_reads(snapshot: Snapshot) -> Iterator[Finding]:
@@ -129,39 +117,34 @@ def hung_reads(snapshot: Snapshot) -> Iterator[Finding]:
     A wait for NFS can be killed, so of a hung mount no stuck reader is left.
     """
     names = machine_names(snapshot)
-    stuck_sources = set(_stuck_sources(snapshot))
+    stuck_sources = set()
     for report in snapshot.nodes:
-        host, read_at = names[report.node.machine], report.collected_at or None
         for reader in report.stuck:
-            yield _hung_read(host, reader, read_at)
+            stuck_sources.add((report.node.machine, reader.source))
+            yield _hung_read(names[report.node.machine], reader, report.collected_at or None)
+    for report in snapshot.nodes:
         for unread in _unread_mounts(report):
             if (report.node.machine, unread.source) not in stuck_sources:
-                yield _hung_mount(host, unread, read_at)
+                yield _hung_mount(names[report.node.machine], unread, report.collected_at or None)
 
 
-def _stuck_sources(snapshot: Snapshot) -> Iterator[tuple[tuple[str, str], str]]:
-    for report in snapshot.nodes:
-        for reader in report.stuck:
-            yield report.node.machine, reader.source
-
-
-def _unread_mounts(report: NodeReport) -> Iterator[Unread]:
+def _unread_mounts(report: NodeReport) -> Iterator[model.Unread]:
     """Mount points that had all their time; not those that the runner reached late or never."""
     storage = report.probes.get("storage")
     for unread in storage.unread if storage else ():
         reason = unread.reason.removeprefix(f"{unread.source}: ")
-        timed_out = unread.status is Status.TIMEOUT and reason.startswith("no answer within")
+        timed_out = unread.status is model.Status.TIMEOUT and reason.startswith("no answer within")
         if timed_out and unread.source.startswith("/"):
             yield unread
 
 
-def _hung_mount(host: str, unread: Unread, read_at: float | None) -> Finding:
+def _hung_mount(host: str, unread: model.Unread, read_at: float | None) -> Finding:
     return Finding(
         "hung-read",
         host=host,
         device=unread.source,
         severity=Severity.WARNING,
-        confidence=Confidence.LIKELY,
+        confidence=model.Confidence.LIKELY,
         evidence=(Evidence(unread.source, unread.reason, time=read_at),),
         explanation=(
             "The file system mounted here did not report its usage in time. The reader process "
@@ -171,7 +154,7 @@ def _hung_mount(host: str, unread: Unread, read_at: float | None) -> Finding:
     )
 
 
-def _hung_read(host: str, reader: StuckReader, read_at: float | None) -> Finding:
+def _hung_read(host: str, reader: model.StuckReader, read_at: float | None) -> Finding:
     symbol = reader.wchan or "an unknown place"
     text = f"pid {reader.pid} of probe {reader.probe} waits in {symbol} for {reader.seconds:.0f} s"
     return Finding(

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.pcie import ALL_ONES, PcieFunction
@@ -19,8 +20,14 @@ from raydiag.rules.growth import growth, known
 from raydiag.rules.machines import Machine, Samples, machines
 from raydiag.rules.pcie_paths import PcieLink, PciePaths
 
-_KINDS = ("correctable", "nonfatal", "fatal")
 _ROOT_PORT_FILES = {"correctable": "cor", "nonfatal": "nonfatal", "fatal": "fatal"}
+_CLASSES = {"correctable": "pcie-degraded", "nonfatal": "pcie-degraded", "fatal": "pcie-fatal"}
+_DEAD = {
+    "severity": Severity.CRITICAL,
+    "confidence": Confidence.LIKELY,
+    "title": "A PCIe device does not answer",
+    "explanation": "A device that is switched off to save power looks the same.",
+}
 
 _Samples = Samples[PcieFunction]
 
@@ -49,14 +56,6 @@ class _MachineLink:
         return self.paths.bearer(self.link.lower)
 
 
-@dataclass(frozen=True)
-class _Alike:
-    """Links that are alike, one of them the one to judge."""
-
-    count: int
-    best: float  # what the best of them runs at
-
-
 def growing_link_errors(snapshot: Snapshot) -> Iterator[Finding]:
     """AER counters that grew between the two samples of this run.
 
@@ -66,22 +65,17 @@ def growing_link_errors(snapshot: Snapshot) -> Iterator[Finding]:
     for machine in machines(snapshot):
         samples = machine.samples(PcieFunction)
         paths = PciePaths(list(map(attrgetter("first"), samples)))
-        for kind in _KINDS:
+        for kind in _CLASSES:
             by_bearer: dict[str, list[_GrownErrors]] = {}
             for errors in _grown_errors(samples, paths, kind):
                 bearer = paths.bearer(errors.function).address
                 by_bearer.setdefault(bearer, []).append(errors)
             for address, errors_of_bearer in by_bearer.items():
-                bearer_function = paths.functions[address]
-                yield _growth_finding(machine, paths, bearer_function, kind, errors_of_bearer)
+                yield _growth_finding(machine, paths, address, kind, errors_of_bearer)
 
 
 def _growth_finding(
-    machine: Machine,
-    paths: PciePaths,
-    bearer: PcieFunction,
-    kind: str,
-    all_errors: Sequence[_GrownErrors],
+    machine: Machine, paths: PciePaths, address: str, kind: str, all_errors: Sequence[_GrownErrors]
 ) -> Finding:
     link_names = paths.link_names()
     per_link: dict[str, int] = {}
@@ -91,15 +85,23 @@ def _growth_finding(
         per_link[link] = max(errors.count, per_link.get(link, 0))
         text = f"{errors.count} {kind} errors within {errors.seconds:.1f} s"
         evidence.append(machine.evidence(errors.source, text, float(errors.count)))
-    is_single = kind == "correctable" and sum(per_link.values()) == 1
-    return Finding(
-        "pcie-fatal" if kind == "fatal" else "pcie-degraded",
-        host=machine.name,
-        gpu=bearer.gpu,
-        device=bearer.address,
-        severity=Severity.INFO if is_single else None,
-        evidence=(*evidence, *_device_evidence(bearer, paths)),
-    )
+    severity = None
+    if kind == "correctable" and sum(per_link.values()) == 1:
+        severity = Severity.INFO
+    bearer = paths.functions[address]
+    return _finding(machine, _CLASSES[kind], bearer, paths, *evidence, severity=severity)
+
+
+def _finding(
+    machine: Machine,
+    failure_class: str,
+    bearer: PcieFunction,
+    paths: PciePaths,
+    *evidence: Evidence,
+    **fields: Any,
+) -> Finding:
+    fields.update(gpu=bearer.gpu, device=bearer.address)
+    return machine.finding(failure_class, *evidence, *_device_evidence(bearer, paths), **fields)
 
 
 def _grown_errors(
@@ -111,20 +113,20 @@ def _grown_errors(
     """
     grown_addresses = set()
     for pair in samples:
-        count = _growth_of(pair, kind)
-        if count:
-            address = pair.first.address
-            grown_addresses.add(address)
-            yield _GrownErrors(pair.first, f"aer_dev_{kind} of {address}", count, pair.seconds)
+        for errors in _growth_of(pair, kind, f"aer_dev_{kind}"):
+            grown_addresses.add(pair.first.address)
+            yield errors
     for pair in samples:
-        count = _growth_of(pair, f"received_{kind}")
-        if count and paths.addresses_below(pair.first).isdisjoint(grown_addresses):
-            name = f"aer_rootport_total_err_{_ROOT_PORT_FILES[kind]}"
-            yield _GrownErrors(pair.first, f"{name} of {pair.first.address}", count, pair.seconds)
+        file = f"aer_rootport_total_err_{_ROOT_PORT_FILES[kind]}"
+        for errors in _growth_of(pair, f"received_{kind}", file):
+            if paths.addresses_below(pair.first).isdisjoint(grown_addresses):
+                yield errors
 
 
-def _growth_of(samples: _Samples, field: str) -> int | None:
-    return growth(getattr(samples.first, field), getattr(samples.later, field))
+def _growth_of(samples: _Samples, field: str, file: str) -> Iterator[_GrownErrors]:
+    function = samples.first
+    if count := growth(getattr(function, field), getattr(samples.later, field)):
+        yield _GrownErrors(function, f"{file} of {function.address}", count, samples.seconds)
 
 
 def degraded_links(snapshot: Snapshot) -> Iterator[Finding]:
@@ -133,23 +135,21 @@ def degraded_links(snapshot: Snapshot) -> Iterator[Finding]:
     Not where every link like it does the same: then it is wired or set so. A GPU may lower the
     speed of its link while it idles, never the width: its speed counts under load alone.
     """
-    all_paths = []
-    for machine in machines(snapshot):
-        all_paths.append((machine, PciePaths(machine.records(PcieFunction))))
+    all_paths = [(each, PciePaths(each.records(PcieFunction))) for each in machines(snapshot)]
     yield from _dead_links(all_paths)
     links = list(_shown_links(all_paths))
     widths, speeds = _LinkComparison(links, "width"), _LinkComparison(links, "speed_gts")
     loaded_gpus = {gpu.key for gpu in every_gpu(snapshot) if gpu.loaded}
     for each in links:
-        width, max_width = each.link.width, each.link.max_width
+        width, max_width = each.link.least("width"), each.link.least("max_width")
         if width is not None and max_width is not None and width < max_width:
             text = f"x{width}, x{max_width} is possible"
             yield _link_finding(each, text, width, widths.alike(each.link))
-        speed, max_speed = each.link.speed_gts, each.link.max_speed_gts
+        speed, max_speed = each.link.least("speed_gts"), each.link.least("max_speed_gts")
         if speed is None or max_speed is None or speed >= max_speed:
             continue
         alike = speeds.alike(each.link)
-        works = (each.machine.name, each.bearer.address) in loaded_gpus and alike.best > speed
+        works = (each.machine.name, each.bearer.address) in loaded_gpus and max(alike) > speed
         if works or each.bearer.kind != "gpu":
             text = f"{speed:g} GT/s, {max_speed:g} GT/s is possible"
             yield _link_finding(each, text, speed, alike)
@@ -185,17 +185,7 @@ def _dead_links(all_paths: Sequence[tuple[Machine, PciePaths]]) -> Iterator[Find
 def _dead_link_finding(machine: Machine, paths: PciePaths, function: PcieFunction) -> Finding:
     text = f"{function.odd_width}: no lanes; others of its model ({function.model}) have some"
     evidence = machine.evidence(f"current_link_width of {function.address}", text)
-    return Finding(
-        "pcie-link-down",
-        host=machine.name,
-        gpu=function.gpu,
-        device=function.address,
-        severity=Severity.CRITICAL,
-        confidence=Confidence.LIKELY,
-        title="A PCIe device does not answer",
-        evidence=(evidence, *_device_evidence(function, paths)),
-        explanation="A device that is switched off to save power looks the same.",
-    )
+    return _finding(machine, "pcie-link-down", function, paths, evidence, **_DEAD)
 
 
 class _LinkComparison:
@@ -206,16 +196,15 @@ class _LinkComparison:
         for each in links:
             for key in self._keys(each.link):
                 values = self._values.setdefault(key, [])
-                values += known([getattr(each.link, quantity)])
+                values += known([each.link.least(quantity)])
 
-    def alike(self, link: PcieLink) -> _Alike:
-        """The links that are like this one.
+    def alike(self, link: PcieLink) -> list[float]:
+        """What the links that are like this one, itself among them, run at.
 
         The same slot of other machines knows best; where there is none, links of the same model.
         """
-        same_slot, same_model = (self._values[key] for key in self._keys(link))
-        values = same_slot if len(same_slot) > 1 else same_model
-        return _Alike(len(values), max(values))
+        same_slot, same_model = map(self._values.__getitem__, self._keys(link))
+        return same_slot if len(same_slot) > 1 else same_model
 
     @staticmethod
     def _keys(link: PcieLink) -> tuple[Hashable, Hashable]:
@@ -223,26 +212,22 @@ class _LinkComparison:
         return (*model, link.lower.address), model
 
 
-def _link_finding(each: _MachineLink, text: str, value: float, alike: _Alike) -> Finding:
+def _link_finding(each: _MachineLink, text: str, value: float, alike: list[float]) -> Finding:
     """A warning where others like it do better, or nothing else can be the reason."""
-    link, bearer, reason = each.link, each.bearer, ""
-    if alike.count > 1 and alike.best <= value:
-        reason = f"All {alike.count} links like it run no better: it is wired or set so."
-    elif alike.count == 1 and not link.upper_end_is_known:
+    link, reason = each.link, ""
+    if len(alike) > 1 and max(alike) <= value:
+        reason = f"All {len(alike)} links like it run no better: it is wired or set so."
+    elif len(alike) == 1 and not link.upper_end_is_known:
         reason = "What it is connected to cannot be seen here, and may not be able to do more."
     ends = " below ".join(map(attrgetter("address"), link.ends))
     evidence = each.machine.evidence(f"link of {ends}", text, float(value))
-    return Finding(
-        "pcie-degraded",
-        host=each.machine.name,
-        gpu=bearer.gpu,
-        device=bearer.address,
-        severity=warning_if(not reason),
-        confidence=confirmed_if(link.upper_end_is_known),
-        title="PCIe link narrower or slower than both ends support",
-        evidence=(evidence, *_device_evidence(bearer, each.paths)),
-        explanation=reason,
-    )
+    fields = {
+        "severity": warning_if(not reason),
+        "confidence": confirmed_if(link.upper_end_is_known),
+        "title": "PCIe link narrower or slower than both ends support",
+        "explanation": reason,
+    }
+    return _finding(each.machine, "pcie-degraded", each.bearer, each.paths, evidence, **fields)
 
 
 def _device_evidence(bearer: PcieFunction, paths: PciePaths) -> Iterator[Evidence]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TypeVar
 
 from raydiag.probes.pcie import PcieFunction
 from raydiag.rules.growth import known
-
-_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -22,25 +19,12 @@ class PcieLink:
     level: int  # steps from the device up to its lower end: 0, 2, ...
     models: tuple[str, ...]  # of the devices that it serves
 
-    @property
-    def width(self) -> int | None:
-        """Lanes in use."""
-        return _least(map(attrgetter("width"), self.ends))
+    def least(self, quantity: str) -> float | None:
+        """The smaller one of what both ends say: `width`, `max_width` (lanes), `speed_gts`, ...
 
-    @property
-    def max_width(self) -> int | None:
-        """Lanes that both ends have: a wide card in a narrow slot runs at its best."""
-        return _least(map(attrgetter("max_width"), self.ends))
-
-    @property
-    def speed_gts(self) -> float | None:
-        """Gigatransfers per second in use."""
-        return _least(map(attrgetter("speed_gts"), self.ends))
-
-    @property
-    def max_speed_gts(self) -> float | None:
-        """Gigatransfers per second that both ends support."""
-        return _least(map(attrgetter("max_speed_gts"), self.ends))
+        A wide card in a narrow slot runs at its best.
+        """
+        return min(known(map(attrgetter(quantity), self.ends)), default=None)
 
     @property
     def ends(self) -> list[PcieFunction]:
@@ -119,10 +103,8 @@ class PciePaths:
         for link in self.links():
             for end in link.ends:
                 name_of_end[_end(end)] = _end(link.lower)
-        names = {}
-        for address, function in self.functions.items():
-            names[address] = name_of_end.get(_end(function), address)
-        return names
+        functions = self.functions.items()
+        return {address: name_of_end.get(_end(end), address) for address, end in functions}
 
 
 def _end(function: PcieFunction) -> str:
@@ -142,7 +124,3 @@ def _shows_no_link(function: PcieFunction) -> bool:
     """Virtual functions, marked or (in a virtual machine) not, and devices that do not answer."""
     unknown = function.width is None and function.max_width is None
     return function.virtual_function or function.odd_width is not None or unknown
-
-
-def _least(values: Iterable[_Number | None]) -> _Number | None:
-    return min(known(values), default=None)

@@ -7,11 +7,10 @@ compared). Where there is none, a difference is reported without saying which ho
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
-from typing import TypeVar
+from operator import attrgetter, itemgetter
+from typing import NamedTuple, TypeVar
 
 from raydiag.model import Evidence, Finding, Severity, Snapshot, Status
 from raydiag.probes.gpu_sensors import GpuSensors
@@ -35,24 +34,18 @@ def missing_gpus(snapshot: Snapshot) -> Iterator[Finding]:
 
     Only hosts with the same model of GPU are compared.
     """
-    gpus: dict[str, _Addresses] = {}
-    models: dict[str, str | None] = {}
+    gpus: list[tuple[str, str | None, _Addresses]] = []
     for machine in machines(snapshot):
         addresses = _gpu_addresses(machine)
         if addresses is not None:
-            gpus[machine.name] = addresses
-            models[machine.name] = _gpu_model(machine)
-    for hosts in _groups_by_model(models):
-        yield from _hosts_with_fewer({host: gpus[host] for host in hosts}, snapshot.time)
-
-
-def _groups_by_model(models: Mapping[str, str | None]) -> Iterable[list[str]]:
-    """Hosts grouped by the model of their GPUs; those that do not say it go with the most."""
-    usual = _most_common(filter(None, models.values()))
-    groups: dict[str | None, list[str]] = {}
-    for host, model in models.items():
-        groups.setdefault(model or usual, []).append(host)
-    return groups.values()
+            gpus.append((machine.name, _gpu_model(machine), addresses))
+    # Hosts that do not say the model go with the most.
+    usual = _most_common(filter(None, map(itemgetter(1), gpus)))
+    groups: dict[str | None, dict[str, _Addresses]] = defaultdict(dict)
+    for host, model, addresses_of_host in gpus:
+        groups[model or usual][host] = addresses_of_host
+    for gpus_of_model in groups.values():
+        yield from _hosts_with_fewer(gpus_of_model, snapshot.time)
 
 
 def _gpu_model(machine: Machine) -> str | None:
@@ -96,8 +89,7 @@ def _differing_counts(gpus: Mapping[str, _Addresses]) -> Iterator[Finding]:
         yield Finding("gpu-missing", severity=Severity.WARNING, evidence=(evidence,))
 
 
-@dataclass(frozen=True)
-class _Comparison:
+class _Comparison(NamedTuple):
     """One quantity on all hosts that report it."""
 
     name: str
@@ -108,15 +100,16 @@ class _Comparison:
 def version_skew(snapshot: Snapshot) -> Iterator[Finding]:
     """Kernel, driver, ROCm and NIC driver versions that differ between hosts that report them."""
     gpu_hosts = set()
-    values: dict[str, dict[str, str]] = {}  # by component and host
+    values: dict[str, dict[str, str]] = defaultdict(dict)  # by component and host
     files: dict[str, str] = {}
     for machine in machines(snapshot):
         versions = _versions(machine)
         if versions.keys() & _GPU_DRIVERS or machine.records(GpuSensors):
             gpu_hosts.add(machine.name)
         for component, version in versions.items():
-            values.setdefault(component, {})[machine.name] = version
-        files.update(_version_files(machine))
+            values[component][machine.name] = version
+        for record in reversed(machine.records(Version)):
+            files[record.component] = record.source
     comparisons = [_Comparison(name, files[name], values[name]) for name in sorted(values)]
     yield from _differences("version-skew", comparisons, gpu_hosts)
 
@@ -130,49 +123,38 @@ def _versions(machine: Machine) -> dict[str, str]:
     return {component: ", ".join(sorted(several)) for component, several in versions.items()}
 
 
-def _version_files(machine: Machine) -> dict[str, str]:
-    files: dict[str, str] = {}
-    for record in machine.records(Version):
-        files.setdefault(record.component, record.source)
-    return files
-
-
 def environment_mismatch(snapshot: Snapshot) -> Iterator[Finding]:
     """Network variables that a program has on some hosts and not, or otherwise, on others.
 
     Different programs may be meant for different networks.
     """
-    programs: dict[str, list[tuple[Machine, list[RayProcess]]]] = {}
+    programs: dict[str, dict[str, list[RayProcess]]] = {}
+    unread = set()
     for machine in machines(snapshot):
-        for program, processes in _by_program(machine.working_processes()).items():
-            programs.setdefault(program, []).append((machine, processes))
+        if not _environment_was_read(machine):
+            unread.add(machine.name)
+        for process in machine.working_processes():
+            hosts = programs.setdefault(_program(process), defaultdict(list))
+            hosts[machine.name].append(process)
     programs.pop("", None)  # commands that could not be read are not alike
-    for program, runs in programs.items():
-        yield from _differences("env-mismatch", _variables(program, runs), ())
-
-
-def _by_program(processes: Iterable[RayProcess]) -> dict[str, list[RayProcess]]:
-    programs: dict[str, list[RayProcess]] = {}
-    for process in processes:
-        programs.setdefault(_program(process), []).append(process)
-    return programs
+    for program, processes in programs.items():
+        yield from _differences("env-mismatch", _variables(program, processes, unread), ())
 
 
 def _variables(
-    program: str, runs: Sequence[tuple[Machine, Sequence[RayProcess]]]
+    program: str, processes: Mapping[str, Sequence[RayProcess]], unread: Collection[str]
 ) -> Iterator[_Comparison]:
-    """The network variables of one program, by name."""
-    names: set[str] = set()
-    for _, processes in runs:
-        names.update(*map(attrgetter("environment"), processes))
-    for name in sorted(names):
+    """The network variables of one program, whose processes these are by host, by name."""
+    settings: dict[str, dict[str, set[str]]] = {}
+    for host, processes_of_host in processes.items():
+        for process in processes_of_host:
+            for name, value in process.environment.items():
+                settings.setdefault(name, defaultdict(set))[host].add(value)
+    for name in sorted(settings):
         values = {}
-        for machine, processes in runs:
-            settings = {
-                process.environment[name] for process in processes if name in process.environment
-            }
-            if settings or _environment_was_read(machine):
-                values[machine.name] = ", ".join(sorted(settings)) or "unset"
+        for host in processes:
+            if host in settings[name] or host not in unread:
+                values[host] = ", ".join(sorted(settings[name][host])) or "unset"
         yield _Comparison(name, f"/proc/<pid>/environ of {program}", values)
 
 
@@ -180,58 +162,48 @@ def _differences(
     failure_class: str, comparisons: Iterable[_Comparison], gpu_hosts: Collection[str]
 ) -> Iterator[Finding]:
     """One finding for each odd host, and one without a host for what has no majority."""
-    differences: dict[str | None, list[_Difference]] = {}
+    severities: dict[str | None, list[Severity]] = defaultdict(list)
+    evidence: dict[str | None, list[Evidence]] = defaultdict(list)
     for comparison in comparisons:
         if len(set(comparison.values.values())) > 1:
-            for difference in _odd_values(comparison, gpu_hosts):
-                differences.setdefault(difference.host, []).append(difference)
-    for host, differences_of_host in differences.items():
-        yield Finding(
-            failure_class,
-            host=host,
-            severity=max(map(attrgetter("severity"), differences_of_host), key=attrgetter("rank")),
-            evidence=tuple(map(attrgetter("evidence"), differences_of_host)),
-        )
+            for host, severity, odd_value in _odd_values(comparison, gpu_hosts):
+                severities[host].append(severity)
+                evidence[host].append(odd_value)
+    for host, pieces in evidence.items():
+        severity = max(severities[host], key=attrgetter("rank"))
+        yield Finding(failure_class, host=host, severity=severity, evidence=tuple(pieces))
 
 
-@dataclass(frozen=True)
-class _Difference:
-    host: str | None  # None: without a majority no host is the odd one
-    severity: Severity
-    evidence: Evidence
-
-
-def _odd_values(comparison: _Comparison, gpu_hosts: Collection[str]) -> Iterator[_Difference]:
-    """Who differs from the majority.
+def _odd_values(
+    comparison: _Comparison, gpu_hosts: Collection[str]
+) -> Iterator[tuple[str | None, Severity, Evidence]]:
+    """Who differs from the majority; without one no host (None) is the odd one.
 
     Where there are hosts with GPUs, their majority counts, and a host without, such as a head node,
     that differs is worth no more than info.
     """
-    name, source, values = comparison.name, comparison.source, comparison.values
+    name, source, values = comparison
     judging = [value for host, value in values.items() if host in gpu_hosts]
     usual = _majority(judging or values.values())
     if usual is None:
-        matters = len(set(judging)) > 1 or not gpu_hosts
-        evidence = _hosts_of_each_value(name, values, source)
-        yield _Difference(None, warning_if(matters), evidence)
+        severity = warning_if(len(set(judging)) > 1 or not gpu_hosts)
+        yield None, severity, _hosts_of_each_value(name, values, source)
         return
     agreeing = list(values.values()).count(usual)
     for host, value in values.items():
         if value != usual:
             text = f"{name} {value} here, {usual} on {agreeing} others"
-            matters = not gpu_hosts or host in gpu_hosts
-            severity = warning_if(matters)
-            yield _Difference(host, severity, Evidence(source, text))
+            severity = warning_if(not gpu_hosts or host in gpu_hosts)
+            yield host, severity, Evidence(source, text)
 
 
 def _hosts_of_each_value(name: str, values: Mapping[str, str], source: str) -> Evidence:
     """The hosts of each value, the largest group first."""
-    groups: dict[str, list[str]] = {}
-    for host, value in values.items():
-        groups.setdefault(value, []).append(host)
-    parts = []
-    for value, hosts in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
-        parts.append(f"{value} on {', '.join(sorted(hosts))}")
+    groups: dict[str, list[str]] = defaultdict(list)
+    for host in sorted(values):
+        groups[values[host]].append(host)
+    largest_first = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    parts = [f"{value} on {', '.join(hosts)}" for value, hosts in largest_first]
     return Evidence(source, f"{name} {'; '.join(parts)}")
 
 

@@ -31,16 +31,12 @@ def _finding(failure_class: str, host: str, dumps: Sequence[CrashDump], began: f
     """`dumps` newest first."""
     newest = dumps[0]
     new_dumps = [dump for dump in dumps if dump.time_s > began]
-    finding = Finding(
-        failure_class,
-        host=host,
-        severity=_SEVERITIES[failure_class],
-        onset=newest.time_s,
-        confidence=Confidence.LIKELY,
-        evidence=tuple(_evidence((new_dumps or dumps)[:_PARTS])),
-    )
+    evidence = tuple(_evidence((new_dumps or dumps)[:_PARTS]))
+    severity, confidence = _SEVERITIES[failure_class], Confidence.LIKELY
     if not newest.reason and not newest.lines:
-        finding = replace(finding, severity=Severity.INFO, confidence=Confidence.POSSIBLE)
+        severity, confidence = Severity.INFO, Confidence.POSSIBLE
+    finding = Finding(failure_class, host, onset=newest.time_s, evidence=evidence)
+    finding = replace(finding, severity=severity, confidence=confidence)
     if new_dumps:
         return finding
     explanation = "It happened before the present job; the node has rebooted."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.network import NetworkState
 from raydiag.probes.rdma import DIRECTORY, RdmaPort
 from raydiag.rdma_names import STANDARD_TRAFFIC, files_of
+from raydiag.rules.growth import known
 from raydiag.rules.machines import Machine, machines
 
 _BOOT_GRACE_S = 600.0  # links and switches come up after the node
@@ -69,6 +71,14 @@ class _Judgement(NamedTuple):
 
 
 _CRITICAL = _Judgement(Severity.CRITICAL, Confidence.CONFIRMED, "")
+_SEVERAL_LACK_IT = _Judgement(
+    Severity.WARNING, Confidence.POSSIBLE, "Several hosts lack it; it may be by design."
+)
+_ONE_LACKS_IT = _Judgement(
+    Severity.CRITICAL,
+    Confidence.LIKELY,
+    "Devices are numbered as they are found: the missing one may be another.",
+)
 
 
 @dataclass(frozen=True)
@@ -89,10 +99,8 @@ class _MachinePorts:
     @property
     def is_young(self) -> bool:
         """Whether the node has just booted."""
-        for state in self.machine.records(NetworkState):
-            if state.uptime_s is not None and state.uptime_s < _BOOT_GRACE_S:
-                return True
-        return False
+        uptimes = known(map(attrgetter("uptime_s"), self.machine.records(NetworkState)))
+        return min(uptimes, default=_BOOT_GRACE_S) < _BOOT_GRACE_S
 
 
 def ports_down(snapshot: Snapshot) -> Iterator[Finding]:
@@ -103,18 +111,11 @@ def ports_down(snapshot: Snapshot) -> Iterator[Finding]:
     all_machines = list(_with_peers(snapshot))
     for each in all_machines:
         for key, port in each.ports.items():
-            judgement = _judge_down(each, key) if is_down(port) else None
-            if judgement is None:
-                continue
-            yield Finding(
-                "rdma-port-down",
-                host=each.machine.name,
-                device=each.ports.name(key),
-                severity=judgement.severity,
-                confidence=judgement.confidence,
-                evidence=(_down_evidence(each, key, snapshot.time),),
-                explanation=judgement.explanation,
-            )
+            judgement = is_down(port) and _judge_down(each, key)
+            if judgement:
+                evidence, name = _down_evidence(each, key, snapshot.time), each.ports.name(key)
+                fields = judgement._asdict()
+                yield each.machine.finding("rdma-port-down", evidence, device=name, **fields)
     yield from _missing_devices(all_machines, snapshot.time)
 
 
@@ -132,14 +133,10 @@ def _judge_down(each: _MachinePorts, key: PortKey) -> _Judgement | None:
     judgement: _Judgement | None = _judge_by_own_host(port, each.ports)
     if len(same_name) > 1:
         judgement = _judge_by_peers(port, same_name, each.ports)
-    if judgement is None:
-        return None
-    if each.is_young:
-        return judgement._replace(severity=Severity.INFO, explanation=_JUST_STARTED)
-    if port.virtual_function:
-        explanation = "A virtual card may be spare."
-        return judgement._replace(severity=Severity.INFO, explanation=explanation)
-    return judgement
+    if judgement is None or not (each.is_young or port.virtual_function):
+        return judgement
+    explanation = _JUST_STARTED if each.is_young else "A virtual card may be spare."
+    return judgement._replace(severity=Severity.INFO, explanation=explanation)
 
 
 def _judge_by_peers(
@@ -167,11 +164,8 @@ def _judge_by_own_host(port: RdmaPort, ports: Ports) -> _Judgement:
 
     Of the ports of one card, some may be left without a cable.
     """
-    siblings = []
-    for sibling in ports.values():
-        is_alike = sibling.driver == port.driver and not sibling.virtual_function
-        if is_alike and sibling is not port:
-            siblings.append(sibling)
+    cards = [other for other in ports.values() if not other.virtual_function]
+    siblings = [card for card in cards if card.driver == port.driver and card is not port]
     up = _count_up(siblings)
     most_are_up = up >= _MANY_UP and 4 * up >= 3 * len(siblings)
     if port.state != "DOWN" or (most_are_up and not _shares_card(port, siblings)):
@@ -191,15 +185,14 @@ def _shares_card(port: RdmaPort, siblings: Iterable[RdmaPort]) -> bool:
 
 def _missing_devices(all_machines: Sequence[_MachinePorts], time: float) -> Iterator[Finding]:
     """Devices that most hosts with RDMA have, and a host that is otherwise like them lacks."""
-    having = Counter[str]()
-    hosts_with_rdma = 0
-    for each in all_machines:
-        having.update(each.ports.devices)
-        hosts_with_rdma += bool(each.ports.devices)
-    usual = {device for device, count in having.items() if 2 * count > hosts_with_rdma}
+    devices = [each.ports.devices for each in all_machines if each.ports.devices]
+    having = Counter(chain.from_iterable(devices))
+    usual = {device for device, count in having.items() if 2 * count > len(devices)}
     for each in all_machines:
         present = set(map(itemgetter(0), each.ports))
-        for device in sorted(usual - present - _unread_devices(each.machine)):
+        for unread in each.machine.unread("rdma"):  # there, but it could not be read
+            present.add(unread.source.removeprefix(f"{DIRECTORY}/"))
+        for device in sorted(usual - present):
             owners = [ports for ports in each.alike if device in ports.devices]
             if 2 * len(owners) > len(each.alike):
                 yield _missing_device(each, device, owners, time)
@@ -208,30 +201,16 @@ def _missing_devices(all_machines: Sequence[_MachinePorts], time: float) -> Iter
 def _missing_device(
     each: _MachinePorts, device: str, owners: Sequence[Ports], time: float
 ) -> Finding:
-    hosts = len(each.alike)
-    severity, confidence = Severity.WARNING, Confidence.POSSIBLE
-    explanation = "Several hosts lack it; it may be by design."
+    hosts, judgement = len(each.alike), _SEVERAL_LACK_IT
     if hosts - len(owners) == 1:
-        severity, confidence = Severity.CRITICAL, Confidence.LIKELY
-        explanation = "Devices are numbered as they are found: the missing one may be another."
+        judgement = _ONE_LACKS_IT
     if each.is_young:
-        severity, explanation = Severity.INFO, _JUST_STARTED
+        judgement = judgement._replace(severity=Severity.INFO, explanation=_JUST_STARTED)
     example = next(port for (name, _), port in owners[0].items() if name == device)
     text = f"missing; {len(owners)} of {hosts} hosts with mostly the same devices have it"
-    return Finding(
-        "rdma-port-down",
-        host=each.machine.name,
-        device=device,
-        severity=severity,
-        confidence=confidence,
-        evidence=(Evidence(f"{DIRECTORY}/{device}", f"{text}{also_known(example)}", time=time),),
-        explanation=explanation,
-    )
-
-
-def _unread_devices(machine: Machine) -> set[str]:
-    """Devices that are there, but could not be read."""
-    return {unread.source.removeprefix(f"{DIRECTORY}/") for unread in machine.unread("rdma")}
+    evidence = Evidence(f"{DIRECTORY}/{device}", f"{text}{also_known(example)}", time=time)
+    fields = judgement._asdict()
+    return each.machine.finding("rdma-port-down", evidence, device=device, **fields)
 
 
 def slow_ports(snapshot: Snapshot) -> Iterator[Finding]:
@@ -249,13 +228,9 @@ def slow_ports(snapshot: Snapshot) -> Iterator[Finding]:
             if usual is None or rate >= usual:
                 continue
             text = f"{rate:g} Gbit/s ({port.width}), {usual:g} on most like it{also_known(port)}"
-            yield Finding(
-                "rdma-degraded",
-                host=each.machine.name,
-                device=each.ports.name(key),
-                severity=Severity.WARNING,
-                evidence=(Evidence(f"{port_path(key)}/rate", text, rate, snapshot.time),),
-            )
+            evidence = Evidence(f"{port_path(key)}/rate", text, rate, snapshot.time)
+            fields = {"device": each.ports.name(key), "severity": Severity.WARNING}
+            yield each.machine.finding("rdma-degraded", evidence, **fields)
 
 
 def _usual_rate(each: _MachinePorts, key: PortKey) -> float | None:
@@ -281,11 +256,9 @@ def _rates(ports: Iterable[RdmaPort]) -> Counter[float | None]:
 
 def _with_peers(snapshot: Snapshot) -> Iterator[_MachinePorts]:
     """Each machine's ports beside those of the machines that are alike."""
-    all_ports: list[tuple[Machine, Ports]] = []
+    all_ports = [(machine, Ports.of(machine)) for machine in machines(snapshot)]
     by_names: dict[frozenset[PortKey], list[Ports]] = {}
-    for machine in machines(snapshot):
-        ports = Ports.of(machine)
-        all_ports.append((machine, ports))
+    for _, ports in all_ports:
         by_names.setdefault(ports.names, []).append(ports)
     alike = {names: _alike(names, by_names) for names in by_names}
     for machine, ports in all_ports:

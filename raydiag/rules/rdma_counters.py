@@ -80,13 +80,12 @@ def losses(snapshot: Snapshot) -> Iterator[Finding]:
             if trouble.given_up:
                 failure_class = "rdma-retry-exhausted"
                 explanation = "Peers of a process that has just ended give up in the same way."
-            yield Finding(
+            yield machine.finding(
                 failure_class,
-                host=machine.name,
+                *_evidence(trouble, snapshot.time),
                 device=ports.name(trouble.port.key),
                 severity=trouble.severity(on_several_ports),
                 confidence=confirmed_if(trouble.given_up != 1),
-                evidence=tuple(_evidence(trouble, snapshot.time)),
                 explanation=explanation,
             )
 
@@ -131,15 +130,10 @@ def _trouble(samples: Samples[RdmaPort]) -> _Trouble:
 def congestion(snapshot: Snapshot) -> Iterator[Finding]:
     """Hosts with many congestion notifications; two samples cannot show whether that lasts."""
     for machine in machines(snapshot):
-        evidence = tuple(_congestion_evidence(machine, snapshot.time))
+        evidence = list(_congestion_evidence(machine, snapshot.time))
         if evidence:
-            yield Finding(
-                "network-congestion",
-                host=machine.name,
-                severity=Severity.INFO,
-                confidence=Confidence.POSSIBLE,
-                evidence=evidence,
-            )
+            weight = {"severity": Severity.INFO, "confidence": Confidence.POSSIBLE}
+            yield machine.finding("network-congestion", *evidence, **weight)
 
 
 def _congestion_evidence(machine: Machine, time: float) -> Iterator[Evidence]:

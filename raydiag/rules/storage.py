@@ -25,7 +25,7 @@ def full_disks(snapshot: Snapshot) -> Iterator[Finding]:
         if severity:
             available = mount.available_bytes
             text = f"{_size(available)} of {_size(mount.total_bytes)} available"
-            yield _finding("disk-full", severity, machine, mount, text, available)
+            yield _finding("disk-full", severity, (machine, mount), text, available)
 
 
 def exhausted_inodes(snapshot: Snapshot) -> Iterator[Finding]:
@@ -38,7 +38,7 @@ def exhausted_inodes(snapshot: Snapshot) -> Iterator[Finding]:
                 f"{mount.free_inodes} of {mount.total_inodes} inodes free "
                 f"({_size(mount.available_bytes)} of {_size(mount.total_bytes)} available)"
             )
-            yield _finding("inode-exhausted", severity, machine, mount, text, mount.free_inodes)
+            yield _finding("inode-exhausted", severity, (machine, mount), text, mount.free_inodes)
 
 
 def stalled_storage(snapshot: Snapshot) -> Iterator[Finding]:
@@ -58,14 +58,10 @@ def stalled_storage(snapshot: Snapshot) -> Iterator[Finding]:
             f"all tasks waited for I/O {last_minute:g} % of the last minute, {last_minutes:g} % of "
             f"the last 5; {load.now.blocked} threads wait for it now"
         )
-        blocked = min(load.first.blocked, load.now.blocked)
-        yield Finding(
-            "storage-stall",
-            host=load.machine.name,
-            severity=warning_if(blocked),
-            confidence=Confidence.LIKELY,
-            evidence=(load.machine.evidence("/proc/pressure/io", text, last_minutes),),
-        )
+        evidence = load.machine.evidence("/proc/pressure/io", text, last_minutes)
+        severity = warning_if(min(load.first.blocked, load.now.blocked))
+        weight = {"severity": severity, "confidence": Confidence.LIKELY}
+        yield load.machine.finding("storage-stall", evidence, **weight)
 
 
 def _mounts(snapshot: Snapshot) -> Iterator[tuple[Machine, MountUsage]]:
@@ -94,21 +90,12 @@ def _is_overlay(mount: MountUsage) -> bool:
 
 
 def _finding(
-    failure_class: str,
-    severity: Severity,
-    machine: Machine,
-    mount: MountUsage,
-    text: str,
-    value: int,
+    failure_class: str, severity: Severity, place: tuple[Machine, MountUsage], text: str, value: int
 ) -> Finding:
-    named = f"{mount.device} ({mount.fs_type}): {text}"
-    return Finding(
-        failure_class,
-        host=machine.name,
-        device=mount.mount_point,
-        severity=severity,
-        evidence=(machine.evidence(mount.mount_point, named, float(value)),),
-    )
+    machine, mount = place
+    point, named = mount.mount_point, f"{mount.device} ({mount.fs_type}): {text}"
+    evidence = machine.evidence(point, named, float(value))
+    return machine.finding(failure_class, evidence, device=point, severity=severity)
 
 
 def _disk_severity(mount: MountUsage) -> Severity | None:
@@ -131,9 +118,8 @@ def _inode_severity(mount: MountUsage) -> Severity | None:
 def _size(size_bytes: int) -> str:
     if abs(size_bytes) < 1024:
         return f"{size_bytes} B"
-    value = float(size_bytes)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
+    value, units = size_bytes / 1024, ["PiB", "TiB", "GiB", "MiB", "KiB"]
+    while abs(value) >= 1024 and len(units) > 1:
         value /= 1024
-        if abs(value) < 1024:
-            return f"{value:.1f} {unit}"
-    return f"{value / 1024:.1f} PiB"
+        units.pop()
+    return f"{value:.1f} {units[-1]}"

@@ -60,34 +60,26 @@ class RayProcesses:
         if name is None or not name.startswith(_TITLE):
             return None
         # No pid fits, as from inside a container: one dead actor with that name is a fair guess.
-        dead_actors = [
-            actor for actor in self.actors if not actor.alive and _fits(name, actor.class_name)
-        ]
-        return _worker(dead_actors[0], False) if len(dead_actors) == 1 else None
+        dead = [each for each in self.actors if not each.alive and _fits(name, each.class_name)]
+        return _worker(dead[0], False) if len(dead) == 1 else None
 
     def _actor_with_pid(
         self, pid: int, name: str | None, killed: bool, is_other_process: bool
     ) -> Actor | None:
         """`is_other_process`: a living process has the pid and is not meant, nor is its actor."""
-        fitting = [
-            actor
-            for actor in self.actors
-            if actor.pid == pid
-            and not (is_other_process and actor.alive)
-            and (name is None or _fits(name, actor.class_name))
-        ]
+        fitting = []
+        for actor in self.actors:
+            meant = actor.pid == pid and not (is_other_process and actor.alive)
+            if meant and (name is None or _fits(name, actor.class_name)):
+                fitting.append(actor)
         preferred = [actor for actor in fitting if actor.alive is not killed] or fitting
         return preferred[0] if len(preferred) == 1 else None
 
-    def _living_actor(self, pid: int | None) -> Actor | None:
-        actors = (actor for actor in self.actors if actor.alive and actor.pid == pid)
-        return next(actors, None)
-
     def _of_record(self, record: RayProcess, certain: bool) -> Victim | None:
-        actor = self._living_actor(record.worker_pid)
-        if actor is None or record.role == "raylet":
+        living = [actor for actor in self.actors if actor.alive and actor.pid == record.worker_pid]
+        if not living or record.role == "raylet":
             return Victim(_DESCRIPTIONS.get(record.role, _CHILD), None, certain)
-        worker = _worker(actor, certain)
+        worker = _worker(living[0], certain)
         if record.pid == record.worker_pid:
             return worker
         return Victim(f"a child of {worker.description}", worker.task, certain)
