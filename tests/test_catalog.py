@@ -7,7 +7,6 @@ import textwrap
 import pytest
 
 from raydiag import catalog
-from raydiag.catalog.alternatives import unneeded_alternatives
 from raydiag.catalog.failure_classes import parse_failures
 from raydiag.catalog.kernel_table import parse_kernel_events
 from raydiag.catalog.nvidia_codes import parse_nvidia_codes
@@ -15,6 +14,7 @@ from raydiag.errors import CatalogError
 from raydiag.model import Severity
 from raydiag.playbooks.registry import playbooks
 from raydiag.probes.kernel_log import WordFilter
+from tools.alternatives import unneeded_alternatives
 
 PUBLISHED_EVENTS = {
     *("amdgpu-ras-ue", "amdgpu-ras-ce", "amdgpu-ras-deferred", "amdgpu-poison", "amdgpu-cper"),

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from raydiag import catalog
-from raydiag.catalog.alternatives import unneeded_alternatives
 from raydiag.catalog.literals import required_literals, without_digits
 from raydiag.catalog.signatures import parse_signatures, table
 from raydiag.errors import CatalogError
@@ -16,6 +15,7 @@ from raydiag.joblog.line_selection import selector
 from raydiag.joblog.log_line import Hit, JobLogLine, Prefix, Selector
 from raydiag.model import Severity
 from raydiag.triage.signatures import BESIDE_LINES, Classifier, make_selector
+from tools.alternatives import unneeded_alternatives
 
 ROWS = table().rows
 # Classes that are judged from steps, exits or the scheduler, not from a line.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Optional
+from typing import Any, Optional
 
-from raydiag.catalog.rows import CatalogRow, loaded, rows
+from raydiag.catalog.rows import CatalogRow, loaded, require_class, rows
 from raydiag.errors import CatalogError
 from raydiag.model import Severity
 
@@ -19,6 +21,7 @@ _SITUATIONS: Mapping[str, Sequence[str]] = {
     "framework": ("jax", "torch"),
     "scheduler": ("slurm", "kubernetes"),
 }
+_LISTS_OF_CLASSES = ("can_cause", "more_specific_than", "also_reported_as", "ends")
 
 
 @dataclass(frozen=True)
@@ -118,40 +121,32 @@ def parse_failures(text: str, file: str = _FILE) -> FailureTable:
     for cascade in cascades:
         _refuse_unknown("cascades", sorted(cascade.roots | cascade.effects), classes, file)
     for entry in classes.values():
-        _refuse_unknown(entry.id, _classes_named_by(entry), classes, file)
+        named_classes = chain.from_iterable(attrgetter(*_LISTS_OF_CLASSES)(entry))
+        _refuse_unknown(entry.id, named_classes, classes, file)
     _refuse_cycles({name: entry.can_cause for name, entry in classes.items()}, file)
     return FailureTable(MappingProxyType(classes), priority, cascades)
 
 
 def _failure_class(row: CatalogRow, groups: _Groups) -> FailureClass:
+    lists_and_flags: dict[str, Any] = {}
+    for key in _LISTS_OF_CLASSES:
+        lists_and_flags[key] = groups.expanded(row.texts(key, least=0))
+    for field in fields(FailureClass):
+        if field.default is False:
+            lists_and_flags[field.name] = row.flag(field.name)
     entry = FailureClass(
         id=row.name,
         title=row.text("title"),
         severity=row.severity(),
-        can_cause=groups.expanded(row.texts("can_cause", least=0)),
         conditions=MappingProxyType(dict(_steps(row))),
         explanation=row.text("explanation"),
         source=row.text("source"),
         concerns=row.choice("concerns", (JOB, MONITORING, NODE)),
-        symptom=row.flag("symptom"),
-        felt_by_peers=row.flag("felt_by_peers"),
-        hang=row.flag("hang"),
-        slow=row.flag("slow"),
-        ends_hang=row.flag("ends_hang"),
-        mechanism=row.flag("mechanism"),
-        late_notice=row.flag("late_notice"),
-        survivable=row.flag("survivable"),
-        whole_host=row.flag("whole_host"),
-        needs_two_signs=row.flag("needs_two_signs"),
-        cluster_wide=row.flag("cluster_wide"),
-        exporter_only=row.flag("exporter_only"),
-        more_specific_than=groups.expanded(row.texts("more_specific_than", least=0)),
-        also_reported_as=groups.expanded(row.texts("also_reported_as", least=0)),
-        ends=groups.expanded(row.texts("ends", least=0)),
         playbooks=row.texts("playbooks", least=0),
         acts_after_s=row.number("acts_after_s"),
         acts_within_s=row.number("acts_within_s"),
         harmless_below=row.number("harmless_below"),
+        **lists_and_flags,
     )
     row.end()
     return entry
@@ -174,10 +169,6 @@ def _steps(row: CatalogRow) -> Iterator[tuple[str, Mapping[str, str]]]:
         yield text, conditions
 
 
-def _classes_named_by(entry: FailureClass) -> tuple[str, ...]:
-    return entry.can_cause + entry.more_specific_than + entry.also_reported_as + entry.ends
-
-
 def _cascades(top: CatalogRow, groups: _Groups, file: str) -> Iterator[Cascade]:
     if "cascades" not in top.data:
         return
@@ -195,8 +186,7 @@ class _Groups:
         self._file = file
         row = CatalogRow(dict(members), file, "groups")
         self._members = {name: row.texts(name) for name in members}
-        nested = {name: tuple(self._groups_in(name)) for name in members}
-        _refuse_cycles(nested, file)
+        _refuse_cycles({name: tuple(self._groups_in(name)) for name in members}, file)
 
     def names(self) -> Sequence[str]:
         """Every group."""
@@ -224,10 +214,9 @@ class _Groups:
                 yield name[1:]
 
 
-def _refuse_unknown(place: str, names: Sequence[str], classes: Container[str], file: str) -> None:
+def _refuse_unknown(place: str, names: Iterable[str], classes: Iterable[str], file: str) -> None:
     for name in names:
-        if name not in classes:
-            raise CatalogError(f"{file}: {place}: no failure class {name!r}")
+        require_class(name, classes, f"{file}: {place}")
 
 
 def _refuse_cycles(edges: Mapping[str, Sequence[str]], file: str) -> None:

@@ -31,9 +31,10 @@ class Accelerator:
     sources: Mapping[str, str]  # by the name of the number
 
 
+@cache
 def accelerators() -> tuple[Accelerator, ...]:
     """Every model of the table."""
-    return _accelerators()
+    return parse_hardware(resources.files(__package__).joinpath(_FILE).read_text("utf-8"))
 
 
 def accelerator(device_name: Optional[str]) -> Optional[Accelerator]:
@@ -44,7 +45,7 @@ def accelerator(device_name: Optional[str]) -> Optional[Accelerator]:
     plain = "".join(filter(str.isalnum, (device_name or "").lower()))
     best: Optional[Accelerator] = None
     longest = 0
-    for model in _accelerators():
+    for model in accelerators():
         for name in model.names:
             if len(name) > longest and _names_model(plain, name):
                 best, longest = model, len(name)
@@ -95,8 +96,3 @@ def _check_levels(row: CatalogRow, numbers: Mapping[str, Optional[float]]) -> No
     levels = [value for key, value in numbers.items() if key.endswith("_watts") and value]
     if levels != sorted(levels):
         raise CatalogError(f"{row.file}: {row.name}: the levels in watts do not go up")
-
-
-@cache
-def _accelerators() -> tuple[Accelerator, ...]:
-    return parse_hardware(resources.files(__package__).joinpath(_FILE).read_text("utf-8"))

@@ -6,7 +6,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
+from operator import attrgetter
 from typing import Optional
 
 from raydiag.catalog.rows import CatalogRow, loaded, require_class, rows
@@ -82,12 +83,8 @@ def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) ->
     top.end()
     _check_references(events, file)
     _check_quiet_phrases(quiet, events, file)
-    words = set(trace_words)
-    for row in events:
-        words.update(row.words)
-    return KernelTable(
-        events, _anchored(words), symbols, quiet, _rows_by_word(events), _related(events)
-    )
+    words = _anchored(chain(trace_words, *map(attrgetter("words"), events)))
+    return KernelTable(events, words, symbols, quiet, _rows_by_word(events), _related(events))
 
 
 def _kernel_event(row: CatalogRow, classes: Iterable[str]) -> KernelEvent:
@@ -104,10 +101,6 @@ def _kernel_event(row: CatalogRow, classes: Iterable[str]) -> KernelEvent:
         finding_by_block=by_block,
         recovers=row.texts("recovers", least=0),
         part_of=row.texts("part_of", least=0),
-        trace=row.flag("trace"),
-        lasting=row.flag("lasting"),
-        clears=row.flag("clears"),
-        boot_grace=row.flag("boot_grace"),
         expires_s=row.number("expires_s"),
         many=row.number("many"),
         also=row.texts("also", least=0),
@@ -115,6 +108,7 @@ def _kernel_event(row: CatalogRow, classes: Iterable[str]) -> KernelEvent:
         examples=row.texts("examples"),
         near_misses=row.texts("near_misses"),
         source=row.text("source"),
+        **{flag: row.flag(flag) for flag in ("trace", "lasting", "clears", "boot_grace")},
     )
     row.end()
     if any(word != word.lower() for word in entry.words):
@@ -178,9 +172,6 @@ def _anchored(words: Iterable[str]) -> tuple[str, ...]:
         if len(part) < _ANCHOR_LENGTH:
             continue
         for word in words_with[part]:
-            anchored.setdefault(word, "&".join((part, *_without(part, parts_of[word]))))
+            others = filter(part.__ne__, parts_of[word])
+            anchored.setdefault(word, "&".join((part, *others)))
     return tuple(sorted(anchored.get(word, word) for word in parts_of))
-
-
-def _without(part: str, parts: Iterable[str]) -> list[str]:
-    return [candidate for candidate in parts if candidate != part]

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import groupby, product
 from typing import Any, Optional
 
 _re: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
@@ -41,28 +42,21 @@ def _sequence(items: Iterable[Any]) -> _Known:
     run, best = _EMPTY, None
     whole = True
     for exact, inner in _parts(items):
-        joined = _joined(run, exact) if exact is not None else None
+        joined = _joined(run, exact)
         if joined is None:
             best = _better(_better(best, run), inner)
-            whole, run = False, exact if exact is not None else _EMPTY
-        else:
-            run = joined
+            whole, joined = False, exact or _EMPTY
+        run = joined
     return (run if whole else None), _better(best, run)
 
 
 def _parts(items: Iterable[Any]) -> Iterator[_Known]:
     """What is known of each part; characters that follow each other are one part."""
-    text = ""
-    for item in items:
-        if item[0] is _re.LITERAL:
-            text += chr(item[1])
-            continue
-        if text:
-            yield frozenset((text,)), None
-            text = ""
-        yield _part(item)
-    if text:
-        yield frozenset((text,)), None
+    for is_text, group in groupby(items, key=lambda item: item[0] is _re.LITERAL):
+        if is_text:
+            yield frozenset(("".join(chr(code) for _, code in group),)), None
+        else:
+            yield from map(_part, group)
 
 
 def _part(item: Any) -> _Known:
@@ -91,18 +85,23 @@ def _members(parts: Sequence[Any]) -> Optional[_Strings]:
 
 
 def _branches(known: Sequence[_Known]) -> _Known:
-    exact: Optional[_Strings] = frozenset()
-    best: Optional[_Strings] = frozenset()
-    for whole, inner in known:
-        exact = exact | whole if exact is not None and whole is not None else None
-        best = best | inner if best is not None and inner is not None else None
-    return (exact if exact is not None and len(exact) <= _MOST else None), best
+    exact, best = (_union(sets) for sets in zip(*known))
+    if exact is not None and len(exact) > _MOST:
+        exact = None
+    return exact, best
 
 
-def _joined(left: _Strings, right: _Strings) -> Optional[_Strings]:
-    if len(left) * len(right) > _MOST:
+def _union(sets: Sequence[Optional[_Strings]]) -> Optional[_Strings]:
+    """None where one of them is not known."""
+    if None in sets:
         return None
-    return frozenset(a + b for a in left for b in right)
+    return frozenset().union(*filter(None, sets))
+
+
+def _joined(left: _Strings, right: Optional[_Strings]) -> Optional[_Strings]:
+    if right is None or len(left) * len(right) > _MOST:
+        return None
+    return frozenset(map("".join, product(left, right)))
 
 
 def _better(one: Optional[_Strings], other: Optional[_Strings]) -> Optional[_Strings]:

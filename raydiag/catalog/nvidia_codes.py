@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Optional
 
@@ -36,18 +36,16 @@ def parse_nvidia_codes(
     table: dict[tuple[str, int], NvidiaCode] = {}
     for number, fields in enumerate(data, 1):
         row = CatalogRow(fields, file, f"row {number}")
-        for family, code, entry in _entries(row, classes, known_events):
+        numbers, entry = row.numbers("codes"), _entry(row, classes, known_events)
+        for family, code in numbers:
             if (family, code) in table:
                 raise row.error(f"{family} {code} is there twice")
-            table[family, code] = entry
+            table[family, code] = replace(entry, name=f"{FAMILIES[family]} {code}")
     return MappingProxyType(table)
 
 
-def _entries(
-    row: CatalogRow, classes: Iterable[str], events: frozenset[str]
-) -> list[tuple[str, int, NvidiaCode]]:
-    """The row once for each of its numbers."""
-    numbers = row.numbers("codes")
+def _entry(row: CatalogRow, classes: Iterable[str], events: frozenset[str]) -> NvidiaCode:
+    """What the row says of each of its numbers."""
     title, next_step = row.text("title"), row.text("next_step")
     severity = row.severity() if "severity" in row.data else None
     finding = row.text("finding", "")
@@ -57,11 +55,4 @@ def _entries(
         require_class(finding, classes, f"{row.file}: {row.name}")
     if not events.issuperset(also):
         raise row.error(f"no row has the event {also[0]!r}")
-    return [
-        (
-            family,
-            code,
-            NvidiaCode(f"{FAMILIES[family]} {code}", title, severity, finding, also, next_step),
-        )
-        for family, code in numbers
-    ]
+    return NvidiaCode("", title, severity, finding, also, next_step)

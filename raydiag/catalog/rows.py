@@ -22,7 +22,7 @@ class CatalogRow:
 
     def __init__(self, data: object, file: str, name: str) -> None:
         self.file, self.name = file, name
-        if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        if not isinstance(data, dict) or not _are_texts(data):
             raise self.error("not a mapping of names")
         self.data: dict[str, Any] = dict(data)
 
@@ -49,7 +49,7 @@ class CatalogRow:
     def texts(self, key: str, least: int = 1) -> tuple[str, ...]:
         """A list of different texts, at least `least`."""
         value = self.take(key) if least else self.data.pop(key, [])
-        if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
+        if not isinstance(value, list) or not (_are_texts(value) and all(value)):
             raise self.error(f"{key} must be a list of texts")
         if len(value) < least:
             raise self.error(f"{key} is empty")
@@ -60,16 +60,14 @@ class CatalogRow:
     def mapping(self, key: str) -> Mapping[str, str]:
         """A mapping of texts to texts; empty if the key is missing."""
         value = self.data.pop(key, {})
-        if not isinstance(value, dict) or not all(
-            isinstance(text, str) for pair in value.items() for text in pair
-        ):
+        if not isinstance(value, dict) or not _are_texts((*value, *value.values())):
             raise self.error(f"{key} must map texts to texts")
         return MappingProxyType(dict(value))
 
     def table(self, key: str) -> Mapping[str, object]:
         """A mapping of names to anything; empty where the key is missing."""
         value = self.data.pop(key, {})
-        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        if not isinstance(value, dict) or not _are_texts(value):
             raise self.error(f"{key} must be a mapping of names")
         return MappingProxyType(dict(value))
 
@@ -103,10 +101,9 @@ class CatalogRow:
 
     def numbers(self, key: str) -> list[tuple[str, int]]:
         """Pairs of family and number."""
-        value = self.take(key)
-        if not isinstance(value, dict) or not value or not value.keys() <= FAMILIES.keys():
-            raise self.error(f"{key} must map {' or '.join(FAMILIES)} to numbers")
-        pairs = [(family, code) for family, codes in value.items() for code in codes or ()]
+        value, pairs = self.take(key), []
+        if isinstance(value, dict) and value.keys() <= FAMILIES.keys():
+            pairs = [(family, code) for family, codes in value.items() for code in codes or ()]
         if not pairs or any(type(code) is not int for _, code in pairs):
             raise self.error(f"{key} must map {' or '.join(FAMILIES)} to numbers")
         return pairs
@@ -127,9 +124,8 @@ class CatalogRow:
         `numbered`: a digit at the end keeps alternatives apart, the group code2 is a code.
         """
         is_list = isinstance(self.data.get(key), list)
-        text = "|".join(self.texts(key)) if is_list else self.text(key)
         try:
-            compiled = re.compile(text)
+            compiled = re.compile("|".join(self.texts(key)) if is_list else self.text(key))
         except re.error as error:
             raise self.error(f"{key}: {error}") from None
         names = compiled.groupindex.keys()
@@ -154,6 +150,10 @@ def rows(data: object, file: str, key: str) -> Iterator[CatalogRow]:
         row = CatalogRow(item, file, f"row {number}")
         row.name = row.text(key)
         yield row
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def require_class(name: str, classes: Iterable[str], place: str) -> None:

@@ -70,9 +70,11 @@ class SignatureTable:
     quotes: re.Pattern[str]  # a line that starts like this tells nothing
 
 
+@cache
 def table() -> SignatureTable:
     """The signatures of job logs; read once."""
-    return _table()
+    text = resources.files("raydiag.catalog").joinpath(_FILE).read_text("utf-8")
+    return parse_signatures(text, catalog.failures())
 
 
 def parse_signatures(text: str, classes: Iterable[str], file: str = _FILE) -> SignatureTable:
@@ -147,9 +149,3 @@ def _alternation(row: CatalogRow, patterns: tuple[str, ...]) -> re.Pattern[str]:
         return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
     except re.error as error:
         raise row.error(f"a pattern: {error}") from None
-
-
-@cache
-def _table() -> SignatureTable:
-    text = resources.files("raydiag.catalog").joinpath(_FILE).read_text("utf-8")
-    return parse_signatures(text, catalog.failures())

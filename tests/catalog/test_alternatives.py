@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydiag.catalog.alternatives import unneeded_alternatives
+from tools.alternatives import unneeded_alternatives
 
 
 @pytest.mark.parametrize(

@@ -120,5 +120,5 @@ def _alternatives(pattern: str, group: _Group, optional: bool) -> Iterator[_Part
     ends = [start - 1 for start in others] + [group.end]
     # With an alternative goes the bar before it, with the first one the bar after it.
     yield _Part(pattern[first : ends[0]], first, ends[0] + 1, optional, group.negated)
-    for start, end in zip(others, ends[1:]):
+    for start, end in zip(others, ends[1:], strict=True):
         yield _Part(pattern[start:end], start - 1, end, optional, group.negated)
