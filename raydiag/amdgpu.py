@@ -9,6 +9,7 @@ Source: /sys/bus/pci/drivers/amdgpu/<address>, /sys/class/hwmon/hwmon*/{name,dev
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 from raydiag.errors import NoData, ReadError
@@ -53,18 +54,11 @@ def hwmon_directories(host: Host) -> dict[str, str]:
     except NoData:
         return {}
     directories = {}
-    for name in names:
-        directory = f"{HWMON}/{name}"
-        try:
-            if host.read_text(f"{directory}/name", 256) != "amdgpu":
-                continue
-            parts = host.realpath(f"{directory}/device").split("/")
-        except ReadError:
-            continue
-        # The path also holds the addresses of the bridges above; the last one is the device.
-        addresses = [part for part in parts if is_pci_address(part)]
-        if addresses:
-            directories[addresses[-1]] = directory
+    for directory in (f"{HWMON}/{name}" for name in names):
+        if host.text_or_empty(f"{directory}/name", 256) == "amdgpu":
+            with contextlib.suppress(ReadError):
+                addresses = pci_addresses(host.realpath(f"{directory}/device"))
+                directories.update(dict.fromkeys(addresses[-1:], directory))
     return directories
 
 
@@ -85,6 +79,11 @@ def device_directory(host: Host, address: str) -> str:
     if host.exists(f"{DRIVER}/{address}"):
         return f"{DRIVER}/{address}"
     return f"{hwmon_directories(host).get(address, '')}/device"
+
+
+def pci_addresses(path: str) -> list[str]:
+    """Those in a path below /sys/devices: the root port first, the bridges below, the device."""
+    return list(filter(is_pci_address, path.split("/")))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Optional
 
 from raydiag.errors import ParseError
-from raydiag.host import OptionalFiles
+from raydiag.host import OptionalFiles, is_digits
 
 ROOT = "/sys/fs/cgroup"
 
@@ -116,4 +116,4 @@ def parse_pressure_totals(text: str) -> dict[str, int]:
 
 def is_number(text: str) -> bool:
     """Whether a text is a plain number of at most 20 digits."""
-    return len(text) <= 20 and text.isascii() and text.isdigit()
+    return len(text) <= 20 and is_digits(text)

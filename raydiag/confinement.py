@@ -23,7 +23,7 @@ import os
 import resource
 import signal
 import struct
-from typing import Any
+from typing import Any, Optional
 
 # name:x86-64:aarch64, "-" where the architecture has no such call
 _REFUSED = """
@@ -166,8 +166,11 @@ class _Filter:
     ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | 1  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO | EPERM
     NUMBER, ARCHITECTURE = 0, 4  # offsets in struct seccomp_data
 
-    def __init__(self) -> None:
+    def __init__(self, argument: Optional[int] = None) -> None:
+        """`argument`: the one of the call that is loaded first."""
         self.code: list[bytes] = []
+        if argument is not None:
+            self.load_argument(argument)
 
     def add(self, op: int, value: int, if_true: int = 0, if_false: int = 0) -> None:
         """One instruction; jumps count instructions from the next one."""
@@ -182,6 +185,11 @@ class _Filter:
         """Load an argument of the call."""
         self.add(self.LOAD, 16 + 8 * index)  # the low half: flags and commands are 32 bits
 
+    def refuse_unless(self, value: int) -> None:
+        """Refuse the call where the loaded value is another one."""
+        self.add(self.JUMP_EQUAL, value, 1, 0)
+        self.add(self.RETURN, self.REFUSE)
+
     def section(self, number: int, body: _Filter) -> None:
         """Run `body` for this syscall only; what it does not refuse is allowed."""
         body.add(self.RETURN, self.ALLOW)
@@ -192,8 +200,7 @@ class _Filter:
 def _program(audit_arch: int, column: int, tcp: bool) -> _Filter:
     program = _Filter()
     program.add(program.LOAD, program.ARCHITECTURE)
-    program.add(program.JUMP_EQUAL, audit_arch, 1, 0)
-    program.add(program.RETURN, program.REFUSE)
+    program.refuse_unless(audit_arch)
     program.add(program.LOAD, program.NUMBER)
     if column == 0:
         program.refuse_if(program.JUMP_GREATER_OR_EQUAL, _X32_BIT)
@@ -204,34 +211,27 @@ def _program(audit_arch: int, column: int, tcp: bool) -> _Filter:
         if len(parts) == 3 and parts[1 + column] != "-":
             program.refuse_if(program.JUMP_EQUAL, int(parts[1 + column]))
     for call, argument in ((_OPEN, 1), (_OPENAT, 2)):
-        flags = _Filter()
-        flags.load_argument(argument)
+        flags = _Filter(argument)
         flags.refuse_if(flags.JUMP_SET, _WRITE_FLAGS)
         if call[column] >= 0:
             program.section(call[column], flags)
-    fcntl = _Filter()
-    fcntl.load_argument(1)
+    fcntl = _Filter(1)
     for command in _FCNTL_REFUSED:
         fcntl.refuse_if(fcntl.JUMP_EQUAL, command)
     program.section(_FCNTL[column], fcntl)
-    syslog = _Filter()
-    syslog.load_argument(0)
+    syslog = _Filter(0)
     for action in _SYSLOG_ALLOWED:
         syslog.add(syslog.JUMP_EQUAL, action, 0, 1)
         syslog.add(syslog.RETURN, syslog.ALLOW)
     syslog.add(syslog.RETURN, syslog.REFUSE)
     program.section(_SYSLOG[column], syslog)
-    prlimit = _Filter()
-    prlimit.load_argument(0)
-    prlimit.add(prlimit.JUMP_EQUAL, 0, 1, 0)  # pid 0: ourselves
-    prlimit.add(prlimit.RETURN, prlimit.REFUSE)
+    prlimit = _Filter(0)
+    prlimit.refuse_unless(0)  # pid 0: ourselves
     program.section(_PRLIMIT[column], prlimit)
     if tcp:
         program.section(_SOCKET[column], _tcp_sockets())
-        ioctl = _Filter()
-        ioctl.load_argument(1)
-        ioctl.add(ioctl.JUMP_EQUAL, _FIONBIO, 1, 0)
-        ioctl.add(ioctl.RETURN, ioctl.REFUSE)
+        ioctl = _Filter(1)
+        ioctl.refuse_unless(_FIONBIO)
         program.section(_IOCTL[column], ioctl)
     program.add(program.RETURN, program.ALLOW)
     return program
@@ -239,16 +239,13 @@ def _program(audit_arch: int, column: int, tcp: bool) -> _Filter:
 
 def _tcp_sockets() -> _Filter:
     """socket(): stream sockets of the internet families only, no UDP, no Unix sockets."""
-    body = _Filter()
-    body.load_argument(0)
+    body = _Filter(0)
     ipv4, ipv6 = _STREAM_SOCKETS
     body.add(body.JUMP_EQUAL, ipv4, 2, 0)
-    body.add(body.JUMP_EQUAL, ipv6, 1, 0)
-    body.add(body.RETURN, body.REFUSE)
+    body.refuse_unless(ipv6)
     body.load_argument(1)
     body.add(body.AND, _SOCK_TYPE_MASK)
-    body.add(body.JUMP_EQUAL, _SOCK_STREAM, 1, 0)
-    body.add(body.RETURN, body.REFUSE)
+    body.refuse_unless(_SOCK_STREAM)
     return body
 
 

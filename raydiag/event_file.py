@@ -17,7 +17,6 @@ import itertools
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
 from raydiag import protobuf
@@ -52,14 +51,6 @@ class ScalarValue(NamedTuple):
     step: int
     time: float  # Unix seconds, when training wrote it
     value: float  # may be NaN or infinite
-
-
-@dataclass(frozen=True)
-class EventRecord:
-    """A record with a checksum that fits."""
-
-    content: bytes
-    end: int  # offset of what follows it
 
 
 def name_of(path: str) -> Optional[Name]:

@@ -74,6 +74,13 @@ class Host:
         except ParseError as error:
             raise ParseError(f"{path}: {error}") from None
 
+    def text_or_empty(self, path: str, limit: int = 4096) -> str:
+        """Like `read_text`; empty for a file that cannot be read."""
+        try:
+            return self.read_text(path, limit)
+        except ReadError:
+            return ""
+
     def open(self, path: str) -> int:
         """A read-only, non-blocking file descriptor, for records and streams; the caller closes."""
         with _translated(path):
@@ -83,6 +90,10 @@ class Host:
         """Sorted names in a directory. Raises NoData when there is none."""
         with _translated(path):
             return sorted(os.listdir(self.path(path)))
+
+    def numbers(self, path: str) -> list[int]:
+        """The names in a directory that are numbers. Raises NoData when there is no directory."""
+        return [int(name) for name in self.listdir(path) if is_digits(name)]
 
     def readlink(self, path: str) -> str:
         """Target of a symbolic link, as written."""
@@ -104,6 +115,11 @@ class Host:
         """File system numbers; blocks on a hung mount."""
         with _translated(path):
             return os.statvfs(self.path(path))
+
+
+def is_digits(text: str) -> bool:
+    """Whether a text is nothing but ASCII digits."""
+    return text.isascii() and text.isdigit()
 
 
 def parse_int(text: str) -> int:

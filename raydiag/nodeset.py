@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Union
 
 from raydiag.errors import UsageError
 
@@ -20,20 +21,20 @@ MAX_NAMES = 100_000
 
 _DIGITS = "0123456789"
 _MAX_DIGITS = 18  # longer runs are no host numbers
+_LAST_DIGITS = re.compile(r"((?:.*[^0-9])?)([0-9]+)([^0-9]*)", re.DOTALL)
 _SYNTAX = frozenset("[], \t\n\r\v\f")
 
 
 def fold(names: Iterable[str]) -> str:
     """The names as one expression, duplicates removed, in the order of prefix and number."""
-    plain: list[str] = []
+    terms: list[tuple[str, int, str]] = []
     numbered: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name in set(names):
         prefix, digits, suffix = _split(name)
         if digits:
             numbered[prefix, suffix].append(digits)
         else:
-            plain.append(name)
-    terms = [(name, 0, name) for name in plain]
+            terms.append((name, 0, name))
     for (prefix, suffix), runs in numbered.items():
         for width, numbers in _by_width(runs):
             inner = ",".join(_ranges(sorted(numbers), width))
@@ -49,9 +50,7 @@ def expand(expression: str) -> list[str]:
     syntax and on more than MAX_NAMES names.
     """
     names: set[str] = set()
-    if not expression.strip():
-        return []
-    for term in _terms(expression, ","):
+    for term in _terms(expression, ",") if expression.strip() else ():
         parts = _parts(term.strip(), expression)
         if _count(parts) + len(names) > MAX_NAMES:
             raise UsageError(f"{_quoted(expression)}: more than {MAX_NAMES} nodes")
@@ -76,22 +75,17 @@ def expand_in_order(expression: str, limit: int = MAX_NAMES) -> tuple[str, ...]:
         try:
             parts = _parts(term, expression)
         except UsageError:
-            parts = [[_Range(term)]]
+            parts = [[[term]]]
         names += itertools.islice(_combinations(parts), limit - len(names))
     return tuple(names)
 
 
 def _split(name: str) -> tuple[str, str, str]:
     """(prefix, digits, suffix) around the last run of digits; digits is "" when there is none."""
-    if not _SYNTAX.isdisjoint(name):
+    match = _LAST_DIGITS.fullmatch(name)
+    if match is None or not _SYNTAX.isdisjoint(name) or len(match[2]) > _MAX_DIGITS:
         return name, "", ""
-    end = len(name)
-    while end and name[end - 1] not in _DIGITS:
-        end -= 1
-    start = len(name[:end].rstrip(_DIGITS))
-    if not 0 < end - start <= _MAX_DIGITS:
-        return name, "", ""
-    return name[:start], name[start:end], name[end:]
+    return match[1], match[2], match[3]
 
 
 def _by_width(runs: list[str]) -> list[tuple[int, list[int]]]:
@@ -108,14 +102,10 @@ def _by_width(runs: list[str]) -> list[tuple[int, list[int]]]:
 
 def _ranges(numbers: list[int], width: int) -> Iterable[str]:
     """`001-003`, `007`, ... for sorted, different numbers."""
-    first = last = numbers[0]
-    for number in [*numbers[1:], None]:
-        if number is not None and number == last + 1:
-            last = number
-            continue
-        yield f"{first:0{width}d}" if first == last else f"{first:0{width}d}-{last:0{width}d}"
-        if number is not None:
-            first = last = number
+    # In a run of numbers each is as far from its place in the list as the first one.
+    for _, group in itertools.groupby(enumerate(numbers), key=lambda item: item[1] - item[0]):
+        run = [f"{number:0{width}d}" for _, number in group]
+        yield "-".join(dict.fromkeys((run[0], run[-1])))
 
 
 def _terms(expression: str, separators: str) -> list[str]:
@@ -138,42 +128,41 @@ def _terms(expression: str, separators: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Range:
-    """A fixed text, or numbers that are padded to a width."""
+    """Numbers that are padded to a width."""
 
-    text: str = ""
-    numbers: Optional[range] = None
-    width: int = 1
+    numbers: range
+    width: int
 
     def __len__(self) -> int:
-        return len(self.numbers or (self.text,))
+        return len(self.numbers)
 
     def __iter__(self) -> Iterator[str]:
-        if self.numbers is None:
-            yield self.text
-            return
         for number in self.numbers:
             yield f"{number:0{self.width}d}"
 
 
-def _parts(term: str, expression: str) -> list[list[_Range]]:
+_Part = Sequence[Union[list[str], _Range]]  # what may stand in one place of a term
+
+
+def _parts(term: str, expression: str) -> list[_Part]:
     """The term's fixed texts and brackets, in order, each with all that may stand there."""
     if not term or any(char.isspace() for char in term):
         raise UsageError(f"{_quoted(expression)}: {_quoted(term)} is not a node name")
-    parts: list[list[_Range]] = []
+    parts: list[_Part] = []
     while "[" in term:
         fixed, _, bracket = term.partition("[")
         inner, _, term = bracket.partition("]")
-        parts.append([_Range(fixed)])
+        parts.append([[fixed]])
         parts.append([_range(text, expression) for text in inner.split(",")])
-    return [*parts, [_Range(term)]]
+    return [*parts, [[term]]]
 
 
-def _count(parts: Sequence[Sequence[_Range]]) -> int:
+def _count(parts: Sequence[_Part]) -> int:
     """How many names the parts of a term stand for."""
     return math.prod(sum(map(len, ranges)) for ranges in parts)
 
 
-def _combinations(parts: Sequence[Sequence[_Range]]) -> Iterator[str]:
+def _combinations(parts: Sequence[_Part]) -> Iterator[str]:
     """The names one by one: a list that a log printed may stand for billions."""
     if not parts:
         yield ""
@@ -186,8 +175,7 @@ def _combinations(parts: Sequence[Sequence[_Range]]) -> Iterator[str]:
 def _range(text: str, expression: str) -> _Range:
     """`007` or `001-004`, padded like the first number."""
     first, dash, last = map(str.strip, text.partition("-"))
-    if not dash:
-        last = first
+    last = last if dash else first
     for number in (first, last):
         if not number or number.strip(_DIGITS) or len(number) > _MAX_DIGITS:
             raise UsageError(f"{_quoted(expression)}: {_quoted(text)} is not a number or a range")
@@ -196,7 +184,7 @@ def _range(text: str, expression: str) -> _Range:
     if last[0] == "0" and len(last) != len(first):
         raise UsageError(f"{_quoted(expression)}: {_quoted(text)} mixes zero paddings")
     width = len(first) if first[0] == "0" else 1
-    return _Range(numbers=range(int(first), int(last) + 1), width=width)
+    return _Range(range(int(first), int(last) + 1), width)
 
 
 def _quoted(text: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from raydiag.errors import NoData, ParseError, ReadError
-from raydiag.host import Host
+from raydiag.host import Host, is_digits
 
 STAT = "/proc/stat"
 STAT_LIMIT_BYTES = 4 << 20  # interrupt counts of many CPUs come before the single numbers
@@ -70,7 +70,7 @@ def split_stat(text: str, path: str) -> tuple[str, list[str]]:
 
 def process_ids(host: Host) -> list[int]:
     """Ids of all visible processes, in the order of /proc. Raises NoData, Denied."""
-    return [int(name) for name in host.listdir("/proc") if name.isascii() and name.isdigit()]
+    return host.numbers("/proc")
 
 
 def boot_time_s(host: Host) -> float:
@@ -90,7 +90,7 @@ def stat_numbers(host: Host, names: Sequence[str]) -> dict[str, int]:
     numbers = {}
     for name in names:
         value = text.rpartition(f"\n{name} ")[2].partition("\n")[0]
-        if not (value.isascii() and value.isdigit()):
+        if not is_digits(value):
             raise ParseError(f"{STAT}: no number {name}")
         numbers[name] = int(value)
     return numbers
@@ -100,8 +100,7 @@ def uptime_s(host: Host) -> float:
     """Seconds since the node booted. Raises NoData, Denied, ParseError."""
     text = host.read_text("/proc/uptime", 256)
     number = text.partition(" ")[0]
-    digits = number.replace(".", "", 1)
-    if not (digits.isascii() and digits.isdigit()):
+    if not is_digits(number.replace(".", "", 1)):
         raise ParseError(f"/proc/uptime: not seconds: {text[:80]!r}")
     return float(number)
 
@@ -115,4 +114,4 @@ def uptime_if_known(host: Host) -> Optional[float]:
 
 
 def _is_integer(value: str) -> bool:
-    return value.isascii() and value[value.startswith("-") :].isdigit()
+    return is_digits(value[value.startswith("-") :])

@@ -11,7 +11,8 @@ from typing import Union
 
 from raydiag.errors import ParseError
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _BYTES = 0, 2
+_WIDTHS = {1: 8, 5: 4}  # of 64 and 32 bits
 _LONGEST = 10  # bytes of a number
 
 # A number as it was sent (varint), or bytes: 4 and 8 of them for fixed widths.
@@ -30,8 +31,8 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
             continue
         if kind == _BYTES:
             length, position = _varint(message, position)
-        elif kind in (_FIXED64, _FIXED32):
-            length = 8 if kind == _FIXED64 else 4
+        elif kind in _WIDTHS:
+            length = _WIDTHS[kind]
         else:
             raise ParseError(f"a field of kind {kind}")
         if position + length > end or not number:
@@ -42,10 +43,7 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
     value = 0
-    for index in range(_LONGEST):
-        if position + index >= len(message):
-            break
-        byte = message[position + index]
+    for index, byte in enumerate(message[position : position + _LONGEST]):
         value |= (byte & 0x7F) << 7 * index
         if not byte & 0x80:
             return value, position + index + 1
@@ -56,8 +54,7 @@ def signed(value: Value) -> int:
     """An int32 or int64: negative ones are sent as large ones."""
     if isinstance(value, bytes):
         raise ParseError("bytes where a number should be")
-    value &= (1 << 64) - 1
-    return value - (1 << 64) if value >> 63 else value
+    return ((value + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
 
 
 def integers(value: Value) -> list[int]:

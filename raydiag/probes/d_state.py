@@ -17,7 +17,7 @@ from typing import Optional, Union
 
 from raydiag import sandbox
 from raydiag.errors import Denied, NoData, ReadError
-from raydiag.host import Host
+from raydiag.host import Host, is_digits
 from raydiag.model import Status, Unread
 from raydiag.probes import FIRST, PROCESSES, probe
 from raydiag.procfs import ProcessStat, process_ids, read_stat
@@ -60,7 +60,7 @@ def d_state(host: Host) -> Iterator[Union[BlockedTask, Unread]]:
     """
     scan = _TaskScan(host)
     blocked = _sampled_twice(host, scan.blocked())
-    blocked.sort(key=attrgetter("is_transient", "sample.pid"))
+    blocked.sort(key=lambda task: (not task.persistent, task.sample.pid))
     refusals: list[str] = []  # of tasks that wait in an unknown function
     for task in blocked[:MOST_RECORDS]:
         stack: tuple[str, ...] = ()
@@ -112,11 +112,6 @@ class _Blocked:
     wchan: str
     persistent: bool
 
-    @property
-    def is_transient(self) -> bool:
-        """For order: persistent ones first."""
-        return not self.persistent
-
     def record(self, stack: tuple[str, ...]) -> BlockedTask:
         """The record, with the stack as far as it could be read."""
         stat, innermost = self.sample.stat, "".join(stack[:1])
@@ -145,11 +140,10 @@ def _sample(host: Host, path: str) -> _Sample:
 
 def _switches(status: dict[str, str]) -> Optional[int]:
     """Context switches of the task; None where status does not say."""
-    voluntary = status.get("voluntary_ctxt_switches", "")
-    forced = status.get("nonvoluntary_ctxt_switches", "")
-    if not (voluntary.isdigit() and forced.isdigit()):
+    counts = [status.get(f"{kind}_ctxt_switches", "") for kind in ("voluntary", "nonvoluntary")]
+    if not all(map(is_digits, counts)):
         return None
-    return int(voluntary) + int(forced)
+    return sum(map(int, counts))
 
 
 def _status(host: Host, path: str) -> dict[str, str]:
@@ -199,9 +193,8 @@ class _TaskScan:
             names = self.host.listdir(directory)
         except ReadError:
             return []  # it has ended, or the count below /proc/<pid>/stat already says refused
-        return self._samples(
-            [f"{directory}/{tid}" for tid in names if tid.isdigit() and tid != main]
-        )
+        others = [tid for tid in names if tid.isdigit() and tid != main]
+        return self._samples([f"{directory}/{tid}" for tid in others])
 
     def _samples(self, paths: Sequence[str]) -> list[_Sample]:
         room = max(0, MOST_TASKS - self.seen)
@@ -231,7 +224,7 @@ def _sampled_twice(host: Host, first: Sequence[_Sample]) -> list[_Blocked]:
     """The blocked tasks that have not ended meanwhile; waits only where there are any."""
     if not first:
         return []
-    wait_channels = [_wchan(host, sample.path) for sample in first]
+    wait_channels = [host.text_or_empty(f"{sample.path}/wchan", 256) for sample in first]
     time.sleep(SAMPLE_GAP_S)
     blocked = []
     for sample, wchan in zip(first, wait_channels):
@@ -240,17 +233,10 @@ def _sampled_twice(host: Host, first: Sequence[_Sample]) -> list[_Blocked]:
         except ReadError:
             continue
         if later.stat.start_ticks == sample.stat.start_ticks:
+            if wchan == "0":  # from a kernel that hides it
+                wchan = ""
             blocked.append(_Blocked(sample, wchan, sample.lasts_in(later)))
     return blocked
-
-
-def _wchan(host: Host, path: str) -> str:
-    """Empty when unknown: `0` is what a kernel says that hides it."""
-    try:
-        text = host.read_text(f"{path}/wchan", 256)
-    except ReadError:
-        return ""
-    return "" if text == "0" else text
 
 
 def _stack(host: Host, path: str) -> tuple[str, ...]:

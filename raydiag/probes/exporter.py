@@ -80,51 +80,43 @@ def exporter(host: Host, port: int = 9400) -> Iterator[Union[Exporter, Unread]]:
     if answer == "refused" and file_age_s is None and log_age_s is None:
         raise NoData(f"nothing listens on port {port}, and nothing is left of an exporter")
     unread: list[Unread] = []
-    data_age_s = file_age_s if _is_served(host, served, unread) else None
+    data_age_s = data_time_s = switches = uptime_s = None
+    if _is_served(host, served, unread) and file_age_s is not None:
+        data_age_s, data_time_s = file_age_s, now - file_age_s
     log = _log_state(host, unread) if log_age_s is not None else LogState()
     yield from unread
-    is_fresh = data_age_s is not None and data_age_s < _LEAST_AGE_S
-    found_processes = [] if is_fresh else list(processes(host))
+    found_processes: list[Process] = []
+    if data_age_s is None or data_age_s >= _LEAST_AGE_S:
+        found_processes = list(processes(host))
+        switches, uptime_s = _context_switches(host), uptime_if_known(host)
     yield Exporter(
         port=port,
         answer=answer,
         reason=reason,
         duration_s=duration_s,
         body_bytes=len(body),
-        samples=served.samples,
-        hw_samples=served.hw_samples,
-        groups=served.groups,
-        checksum=served.checksum,
-        scrape_duration_s=served.scrape_duration_s,
-        data_time_s=None if data_age_s is None else now - data_age_s,
+        data_time_s=data_time_s,
         data_age_s=data_age_s,
-        switches_served=served.context_switches,
-        switches_now=None if is_fresh else _context_switches(host),
-        uptime_s=None if is_fresh else uptime_if_known(host),
+        switches_now=switches,
+        uptime_s=uptime_s,
         file_age_s=file_age_s,
         log_age_s=log_age_s,
-        log_lines=log.lines,
-        timed_out=log.timed_out,
-        ends_in_timeout=log.ends_in_timeout,
-        skipped=log.skipped,
-        restarts=log.restarts,
         processes=tuple(map(str, found_processes)),
         process_age_s=max(map(attrgetter("age_s"), found_processes), default=None),
+        **vars(served),
+        **vars(log),
     )
 
 
 def _is_served(host: Host, served: Served, unread: list[Unread]) -> bool:
     """Whether FILE holds the values that are served; one of an earlier exporter does not."""
-    if not served.hw_samples:
-        return False
     try:
-        body = host.read_bytes(FILE, _BODY_LIMIT_BYTES)
-    except NoData:
-        return False
+        body = host.read_bytes(FILE, _BODY_LIMIT_BYTES) if served.hw_samples else b""
     except ReadError as error:
-        unread.append(Unread(FILE, error.status, str(error)))
+        if not isinstance(error, NoData):
+            unread.append(Unread(FILE, error.status, str(error)))
         return False
-    return parse_metrics(body).checksum == served.checksum
+    return bool(body) and parse_metrics(body).checksum == served.checksum
 
 
 def _log_state(host: Host, unread: list[Unread]) -> LogState:
@@ -167,14 +159,14 @@ def fetch(port: int, limit_s: float) -> tuple[str, str, bytes]:
 
 @dataclass(frozen=True)
 class Served:
-    """What an answer in Prometheus's text format holds."""
+    """What an answer in Prometheus's text format holds, as in Exporter."""
 
-    samples: int = 0
-    hw_samples: int = 0
-    groups: tuple[str, ...] = ()
-    checksum: int = 0
-    scrape_duration_s: Optional[float] = None
-    context_switches: Optional[int] = None
+    samples: int
+    hw_samples: int
+    groups: tuple[str, ...]
+    checksum: int
+    scrape_duration_s: Optional[float]
+    switches_served: Optional[int]
 
 
 def parse_metrics(body: bytes) -> Served:
@@ -188,7 +180,7 @@ def parse_metrics(body: bytes) -> Served:
         groups=tuple(sorted(set(map(_group, hw_lines)))[:_MOST_GROUPS]),
         checksum=zlib.crc32(b"\n".join(hw_lines)),
         scrape_duration_s=_value(hw_lines, b"hw_scrape_duration_seconds", most=1e9),
-        context_switches=None if switches is None else int(switches),
+        switches_served=None if switches is None else int(switches),
     )
 
 
@@ -215,7 +207,7 @@ def _value(lines: Sequence[bytes], name: bytes, most: float = 1e18) -> Optional[
 class LogState:
     """What the exporter's log says, as in Exporter."""
 
-    lines: tuple[str, ...] = ()
+    log_lines: tuple[str, ...] = ()
     timed_out: dict[str, int] = field(default_factory=dict)
     ends_in_timeout: bool = False
     skipped: tuple[str, ...] = ()
@@ -320,10 +312,8 @@ def _role(comm: str, arguments: str) -> str:
 
 def _script(arguments: Sequence[str]) -> str:
     """The name of the file that an interpreter runs: the first argument that is no option."""
-    for argument in arguments[1:]:
-        if not argument.startswith("-"):
-            return argument.rpartition("/")[2]
-    return ""
+    names = [part.rpartition("/")[2] for part in arguments[1:] if not part.startswith("-")]
+    return "".join(names[:1])
 
 
 def _age_s(host: Host, path: str, now: float) -> Optional[float]:

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Optional, Union
 
 from raydiag.errors import NoData, ReadError
-from raydiag.host import Host
+from raydiag.host import Host, is_digits
 from raydiag.model import Status, Unread
 from raydiag.probes import PROCESSES, probe
 
@@ -64,17 +64,15 @@ def is_gpu_device(path: str) -> bool:
 
 
 def _is_nvidia_gpu(path: str) -> bool:
-    number = path[len(_NVIDIA_DEVICE) :]
-    return path.startswith(_NVIDIA_DEVICE) and number.isascii() and number.isdigit()
+    return path.startswith(_NVIDIA_DEVICE) and is_digits(path[len(_NVIDIA_DEVICE) :])
 
 
 def kfd_pids(host: Host) -> Optional[Sequence[int]]:
     """None where there is no KFD. Raises Denied."""
     try:
-        names = host.listdir(KFD_LIST)
+        return sorted(host.numbers(KFD_LIST))
     except NoData:
         return None
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 def _names(host: Host, directory: str) -> Sequence[str]:
@@ -106,7 +104,8 @@ class _HolderScan:
         for pid in sorted(pids):
             devices = sorted(set(self._devices(f"/proc/{pid}/fd")))
             if devices:
-                yield GpuUser(pid, tuple(devices), self._comm(pid))
+                comm = self.host.text_or_empty(f"/proc/{pid}/comm", 256)
+                yield GpuUser(pid, tuple(devices), comm)
 
     def _devices(self, directory: str) -> Iterator[str]:
         try:
@@ -128,12 +127,6 @@ class _HolderScan:
                 continue  # closed since it was listed
             if is_gpu_device(target):
                 yield target
-
-    def _comm(self, pid: int) -> str:
-        try:
-            return self.host.read_text(f"/proc/{pid}/comm", 256)
-        except ReadError:
-            return ""
 
     def unread(self) -> Iterator[Unread]:
         """Processes that could not be, or were not, looked into."""

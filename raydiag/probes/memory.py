@@ -8,8 +8,8 @@ documentation, cgroup-v2, cgroup-v1/memory)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Optional, Union
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Optional, Union
 
 from raydiag.cgroup import ROOT, ControlFiles, parse_numbers
 from raydiag.errors import ParseError
@@ -21,11 +21,7 @@ _KIB = 1024  # the "kB" of /proc/meminfo
 # Version 1 has no word for "no limit": it is the largest number of bytes in whole pages, which
 # depends on the page size. No machine has an exbibyte.
 _NO_LIMIT_BYTES = 1 << 60
-_PRESSURE = {
-    "memory": "/proc/pressure/memory",
-    "io": "/proc/pressure/io",
-    "cpu": "/proc/pressure/cpu",
-}
+_PRESSURE = {resource: f"/proc/pressure/{resource}" for resource in ("memory", "io", "cpu")}
 
 
 @dataclass(frozen=True)
@@ -57,63 +53,47 @@ def memory(host: Host) -> Iterator[Union[MemoryState, Unread]]:
     for key in ("MemTotal", "MemAvailable"):
         if key not in meminfo:
             raise ParseError(f"/proc/meminfo: no {key}")
+    node_bytes = {key: count * _KIB for key, count in meminfo.items()}
     files = ControlFiles(host)
-    state = MemoryState(
-        total_bytes=meminfo["MemTotal"] * _KIB,
-        available_bytes=meminfo["MemAvailable"] * _KIB,
-        dirty_bytes=meminfo["Dirty"] * _KIB if "Dirty" in meminfo else None,
-        writeback_bytes=meminfo["Writeback"] * _KIB if "Writeback" in meminfo else None,
-        swap_total_bytes=meminfo.get("SwapTotal", 0) * _KIB,
-        swap_free_bytes=meminfo.get("SwapFree", 0) * _KIB,
+    yield MemoryState(
+        total_bytes=node_bytes["MemTotal"],
+        available_bytes=node_bytes["MemAvailable"],
+        dirty_bytes=node_bytes.get("Dirty"),
+        writeback_bytes=node_bytes.get("Writeback"),
+        swap_total_bytes=node_bytes.get("SwapTotal", 0),
+        swap_free_bytes=node_bytes.get("SwapFree", 0),
         pressure=files.pressure(_PRESSURE),
         oom_kills_since_boot=files.numbers("/proc/vmstat").get("oom_kill"),
-        cgroup_version=0,
-        cgroup_path="",
-        cgroup_current_bytes=None,
-        cgroup_limit_bytes=None,
-        cgroup_inactive_file_bytes=None,
-        cgroup_active_file_bytes=None,
-        cgroup_oom_kills=None,
+        **_of_cgroup(files),
     )
-    yield _with_cgroup(state, files)
     yield from files.unread
 
 
-@dataclass(frozen=True)
-class _Layout:
+class _Layout(NamedTuple):
     """Names of one cgroup version."""
 
     version: int
     limit: str
     current: str
-    inactive_file: str  # keys in memory.stat, descendants included
-    active_file: str
     events: str
+    prefix: str  # of keys in memory.stat, for those that include descendants
 
 
-_V1 = _Layout(
-    1,
-    limit="memory.limit_in_bytes",
-    current="memory.usage_in_bytes",
-    inactive_file="total_inactive_file",
-    active_file="total_active_file",
-    events="memory.oom_control",
-)
-_V2 = _Layout(
-    2,
-    limit="memory.max",
-    current="memory.current",
-    inactive_file="inactive_file",
-    active_file="active_file",
-    events="memory.events",
-)
+_V1 = _Layout(1, "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control", "total_")
+_V2 = _Layout(2, "memory.max", "memory.current", "memory.events", "")
+_NO_GROUP = {
+    "cgroup_version": 0,
+    "cgroup_path": "",
+    **dict.fromkeys(("cgroup_current_bytes", "cgroup_limit_bytes", "cgroup_oom_kills")),
+    **dict.fromkeys(("cgroup_inactive_file_bytes", "cgroup_active_file_bytes")),
+}
 
 
-def _with_cgroup(state: MemoryState, files: ControlFiles) -> MemoryState:
-    mounted = _controller(files)
-    if not mounted:
-        return state
-    layout, mount = mounted
+def _of_cgroup(files: ControlFiles) -> dict[str, Any]:
+    """The fields of the record that are about our control group."""
+    layout, mount = _controller(files)
+    if not mount:
+        return _NO_GROUP
     levels = files.levels(mount, "memory" if layout is _V1 else "")
     # Not every group has the memory controller switched on; then the next one above counts us.
     counting = [level for level in levels if files.host.exists(f"{level}/{layout.current}")]
@@ -123,16 +103,15 @@ def _with_cgroup(state: MemoryState, files: ControlFiles) -> MemoryState:
     # Version 1 counts a kill in the victim's own group only, so ask there as well.
     kills = (files.numbers(f"{group}/{layout.events}") for group in {levels[0], path})
     counted_kills = [numbers["oom_kill"] for numbers in kills if "oom_kill" in numbers]
-    return replace(
-        state,
-        cgroup_version=layout.version,
-        cgroup_path=path,
-        cgroup_current_bytes=files.integer(f"{path}/{layout.current}"),
-        cgroup_limit_bytes=limit_bytes,
-        cgroup_inactive_file_bytes=pages.get(layout.inactive_file),
-        cgroup_active_file_bytes=pages.get(layout.active_file),
-        cgroup_oom_kills=max(counted_kills, default=None),
-    )
+    return {
+        "cgroup_version": layout.version,
+        "cgroup_path": path,
+        "cgroup_current_bytes": files.integer(f"{path}/{layout.current}"),
+        "cgroup_limit_bytes": limit_bytes,
+        "cgroup_inactive_file_bytes": pages.get(f"{layout.prefix}inactive_file"),
+        "cgroup_active_file_bytes": pages.get(f"{layout.prefix}active_file"),
+        "cgroup_oom_kills": max(counted_kills, default=None),
+    }
 
 
 def _tightest(
@@ -141,22 +120,18 @@ def _tightest(
     """The level with the lowest limit, else our own group; and the limit."""
     path, limit_bytes = levels[0], None
     for level in levels:
-        value = _limit(files, f"{level}/{layout.limit}")
+        value = files.integer(f"{level}/{layout.limit}", unlimited="max")
+        if value is None or value >= _NO_LIMIT_BYTES:
+            continue
         # Of equal limits the outer one is nearer to being reached: it counts the siblings too.
-        if value is not None and (limit_bytes is None or value <= limit_bytes):
+        if limit_bytes is None or value <= limit_bytes:
             path, limit_bytes = level, value
     return path, limit_bytes
 
 
-def _controller(files: ControlFiles) -> Optional[tuple[_Layout, str]]:
+def _controller(files: ControlFiles) -> tuple[_Layout, str]:
     """Where the memory controller really is: on hybrid hosts version 2 is mounted without it."""
     mount = f"{ROOT}/memory"
     if files.host.exists(f"{mount}/{_V1.limit}"):
         return _V1, mount
-    mount = files.unified("memory")
-    return (_V2, mount) if mount else None
-
-
-def _limit(files: ControlFiles, path: str) -> Optional[int]:
-    value = files.integer(path, unlimited="max")
-    return value if value is not None and value < _NO_LIMIT_BYTES else None
+    return _V2, files.unified("memory")

@@ -14,12 +14,13 @@ Source: /proc/net/{dev,snmp,netstat}, /proc/uptime, /proc/self/ns/net (proc(5)),
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional, Union
 
 from raydiag.errors import NoData, ParseError, ReadError
-from raydiag.host import Host
+from raydiag.host import Host, is_digits
 from raydiag.model import Unread
 from raydiag.probes import probe
 from raydiag.procfs import uptime_if_known
@@ -68,7 +69,9 @@ def network(host: Host) -> Iterator[Union[NetworkState, Unread]]:
     """
     unread: list[Unread] = []
     tcp = tcp_counters(host, unread)
-    interfaces = {}
+    interfaces, namespace = {}, ""
+    with contextlib.suppress(ReadError):
+        namespace = host.readlink("/proc/self/ns/net")
     try:
         interfaces = parse_interfaces(host.read_text(DEV))
     except NoData:
@@ -78,7 +81,7 @@ def network(host: Host) -> Iterator[Union[NetworkState, Unread]]:
     if not tcp and not interfaces and not unread:
         raise NoData("no network statistics")
     yield NetworkState(
-        namespace=_namespace(host),
+        namespace=namespace,
         uptime_s=uptime_if_known(host),
         tcp=tcp,
         interfaces=interfaces,
@@ -140,22 +143,13 @@ def _counters(
 
 
 def _is_count(value: str) -> bool:
-    return value.isascii() and value.isdigit() and len(value) <= 20 and int(value) < 1 << 64
-
-
-def _namespace(host: Host) -> str:
-    try:
-        return host.readlink("/proc/self/ns/net")
-    except ReadError:
-        return ""
+    return is_digits(value) and len(value) <= 20 and int(value) < 1 << 64
 
 
 def _operstates(host: Host, interfaces: dict[str, dict[str, int]]) -> dict[str, str]:
     """Of the interfaces that /sys shows: it may be that of another network namespace."""
     states = {}
     for name in interfaces:
-        try:
+        with contextlib.suppress(ReadError):
             states[name] = host.read_text(f"/sys/class/net/{name}/operstate", 256)
-        except ReadError:
-            continue
     return states

@@ -20,7 +20,7 @@ from typing import Optional, Union
 from raydiag import sandbox
 from raydiag.amdgpu import is_pci_address
 from raydiag.errors import NoData, ReadError
-from raydiag.host import Host
+from raydiag.host import Host, is_digits
 from raydiag.model import Status, Unread
 from raydiag.probes import COMMANDS, probe
 
@@ -80,7 +80,7 @@ def nvidia(host: Host) -> Iterator[Union[NvidiaGpu, Unread]]:
     # would make it.
     if not host.exists(_DEVICE):
         raise NoData("no NVIDIA GPU can be used here")
-    version = driver_version(_text(host, f"{_PROC}/version"))
+    version = driver_version(host.text_or_empty(f"{_PROC}/version"))
     listed = _listed(host)
     rows: list[_Row] = []
     try:
@@ -111,7 +111,7 @@ def driver_version(text: str) -> str:
     It is the first word of digits and dots: `... Kernel Module  550.54.15  Tue ...`.
     """
     for word in text.split():
-        if "." in word and _is_count(word.replace(".", "")):
+        if "." in word and is_digits(word.replace(".", "")):
             return word
     return ""
 
@@ -137,7 +137,7 @@ def rows_of(text: str, fields: Sequence[str]) -> tuple[list[_Row], str]:
         values = list(map(str.strip, line.split(",", len(fields) - 1)))
         row = dict(zip(fields, values))
         row["pci.bus_id"] = pci_address(row.get("pci.bus_id", ""))
-        if len(values) == len(fields) and row["pci.bus_id"] and _is_count(row.get("index", "")):
+        if len(values) == len(fields) and row["pci.bus_id"] and is_digits(row.get("index", "")):
             rows.append(row)
         elif line.strip():
             other_lines.append(line.strip())
@@ -146,15 +146,15 @@ def rows_of(text: str, fields: Sequence[str]) -> tuple[list[_Row], str]:
 
 def number(text: str) -> Optional[float]:
     """None for "[N/A]", "[Not Supported]", "ERR!" and whatever else is no plain number."""
-    plain = text[:1] != "." and _is_count(text.replace(".", "", 1)) and len(text) < 19
+    plain = text[:1] != "." and is_digits(text.replace(".", "", 1)) and len(text) < 19
     return float(text) if plain else None
 
 
 def _query() -> tuple[list[_Row], Optional[ReadError]]:
     """Rows, and what kept some or all of them away. Raises NoData without nvidia-smi, ReadError."""
-    fields = [field.split("|") for field in _FIELDS]  # the names of each that are left to try
+    fields = {field.partition("|")[0]: field.split("|") for field in _FIELDS}  # names left to try
     for _ in range(_MOST_TRIES):
-        query = ",".join(names[0] for names in fields)
+        query = ",".join(names[0] for names in fields.values())
         argv = [_PROGRAM, f"--query-gpu={query}", "--format=csv,noheader,nounits"]
         status, stdout, stderr = sandbox.run_command(argv, _TIMEOUT_S)
         output = stdout.decode("utf-8", "replace")
@@ -162,30 +162,16 @@ def _query() -> tuple[list[_Row], Optional[ReadError]]:
         refused = unknown_field(output + complaint)
         if not refused:
             break
-        fields = _without(fields, refused)
-    rows, other_lines = rows_of(output, [_usual_name(names[0]) for names in fields])
+        for usual_name, names in list(fields.items()):
+            if refused in names:
+                names.remove(refused)
+            if not names:
+                del fields[usual_name]
+    rows, other_lines = rows_of(output, list(fields))
     if status == 0 and not other_lines:
         return rows, None
     reason = (other_lines or complaint)[:300]
     return rows, ReadError(f"{_PROGRAM} ended with {status}: {reason}")
-
-
-def _usual_name(name: str) -> str:
-    """What our rows call a field that nvidia-smi knows by this name."""
-    for names in _FIELDS:
-        if name in names.split("|"):
-            return names.split("|")[0]
-    raise KeyError(name)
-
-
-def _without(fields: Sequence[Sequence[str]], refused: str) -> list[list[str]]:
-    """The fields without a name that nvidia-smi does not know."""
-    remaining = []
-    for names in fields:
-        known_names = [name for name in names if name != refused]
-        if known_names:
-            remaining.append(known_names)
-    return remaining
 
 
 def _listed(host: Host) -> list[_Row]:
@@ -196,31 +182,19 @@ def _listed(host: Host) -> list[_Row]:
         return []
     rows = []
     for gpu, address in enumerate(filter(is_pci_address, names)):
-        information = _information(_text(host, f"{_PROC}/gpus/{address}/information"))
+        information = _information(host.text_or_empty(f"{_PROC}/gpus/{address}/information"))
         minor = information.get("Device Minor", "")
         if minor and not host.exists(f"/dev/nvidia{minor}"):
             continue  # the container has not been given this one
-        row = {"index": str(gpu), "pci.bus_id": address}
-        row["uuid"] = information.get("GPU UUID", "")
-        row["name"] = information.get("Model", "")
-        rows.append(row)
+        named = {"uuid": information.get("GPU UUID", ""), "name": information.get("Model", "")}
+        rows.append({"index": str(gpu), "pci.bus_id": address, **named})
     return rows
 
 
 def _information(text: str) -> dict[str, str]:
     """`Device Minor:    0` -> {"Device Minor": "0"}."""
-    information = {}
-    for line in text.split("\n"):
-        name, _, value = line.partition(":")
-        information[name.strip()] = value.strip()
-    return information
-
-
-def _text(host: Host, path: str) -> str:
-    try:
-        return host.read_text(path, 4096)
-    except ReadError:
-        return ""
+    pairs = (line.partition(":") for line in text.split("\n"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _gpu(row: Mapping[str, str], version: str) -> NvidiaGpu:
@@ -260,7 +234,3 @@ def _bits(text: str) -> Optional[int]:
     digits = text[2:].lower()
     hexadecimal = text.startswith("0x") and 0 < len(digits) <= 16
     return int(digits, 16) if hexadecimal and not digits.strip("0123456789abcdef") else None
-
-
-def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdigit()

@@ -19,9 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from raydiag.amdgpu import DRIVER, amdgpu_addresses, hwmon_directories, is_pci_address
+from raydiag import amdgpu
+from raydiag.amdgpu import DRIVER, hwmon_directories, is_pci_address, pci_addresses
 from raydiag.errors import Denied, NoData, ParseError, ReadError
-from raydiag.host import Host, OptionalFiles
+from raydiag.host import Host, OptionalFiles, is_digits
 from raydiag.model import Status, Unread
 from raydiag.probes import probe
 
@@ -81,7 +82,7 @@ def pcie(host: Host) -> Iterator[Union[PcieFunction, Unread]]:
     directories: dict[str, str] = {}
     functions = []
     for address, device in listed.devices.items():
-        path = _addresses(device.path)[:-1]
+        path = pci_addresses(device.path)[:-1]
         for above, below in zip(["", *path], path):
             bridges[below] = above
             directories[below] = device.path[: device.path.index(f"/{below}/") + len(below) + 1]
@@ -119,7 +120,8 @@ def link_speed_gts(text: str) -> Optional[float]:
     number, _, unit = text.partition(" ")
     if text.startswith("Unknown"):
         return None
-    if not unit.startswith("GT/s") or not _is_decimal(number):
+    is_decimal = number[:1].isdigit() and is_digits(number.replace(".", "", 1))
+    if not unit.startswith("GT/s") or not is_decimal:
         raise ParseError(f"not a link speed: {text[:80]!r}")
     return float(number)
 
@@ -131,7 +133,7 @@ def aer_total(text: str) -> int:
     """
     for line in text.split("\n"):
         name, _, count = line.strip().rpartition(" ")
-        if name.startswith("TOTAL_ERR_") and _is_count(count):
+        if name.startswith("TOTAL_ERR_") and is_digits(count):
             return int(count)
     raise ParseError(f"no TOTAL_ERR_ line: {text[-80:]!r}")
 
@@ -160,22 +162,21 @@ class _Devices:
                 self.unread.append(Unread("PCI devices", error.status, str(error)))
 
     def _amd(self) -> None:
-        addresses = amdgpu_addresses(self.host)
+        addresses = amdgpu.amdgpu_addresses(self.host)
         hwmon = {} if self.host.exists(DRIVER) else hwmon_directories(self.host)
         for gpu, address in enumerate(addresses):
             link = f"{hwmon[address]}/device" if address in hwmon else f"{DRIVER}/{address}"
             self.devices[address] = _Device("gpu", "amdgpu", gpu, self.host.realpath(link))
 
     def _nvidia(self) -> None:
-        names = filter(is_pci_address, self.host.listdir(_NVIDIA_DRIVER))
-        for address in names:
+        for address in filter(is_pci_address, self.host.listdir(_NVIDIA_DRIVER)):
             path = self.host.realpath(f"{_NVIDIA_DRIVER}/{address}")
             self.devices[address] = _Device("gpu", "nvidia", None, path)
 
     def _rdma(self) -> None:
         for name in self.host.listdir(_INFINIBAND):
             path = self.host.realpath(f"{_INFINIBAND}/{name}/device")
-            addresses = _addresses(path)
+            addresses = pci_addresses(path)
             if not addresses:
                 continue  # made by software, or not on PCI
             address = addresses[-1]
@@ -185,18 +186,12 @@ class _Devices:
             self.devices[address] = _Device("rdma", names, None, path)
 
 
-def _addresses(path: str) -> list[str]:
-    """PCI addresses in a path below /sys/devices, the root port first, the device last."""
-    return [part for part in path.split("/") if is_pci_address(part)]
-
-
 def _function(files: _FunctionFiles, address: str, device: _Device, above: str) -> PcieFunction:
     path, is_bridge = device.path, device.kind == "bridge"
-    is_top = is_bridge and not above
-    received = [
-        files.count(f"{path}/aer_rootport_total_err_{kind}") if is_top else None
-        for kind in ("cor", "nonfatal", "fatal")
-    ]
+    received: list[Optional[int]] = [None, None, None]
+    if is_bridge and not above:
+        kinds = ("cor", "nonfatal", "fatal")
+        received = [files.count(f"{path}/aer_rootport_total_err_{kind}") for kind in kinds]
     return PcieFunction(
         address=address,
         kind=device.kind,
@@ -204,13 +199,13 @@ def _function(files: _FunctionFiles, address: str, device: _Device, above: str) 
         gpu=device.gpu,
         model="" if is_bridge else files.model(path),
         above=above,
-        speed_gts=files.speed(f"{path}/current_link_speed"),
-        max_speed_gts=files.speed(f"{path}/max_link_speed"),
+        speed_gts=files.value(f"{path}/current_link_speed", link_speed_gts),
+        max_speed_gts=files.value(f"{path}/max_link_speed", link_speed_gts),
         width=_width(lanes := files.count(f"{path}/current_link_width")),
         max_width=_width(files.count(f"{path}/max_link_width")),
-        correctable=files.total(f"{path}/aer_dev_correctable"),
-        nonfatal=files.total(f"{path}/aer_dev_nonfatal"),
-        fatal=files.total(f"{path}/aer_dev_fatal"),
+        correctable=files.value(f"{path}/aer_dev_correctable", aer_total),
+        nonfatal=files.value(f"{path}/aer_dev_nonfatal", aer_total),
+        fatal=files.value(f"{path}/aer_dev_fatal", aer_total),
         received_correctable=received[0],
         received_nonfatal=received[1],
         received_fatal=received[2],
@@ -227,17 +222,9 @@ class _FunctionFiles(OptionalFiles):
         vendor, device = self.value(f"{path}/vendor", str), self.value(f"{path}/device", str)
         return f"{vendor[2:]}:{device[2:]}" if vendor and device else ""
 
-    def speed(self, path: str) -> Optional[float]:
-        """Gigatransfers per second."""
-        return self.value(path, link_speed_gts)
-
     def count(self, path: str) -> Optional[int]:
         """A plain number."""
         return self.value(path, _count)
-
-    def total(self, path: str) -> Optional[int]:
-        """The total of an AER file."""
-        return self.value(path, aer_total)
 
 
 def _width(lanes: Optional[int]) -> Optional[int]:
@@ -245,14 +232,6 @@ def _width(lanes: Optional[int]) -> Optional[int]:
 
 
 def _count(text: str) -> int:
-    if not _is_count(text):
+    if not is_digits(text):
         raise ParseError(f"not a count: {text[:80]!r}")
     return int(text)
-
-
-def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdigit()
-
-
-def _is_decimal(text: str) -> bool:
-    return text[:1].isdigit() and _is_count(text.replace(".", "", 1))

@@ -29,24 +29,13 @@ _MAX_FILES, _MAX_ENTRIES = 16, 512
 _LIMIT_BYTES = 256 << 10
 _MAX_LINES, _LINE_LENGTH = 12, 240
 
+# fmt: off
 _DECISIVE = (
-    "kernel panic",
-    "bug: ",
-    "oops:",
-    "rip: ",
-    "hardware error",
-    "machine check",
-    "lockup",
-    "general protection",
-    "unable to handle",
-    "not syncing",
-    "rcu: info",
-    "hung_task",
-    "out of memory",
-    "comm: ",
-    "*error*",
-    "call trace:",
+    "kernel panic", "bug: ", "oops:", "rip: ", "hardware error", "machine check", "lockup",
+    "general protection", "unable to handle", "not syncing", "rcu: info", "hung_task",
+    "out of memory", "comm: ", "*error*", "call trace:",
 )
+# fmt: on
 
 
 @dataclass(frozen=True)

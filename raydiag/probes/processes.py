@@ -186,7 +186,8 @@ class _ProcessTable:
         for ancestor in self._ancestry(pid):
             if self.stats[ancestor].comm == "raylet":
                 break
-            if self._is_titled_worker(ancestor):
+            title = self._title(ancestor)
+            if title.startswith(_TITLE) and not _is_title_of(_AGENTS, title):
                 worker = ancestor
         return worker
 
@@ -197,10 +198,6 @@ class _ProcessTable:
             line.append(pid)
             pid = self.stats[pid].ppid
         return line
-
-    def _is_titled_worker(self, pid: int) -> bool:
-        title = self._title(pid)
-        return title.startswith(_TITLE) and not _is_title_of(_AGENTS, title)
 
     def _is_own(self, pid: int) -> bool:
         title = self._title(pid)

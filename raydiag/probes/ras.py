@@ -19,7 +19,7 @@ from typing import Optional, Union
 
 from raydiag.amdgpu import amdgpu_addresses, gpu_files
 from raydiag.errors import NoData, ParseError, ReadError
-from raydiag.host import Host
+from raydiag.host import Host, is_digits
 from raydiag.model import Unread
 from raydiag.probes import LAST, probe
 
@@ -119,7 +119,7 @@ def parse_counts(text: str) -> dict[str, int]:
         key, value = key.strip(), value.strip()
         if key not in ("ue", "ce", "de"):
             continue
-        if not (value.isascii() and value.isdigit()):
+        if not is_digits(value):
             raise ParseError(f"not a count: {line[:80]!r}")
         counts[key] = int(value)
     if "ue" not in counts and "ce" not in counts:

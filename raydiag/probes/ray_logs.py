@@ -143,10 +143,7 @@ def find_session(host: Host, name: str) -> Session:
 
 def _raylet_above(host: Host) -> Optional[int]:
     pid = os.getpid()
-    while pid > 1:
-        stat = _stat(host, pid)
-        if stat is None:
-            return None
+    while pid > 1 and (stat := _stat(host, pid)):
         if stat.comm == "raylet":
             return pid
         pid = stat.ppid
@@ -156,13 +153,10 @@ def _raylet_above(host: Host) -> Optional[int]:
 def _sessions(host: Host) -> Iterator[Session]:
     """The sessions of all raylets."""
     for pid in process_ids(host):
-        try:
-            comm = host.read_text(f"/proc/{pid}/comm", 64)
-        except ReadError:
-            continue
-        session = _session_of(host, pid) if comm == "raylet" else None
-        if session:
-            yield session
+        if host.text_or_empty(f"/proc/{pid}/comm", 64) == "raylet":
+            session = _session_of(host, pid)
+            if session:
+                yield session
 
 
 def _session_of(host: Host, raylet: int) -> Optional[Session]:
@@ -170,11 +164,7 @@ def _session_of(host: Host, raylet: int) -> Optional[Session]:
     stat = _stat(host, raylet)
     if stat is None or stat.state in "DZ":  # reading the arguments could block, or gives nothing
         return None
-    try:
-        command = host.read_text(f"/proc/{raylet}/cmdline", 1 << 17)
-    except ReadError:
-        return None
-    options = _options(command.split("\0"))
+    options = _options(host.text_or_empty(f"/proc/{raylet}/cmdline", 1 << 17).split("\0"))
     directory = options.get("session_dir", "").rstrip("/")
     if not directory and "log_dir" not in options:
         return None

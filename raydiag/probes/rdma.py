@@ -16,13 +16,14 @@ documentation, ABI sysfs-class-infiniband). Samples:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from raydiag.amdgpu import is_pci_address
+from raydiag.amdgpu import pci_addresses
 from raydiag.errors import NoData, ParseError, ReadError
-from raydiag.host import Host
+from raydiag.host import Host, is_digits
 from raydiag.model import Status, Unread
 from raydiag.probes import probe
 from raydiag.rdma_names import HARDWARE_COUNTERS, STANDARD_COUNTERS, UNITS_OF_4_BYTES
@@ -72,14 +73,7 @@ def _is_traffic(name: str) -> bool:
     return notice or (name.endswith(("_bytes", "_pkts", "_packets")) and "retx" not in name)
 
 
-@probe(
-    RdmaPort,
-    identity=("device", "port"),
-    timeout_s=3,
-    sources=rdma_devices,
-    samples=2,
-    watch=has_counted,
-)
+@probe(RdmaPort, identity=("device", "port"), sources=rdma_devices, samples=2, watch=has_counted)
 def rdma(host: Host, source: str) -> Iterator[Union[RdmaPort, Unread]]:
     """One record per port of one device, by number; a counter that is not there is not in it.
 
@@ -87,12 +81,12 @@ def rdma(host: Host, source: str) -> Iterator[Union[RdmaPort, Unread]]:
     NoData for a device without ports.
     """
     files = PortFiles(host)
-    names = host.listdir(f"{source}/ports")
-    ports = sorted(int(name) for name in names if name.isascii() and name.isdigit())
+    ports = sorted(host.numbers(f"{source}/ports"))
     if not ports:
         raise NoData(f"{source}: no ports")
-    address = _pci_address(host, source)
-    driver = _driver(host, source)
+    address, driver = _pci_address(host, source), ""
+    with contextlib.suppress(ReadError):
+        driver = host.readlink(f"{source}/device/driver").rsplit("/", 1)[-1]
     virtual = host.exists(f"{source}/device/physfn")
     for port in ports:
         directory = f"{source}/ports/{port}"
@@ -200,7 +194,7 @@ def parse_count(text: str) -> Optional[int]:
 
     Raises ParseError for anything else that is no number.
     """
-    if text.isascii() and text.isdigit() and len(text) <= 20:
+    if is_digits(text) and len(text) <= 20:
         return int(text) if int(text) < _UNSUPPORTED else None
     if not text or text.startswith("N/A") or (text[0] == "-" and text[1:].isdigit()):
         return None
@@ -212,36 +206,22 @@ def parse_rate(text: str) -> tuple[float, str]:
     number, _, unit_and_width = text.partition(" ")
     unit, _, width = unit_and_width.partition(" (")
     digits = number.replace(".", "", 1)
-    if unit != "Gb/sec" or not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
+    if unit != "Gb/sec" or not is_digits(digits) or len(digits) > 9:
         raise ParseError(f"not a rate: {text[:80]!r}")
     return float(number), width.rstrip(")")
 
 
-def _driver(host: Host, source: str) -> str:
-    try:
-        return host.readlink(f"{source}/device/driver").rsplit("/", 1)[-1]
-    except ReadError:
-        return ""
-
-
 def _pci_address(host: Host, source: str) -> str:
     """Of the device itself, which is the last one in its path; those of bridges stand before it."""
-    try:
-        parts = host.realpath(f"{source}/device").split("/")
-    except ReadError:
-        return ""
-    return next((part for part in reversed(parts) if is_pci_address(part)), "")
+    with contextlib.suppress(ReadError):
+        return "".join(pci_addresses(host.realpath(f"{source}/device"))[-1:])
+    return ""
 
 
 def _netdev(host: Host, source: str, port: int, ports: int) -> str:
     """The interface of a port; an empty table of addresses is EINVAL, and no failure."""
-    try:
+    with contextlib.suppress(ReadError):
         names = host.listdir(f"{source}/device/net")
         if len(names) == ports == 1:
             return names[0]
-    except ReadError:
-        pass
-    try:
-        return host.read_text(f"{source}/ports/{port}/gid_attrs/ndevs/0", 256)
-    except ReadError:
-        return ""
+    return host.text_or_empty(f"{source}/ports/{port}/gid_attrs/ndevs/0", 256)

@@ -9,8 +9,8 @@ documentation, cgroup-v2, sched-bwc, accounting/psi)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Optional, Union
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Optional, Union
 
 from raydiag.cgroup import ROOT, ControlFiles, is_number
 from raydiag.errors import ParseError
@@ -63,7 +63,6 @@ def scheduler(host: Host) -> Iterator[Union[SchedulerState, Unread]]:
     loads, tasks = parse_loadavg(host.read_text("/proc/loadavg"))
     files = ControlFiles(host)
     allowed = _allowed(files, stat.cpus)
-    group = _group(files, len(stat.cpus))
     yield SchedulerState(
         uptime_s=uptime_s(host),
         cpus_online=len(stat.cpus),
@@ -78,22 +77,12 @@ def scheduler(host: Host) -> Iterator[Union[SchedulerState, Unread]]:
         ticks=_summed(stat.cpus.values()),
         allowed_ticks=_summed(stat.cpus[cpu] for cpu in allowed),
         pressure=files.pressure({"cpu": "/proc/pressure/cpu", "io": "/proc/pressure/io"}),
-        cgroup_version=group.version,
-        cgroup_path=group.path,
-        cgroup_is_root=group.is_root,
-        cgroup_quota_cpus=group.quota_cpus,
-        cgroup_cpus=group.cpus,
-        cgroup_usage_s=group.usage_s,
-        cgroup_periods=group.counts.get("nr_periods"),
-        cgroup_throttled=group.counts.get("nr_throttled"),
-        cgroup_throttled_s=group.throttled_s,
-        cgroup_pressure=group.pressure,
+        **_of_group(files, len(stat.cpus)),
     )
     yield from files.unread
 
 
-@dataclass(frozen=True)
-class CpuStat:
+class CpuStat(NamedTuple):
     """What /proc/stat says of tasks and of each CPU."""
 
     cpus: Mapping[int, tuple[int, ...]]  # ticks in the order of _STATES, by number of the CPU
@@ -168,50 +157,43 @@ def _allowed(files: ControlFiles, cpus: Mapping[int, object]) -> list[int]:
     return list(cpus)
 
 
-@dataclass(frozen=True)
-class _CpuGroup:
-    version: int = 0
-    path: str = ""
-    is_root: bool = False
-    quota_cpus: Optional[float] = None
-    cpus: Optional[int] = None
-    usage_s: Optional[float] = None
-    counts: Mapping[str, int] = field(default_factory=dict)
-    pressure: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def throttled_s(self) -> Optional[float]:
-        """For how long the quota stopped it, summed over CPUs."""
-        if "throttled_time" in self.counts:
-            return self.counts["throttled_time"] / 1e9
-        if "throttled_usec" in self.counts:
-            return self.counts["throttled_usec"] / 1e6
-        return None
+_NO_GROUP: dict[str, Any] = {
+    "cgroup_version": 0,
+    "cgroup_path": "",
+    "cgroup_is_root": False,
+    "cgroup_pressure": {},
+    **dict.fromkeys(("cgroup_quota_cpus", "cgroup_cpus", "cgroup_usage_s", "cgroup_periods")),
+    **dict.fromkeys(("cgroup_throttled", "cgroup_throttled_s")),
+}
 
 
-def _group(files: ControlFiles, cpus_online: int) -> _CpuGroup:
-    """The control group that limits us most."""
+def _of_group(files: ControlFiles, cpus_online: int) -> dict[str, Any]:
+    """The fields of the record that are about the control group that limits us most."""
     mount = _v1_mount(files, "cpu")
     version = 1 if mount else 2
     mount = mount or files.unified("cpu")
     if not mount:
-        return _CpuGroup()
+        return _NO_GROUP
     levels = files.levels(mount, "cpu" if version == 1 else "")
     quotas = {level: _quota(files, version, level) for level in levels}
     cpusets = {level: _cpuset(files, version, level, mount) for level in levels}
     path = _tightest(levels, quotas, cpusets, cpus_online)
     counts = files.numbers(f"{path}/cpu.stat")
     pressure = {"cpu": f"{path}/cpu.pressure", "io": f"{path}/io.pressure"}
-    return _CpuGroup(
-        version=version,
-        path=path,
-        is_root=_is_root(files.host, version, path),
-        quota_cpus=quotas[path],
-        cpus=cpusets[path],
-        usage_s=_usage_s(files, version, path[len(mount) :], counts),
-        counts=counts,
-        pressure=files.pressure(pressure) if version == 2 else {},
-    )
+    # In nanoseconds by version 1, in microseconds by version 2.
+    nanos, micros = counts.get("throttled_time"), counts.get("throttled_usec")
+    return {
+        "cgroup_version": version,
+        "cgroup_path": path,
+        "cgroup_is_root": _is_root(files.host, version, path),
+        "cgroup_quota_cpus": quotas[path],
+        "cgroup_cpus": cpusets[path],
+        "cgroup_usage_s": _usage_s(files, version, path[len(mount) :], counts),
+        "cgroup_periods": counts.get("nr_periods"),
+        "cgroup_throttled": counts.get("nr_throttled"),
+        "cgroup_throttled_s": _scaled(micros, 1e6) if nanos is None else nanos / 1e9,
+        "cgroup_pressure": files.pressure(pressure) if version == 2 else {},
+    }
 
 
 def _tightest(
@@ -282,7 +264,9 @@ def _usage_s(
     files: ControlFiles, version: int, relative: str, counts: Mapping[str, int]
 ) -> Optional[float]:
     if version == 2:
-        micros = counts.get("usage_usec")
-        return None if micros is None else micros / 1e6
-    nanos = files.integer(f"{_v1_mount(files, 'cpuacct')}{relative}/cpuacct.usage")
-    return None if nanos is None else nanos / 1e9
+        return _scaled(counts.get("usage_usec"), 1e6)
+    return _scaled(files.integer(f"{_v1_mount(files, 'cpuacct')}{relative}/cpuacct.usage"), 1e9)
+
+
+def _scaled(count: Optional[int], units_per_s: float) -> Optional[float]:
+    return None if count is None else count / units_per_s

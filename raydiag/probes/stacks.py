@@ -173,16 +173,14 @@ def parse_dump(text: bytes, process: RayProcess) -> list[ThreadStack]:
         raise ParseError(
             f"py-spy: not the JSON that it documents: {type(error).__name__}: {error}"[:300]
         ) from None
-    return sorted(stacks_of_threads, key=_main_first)
-
-
-def _main_first(stack: ThreadStack) -> tuple[bool, int, str]:
-    return not stack.main, stack.thread_id or 0, stack.thread
+    # The main one first.
+    return sorted(
+        stacks_of_threads, key=lambda each: (not each.main, each.thread_id or 0, each.thread)
+    )
 
 
 def _thread(thread: Mapping[str, Any], process: RayProcess) -> ThreadStack:
-    number = thread.get("os_thread_id")
-    thread_id = int(number) if number else None
+    thread_id = int(thread.get("os_thread_id") or 0) or None
     name = str(thread.get("thread_name") or "")
     frames = thread["frames"]
     return ThreadStack(

@@ -7,9 +7,11 @@ Source: /proc/self/mountinfo (proc(5)) for what is mounted, statvfs(3) for the n
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from raydiag.errors import NoData, ParseError
 from raydiag.host import Host
@@ -50,8 +52,7 @@ class MountUsage:
     free_inodes: int  # f_ffree
 
 
-@dataclass(frozen=True)
-class Mount:
+class Mount(NamedTuple):
     """One line of mountinfo."""
 
     device_number: str  # "major:minor"; the same for every mount of one file system
@@ -147,24 +148,11 @@ def parse_mountinfo(text: str) -> list[Mount]:
         fields, tail = before.split(" "), after.split(" ")
         if not separator or len(fields) < 6 or len(tail) < 3:
             continue
-        mounts.append(
-            Mount(
-                device_number=fields[2],
-                point=_unescape(fields[4]),
-                fs_type=_unescape(tail[0]),
-                device=_unescape(tail[1]),
-                read_only="ro" in tail[2].split(","),
-            )
-        )
+        point, fs_type, device = map(_unescape, (fields[4], tail[0], tail[1]))
+        mounts.append(Mount(fields[2], point, fs_type, device, "ro" in tail[2].split(",")))
     return mounts
 
 
 def _unescape(text: str) -> str:
     r"""The text with `\040` and the like replaced; every backslash starts such an escape."""
-    head, *escaped = text.split("\\")
-    return head + "".join(_character(part[:3]) + part[3:] for part in escaped)
-
-
-def _character(octal: str) -> str:
-    digits = len(octal) == 3 and not octal.strip("01234567")
-    return chr(int(octal, 8)) if digits else "\\" + octal
+    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)

@@ -7,6 +7,7 @@ Source: /proc/sys/kernel/osrelease, /sys/module/<module>/version, /proc/driver/n
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -127,5 +128,4 @@ def _line(host: Host, path: str) -> str:
 
 def _numbers(name: str) -> list[int]:
     """The numbers in a name, for sorting: rocm-6.10.0 is newer than rocm-6.9.2."""
-    digits = "".join(c if c in "0123456789" else " " for c in name)
-    return [int(number) for number in digits.split()]
+    return list(map(int, re.findall("[0-9]+", name)))

@@ -210,7 +210,7 @@ def test_restarts_have_the_times_of_their_lines() -> None:
         "[yesterday] [Metrics Exporter] Watchdog: exited with code 137, restart #4\n"
     )
     assert log.restarts == (86_410.0,)
-    assert len(log.lines) == 2
+    assert len(log.log_lines) == 2
 
 
 NAMES = st.from_regex(r"hw_[a-z]{1,8}_[a-z_]{1,12}", fullmatch=True)
@@ -235,5 +235,5 @@ def test_any_answer_is_counted(body: bytes) -> None:
 @given(st.text(max_size=2000))
 def test_any_log_gives_bounded_lines(text: str) -> None:
     log = parse_log(text)
-    assert len(log.lines) <= 5
-    assert all(len(line) <= 300 for line in log.lines)
+    assert len(log.log_lines) <= 5
+    assert all(len(line) <= 300 for line in log.log_lines)
