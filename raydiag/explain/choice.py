@@ -246,6 +246,7 @@ def choose(candidates: Sequence[CauseChain], case: JobCase) -> Optional[Choice]:
     def weight(chain: CauseChain) -> tuple[float, ...]:
         root = chain.root
         return (
+            _is_doubtful(chain) and not symptom.classes,
             is_beside_the_job(root),
             symptom.distance(chain, case),
             chain.is_alone,
@@ -268,6 +269,11 @@ def _may_be_verdict(chain: CauseChain, case: JobCase) -> bool:
     """Not what explains only notes; nor has what is beside the job made it fail or hang."""
     is_worth_it = any(map(is_problem, chain.observations))
     return is_worth_it and not (case.is_broken and is_beside_the_job(chain.root))
+
+
+def _is_doubtful(chain: CauseChain) -> bool:
+    """A symptom that is possible, and not more, of a job that goes well."""
+    return chain.is_alone and chain.root.finding.confidence is Confidence.POSSIBLE
 
 
 def _is_background(root: Observation, case: JobCase) -> bool:

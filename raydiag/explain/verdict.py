@@ -140,8 +140,9 @@ def _facts(alike: Iterable[Observation], name: str) -> Iterator[float | str]:
 def _confidence(chosen: CauseChain, case: JobCase) -> Confidence:
     """That of the root, as far as the sources allow."""
     root = chosen.root
-    confidence = root.finding.confidence
-    entry = catalog.failure(root.finding.failure_class)
+    confidence, entry = root.finding.confidence, catalog.failure(root.finding.failure_class)
+    if entry.slow:
+        return Confidence.POSSIBLE  # it is slower, and nobody knows why
     is_notice = entry.late_notice or entry.mechanism  # of what was not seen
     if is_notice or is_symptom(root) or (case.log_only and not is_beside_the_job(root)):
         confidence = confidence.at_most(Confidence.LIKELY)

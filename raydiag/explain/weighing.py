@@ -16,6 +16,7 @@ from typing import Optional
 from raydiag import catalog
 from raydiag.catalog.completion import severity_of
 from raydiag.catalog.failure_classes import FailureClass
+from raydiag.explain.job_case import TRIAGE
 from raydiag.model import Finding, Observation, Severity
 
 _OVER_S = 600.0  # what ended so long before an effect did not cause it
@@ -143,6 +144,8 @@ def _is_it_felt_there(pair: _Pair) -> Optional[Reply]:
 
 
 def _did_it_come_first(pair: _Pair) -> Optional[Reply]:
+    if pair.effect.facts.get("first_in_log") and pair.cause.playbook == TRIAGE:
+        return Reply("the log tells of it later")
     if is_later(pair.cause, pair.effect, pair.reach):
         return Reply("it began later")
     return None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from raydiag.explain.job_case import TRIAGE
 from raydiag.explain.verdict import Explained
 from raydiag.model import Confidence, Coverage, Severity, Window
 from tests.explain.test_verdict import T0, classes, hung, judged, seen
@@ -150,3 +153,22 @@ def test_a_note_may_explain_a_slow_down_and_no_end() -> None:
     few = seen("pcie-degraded", "node1", 980, gpu=1, severity=Severity.INFO)
     told = hung(few, seen("pcie-fatal", "node1", 990, gpu=1))
     assert told.verdict.failure_class == "pcie-fatal"
+
+
+def test_what_the_log_tells_first_is_not_caused_by_what_it_tells_later() -> None:
+    """Without times only triage knows the order of the log's lines."""
+    first = replace(seen("rendezvous-fail", "node1", facts={"first_in_log": 1.0}), playbook=TRIAGE)
+    later = replace(seen("subprocess-fail", onset=700), playbook=TRIAGE)
+    told = judged(first, later, status="failed", primary="rendezvous-fail")
+    assert told.verdict.failure_class == "rendezvous-fail"
+
+
+def test_a_symptom_that_is_only_possible_hides_no_sick_exporter() -> None:
+    cool = seen("gpu-power-outlier", "node1", 10, gpu=4, confidence=Confidence.POSSIBLE)
+    told = judged(cool, seen("exporter-down", "node2"))
+    assert told.verdict.failure_class == "exporter-down"
+    assert judged(cool).verdict.failure_class == "gpu-power-outlier"
+
+
+def test_slower_and_nobody_knows_why_is_possible_and_no_more() -> None:
+    assert slowed().verdict.confidence is Confidence.POSSIBLE
