@@ -70,10 +70,6 @@ class ExpositionPage:
     helps: dict[str, str] = field(default_factory=dict)  # metric -> text, unescaped
     state: Optional[str] = None  # after `# STATE` on the last line; None: no such line
 
-    def type_of(self, name: str) -> str:
-        """Type of the sample of that name; "untyped" where the output does not say."""
-        return self.types.get(self.metric_of(name), "untyped")
-
     def metric_of(self, name: str) -> str:
         """The metric that a sample belongs to: that of `x_bucket` is `x`, if x is a histogram."""
         for kind, endings in _PARTS.items():

@@ -48,8 +48,8 @@ def test_whatever_prometheus_client_writes_is_understood(
         for sample in family.samples
     }
     assert as_set(printed.lines) == expected
-    assert printed.type_of("a_gauge") == "gauge"
-    assert printed.type_of("a_histogram_bucket") == "histogram"
+    assert printed.types["a_gauge"] == "gauge"
+    assert printed.types[printed.metric_of("a_histogram_bucket")] == "histogram"
     assert printed.metric_of("a_summary_count") == "a_summary"
     theirs = next(family.documentation for family in families if family.name == "a_gauge")
     assert printed.helps["a_gauge"].strip() == theirs.strip()

@@ -61,8 +61,7 @@ def check(
     for path in paths:
         if not os.path.lexists(path):
             raise CannotRun(f"{path}: no such file")
-    checked = [_check(os.path.abspath(path), host, may_run, root) for path in paths]
-    return list(_apart(checked))
+    return list(_apart([_check(os.path.abspath(path), host, may_run, root) for path in paths]))
 
 
 def _check(path: str, host: str, may_run: bool, root: str) -> CheckedPlugin:
@@ -86,17 +85,11 @@ def _check(path: str, host: str, may_run: bool, root: str) -> CheckedPlugin:
     if duration_s > _SLOW_S and not problems:
         warnings.append(f"took {duration_s:.1f} s of the {entry['timeout_s']:g} s that it has")
     metrics = _metrics(answer)
-    warnings += _advice(answer)
     doubles, remarks = _of_ours(metrics, entry["kind"])
-    return replace(
-        checked,
-        was_run=not answer.get("syntax"),
-        duration_s=round(duration_s, 3),
-        not_here=bool(answer.get("not_here")),
-        problems=(*problems, *doubles),
-        warnings=(*warnings, *remarks),
-        metrics=metrics,
-    )
+    run = (not answer.get("syntax"), round(duration_s, 3), bool(answer.get("not_here")))
+    said = ((*problems, *doubles), (*warnings, *_advice(answer), *remarks))
+    of_file = (checked.kind, checked.digest, checked.size_bytes)
+    return CheckedPlugin(path, *of_file, *run, *said, metrics)
 
 
 def _about_file(path: str, entry: Mapping[str, Any]) -> Iterator[str]:
@@ -195,21 +188,18 @@ def _of_ours(metrics: Iterable[CheckedMetric], kind: str) -> tuple[list[str], li
     For the shell exporter a plugin has to have them; in raydiag's own, series that it exports by
     itself are refused from anybody else.
     """
-    ours = [metric for metric in metrics if metric.name in REGISTRY]
-    wrong = []
-    for metric in ours:
-        own_type = REGISTRY[metric.name].type
-        if metric.type not in ("untyped", own_type):
-            wrong.append(
-                f"{metric.name} is a {own_type} in raydiag's exporter, and here a {metric.type}"
-            )
-    if not ours:
-        return wrong, []
-    names = [metric.name for metric in ours]
-    first_names = ", ".join(names[:_MOST_SHOWN]) + (" ..." if len(names) > _MOST_SHOWN else "")
-    text = (
-        f"raydiag's exporter has these metrics itself and refuses them from a plugin: {first_names}"
-    )
+    names, wrong = [], []
+    for metric in metrics:
+        own = REGISTRY.get(metric.name)
+        if own is not None:
+            names.append(own.name)
+            if metric.type not in ("untyped", own.type):
+                types = f"is a {own.type} in raydiag's exporter, and here a {metric.type}"
+                wrong.append(f"{own.name} {types}")
+    if not names:
+        return [], []
+    text = "raydiag's exporter has these metrics itself and refuses them from a plugin: "
+    text += ", ".join(names[:_MOST_SHOWN]) + " ..." * (len(names) > _MOST_SHOWN)
     if kind == SHELL:
         return wrong, [f"{text} (fine for the shell exporter)"]
     return [*wrong, text], []

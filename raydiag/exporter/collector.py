@@ -105,10 +105,8 @@ class Collector:
         poller = select.poll()
         for fd in descriptors:
             poller.register(fd, select.POLLIN)
-        tasks = {}
-        for task in self._at_work:
-            fd = task.descriptor()
-            tasks[fd] = task
+        tasks = {task.descriptor(): task for task in self._at_work}
+        for fd, task in tasks.items():
             poller.register(fd, select.POLLIN)
             timeout_s = min(timeout_s, task.due - now)
         if self._queue or self._last:
@@ -142,38 +140,24 @@ class Collector:
 
     def close(self) -> None:
         """End all readers; those that are stuck stay behind, as they must."""
-        at_work = [task.reader for task in self._at_work if task.reader is not None]
-        for reader in at_work:
-            reader.kill()
-        for reader in at_work:
-            reader.abandon(patience_s=0.2)
+        for task in self._at_work:
+            task.at_work().kill()
+        for task in self._at_work:
+            task.at_work().abandon(patience_s=0.2)
         self._readers.close()
 
     # ---- tasks
 
     def _own_task(self, plugin: plugins.Plugin, source: str, listing: bool = False) -> SourceTask:
         request = {"plugin": plugin.name, "source": source, "listing": listing, "root": self._root}
-        locked_as = _LOCKED_AS.get(plugin.name, plugin.name)
-        return SourceTask(
-            record=self._records[plugin.name],
-            key=(plugin.name, source),
-            kind=plugin.reader,
-            timeout_s=plugin.timeout_s,
-            request=request,
-            tag=sandbox.tag(f"{locked_as}:{self._root}{source}"),
-            is_last=plugin.last,
-        )
+        tag = sandbox.tag(f"{_LOCKED_AS.get(plugin.name, plugin.name)}:{self._root}{source}")
+        record, key = self._records[plugin.name], (plugin.name, source)
+        return SourceTask(record, key, plugin.reader, plugin.timeout_s, request, tag, plugin.last)
 
     def _foreign_task(self, ask: Ask, record: PluginRecord) -> SourceTask:
-        return SourceTask(
-            record=record,
-            key=(ask.plugin, ask.source),
-            kind=ask.reader,
-            timeout_s=ask.timeout_s,
-            request={"ask": ask.request},
-            tag=sandbox.tag(f"{ask.plugin}:{ask.source}"),
-            ask=ask,
-        )
+        tag, key = sandbox.tag(f"{ask.plugin}:{ask.source}"), (ask.plugin, ask.source)
+        request = {"ask": ask.request}
+        return SourceTask(record, key, ask.reader, ask.timeout_s, request, tag, ask=ask)
 
     def _open(self, task: SourceTask) -> None:
         """Queue a source of a plugin."""
@@ -212,11 +196,8 @@ class Collector:
         task.waiting_since = task.waiting_since or now
         task.record.started = task.record.started or now
         is_over = now - task.waiting_since >= task.timeout_s + _SLOW_S
-        look = is_over or task.waiting_since == now
         try:
-            task.reader = self._readers.start(
-                task.key, task.tag, task.kind, task.request, look, task.is_foreign
-            )
+            task.reader = self._readers.start(task, look=is_over or task.waiting_since == now)
         except IsStuck as stuck:
             self._leave_out(task, f"not read: {stuck}")
         except IsHeld as held:
@@ -233,11 +214,10 @@ class Collector:
 
     def _why_not(self) -> str:
         """Why nothing that a driver fault hangs may be read; empty when it may."""
-        for name in self._own:
-            fault = self._state.get(name).get("driver_fault")
-            if fault:
-                return f"{fault} in the kernel log shows the driver fault"
-            if self._state.get(name).get("is_behind"):
+        for state in map(self._state.get, self._own):
+            if state.get("driver_fault"):
+                return f"{state['driver_fault']} in the kernel log shows the driver fault"
+            if state.get("is_behind"):
                 return "the kernel log, which may show the driver fault, is not read to its end yet"
         if len(self._readers.stuck) >= _MOST_STUCK:
             return f"{len(self._readers.stuck)} readers are stuck on this node already"
@@ -247,12 +227,12 @@ class Collector:
 
     def _take(self, task: SourceTask) -> None:
         """Book what a reader sent."""
-        assert task.reader is not None
+        reader = task.at_work()
         try:
-            messages = task.reader.receive()
+            messages = reader.receive()
         except (EOFError, ValueError) as error:  # it ended, or what ran in it wrote to our socket
             self._at_work.remove(task)
-            task.reader.abandon()
+            reader.abandon()
             self._fail(task, Status.ERROR, str(error))
             return
         for message in messages:
@@ -266,7 +246,7 @@ class Collector:
                 task.outcome = (Status(message["failed"][0]), message["failed"][1])
             elif "end" in message:
                 self._at_work.remove(task)
-                self._readers.rest(task.reader, task.kind, task.is_foreign)
+                self._readers.rest(task)
                 self._end(task, *task.outcome)
 
     def _book(self, task: SourceTask, answer: Mapping[str, Any]) -> None:
@@ -289,10 +269,12 @@ class Collector:
     def _forbidden(self, now: float) -> list[str]:
         """Paths to be left alone; after an hour one is tried again, since a GPU that is being
         reset refuses what it gives afterwards."""
-        for path, (_, since) in list(self._left_alone.items()):
-            if now - since > _LEFT_ALONE_S:
-                del self._left_alone[path]
-        return sorted(self._left_alone)
+        still = {
+            path for path, (_, since) in self._left_alone.items() if now - since <= _LEFT_ALONE_S
+        }
+        for path in self._left_alone.keys() - still:
+            del self._left_alone[path]
+        return sorted(still)
 
     def _tell_unread(self, key: Key, unread: Sequence[Sequence[str]]) -> None:
         """Log what a source could not read, when that has changed."""
@@ -354,7 +336,7 @@ class Collector:
             if now < task.due:
                 continue
             # Slow is not hung: on a node whose CPUs are all taken we get little of them.
-            is_alive = task in answered or (task.reader is not None and task.reader.is_runnable())
+            is_alive = task in answered or task.at_work().is_runnable()
             if is_alive and now - task.started < _MOST_TIMEOUTS * task.timeout_s:
                 task.due = now + task.timeout_s / 4
             else:
@@ -362,10 +344,9 @@ class Collector:
 
     def _give_up(self, task: SourceTask, now: float) -> None:
         """Abandon a reader that does not answer; with it all that may hang likewise."""
-        assert task.reader is not None
         self._at_work.remove(task)
         reason = f"no answer within {now - task.started:.1f} s"
-        hint = self._readers.abandon(task.reader, task.key, task.started)
+        hint = self._readers.abandon(task)
         self._fail(task, Status.TIMEOUT, f"{reason}; {hint}" if hint else reason)
         while task.is_last and self._last:
             reason = f"not read: {task.name} hung, and this may hang likewise"

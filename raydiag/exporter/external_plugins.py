@@ -29,6 +29,8 @@ _LOOK_S = 5.0  # for one directory
 _SLACK_S = 2.0  # after its own limit a program is ended, which may take a second
 _NO_STATE = "__NONE__"
 
+Answer = Mapping[str, Any]  # of `external_run`
+
 
 class Ask(NamedTuple):
     """What to ask a guarded reader of kind `reader`; it holds the lock of `source` meanwhile."""
@@ -50,7 +52,6 @@ class PluginOutcome(NamedTuple):
     measured_at: Optional[float] = None  # Unix s; None: nothing was measured in this run
     refused: Sequence[str] = ()  # samples that broke with what their metric was, and why
     is_new: bool = False  # first answer of a new version: its metrics may have changed
-    left: Sequence[int] = ()  # pids of its children that hang in the kernel, and hold its lock
     missed_deadline: bool = False  # it was a trial of new content, which was not in time
     then: Optional[Ask] = None  # to be asked in this cycle still: the version that ran before
 
@@ -62,18 +63,9 @@ def request(
 
     `check` its syntax first; not `in_place`: from the copy of its content.
     """
-    may_copy = entry["kind"] == PYTHON or not in_place
-    return {
-        **entry,
-        "path": path,
-        "host": host,
-        "root": root,
-        "check": check,
-        "state": None,
-        "in_place": in_place,
-        "content": entry["content"] if may_copy else None,
-        "left_alone": [],
-    }
+    content = entry["content"] if entry["kind"] == PYTHON or not in_place else None
+    place = {"path": path, "host": host, "root": root, "in_place": in_place}
+    return {**entry, **place, "check": check, "state": None, "content": content, "left_alone": []}
 
 
 class ExternalPlugins:
@@ -94,7 +86,7 @@ class ExternalPlugins:
         self.passed_over: dict[str, str] = {}  # path -> why it is no plugin
         self.blind: dict[str, str] = {}  # directory -> why it could not be looked at
         self._plugins: dict[str, ExternalPlugin] = {}
-        self._seen: dict[str, bool] = {}  # directory -> it has been looked at before
+        self._seen: set[str] = set()  # directories that have been looked at before
         self._left_alone: dict[str, list[str]] = {}
 
     @property
@@ -107,15 +99,13 @@ class ExternalPlugins:
     def looks(self) -> Iterator[Ask]:
         """A look at each directory: the first thing in a cycle."""
         for directory in self.directories:
-            known_signatures = {
-                os.path.basename(plugin.path): plugin.signature
-                for plugin in self._plugins_in(directory)
-            }
-            settle = self._seen.get(directory, False)
-            looking = {"scan": directory, "known": known_signatures, "settle": settle}
+            plugins = self._plugins_in(directory)
+            signatures = {os.path.basename(plugin.path): plugin.signature for plugin in plugins}
+            settle = directory in self._seen
+            looking = {"scan": directory, "known": signatures, "settle": settle}
             yield Ask("", directory, FILES, _LOOK_S, looking)
 
-    def looked(self, ask: Ask, answer: Optional[Mapping[str, Any]], reason: str = "") -> list[str]:
+    def looked(self, ask: Ask, answer: Optional[Answer], reason: str = "") -> list[str]:
         """Take the answer to a look; None: none came, and why. Returns plugins that are gone."""
         if answer is not None and "failed" in answer:
             reason = answer["failed"][1]
@@ -123,21 +113,18 @@ class ExternalPlugins:
             self.blind[ask.source] = reason
             return []  # what ran goes on, from its copies
         self.blind.pop(ask.source, None)
-        self._seen[ask.source] = True
-        self._note_passed_over(ask.source, answer["passed_over"])
+        self._seen.add(ask.source)
+        for path in list(self.passed_over):
+            if ask.source in (path, os.path.dirname(path)):
+                del self.passed_over[path]
+        for name, passed_over in answer["passed_over"].items():
+            self.passed_over[os.path.join(ask.source, name)] = passed_over
         removed = {plugin.name for plugin in self._plugins_in(ask.source)}
         for name, entry in answer["files"].items():
             removed.discard(self._offer(os.path.join(ask.source, name), entry))
         for name in removed:
             del self._plugins[name]
         return sorted(removed)
-
-    def _note_passed_over(self, directory: str, reasons: Mapping[str, str]) -> None:
-        for path in list(self.passed_over):
-            if directory in (path, os.path.dirname(path)):
-                del self.passed_over[path]
-        for name, reason in reasons.items():
-            self.passed_over[os.path.join(directory, name)] = reason
 
     def _plugins_in(self, directory: str) -> list[ExternalPlugin]:
         plugins = self._plugins.values()
@@ -179,18 +166,15 @@ class ExternalPlugins:
 
     def _ask(self, plugin: ExternalPlugin, version: PluginVersion, check: bool) -> Ask:
         entry = version.entry
-        is_blind = os.path.dirname(plugin.path) in self.blind
-        in_place = not is_blind and not plugin.is_unsettled
-        in_place = in_place and plugin.signature == list(entry["signature"])
+        is_seen = os.path.dirname(plugin.path) not in self.blind and not plugin.is_unsettled
+        in_place = is_seen and plugin.signature == list(entry["signature"])
         run_request = request(plugin.path, entry, self.host, self.root, check, in_place)
         run_request.update(state=plugin.state, left_alone=self._left_alone.get(plugin.name, []))
-        limit_s = entry["timeout_s"]
-        if entry["kind"] != PYTHON:
-            limit_s += _SLACK_S
+        limit_s = entry["timeout_s"] + _SLACK_S * (entry["kind"] != PYTHON)
         return Ask(plugin.name, plugin.path, entry["reader"], limit_s, run_request)
 
     def took(
-        self, ask: Ask, answer: Optional[Mapping[str, Any]], now_s: float, reason: str = ""
+        self, ask: Ask, answer: Optional[Answer], now_s: float, reason: str = ""
     ) -> PluginOutcome:
         """Take the answer to a run; None: none came, and why. `now_s` is Unix time."""
         plugin = self._plugins.get(ask.plugin)
@@ -201,42 +185,34 @@ class ExternalPlugins:
         self._left_alone[plugin.name] = list(answer.get("left_alone", ()))
         remaining = tuple(answer.get("left", ()))
         plugin.left, plugin.left_since = {pid: program.started(pid) for pid in remaining}, now_s
-        if plugin.offered is None or plugin.offered.digest == ask.request["digest"]:
+        digest, offered, is_new = ask.request["digest"], plugin.offered, False
+        if offered is None or offered.digest == digest:
             plugin.is_late = external_run.status_of(answer) is Status.TIMEOUT
-        version, is_new = plugin.current, False
-        if plugin.offered is not None and plugin.offered.digest == ask.request["digest"]:
+        if offered is not None and offered.digest == digest:
             if answer["failed"] is not None and not self._is_better_than_none(plugin, answer):
-                return self._refused(plugin, answer)._replace(left=remaining)
-            version, is_new = plugin.offered, True
-            plugin.current, plugin.offered, plugin.problem = version, None, ""
-        if version is None or version.digest != ask.request["digest"]:
+                return self._refused(plugin, answer)
+            plugin.current, plugin.offered, plugin.problem, is_new = offered, None, "", True
+        version = plugin.current
+        if version is None or version.digest != digest:
             return PluginOutcome(Status.OK)
-        return self._meaning(plugin, version, answer, now_s)._replace(is_new=is_new, left=remaining)
+        return self._meaning(plugin, version, answer, now_s)._replace(is_new=is_new)
 
-    def _is_better_than_none(self, plugin: ExternalPlugin, answer: Mapping[str, Any]) -> bool:
+    def _is_better_than_none(self, plugin: ExternalPlugin, answer: Answer) -> bool:
         """Nothing that has ever worked is lost to a version that fails, but can be read."""
         proved = plugin.current is not None and plugin.current.is_proved
         return not proved and not answer.get("syntax")
 
-    def _refused(self, plugin: ExternalPlugin, answer: Mapping[str, Any]) -> PluginOutcome:
+    def _refused(self, plugin: ExternalPlugin, answer: Answer) -> PluginOutcome:
         plugin.refuse(answer["failed"][1], for_good=bool(answer.get("syntax")))
         reason = f"the new version is broken: {plugin.problem}"
         if plugin.current is None or plugin.current.is_not_here:
             return PluginOutcome(external_run.status_of(answer), reason)
         # Whether the plugin is healthy depends on the version that runs next.
-        return PluginOutcome(
-            Status.OK,
-            reason,
-            missed_deadline=plugin.is_late,
-            then=self._ask(plugin, plugin.current, check=False),
-        )
+        then = self._ask(plugin, plugin.current, check=False)
+        return PluginOutcome(Status.OK, reason, missed_deadline=plugin.is_late, then=then)
 
     def _meaning(
-        self,
-        plugin: ExternalPlugin,
-        version: PluginVersion,
-        answer: Mapping[str, Any],
-        now_s: float,
+        self, plugin: ExternalPlugin, version: PluginVersion, answer: Answer, now_s: float
     ) -> PluginOutcome:
         """Of an answer of the version that runs."""
         plugin.repeats = False
@@ -247,8 +223,9 @@ class ExternalPlugins:
             plugin.kept = []
             return PluginOutcome(Status.OK, samples=[])
         state = answer.get("state")
-        if state is not None and state.startswith(_NO_STATE):
-            plugin.state, plugin.kept = None, []
+        is_void = state is not None and state.startswith(_NO_STATE)
+        if is_void:
+            plugin.state = None
         elif state is not None:
             plugin.state = state
             if not answer["samples"]:
@@ -258,23 +235,20 @@ class ExternalPlugins:
         samples, refused = consistent(samples, declared, version)
         version.is_proved = True
         plugin.measured_at, plugin.declared = now_s, declared
-        if state is None or not state.startswith(_NO_STATE):
-            plugin.kept = samples
+        plugin.kept = [] if is_void else samples
         return PluginOutcome(Status.OK, "", samples, declared, now_s, refused)
 
     def _repeated(self, plugin: ExternalPlugin, now_s: float) -> PluginOutcome:
         """Nothing is new: what was measured before, as long as it may stand in."""
         plugin.repeats = True
         if plugin.measured_at is None:
-            return PluginOutcome(
-                Status.NO_DATA, "printed a state, and has printed no sample before"
-            )
+            reason = "printed a state, and has printed no sample before"
+            return PluginOutcome(Status.NO_DATA, reason)
         age_s = now_s - plugin.measured_at
-        recent = [
-            sample
-            for sample in plugin.kept
-            if age_s <= (REPLAY_S if sample.timestamp_ms is None else DATED_REPLAY_S)
-        ]
+        recent = []
+        for sample in plugin.kept:
+            if age_s <= (REPLAY_S if sample.timestamp_ms is None else DATED_REPLAY_S):
+                recent.append(sample)
         if plugin.kept and not recent:
             reason = f"has repeated for {age_s:.0f} s what it measured once"
             return PluginOutcome(Status.ERROR, reason, [])
@@ -294,7 +268,6 @@ class ExternalPlugins:
 
     def problems(self) -> dict[str, str]:
         """Path -> why its content does not run, or is no plugin; for people."""
-        broken = {
-            plugin.path: plugin.problem for plugin in self._plugins.values() if plugin.problem
-        }
+        plugins = self._plugins.values()
+        broken = {plugin.path: plugin.problem for plugin in plugins if plugin.problem}
         return {**self.passed_over, **self.blind, **broken}

@@ -16,7 +16,7 @@ import base64
 import os
 from collections.abc import Mapping, Sequence
 from types import CodeType
-from typing import Any, Optional
+from typing import Any
 
 from raydiag import exposition
 from raydiag.errors import NoData, ParseError, ReadError
@@ -31,6 +31,10 @@ NOT_HERE = 99  # exit status: do not run me any more
 _SYNTAX_S = 5.0
 
 _collectors: dict[str, tuple[str, Any]] = {}  # path -> digest, function; of this reader
+
+
+class WrongSyntax(ParseError):
+    """The program cannot be read, so it was not run."""
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,12 +57,12 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         if request["kind"] == plugin_files.PYTHON:
             return _collect(request)
         return _run(request)
+    except WrongSyntax as error:
+        return _failed(error, syntax=True)
     except program.StillThere as error:
         return _failed(error, timed_out=True, left=list(error.pids))
-    except program.TooLong as error:
-        return _failed(error, timed_out=True)
     except ReadError as error:
-        return _failed(error)
+        return _failed(error, timed_out=isinstance(error, program.TooLong))
     except (Exception, SystemExit) as error:
         # A plugin that breaks costs its own series, and no reader.
         return _failed(ReadError(f"{type(error).__name__}: {error}"))
@@ -84,18 +88,17 @@ def _collect(request: Mapping[str, Any]) -> dict[str, Any]:
         files.close()
     if result["failed"] is not None:
         return result
-    result["samples"] = [_checked(sample, request["host"]) for sample in result["samples"]]
-    result["declared"] = _declared_in(function, {name for name, *_ in result["samples"]})
-    result["state"] = None
-    return result
+    samples = [_checked(sample, request["host"]) for sample in result["samples"]]
+    declared = _declared_in(function, {name for name, *_ in samples})
+    return {**result, "samples": samples, "declared": declared, "state": None}
 
 
 def _declared_in(function: Any, names: set[str]) -> dict[str, list[str]]:
     """From `METRICS = (Metric(...), ...)` in the plugin's file; what is nowhere said is untyped."""
-    declared_in_file = {metric.name: metric for metric in function.__globals__.get("METRICS", ())}
-    declared = {name: _told(declared_in_file[name]) for name in names & declared_in_file.keys()}
-    for name in names - declared_in_file.keys():
-        metric = metric_of(name)
+    metrics_of_file = {metric.name: metric for metric in function.__globals__.get("METRICS", ())}
+    declared = {}
+    for name in names:
+        metric = metrics_of_file.get(name) or metric_of(name)
         declared[name] = _told(metric) if metric else [name, "untyped", ""]
     return declared
 
@@ -129,62 +132,55 @@ def _checked(sample: Sample, host: str) -> list[Any]:
     text = repr(float(value)) if isinstance(value, (int, float)) else repr(value)
     written = "".join(f'{key}="{exposition.escaped(str(word))}",' for key, word in labels.items())
     time = "" if timestamp_ms is None else f" {timestamp_ms}"
-    printed = exposition.parse(f"{name}{{{written}}} {text}{time}\n".encode())
-    (line,) = printed.lines
+    (line,) = exposition.parse(f"{name}{{{written}}} {text}{time}\n".encode()).lines
     number = int(value) if isinstance(value, int) else line.value  # True is 1
     return [line.name, _without_host(line, host), number, line.time_ms]
 
 
 def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     """Run a program and take what it printed at its word, or not at all."""
-    path, copy = request["path"], None
-    in_place = request["in_place"] and _is_version(path, request["signature"])
-    if not in_place:
-        if request["in_place"]:
+    path, in_place = request["path"], request["in_place"]
+    if in_place:
+        ended = _ended(request, path) if _is_version(path, request["signature"]) else None
+        if ended is None or not _is_version(path, request["signature"]):
             return {"samples": [], "failed": None, "changed": True}
-        if request["content"] is None:
-            raise NoData(f"{path}: changed, and too large for a copy of what ran before")
+    elif request["content"] is None:
+        raise NoData(f"{path}: changed, and too large for a copy of what ran before")
+    else:
         copy = memory_file("plugin", base64.b64decode(request["content"]))
-    try:
-        if request["check"] and request["is_script"]:
-            try:
-                check_syntax(path if copy is None else f"/proc/self/fd/{copy}", copy)
-            except ParseError as error:
-                return _failed(error, syntax=True)
-        ended = program.run(
-            _arguments(request, copy),
-            request["timeout_s"],
-            OUTPUT_BYTES,
-            {"_PLUGIN_STATE": request["state"] or "", "RAYDIAG_HOST": request["host"]},
-            () if copy is None else (copy,),
-        )
-    finally:
-        if copy is not None:
+        try:
+            ended = _ended(request, f"/proc/self/fd/{copy}", copy)
+        finally:
             os.close(copy)
-    if in_place and not _is_version(path, request["signature"]):
-        return {"samples": [], "failed": None, "changed": True}
+    remaining_pids = list(ended.remaining_pids)
     if ended.status == NOT_HERE:
-        return {"samples": [], "failed": None, "not_here": True, "left": list(ended.remaining_pids)}
-    return {**_understood(ended, request), "left": list(ended.remaining_pids)}
+        return {"samples": [], "failed": None, "not_here": True, "left": remaining_pids}
+    return {**_understood(ended, request), "left": remaining_pids}
 
 
-def _arguments(request: Mapping[str, Any], copy: Optional[int]) -> list[str]:
-    path, is_shell = request["path"], request["kind"] == plugin_files.SHELL
-    if copy is None:
-        return ["bash", path, request["host"]] if is_shell else [path]
-    place = f"/proc/self/fd/{copy}"
-    # $0 stays the plugin's path: it may look for files beside it.
-    return ["bash", "-c", f". {place}", path, request["host"]] if is_shell else [place]
+def _ended(request: Mapping[str, Any], place: str, *copy: int) -> program.Ended:
+    """Run it from that place, which may be a copy's. Raises WrongSyntax, and as `program.run`."""
+    if request["check"] and request["is_script"]:
+        check_syntax(place, *copy)
+    arguments = [place]
+    if request["kind"] == plugin_files.SHELL:
+        # $0 stays the plugin's path: it may look for files beside it.
+        options = ["-c", f". {place}"] if copy else []
+        arguments = ["bash", *options, request["path"], request["host"]]
+    environment = {"_PLUGIN_STATE": request["state"] or "", "RAYDIAG_HOST": request["host"]}
+    return program.run(arguments, request["timeout_s"], OUTPUT_BYTES, environment, copy)
 
 
-def check_syntax(place: str, copy: Optional[int] = None) -> None:
-    """`bash -n`. Raises ParseError with bash's first words, ReadError when it cannot be run."""
-    kept = [copy] if copy is not None else []
-    ended = program.run(["bash", "-n", place], _SYNTAX_S, OUTPUT_BYTES, {}, kept)
+def check_syntax(place: str, *copy: int) -> None:
+    """`bash -n`. Raises WrongSyntax with bash's first words, ReadError when it cannot be run."""
+    ended = program.run(["bash", "-n", place], _SYNTAX_S, OUTPUT_BYTES, {}, copy)
     if ended.status:
-        stderr = ended.stderr.decode("utf-8", "replace").strip().split("\n")[0]
-        stderr = stderr.replace(f"{place}: ", "")
-        raise ParseError(f"bash -n: {stderr[:300] or f'exit status {ended.status}'}")
+        words = _first_words(ended).replace(f"{place}: ", "")
+        raise WrongSyntax(f"bash -n: {words[:300] or f'exit status {ended.status}'}")
+
+
+def _first_words(ended: program.Ended) -> str:
+    return ended.stderr.decode("utf-8", "replace").strip().split("\n")[0]
 
 
 def _is_version(path: str, signature: Sequence[int]) -> bool:
@@ -197,27 +193,20 @@ def _is_version(path: str, signature: Sequence[int]) -> bool:
 def _understood(ended: program.Ended, request: Mapping[str, Any]) -> dict[str, Any]:
     """Raises ReadError for a failure, ParseError for output that is not what it should be."""
     if ended.status:
-        stderr = ended.stderr.decode("utf-8", "replace").strip().split("\n")[0]
-        raise ReadError(f"exit status {ended.status}: {stderr[:300]}".rstrip(": "))
+        raise ReadError(f"exit status {ended.status}: {_first_words(ended)[:300]}".rstrip(": "))
     if not ended.stdout.strip():
         raise ReadError("printed nothing")
     printed = exposition.parse(ended.stdout, may_lack_end=request["kind"] == plugin_files.SHELL)
     if not printed.lines and printed.state is None:
         raise ReadError("printed no sample")
-    return {
-        "samples": [
-            [line.name, _without_host(line, request["host"]), line.value, line.time_ms]
-            for line in printed.lines
-        ],
-        "declared": {line.name: _declared(printed, line.name) for line in printed.lines},
-        "state": printed.state,
-        "failed": None,
-    }
-
-
-def _declared(printed: exposition.ExpositionPage, name: str) -> list[str]:
-    metric = printed.metric_of(name)
-    return [metric, printed.types.get(metric, "untyped"), printed.helps.get(metric, "")]
+    samples, declared = [], {}
+    for line in printed.lines:
+        labels = _without_host(line, request["host"])
+        samples.append([line.name, labels, line.value, line.time_ms])
+        metric = printed.metric_of(line.name)
+        kind, text = printed.types.get(metric, "untyped"), printed.helps.get(metric, "")
+        declared[line.name] = [metric, kind, text]
+    return {"samples": samples, "declared": declared, "state": printed.state, "failed": None}
 
 
 def _without_host(line: exposition.ExpositionLine, host: str) -> dict[str, str]:

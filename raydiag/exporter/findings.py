@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Optional
+from itertools import chain
+from typing import Any, Optional
 
 from raydiag.explain.node_findings import judge_nodes
 from raydiag.exporter.metrics import OWN_PREFIX
@@ -58,20 +59,20 @@ class ServedMetrics:
         if not lines:
             return cls()
         now, first = _Own(lines), _Own(before)
-        names = sorted(now.labelled("plugin_up") | now.labelled("plugin_disabled"))
-        version = (dict(line.labels).get("version", "") for line in now.of("build_info"))
-        stuck = [(dict(line.labels), line.value) for line in now.of("stuck_source_seconds")]
+        names = sorted(now.labels("plugin", "plugin_up", "plugin_disabled"))
+        stuck = []
+        for line in now.of("stuck_source_seconds"):
+            labels = dict(line.labels)
+            stuck.append((labels.get("plugin", ""), labels.get("source", ""), line.value))
         return cls(
             is_there=True,
-            version=next(version, ""),
+            version=next(iter(now.labels("version", "build_info")), ""),
             interval_s=now.value("interval_seconds"),
             page_age_s=now.value("page_age_seconds"),
             cycle_time=now.value("cycle_timestamp_seconds"),
             abandoned_readers=int(now.value("abandoned_readers") or 0),
             plugins=[_plugin(name, now, first) for name in names],
-            stuck=[
-                (labels.get("plugin", ""), labels.get("source", ""), age) for labels, age in stuck
-            ],
+            stuck=stuck,
         )
 
 
@@ -87,9 +88,9 @@ class _Own:
         """Lines of the metric of that name, without its prefix."""
         return self._lines.get(name, ())
 
-    def labelled(self, name: str) -> set[str]:
-        """Plugins that have that metric."""
-        return {dict(line.labels).get("plugin", "") for line in self.of(name)}
+    def labels(self, label: str, *names: str) -> set[str]:
+        """Values of that label, on any of these metrics."""
+        return {dict(line.labels).get(label, "") for line in chain(*map(self.of, names))}
 
     def value(self, name: str, plugin: Optional[str] = None) -> Optional[float]:
         """Of a metric, or of one plugin's; None where there is none."""
@@ -150,13 +151,11 @@ def judge_exporter(
 ) -> Iterator[Finding]:
     """All that is wrong, in no order. `snapshot` has the looks as samples of the probe."""
     host = snapshot.nodes[0].node.host
-    general = [
-        finding
-        for finding in judge_nodes(snapshot)
-        if finding.failure_class != "exporter-restarting"
-    ]
-    yield from general
-    known_classes = {finding.failure_class for finding in general}
+    known_classes = set()
+    for finding in judge_nodes(snapshot):
+        if finding.failure_class != "exporter-restarting":
+            known_classes.add(finding.failure_class)
+            yield finding
     if (exporter is None or exporter.answer != "ok") and "exporter-down" not in known_classes:
         reason = "nothing listens on the port" if exporter is None else exporter.reason
         yield _finding("exporter-down", host, Evidence("exporter", reason))
@@ -199,47 +198,37 @@ def _own(host: str, served: ServedMetrics, now_s: float) -> Iterator[Finding]:
             yield _failed_run(host, health)
         if health.outdated:
             text = f"plugin {health.name}: {health.reload_errors} new versions were refused"
-            yield _finding(
-                "exporter-plugin-skipped",
-                host,
-                Evidence("plugin_outdated", text),
-                title="The new version of a plugin is broken",
-                explanation="The last good version runs on; what was rolled out does not.",
-                next_steps=("See what is wrong with it: raydiag exporter check FILE.",),
-            )
+            words = {
+                "title": "The new version of a plugin is broken",
+                "explanation": "The last good version runs on; what was rolled out does not.",
+                "next_steps": ("See what is wrong with it: raydiag exporter check FILE.",),
+            }
+            evidence = Evidence("plugin_outdated", text)
+            yield _finding("exporter-plugin-skipped", host, evidence, **words)
 
 
 def _failed_run(host: str, health: PluginHealth) -> Finding:
     failed = f"the last run of plugin {health.name} failed"
     if health.timeouts:
         text = f"{failed}; missed deadlines so far: {health.timeouts}"
-        return _finding(
-            "exporter-plugin-timeout",
-            host,
-            Evidence("plugin_timeouts_total", text),
-            explanation="Its metrics are missing; plugins run apart, and all others go on.",
-        )
-    return _finding(
-        "exporter-plugin-skipped",
-        host,
-        Evidence("plugin_up", f"{failed}; failures so far: {health.failures}"),
-        title="A plugin of the metrics exporter fails",
-        explanation="Its metrics are missing until a run succeeds.",
-    )
+        words = "Its metrics are missing; plugins run apart, and all others go on."
+        evidence = Evidence("plugin_timeouts_total", text)
+        return _finding("exporter-plugin-timeout", host, evidence, explanation=words)
+    title = "A plugin of the metrics exporter fails"
+    words = "Its metrics are missing until a run succeeds."
+    evidence = Evidence("plugin_up", f"{failed}; failures so far: {health.failures}")
+    return _finding("exporter-plugin-skipped", host, evidence, title=title, explanation=words)
 
 
 def _restarts(host: str, watched: Watched, now_s: float) -> Iterator[Finding]:
     recent = [restart for restart in watched.restarts if restart[0] >= now_s - _RECENT_S]
-    evidence = tuple(Evidence(watched.log, line) for line in watched.lines)
+    evidence = [Evidence(watched.log, line) for line in watched.lines]
     if watched.gave_up:
         yield _finding("exporter-down", host, Evidence(watched.log, "the watchdog has given up"))
     elif recent:
-        yield Finding(
-            "exporter-restarting",
-            host=host,
-            severity=Severity.WARNING if len(recent) > 1 else Severity.INFO,
-            onset=recent[0][0],
-            evidence=evidence,
+        severity = Severity.WARNING if len(recent) > 1 else Severity.INFO
+        yield _finding(
+            "exporter-restarting", host, *evidence, severity=severity, onset=recent[0][0]
         )
     if watched.left is not None and watched.left <= 1 and not watched.gave_up:
         text = f"{watched.number} of {MOST_RESTARTS} restarts are used up"
@@ -251,51 +240,25 @@ def _leftovers(
 ) -> Iterator[Finding]:
     """An HTTP server whose exporter is gone: it outlives a SIGKILL, and goes on serving a file."""
     loops = {process.pid for process in processes if process.role == "loop"}
-    orphans = [
-        process for process in processes if process.role == "server" and process.parent not in loops
-    ]
+    orphans = []
+    for process in processes:
+        if process.role == "server" and process.parent not in loops:
+            age = f"{process.age_s:.0f} s old"
+            orphans.append(f"pid {process.pid}, parent {process.parent}, {age}")
     if not orphans or exporter is None or exporter.answer != "ok":
         return
-    servers = "; ".join(
-        f"pid {process.pid}, parent {process.parent}, {process.age_s:.0f} s old"
-        for process in orphans
-    )
-    evidence = Evidence(FILE, f"its HTTP server is a leftover of an earlier exporter: {servers}")
+    text = f"its HTTP server is a leftover of an earlier exporter: {'; '.join(orphans)}"
     if not loops and not is_ghost:
-        text = f"{evidence.text}; no exporter writes the file any more"
+        text += "; no exporter writes the file any more"
         yield _finding("ghost-data", host, Evidence(FILE, text), confidence=Confidence.LIKELY)
     elif loops:
-        yield _finding(
-            "exporter-restarting",
-            host,
-            evidence,
-            severity=Severity.INFO,
-            explanation="What it serves is kept up to date by the exporter that runs now.",
-        )
+        words = "What it serves is kept up to date by the exporter that runs now."
+        fields = {"severity": Severity.INFO, "explanation": words}
+        yield _finding("exporter-restarting", host, Evidence(FILE, text), **fields)
 
 
-def _finding(
-    failure_class: str,
-    host: str,
-    evidence: Evidence,
-    *,
-    severity: Severity = Severity.WARNING,
-    confidence: Confidence = Confidence.CONFIRMED,
-    title: str = "",
-    explanation: str = "",
-    next_steps: Sequence[str] = (),
-    device: Optional[str] = None,
-    onset: Optional[float] = None,
-) -> Finding:
+def _finding(failure_class: str, host: str, *evidence: Evidence, **fields: Any) -> Finding:
+    """A warning, unless the fields say otherwise."""
     return Finding(
-        failure_class,
-        host=host,
-        severity=severity,
-        confidence=confidence,
-        evidence=(evidence,),
-        title=title,
-        explanation=explanation,
-        next_steps=next_steps,
-        device=device,
-        onset=onset,
+        failure_class, host, evidence=evidence, **{"severity": Severity.WARNING, **fields}
     )

@@ -17,11 +17,13 @@ import threading
 import time
 import zlib
 from contextlib import suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from raydiag import confinement
 from raydiag.exporter.metrics import OWN_PREFIX, REGISTRY
 from raydiag.exporter.page import header
+from raydiag.exposition import escaped
 
 if TYPE_CHECKING:
     import ssl
@@ -34,14 +36,6 @@ _UNHURRIED_S = 0.5  # a connection younger than this is not cut for a newer one
 _OLD_INTERVALS = 2.0
 _NAME = "raydiag-http"
 _AGE = REGISTRY[f"{OWN_PREFIX}page_age_seconds"]
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
 
 
 class _Page(NamedTuple):
@@ -68,8 +62,7 @@ class _Served:
         self.context = context
         self.page = _Page(b"", b"", time.monotonic(), 0.0)
         self._squeezed: Optional[tuple[_Page, bytes, Any]] = None
-        label = host.replace("\\", r"\\").replace('"', r"\"")
-        self._age = f'{header(_AGE)}{_AGE.name}{{host="{label}"}} '
+        self._age = f'{header(_AGE)}{_AGE.name}{{host="{escaped(host)}"}} '
 
     def metrics(self, squeeze: bool) -> bytes:
         """The text, gzipped or not."""
@@ -90,9 +83,8 @@ class _Served:
 
     def health(self) -> tuple[int, bytes]:
         """Status and text for /healthz."""
-        page = self.page
-        if page.is_old():
-            return 503, b"the last page is %.0f s old\n" % page.age_s()
+        if self.page.is_old():
+            return 503, b"the last page is %.0f s old\n" % self.page.age_s()
         return 200, b"ok\n"
 
 
@@ -215,21 +207,19 @@ def _answer(head: bytes, served: _Served) -> bytes:
     words = first.split(b" ")
     if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
         return _response(400, b"not an HTTP/1 request\n")
-    method, path = words[0], words[1].partition(b"?")[0]
-    if method not in (b"GET", b"HEAD"):
+    if words[0] not in (b"GET", b"HEAD"):
         return _response(405, b"GET or HEAD\n", "Allow: GET, HEAD\r\n")
-    only_head = method == b"HEAD"
+    path, headers = words[1].partition(b"?")[0], ""
+    code, body = 404, b"/metrics, /healthz\n"
     if path == b"/metrics":
         squeeze = _takes_gzip(fields)
-        headers = "Content-Encoding: gzip\r\n" if squeeze else ""
-        return _response(
-            200, served.metrics(squeeze), f"{headers}Vary: Accept-Encoding\r\n", only_head
-        )
-    if path == b"/healthz":
-        return _response(*served.health(), only_head=only_head)
-    if path == b"/":
-        return _response(200, b"raydiag exporter: /metrics, /healthz\n", only_head=only_head)
-    return _response(404, b"/metrics, /healthz\n", only_head=only_head)
+        headers = "Content-Encoding: gzip\r\n" * squeeze + "Vary: Accept-Encoding\r\n"
+        code, body = 200, served.metrics(squeeze)
+    elif path == b"/healthz":
+        code, body = served.health()
+    elif path == b"/":
+        code, body = 200, b"raydiag exporter: /metrics, /healthz\n"
+    return _response(code, body, headers, only_head=words[0] == b"HEAD")
 
 
 def _takes_gzip(fields: list[bytes]) -> bool:
@@ -246,7 +236,7 @@ def _takes_gzip(fields: list[bytes]) -> bool:
 def _response(code: int, body: bytes, headers: str = "", only_head: bool = False) -> bytes:
     # version: what the text is in; the charset is part of the type that scrapers know.
     head = (
-        f"HTTP/1.1 {code} {_REASONS[code]}\r\n"
+        f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\n"
         "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
         f"Content-Length: {len(body)}\r\n{headers}Connection: close\r\n\r\n"
     )

@@ -5,6 +5,7 @@ Source: /proc/net/{tcp,tcp6}, /proc/<pid>/{fd,stat} for who has it already
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -21,25 +22,22 @@ _MOST_DESCRIPTORS = 4096
 
 def listen(address: str, port: int) -> socket.socket:
     """A listening socket. Raises CannotRun, naming who has the port if that can be seen."""
+    tcp, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
     try:
-        addresses = socket.getaddrinfo(
-            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        addresses = socket.getaddrinfo(address, port, type=tcp, flags=passive)
     except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a host name"
+        reason = getattr(error, "strerror", "not a host name")
         raise CannotRun(f"--listen {address}: {reason}") from None
-    family, kind, protocol, _, place = addresses[0]
-    listener = socket.socket(family, kind, protocol)
+    *family, _, place = addresses[0]
+    listener = socket.socket(*family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        failure = f"cannot listen on {shown(address, port)}"
-        if error.errno != errno.EADDRINUSE:
-            raise CannotRun(f"{failure}: {error.strerror}") from None
-        raise CannotRun(f"{failure}: {_whose(port)}") from None
+        reason = _whose(port) if error.errno == errno.EADDRINUSE else error.strerror
+        raise CannotRun(f"cannot listen on {shown(address, port)}: {reason}") from None
     return listener
 
 
@@ -64,7 +62,11 @@ def _whose(port: int) -> str:
         return "that port is taken"
     for pid in filter(str.isdigit, os.listdir("/proc")):
         if _holds(host, pid, sockets):
-            return f"{_name(host, pid)} (pid {pid}) has that port"
+            path = f"/proc/{pid}/stat"  # never its command line, which can block
+            name = "a process"
+            with contextlib.suppress(ReadError):
+                name = split_stat(host.read_text(path, 4096), path)[0]
+            return f"{name} (pid {pid}) has that port"
     return "another process has that port already"
 
 
@@ -89,18 +91,8 @@ def _listening(host: Host, port: int) -> set[str]:
 
 
 def _holds(host: Host, pid: str, sockets: set[str]) -> bool:
-    try:
+    with contextlib.suppress(ReadError):  # another user's, or gone
         for fd in host.listdir(f"/proc/{pid}/fd")[:_MOST_DESCRIPTORS]:
             if host.readlink(f"/proc/{pid}/fd/{fd}") in sockets:
                 return True
-    except ReadError:
-        pass  # another user's, or gone
     return False
-
-
-def _name(host: Host, pid: str) -> str:
-    path = f"/proc/{pid}/stat"  # never its command line, which can block
-    try:
-        return split_stat(host.read_text(path, 4096), path)[0]
-    except ReadError:
-        return "a process"

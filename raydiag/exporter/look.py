@@ -55,8 +55,8 @@ def look(port: int, root: str, logs: Sequence[str]) -> Look:
     """In a reader of its own; one that gives no answer is abandoned, and that is what was seen."""
     reader = sandbox.Reader(_serve, SOCKETS)
     deadline = time.monotonic() + _LOOK_S
-    answer: dict[str, Any] = {}
     failed = f"no answer within {_LOOK_S:g} s"
+    answer: dict[str, Any] = {}
     try:
         name = sandbox.tag(f"status {os.getpid()}")
         reader.ask({"port": port, "root": root, "logs": list(logs)}, name, None)
@@ -68,28 +68,23 @@ def look(port: int, root: str, logs: Sequence[str]) -> Look:
         failed = str(error)
     finally:
         reader.abandon()
-    if not answer:
-        answer = {"unread": [["exporter", Status.TIMEOUT.value, failed]]}
-    return _decoded(answer)
+    return _decoded(answer or {"unread": [["exporter", Status.TIMEOUT.value, failed]]})
 
 
 def _decoded(answer: Mapping[str, Any]) -> Look:
-    record = answer.get("record")
-    lines = [
-        ExpositionLine(name, tuple(map(tuple, labels)), value, time_ms)
-        for name, labels, value, time_ms in answer.get("lines", ())
-    ]
+    record, unread = answer.get("record"), []
+    for source, status, reason in answer.get("unread", ()):
+        unread.append(Unread(source, Status(status), reason))
+    lines: list[ExpositionLine] = []
+    own_lines: list[ExpositionLine] = []
+    for name, labels, value, time_ms in answer.get("lines", ()):
+        part = own_lines if name.startswith(OWN_PREFIX) else lines
+        part.append(ExpositionLine(name, tuple(map(tuple, labels)), value, time_ms))
+    processes = [probe.Process(**fields) for fields in answer.get("processes", ())]
     return Look(
-        record=decode(probe.Exporter, record) if record else None,
-        unread=[
-            Unread(source, Status(s), reason) for source, s, reason in answer.get("unread", ())
-        ],
-        lines=[line for line in lines if not line.name.startswith(OWN_PREFIX)],
-        own_lines=[line for line in lines if line.name.startswith(OWN_PREFIX)],
-        malformed=answer.get("malformed", ""),
-        processes=[probe.Process(**fields) for fields in answer.get("processes", ())],
-        watched=Watched(**answer.get("watched", {})),
-        time=time.time(),
+        decode(probe.Exporter, record) if record else None,
+        *(unread, lines, own_lines, answer.get("malformed", ""), processes),
+        *(Watched(**answer.get("watched", {})), time.time()),
     )
 
 
@@ -118,16 +113,11 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for process in processes:
         log_paths += _outputs(host, process)
     watched, blind = _watchdog(host, log_paths)
-    yield {
-        "answer": {
-            "record": record,
-            "unread": [*unread, *blind],
-            "lines": [[line.name, line.labels, line.value, line.time_ms] for line in lines],
-            "malformed": malformed,
-            "processes": [asdict(process) for process in processes],
-            "watched": asdict(watched),
-        }
-    }
+    answer: dict[str, Any] = {"record": record, "unread": [*unread, *blind]}
+    answer["malformed"], answer["watched"] = malformed, asdict(watched)
+    answer["lines"] = [[line.name, line.labels, line.value, line.time_ms] for line in lines]
+    answer["processes"] = [asdict(process) for process in processes]
+    yield {"answer": answer}
 
 
 def _of_port(host: Host, port: int, processes: Sequence[probe.Process]) -> Sequence[probe.Process]:

@@ -20,15 +20,16 @@ from contextlib import suppress
 from typing import NamedTuple, Optional
 
 from raydiag.exporter.metrics import OWN_PREFIX, REGISTRY, Metric, Sample, metric_of
+from raydiag.exposition import escaped
 
 OWN = "raydiag"  # the plugin whose samples are of the exporter itself
-_NONE: Mapping[str, Metric] = {}
+Declared = Mapping[str, Metric]
+_NONE: Declared = {}
 # Less than two: the cycle in which the second interval ends does not come to the millisecond.
 _LIFE_INTERVALS = 1.5
 _MOST_REMEMBERED = 20_000  # beginnings of lines, and metrics; many more than a node has
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _BEYOND_FLOAT = 1 << 1023
 _SPECIAL = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}
@@ -70,24 +71,23 @@ class MetricsPage:
         self,
         plugin: str,
         source: str,
-        samples: Iterable[Sample],
+        items: Iterable[Sample],
         now_s: float,
-        declared: Mapping[str, Metric] = _NONE,
+        declared: Declared = _NONE,
     ) -> list[str]:
         """Replace the series of a plugin's source; returns why samples were refused, one by one.
 
         `now_s` is monotonic. `declared` has the metrics of a foreign plugin by name of the sample:
         that of a histogram's metric lacks its _bucket. What it lacks has to be a metric of ours.
         """
-        me = plugin, source
-        samples = list(samples)
+        me, samples, is_foreign = (plugin, source), list(items), bool(declared)
         shape = [(sample.name, sample.labels) for sample in samples]
         before = self._remove(me)
         refused: list[str] = []
         series: dict[str, str] = {}
         values: list[str] = []
         owners = self._owners
-        if before and not declared and before.shape == shape and len(shape) == len(before.values):
+        if before and not is_foreign and before.shape == shape and len(shape) == len(before.values):
             # As in nearly every cycle, only the values are new.
             with suppress(_Refused):
                 values = [_value(sample) for sample in samples]
@@ -99,21 +99,21 @@ class MetricsPage:
                 metric = declared.get(sample.name) or metric_of(sample.name)
                 if metric is None:
                     raise _Refused(f"{str(sample.name)[:80]}: not a metric of ours")
-                beginning = self._beginning(sample, metric, bool(declared))
+                beginning = self._beginning(sample, metric, is_foreign)
                 if beginning in series:
                     raise _Refused(f"{beginning.strip()}: comes twice")
                 owner = owners.get(beginning)
-                if owner and (declared or not self._blocks[owner].is_foreign):
+                if owner and (is_foreign or not self._blocks[owner].is_foreign):
                     raise _Refused(f"{beginning.strip()}: is a series of {owner[0]}")
                 value = _value(sample)
-                series[beginning] = self._kept(metric, bool(declared))
+                series[beginning] = self._kept(metric, is_foreign)
                 if owner:
                     self._take_away(owner, line=beginning)
                 values.append(value)
             except _Refused as refusal:
                 refused.append(str(refusal))
         owners.update(dict.fromkeys(series, me))
-        self._blocks[me] = _Block(now_s, shape, series, values, bool(declared))
+        self._blocks[me] = _Block(now_s, shape, series, values, is_foreign)
         return refused
 
     def drop(self, plugin: str) -> None:
@@ -152,12 +152,14 @@ class MetricsPage:
     def _take_away(self, key: _Source, line: str = "", metric: str = "") -> None:
         """Remove the series of a source that has this line up to its value, or all of a metric."""
         block = self._blocks[key]
-        pairs = zip(block.series.items(), block.values)
-        remaining = [pair for pair in pairs if line != pair[0][0] and metric != pair[0][1]]
-        series = dict(pair[0] for pair in remaining)
-        for beginning in block.series.keys() - series.keys():
-            self._owners.pop(beginning, None)
-        self._blocks[key] = block._replace(series=series, values=[value for _, value in remaining])
+        series, values = {}, []
+        for (beginning, name), value in zip(block.series.items(), block.values):
+            if line == beginning or metric == name:
+                self._owners.pop(beginning, None)
+            else:
+                series[beginning] = name
+                values.append(value)
+        self._blocks[key] = block._replace(series=series, values=values)
 
     def _free(self) -> None:
         """Forget types of metrics that nobody has, and beginnings of lines."""
@@ -202,10 +204,10 @@ class MetricsPage:
 
 def header(metric: Metric) -> str:
     """The lines above a metric's samples."""
-    text = metric.help.translate(_HELP_ESCAPES)
-    return (f"# HELP {metric.name} {text}\n" if text else "") + (
-        f"# TYPE {metric.name} {metric.type}\n"
-    )
+    text = f"# TYPE {metric.name} {metric.type}\n"
+    if metric.help:
+        return f"# HELP {metric.name} {metric.help.translate(_HELP_ESCAPES)}\n{text}"
+    return text
 
 
 def _begin(name: str, labels: Mapping[str, str]) -> str:
@@ -215,7 +217,7 @@ def _begin(name: str, labels: Mapping[str, str]) -> str:
     for label, value in sorted(labels.items()):
         if not _LABEL.fullmatch(label) or not isinstance(value, str) or not _is_text(value):
             raise _Refused(f"{name}: malformed label {label[:80]!r}")
-        parts.append(f'{label}="{value.translate(_ESCAPES)}"')
+        parts.append(f'{label}="{escaped(value)}"')
     return f"{name}{{{','.join(parts)}}} "
 
 

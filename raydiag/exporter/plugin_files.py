@@ -73,18 +73,22 @@ def scan(
     entry whose file has just changed in place is left as it was known, and "unsettled". Raises
     NoData, Denied, ReadError.
     """
-    names = _candidates(directory)
+    try:
+        candidates = sorted(os.listdir(directory))
+    except OSError as error:
+        raise as_read_error(error, directory) from None
+    names = [name for name in candidates if name[0] != "." and not name.endswith(COPIES)]
     shell = [name for name in names if name.endswith(SHELL_SUFFIX)]
     files: dict[str, Any] = {}
     passed_over = {}
-    if shell:
-        reason = f"in a directory with *{SHELL_SUFFIX} only these are plugins"
-        passed_over = dict.fromkeys((n for n in names if n not in shell and _looks(n)), reason)
+    for name in set(names).difference(shell) if shell else ():
+        if name.endswith((".py", ".sh")) or "." not in name:
+            passed_over[name] = f"in a directory with *{SHELL_SUFFIX} only these are plugins"
     room = _MOST_CONTENT_BYTES
     for name in (shell or names)[:_MOST_FILES]:
         path = os.path.join(directory, name)
         try:
-            file_entry = entry(path, known_signatures.get(name), settle, room)
+            file_entry = entry(path, known_signatures.get(name, ()), settle, room)
         except NoData as error:
             passed_over[name] = str(error)
             continue
@@ -95,19 +99,6 @@ def scan(
     if len(shell or names) > _MOST_FILES:
         passed_over[directory] = f"more than {_MOST_FILES} files: the rest was not looked at"
     return {"files": files, "passed_over": passed_over}
-
-
-def _candidates(directory: str) -> list[str]:
-    """Names of files that may be plugins. Raises NoData, Denied, ReadError."""
-    try:
-        names = sorted(os.listdir(directory))
-    except OSError as error:
-        raise as_read_error(error, directory) from None
-    return [name for name in names if not name.startswith(".") and not name.endswith(COPIES)]
-
-
-def _looks(name: str) -> bool:
-    return name.endswith((".py", ".sh")) or "." not in name
 
 
 def signature(status: os.stat_result) -> Signature:
@@ -124,28 +115,31 @@ def _inode(path: str) -> list[int]:
 
 
 def entry(
-    path: str, signature_known: Any = None, settle: bool = False, room: int = _MOST_CONTENT_BYTES
+    path: str, known: Sequence[int] = (), settle: bool = False, room: int = _MOST_CONTENT_BYTES
 ) -> dict[str, Any]:
     """One file as in `scan`. Raises NoData for what is no plugin, ReadError for one to mend."""
+    signature_known = list(known)
     try:
         status = os.stat(path)
     except OSError as error:
         raise as_read_error(error, path) from None
     _require_regular(path, status)
-    if list(signature_known or ()) == signature(status):
-        return {"signature": signature(status)}
+    if signature_known == signature(status):
+        return {"signature": signature_known}
     if settle and _may_be_half(status, signature_known):
-        return {"signature": list(signature_known or ()), "unsettled": True}
+        return {"signature": signature_known, "unsettled": True}
     kind = _kind(os.path.basename(path))
     if kind == PROGRAM and not status.st_mode & 0o111 and not _begins_as_program(path):
         raise NoData(f"{path}: not executable")
-    seen_signature, reason = _no_plugins.get(path, ((), ""))
-    if list(seen_signature) == signature(status):
+    seen_signature, reason = _no_plugins.get(path, ([], ""))
+    if seen_signature == signature(status):
         raise NoData(reason)
     try:
         return _content(path, kind, status, signature_known, room)
     except NoData as error:
-        _remember_no_plugin(path, status, str(error))
+        if len(_no_plugins) > _MOST_REMEMBERED:
+            _no_plugins.clear()
+        _no_plugins[path] = (signature(status), str(error))
         raise
 
 
@@ -159,36 +153,25 @@ def _require_regular(path: str, status: os.stat_result) -> None:
     raise NoData(f"{path}: {kind_of_file}")
 
 
-def _remember_no_plugin(path: str, status: os.stat_result, reason: str) -> None:
-    if len(_no_plugins) > _MOST_REMEMBERED:
-        _no_plugins.clear()
-    _no_plugins[path] = (signature(status), reason)
-
-
 def _content(
-    path: str, kind: str, status: os.stat_result, signature_known: Any, room: int
+    path: str, kind: str, status: os.stat_result, signature_known: Signature, room: int
 ) -> dict[str, Any]:
     """The entry of a file whose content has changed. Raises as `entry`."""
     content, digest = _read(path, status.st_size)
-    fields = {
-        "signature": signature(status),
-        "kind": kind,
-        "reader": PLUGINS,
-        "timeout_s": TIMEOUT_S,
-    }
-    fields.update(
-        mode=status.st_mode, digest=digest, is_script=kind == SHELL or _is_script(content)
-    )
+    reader, timeout_s = PLUGINS, TIMEOUT_S
     if kind == PYTHON:
-        fields["reader"], fields["timeout_s"] = python_header(content, path)
+        reader, timeout_s = python_header(content, path)
     elif kind == PROGRAM:
         _check_executable(path, content)
+    fields = {"signature": signature(status), "mode": status.st_mode, "digest": digest}
+    fields.update(kind=kind, reader=reader, timeout_s=timeout_s)
+    fields["is_script"] = kind == SHELL or _is_script(content)
     if len(content) > COPY_BYTES and kind == PROGRAM:
         return {**fields, "content": None}
     if len(content) > COPY_BYTES:
         raise ParseError(f"{path}: {status.st_size} bytes; a script may have {COPY_BYTES}")
     if len(content) > room:
-        return {"signature": list(signature_known or ())}  # the next look takes it
+        return {"signature": signature_known}  # the next look takes it
     return {**fields, "content": base64.b64encode(content).decode()}
 
 
@@ -200,9 +183,9 @@ def _begins_as_program(path: str) -> bool:
         raise as_read_error(error, path) from None
 
 
-def _may_be_half(status: os.stat_result, signature_known: Any) -> bool:
+def _may_be_half(status: os.stat_result, signature_known: Sequence[int]) -> bool:
     """Whether somebody may still write to it; another inode of a known name came by a rename."""
-    was_replaced = bool(signature_known) and signature_known[0] != status.st_ino
+    was_replaced = signature_known and signature_known[0] != status.st_ino
     return not was_replaced and 0 <= time.time() - status.st_mtime < _SETTLED_S
 
 
@@ -249,16 +232,14 @@ def python_header(content: bytes, path: str) -> tuple[str, float]:
     """
     try:
         tree = ast.parse(content, filename=path)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ParseError(f"{path}: not Python: {message}{line}") from None
-    collectors = [
-        one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "collect"
-    ]
-    if not collectors:
+    except SyntaxError as error:
+        raise ParseError(f"{path}: not Python: {error.msg} (line {error.lineno})") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ParseError(f"{path}: not Python: {error}") from None
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if "collect" not in functions:
         raise NoData(f"{path}: no function `collect` at its top level")
-    options = dict(_options(collectors[-1]))
+    options = dict(_options(functions["collect"]))
     reader = options.get("reader", FILES)
     timeout_s = options.get("timeout_s", 2.0)
     if reader not in _KINDS.values():

@@ -74,21 +74,19 @@ def run(
         confinement.die_with_parent()
 
     stdout, stderr = bytearray(), bytearray()
-    process = None
+    process, failure, status = None, None, 0
     try:
         process = _start(argv, environment, (*sandbox.held_locks(), *keep), lead)
         status = _listen(process, stdout, stderr, time.monotonic() + timeout_s, limit_bytes)
     except ReadError as error:
+        failure = error
+    finally:
         remaining_pids = _end(guard, alive, process, earlier)
-        if remaining_pids:
-            stuck = StillThere(f"{error}; {_where(remaining_pids)}")
-            stuck.pids = remaining_pids
-            raise stuck from None
-        raise
-    except BaseException:
-        _end(guard, alive, process, earlier)
-        raise
-    remaining_pids = _end(guard, alive, process, earlier)
+    if failure is not None and remaining_pids:
+        failure = StillThere(f"{failure}; {_where(remaining_pids)}")
+        failure.pids = remaining_pids
+    if failure is not None:
+        raise failure
     return Ended(status, bytes(stdout), bytes(stderr), remaining_pids)
 
 
@@ -132,11 +130,9 @@ def _start(
         )
     except FileNotFoundError:
         raise NoData(f"{argv[0]}: not there, or what its first line names is not") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ReadError(f"{argv[0]}: cannot be started: {reason}") from None
-    except subprocess.SubprocessError as error:
-        raise ReadError(f"{argv[0]}: cannot be started: {error}") from None
 
 
 def _listen(
@@ -236,12 +232,17 @@ def _children() -> list[int]:
     return [pid for pid in pids if _state(pid) not in ("Z", "X", "")]
 
 
-def _state(pid: int) -> str:
+def _stat(pid: int, field: int) -> str:
+    """A field of its stat file, the state being the first one; "" when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read(1024).rsplit(b")", 1)[-1].split()[0].decode()
+            return stat.read(1024).rsplit(b")", 1)[-1].split()[field].decode()
     except (OSError, IndexError):
         return ""
+
+
+def _state(pid: int) -> str:
+    return _stat(pid, 0)
 
 
 def hangs(pid: int, start: str) -> bool:
@@ -251,11 +252,7 @@ def hangs(pid: int, start: str) -> bool:
 
 def started(pid: int) -> str:
     """When a process began, in clock ticks since boot, which tells it from others of its pid."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read(1024).rsplit(b")", 1)[-1].split()[19].decode()
-    except (OSError, IndexError):
-        return ""
+    return _stat(pid, 19)
 
 
 def _where(pids: Sequence[int]) -> str:

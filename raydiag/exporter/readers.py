@@ -9,11 +9,14 @@ source's lock, which lives as long as that process, and by its name: see `sandbo
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Optional
+from socket import socket
+from typing import TYPE_CHECKING, Optional
 
 from raydiag import sandbox
+
+if TYPE_CHECKING:
+    from raydiag.exporter.source_task import SourceTask
 
 Key = tuple[str, str]  # plugin, source; "" for a plugin that is its own only source
 
@@ -40,50 +43,41 @@ class Readers:
         self.stuck: dict[Key, Stuck] = {}
         self.abandoned = 0  # readers of this exporter that have ever hung
         self._serve = serve
-        self._idle: dict[tuple[str, bool], list[sandbox.Reader]] = {}  # by kind and is_foreign
+        self._idle: dict[tuple[str, bool], sandbox.Reader] = {}  # by kind and is_foreign
 
-    def start(
-        self,
-        key: Key,
-        tag: str,
-        kind: str,
-        request: Mapping[str, Any],
-        look: bool,
-        is_foreign: bool = False,
-    ) -> sandbox.Reader:
-        """Put a reader to work on a source; a foreign plugin never in one that ours share.
+    def start(self, task: SourceTask, look: bool) -> sandbox.Reader:
+        """Put a reader to work on its source; a foreign plugin never in one that ours share.
 
         Raises IsStuck, IsHeld (where `look` says to look for who holds it, which costs CPU, it is
         told from a stuck one), OSError when there can be no reader.
         """
-        stuck = self.stuck.get(key)
+        stuck = self.stuck.get(task.key)
         if stuck is not None and stuck.reader is not None:
             raise IsStuck(f"a reader (pid {stuck.pid}) is still stuck in it")
-        lock = sandbox.lock(tag)
+        lock = sandbox.lock(task.tag)
         if lock is None:
-            self._find_holder(key, tag, look)
+            self._find_holder(task, look)
             raise IsHeld("another raydiag reader on this machine holds it")
-        self.stuck.pop(key, None)  # what somebody else has left there is gone
+        self.stuck.pop(task.key, None)  # what somebody else has left there is gone
         try:
-            return self._put_to_work(tag, kind, is_foreign, dict(request), lock)
+            return self._put_to_work(task, lock)
         except OSError:
             lock.close()
             raise
 
-    def rest(self, reader: sandbox.Reader, kind: str, is_foreign: bool = False) -> None:
+    def rest(self, task: SourceTask) -> None:
         """Keep one reader of each kind for the next source: each costs the node memory."""
-        idle = self._idle.setdefault((kind, is_foreign), [])
-        if idle:
+        reader = task.at_work()
+        if self._idle.setdefault((task.kind, task.is_foreign), reader) is not reader:
             reader.abandon()
-        else:
-            idle.append(reader)
 
-    def abandon(self, reader: sandbox.Reader, key: Key, since: float) -> str:
+    def abandon(self, task: SourceTask) -> str:
         """End a reader that does not answer; says what became of it, "" when it is gone."""
+        reader = task.at_work()
         if not reader.abandon():
             return ""
         self.abandoned += 1
-        self.stuck[key] = Stuck(since, reader.pid, reader)
+        self.stuck[task.key] = Stuck(task.started, reader.pid, reader)
         wchan = sandbox.wchan(reader.pid)
         return f"its reader (pid {reader.pid}) is stuck" + (f" in {wchan}" if wchan else "")
 
@@ -100,35 +94,30 @@ class Readers:
 
     def close(self) -> None:
         """End those that wait."""
-        for readers in self._idle.values():
-            for reader in readers:
-                reader.abandon()
-        self._idle.clear()
+        while self._idle:
+            self._idle.popitem()[1].abandon()
 
-    def _find_holder(self, key: Key, tag: str, look: bool) -> None:
+    def _find_holder(self, task: SourceTask, look: bool) -> None:
         """Raises IsStuck when who holds the source hangs in it."""
-        if key not in self.stuck and look:
-            pid, stuck, age_s = sandbox.readers_at_work().get(tag, (0, False, 0.0))
+        if task.key not in self.stuck and look:
+            pid, stuck, age_s = sandbox.readers_at_work().get(task.tag, (0, False, 0.0))
             if stuck:
-                self.stuck[key] = Stuck(time.monotonic() - age_s, pid, None)
-        if key in self.stuck:
-            pid = self.stuck[key].pid
+                self.stuck[task.key] = Stuck(time.monotonic() - age_s, pid, None)
+        if task.key in self.stuck:
+            pid = self.stuck[task.key].pid
             raise IsStuck(f"a reader that is not ours (pid {pid}) is still stuck in it")
 
-    def _put_to_work(
-        self, tag: str, kind: str, is_foreign: bool, request: dict[str, Any], lock: Any
-    ) -> sandbox.Reader:
-        idle = self._idle.get((kind, is_foreign), [])
-        while idle:
-            reader = idle.pop()
+    def _put_to_work(self, task: SourceTask, lock: socket) -> sandbox.Reader:
+        idle = self._idle.pop((task.kind, task.is_foreign), None)
+        if idle is not None:
             try:
-                reader.ask(request, tag, lock)
-                return reader
+                idle.ask(task.request, task.tag, lock)
+                return idle
             except OSError:
-                reader.abandon()  # it was ended while it waited
-        reader = sandbox.Reader(self._serve, kind)
+                idle.abandon()  # it was ended while it waited
+        reader = sandbox.Reader(self._serve, task.kind)
         try:
-            reader.ask(request, tag, lock)
+            reader.ask(task.request, task.tag, lock)
         except OSError:
             reader.abandon()
             raise

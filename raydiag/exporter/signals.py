@@ -22,13 +22,12 @@ class Signals:
     def __init__(self, other_signals: Iterable[signal.Signals] = ()) -> None:
         """Those that ask us to end, unless they are ignored (as under nohup), and `others`."""
         self.told = 0  # the first signal that asked us to end
-        self._read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._write = write
+        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._before = {}
         for number in (*TO_END, *other_signals):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._take)
-        self._wakeup_before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
     def fileno(self) -> int:
         """Readable when a signal has come: then call `clear`."""

@@ -41,10 +41,14 @@ class SourceTask:
         """What people call it: the source, or else the plugin."""
         return self.key[1] or self.key[0]
 
-    def descriptor(self) -> int:
-        """Of its reader, which is at work on it: readable when that has sent something."""
+    def at_work(self) -> sandbox.Reader:
+        """Its reader, which is at work on it."""
         assert self.reader is not None
-        return self.reader.fileno()
+        return self.reader
+
+    def descriptor(self) -> int:
+        """Of its reader: readable when that has sent something."""
+        return self.at_work().fileno()
 
     @property
     def is_foreign(self) -> bool:

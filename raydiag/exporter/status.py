@@ -12,25 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
+from raydiag import model
 from raydiag.explain import diagnosis
-from raydiag.exporter.findings import (
-    TWO_CYCLES_S,
-    ServedMetrics,
-    judge_exporter,
-    standstill,
-)
+from raydiag.exporter import findings
 from raydiag.exporter.look import Look, look
 from raydiag.exposition import ExpositionLine
-from raydiag.model import (
-    Diagnosis,
-    Node,
-    NodeReport,
-    NodeStatus,
-    ProbeResult,
-    Snapshot,
-    Status,
-    Unread,
-)
+from raydiag.model import Status
 
 LONGEST_WAIT_S = 25.0
 
@@ -49,8 +36,8 @@ class ExaminedExporter:
     waited_s: float  # between the looks
     first: Look
     now: Look
-    served: ServedMetrics
-    diagnosis: Diagnosis = field(repr=False)
+    served: findings.ServedMetrics
+    diagnosis: model.Diagnosis = field(repr=False)
 
 
 def examine(
@@ -73,27 +60,16 @@ def examine(
         now = look(port, root, logs)
     moved, compared = _moved(first, now)
     waited_s = time.monotonic() - looked_at
-    served = ServedMetrics.of(now.own_lines, first.own_lines)
-    kind = _kind(now, served)
-    snapshot = _snapshot(host, first, now, waited_s, is_unsure=bool(compared) and not moved)
-    findings = list(judge_exporter(snapshot, now.record, served, now.watched, now.processes))
-    if not any(finding.failure_class == "ghost-data" for finding in findings):
-        findings += standstill(snapshot, first.record, now.record, moved, compared)
-    diagnosed = diagnosis.of_findings(findings, diagnosis.coverage(snapshot))
-    return ExaminedExporter(
-        host=host,
-        port=port,
-        kind=kind,
-        answer=now.record.answer if now.record else "refused",
-        fresh=moved > 0 if compared else None,
-        moved=moved,
-        compared=compared,
-        waited_s=waited_s,
-        first=first,
-        now=now,
-        served=served,
-        diagnosis=diagnosed,
-    )
+    served = findings.ServedMetrics.of(now.own_lines, first.own_lines)
+    kind, answer = _kind(now, served), now.record.answer if now.record else "refused"
+    fresh = moved > 0 if compared else None
+    snapshot = _snapshot(host, first, now, waited_s, is_unsure=fresh is False)
+    judged = [*findings.judge_exporter(snapshot, now.record, served, now.watched, now.processes)]
+    if not any(finding.failure_class == "ghost-data" for finding in judged):
+        judged += findings.standstill(snapshot, first.record, now.record, moved, compared)
+    diagnosed = diagnosis.of_findings(judged, diagnosis.coverage(snapshot))
+    looks = (moved, compared, waited_s, first, now)
+    return ExaminedExporter(host, port, kind, answer, fresh, *looks, served, diagnosed)
 
 
 def _may_still_move(first: Look, now: Look, until: float) -> bool:
@@ -103,7 +79,7 @@ def _may_still_move(first: Look, now: Look, until: float) -> bool:
     return first.record.answer != "ok" or not _moved(first, now)[0]
 
 
-def _kind(look: Look, served: ServedMetrics) -> str:
+def _kind(look: Look, served: findings.ServedMetrics) -> str:
     roles = {process.role for process in look.processes}
     if served.is_there or "raydiag" in roles:
         return "raydiag"
@@ -116,31 +92,31 @@ def _kind(look: Look, served: ServedMetrics) -> str:
 
 def _moved(first: Look, now: Look) -> tuple[int, int]:
     """Series of hw_ metrics that moved, and how many there are to compare."""
-    before = {(line.name, line.labels): line.value for line in first.lines if _is_hardware(line)}
-    after = {(line.name, line.labels): line.value for line in now.lines if _is_hardware(line)}
+    before, after = _hardware_values(first.lines), _hardware_values(now.lines)
     compared_keys = before.keys() & after.keys()
     return sum(before[key] != after[key] for key in compared_keys), len(compared_keys)
 
 
-def _is_hardware(line: ExpositionLine) -> bool:
-    return line.name.startswith("hw_")
+def _hardware_values(lines: Sequence[ExpositionLine]) -> dict[object, float]:
+    return {(line.name, line.labels): line.value for line in lines if line.name.startswith("hw_")}
 
 
-def _snapshot(host: str, first: Look, now: Look, interval_s: float, is_unsure: bool) -> Snapshot:
+def _snapshot(
+    host: str, first: Look, now: Look, interval_s: float, is_unsure: bool
+) -> model.Snapshot:
     """The looks as the two samples of a probe's run, which is what rules read."""
-    status = Status.OK if now.record else Status.NO_DATA
     unread = list(now.unread)
-    if is_unsure and interval_s < TWO_CYCLES_S:
+    if is_unsure and interval_s < findings.TWO_CYCLES_S:
         reason = f"no value moved within {interval_s:.0f} s, which may be less than a cycle"
-        unread.append(Unread("freshness of the values", Status.TIMEOUT, reason))
-    result = ProbeResult(
+        unread.append(model.Unread("freshness of the values", Status.TIMEOUT, reason))
+    result = model.ProbeResult(
         "exporter",
-        status,
+        Status.OK if now.record else Status.NO_DATA,
         records=(first.record,) if first.record else (),
         later=(now.record,) if now.record and now is not first else (),
         interval_s=interval_s,
         unread=tuple(unread),
     )
-    node = Node("", host, "127.0.0.1")
-    report = NodeReport(node, NodeStatus.OK, probes={"exporter": result}, collected_at=now.time)
-    return Snapshot(nodes=(report,), time=now.time)
+    node, probes = model.Node("", host, "127.0.0.1"), {"exporter": result}
+    report = model.NodeReport(node, model.NodeStatus.OK, probes=probes, collected_at=now.time)
+    return model.Snapshot(nodes=(report,), time=now.time)

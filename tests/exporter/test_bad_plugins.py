@@ -333,7 +333,6 @@ def test_one_that_hangs_in_the_kernel_is_abandoned_once_and_heals(
     assert "cannot be ended" in outcome.reason
     assert "abandoned" in outcome.reason
     (stuck,) = hanging.stuck_pids("cat")
-    assert outcome.left == (stuck,)
     for _ in range(3):
         outcomes = running.run(timeout_s=0.5)
         assert values(outcomes["good"]) == {"good": 1}

@@ -6,7 +6,7 @@ that could not be read, and `State`; it raises NoData, Denied, ParseError or Rea
 nothing at all. The plugin's name is that of its file.
 
     @plugin(timeout_s=2.0)
-    def collect(host: Host) -> Iterator[Union[Sample, Unread]]:
+    def collect(host: Host) -> Collected:
         yield Sample("hw_oom_kills_total", {}, parse_numbers(...)["oom_kill"])
 
 Plugins run in guarded readers, which live across cycles, so a plugin may block, and may keep what
@@ -19,9 +19,11 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
+from raydiag.exporter.metrics import Sample as Sample
 from raydiag.host import Host
+from raydiag.model import Unread
 from raydiag.probes import FILES
 
 
@@ -31,12 +33,16 @@ class State(NamedTuple):
     values: Mapping[str, Any]
 
 
+Collected = Iterator[Union[Sample, Unread, State]]  # what a plugin yields
+Collect = Callable[..., Iterator[Any]]
+
+
 @dataclass(frozen=True)
 class Plugin:
     """A plugin, with what the collector must know to run it."""
 
     name: str
-    function: Callable[..., Iterator[Any]]
+    function: Collect
     timeout_s: float  # for one source
     reader: str  # kind of guarded child, as of probes: FILES, PROCESSES, SOCKETS, COMMANDS
     last: bool  # touches what a driver fault hangs: after all others, to its first hang only
@@ -53,14 +59,14 @@ def plugin(
     last: bool = False,
     sources: Optional[Callable[[Host], Sequence[str]]] = None,
     keeps_state: bool = False,
-) -> Callable[[Callable[..., Iterator[Any]]], Callable[..., Iterator[Any]]]:
+) -> Callable[[Collect], Collect]:
     """Register the decorated generator under the name of its module.
 
     With `sources`, it is called once per source, each under its own deadline: a source that hangs
     costs its own series and no other.
     """
 
-    def register(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    def register(function: Collect) -> Collect:
         """Put it into the table of plugins."""
         name = function.__module__.rpartition(".")[2]
         _registered[name] = Plugin(name, function, timeout_s, reader, last, sources, keeps_state)

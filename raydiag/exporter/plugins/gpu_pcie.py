@@ -5,33 +5,36 @@ Source: see `raydiag.probes.pcie`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Union
+from collections.abc import Sequence
 
 from raydiag.amdgpu import amdgpu_addresses, device_directory
 from raydiag.errors import NoData, ReadError
-from raydiag.exporter.metrics import Sample
-from raydiag.exporter.plugins import plugin
+from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.host import Host
 from raydiag.model import Unread
 from raydiag.probes.pcie import aer_total
 
 
 @plugin()
-def collect(host: Host) -> Iterator[Union[Sample, Unread]]:
+def collect(host: Host) -> Collected:
     """The numbers are in the kernel's memory: no device is asked. Raises NoData without a GPU."""
     addresses = amdgpu_addresses(host)
     if not addresses:
         raise NoData("no amdgpu device on this node")
     for gpu, address in enumerate(addresses):
         directory = device_directory(host, address)
-        for kind in ("correctable", "nonfatal", "fatal"):
-            path = f"{directory}/aer_dev_{kind}"
-            try:
-                count = aer_total(host.read_text(path, 4096))
-            except NoData:
-                continue
-            except ReadError as error:
-                yield Unread(path, error.status, str(error))
-                continue
-            yield Sample(f"hw_gpu_pcie_{kind}_total", {"gpu": str(gpu)}, count)
+        yield from aer_samples(host, directory, gpu, ("correctable", "nonfatal", "fatal"))
+
+
+def aer_samples(host: Host, directory: str, gpu: int, kinds: Sequence[str]) -> Collected:
+    """Errors of these kinds, of the GPU whose files lie there; none of a kind without a file."""
+    for kind in kinds:
+        path = f"{directory}/aer_dev_{kind}"
+        try:
+            count = aer_total(host.read_text(path, 4096))
+        except NoData:
+            continue
+        except ReadError as error:
+            yield Unread(path, error.status, str(error))
+            continue
+        yield Sample(f"hw_gpu_pcie_{kind}_total", {"gpu": str(gpu)}, count)

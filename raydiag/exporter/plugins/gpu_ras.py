@@ -8,11 +8,7 @@ Source: see `raydiag.probes.ras`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Union
-
-from raydiag.exporter.metrics import Sample
-from raydiag.exporter.plugins import plugin
+from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.host import Host
 from raydiag.model import Unread
 from raydiag.probes.ras import ras_counts, ras_directories
@@ -21,7 +17,7 @@ _BLOCKS = ("umc", "xgmi", "gfx", "mmhub", "sdma")
 
 
 @plugin(last=True, sources=ras_directories)
-def collect(host: Host, source: str) -> Iterator[Union[Sample, Unread]]:
+def collect(host: Host, source: str) -> Collected:
     """Error counters of one GPU, by block."""
     for item in ras_counts(host, source, _BLOCKS):
         if isinstance(item, Unread):

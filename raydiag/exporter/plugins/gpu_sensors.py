@@ -5,15 +5,13 @@ Source: see `raydiag.probes.gpu_sensors`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Union
 
 from raydiag.amdgpu import amdgpu_addresses, device_directory, hwmon_directory
 from raydiag.errors import NoData
-from raydiag.exporter.metrics import Sample
-from raydiag.exporter.plugins import plugin
+from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.host import Host
-from raydiag.model import Unread
 from raydiag.probes.gpu_sensors import SensorFiles
 
 
@@ -26,7 +24,7 @@ def gpus(host: Host) -> Sequence[str]:
 
 
 @plugin(sources=gpus)
-def collect(host: Host, source: str) -> Iterator[Union[Sample, Unread]]:
+def collect(host: Host, source: str) -> Collected:
     """A sensor that is not there gives no sample, and no Unread: that differs between models."""
     gpu = {"gpu": str(amdgpu_addresses(host).index(source))}
     files = SensorFiles(host)
@@ -46,6 +44,6 @@ def collect(host: Host, source: str) -> Iterator[Union[Sample, Unread]]:
     yield from files.unread
 
 
-def _sample(name: str, labels: dict[str, str], value: Union[int, float, None]) -> Iterator[Sample]:
+def _sample(name: str, labels: dict[str, str], value: Union[int, float, None]) -> Collected:
     if value is not None:
         yield Sample(name, labels, value)

@@ -5,15 +5,12 @@ Source: names in /sys/class/kfd/kfd/proc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from raydiag.exporter.metrics import Sample
-from raydiag.exporter.plugins import plugin
+from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.host import Host
 from raydiag.probes.gpu_users import kfd_pids
 
 
 @plugin()
-def collect(host: Host) -> Iterator[Sample]:
+def collect(host: Host) -> Collected:
     """How many processes have the compute device open."""
     yield Sample("hw_gpu_user_processes", {}, len(kfd_pids(host) or ()))

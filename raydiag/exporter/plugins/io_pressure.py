@@ -5,18 +5,15 @@ Source: /proc/pressure/io (kernel documentation, accounting/psi)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from raydiag.cgroup import parse_pressure, parse_pressure_totals
-from raydiag.exporter.metrics import Sample
-from raydiag.exporter.plugins import plugin
+from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.host import Host
 
 _PATH = "/proc/pressure/io"
 
 
 @plugin()
-def collect(host: Host) -> Iterator[Sample]:
+def collect(host: Host) -> Collected:
     """Raises NoData where the kernel has PSI switched off."""
     text = host.read_text(_PATH)
     averages, totals = parse_pressure("io", text), parse_pressure_totals(text)

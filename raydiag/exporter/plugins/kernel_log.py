@@ -15,15 +15,15 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
-from raydiag.errors import Denied, NoData, ReadError
-from raydiag.exporter.metrics import OWN_PREFIX, Sample
-from raydiag.exporter.plugins import State, plugin
+from raydiag.errors import Denied, NoData
+from raydiag.exporter.metrics import OWN_PREFIX
+from raydiag.exporter.plugins import Collected, Sample, State, plugin
+from raydiag.exporter.state import boot_id
 from raydiag.host import Host, as_read_error
 from raydiag.probes.kernel_log import NOT_CHECKED, PATH, parse_line, read_lines
 
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _WARNING, _KERNEL_LEVELS = 4, 8  # a priority is 8 x facility + level, and the kernel is 0
 _DEVICES = (b"amdgpu", b"drm", b"xgmi")
 _TROUBLES = (b"error", b"fault", b"fail", b"reset", b"timeout")
@@ -94,13 +94,13 @@ _open: Optional[_Log] = None
 
 
 @plugin(timeout_s=4.0, keeps_state=True)
-def collect(host: Host, state: Mapping[str, Any]) -> Iterator[Union[Sample, State]]:
+def collect(host: Host, state: Mapping[str, Any]) -> Collected:
     """Raises Denied when there is nothing to read: not checked is not the same as no errors.
 
     The state has "driver_fault", the function that shows it or "", and "is_behind": the log was not
     read to its end, so that it may still show it.
     """
-    count = resumed(state, _boot_id(host))
+    count = resumed(state, boot_id(host))
     try:
         is_behind = _read(_log(host, count.seq), count)
     except NoData as error:
@@ -112,21 +112,14 @@ def collect(host: Host, state: Mapping[str, Any]) -> Iterator[Union[Sample, Stat
     yield Sample(f"{OWN_PREFIX}kernel_log_records_lost_total", {}, count.lost)
 
 
-def resumed(state: Mapping[str, Any], boot_id: str) -> Count:
+def resumed(state: Mapping[str, Any], boot: str) -> Count:
     """The count to go on from: that of this boot, else a new one; the state may hold anything."""
     saved: dict[str, Any] = {field.name: state.get(field.name) for field in fields(Count)}
     numbers = (saved["seq"], saved["errors"], saved["lost"])
-    is_valid = saved["boot_id"] == boot_id and isinstance(saved["driver_fault"], str)
+    is_valid = saved["boot_id"] == boot and isinstance(saved["driver_fault"], str)
     if not is_valid or any(type(number) is not int or number < -1 for number in numbers):
-        return Count(boot_id)
+        return Count(boot)
     return Count(**saved)
-
-
-def _boot_id(host: Host) -> str:
-    try:
-        return host.read_text(_BOOT_ID, 256)
-    except ReadError:
-        return ""
 
 
 def _log(host: Host, seq: int) -> _Log:

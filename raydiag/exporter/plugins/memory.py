@@ -5,19 +5,16 @@ Source: Dirty and Writeback in /proc/meminfo (proc(5))
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from raydiag.cgroup import parse_numbers
 from raydiag.errors import ParseError
-from raydiag.exporter.metrics import Sample
-from raydiag.exporter.plugins import plugin
+from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.host import Host
 
 _KIB = 1024  # the "kB" of /proc/meminfo
 
 
 @plugin()
-def collect(host: Host) -> Iterator[Sample]:
+def collect(host: Host) -> Collected:
     """Memory that waits to be written back."""
     numbers = parse_numbers(host.read_text("/proc/meminfo"))
     for key in ("Dirty", "Writeback"):

@@ -7,10 +7,7 @@ Source: /proc/net/dev (proc(5))
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from raydiag.exporter.metrics import Sample
-from raydiag.exporter.plugins import plugin
+from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.host import Host
 from raydiag.probes.network import DEV, parse_interfaces
 
@@ -18,7 +15,7 @@ _COLUMNS = {"bytes": "bytes", "errors": "errors", "dropped": "drop"}
 
 
 @plugin()
-def collect(host: Host) -> Iterator[Sample]:
+def collect(host: Host) -> Collected:
     """Traffic of every interface but those of containers and the loopback."""
     interfaces = parse_interfaces(host.read_text(DEV, 4 << 20), left_out=("veth",))
     for device, counters in interfaces.items():

@@ -17,18 +17,17 @@ Source: NVML API reference (nvmlDeviceGet*), by `pynvml` (package nvidia-ml-py);
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
-from typing import Any, Optional, Union
+from collections.abc import Callable
+from typing import Any, Optional
 
 from raydiag.amdgpu import amdgpu_addresses
 from raydiag.errors import NoData, ReadError
-from raydiag.exporter.metrics import Sample
-from raydiag.exporter.plugins import plugin
+from raydiag.exporter.plugins import Collected, Sample, plugin
+from raydiag.exporter.plugins.gpu_pcie import aer_samples
 from raydiag.host import Host
 from raydiag.model import Status, Unread
 from raydiag.probes import COMMANDS
 from raydiag.probes.nvidia import pci_address
-from raydiag.probes.pcie import aer_total
 
 _DEVICE = "/dev/nvidiactl"
 _NOT_SUPPORTED, _NO_PERMISSION = 3, 4  # nvmlReturn_t
@@ -37,7 +36,7 @@ _started: list[Any] = []  # in a reader: NVML, initialised
 
 
 @plugin(timeout_s=8.0, reader=COMMANDS)
-def collect(host: Host) -> Iterator[Union[Sample, Unread]]:
+def collect(host: Host) -> Collected:
     """GPUs in the order of their numbers. Raises NoData without NVML's binding or a GPU to use."""
     # Without its device NVML would make it.
     if not host.exists(_DEVICE):
@@ -51,7 +50,8 @@ def collect(host: Host) -> Iterator[Union[Sample, Unread]]:
     first = len(amdgpu_addresses(host))
     for gpu, (address, handle) in enumerate(handles, first):
         yield from _Gpu(nvml, handle, str(gpu), address).samples()
-        yield from _aer(host, str(gpu), address)
+        directory = f"/sys/bus/pci/devices/{address}"
+        yield from aer_samples(host, directory, gpu, ("nonfatal", "fatal"))
 
 
 def _nvml() -> Any:
@@ -95,7 +95,7 @@ class _Gpu:
         self.nvml, self.handle, self.gpu, self.address = nvml, handle, gpu, address
         self.unread: list[Unread] = []
 
-    def samples(self) -> Iterator[Union[Sample, Unread]]:
+    def samples(self) -> Collected:
         """All values of this GPU."""
         nvml, labels = self.nvml, {"gpu": self.gpu}
         celsius = self.ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
@@ -139,16 +139,3 @@ class _Gpu:
                 text = f"{function} of {self.address}: {error}"
                 self.unread.append(Unread(f"NVML {self.address}", status, text))
             return None
-
-
-def _aer(host: Host, gpu: str, address: str) -> Iterator[Union[Sample, Unread]]:
-    for kind in ("nonfatal", "fatal"):
-        path = f"/sys/bus/pci/devices/{address}/aer_dev_{kind}"
-        try:
-            count = aer_total(host.read_text(path, 4096))
-        except NoData:
-            continue
-        except ReadError as error:
-            yield Unread(path, error.status, str(error))
-            continue
-        yield Sample(f"hw_gpu_pcie_{kind}_total", {"gpu": gpu}, count)

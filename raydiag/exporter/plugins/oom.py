@@ -5,17 +5,14 @@ Source: oom_kill in /proc/vmstat (proc(5))
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from raydiag.cgroup import parse_numbers
 from raydiag.errors import NoData
-from raydiag.exporter.metrics import Sample
-from raydiag.exporter.plugins import plugin
+from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.host import Host
 
 
 @plugin()
-def collect(host: Host) -> Iterator[Sample]:
+def collect(host: Host) -> Collected:
     """Raises NoData where the kernel does not count them."""
     numbers = parse_numbers(host.read_text("/proc/vmstat"))
     if "oom_kill" not in numbers:

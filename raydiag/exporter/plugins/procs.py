@@ -5,16 +5,13 @@ Source: /proc/stat (proc(5))
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from raydiag.exporter.metrics import Sample
-from raydiag.exporter.plugins import plugin
+from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.host import Host
 from raydiag.probes.scheduler import task_numbers
 
 
 @plugin()
-def collect(host: Host) -> Iterator[Sample]:
+def collect(host: Host) -> Collected:
     """Tasks that run and that wait, and context switches."""
     numbers = task_numbers(host)
     yield Sample("hw_procs_running", {}, numbers["procs_running"])

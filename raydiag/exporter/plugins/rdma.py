@@ -12,11 +12,11 @@ Source: see `raydiag.probes.rdma`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Optional, Union
+from collections.abc import Mapping, Sequence
+from typing import Optional
 
-from raydiag.exporter.metrics import REGISTRY, Sample
-from raydiag.exporter.plugins import plugin
+from raydiag.exporter.metrics import REGISTRY
+from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.exporter.reading import NodeFiles
 from raydiag.model import Status, Unread
 from raydiag.probes.rdma import PortFiles, rdma_devices
@@ -33,7 +33,7 @@ _HARDWARE_FILES = all_files(_HARDWARE)
 
 
 @plugin(timeout_s=3.0, sources=rdma_devices)
-def collect(host: NodeFiles, source: str) -> Iterator[Union[Sample, Unread]]:
+def collect(host: NodeFiles, source: str) -> Collected:
     """The ports of one device. After a file that fails nothing more of it is read this time."""
     files = PortFiles(host)
     device = source.rpartition("/")[2]

@@ -5,12 +5,8 @@ Source: /proc/net/snmp, /proc/net/netstat (proc(5)), of the exporter's network n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Union
-
 from raydiag.errors import NoData
-from raydiag.exporter.metrics import Sample
-from raydiag.exporter.plugins import plugin
+from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.host import Host
 from raydiag.model import Unread
 from raydiag.probes.network import tcp_counters
@@ -25,7 +21,7 @@ _NAMES = {
 
 
 @plugin()
-def collect(host: Host) -> Iterator[Union[Sample, Unread]]:
+def collect(host: Host) -> Collected:
     """Raises NoData when the kernel counts nothing of TCP here."""
     unread: list[Unread] = []
     counters = tcp_counters(host, unread)

@@ -28,14 +28,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, Optional, Union
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from raydiag.errors import NoData, ReadError
 from raydiag.exporter import event_paths, event_steps
 from raydiag.exporter.event_steps import Part, Step
-from raydiag.exporter.metrics import Sample
-from raydiag.exporter.plugins import State, plugin
+from raydiag.exporter.plugins import Collected, Sample, State, plugin
 from raydiag.host import Host, as_read_error
 from raydiag.model import Status, Unread
 
@@ -69,7 +68,7 @@ _cycle = _Cycle()
 
 
 @plugin(timeout_s=3.0, keeps_state=True)
-def collect(host: Host, state: Mapping[str, Any]) -> Iterator[Union[Sample, Unread, State]]:
+def collect(host: Host, state: Mapping[str, Any]) -> Collected:
     """The series of one step, the same ones until the next step. Raises NoData on other nodes."""
     directory = os.environ.get(DIRECTORY, "")
     if not directory:
