@@ -23,10 +23,9 @@ _STACK_BYTES = 1 << 16
 def look(request: NodeRequest) -> FoundExporter:
     """`find`, in a guarded reader: the arguments of a process that hangs may block their reader."""
     fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(NodeRequest)}
+    looks_as = guarded_request.LOOKS_AS
     try:
-        answer = guarded_request.ask(
-            _serve, fields, "processes", guarded_request.LOOKS_AS, _LOOK_LIMIT_S
-        )
+        answer = guarded_request.ask(_serve, fields, "processes", looks_as, _LOOK_LIMIT_S)
     except guarded_request.NoAnswer as error:
         return FoundExporter(doubts=(str(error),))
     return records.decode(FoundExporter, answer)
@@ -55,23 +54,16 @@ def driver_fault(request: NodeRequest) -> str:
     """
     if request.driver_fault:
         return request.driver_fault
-    if request.driver_fault_symbols:
-        for process_seen in process.processes().values():
-            symbol = _waits_in(process_seen, request.driver_fault_symbols)
-            if symbol:
-                return f"pid {process_seen.pid} waits in {symbol}"
+    for seen in process.processes().values() if request.driver_fault_symbols else ():
+        for symbol in _waits_in(seen, request.driver_fault_symbols):
+            return f"pid {seen.pid} waits in {symbol}"
     timeouts = plugin_log.gpu_timeouts(request.plugin_log)
     return f"gpu_metrics_plugin timed out {timeouts} times" if timeouts else ""
 
 
-def _waits_in(process_seen: SeenProcess, symbols: tuple[str, ...]) -> str:
-    """Which of these kernel functions a process in state D waits in; "" when in none."""
-    if process_seen.state != "D":
-        return ""
-    for name in ("wchan", "stack"):
-        with contextlib.suppress(OSError), open(f"/proc/{process_seen.pid}/{name}") as file:
+def _waits_in(seen: SeenProcess, symbols: tuple[str, ...]) -> Iterator[str]:
+    """Which of these kernel functions a process in state D waits in."""
+    for name in ("wchan", "stack") if seen.state == "D" else ():
+        with contextlib.suppress(OSError), open(f"/proc/{seen.pid}/{name}") as file:
             text = file.read(_STACK_BYTES)
-            for symbol in symbols:
-                if symbol in text:
-                    return symbol
-    return ""
+            yield from (symbol for symbol in symbols if symbol in text)

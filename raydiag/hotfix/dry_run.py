@@ -16,18 +16,10 @@ from typing import Any
 from raydiag import sandbox
 from raydiag.errors import ReadError
 from raydiag.file_writing import write_all
-from raydiag.hotfix import guarded_request
+from raydiag.hotfix import guarded_request, replace
 from raydiag.hotfix.journal import sha256, short_host
 from raydiag.hotfix.messages import Check, CheckedFile
 from raydiag.hotfix.process import SCRIPT
-from raydiag.hotfix.replace import (
-    ReplaceRefused,
-    clean,
-    content_refusal,
-    current,
-    name_refusal,
-    temporary_name,
-)
 from raydiag.hotfix.served_page import parse
 
 _SKIP = 99  # exit status of a plugin that does not want to run on this node
@@ -46,16 +38,15 @@ def check(
     def failed(reason: str) -> CheckedFile:
         return CheckedFile(False, reason, "skipped", digest)
 
-    reason = name_refusal(request.exporter, request.name) or content_refusal(request.name, content)
+    reason = replace.refusal(request.exporter, request.name, content)
     if reason:
         return failed(reason)
     try:
-        deployed = current(directory, request.name)
-        if deployed.sha256 == digest:
+        if replace.current(directory, request.name).sha256 == digest:
             return failed("the new file is the same as the deployed one")
-        clean(directory)
+        replace.clean(directory)
         staged = _stage(directory, request.name, content)
-    except ReplaceRefused as error:
+    except replace.ReplaceRefused as error:
         return failed(str(error))
     except OSError as error:
         return failed(f"{directory}: {error.strerror}")
@@ -63,9 +54,9 @@ def check(
         reason = _syntax(request.name, content, staged)
         if reason:
             return failed(reason)
-        skipped = _no_run(request, fault)
-        if skipped:
-            return CheckedFile(True, skipped, "skipped", digest)
+        reason = _no_run(request, fault)
+        if reason:
+            return CheckedFile(True, reason, "skipped", digest)
         return _run(request, staged, digest, environment)
     finally:
         with contextlib.suppress(OSError):
@@ -73,7 +64,7 @@ def check(
 
 
 def _stage(directory: str, name: str, content: bytes) -> str:
-    path = os.path.join(os.path.realpath(directory), temporary_name(name))
+    path = os.path.join(os.path.realpath(directory), replace.temporary_name(name))
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
     try:
         write_all(fd, content)
@@ -89,9 +80,8 @@ def _syntax(name: str, content: bytes, staged: str) -> str:
         return str(answer.get("wrong", answer.get("failed", "")))
     if not name.endswith(".sh") and b"sh" not in content.split(b"\n", 1)[0]:
         return ""
-    answer = _guarded(
-        {"argv": ["bash", "-n", staged], "limit_s": _SYNTAX_LIMIT_S}, f"syntax of {staged}", 5.0
-    )
+    bash = {"argv": ["bash", "-n", staged], "limit_s": _SYNTAX_LIMIT_S}
+    answer = _guarded(bash, f"syntax of {staged}", 5.0)
     if answer.get("status") == 0 and not answer.get("stderr"):
         return ""
     output = str(answer.get("stderr") or answer.get("failed") or "").replace(staged, name)
@@ -110,16 +100,17 @@ def _no_run(request: Check, fault: str) -> str:
 
 
 def _run(request: Check, staged: str, digest: str, environment: Mapping[str, str]) -> CheckedFile:
-    shell = request.name.endswith(".sh")
-    argv = ["bash", staged, short_host()] if shell else [staged]
+    argv = [staged]
+    if request.name.endswith(".sh"):
+        argv = ["bash", staged, short_host()]
     run_request = {"argv": argv, "limit_s": request.limit_s, "environment": dict(environment)}
     began = time.monotonic()
     # Named after the directory: what hangs in the kernel now must not be started again beside it.
     source = f"dry run in {os.path.dirname(staged)}"
     answer = _guarded(run_request, source, request.limit_s + 1.0)
     duration_s = round(time.monotonic() - began, 3)
-    status = answer.get("status")
-    page = parse(str(answer.get("stdout", "")).encode(), is_exporters_page=False)
+    status, stdout = answer.get("status"), str(answer.get("stdout", ""))
+    page = parse(stdout.encode(), is_exporters_page=False)
     stderr = str(answer.get("stderr", "")).replace(staged, request.name)
     words = stderr[-_WORDS_BYTES:].strip()
     reason = ""
@@ -131,27 +122,17 @@ def _run(request: Check, staged: str, digest: str, environment: Mapping[str, str
         reason = f"dry run: exit status {status}: {words[-200:]}"
     elif page.broken:
         reason = f"dry run: {page.broken}"
-    elif status == 0 and not page.values and "# STATE " not in str(answer.get("stdout", "")):
+    elif status == 0 and not page.values and "# STATE " not in stdout:
         reason = f"dry run: it printed no metrics: {words[-200:]}"
-    return CheckedFile(
-        passed=not reason,
-        reason=reason,
-        dry_run="failed" if reason else "passed",
-        sha256=digest,
-        metrics=page.metrics,
-        exit_status=status,
-        duration_s=duration_s,
-        output=words,
-    )
+    outcome, run = "failed" if reason else "passed", (status, duration_s, words)
+    return CheckedFile(not reason, reason, outcome, digest, page.metrics, *run)
 
 
 def _guarded(request: dict[str, Any], source: str, limit_s: float) -> dict[str, Any]:
     """What came of it; `failed` says why nothing did."""
+    runs_as = guarded_request.RUNS_AS
     try:
-        answer: dict[str, Any] = guarded_request.ask(
-            _serve, request, source, guarded_request.RUNS_AS, limit_s
-        )
-        return answer
+        return dict(guarded_request.ask(_serve, request, source, runs_as, limit_s))
     except guarded_request.NoAnswer as error:
         return {"failed": str(error)}
 

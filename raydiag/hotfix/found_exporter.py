@@ -39,9 +39,8 @@ class FoundExporter:
 
 def process_info(process: SeenProcess, argv: tuple[str, ...], role: str) -> ProcessInfo:
     """A process with its arguments; `role` as in `ProcessInfo`."""
-    return ProcessInfo(
-        process.pid, process.start_ticks, argv, role, process.state, started_at(process)
-    )
+    identity = (process.pid, process.start_ticks)
+    return ProcessInfo(*identity, argv, role, process.state, started_at(process))
 
 
 def started_at(process: SeenProcess) -> float:
@@ -67,9 +66,5 @@ def environment_of(pid: int) -> dict[str, str]:
             text = file.read(_ENVIRONMENT_BYTES).decode("utf-8", "surrogateescape")
     except OSError:
         return {}
-    variables = {}
-    for assignment in text.split("\0"):
-        name, equals, value = assignment.partition("=")
-        if name and equals:
-            variables[name] = value
-    return variables
+    assignments = [assignment.split("=", 1) for assignment in text.split("\0")]
+    return {name: value[0] for name, *value in assignments if name and value}

@@ -37,10 +37,9 @@ def ask(
     pid, is_stuck, age_s = sandbox.readers_at_work().get(name, (0, False, 0.0))
     if is_stuck:
         raise NoAnswer(f"{source}: our reader {pid} hangs in the kernel since {age_s:.0f} s")
-    held = _lock(source, name) if kind == RUNS_AS else None
-    ours: set[int] = set()
+    held, ours = None, set[int]()
     if kind == RUNS_AS:
-        ours = _children()
+        held, ours = _lock(source, name), _children()
         confinement.adopt_orphans(True)
     reader = sandbox.Reader(serve, kind)
     messages: list[dict[str, Any]] = []
@@ -79,9 +78,8 @@ def _answer(
 
 
 def _children() -> set[int]:
-    return {
-        process.pid for process in process.processes().values() if process.parent == os.getpid()
-    }
+    seen = process.processes().values()
+    return {child.pid for child in seen if child.parent == os.getpid()}
 
 
 def _end_orphans(session: int, ours: set[int]) -> int:

@@ -121,12 +121,10 @@ class Journal:
             raise JournalError(f"{self._path(rollout)}: {error.strerror}") from None
         records = []
         for line in text.split(b"\n"):
-            try:
-                record = json.loads(line) if line else None
-            except ValueError:
-                continue
-            if isinstance(record, dict):
-                records.append(record)
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                if isinstance(record, dict):
+                    records.append(record)
         return History(rollout, records, torn=bool(text) and not text.endswith(b"\n"))
 
     def histories(self) -> Iterator[History]:
@@ -143,11 +141,8 @@ class Journal:
 
     def unfinished(self, but: str = "") -> list[str]:
         """Rollouts that were not closed, without that one."""
-        return [
-            history.rollout
-            for history in self.histories()
-            if not history.ended and history.rollout != but
-        ]
+        unfinished = [history.rollout for history in self.histories() if not history.ended]
+        return [rollout for rollout in unfinished if rollout != but]
 
     def keep(self, content: bytes) -> str:
         """Keep a file's content; returns its hash. Raises JournalError."""
@@ -156,8 +151,10 @@ class Journal:
         temporary = f"{path}.{os.getpid()}"
         try:
             self._make_directory()
-            if not self._keeps(digest):
-                _write(temporary, content)
+            try:
+                self.kept(digest)  # then a way back needs no room on a disk that has become full
+            except JournalError:
+                write_file(temporary, content)
                 os.replace(temporary, path)
             sync_directory(self.directory)
         except OSError as error:
@@ -165,13 +162,6 @@ class Journal:
                 os.unlink(temporary)
             raise JournalError(f"{path}: {error.strerror}") from None
         return digest
-
-    def _keeps(self, digest: str) -> bool:
-        """If so, a way back needs no room on a disk that has become full."""
-        try:
-            return bool(self.kept(digest))
-        except JournalError:
-            return False
 
     def kept(self, digest: str) -> bytes:
         """Content of that hash. Raises JournalError when it is not here, or is not whole."""
@@ -203,7 +193,8 @@ def number_of(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-def _write(path: str, data: bytes) -> None:
+def write_file(path: str, data: bytes) -> None:
+    """Write a file of our own, to its disk. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         write_all(fd, data)

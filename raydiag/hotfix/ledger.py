@@ -17,7 +17,7 @@ from typing import Any, Optional
 
 from raydiag.errors import CannotRun, UsageError
 from raydiag.file_writing import write_all
-from raydiag.hotfix.journal import is_rollout, number_of, sync_directory
+from raydiag.hotfix.journal import is_rollout, number_of, sync_directory, write_file
 
 _SUFFIX = ".json"
 _STOP = ".stop"
@@ -47,11 +47,10 @@ class Ledger:
             limit = time.monotonic() + patience_s
             while not _locked(fd):
                 if time.monotonic() > limit:
-                    holder = os.pread(fd, 200, 0).decode("utf-8", "replace").strip()
-                    raise CannotRun(
-                        f"rollout {holder or '(unknown)'} is at work on this cluster: wait for "
-                        f"its end, or stop it: raydiag hotfix rollback {holder}"
-                    )
+                    holder = _holder(fd)
+                    text = f"rollout {holder or '(unknown)'} is at work on this cluster: wait for "
+                    text += f"its end, or stop it: raydiag hotfix rollback {holder}"
+                    raise CannotRun(text)
                 waiting()
                 time.sleep(0.2)
             with contextlib.suppress(OSError):  # the name is for people; a full disk has no room
@@ -68,9 +67,7 @@ class Ledger:
         except OSError:
             return ""
         try:
-            if _locked(fd):
-                return ""
-            return os.pread(fd, 200, 0).decode("utf-8", "replace").strip() or "(unknown)"
+            return "" if _locked(fd) else _holder(fd) or "(unknown)"
         finally:
             os.close(fd)
 
@@ -79,13 +76,8 @@ class Ledger:
         path = self._path(f"{record['rollout']}{_SUFFIX}")
         temporary = f"{path}.{os.getpid()}"
         with self._explained():
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                try:
-                    write_all(fd, json.dumps(record).encode())
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
+                write_file(temporary, json.dumps(record).encode())
                 os.replace(temporary, path)
             except OSError:
                 with contextlib.suppress(OSError):
@@ -123,9 +115,8 @@ class Ledger:
             with contextlib.suppress(CannotRun, UsageError):
                 record = self.read(name[: -len(_SUFFIX)]) if name.endswith(_SUFFIX) else None
                 records += [record] if record else []
-        return sorted(
-            records, key=lambda entry: (number_of(entry.get("began_at")), str(entry["rollout"]))
-        )
+        records.sort(key=lambda record: (number_of(record.get("began_at")), str(record["rollout"])))
+        return records
 
     def by_rollout(self) -> dict[str, dict[str, Any]]:
         """Every record that can be read, by the rollout's id."""
@@ -133,10 +124,9 @@ class Ledger:
 
     def ask_to_stop(self, rollout: str, who: str) -> None:
         """Tell the driver of that rollout, if there is one, to stop and roll back."""
+        path = self._path(rollout + _STOP)
         with self._explained():
-            fd = os.open(
-                self._path(rollout + _STOP), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 with contextlib.suppress(OSError):  # the file itself is what asks
                     write_all(fd, who.encode())
@@ -161,6 +151,10 @@ class Ledger:
         except OSError as error:
             words = f"{self.directory}: cannot keep a record of the rollout: {error.strerror}"
             raise CannotRun(words) from None
+
+
+def _holder(fd: int) -> str:
+    return os.pread(fd, 200, 0).decode("utf-8", "replace").strip()
 
 
 def _locked(fd: int) -> bool:

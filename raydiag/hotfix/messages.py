@@ -10,6 +10,7 @@ An operation that finds any doubt does nothing and says why in `reason` or `refu
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -43,6 +44,8 @@ class NodeRequest:
     plugin_log: str = "/tmp/metrics_exporter.log"  # where the shell plugins' errors go
     root: str = ""  # of /sys, for tests; the real one is looked at as well
 
+
+Fields = dict[str, Any]  # of a request
 
 # How much longer than usual an exporter may take whose node is so loaded that its cycles come late.
 LATE_FACTOR = 3.0
@@ -244,6 +247,13 @@ class Verify(NodeRequest):
     restarted: Optional[Mapping[str, Any]] = None  # the fields of Restarted, after a restart
     limit_s: float = 60.0
     late_limit_s: float = 0.0  # less than `limit_s`: no longer than that
+
+    @classmethod
+    def after(cls, change: Fields, restarted: Optional[Restarted], limit_s: float) -> Verify:
+        """After a change, of which the fields up to `expected` tell; late cycles have more time."""
+        late_limit_s = LATE_FACTOR * limit_s
+        restart = dataclasses.asdict(restarted) if restarted else None
+        return cls(**change, restarted=restart, limit_s=limit_s, late_limit_s=late_limit_s)
 
 
 @dataclass(frozen=True)

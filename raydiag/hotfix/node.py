@@ -17,55 +17,34 @@ import contextlib
 import dataclasses
 import json
 import os
-import socket
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Optional
+from typing import Any
 
 from raydiag import sandbox
 from raydiag.file_writing import write_all
-from raydiag.hotfix import (
-    discovery,
-    dry_run,
-    guarded_request,
-    node_rollback,
-    replace,
-    restart,
-    target_directory,
-    verification,
-)
+from raydiag.hotfix import discovery, dry_run, guarded_request, messages, node_rollback, replace
 from raydiag.hotfix.inspection import inspect
-from raydiag.hotfix.journal import (
-    Journal,
-    JournalError,
-    is_rollout,
-    sha256,
-)
+from raydiag.hotfix.journal import Journal, JournalError, is_rollout, sha256
 from raydiag.hotfix.log_tail import size
-from raydiag.hotfix.messages import (
-    OPERATION_NAMES,
-    OPERATIONS,
-    RAYDIAG,
-    SHELL,
-    Applied,
-    Apply,
-    Check,
-    CheckedFile,
-    Close,
-    Closed,
-    Inspect,
-    NodeRequest,
-    Restart,
-    Restarted,
-    Rollback,
-    RolledBack,
-    StatusRequest,
-    Verify,
-)
+from raydiag.hotfix.messages import Applied, CheckedFile, NodeRequest
 from raydiag.hotfix.replace import ReplaceRefused
+from raydiag.hotfix.restart import restart
+from raydiag.hotfix.target_directory import chosen, target
+from raydiag.hotfix.verification import verify
 
 _INSPECT_LIMIT_S = 8.0
+# Types of a field's value, by the beginning of its annotation.
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "Mapping": (Mapping,),
+    "tuple": (list, tuple),
+}
+_CHANGING = (messages.Apply, messages.Restart, messages.Rollback, messages.Close)
 
 
 class Wrong(Exception):
@@ -74,15 +53,25 @@ class Wrong(Exception):
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Do what the request asks; never raises."""
+    return _answer(request, in_reader=False)
+
+
+def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """In the reader."""
+    yield {"answer": _answer(request, in_reader=True)}
+
+
+def _answer(request: Mapping[str, Any], in_reader: bool) -> dict[str, Any]:
     try:
         typed_request = decoded(request)
+        operation = str(request["operation"])
         limit_s = _looking_limit_s(typed_request)
-        return (
-            _looking(typed_request, limit_s)
-            if limit_s
-            else _plain(_OPERATIONS[type(typed_request)](typed_request))
-        )
-    except (Wrong, JournalError, ReplaceRefused) as error:
+        if limit_s and not in_reader:
+            fields = {"operation": operation, **_plain(typed_request)}
+            looks_as = guarded_request.LOOKS_AS
+            return dict(guarded_request.ask(_serve, fields, operation, looks_as, limit_s))
+        return _plain(_OPERATIONS[operation](typed_request))
+    except (Wrong, JournalError, ReplaceRefused, guarded_request.NoAnswer) as error:
         return {"error": str(error)}
     except Exception as error:
         # The node's answer is all that the head ever sees of it.
@@ -93,24 +82,22 @@ def decoded(request: Mapping[str, Any]) -> NodeRequest:
     """The request as its dataclass. Raises Wrong."""
     if not isinstance(request, Mapping):
         raise Wrong("the request is not an object")
-    kind = OPERATIONS.get(str(request.get("operation")))
+    values = dict(request)
+    operation = str(values.pop("operation", None))
+    kind = messages.OPERATIONS.get(operation)
     if kind is None:
-        raise Wrong(f"unknown operation {str(request.get('operation'))[:40]!r}")
-    fields_by_name = {one.name: one for one in dataclasses.fields(kind)}
-    values: dict[str, Any] = {}
-    for name, value in request.items():
-        if name == "operation":
-            continue
-        if name not in fields_by_name:
-            raise Wrong(f"{request['operation']}: unknown field {name[:40]!r}")
-        values[name] = _checked(name, value, str(fields_by_name[name].type))
+        raise Wrong(f"unknown operation {operation[:40]!r}")
+    types = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    for name, value in values.items():
+        if name not in types:
+            raise Wrong(f"{operation}: unknown field {name[:40]!r}")
+        values[name] = _checked(name, value, types[name])
     typed_request: NodeRequest = kind(**values)
-    if typed_request.exporter not in (SHELL, RAYDIAG):
+    if typed_request.exporter not in (messages.SHELL, messages.RAYDIAG):
         raise Wrong(f"unknown exporter {typed_request.exporter[:40]!r}")
-    if isinstance(typed_request, (Apply, Restart, Rollback, Close)) and not is_rollout(
-        typed_request.rollout
-    ):
-        raise Wrong(f"not the name of a rollout: {typed_request.rollout[:80]!r}")
+    rollout = getattr(typed_request, "rollout", "")
+    if isinstance(typed_request, _CHANGING) and not is_rollout(rollout):
+        raise Wrong(f"not the name of a rollout: {rollout[:80]!r}")
     return typed_request
 
 
@@ -120,18 +107,8 @@ def _checked(name: str, value: object, kind: str) -> object:
         if value is None:
             return None
         kind = kind[len("Optional[") : -1]
-    types: dict[str, tuple[type, ...]] = {
-        "str": (str,),
-        "int": (int,),
-        "float": (int, float),
-        "bool": (bool,),
-        "Mapping": (Mapping,),
-        "tuple": (list, tuple),
-    }
-    types_of_kind = types[kind.partition("[")[0]]
-    if not isinstance(value, types_of_kind) or (
-        isinstance(value, bool) and bool not in types_of_kind
-    ):
+    types = _TYPES[kind.partition("[")[0]]
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise Wrong(f"{name}: {kind} was expected")
     if isinstance(value, (list, tuple)):
         if not all(isinstance(text, str) for text in value):
@@ -145,49 +122,23 @@ def _plain(result: Any) -> dict[str, Any]:
     return fields
 
 
-# ---- guarded looks
-
-
 def _looking_limit_s(request: NodeRequest) -> float:
     """How long an operation that only looks may take; 0 for the others."""
-    if isinstance(request, Verify):
+    if isinstance(request, messages.Verify):
         return max(request.limit_s, request.late_limit_s) + 5.0
-    return _INSPECT_LIMIT_S if isinstance(request, (Inspect, StatusRequest)) else 0.0
-
-
-def _looking(request: NodeRequest, limit_s: float) -> dict[str, Any]:
-    """What a guarded reader answers to a request that only looks; `error` when it does not."""
-    operation = OPERATION_NAMES[type(request)]
-    fields = {"operation": operation, **_plain(request)}
-    try:
-        fields_found: dict[str, Any] = guarded_request.ask(
-            _serve, fields, operation, guarded_request.LOOKS_AS, limit_s
-        )
-        return fields_found
-    except guarded_request.NoAnswer as error:
-        return {"error": str(error)}
-
-
-def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """In the reader."""
-    try:
-        typed_request = decoded(request)
-        yield {"answer": _plain(_OPERATIONS[type(typed_request)](typed_request))}
-    except (Wrong, JournalError, ReplaceRefused) as error:
-        yield {"answer": {"error": str(error)}}
-    except Exception as error:
-        yield {"answer": {"error": f"{type(error).__name__}: {error}"[:500]}}
+    looks = (messages.Inspect, messages.StatusRequest)
+    return _INSPECT_LIMIT_S * isinstance(request, looks)
 
 
 # ---- operations
 
 
-def check(request: Check) -> CheckedFile:
+def check(request: messages.Check) -> CheckedFile:
     """See `Check`."""
     content = _content(request.content)
     exporters = discovery.look(request)
     try:
-        directory = target_directory.chosen(request, exporters)
+        directory = chosen(request, exporters)
     except ReplaceRefused as error:
         return CheckedFile(False, str(error), "skipped", sha256(content))
     with _lock(request) as reason:
@@ -197,33 +148,29 @@ def check(request: Check) -> CheckedFile:
         return dry_run.check(request, content, directory, fault, exporters.environment)
 
 
-def apply(request: Apply) -> Applied:
+def apply(request: messages.Apply) -> Applied:
     """See `Apply`."""
     content = _content(request.content)
-    reason = replace.name_refusal(request.exporter, request.name)
-    reason = reason or replace.content_refusal(request.name, content)
+    reason = replace.refusal(request.exporter, request.name, content)
     if reason:
         return Applied("refused", reason)
     exporters = discovery.look(request)
     try:
-        directory = target_directory.chosen(request, exporters)
+        directory = chosen(request, exporters)
     except ReplaceRefused as error:
         return Applied("refused", str(error))
     with _lock(request) as reason:
         return Applied("refused", reason) if reason else _apply(request, content, directory)
 
 
-def _apply(request: Apply, content: bytes, directory: str) -> Applied:
+def _apply(request: messages.Apply, content: bytes, directory: str) -> Applied:
     journal, new = Journal(request.journal), sha256(content)
     try:
-        unfinished = journal.unfinished(but=request.rollout)
-        if unfinished:
-            raise ReplaceRefused(
-                f"rollout {unfinished[0]} has not ended here: roll it back, or close it"
-            )
-        target = target_directory.target(request, directory, request.name)
-        if target.refused:
-            raise ReplaceRefused(target.refused)
+        for name in journal.unfinished(but=request.rollout):
+            raise ReplaceRefused(f"rollout {name} has not ended here: roll it back, or close it")
+        file = target(request, directory, request.name)
+        if file.refused:
+            raise ReplaceRefused(file.refused)
         old = replace.current(directory, request.name)
         if old.sha256 == new:
             return Applied("already", "", old.path, new, new, time.time())
@@ -231,35 +178,34 @@ def _apply(request: Apply, content: bytes, directory: str) -> Applied:
             raise ReplaceRefused(f"{old.path} is not the planned one: it was changed meanwhile")
         replace.clean(directory)
         log_bytes = size(request.plugin_log)
-        replacement = replace.Replacement(
-            journal, request.rollout, request.who, request.name, old, content
-        )
+        names = (request.rollout, request.who, request.name)
+        replacement = replace.Replacement(journal, *names, old, content)
         replacement.run()
     except (ReplaceRefused, JournalError) as error:
         return Applied("refused", str(error))
-    restart = target.restart
-    return Applied("replaced", "", old.path, old.sha256, new, replacement.at, log_bytes, restart)
+    changed = (old.sha256, new, replacement.at, log_bytes, file.restart)
+    return Applied("replaced", "", old.path, *changed)
 
 
-def rollback(request: Rollback) -> RolledBack:
+def rollback(request: messages.Rollback) -> messages.RolledBack:
     """See `Rollback`."""
     with _lock(request) as reason:
         if reason:
-            return RolledBack((), False, reason)
+            return messages.RolledBack((), False, reason)
         log_bytes = size(request.plugin_log)
         return node_rollback.rollback(Journal(request.journal), request, log_bytes)
 
 
-def close(request: Close) -> Closed:
+def close(request: messages.Close) -> messages.Closed:
     """See `Close`."""
     journal = Journal(request.journal)
     if not journal.history(request.rollout).records:
-        return Closed(False, "this node has no record of it")
+        return messages.Closed(False, "this node has no record of it")
     try:
         journal.append(request.rollout, request.who, "closed", outcome=request.outcome or "closed")
     except JournalError as error:
-        return Closed(False, str(error))
-    return Closed(True)
+        return messages.Closed(False, str(error))
+    return messages.Closed(True)
 
 
 def _content(text: str) -> bytes:
@@ -277,34 +223,36 @@ def lock_name(request: NodeRequest) -> str:
 @contextlib.contextmanager
 def _lock(request: NodeRequest) -> Iterator[str]:
     """Holds the node as long as the process lives; the reason why not, when another one does."""
-    held: Optional[socket.socket] = None
-    try:
-        held = sandbox.lock(lock_name(request))
-        yield "" if held else "another rollout is at work on this node"
-    finally:
-        if held:
-            held.close()
+    held = sandbox.lock(lock_name(request))
+    if held is None:
+        yield "another rollout is at work on this node"
+        return
+    with held:
+        yield ""
 
 
-def end_exporter(request: Restart) -> Restarted:
+def end_exporter(request: messages.Restart) -> messages.Restarted:
     """See `Restart`."""
     with _lock(request) as reason:
         if reason:
-            return Restarted("refused", reason)
-        return restart.restart(request, Journal(request.journal))
+            return messages.Restarted("refused", reason)
+        return restart(request, Journal(request.journal))
 
 
-_OPERATIONS: dict[type, Callable[[Any], Any]] = {
-    Inspect: inspect,
-    Check: check,
-    Apply: apply,
-    Restart: end_exporter,
-    Verify: verification.verify,
-    Rollback: rollback,
-    Close: close,
-    StatusRequest: lambda status_request: node_rollback.statuses(
-        Journal(status_request.journal), status_request.rollout
-    ),
+def status(request: messages.StatusRequest) -> messages.Statuses:
+    """See `StatusRequest`."""
+    return node_rollback.statuses(Journal(request.journal), request.rollout)
+
+
+_OPERATIONS: dict[str, Callable[[Any], Any]] = {
+    "inspect": inspect,
+    "check": check,
+    "apply": apply,
+    "restart": end_exporter,
+    "verify": verify,
+    "rollback": rollback,
+    "close": close,
+    "status": status,
 }
 
 
@@ -321,7 +269,7 @@ def main(request: Mapping[str, Any], budget_s: float, parent_pid: int) -> None:
     fields = dict(request)
     if fields.get("operation") == "verify":
         for name in ("limit_s", "late_limit_s"):
-            limit_s = fields.get(name, getattr(Verify, name))
+            limit_s = fields.get(name, getattr(messages.Verify, name))
             if isinstance(limit_s, (int, float)):
                 fields[name] = max(1.0, min(float(limit_s), budget_s - 2.0))
     frame = zlib.compress(json.dumps(answer(fields)).encode())

@@ -6,11 +6,13 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, Union
 
 from raydiag import records
 from raydiag.errors import ParseError
-from raydiag.hotfix.messages import OPERATION_NAMES, Inspect, Inspection, NodeRequest
+from raydiag.hotfix import messages
+from raydiag.hotfix.messages import Close, Inspection, NodeRequest, Statuses
 
 Answer = TypeVar("Answer")
 
@@ -39,20 +41,20 @@ class Answers(Generic[Answer]):
     @property
     def given(self) -> dict[str, Answer]:
         """Those that can be used."""
-        return {
-            node: answer
-            for node, answer in self.by_node.items()
-            if not isinstance(answer, NoAnswerFromNode)
-        }
+        given = {}
+        for node, answer in self.by_node.items():
+            if not isinstance(answer, NoAnswerFromNode):
+                given[node] = answer
+        return given
 
     @property
     def missing(self) -> dict[str, NoAnswerFromNode]:
         """Nodes without one."""
-        return {
-            node: answer
-            for node, answer in self.by_node.items()
-            if isinstance(answer, NoAnswerFromNode)
-        }
+        missing = {}
+        for node, answer in self.by_node.items():
+            if isinstance(answer, NoAnswerFromNode):
+                missing[node] = answer
+        return missing
 
     def failures(self, is_good: Callable[[Answer], bool]) -> Iterator[tuple[str, str]]:
         """Node and reason, for nodes without an answer or with one that is not good."""
@@ -86,19 +88,23 @@ class NodeRequests:
         answers = self._ask(fields, limit_s + _SLOW_S)
         return Answers({node: _decoded(kind, answers.get(node)) for node in requests})
 
-    def ask_all(
-        self, nodes: Iterable[str], request: NodeRequest, kind: type[Answer], limit_s: float
-    ) -> Answers[Answer]:
-        """Send all of these nodes the same request."""
-        return self.ask(dict.fromkeys(nodes, request), kind, limit_s)
-
     def inspect(self, nodes: Iterable[str], names: tuple[str, ...]) -> Answers[Inspection]:
         """What these nodes look like now, and their target files of these names."""
-        return self.ask_all(nodes, Inspect(names=names), Inspection, 8.0)
+        request = messages.Inspect(names=names)
+        return self.ask(dict.fromkeys(nodes, request), Inspection, 8.0)
+
+    def statuses(self, nodes: Iterable[str], rollout: str) -> Answers[Statuses]:
+        """What that rollout, or for "" every one, has done to these nodes."""
+        request = messages.StatusRequest(rollout=rollout)
+        return self.ask(dict.fromkeys(nodes, request), Statuses, 8.0)
+
+    def close(self, requests: Mapping[str, Close]) -> Iterator[tuple[str, str]]:
+        """Have the nodes record the end of a rollout; those that have not, and why."""
+        return self.ask(requests, messages.Closed, 5.0).failures(attrgetter("recorded"))
 
     def _fields(self, node: str, request: NodeRequest) -> dict[str, Any]:
-        fields = {"operation": OPERATION_NAMES[type(request)], **dataclasses.asdict(request)}
-        fields.update(self._place)
+        operation = messages.OPERATION_NAMES[type(request)]
+        fields = {"operation": operation, **dataclasses.asdict(request), **self._place}
         if node in self.faults:
             fields["driver_fault"] = self.faults[node]
         plain: dict[str, Any] = json.loads(json.dumps(fields))

@@ -11,17 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional
 
-from raydiag.hotfix import replace
+from raydiag.hotfix import messages, replace
 from raydiag.hotfix.journal import History, Journal, JournalError, number_of
-from raydiag.hotfix.messages import (
-    SHELL,
-    FileStatus,
-    RestoredFile,
-    Rollback,
-    RolledBack,
-    RolloutStatus,
-    Statuses,
-)
+from raydiag.hotfix.messages import FileStatus, RestoredFile, Rollback, RolledBack
 from raydiag.hotfix.process import SCRIPT
 from raydiag.hotfix.replace import Current, Replacement, ReplaceRefused
 
@@ -77,7 +69,7 @@ def _changes(history: History) -> Iterator[_Change]:
     yield from changes.values()
 
 
-def statuses(journal: Journal, rollout: str = "") -> Statuses:
+def statuses(journal: Journal, rollout: str = "") -> messages.Statuses:
     """Of that rollout, or of all. Raises JournalError."""
     histories = [journal.history(rollout)] if rollout else journal.histories()
     known = [_status(history) for history in histories if history.records or history.torn]
@@ -87,37 +79,23 @@ def statuses(journal: Journal, rollout: str = "") -> Statuses:
     leftovers: list[str] = []
     for directory in directories:
         leftovers += [os.path.join(directory, name) for name in replace.leftovers(directory)]
-    return Statuses(tuple(known), tuple(sorted(leftovers)))
+    return messages.Statuses(tuple(known), tuple(sorted(leftovers)))
 
 
-def _status(history: History) -> RolloutStatus:
-    records = history.records
-    first = records[0] if records else {}
-    return RolloutStatus(
-        rollout=history.rollout,
-        who=str(first.get("who", "")),
-        began_at=history.began_at,
-        ended=history.ended,
-        files=tuple(_file_status(history.rollout, change) for change in _changes(history)),
-        restarts=sum(record.get("event") == "restart intent" for record in records),
-        torn=history.torn,
-    )
+def _status(history: History) -> messages.RolloutStatus:
+    records, name = history.records, history.rollout
+    who = str(records[0].get("who", "")) if records else ""
+    files = tuple(_file_status(name, change) for change in _changes(history))
+    restarts = sum(record.get("event") == "restart intent" for record in records)
+    ended = (history.began_at, history.ended)
+    return messages.RolloutStatus(name, who, *ended, files, restarts, history.torn)
 
 
 def _file_status(rollout: str, change: _Change) -> FileStatus:
     content, digest = change.content()
-    return FileStatus(
-        rollout=rollout,
-        name=change.name,
-        path=change.path,
-        content=content,
-        old_sha256=change.old_sha256,
-        new_sha256=change.new_sha256[-1] if change.new_sha256 else "",
-        sha256=digest,
-        event=change.event,
-        at=change.at,
-        who=change.who,
-    )
+    digests = (change.old_sha256, (change.new_sha256 or [""])[-1], digest)
+    last = (change.event, change.at, change.who)
+    return FileStatus(rollout, change.name, change.path, content, *digests, *last)
 
 
 def rollback(journal: Journal, request: Rollback, plugin_log_bytes: int) -> RolledBack:
@@ -145,16 +123,9 @@ def _restored_file(
 ) -> RestoredFile:
     outcome, reason, restored_at = _restore(journal, request, change)
     _, digest = change.content()
-    return RestoredFile(
-        name=change.name,
-        path=change.path,
-        outcome=outcome,
-        reason=reason,
-        sha256=digest,
-        at=restored_at,
-        plugin_log_bytes=plugin_log_bytes,
-        restart=change.name == SCRIPT and request.exporter == SHELL,
-    )
+    restart = change.name == SCRIPT and request.exporter == messages.SHELL
+    now = (digest, restored_at, plugin_log_bytes, restart)
+    return RestoredFile(change.name, change.path, outcome, reason, *now)
 
 
 def _restore(journal: Journal, request: Rollback, change: _Change) -> tuple[str, str, float]:
@@ -171,15 +142,8 @@ def _restore(journal: Journal, request: Rollback, change: _Change) -> tuple[str,
         current = change.current()
         if current.sha256 not in change.new_sha256:
             raise ReplaceRefused(f"{change.path} was changed by someone else a moment ago")
-        replacement = Replacement(
-            journal=journal,
-            rollout=request.rollout,
-            who=request.who,
-            name=change.name,
-            old=current,
-            content=old,
-            events=_RESTORE_EVENTS,
-        )
+        names = (request.rollout, request.who, change.name)
+        replacement = Replacement(journal, *names, current, old, _RESTORE_EVENTS)
         replacement.run()
     except (ReplaceRefused, JournalError) as error:
         return "failed", str(error), 0.0

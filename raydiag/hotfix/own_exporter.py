@@ -10,15 +10,8 @@ import os
 from typing import Optional
 
 from raydiag.errors import ParseError
-from raydiag.hotfix import process
-from raydiag.hotfix.found_exporter import (
-    NO_WATCHDOG,
-    FoundExporter,
-    environment_of,
-    files_doubt,
-    process_info,
-    started_at,
-)
+from raydiag.hotfix import found_exporter, process
+from raydiag.hotfix.found_exporter import NO_WATCHDOG, FoundExporter
 from raydiag.hotfix.messages import NodeRequest, ProcessInfo
 from raydiag.hotfix.process import SeenProcess
 from raydiag.hotfix.watchdog_log import watchdog_of
@@ -36,18 +29,14 @@ def find(request: NodeRequest) -> FoundExporter:
         running = _of_pid_file(request.pid_file)
     except _NotFound as error:
         return FoundExporter(doubts=(str(error),))
-    exporter = process_info(running, process.arguments(running), "exporter")
+    exporter = found_exporter.process_info(running, process.arguments(running), "exporter")
     watchdog, doubt = watchdog_of(running.pid)
-    doubts = [doubt, "" if _is_supervised(running) else NO_WATCHDOG]
-    elsewhere = files_doubt(running.pid)
-    return FoundExporter(
-        exporter,
-        watchdog=watchdog,
-        directory=None if elsewhere else _directory(exporter),
-        elsewhere=elsewhere,
-        doubts=tuple(filter(None, doubts)),
-        environment=environment_of(running.pid),
-    )
+    doubts = [doubt, NO_WATCHDOG * (not _is_supervised(running))]
+    elsewhere = found_exporter.files_doubt(running.pid)
+    directory = None if elsewhere else _directory(exporter)
+    environment = found_exporter.environment_of(running.pid)
+    known = (watchdog, directory, elsewhere, tuple(filter(None, doubts)), environment)
+    return FoundExporter(exporter, None, (), *known)
 
 
 def _of_pid_file(path: Optional[str]) -> SeenProcess:
@@ -65,7 +54,7 @@ def _of_pid_file(path: Optional[str]) -> SeenProcess:
     if words[1:]:
         if words[1] != str(running.start_ticks):
             raise _NotFound(f"pid {pid}: is another process than {path} means")
-    elif started_at(running) > written_at + 1:
+    elif found_exporter.started_at(running) > written_at + 1:
         raise _NotFound(f"pid {pid}: is younger than {path}")
     argv = process.arguments(running)
     if not process.is_own_exporter(argv) or not process.program(pid).startswith("python"):

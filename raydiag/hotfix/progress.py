@@ -94,6 +94,10 @@ class RolloutProgress:
         """State of a host."""
         return str(self._host(node)["state"])
 
+    def is_settled(self, node: str) -> bool:
+        """Whether a host was never touched, or is put back already."""
+        return self.state(node) in (WAITING, UNTOUCHED, ROLLED_BACK)
+
     def nodes(self, *states: str) -> list[str]:
         """Hosts in any of these states, by node id."""
         return [node for node, host in self.record["hosts"].items() if host["state"] in states]

@@ -23,13 +23,7 @@ from typing import Optional
 from raydiag.errors import ParseError
 from raydiag.file_writing import write_all
 from raydiag.hotfix import process
-from raydiag.hotfix.journal import (
-    Journal,
-    JournalError,
-    sha256,
-    short_host,
-    sync_directory,
-)
+from raydiag.hotfix.journal import Journal, JournalError, sha256, short_host, sync_directory
 from raydiag.hotfix.messages import SHELL, SHELL_TARGETS
 
 CONTENT_LIMIT_BYTES = 1 << 20
@@ -66,6 +60,11 @@ def name_refusal(exporter: str, name: str) -> str:
     return ""
 
 
+def refusal(exporter: str, name: str, content: bytes) -> str:
+    """Why no file of that name is written with that content; "" when it may be."""
+    return name_refusal(exporter, name) or content_refusal(name, content)
+
+
 def content_refusal(name: str, content: bytes) -> str:
     """Why that content is not written, whatever is there now; "" when it may be."""
     if not content.strip():
@@ -94,9 +93,8 @@ def current(directory: str, name: str) -> Current:
     base = os.path.realpath(directory)
     path = os.path.realpath(os.path.join(base, name))
     if os.path.dirname(path) != base:
-        raise ReplaceRefused(
-            f"{name} is a symbolic link that leads out of the directory, to {path}"
-        )
+        link = f"{name} is a symbolic link"
+        raise ReplaceRefused(f"{link} that leads out of the directory, to {path}")
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -109,10 +107,9 @@ def current(directory: str, name: str) -> Current:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise ReplaceRefused(f"{path} is not a file")
-        if status.st_size > CONTENT_LIMIT_BYTES:
-            raise ReplaceRefused(
-                f"{path} has {status.st_size} bytes, which is no plugin of anybody's"
-            )
+        size = status.st_size
+        if size > CONTENT_LIMIT_BYTES:
+            raise ReplaceRefused(f"{path} has {size} bytes, which is no plugin of anybody's")
         with open(fd, "rb", closefd=False) as file:
             return Current(path, file.read(CONTENT_LIMIT_BYTES + 1), status)
     except OSError as error:  # such as ESTALE, of a file that another host has replaced
@@ -233,16 +230,11 @@ class Replacement:
             raise ReplaceRefused(f"{self.old.path} was changed by someone else a moment ago")
 
     def _record(self, event: str) -> None:
-        self.journal.append(
-            self.rollout,
-            self.who,
-            event,
-            name=self.name,
-            path=self.old.path,
-            old_sha256=self.old.sha256,
-            new_sha256="" if self.content is None else sha256(self.content),
-            mode=stat.S_IMODE(self.old.status.st_mode) if self.old.status else None,
-        )
+        fields: dict[str, object] = {"name": self.name, "path": self.old.path}
+        fields["old_sha256"] = self.old.sha256
+        fields["new_sha256"] = "" if self.content is None else sha256(self.content)
+        fields["mode"] = stat.S_IMODE(self.old.status.st_mode) if self.old.status else None
+        self.journal.append(self.rollout, self.who, event, **fields)
 
     def _remove_temporary(self) -> None:
         if self._temporary:
@@ -270,8 +262,7 @@ def leftovers(directory: str) -> list[str]:
 def _is_abandoned(directory: str, name: str) -> bool:
     mine = f"{_PREFIX}{short_host()}."
     if name.startswith(mine):
-        pid, _, rest = name[len(mine) :].partition(".")
-        start = rest.partition(".")[0]
+        pid, start = (*name[len(mine) :].split(".", 2), "")[:2]
         if pid.isdigit() and start.isdigit():
             try:
                 return process.see(int(pid)).start_ticks != int(start)

@@ -11,7 +11,6 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from raydiag.errors import ParseError
 from raydiag.hotfix import discovery, process
@@ -29,11 +28,10 @@ _LOOK_S = 0.02
 
 def refusals(discovered: FoundExporter, least_left: int) -> tuple[str, ...]:
     """Why the exporter that was found may not be ended; none when it may."""
-    reasons = list(discovered.doubts)
-    if discovered.watchdog and discovered.watchdog.left < max(2, least_left):
-        restarts_left = discovered.watchdog.left
-        reasons.append(f"the watchdog has {restarts_left} of {MOST_RESTARTS} restarts left")
-    if discovered.watchdog and discovered.watchdog.gave_up:
+    reasons, watchdog = list(discovered.doubts), discovered.watchdog
+    if watchdog and watchdog.left < max(2, least_left):
+        reasons.append(f"the watchdog has {watchdog.left} of {MOST_RESTARTS} restarts left")
+    if watchdog and watchdog.gave_up:
         reasons.append("the watchdog has given up")
     return tuple(reasons)
 
@@ -45,14 +43,8 @@ def restart(request: Restart, journal: Journal) -> Restarted:
     watchdog = discovered.watchdog
     if reason or watchdog is None:
         return Restarted("refused", reason)
-    before = Restarted(
-        outcome="refused",
-        restarts=watchdog.restarts,
-        log=watchdog.log,
-        log_bytes=size(watchdog.log),
-        plugin_log_bytes=size(request.plugin_log),
-        at=time.time(),
-    )
+    log_bytes, plugin_log_bytes = size(watchdog.log), size(request.plugin_log)
+    before = (watchdog.restarts, watchdog.log, log_bytes, plugin_log_bytes, time.time())
     try:
         ended, doubt = _end_all(request, journal, discovered.processes())
     except (Doubt, JournalError) as error:
@@ -66,9 +58,7 @@ def restart(request: Restart, journal: Journal) -> Restarted:
     outcome = "ended"
     if doubt:
         outcome = "failed" if ended else "refused"
-    return replace(
-        before, outcome=outcome, reason=doubt, ended=tuple(ended), port_free=is_port_free
-    )
+    return Restarted(outcome, doubt, tuple(ended), *before, is_port_free)
 
 
 def _refusal(request: Restart, discovered: FoundExporter) -> str:
@@ -97,7 +87,10 @@ def _end_all(
         aims = []
         for target in targets:
             with _may_be_gone(target):
-                aims.append((target, _aim(target, request, held)))
+                identity = ProcessIdentity(target.pid, target.start_ticks, target.argv)
+                aim = Aim(identity, request.metrics_file, request.port, request.root)
+                held.callback(aim.close)
+                aims.append((target, aim))
         processes = [f"{process.role} {process.pid} {process.start_ticks}" for process, _ in aims]
         journal.append(request.rollout, request.who, "restart intent", processes=processes)
         for target, aim in aims:
@@ -129,14 +122,6 @@ def _is_theirs(request: Restart, targets: Sequence[ProcessInfo]) -> bool:
     if request.exporter == RAYDIAG:
         pids.update(process.descendants(targets[0].pid, process.processes()))
     return not listening or any(process.holds(pid, listening) for pid in pids)
-
-
-def _aim(target: ProcessInfo, request: Restart, held: contextlib.ExitStack) -> Aim:
-    """Verified, and held until the block is left. Raises Doubt."""
-    identity = ProcessIdentity(target.pid, target.start_ticks, target.argv)
-    aim = Aim(identity, request.metrics_file, request.port, request.root)
-    held.callback(aim.close)
-    return aim
 
 
 def _wait_until_gone(ended: Sequence[ProcessInfo]) -> bool:

@@ -6,41 +6,19 @@ have been killed anywhere: each node says from its own journal what the rollout 
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Optional, Union
 
-from raydiag.hotfix.messages import (
-    LATE_FACTOR,
-    Close,
-    Closed,
-    FileStatus,
-    Inspection,
-    Restart,
-    Restarted,
-    RestoredFile,
-    Rollback,
-    RolledBack,
-    RolloutStatus,
-    Statuses,
-    StatusRequest,
-    Verified,
-    Verify,
-)
+from raydiag.hotfix import messages
+from raydiag.hotfix.messages import LATE_FACTOR, Fields, Restarted, RestoredFile, RolloutStatus
 from raydiag.hotfix.node_requests import NoAnswerFromNode, NodeRequests
 from raydiag.hotfix.process import SCRIPT
-from raydiag.hotfix.progress import (
-    NOT_ROLLED_BACK,
-    ROLLED_BACK,
-    UNTOUCHED,
-    WAITING,
-    RolloutProgress,
-)
+from raydiag.hotfix.progress import NOT_ROLLED_BACK, ROLLED_BACK, UNTOUCHED, RolloutProgress
 
-_STATUS_S, _ROLLBACK_S, _RESTART_S, _CLOSE_S = 8.0, 20.0, 15.0, 5.0
+_ROLLBACK_S, _RESTART_S = 20.0, 15.0
 _RESTORED = ("restored", "removed", "already")
 _LEAST_LEFT = 2  # the rollout itself has kept more
 _WATCHDOG_S, _LOOK_S = 20.0, 1.0  # it waits 5 s before it starts an exporter
@@ -58,13 +36,13 @@ class _Host:
     before: Mapping[str, int]  # metrics that were served before the rollout
     settled: bool = False  # on record as never touched, or put back already
     status: Optional[RolloutStatus] = None
-    now: Optional[Inspection] = None
+    now: Optional[messages.Inspection] = None
     restored: list[RestoredFile] = field(default_factory=list)
     restarted: Optional[Restarted] = None
     failures: list[str] = field(default_factory=list)  # why it is not as before
     notes: list[str] = field(default_factory=list)
 
-    def take(self, answer: RolledBack) -> None:
+    def take(self, answer: messages.RolledBack) -> None:
         """Take note of what was restored there, and of what could not be."""
         self.restored = list(answer.files)
         for file in answer.files:
@@ -105,16 +83,12 @@ class Retreat:
         self.nodes, self.progress, self.who = nodes, progress, who
         self.verify_limit_s = verify_limit_s
         self.name = str(progress.record["rollout"])
-        self.hosts = {
-            plan["node_id"]: _Host(
-                plan["node_id"],
-                plan["writer"],
-                plan["metrics"],
-                progress.state(plan["node_id"]) in (WAITING, UNTOUCHED, ROLLED_BACK),
-            )
-            for plan in progress.record["plan"]["hosts"]
-            if plan["state"] == "change"
-        }
+        self.signed: Fields = {"rollout": self.name, "who": who}  # of every request
+        self.hosts: dict[str, _Host] = {}
+        for plan in progress.record["plan"]["hosts"]:
+            if plan["state"] == "change":
+                node, settled = plan["node_id"], progress.is_settled(plan["node_id"])
+                self.hosts[node] = _Host(node, plan["writer"], plan["metrics"], settled)
 
     def run(self) -> bool:
         """Whether every host has its old files, and runs with them."""
@@ -130,8 +104,7 @@ class Retreat:
 
     def _look(self) -> None:
         """What the rollout has done to each host, and which exporter runs there now."""
-        request = StatusRequest(rollout=self.name)
-        answers = self.nodes.ask_all(self.hosts, request, Statuses, _STATUS_S)
+        answers = self.nodes.statuses(self.hosts, self.name)
         for node, missing in answers.missing.items():
             if not self.hosts[node].settled:
                 self.hosts[node].failures.append(_silence(missing))
@@ -142,11 +115,11 @@ class Retreat:
                 self.progress.fact(node, "files", list(map(vars, status.files)))
 
     def _restore(self) -> None:
-        request = Rollback(rollout=self.name, who=self.who)
         # Also where there is no record: an operation that got no answer may be about to begin one,
         # and the node says so.
         touched = [host.node for host in self.hosts.values() if self._may_be_changed(host)]
-        answers = self.nodes.ask_all(touched, request, RolledBack, _ROLLBACK_S)
+        requests = dict.fromkeys(touched, messages.Rollback(**self.signed))
+        answers = self.nodes.ask(requests, messages.RolledBack, _ROLLBACK_S)
         for node, missing in answers.missing.items():
             self.hosts[node].failures.append(f"rolling back: {_silence(missing)}")
         for node, answer in answers.given.items():
@@ -163,34 +136,27 @@ class Retreat:
     def _restart(self) -> None:
         """Exporters that run with the new script, for their watchdogs to start with the old one."""
         self._wait_for_exporters()
-        requests: dict[str, Restart] = {}
+        requests: dict[str, messages.Restart] = {}
         for node, host in self.hosts.items():
             exporter = host.now.exporter if host.now else None
             if exporter is not None and self._runs_new(host, exporter.started_at):
-                requests[node] = Restart(
-                    rollout=self.name,
-                    who=self.who,
-                    pid=exporter.pid,
-                    start_ticks=exporter.start_ticks,
-                    least_left=_LEAST_LEFT,
-                )
+                process: Fields = {"pid": exporter.pid, "start_ticks": exporter.start_ticks}
+                request = messages.Restart(**self.signed, **process, least_left=_LEAST_LEFT)
+                requests[node] = request
         answers = self.nodes.ask(requests, Restarted, _RESTART_S)
         for node, reason in answers.failures(_is_ended):
-            self.hosts[node].failures.append(
-                f"the script is the old one, but the exporter could not be restarted with it: "
-                f"{reason}"
-            )
+            text = "the script is the old one, but the exporter could not be restarted with it"
+            self.hosts[node].failures.append(f"{text}: {reason}")
         for node, restarted in answers.given.items():
             if _is_ended(restarted):
                 self.hosts[node].restarted = restarted
 
     def _wait_for_exporters(self) -> None:
         """Look at hosts whose script was replaced, until the watchdog has started an exporter."""
-        waiting = {
-            node
-            for node, host in self.hosts.items()
-            if not host.failures and _script(self._writer(host).status)
-        }
+        waiting = set()
+        for node, host in self.hosts.items():
+            if not host.failures and _script(self._writer(host).status):
+                waiting.add(node)
         limit = time.monotonic() + _WATCHDOG_S
         while waiting:
             is_last_look = time.monotonic() > limit
@@ -229,14 +195,15 @@ class Retreat:
             request = self._verify_request(host)
             if request is not None:
                 requests[node] = request
-        answers = self.nodes.ask(requests, Verified, LATE_FACTOR * self.verify_limit_s)
+        limit_s = LATE_FACTOR * self.verify_limit_s
+        answers = self.nodes.ask(requests, messages.Verified, limit_s)
         outcomes = dict.fromkeys(requests, "it serves as before")
         for node, reason in answers.failures(attrgetter("healthy")):
             outcomes[node] = f"it is not healthy: {reason}"
         for node, outcome in outcomes.items():
             self.hosts[node].notes.append(f"after the rollback {outcome}")
 
-    def _verify_request(self, host: _Host) -> Optional[Verify]:
+    def _verify_request(self, host: _Host) -> Optional[messages.Verify]:
         """About its exporter or the last file that was restored; None where nothing changed."""
         restored = [file for file in host.restored if file.outcome == "restored"]
         change: Union[Restarted, RestoredFile]
@@ -246,15 +213,9 @@ class Retreat:
             name, change = restored[-1].name, restored[-1]
         else:
             return None
-        return Verify(
-            name=name,
-            since=change.at,
-            plugin_log_bytes=change.plugin_log_bytes,
-            before=host.before,
-            restarted=dataclasses.asdict(host.restarted) if host.restarted else None,
-            limit_s=self.verify_limit_s,
-            late_limit_s=LATE_FACTOR * self.verify_limit_s,
-        )
+        fields: Fields = {"name": name, "before": host.before, "since": change.at}
+        fields["plugin_log_bytes"] = change.plugin_log_bytes
+        return messages.Verify.after(fields, host.restarted, self.verify_limit_s)
 
     def _close(self) -> None:
         requests = {}
@@ -264,9 +225,8 @@ class Retreat:
             if host.status.files and not host.is_undone():
                 continue  # it stays open: the next try may do better
             outcome = f"failed: {'; '.join(host.failures)}" if host.failures else ROLLED_BACK
-            requests[node] = Close(rollout=self.name, who=self.who, outcome=outcome[:500])
-        answers = self.nodes.ask(requests, Closed, _CLOSE_S)
-        for node, reason in answers.failures(attrgetter("recorded")):
+            requests[node] = messages.Close(**self.signed, outcome=outcome[:500])
+        for node, reason in self.nodes.close(requests):
             self.hosts[node].notes.append(f"its end could not be recorded there: {reason}")
 
     def _settle(self, host: _Host) -> None:
@@ -289,7 +249,7 @@ class Retreat:
         return str(self.progress.record["hosts"].get(node, {}).get("host", node))
 
 
-def _script(status: Optional[RolloutStatus]) -> Optional[FileStatus]:
+def _script(status: Optional[RolloutStatus]) -> Optional[messages.FileStatus]:
     files = status.files if status else ()
     return next((file for file in files if file.name == SCRIPT), None)
 

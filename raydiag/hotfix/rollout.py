@@ -14,27 +14,14 @@ from itertools import chain
 from operator import attrgetter
 from typing import NoReturn, TypeVar
 
-from raydiag.hotfix.messages import (
-    LATE_FACTOR,
-    RAYDIAG,
-    Applied,
-    Apply,
-    Check,
-    CheckedFile,
-    Close,
-    Closed,
-    Inspection,
-    Restart,
-    Restarted,
-    Verified,
-    Verify,
-)
+from raydiag.hotfix import messages
+from raydiag.hotfix.messages import Applied, CheckedFile, Fields, Restarted, Verified, Verify
 from raydiag.hotfix.node_requests import Answers, NodeRequests
-from raydiag.hotfix.plan import FileChange, HostPlan, NewFile, Plan
+from raydiag.hotfix.plan import FileChange, HostPlan, Plan
 from raydiag.hotfix.process import SCRIPT
 from raydiag.hotfix.progress import CHANGING, FAILED, VERIFIED, RolloutProgress
 
-_CHECK_S, _APPLY_S, _RESTART_S, _CLOSE_S = 15.0, 10.0, 15.0, 5.0
+_CHECK_S, _APPLY_S, _RESTART_S = 15.0, 10.0, 15.0
 _AGREE_S = 65.0  # for the others of a shared directory to see its new content: NFS caches a minute
 _AGREE_LOOK_S = 1.0
 _REPLACED = ("replaced", "already")
@@ -64,7 +51,8 @@ class Rollout:
         self.stop_asked = stop_asked
         self.verify_limit_s = verify_limit_s
         self.sleep = sleep
-        self.name, self.who = str(progress.record["rollout"]), str(progress.record["who"])
+        record = progress.record
+        self.signed: Fields = {"rollout": record["rollout"], "who": record["who"]}
         self.checked: dict[str, CheckedFile] = {}  # by file, on the canary
         self.applied: dict[tuple[str, str], Applied] = {}  # by writer and file
         self.restarted: dict[str, Restarted] = {}  # by node
@@ -94,7 +82,7 @@ class Rollout:
         """Syntax and dry run on the canary; nothing has changed yet."""
         canary = self.plan.host(self.plan.canary)
         for change in canary.changes:
-            request = Check(name=change.name, content=self._file(change.name).content)
+            request = messages.Check(name=change.name, content=self._content(change.name))
             answers = self.nodes.ask({canary.node_id: request}, CheckedFile, _CHECK_S)
             for missing in answers.missing.values():
                 raise Stop(f"{canary.host}: check of {change.name}: {missing.reason}")
@@ -120,7 +108,8 @@ class Rollout:
 
     def _runs_apart(self, name: str) -> bool:
         """Of such a plugin there is no dry run, and the exporter bears a broken one."""
-        return self.progress.record["place"].get("exporter") == RAYDIAG and name.endswith(".py")
+        exporter = self.progress.record["place"].get("exporter")
+        return exporter == messages.RAYDIAG and name.endswith(".py")
 
     def _replace(self, hosts: Sequence[HostPlan]) -> None:
         """Write every directory once, file by file."""
@@ -131,21 +120,14 @@ class Rollout:
             for host in writers:
                 change = host.change_of(name)
                 if change is not None:
-                    requests[host.node_id] = self._apply_request(change)
+                    file: Fields = {"name": name, "content": self._content(name)}
+                    file["old_sha256"] = change.old_sha256
+                    requests[host.node_id] = messages.Apply(**self.signed, **file)
             answers = self.nodes.ask(requests, Applied, _APPLY_S)
             for node, applied in answers.given.items():
                 self.applied[node, name] = applied
                 self.since.setdefault(node, (applied.at, applied.plugin_log_bytes))
             self._require(answers, lambda applied: applied.outcome in _REPLACED, name)
-
-    def _apply_request(self, change: FileChange) -> Apply:
-        return Apply(
-            rollout=self.name,
-            who=self.who,
-            name=change.name,
-            content=self._file(change.name).content,
-            old_sha256=change.old_sha256,
-        )
 
     def _agree(self, hosts: Sequence[HostPlan]) -> None:
         """Wait until every host of a shared directory sees what one of them wrote there."""
@@ -170,19 +152,13 @@ class Rollout:
         for host in hosts:
             if host.exporter is None:
                 self._fail(host.node_id, "no exporter was planned to be restarted")
-            requests[host.node_id] = Restart(
-                rollout=self.name,
-                who=self.who,
-                pid=host.exporter.pid,
-                start_ticks=host.exporter.start_ticks,
-            )
+            process: Fields = {"pid": host.exporter.pid, "start_ticks": host.exporter.start_ticks}
+            requests[host.node_id] = messages.Restart(**self.signed, **process)
         answers = self.nodes.ask(requests, Restarted, _RESTART_S)
         for node, restarted in answers.given.items():
             self.restarted[node] = restarted
             self.since[node] = (restarted.at, restarted.plugin_log_bytes)
-        self._require(
-            answers, lambda restarted: restarted.outcome == "ended", "restart of the exporter"
-        )
+        self._require(answers, lambda answer: answer.outcome == "ended", "restart of the exporter")
         if requests:
             names = ", ".join(map(attrgetter("host"), hosts))
             self.progress.event(f"{names}: exporter ended, for its watchdog to start it anew")
@@ -190,12 +166,10 @@ class Rollout:
     def _verify(self, hosts: Sequence[HostPlan]) -> None:
         """Every host, also those for which another one wrote; what was restarted comes first."""
         for name in reversed(_names(hosts)):
-            requests = {
-                host.node_id: self._verify_request(host, name)
-                for host in hosts
-                if host.change_of(name)
-            }
-            answers = self.nodes.ask(requests, Verified, LATE_FACTOR * self.verify_limit_s)
+            changing = [host for host in hosts if host.change_of(name)]
+            requests = {host.node_id: self._verify_request(host, name) for host in changing}
+            limit_s = messages.LATE_FACTOR * self.verify_limit_s
+            answers = self.nodes.ask(requests, Verified, limit_s)
             for node, verified in answers.given.items():
                 for note in verified.notes:
                     self.progress.note(node, f"{name}: {note}")
@@ -204,24 +178,17 @@ class Rollout:
             self._require(answers, attrgetter("healthy"), f"{name} after the change")
 
     def _verify_request(self, host: HostPlan, name: str) -> Verify:
-        since, log_bytes = self.since.get(host.node_id, (0.0, host.plugin_log_bytes))
+        since = self.since.get(host.node_id, (0.0, host.plugin_log_bytes))
         checked = self.checked.get(name)
+        expected = checked.metrics if checked else {}
         restarted = self.restarted.get(host.node_id) if name == SCRIPT else None
-        return Verify(
-            name=name,
-            since=since,
-            plugin_log_bytes=log_bytes,
-            before=host.metrics,
-            expected=checked.metrics if checked else {},
-            restarted=dataclasses.asdict(restarted) if restarted else None,
-            limit_s=self.verify_limit_s,
-            late_limit_s=LATE_FACTOR * self.verify_limit_s,
-        )
+        change: Fields = {"name": name, "before": host.metrics, "expected": expected}
+        change["since"], change["plugin_log_bytes"] = since
+        return Verify.after(change, restarted, self.verify_limit_s)
 
     def _close(self, nodes: Sequence[str]) -> None:
-        request = Close(rollout=self.name, who=self.who, outcome=VERIFIED)
-        answers = self.nodes.ask_all(nodes, request, Closed, _CLOSE_S)
-        for node, reason in answers.failures(attrgetter("recorded")):
+        request = messages.Close(**self.signed, outcome=VERIFIED)
+        for node, reason in self.nodes.close(dict.fromkeys(nodes, request)):
             if self.plan.host(node).writer == node:
                 self.progress.note(node, f"its end could not be recorded there: {reason}")
 
@@ -248,8 +215,8 @@ class Rollout:
         self.progress.set([node], FAILED, reason)
         raise Stop(f"{self.plan.host(node).host}: {reason}")
 
-    def _file(self, name: str) -> NewFile:
-        return next(file for file in self.plan.files if file.name == name)
+    def _content(self, name: str) -> str:
+        return next(file.content for file in self.plan.files if file.name == name)
 
 
 def _names(hosts: Iterable[HostPlan]) -> tuple[str, ...]:
@@ -259,9 +226,6 @@ def _names(hosts: Iterable[HostPlan]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(attrgetter("name"), ordered)))
 
 
-def _sees(inspected: Inspection, host: HostPlan) -> bool:
-    targets = inspected.targets()
-    return all(
-        change.name in targets and targets[change.name].sha256 == change.new_sha256
-        for change in host.changes
-    )
+def _sees(inspected: messages.Inspection, host: HostPlan) -> bool:
+    digests = {file.name: file.sha256 for file in inspected.files}
+    return all(digests.get(change.name) == change.new_sha256 for change in host.changes)

@@ -15,11 +15,10 @@ from typing import Any, Optional, Union
 
 from raydiag.hotfix.documents import AT_WORK, DIED, coverage
 from raydiag.hotfix.ledger import RUNNING
-from raydiag.hotfix.messages import Inspection, RolloutStatus, Statuses, StatusRequest, TargetFile
+from raydiag.hotfix.messages import Inspection, RolloutStatus, Statuses, TargetFile
 from raydiag.hotfix.node_requests import Answers, NoAnswerFromNode, NodeRequests
 from raydiag.hotfix.plan import HostState, seen_hosts
 
-_STATUS_S = 8.0
 UNKNOWN = "unknown"
 _NOT_A_NODE = "it is not a node of this cluster"
 _NO_JOURNAL = RolloutStatus("", "", 0.0, "", ())
@@ -92,8 +91,7 @@ def status_document(
 
     `kept`: the head's records; `at_work`: the rollout that is driven right now.
     """
-    alive = seen_hosts(hosts)
-    answers = nodes.ask_all(alive, StatusRequest(rollout=rollout), Statuses, _STATUS_S)
+    answers = nodes.statuses(seen_hosts(hosts), rollout)
     hosts_seen = [_with_silence(host, answers) for host in hosts]
     rollouts = _known_rollouts(rollout, records, answers.given)
     looks = _looks_at(rollouts, hosts_seen, nodes)

@@ -13,15 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
-from raydiag.hotfix import process
-from raydiag.hotfix.found_exporter import (
-    NO_WATCHDOG,
-    FoundExporter,
-    environment_of,
-    files_doubt,
-    process_info,
-    started_at,
-)
+from raydiag.hotfix import found_exporter, process
+from raydiag.hotfix.found_exporter import NO_WATCHDOG, FoundExporter, process_info
 from raydiag.hotfix.messages import NodeRequest, ProcessInfo, Watchdog
 from raydiag.hotfix.process import SeenProcess
 from raydiag.hotfix.watchdog_log import CLOCK_S, watchdog_of
@@ -55,27 +48,25 @@ class _Search:
         """What this look has found."""
         self._collect_shells()
         self._collect_servers()
-        parents = {server.pid: self.seen[server.pid].parent for server in self.servers}
-        orphans = tuple(
-            replace(server, role="orphan")
-            for server in self.servers
-            if parents[server.pid] not in self.shells
-        )
-        candidates = self.shells.keys() & parents.values() or set(self.shells)
+        orphans: list[ProcessInfo] = []
+        children: dict[int, ProcessInfo] = {}  # by the shell that started them
+        for server in self.servers:
+            parent = self.seen[server.pid].parent
+            if parent in self.shells:
+                children.setdefault(parent, server)
+            else:
+                orphans.append(replace(server, role="orphan"))
+        candidates = set(children) or set(self.shells)
         if len(candidates) > 1:
             pids = ", ".join(map(str, sorted(candidates)))
             return FoundExporter(doubts=(f"{_SEVERAL}: {pids}",))
-        if not candidates:
-            return self._none_found(orphans)
-        (pid,) = candidates
-        server = next((server for server in self.servers if parents[server.pid] == pid), None)
-        return self._described(pid, server, orphans)
-
-    def _none_found(self, orphans: tuple[ProcessInfo, ...]) -> FoundExporter:
+        if candidates:
+            (pid,) = candidates
+            return self._described(pid, children.get(pid), tuple(orphans))
         if self.hidden:
             doubt = f"pid {self.hidden[0]} may be the exporter and belongs to another user"
             return FoundExporter(doubts=(doubt,))
-        return FoundExporter(orphans=orphans, doubts=("no exporter runs here",))
+        return FoundExporter(orphans=tuple(orphans), doubts=("no exporter runs here",))
 
     def _described(
         self, pid: int, server: Optional[ProcessInfo], orphans: tuple[ProcessInfo, ...]
@@ -85,16 +76,9 @@ class _Search:
         if watchdog is not None:
             doubt = self._watchdog_doubt(exporter, watchdog)
         directory, elsewhere = _directory(exporter)
-        return FoundExporter(
-            exporter=exporter,
-            server=server,
-            orphans=orphans,
-            watchdog=watchdog,
-            directory=directory,
-            elsewhere=elsewhere,
-            doubts=tuple(filter(None, (doubt, elsewhere))),
-            environment=environment_of(pid),
-        )
+        doubts = tuple(filter(None, (doubt, elsewhere)))
+        known = (watchdog, directory, elsewhere, doubts, found_exporter.environment_of(pid))
+        return FoundExporter(exporter, server, orphans, *known)
 
     def _collect_shells(self) -> None:
         """Shells that run the exporter's script, unless their arguments name another port."""
@@ -140,7 +124,8 @@ class _Search:
             return f"pid {parent.pid} above the exporter cannot be looked at"
         grandparent = self.seen.get(parent.parent)
         is_subshell = grandparent is not None and process.arguments(grandparent) == argv
-        has_restarted = (watchdog.last_restart_at or 0.0) > started_at(parent) - CLOCK_S
+        started_at = found_exporter.started_at(parent)
+        has_restarted = (watchdog.last_restart_at or 0.0) > started_at - CLOCK_S
         if not is_subshell and argv != exporter.argv and not has_restarted:
             return f"pid {parent.pid} above the exporter may be no watchdog"
         return ""
@@ -157,7 +142,7 @@ def _port_argument(argv: tuple[str, ...]) -> Optional[int]:
 def _directory(exporter: ProcessInfo) -> tuple[Optional[str], str]:
     """Where the script lies, from argv[1] and the working directory; or why that is not known."""
     pid = exporter.pid
-    doubt = files_doubt(pid)
+    doubt = found_exporter.files_doubt(pid)
     if doubt:
         return None, doubt
     try:

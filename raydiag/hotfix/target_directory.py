@@ -26,9 +26,8 @@ def chosen(request: NodeRequest, discovered: FoundExporter) -> str:
     if discovered.elsewhere:
         raise ReplaceRefused(discovered.elsewhere)
     if path is None:
-        raise ReplaceRefused(
-            "; ".join(discovered.doubts) or "the directory of the plugins was not given"
-        )
+        doubts = "; ".join(discovered.doubts)
+        raise ReplaceRefused(doubts or "the directory of the plugins was not given")
     own_directory = discovered.directory
     if own_directory and os.path.realpath(own_directory) != os.path.realpath(path):
         raise ReplaceRefused(f"the exporter here runs from {own_directory}, not {path}")
@@ -50,21 +49,11 @@ def directory(path: str) -> Directory:
     if not stat.S_ISDIR(status.st_mode):
         raise ReplaceRefused(f"{path} is not a directory")
     fs_type, source = _mount(real)
-    network = bool(_NETWORK.fullmatch(fs_type))
+    network, device, inode = bool(_NETWORK.fullmatch(fs_type)), status.st_dev, status.st_ino
+    identity = f"local:{_boot_id()}:{device}:{inode}"
     if network:
-        identity = f"{fs_type.rstrip('0123456789')}:{source}:{status.st_ino}"
-    else:
-        identity = f"local:{_boot_id()}:{status.st_dev}:{status.st_ino}"
-    return Directory(
-        path=path,
-        real_path=real,
-        device=status.st_dev,
-        inode=status.st_ino,
-        fs_type=fs_type,
-        source=source,
-        network=network,
-        identity=identity,
-    )
+        identity = f"{fs_type.rstrip('0123456789')}:{source}:{inode}"
+    return Directory(path, real, device, inode, fs_type, source, network, identity)
 
 
 def _mount(path: str) -> tuple[str, str]:
@@ -110,15 +99,7 @@ def target(request: NodeRequest, path: str, name: str) -> TargetFile:
     refused = "" if os.access(os.path.dirname(now.path), os.W_OK) else "the directory is read-only"
     if os.geteuid() not in (0, now.status.st_uid):
         refused = f"it belongs to user {now.status.st_uid}, and we are {os.geteuid()}"
-    return TargetFile(
-        name=name,
-        exists=True,
-        sha256=now.sha256,
-        size_bytes=now.status.st_size,
-        mode=stat.S_IMODE(now.status.st_mode),
-        uid=now.status.st_uid,
-        gid=now.status.st_gid,
-        mtime=now.status.st_mtime,
-        refused=refused,
-        restart=restart,
-    )
+    file = now.status
+    owner = (stat.S_IMODE(file.st_mode), file.st_uid, file.st_gid)
+    content = (now.sha256, file.st_size)
+    return TargetFile(name, True, *content, *owner, file.st_mtime, refused, restart)

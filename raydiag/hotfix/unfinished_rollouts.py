@@ -6,26 +6,18 @@ rollout that seems to be open there; a new head has no record of what the nodes'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Optional
 
 from raydiag.hotfix.ledger import Ledger
-from raydiag.hotfix.messages import (
-    Close,
-    Closed,
-    Inspection,
-    RolloutStatus,
-    Statuses,
-    StatusRequest,
-)
+from raydiag.hotfix.messages import Close, Inspection, RolloutStatus
 from raydiag.hotfix.node_requests import NodeRequests
 from raydiag.hotfix.plan import CHANGE, FileChange, HostPlan, HostState, NewFile, Plan, seen_hosts
 from raydiag.hotfix.progress import ROLLED_BACK, VERIFIED
 
-_STATUS_S, _CLOSE_S = 8.0, 5.0
 # Outcome of a host that the head has on record -> what its files must be for that to be true still.
 _CONTENTS = {VERIFIED: "new", ROLLED_BACK: "old"}
 
@@ -45,9 +37,7 @@ def known_ends(nodes: NodeRequests, seen: Mapping[str, Inspection], ledger: Ledg
                 recorded.setdefault(rollout, {})[node] = outcome
     ends: Ends = {}
     for rollout, outcomes in recorded.items():
-        request = StatusRequest(rollout=rollout)
-        answers = nodes.ask_all(outcomes, request, Statuses, _STATUS_S)
-        for node, statuses in answers.given.items():
+        for node, statuses in nodes.statuses(outcomes, rollout).given.items():
             outcome = outcomes[node]
             if statuses.rollouts and statuses.contents() <= {_CONTENTS[outcome]}:
                 ends.setdefault(node, {})[rollout] = outcome
@@ -71,13 +61,11 @@ def _recorded_outcome(record: Optional[Mapping[str, Any]], host: str, node: str)
 def record_ends(nodes: NodeRequests, ends: Ends, who: str) -> str:
     """Have the nodes record these ends; why one could not be, or ""."""
     for rollout in dict.fromkeys(chain.from_iterable(ends.values())):
-        requests = {
-            node: Close(rollout=rollout, who=who, outcome=outcomes[rollout])
-            for node, outcomes in ends.items()
-            if rollout in outcomes
-        }
-        answers = nodes.ask(requests, Closed, _CLOSE_S)
-        for _, reason in answers.failures(attrgetter("recorded")):
+        requests = {}
+        for node, outcomes in ends.items():
+            if rollout in outcomes:
+                requests[node] = Close(rollout=rollout, who=who, outcome=outcomes[rollout])
+        for _, reason in nodes.close(requests):
             return f"the end of {rollout} could not be recorded: {reason}"
     return ""
 
@@ -99,27 +87,25 @@ def from_journals(
     Nodes that are alive and silent stand in it as well: they may have been changed.
     """
     alive = seen_hosts(hosts)
-    answers = nodes.ask_all(alive, StatusRequest(rollout=rollout), Statuses, _STATUS_S)
-    journals = {
-        node: statuses.rollouts[-1] for node, statuses in answers.given.items() if statuses.rollouts
-    }
+    answers = nodes.statuses(alive, rollout)
+    journals = {}
+    for node, statuses in answers.given.items():
+        if statuses.rollouts:
+            journals[node] = statuses.rollouts[-1]
     if not journals:
         return None
     writers = _writers(journals, nodes.inspect(journals, ()).given)
-    plans = [
-        HostPlan(
-            host=alive[node].name,
-            node_id=node,
-            address=alive[node].address,
-            state=CHANGE,
-            changes=_changes(journals.get(node)),
-            writer=writers.get(node, node),
-        )
-        for node in (*journals, *answers.missing)
-    ]
+    plans = []
+    for node in (*journals, *answers.missing):
+        changes, writer = _changes(journals.get(node)), writers.get(node, node)
+        place = (alive[node].name, node, alive[node].address)
+        plans.append(HostPlan(*place, CHANGE, changes=changes, writer=writer))
     plans.sort(key=lambda plan: (plan.host, plan.node_id))
     batch = tuple(map(attrgetter("node_id"), plans))
-    plan = Plan(_new_files(plans), tuple(plans), (batch,))
+    changed = chain.from_iterable(map(attrgetter("changes"), plans))
+    digests = {change.name: change.new_sha256 for change in changed}
+    files = [NewFile(name, digest, 0) for name, digest in digests.items()]
+    plan = Plan(tuple(files), tuple(plans), (batch,))
     first = min(journals.values(), key=lambda journal: journal.began_at)
     return JournaledRollout(plan, first.who, first.began_at)
 
@@ -129,14 +115,6 @@ def _changes(status: Optional[RolloutStatus]) -> tuple[FileChange, ...]:
     return tuple(
         FileChange(file.name, file.path, file.old_sha256, file.new_sha256, False) for file in files
     )
-
-
-def _new_files(plans: Iterable[HostPlan]) -> tuple[NewFile, ...]:
-    files = {}
-    for plan in plans:
-        for change in plan.changes:
-            files[change.name] = NewFile(change.name, change.new_sha256, 0)
-    return tuple(files.values())
 
 
 def _writers(
