@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any, Optional
+from typing import Any
 
 from raydiag.hotfix.plan import REFUSED, SAME, HostPlan, HostState, Plan
 from raydiag.hotfix.progress import ROLLED_BACK, VERIFIED
@@ -22,63 +22,55 @@ _DAMAGED_CONTENTS = {"neither", "missing", "unreadable", "mixed"}
 _NOT_SHOWN = ("metrics", "plugin_log_bytes")  # of a host's plan
 
 
-def plan_document(
-    command: str,
-    plan: Plan,
-    hosts: Sequence[HostState],
-    outcome: str,
-    reason: str = "",
-    record: Optional[Mapping[str, Any]] = None,
+def record_document(
+    command: str, plan: Plan, hosts: Sequence[HostState], record: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Of `plan`, and of `apply` with its record."""
-    progress = record or {}
+    """Of what has been done of a plan, by its record."""
+    document = plan_document(command, plan, hosts, str(record["state"]), str(record["reason"]))
+    for name in ("rollout", "who", "began_at", "ended_at"):
+        document[name] = record.get(name)
+    document["events"] = list(record.get("events", ()))
+    for host in document["hosts"]:
+        outcome = record.get("hosts", {}).get(host["node_id"])
+        if outcome:
+            host.update(outcome=outcome["state"], outcome_reason=outcome["reason"])
+            host.update(notes=list(outcome["notes"]), seen=outcome.get("seen"))
+    return document
+
+
+def plan_document(
+    command: str, plan: Plan, hosts: Sequence[HostState], outcome: str, reason: str = ""
+) -> dict[str, Any]:
+    """Of a plan of which nothing has been done."""
     names = {host.node_id: host.host for host in plan.hosts}
-    outcomes = progress.get("hosts", {})
     files = list(map(dataclasses.asdict, plan.files))
     for file in files:
         file.pop("content")
     return {
         "command": command,
-        "rollout": progress.get("rollout"),
-        "who": progress.get("who"),
+        "rollout": None,
+        "who": None,
         "outcome": outcome,
         "reason": reason,
-        "began_at": progress.get("began_at"),
-        "ended_at": progress.get("ended_at"),
+        "began_at": None,
+        "ended_at": None,
         "files": files,
         "canary": names.get(plan.canary),
         "batches": [list(map(names.__getitem__, batch)) for batch in plan.batches],
         "directories": _shared_directories(plan, names),
-        "hosts": [_host(host, names, outcomes.get(host.node_id)) for host in plan.hosts],
-        "events": list(progress.get("events", [])),
+        "hosts": [_host(host, names) for host in plan.hosts],
+        "events": [],
         "findings": [],
         "coverage": coverage(hosts),
     }
 
 
-def _host(
-    host: HostPlan, names: Mapping[str, str], outcome: Optional[Mapping[str, Any]]
-) -> dict[str, Any]:
+def _host(host: HostPlan, names: Mapping[str, str]) -> dict[str, Any]:
     fields = dataclasses.asdict(host)
     for name in _NOT_SHOWN:
         fields.pop(name)
-    fields.update(
-        reasons=list(host.reasons),
-        writer=names.get(host.writer),
-        restart=host.restart,
-        outcome=None,
-        outcome_reason="",
-        notes=[],
-        seen=None,
-    )
-    if outcome:
-        fields.update(
-            outcome=outcome["state"],
-            outcome_reason=outcome["reason"],
-            notes=list(outcome["notes"]),
-            seen=outcome.get("seen"),
-        )
-    return fields
+    fields.update(reasons=list(host.reasons), writer=names.get(host.writer), restart=host.restart)
+    return {**fields, "outcome": None, "outcome_reason": "", "notes": [], "seen": None}
 
 
 def _shared_directories(plan: Plan, names: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -92,16 +84,9 @@ def _shared_directories(plan: Plan, names: Mapping[str, str]) -> list[dict[str, 
         directory = hosts[0].directory
         if directory is None or len(hosts) < 2:
             continue
-        writers = [names[host.writer] for host in hosts if host.writer]
-        rows.append(
-            {
-                "identity": identity,
-                "path": directory.path,
-                "source": directory.source,
-                "hosts": list(map(attrgetter("host"), hosts)),
-                "writer": writers[0] if writers else None,
-            }
-        )
+        writer = next((names[host.writer] for host in hosts if host.writer), None)
+        row = {"identity": identity, "path": directory.path, "source": directory.source}
+        rows.append({**row, "hosts": list(map(attrgetter("host"), hosts)), "writer": writer})
     return rows
 
 
@@ -109,15 +94,9 @@ def coverage(hosts: Iterable[HostState]) -> dict[str, Any]:
     """Which of the hosts that were asked answered."""
     asked_hosts = [host for host in hosts if host.asked]
     blind = [{"host": host.name, "reason": host.unseen} for host in asked_hosts if host.unseen]
-    return {
-        "nodes": {
-            "asked": len(asked_hosts),
-            "answered": len(asked_hosts) - len(blind),
-            "blind": blind,
-        },
-        "unread": [],
-        "window": None,
-    }
+    answered = len(asked_hosts) - len(blind)
+    nodes = {"asked": len(asked_hosts), "answered": answered, "blind": blind}
+    return {"nodes": nodes, "unread": [], "window": None}
 
 
 def exit_code(document: Mapping[str, Any]) -> int:

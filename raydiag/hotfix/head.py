@@ -6,18 +6,18 @@ import base64
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Protocol
 
 from raydiag import records
 from raydiag.errors import CannotRun, ParseError, RaydiagError, UsageError
 from raydiag.hotfix import documents, plan, unfinished_rollouts
 from raydiag.hotfix.cluster_hosts import hosts_of
+from raydiag.hotfix.journal import sha256
 from raydiag.hotfix.ledger import Ledger
 from raydiag.hotfix.messages import Inspection
 from raydiag.hotfix.node_requests import Answers, NodeRequests
@@ -73,9 +73,10 @@ class _Prepared:
         """Outcome of the plan, and why nothing can be done where nothing can."""
         if self.plan.canary:
             return documents.PLANNED, ""
-        if self.plan.reason or self.plan.has_state(plan.REFUSED):
+        states = set(map(attrgetter("state"), self.plan.hosts))
+        if self.plan.reason or plan.REFUSED in states:
             return plan.REFUSED, self.plan.reason or "no host may be changed"
-        if all(host.state == plan.UNSEEN for host in self.plan.hosts):
+        if states <= {plan.UNSEEN}:
             raise CannotRun("none of the hosts asked for could be looked at")
         return documents.NOTHING, "every host that was seen has this content already"
 
@@ -107,7 +108,7 @@ def _prepare(request: Mapping[str, Any], cluster: Cluster) -> _Prepared:
     for node, outcomes in ends.items():
         unfinished = tuple(name for name in inspections[node].unfinished if name not in outcomes)
         inspections[node] = dataclasses.replace(inspections[node], unfinished=unfinished)
-    hosts = [_with_silence(host, answers) for host in hosts]
+    hosts = answers.without_silent(hosts)
     files = list(map(_new_file, request["files"]))
     wishes = Wishes(request.get("canary", ""), int(request.get("batch", 0)))
     new_plan = plan.make(hosts, inspections, files, wishes)
@@ -121,21 +122,10 @@ def _may_be_shared(inspected: Inspection) -> bool:
     return inspected.directory is not None and inspected.directory.network
 
 
-def _with_silence(host: HostState, answers: Answers[Inspection]) -> HostState:
-    missing = answers.missing.get(host.node_id)
-    if missing is None or not missing.reason:
-        return host
-    return dataclasses.replace(host, unseen=missing.reason)
-
-
 def _new_file(file: Mapping[str, str]) -> NewFile:
     content = file["content"].encode()
-    return NewFile(
-        name=file["name"],
-        sha256=hashlib.sha256(content).hexdigest(),
-        size_bytes=len(content),
-        content=base64.b64encode(content).decode(),
-    )
+    text = base64.b64encode(content).decode()
+    return NewFile(file["name"], sha256(content), len(content), text)
 
 
 # ---- apply
@@ -149,15 +139,10 @@ def _apply(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, 
         if outcome != documents.PLANNED:
             return prepared.document("apply", outcome, reason)
         say({"plan": prepared.document("plan", outcome)})
-        progress = RolloutProgress.begin(
-            name, request["who"], request["place"], prepared.plan, ledger, say
-        )
+        who, place = request["who"], request["place"]
+        progress = RolloutProgress.begin(name, who, place, prepared.plan, ledger, say)
         _carry_out(prepared, progress, ledger, float(request["verify_limit_s"]))
-        record = progress.record
-        state, reason = str(record["state"]), str(record["reason"])
-        return documents.plan_document(
-            "apply", prepared.plan, prepared.hosts, state, reason, record
-        )
+        return documents.record_document("apply", prepared.plan, prepared.hosts, progress.record)
 
 
 def _carry_out(
@@ -178,18 +163,13 @@ def _carry_out(
         if not isinstance(error, (Stop, RaydiagError)):
             reason = f"{type(error).__name__}: {error}"[:500]
         progress.event(reason)
-        _retreat(nodes, progress, limit_s, reason)
+        outcome = plan.REFUSED
+        if progress.nodes(CHANGING, FAILED, VERIFIED):
+            undone = Retreat(nodes, progress, who, limit_s).run()
+            outcome = ROLLED_BACK if undone else documents.INCOMPLETE
+        _end(progress, outcome, reason)
     else:
         _end(progress, VERIFIED, "")
-
-
-def _retreat(nodes: NodeRequests, progress: RolloutProgress, limit_s: float, reason: str) -> None:
-    """Undo what was done, if anything was, and say how the rollout ended."""
-    if not progress.nodes(CHANGING, FAILED, VERIFIED):
-        _end(progress, plan.REFUSED, reason)
-        return
-    undone = Retreat(nodes, progress, str(progress.record["who"]), limit_s).run()
-    _end(progress, ROLLED_BACK if undone else documents.INCOMPLETE, reason)
 
 
 def _end(progress: RolloutProgress, state: str, reason: str) -> None:
@@ -222,7 +202,7 @@ def _rollback(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[st
         ledger.ask_to_stop(name, request["who"])
         say({"event": {"at": 0.0, "text": "its driver was told to stop; waiting for its end"}})
         patience_s = _PATIENCE_S
-    with ledger.lock(name, patience_s, _WaitingNotes(say)):
+    with ledger.lock(name, patience_s, _waiting_notes(say)):
         return _undo(request, cluster, ledger, say)
 
 
@@ -243,20 +223,21 @@ def _undo(request: Mapping[str, Any], cluster: Cluster, ledger: Ledger, say: Say
     except ParseError as error:
         name = request["rollout"]
         raise CannotRun(f"the record of {name} cannot be understood: {error}") from None
-    state, reason = str(record["state"]), str(record["reason"])
-    return documents.plan_document("rollback", made_plan, hosts, state, reason, progress.record)
+    return documents.record_document("rollback", made_plan, hosts, progress.record)
 
 
-class _WaitingNotes:
+def _waiting_notes(say: Say) -> Callable[[], None]:
     """Notes now and then that somebody else's end is waited for."""
+    noted_at = time.monotonic()
 
-    def __init__(self, say: Say) -> None:
-        self._say, self._noted_at = say, time.monotonic()
+    def wait() -> None:
+        """A look at the lock has found it held."""
+        nonlocal noted_at
+        if time.monotonic() - noted_at > _WAITING_NOTE_S:
+            noted_at = time.monotonic()
+            say({"event": {"at": time.time(), "text": "still waiting for its driver's end"}})
 
-    def __call__(self) -> None:
-        if time.monotonic() - self._noted_at > _WAITING_NOTE_S:
-            self._noted_at = time.monotonic()
-            self._say({"event": {"at": time.time(), "text": "still waiting for its driver's end"}})
+    return wait
 
 
 def _recorded(
@@ -271,9 +252,8 @@ def _recorded(
     journaled = unfinished_rollouts.from_journals(name, hosts, nodes)
     if journaled is None:
         raise _unknown_rollout(name, ledger)
-    progress = RolloutProgress.begin(
-        name, journaled.who, request["place"], journaled.plan, ledger, lambda message: None
-    )
+    who, place = journaled.who, request["place"]
+    progress = RolloutProgress.begin(name, who, place, journaled.plan, ledger, lambda _: None)
     progress.record["began_at"] = journaled.began_at
     progress.event("the head had no record of it: this one is made of the nodes' journals")
     progress.set(list(progress.record["hosts"]), CHANGING)

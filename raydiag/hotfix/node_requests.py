@@ -13,6 +13,7 @@ from raydiag import records
 from raydiag.errors import ParseError
 from raydiag.hotfix import messages
 from raydiag.hotfix.messages import Close, Inspection, NodeRequest, Statuses
+from raydiag.hotfix.plan import HostState
 
 Answer = TypeVar("Answer")
 
@@ -55,6 +56,14 @@ class Answers(Generic[Answer]):
             if isinstance(answer, NoAnswerFromNode):
                 missing[node] = answer
         return missing
+
+    def without_silent(self, hosts: Iterable[HostState]) -> list[HostState]:
+        """These hosts; those that gave no answer are marked as unseen."""
+        marked = []
+        for host in hosts:
+            missing = self.missing.get(host.node_id)
+            marked.append(dataclasses.replace(host, unseen=missing.reason) if missing else host)
+        return marked
 
     def failures(self, is_good: Callable[[Answer], bool]) -> Iterator[tuple[str, str]]:
         """Node and reason, for nodes without an answer or with one that is not good."""

@@ -6,6 +6,7 @@ two it is. So the answer is true whenever the rollout was killed, also between t
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ def statuses(journal: Journal, rollout: str = "") -> messages.Statuses:
 def _status(history: History) -> messages.RolloutStatus:
     records, name = history.records, history.rollout
     who = str(records[0].get("who", "")) if records else ""
-    files = tuple(_file_status(name, change) for change in _changes(history))
+    files = tuple(map(functools.partial(_file_status, name), _changes(history)))
     restarts = sum(record.get("event") == "restart intent" for record in records)
     ended = (history.began_at, history.ended)
     return messages.RolloutStatus(name, who, *ended, files, restarts, history.torn)

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from operator import attrgetter
 from typing import Optional
 
-from raydiag.hotfix.messages import Directory, Inspection, ProcessInfo, TargetFile
+from raydiag.hotfix.messages import Directory, Inspection, ProcessInfo
 
 CHANGE, SAME, REFUSED, UNSEEN = "change", "same", "refused", "unseen"
 
@@ -43,6 +42,11 @@ class HostState:
     address: str
     asked: bool = True  # False: only looked at, because it may share a directory with one that is
     unseen: str = ""  # why it could not be looked at
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """As a `HostPlan` begins: name, node id, address."""
+        return self.name, self.node_id, self.address
 
 
 def seen_hosts(hosts: Iterable[HostState]) -> dict[str, HostState]:
@@ -109,10 +113,6 @@ class Plan:
         """The host with that node id."""
         return next(host for host in self.hosts if host.node_id == node_id)
 
-    def has_state(self, state: str) -> bool:
-        """Whether any host is in that state."""
-        return any(host.state == state for host in self.hosts)
-
 
 @dataclass(frozen=True)
 class Wishes:
@@ -148,7 +148,10 @@ def make(
 ) -> Plan:
     """The plan. `seen`: by node id, of every host that is not `unseen`."""
     unseen = [host for host in hosts if host.unseen]
-    plans = [_unseen_plan(host) for host in unseen if host.asked]
+    plans = []
+    for host in unseen:
+        if host.asked:
+            plans.append(HostPlan(*host.place, UNSEEN, (host.unseen,)))
     changing: list[_Unit] = []
     for members in _units(hosts, inspections, files):
         if any(map(attrgetter("host.asked"), members)):
@@ -157,21 +160,13 @@ def make(
             if _changing(unit):
                 changing.append(unit)
     canary, reason = _canary(changing, plans, files, wishes.canary)
-    return Plan(
-        files=tuple(files),
-        hosts=tuple(sorted(plans, key=lambda plan: (plan.host, plan.node_id))),
-        batches=_batches(changing, canary, wishes.batch) if canary else (),
-        canary=canary,
-        reason=reason,
-    )
+    batches = _batches(changing, canary, wishes.batch) if canary else ()
+    plans.sort(key=attrgetter("host", "node_id"))
+    return Plan(tuple(files), tuple(plans), batches, canary, reason)
 
 
 def _changing(unit: _Unit) -> list[HostPlan]:
     return [plan for plan in unit if plan.state == CHANGE]
-
-
-def _unseen_plan(host: HostState) -> HostPlan:
-    return HostPlan(host.name, host.node_id, host.address, UNSEEN, (host.unseen,))
 
 
 def _units(
@@ -204,21 +199,19 @@ def _unit_plans(members: Sequence[_Member], unseen: Sequence[HostState]) -> list
 
 def _host_plan(member: _Member, reasons: tuple[str, ...], writer: str) -> HostPlan:
     inspected = member.inspected
-    watchdog = inspected.watchdog
     plan = HostPlan(
-        host=member.host.name,
-        node_id=member.host.node_id,
-        address=member.host.address,
-        state=REFUSED if reasons else SAME,
-        reasons=reasons,
+        *member.host.place,
+        REFUSED if reasons else SAME,
+        reasons,
         exporter=inspected.exporter,
         directory=inspected.directory,
-        restarts=watchdog.restarts if watchdog else None,
-        restarts_left=watchdog.left if watchdog else None,
         driver_fault=inspected.driver_fault,
         metrics=inspected.served.metrics,
         plugin_log_bytes=inspected.plugin_log_bytes,
     )
+    watchdog = inspected.watchdog
+    if watchdog is not None:
+        plan = replace(plan, restarts=watchdog.restarts, restarts_left=watchdog.left)
     if reasons or not member.changes:
         return plan
     plan = replace(plan, state=CHANGE, changes=member.changes, writer=writer)
@@ -252,10 +245,9 @@ def _refusals(
             reasons.append("no exporter was found that could be restarted")
     if changes or reasons:
         for rollout in inspected.unfinished:
-            if not any(rollout in reason for reason in reasons):
-                reasons.append(
-                    f"rollout {rollout} has not ended here: raydiag hotfix rollback {rollout}"
-                )
+            if rollout not in "\n".join(reasons):
+                text = f"rollout {rollout} has not ended here: raydiag hotfix rollback {rollout}"
+                reasons.append(text)
     return tuple(dict.fromkeys(reasons))
 
 
@@ -264,18 +256,13 @@ def _file_refusals(
 ) -> Iterator[str]:
     targets = inspected.targets()
     yield from inspected.refuse_replace
-    if not inspected.refuse_replace:
-        for file in files:
-            if file.name not in targets:
-                yield f"{file.name}: the node does not say what is there"
+    for file in () if inspected.refuse_replace else files:
+        if file.name not in targets:
+            yield f"{file.name}: the node does not say what is there"
     for change in changes:
-        if targets[change.name].refused:
-            yield _refused(targets[change.name])
-
-
-def _refused(target: TargetFile) -> str:
-    is_named = target.refused.startswith(target.name)
-    return target.refused if is_named else f"{target.name}: {target.refused}"
+        refused = targets[change.name].refused
+        if refused:
+            yield refused if refused.startswith(change.name) else f"{change.name}: {refused}"
 
 
 def _unit_refusals(members: Sequence[_Member], unseen: Sequence[HostState]) -> Iterator[str]:
@@ -299,9 +286,9 @@ def _unit_refusals(members: Sequence[_Member], unseen: Sequence[HostState]) -> I
 
 
 def _some(hosts: Sequence[HostState]) -> str:
-    names = list(map(attrgetter("name"), hosts))
-    text = ", ".join(names[:_MOST_NAMES])
-    return text if len(names) <= _MOST_NAMES else f"{text} and {len(names) - _MOST_NAMES} more"
+    text = ", ".join(map(attrgetter("name"), hosts[:_MOST_NAMES]))
+    more = len(hosts) - _MOST_NAMES
+    return f"{text} and {more} more" if more > 0 else text
 
 
 # ---- canary and batches
@@ -311,7 +298,7 @@ def _canary(
     changing: Sequence[_Unit], plans: Sequence[HostPlan], files: Sequence[NewFile], wish: str
 ) -> tuple[str, str]:
     """Its node id; or "", and why there is none where hosts wait for a change."""
-    candidates = _changing(list(chain.from_iterable(changing)))
+    candidates = _changing(plans)
     named = [plan for plan in plans if plan.has_name(wish)]
     if wish and not named:
         return "", f"--canary {wish}: not one of the hosts asked for"
@@ -320,7 +307,8 @@ def _canary(
     if wish:
         candidates = [plan for plan in candidates if plan in named]
         if not candidates:
-            return "", f"--canary {wish}: nothing is to be changed there: {_state(named[0])}"
+            state = "; ".join(named[0].reasons) or f"it has the new content ({named[0].state})"
+            return "", f"--canary {wish}: nothing is to be changed there: {state}"
     healthy = [plan for plan in candidates if not plan.driver_fault]
     if not healthy:
         fault = f"{candidates[0].host}: {candidates[0].driver_fault}"
@@ -335,10 +323,6 @@ def _canary(
         return -_served(plan, files), size, -(plan.restarts_left or 0), plan.host
 
     return min(healthy, key=preference).node_id, ""
-
-
-def _state(plan: HostPlan) -> str:
-    return "; ".join(plan.reasons) or f"it has the new content ({plan.state})"
 
 
 def _served(plan: HostPlan, files: Iterable[NewFile]) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Optional, Union
 from raydiag.hotfix.documents import AT_WORK, DIED, coverage
 from raydiag.hotfix.ledger import RUNNING
 from raydiag.hotfix.messages import Inspection, RolloutStatus, Statuses, TargetFile
-from raydiag.hotfix.node_requests import Answers, NoAnswerFromNode, NodeRequests
+from raydiag.hotfix.node_requests import NoAnswerFromNode, NodeRequests
 from raydiag.hotfix.plan import HostState, seen_hosts
 
 UNKNOWN = "unknown"
@@ -24,7 +24,10 @@ _NOT_A_NODE = "it is not a node of this cluster"
 _NO_JOURNAL = RolloutStatus("", "", 0.0, "", ())
 _NO_OUTCOME: Mapping[str, Any] = {"state": None, "reason": "", "notes": ()}
 
-_Looks = dict[str, Union[Inspection, NoAnswerFromNode]]  # by node id
+Hosts = Sequence[HostState]
+Record = Mapping[str, Any]  # of a rollout on the head, or a part of it
+_Look = Union[Inspection, NoAnswerFromNode]
+_Looks = dict[str, _Look]  # by node id
 
 
 @dataclass(frozen=True)
@@ -69,50 +72,32 @@ class _KnownRollout:
             names = ("who", "reason", "began_at", "ended_at")
             fields = {name: self.record[name] for name in names}
             return {**fields, "recorded": True, "files": self.record["plan"]["files"]}
-        journals = list(self.journals.values())
-        return {
-            "who": journals[0].who if journals else "",
-            "reason": "the head has no record of it",
-            "began_at": min(map(attrgetter("began_at"), journals), default=None),
-            "ended_at": None,
-            "recorded": False,
-            "files": [],
-        }
+        journals = self.journals.values()
+        who = next(map(attrgetter("who"), journals), "")
+        fields = {"who": who, "reason": "the head has no record of it", "ended_at": None}
+        fields["began_at"] = min(map(attrgetter("began_at"), journals), default=None)
+        return {**fields, "recorded": False, "files": []}
 
 
 def status_document(
-    rollout: str,
-    hosts: Sequence[HostState],
-    nodes: NodeRequests,
-    records: Sequence[Mapping[str, Any]],
-    at_work: str,
+    rollout: str, hosts: Hosts, nodes: NodeRequests, records: Sequence[Record], at_work: str
 ) -> dict[str, Any]:
     """Of that rollout, or of all that the head and the nodes know.
 
-    `kept`: the head's records; `at_work`: the rollout that is driven right now.
+    `records`: the head's; `at_work`: the rollout that is driven right now.
     """
     answers = nodes.statuses(seen_hosts(hosts), rollout)
-    hosts_seen = [_with_silence(host, answers) for host in hosts]
+    hosts_seen = answers.without_silent(hosts)
     rollouts = _known_rollouts(rollout, records, answers.given)
     looks = _looks_at(rollouts, hosts_seen, nodes)
     rows = [_rollout(entry, hosts_seen, looks.get(entry.name, {}), at_work) for entry in rollouts]
     rows.sort(key=lambda row: (row["began_at"] or 0.0, row["rollout"]))
-    return {
-        "command": "status",
-        "rollout": rollout or None,
-        "rollouts": rows,
-        "findings": [],
-        "coverage": coverage(hosts_seen),
-    }
-
-
-def _with_silence(host: HostState, answers: Answers[Statuses]) -> HostState:
-    missing = answers.missing.get(host.node_id)
-    return dataclasses.replace(host, unseen=missing.reason) if missing else host
+    head = {"command": "status", "rollout": rollout or None, "rollouts": rows}
+    return {**head, "findings": [], "coverage": coverage(hosts_seen)}
 
 
 def _known_rollouts(
-    rollout: str, kept_records: Sequence[Mapping[str, Any]], statuses: Mapping[str, Statuses]
+    rollout: str, kept_records: Sequence[Record], statuses: Mapping[str, Statuses]
 ) -> list[_KnownRollout]:
     """That rollout, if it is known; every one for ""."""
     records = {str(record["rollout"]): record for record in kept_records}
@@ -126,9 +111,7 @@ def _known_rollouts(
     return [_KnownRollout(name, records.get(name), journals.get(name, {})) for name in names]
 
 
-def _rollout(
-    rollout: _KnownRollout, hosts: Sequence[HostState], looks: _Looks, at_work: str
-) -> dict[str, Any]:
+def _rollout(rollout: _KnownRollout, hosts: Hosts, looks: _Looks, at_work: str) -> dict[str, Any]:
     planned = rollout.planned()
     by_id = {host.node_id: host for host in hosts}
     rows = []
@@ -139,30 +122,22 @@ def _rollout(
             host = HostState(node, plan["host"], plan["address"], unseen=_NOT_A_NODE)
         outcome = rollout.outcome_of(node)
         journal = rollout.journals.get(node, _NO_JOURNAL)
-        rows.append(
-            {
-                **_host_row(host, journal, planned.get(node), looks.get(node)),
-                "outcome": outcome["state"],
-                "outcome_reason": outcome["reason"],
-                "notes": list(outcome["notes"]),
-            }
-        )
-    rows.sort(key=lambda row: row["host"])
-    return {
-        "rollout": rollout.name,
-        "state": rollout.state(at_work),
-        **rollout.summary(),
-        "hosts": rows,
-    }
+        row = _host_row(host, journal, planned.get(node), looks.get(node))
+        row.update(outcome=outcome["state"], outcome_reason=outcome["reason"])
+        rows.append({**row, "notes": list(outcome["notes"])})
+    rows.sort(key=itemgetter("host"))
+    head = {"rollout": rollout.name, "state": rollout.state(at_work)}
+    return {**head, **rollout.summary(), "hosts": rows}
 
 
 def _looks_at(
-    rollouts: Sequence[_KnownRollout], hosts: Sequence[HostState], nodes: NodeRequests
+    rollouts: Sequence[_KnownRollout], hosts: Hosts, nodes: NodeRequests
 ) -> dict[str, _Looks]:
     """By rollout: how hosts without a journal look now. Each is asked once for each place."""
     by_place: dict[str, list[_KnownRollout]] = {}
+    unreached = {rollout.name: rollout.without_files(hosts) for rollout in rollouts}
     for rollout in rollouts:
-        if rollout.record and rollout.without_files(hosts):
+        if rollout.record and unreached[rollout.name]:
             place = json.dumps(rollout.record["place"], sort_keys=True)
             by_place.setdefault(place, []).append(rollout)
     looks: dict[str, _Looks] = {}
@@ -171,19 +146,15 @@ def _looks_at(
         nodes_to_ask: set[str] = set()
         for rollout in of_place:
             names.update(map(itemgetter("name"), rollout.summary()["files"]))
-            nodes_to_ask.update(rollout.without_files(hosts))
+            nodes_to_ask.update(unreached[rollout.name])
         answers = nodes.at(json.loads(place)).inspect(sorted(nodes_to_ask), tuple(sorted(names)))
         for rollout in of_place:
-            unreached = rollout.without_files(hosts)
-            looks[rollout.name] = {node: answers.by_node[node] for node in unreached}
+            looks[rollout.name] = {node: answers.by_node[node] for node in unreached[rollout.name]}
     return looks
 
 
 def _host_row(
-    host: HostState,
-    journal: RolloutStatus,
-    planned: Optional[Mapping[str, Any]],
-    look: Union[Inspection, NoAnswerFromNode, None],
+    host: HostState, journal: RolloutStatus, planned: Optional[Record], look: Optional[_Look]
 ) -> dict[str, Any]:
     """What is known of the host's files, by its journal or else by their hashes now."""
     files = list(map(dataclasses.asdict, journal.files))
@@ -193,14 +164,15 @@ def _host_row(
     elif look is not None and planned is not None and not files:
         targets = look.targets()
         files = [_by_hash(change, targets.get(change["name"])) for change in planned["changes"]]
+    content, touched = _content(files), journal is not _NO_JOURNAL
     return {
         "host": host.name,
         "node_id": host.node_id,
         "address": host.address,
-        "content": _content(list(map(itemgetter("content"), files))),
+        "content": content,
         "unseen": unseen,
         "ended": journal.ended,
-        "touched": journal is not _NO_JOURNAL,
+        "touched": touched,
         "restarts": journal.restarts,
         "torn": journal.torn,
         "files": files,
@@ -210,21 +182,17 @@ def _host_row(
 def _by_hash(change: Mapping[str, Any], target: Optional[TargetFile]) -> dict[str, Any]:
     digest = target.sha256 if target else ""
     contents = {change["new_sha256"]: "new", change["old_sha256"]: "old"}
-    return {
-        "name": change["name"],
-        "path": change["path"],
-        "content": contents.get(digest, "neither" if digest else "missing"),
-        "old_sha256": change["old_sha256"],
-        "new_sha256": change["new_sha256"],
-        "sha256": digest,
-    }
+    content = contents.get(digest, "neither" if digest else "missing")
+    planned = {key: change[key] for key in ("name", "path", "old_sha256", "new_sha256")}
+    return {**planned, "content": content, "sha256": digest}
 
 
-def _content(contents: Sequence[str]) -> str:
+def _content(files: Sequence[Record]) -> str:
     """Of all files of a host: "old", "new", "mixed" (each of them whole), or what is wrong."""
-    if not contents:
-        return UNKNOWN
+    contents: set[str] = set(map(itemgetter("content"), files))
     for wrong in ("unreadable", "missing", "neither"):
         if wrong in contents:
             return wrong
-    return contents[0] if len(set(contents)) == 1 else "mixed"
+    if not contents:
+        return UNKNOWN
+    return contents.pop() if len(contents) == 1 else "mixed"
