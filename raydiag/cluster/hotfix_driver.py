@@ -11,6 +11,7 @@ Signs of life are frames numbered from 1,000,000 up.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -78,13 +79,9 @@ def main(modules: Mapping[str, str], request: Mapping[str, Any], work: Work) -> 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ray.init installed its own
     ray.cloudpickle.register_pickle_by_value(actor_module)
     context = ray.get_runtime_context()
-    start = {
-        "time": time.time(),
-        "gcs_address": context.gcs_address,
-        "session_name": coordinator.session_name(context),
-        "ray_version": ray.__version__,
-    }
-    speaker.write(0, start)
+    start = {"time": time.time(), "gcs_address": context.gcs_address}
+    session = {"session_name": coordinator.session_name(context), "ray_version": ray.__version__}
+    speaker.write(0, {**start, **session})
     try:
         speaker.write(END, _outcome(modules, request, work, speaker))
     finally:
@@ -99,16 +96,9 @@ def _outcome(
     modules: Mapping[str, str], request: Mapping[str, Any], work: Work, speaker: Speaker
 ) -> dict[str, Any]:
     try:
-        team = NodeActors(modules, request, speaker.beat)
-    except coordinator.Selection as error:
+        with contextlib.closing(NodeActors(modules, request, speaker.beat)) as team:
+            return {"document": work(request["work"], team, speaker.say)}
+    except (coordinator.Selection, UsageError) as error:
         return {"usage": str(error)}
-    except coordinator.NoNodes as error:
+    except (coordinator.NoNodes, RaydiagError) as error:
         return {"failed": str(error)}
-    try:
-        return {"document": work(request["work"], team, speaker.say)}
-    except UsageError as error:
-        return {"usage": str(error)}
-    except RaydiagError as error:
-        return {"failed": str(error)}
-    finally:
-        team.close()

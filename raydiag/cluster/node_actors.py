@@ -30,6 +30,7 @@ _FAULT_PROBES = ("kernel_log", "d_state")
 _FAULT_S = 12.0
 
 Request = Mapping[str, Any]
+Answers = dict[str, dict[str, Any]]  # by node id
 
 
 class NodeActors:
@@ -48,22 +49,20 @@ class NodeActors:
         nodes = ray.nodes()
         selected = coordinator.select(nodes, request["select"])
         selected_ids = {node["NodeID"] for node in selected}
-        self.rows = [
-            {**coordinator.row(node), "asked": node["NodeID"] in selected_ids} for node in nodes
-        ]
+        self.rows = []
+        for node in nodes:
+            self.rows.append({**coordinator.row(node), "asked": node["NodeID"] in selected_ids})
         self._known = {str(row["node_id"]) for row in self.rows}
 
-    def ask(self, requests: Mapping[str, Request], limit_s: float) -> dict[str, dict[str, Any]]:
+    def ask(self, requests: Mapping[str, Request], limit_s: float) -> Answers:
         """Answers by node id; {"error": ..., "lost": true} where none came in time."""
-        return self._run(self._request["entrypoint"], self._request["modules"], requests, limit_s)
+        return self._run(self._request, requests, limit_s)
 
     def faults(self, nodes: Sequence[str]) -> dict[str, str]:
         """What the kernel log and blocked tasks show of the driver fault, by node."""
         probing, symbols = self._request["probing"], self._request["probing"]["symbols"]
         request = {"probes": list(_FAULT_PROBES), "options": probing["options"]}
-        answers = self._run(
-            probing["entrypoint"], probing["modules"], dict.fromkeys(nodes, request), _FAULT_S
-        )
+        answers = self._run(probing, dict.fromkeys(nodes, request), _FAULT_S)
         faults_by_node = {}
         for node, answer in answers.items():
             for name, result in answer.get("probes", {}).items():
@@ -78,15 +77,10 @@ class NodeActors:
         for node in list(self._actors):
             self._drop(node)
 
-    def _run(
-        self,
-        entrypoint: str,
-        modules: Iterable[str],
-        requests: Mapping[str, Request],
-        limit_s: float,
-    ) -> dict[str, dict[str, Any]]:
-        codes = {name: self._codes[name] for name in modules}
-        answers: dict[str, dict[str, Any]] = {}
+    def _run(self, program: Request, requests: Mapping[str, Request], limit_s: float) -> Answers:
+        """`program` has an `entrypoint` and its `modules`."""
+        codes = {name: self._codes[name] for name in program["modules"]}
+        answers: Answers = {}
         nodes = list(requests)
         packed: dict[str, bytes] = {}
         for start in range(0, len(nodes), _AT_ONCE):
@@ -95,11 +89,12 @@ class NodeActors:
             refs = {}
             for node in batch.keys() - answers.keys():
                 bundle = _packed(packed, codes, batch[node])
-                refs[self._actors[node].probe.remote(entrypoint, bundle, limit_s)] = node
+                probing = self._actors[node].probe.remote(program["entrypoint"], bundle, limit_s)
+                refs[probing] = node
             answers.update(self._gather(refs, limit_s + _MARGIN_S, _inflated))
         return answers
 
-    def _enlist(self, nodes: Iterable[str]) -> dict[str, dict[str, Any]]:
+    def _enlist(self, nodes: Iterable[str]) -> Answers:
         """Have an actor on each of these nodes; what is wrong with those that get none."""
         failed, refs = {}, {}
         for node in nodes:
@@ -120,8 +115,8 @@ class NodeActors:
 
     def _gather(
         self, refs: dict[Any, str], limit_s: float, read: Callable[[bytes], dict[str, Any]]
-    ) -> dict[str, dict[str, Any]]:
-        answers: dict[str, dict[str, Any]] = {}
+    ) -> Answers:
+        answers: Answers = {}
         limit = time.monotonic() + limit_s
         while refs and time.monotonic() < limit:
             ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=_LOOK_S)

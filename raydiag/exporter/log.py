@@ -26,8 +26,7 @@ class Log:
     """Takes lines, as bytes that end with a newline."""
 
     def __init__(self) -> None:
-        self._pid = 0
-        self._fd = _STDERR
+        self._pid, self._fd = 0, _STDERR
         with suppress(OSError):
             if stat.S_ISREG(os.fstat(_STDERR).st_mode):
                 self._start()

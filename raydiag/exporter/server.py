@@ -53,10 +53,9 @@ class PageServer:
     def flush(self) -> None:
         """Go on with what is to be handed over. Raises EOFError when the child has ended."""
         try:
-            while True:
-                if not self._socket.recv(16):
-                    raise EOFError(self._ended())
+            while self._socket.recv(16):
                 self._is_free = True
+            raise EOFError(self._ended())
         except BlockingIOError:
             pass
         except OSError:
@@ -106,15 +105,13 @@ def tls_context(certificate: str, key: Optional[str], client_ca: Optional[str]) 
     import ssl  # two MiB for those who want it
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    option = f"--tls-cert {', '.join(filter(None, (certificate, key)))}"
     try:
         context.load_cert_chain(certificate, key)
-    except (OSError, ValueError) as error:
-        files = certificate if key is None else f"{certificate}, {key}"
-        raise CannotRun(f"--tls-cert {files}: cannot be used: {error}") from None
-    if client_ca is not None:
-        try:
+        if client_ca is not None:
+            option = f"--tls-client-ca {client_ca}"
             context.load_verify_locations(client_ca)
-        except (OSError, ValueError) as error:
-            raise CannotRun(f"--tls-client-ca {client_ca}: cannot be used: {error}") from None
-        context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ValueError) as error:
+        raise CannotRun(f"{option}: cannot be used: {error}") from None
     return context

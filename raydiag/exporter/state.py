@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from raydiag.errors import ReadError
-from raydiag.file_writing import write_all
 from raydiag.host import Host
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -79,11 +78,8 @@ class SavedState:
         new = f"{self._path}.new"
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(new, flags, 0o644)
-            try:
-                write_all(fd, text.encode())
-            finally:
-                os.close(fd)
+            with open(os.open(new, flags, 0o644), "wb") as file:
+                file.write(text.encode())
             os.replace(new, self._path)
         except OSError as error:
             self.problem = f"{self._path}: not written: {_said(error)}"

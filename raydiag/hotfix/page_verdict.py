@@ -6,6 +6,7 @@ expire. What raydiag's exporter says of its cycles tells late from failed.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -54,18 +55,19 @@ class OwnReport:
     def of(cls, page: ParsedPage, file: str) -> OwnReport:
         """Of the plugin in `file`."""
         plugin = os.path.splitext(file)[0]
-        up = own_value(page, "plugin_up", plugin)
+        fact = functools.partial(own_value, page, plugin=plugin)
+        up = fact("plugin_up")
         return cls(
             file=file,
             interval_s=own_value(page, "interval_seconds"),
             page_age_s=own_value(page, "page_age_seconds"),
             cycle_at=own_value(page, "cycle_timestamp_seconds"),
             up=None if up is None else bool(up),
-            outdated=bool(own_value(page, "plugin_outdated", plugin)),
-            disabled=bool(own_value(page, "plugin_disabled", plugin)),
-            late=bool(own_value(page, "plugin_late", plugin)),
-            timeouts=int(own_value(page, "plugin_timeouts_total", plugin) or 0),
-            succeeded_at=own_value(page, "plugin_last_success_timestamp_seconds", plugin),
+            outdated=bool(fact("plugin_outdated")),
+            disabled=bool(fact("plugin_disabled")),
+            late=bool(fact("plugin_late")),
+            timeouts=int(fact("plugin_timeouts_total") or 0),
+            succeeded_at=fact("plugin_last_success_timestamp_seconds"),
         )
 
     def failure(self) -> str:

@@ -42,11 +42,9 @@ def gpu_timeouts(plugin_log: str) -> int:
 def _exporter_message(name: str, new_text: str, may_be_disabled: bool) -> str:
     """A line of the exporter: the plugin timed out, or is not run any more."""
     plugin = "" if name == SCRIPT else name.removesuffix(".sh")
-    messages = [" timed out after "]
-    if not may_be_disabled:
-        messages.append(" exited 99 ")
     for line in new_text.split("\n"):
-        if f"] {plugin}" in line and any(message in line for message in messages):
+        is_disabled = " exited 99 " in line and not may_be_disabled
+        if f"] {plugin}" in line and (" timed out after " in line or is_disabled):
             return line.strip()
     return ""
 

@@ -130,11 +130,9 @@ def is_own_exporter(argv: tuple[str, ...]) -> bool:
     words = list(argv[1:])
     while words and words[0].startswith("-") and words[0] != "-m":
         words.pop(0)
-    if words[:1] == ["-m"]:
-        words.pop(0)
-        named = words[:1] == ["raydiag"]
-    else:
-        named = bool(words) and (_last(words[0]) == "raydiag" or words[0].endswith("/__main__.py"))
+    if words[:2] == ["-m", "raydiag"]:
+        return words[2:4] == ["exporter", "run"]
+    named = bool(words) and (_last(words[0]) == "raydiag" or words[0].endswith("/__main__.py"))
     return named and words[1:3] == ["exporter", "run"]
 
 

@@ -47,14 +47,13 @@ class RolloutProgress:
             "ended_at": None,
             "place": dict(place),
             "plan": plain,
-            "hosts": {
-                host.node_id: {"host": host.host, "state": WAITING, "reason": "", "notes": []}
-                for host in plan.hosts
-                if host.state == CHANGE
-            },
+            "hosts": {},
             "events": [],
         }
         progress = cls(json.loads(json.dumps(record)), ledger, say)
+        for host in plan.hosts:
+            if host.state == CHANGE:
+                progress._host(host.node_id)["host"] = host.host
         progress.save()
         return progress
 
@@ -76,9 +75,7 @@ class RolloutProgress:
     def set(self, nodes: Sequence[str], state: str, reason: str = "") -> None:
         """Give these hosts that state, and why they have it."""
         for node in nodes:
-            host = self._host(node)
-            host["state"] = state
-            host["reason"] = reason
+            self._host(node).update(state=state, reason=reason)
 
     def note(self, node: str, text: str) -> None:
         """Add a note about a host, once."""

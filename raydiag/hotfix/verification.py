@@ -13,16 +13,9 @@ from dataclasses import dataclass
 from typing import Optional
 
 from raydiag import records
-from raydiag.hotfix import discovery, plugin_log, watchdog_log
+from raydiag.hotfix import discovery, page_verdict, plugin_log, watchdog_log
 from raydiag.hotfix.messages import RAYDIAG, ProcessInfo, Restarted, Verified, Verify
-from raydiag.hotfix.page_verdict import (
-    DURATION,
-    MAY_STAND_STILL,
-    OwnReport,
-    metrics_of_plugin,
-    missing_metrics,
-    own_value,
-)
+from raydiag.hotfix.page_verdict import DURATION, MAY_STAND_STILL, OwnReport, own_value
 from raydiag.hotfix.served_page import ParsedPage, parse
 from raydiag.probes.exporter import fetch
 
@@ -85,17 +78,11 @@ class _Verification:
     def _result(self, reason: str) -> Verified:
         if not reason and self._is_late():
             self.notes.append(self._lateness())
-        return Verified(
-            healthy=not reason,
-            reason=reason,
-            notes=tuple(self.notes),
-            cycles=self.cycles,
-            moved=self.moved,
-            metrics=self.judged.metrics if self.judged else {},
-            exporter=self.exporter if self.request.restarted is not None else None,
-            restarts=self.restarts,
-            duration_s=round(time.monotonic() - self.began, 2),
-        )
+        metrics = self.judged.metrics if self.judged else {}
+        exporter = self.exporter if self.request.restarted is not None else None
+        seen = (self.cycles, self.moved, metrics, exporter, self.restarts)
+        duration_s = round(time.monotonic() - self.began, 2)
+        return Verified(not reason, reason, tuple(self.notes), *seen, duration_s)
 
     def _log_error(self) -> str:
         """What the logs say against the new version; "" when nothing does."""
@@ -200,11 +187,10 @@ class _Verification:
 
     def _unseen(self) -> str:
         """The reason after the time has passed."""
-        limit_s = self.request.limit_s
-        if not self._is_late():
-            return f"waited {limit_s:g} s for {self.waits_for}"
-        limit_s = max(limit_s, self.request.late_limit_s)
-        return f"waited {limit_s:g} s for {self.waits_for}; {self._lateness()}"
+        limit_s, lateness = self.request.limit_s, ""
+        if self._is_late():
+            limit_s, lateness = max(limit_s, self.request.late_limit_s), f"; {self._lateness()}"
+        return f"waited {limit_s:g} s for {self.waits_for}{lateness}"
 
     def _lateness(self) -> str:
         took_s = self._interval_now_s()
@@ -226,7 +212,7 @@ class _Verification:
             failure = self._judge_report(report)
             if failure or self.waits_for:
                 return failure
-        failure = missing_metrics(self.request, page)
+        failure = page_verdict.missing_metrics(self.request, page)
         if failure and report and report.values_have_expired():
             self.waits_for = f"fresh values of {self.request.name}"
             return ""
@@ -283,7 +269,7 @@ class _Verification:
 
     def _moved_series(self, before: ParsedPage, page: ParsedPage) -> int:
         """Series of the plugin whose value changed from one page to the next."""
-        of_plugin = set(metrics_of_plugin(self.request, page.metrics))
+        of_plugin = set(page_verdict.metrics_of_plugin(self.request, page.metrics))
         moved = 0
         for series, value in page.values.items():
             if series.partition("{")[0] in of_plugin:
@@ -294,23 +280,18 @@ class _Verification:
 
 def _newest_cycle(request: Verify) -> Optional[_Cycle]:
     """None while the exporter does not answer, or has not ended any."""
-    if request.exporter == RAYDIAG:
-        return _own_cycle(request)
-    try:
-        status = os.stat(request.metrics_file)
-    except OSError:
-        return None
-    answer, _, body = fetch(request.port, _FETCH_LIMIT_S)
-    if answer != "ok":
-        return None
-    return _Cycle(status.st_mtime, (status.st_ino, status.st_mtime_ns), parse(body))
-
-
-def _own_cycle(request: Verify) -> Optional[_Cycle]:
+    status = None
+    if request.exporter != RAYDIAG:
+        try:
+            status = os.stat(request.metrics_file)
+        except OSError:
+            return None
     answer, _, body = fetch(request.port, _FETCH_LIMIT_S)
     if answer != "ok":
         return None
     page = parse(body)
+    if status is not None:
+        return _Cycle(status.st_mtime, (status.st_ino, status.st_mtime_ns), page)
     if page.broken:  # tells no cycle: each look at it counts as one
         return _Cycle(time.time(), time.time(), page)
     ended_at = own_value(page, "cycle_timestamp_seconds")

@@ -52,18 +52,12 @@ def watchdog_of(exporter_pid: int) -> tuple[Optional[Watchdog], str]:
     text = _text_with_last_line(log, log_bytes)
     if text is None:
         return None, _TOO_FAR
-    restarts = list(restarts_in(text))
-    number = restarts[-1].number if restarts else 0
-    last_messages = [message for _, message in _LINE.findall(text)[-1:]]
-    watchdog = Watchdog(
-        log=log,
-        log_bytes=log_bytes,
-        restarts=number,
-        left=max(0, MOST_RESTARTS - number),
-        last_restart_at=restarts[-1].time if restarts else None,
-        gave_up=any("too many restarts" in message for message in last_messages),
-    )
-    return watchdog, ""
+    number, restarted_at = 0, None
+    for restart in restarts_in(text):
+        number, restarted_at = restart.number, restart.time
+    gave_up = any("too many restarts" in message for _, message in _LINE.findall(text)[-1:])
+    counts = (number, max(0, MOST_RESTARTS - number), restarted_at)
+    return Watchdog(log, log_bytes, *counts, gave_up), ""
 
 
 def restarts_in(text: str) -> Iterator[RestartLine]:

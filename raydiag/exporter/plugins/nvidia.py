@@ -16,6 +16,7 @@ Source: NVML API reference (nvmlDeviceGet*), by `pynvml` (package nvidia-ml-py);
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable
 from typing import Any, Optional
@@ -71,10 +72,8 @@ def _nvml() -> Any:
 
 def _stop() -> None:
     nvml = _started.pop()
-    try:
+    with contextlib.suppress(nvml.NVMLError):  # it was over already
         nvml.nvmlShutdown()
-    except nvml.NVMLError:
-        return  # it was over already
 
 
 def _handles(nvml: Any) -> list[tuple[str, Any]]:
@@ -104,8 +103,8 @@ class _Gpu:
         values = {
             "hw_gpu_temperature_celsius": celsius,
             "hw_gpu_power_watts": None if milliwatts is None else milliwatts / 1000,
-            "hw_gpu_vram_used_bytes": None if memory is None else memory.used,
-            "hw_gpu_vram_total_bytes": None if memory is None else memory.total,
+            "hw_gpu_vram_used_bytes": memory and memory.used,
+            "hw_gpu_vram_total_bytes": memory and memory.total,
             "hw_gpu_ras_umc_ue_total": self.ecc(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
             "hw_gpu_ras_umc_ce_total": self.ecc(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
             "hw_gpu_pcie_correctable_total": self.ask("nvmlDeviceGetPcieReplayCounter"),
