@@ -178,11 +178,9 @@ class Collector:
         is_full = len(self._at_work) >= _MOST_AT_WORK
         if is_full or any(now - task.started < _SLOW_S for task in self._at_work):
             return deque()
-        if self._queue:
-            return self._queue
-        if all(task.ask is not None for task in self._at_work):
+        if not self._queue and all(task.ask is not None for task in self._at_work):
             return self._last  # the kernel log and all else of ours has answered
-        return deque()
+        return self._queue
 
     def _start(self, task: SourceTask, now: float) -> bool:
         """Put a reader to work on it; False: not now, since another one is at work on it."""
@@ -279,8 +277,9 @@ class Collector:
     def _tell_unread(self, key: Key, unread: Sequence[Sequence[str]]) -> None:
         """Log what a source could not read, when that has changed."""
         reasons = [reason for _, status, reason in unread if status != Status.NO_DATA.value]
-        further = f" (and {len(reasons) - _MOST_TOLD} more)" if len(reasons) > _MOST_TOLD else ""
-        summary = "; ".join(reasons[:_MOST_TOLD]) + further
+        summary = "; ".join(reasons[:_MOST_TOLD])
+        if len(reasons) > _MOST_TOLD:
+            summary += f" (and {len(reasons) - _MOST_TOLD} more)"
         if summary != self._unread.get(key, ""):
             message = f"not read: {summary}" if summary else f"all of {key[1] or 'it'} is read"
             self._log(f"{key[0]}: {message}")

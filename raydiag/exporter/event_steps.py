@@ -15,15 +15,9 @@ import re
 import struct
 from dataclasses import dataclass, field
 
+from raydiag import event_file
 from raydiag.errors import ParseError
-from raydiag.event_file import (
-    FOOTER_BYTES,
-    HEADER_BYTES,
-    ScalarValue,
-    masked_crc,
-    metric_name,
-    scalars,
-)
+from raydiag.event_file import FOOTER_BYTES, HEADER_BYTES, ScalarValue, masked_crc
 
 _FIRST_WINDOW_BYTES, _LARGEST_WINDOW_BYTES = 32 << 10, 2 << 20
 _MOST_BYTES = 4 << 20  # in one go
@@ -151,7 +145,7 @@ class _EventParser:
             steps.append(Step(scalar.step, scalar.time, end))
         steps[-1].end = end
         if len(steps[-1].values) < _MOST_TAGS:
-            steps[-1].values[metric_name(scalar.tag)] = scalar.value
+            steps[-1].values[event_file.metric_name(scalar.tag)] = scalar.value
 
     def _settle(self, now: float) -> None:
         """Leave the last step away as long as more of it may come."""
@@ -169,7 +163,7 @@ class _EventParser:
 
 def _scalars_of(content: bytes) -> list[ScalarValue]:
     try:
-        return list(scalars(content))
+        return list(event_file.scalars(content))
     except (ParseError, OverflowError):
         return []
 

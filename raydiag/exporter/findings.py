@@ -107,19 +107,13 @@ def _plugin(name: str, now: _Own, first: _Own) -> PluginHealth:
 
     up = now.value("plugin_up", name)
     timeouts = count("plugin_timeouts_total")
-    return PluginHealth(
-        name=name,
-        up=None if up is None else bool(up),
-        last_success=now.value("plugin_last_success_timestamp_seconds", name),
-        failures=count("plugin_failures_total"),
-        timeouts=timeouts,
-        new_timeouts=max(0, timeouts - count("plugin_timeouts_total", first)),
-        series=count("plugin_series"),
-        disabled=bool(count("plugin_disabled")),
-        outdated=bool(count("plugin_outdated")),
-        reload_errors=count("plugin_reload_errors_total"),
-        replay_age_s=now.value("plugin_replay_age_seconds", name),
-    )
+    new_timeouts = max(0, timeouts - count("plugin_timeouts_total", first))
+    last_success = now.value("plugin_last_success_timestamp_seconds", name)
+    runs = (last_success, count("plugin_failures_total"), timeouts, new_timeouts)
+    file = (bool(count("plugin_disabled")), bool(count("plugin_outdated")))
+    reloads = (count("plugin_reload_errors_total"), now.value("plugin_replay_age_seconds", name))
+    is_up = None if up is None else bool(up)
+    return PluginHealth(name, is_up, *runs, count("plugin_series"), *file, *reloads)
 
 
 @dataclass(frozen=True)

@@ -139,15 +139,19 @@ def _accept(listener: socket.socket, served: _Served) -> None:
     connections: dict[socket.socket, float] = {}
     lock = threading.Lock()
 
+    def forget(connection: socket.socket) -> None:
+        """It has ended."""
+        with lock:
+            del connections[connection]
+        connection.close()
+
     def handle(connection: socket.socket, deadline: float) -> None:
+        """Body of its thread."""
         try:
-            _converse(connection, served, deadline)
-        except OSError:
-            pass  # slow, gone, or no TLS: nobody to tell
+            with suppress(OSError):  # slow, gone, or no TLS: nobody to tell
+                _converse(connection, served, deadline)
         finally:
-            with lock:
-                del connections[connection]
-            connection.close()
+            forget(connection)
 
     listener.setblocking(True)
     while True:
@@ -174,9 +178,7 @@ def _accept(listener: socket.socket, served: _Served) -> None:
             arguments = (connection, now + _CONNECTION_S)
             threading.Thread(target=handle, args=arguments, daemon=True).start()
         except RuntimeError:  # no thread left
-            with lock:
-                del connections[connection]
-            connection.close()
+            forget(connection)
 
 
 def _converse(connection: socket.socket, served: _Served, deadline: float) -> None:

@@ -10,6 +10,7 @@ what the exporter's output goes to. Sample of it:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -144,12 +145,10 @@ def _outputs(host: Host, process: probe.Process) -> Iterator[str]:
     if process.role not in ("loop", "raydiag"):
         return
     for fd in ("1", "2"):
-        try:
+        with contextlib.suppress(ReadError, OSError):
             path = host.readlink(f"/proc/{process.pid}/fd/{fd}")
             if stat.S_ISREG(os.stat(host.path(path)).st_mode):
                 yield path
-        except (ReadError, OSError):
-            continue
 
 
 def _watchdog(host: Host, paths: Sequence[str]) -> tuple[Watched, list[list[str]]]:

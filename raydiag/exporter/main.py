@@ -13,7 +13,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Optional
 
 from raydiag import __version__
@@ -118,18 +118,20 @@ def run(settings: ExporterSettings, log: Log) -> int:
     supervise.end_with_watchdog()
     be_nice()
     exporter = Exporter(settings, log)
-    tls = settings.tls
-    context = tls_context(tls.certificate, tls.key, tls.client_ca) if tls else None
+    scheme, who, context = "http", "whoever reaches this node", None
+    if settings.tls:
+        scheme, context = "https", tls_context(*astuple(settings.tls))
+        if settings.tls.client_ca:
+            who = "clients with a certificate"
     socket = listener.listen(settings.address, settings.port)
     place = listener.shown(*socket.getsockname()[:2])
     if listener.is_exposed(socket):
-        who = "clients with a certificate" if tls and tls.client_ca else "whoever reaches this node"
         log(f"{place} is not loopback or private: {who} can read its metrics")
     signals = Signals()
     server = PageServer(socket, settings.label, context)
     try:
         with _pid_file(settings.pid_file):
-            log(f"serving {'https' if tls else 'http'}://{place}/metrics")
+            log(f"serving {scheme}://{place}/metrics")
             _serve(exporter, server, signals, settings.interval_s)
     except EOFError as error:
         log(str(error))
@@ -138,9 +140,8 @@ def run(settings: ExporterSettings, log: Log) -> int:
         server.stop()
         exporter.collector.close()
         exporter.state.save()
-        signal_told = signals.told
         signals.restore()
-    return 128 + signal_told
+    return 128 + signals.told
 
 
 def collect_once(settings: ExporterSettings, log: Log) -> str:
@@ -168,7 +169,7 @@ def chosen(only: Sequence[str], skip: Sequence[str]) -> list[str]:
         for name in names_asked:
             if name not in names:
                 raise UsageError(f"{option}: no plugin {name!r}; there are: {', '.join(names)}")
-    return [name for name in names if (not only or name in only) and name not in skip]
+    return [name for name in names if name in (only or names) and name not in skip]
 
 
 def _serve(exporter: Exporter, server: PageServer, signals: Signals, interval_s: float) -> None:
@@ -188,8 +189,7 @@ def _serve(exporter: Exporter, server: PageServer, signals: Signals, interval_s:
         collector.work(wake - now, [signals.fileno(), server.fileno()])
         signals.clear()
         server.flush()
-        is_over = collector.is_idle
-        now = time.monotonic()
+        is_over, now = collector.is_idle, time.monotonic()
         if (page_due is not None and (is_over or now >= page_due)) or (is_late and is_over):
             server.publish(exporter.render(), now, interval_s)
             page_due, is_late = None, not is_over

@@ -108,10 +108,9 @@ def consistent(
 ) -> tuple[list[Sample], list[str]]:
     """Samples whose metric has the type and labels that it had before; why others have not."""
     good, refused = [], []
+    kinds = {name: metric.type for name, metric in declared.items()}
     for sample in samples:
-        metric = declared.get(sample.name)
-        kind = metric.type if metric else ""
-        now = (kind, tuple(sorted(sample.labels)))
+        now = (kinds.get(sample.name, ""), tuple(sorted(sample.labels)))
         before = version.metrics.setdefault(sample.name, now)
         if before == now:
             good.append(sample)

@@ -114,15 +114,15 @@ class SavedState:
         if len(content) > _LIMIT_BYTES:
             raise ValueError("too large")
         document = json.loads(content)
-        plugins = document.get("plugins") if isinstance(document, dict) else None
-        if not isinstance(plugins, dict):
+        if not isinstance(document, dict) or not isinstance(document.get("plugins"), dict):
             raise ValueError("not a state of the exporter")
         if document.get("boot_id") != self._boot:
             return {}
-        return {name: values for name, values in plugins.items() if isinstance(values, dict)}
+        plugins = document["plugins"].items()
+        return {name: values for name, values in plugins if isinstance(values, dict)}
 
 
 def _said(error: Exception) -> str:
     if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
         return "not JSON"
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return getattr(error, "strerror", None) or str(error)

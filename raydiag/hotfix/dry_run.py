@@ -15,7 +15,6 @@ from typing import Any
 
 from raydiag import sandbox
 from raydiag.errors import ReadError
-from raydiag.file_writing import write_all
 from raydiag.hotfix import guarded_request, replace
 from raydiag.hotfix.journal import sha256, short_host
 from raydiag.hotfix.messages import Check, CheckedFile
@@ -66,10 +65,8 @@ def check(
 def _stage(directory: str, name: str, content: bytes) -> str:
     path = os.path.join(os.path.realpath(directory), replace.temporary_name(name))
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
-    try:
-        write_all(fd, content)
-    finally:
-        os.close(fd)
+    with open(fd, "wb") as file:
+        file.write(content)
     return path
 
 
@@ -152,9 +149,8 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     except ReadError as error:
         yield {"answer": {"failed": str(error)}}
         return
-    texts = {"stdout": out, "stderr": err[-_WORDS_BYTES:]}
-    decoded = {name: text.decode("utf-8", "replace") for name, text in texts.items()}
-    yield {"answer": {"status": status, **decoded}}
+    stdout, stderr = out.decode("utf-8", "replace"), err[-_WORDS_BYTES:].decode("utf-8", "replace")
+    yield {"answer": {"status": status, "stdout": stdout, "stderr": stderr}}
 
 
 def _python(text: str) -> str:

@@ -25,10 +25,8 @@ def inspect(request: Inspect) -> Inspection:
     try:
         if path is not None:
             directory = target_directory.directory(path)
-            files = [
-                target_directory.target(request, directory.real_path, name)
-                for name in request.names
-            ]
+            for name in request.names:
+                files.append(target_directory.target(request, directory.real_path, name))
         target_directory.chosen(request, exporters)
     except ReplaceRefused as error:
         refusals.append(str(error))

@@ -96,13 +96,11 @@ class Ledger:
                     text = file.read(_LIMIT_BYTES)
             except FileNotFoundError:
                 return None
-        try:
+        with contextlib.suppress(ValueError):
             record = json.loads(text)
-        except ValueError:
-            record = None
-        if not isinstance(record, dict):
-            raise CannotRun(f"{path}: is not a record of a rollout")
-        return record
+            if isinstance(record, dict):
+                return record
+        raise CannotRun(f"{path}: is not a record of a rollout")
 
     def all(self) -> list[dict[str, Any]]:
         """Every record that can be read, the oldest first."""
@@ -113,8 +111,9 @@ class Ledger:
         records = []
         for name in names:
             with contextlib.suppress(CannotRun, UsageError):
-                record = self.read(name[: -len(_SUFFIX)]) if name.endswith(_SUFFIX) else None
-                records += [record] if record else []
+                record = name.endswith(_SUFFIX) and self.read(name[: -len(_SUFFIX)])
+                if record:
+                    records.append(record)
         records.sort(key=lambda record: (number_of(record.get("began_at")), str(record["rollout"])))
         return records
 

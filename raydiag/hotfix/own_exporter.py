@@ -51,10 +51,9 @@ def _of_pid_file(path: Optional[str]) -> SeenProcess:
         running = process.see(pid)
     except (OSError, ValueError, IndexError, ParseError) as error:
         raise _NotFound(f"{path}: names no process: {error}") from None
-    if words[1:]:
-        if words[1] != str(running.start_ticks):
-            raise _NotFound(f"pid {pid}: is another process than {path} means")
-    elif found_exporter.started_at(running) > written_at + 1:
+    if words[1:] and words[1] != str(running.start_ticks):
+        raise _NotFound(f"pid {pid}: is another process than {path} means")
+    if not words[1:] and found_exporter.started_at(running) > written_at + 1:
         raise _NotFound(f"pid {pid}: is younger than {path}")
     argv = process.arguments(running)
     if not process.is_own_exporter(argv) or not process.program(pid).startswith("python"):
@@ -63,11 +62,10 @@ def _of_pid_file(path: Optional[str]) -> SeenProcess:
 
 
 def _is_supervised(exporter: SeenProcess) -> bool:
-    try:
+    with contextlib.suppress(OSError, ParseError):
         argv = process.arguments(process.see(exporter.parent))
-    except (OSError, ParseError):
-        return False
-    return process.is_own_exporter(argv) and "--supervise" in argv
+        return process.is_own_exporter(argv) and "--supervise" in argv
+    return False
 
 
 def _directory(exporter: ProcessInfo) -> Optional[str]:

@@ -62,11 +62,10 @@ class ProcessIdentity:
 
 def numbers_doubt() -> str:
     """Why a number in /proc may be another process's for a signal; "" when both are the same."""
-    try:
-        ours = os.readlink("/proc/self")
-    except OSError:
-        ours = ""
-    return "" if ours == str(os.getpid()) else "/proc shows another PID namespace than ours"
+    with contextlib.suppress(OSError):
+        if os.readlink("/proc/self") == str(os.getpid()):
+            return ""
+    return "/proc shows another PID namespace than ours"
 
 
 def processes() -> dict[int, SeenProcess]:

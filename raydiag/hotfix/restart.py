@@ -133,22 +133,20 @@ def _wait_until_gone(ended: Sequence[ProcessInfo]) -> bool:
     return True
 
 
-def _is_there(ended_process: ProcessInfo) -> bool:
-    try:
-        now = process.see(ended_process.pid)
-    except (OSError, ParseError):
-        return False
-    return now.start_ticks == ended_process.start_ticks and now.state not in ("Z", "X")
+def _is_there(ended: ProcessInfo) -> bool:
+    with contextlib.suppress(OSError, ParseError):
+        now = process.see(ended.pid)
+        return now.start_ticks == ended.start_ticks and now.state not in ("Z", "X")
+    return False
 
 
 def _wait_until_free(port: int) -> bool:
     """Whether nothing takes connections on that port any more."""
     deadline = time.monotonic() + _FREE_S
-    while True:
+    while time.monotonic() <= deadline:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
             connection.settimeout(1.0)
             if connection.connect_ex(("127.0.0.1", port)) != 0:
                 return True
-        if time.monotonic() > deadline:
-            return False
         time.sleep(_LOOK_S)
+    return False

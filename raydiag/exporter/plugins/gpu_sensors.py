@@ -30,10 +30,8 @@ def collect(host: Host, source: str) -> Collected:
     files = SensorFiles(host)
     hwmon = hwmon_directory(host, source)
     if hwmon:
-        _, temperature_c = files.temperature(hwmon)
-        yield from _sample("hw_gpu_temperature_celsius", gpu, temperature_c)
-        power_w, _ = files.power(hwmon)
-        yield from _sample("hw_gpu_power_watts", gpu, power_w)
+        yield from _sample("hw_gpu_temperature_celsius", gpu, files.temperature(hwmon)[1])
+        yield from _sample("hw_gpu_power_watts", gpu, files.power(hwmon)[0])
         for number, clock in ((1, "sclk"), (2, "mclk")):
             mhz = files.scaled(f"{hwmon}/freq{number}_input", 1e6)
             yield from _sample("hw_gpu_clock_mhz", {**gpu, "type": clock}, mhz)

@@ -142,11 +142,9 @@ class _Bridge:
                     elif os.fstat(fd).st_size < self.offsets[path]:
                         self.offsets[path] = 0  # it was cut, and is written anew
                     opened[path] = fd
-                except OSError as error:
-                    refused = as_read_error(error, path)
+                except (OSError, ReadError) as error:
+                    refused = as_read_error(error, path) if isinstance(error, OSError) else error
                     self.unread.append(Unread(path, refused.status, str(refused)))
-                except ReadError as error:
-                    self.unread.append(Unread(path, error.status, str(error)))
             # What was shown when the exporter ended may not have been scraped: once more.
             if not self.shown or self.exporter == os.getppid():
                 self._choose(opened, set(new))
