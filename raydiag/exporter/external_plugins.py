@@ -72,17 +72,13 @@ class ExternalPlugins:
     """All plugins of some directories."""
 
     def __init__(
-        self,
-        directories: Sequence[str],
-        host: str,
-        reserved_names: Collection[str] = (),
-        root: str = "/",
+        self, directories: Sequence[str], host: str, reserved: Collection[str] = (), root: str = "/"
     ) -> None:
-        """`reserved_names`: of our own plugins; `root`: what Python plugins see as the node."""
+        """`reserved`: names of our own plugins; `root`: what Python plugins see as the node."""
         self.directories = [os.path.abspath(directory) for directory in directories]
         self.host = host
         self.root = root
-        self.taken = frozenset(reserved_names)
+        self.taken = frozenset(reserved)
         self.passed_over: dict[str, str] = {}  # path -> why it is no plugin
         self.blind: dict[str, str] = {}  # directory -> why it could not be looked at
         self._plugins: dict[str, ExternalPlugin] = {}

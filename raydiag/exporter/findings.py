@@ -253,6 +253,5 @@ def _leftovers(
 
 def _finding(failure_class: str, host: str, *evidence: Evidence, **fields: Any) -> Finding:
     """A warning, unless the fields say otherwise."""
-    return Finding(
-        failure_class, host, evidence=evidence, **{"severity": Severity.WARNING, **fields}
-    )
+    fields.setdefault("severity", Severity.WARNING)
+    return Finding(failure_class, host, evidence=evidence, **fields)

@@ -31,6 +31,8 @@ _LOOK_S = 0.05  # how often to look whether the program ended while its children
 _GONE_S, _SURELY_S = 0.05, 1.0  # see sandbox.Reader.abandon
 _SIGNALLED = 128
 
+_Process = subprocess.Popen[bytes]
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -76,7 +78,7 @@ def run(
     stdout, stderr = bytearray(), bytearray()
     process, failure, status = None, None, 0
     try:
-        process = _start(argv, environment, (*sandbox.held_locks(), *keep), lead)
+        process = _start(list(argv), environment, (*sandbox.held_locks(), *keep), lead)
         status = _listen(process, stdout, stderr, time.monotonic() + timeout_s, limit_bytes)
     except ReadError as error:
         failure = error
@@ -113,14 +115,11 @@ def _start_guard() -> tuple[int, int]:
 
 
 def _start(
-    argv: Sequence[str],
-    environment: Mapping[str, str],
-    keep: Sequence[int],
-    lead: Callable[[], None],
-) -> subprocess.Popen[bytes]:
+    argv: list[str], environment: Mapping[str, str], keep: Sequence[int], lead: Callable[[], None]
+) -> _Process:
     try:
         return subprocess.Popen(
-            list(argv),
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -136,11 +135,7 @@ def _start(
 
 
 def _listen(
-    process: subprocess.Popen[bytes],
-    stdout: bytearray,
-    stderr: bytearray,
-    deadline: float,
-    limit_bytes: int,
+    process: _Process, stdout: bytearray, stderr: bytearray, deadline: float, limit_bytes: int
 ) -> int:
     """Take what it prints until it exits; its status. Raises ReadError past limit or deadline."""
     assert process.stdout is not None
@@ -181,10 +176,7 @@ def _take(fd: int, output: bytearray) -> bool:
 
 
 def _end(
-    guard: int,
-    alive: int,
-    process: Optional[subprocess.Popen[bytes]],
-    earlier: Collection[int],
+    guard: int, alive: int, process: Optional[_Process], earlier: Collection[int]
 ) -> tuple[int, ...]:
     """End the group and whatever else descends from it; the pids of what does not go.
 
@@ -256,7 +248,5 @@ def started(pid: int) -> str:
 
 
 def _where(pids: Sequence[int]) -> str:
-    processes = [f"{pid} in {sandbox.wchan(pid) or 'the kernel'}" for pid in pids[:4]]
-    return (
-        f"{len(pids)} of its processes cannot be ended ({', '.join(processes)}) and were abandoned"
-    )
+    places = ", ".join(f"{pid} in {sandbox.wchan(pid) or 'the kernel'}" for pid in pids[:4])
+    return f"{len(pids)} of its processes cannot be ended ({places}) and were abandoned"

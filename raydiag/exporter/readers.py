@@ -83,13 +83,11 @@ class Readers:
 
     def look_after_stuck(self) -> list[Key]:
         """Sources whose reader is gone, so that they may be read again."""
-        freed = [
-            key
-            for key, stuck in self.stuck.items()
-            if stuck.reader is not None and not stuck.reader.abandon()
-        ]
-        for key in freed:
-            del self.stuck[key]
+        freed = []
+        for key, stuck in list(self.stuck.items()):
+            if stuck.reader is not None and not stuck.reader.abandon():
+                del self.stuck[key]
+                freed.append(key)
         return freed
 
     def close(self) -> None:

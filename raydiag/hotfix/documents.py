@@ -46,20 +46,18 @@ def plan_document(
     files = list(map(dataclasses.asdict, plan.files))
     for file in files:
         file.pop("content")
+    nothing_done = dict.fromkeys(("rollout", "who", "began_at", "ended_at"))
     return {
         "command": command,
-        "rollout": None,
-        "who": None,
+        **nothing_done,
+        "events": [],
         "outcome": outcome,
         "reason": reason,
-        "began_at": None,
-        "ended_at": None,
         "files": files,
         "canary": names.get(plan.canary),
         "batches": [list(map(names.__getitem__, batch)) for batch in plan.batches],
         "directories": _shared_directories(plan, names),
         "hosts": [_host(host, names) for host in plan.hosts],
-        "events": [],
         "findings": [],
         "coverage": coverage(hosts),
     }

@@ -285,9 +285,7 @@ class Rollback(NodeRequest):
 class RestoredFile:
     name: str
     path: str
-    outcome: (
-        str  # "restored", "removed" (it was new), "already" (old is there), "refused", "failed"
-    )
+    outcome: str  # "restored", "removed" (was new), "already" (old is there), "refused", "failed"
     reason: str = ""
     sha256: str = ""  # now; "" where there is no file
     at: float = 0.0

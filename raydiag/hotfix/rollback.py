@@ -7,7 +7,7 @@ have been killed anywhere: each node says from its own journal what the rollout 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Optional, Union
@@ -68,26 +68,22 @@ class _Host:
         return script.at if script.event == "restored" else None
 
 
+@dataclass
 class Retreat:
     """The rollback of one rollout."""
 
-    def __init__(
-        self,
-        nodes: NodeRequests,
-        progress: RolloutProgress,
-        who: str,
-        verify_limit_s: float = 90.0,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.sleep = sleep
-        self.nodes, self.progress, self.who = nodes, progress, who
-        self.verify_limit_s = verify_limit_s
-        self.name = str(progress.record["rollout"])
-        self.signed: Fields = {"rollout": self.name, "who": who}  # of every request
+    nodes: NodeRequests
+    progress: RolloutProgress
+    who: str
+    verify_limit_s: float
+
+    def __post_init__(self) -> None:
+        self.name = str(self.progress.record["rollout"])
+        self.signed: Fields = {"rollout": self.name, "who": self.who}  # of every request
         self.hosts: dict[str, _Host] = {}
-        for plan in progress.record["plan"]["hosts"]:
+        for plan in self.progress.record["plan"]["hosts"]:
             if plan["state"] == "change":
-                node, settled = plan["node_id"], progress.is_settled(plan["node_id"])
+                node, settled = plan["node_id"], self.progress.is_settled(plan["node_id"])
                 self.hosts[node] = _Host(node, plan["writer"], plan["metrics"], settled)
 
     def run(self) -> bool:
@@ -174,7 +170,7 @@ class Retreat:
                     self.hosts[node].failures.append(text)
                 return
             if waiting:
-                self.sleep(_LOOK_S)
+                time.sleep(_LOOK_S)
 
     def _runs_new(self, host: _Host, started_at: float) -> bool:
         """Whether an exporter that was started then was started with the new script."""

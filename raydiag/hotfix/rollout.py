@@ -34,24 +34,18 @@ class Stop(Exception):
     """The rollout must not go on; the message says why."""
 
 
+@dataclasses.dataclass
 class Rollout:
     """One rollout over the nodes of its plan."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        nodes: NodeRequests,
-        progress: RolloutProgress,
-        stop_asked: Callable[[], str] = lambda: "",
-        verify_limit_s: float = 90.0,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """`stop_asked`: who wants it to stop, looked at between steps."""
-        self.plan, self.nodes, self.progress = plan, nodes, progress
-        self.stop_asked = stop_asked
-        self.verify_limit_s = verify_limit_s
-        self.sleep = sleep
-        record = progress.record
+    plan: Plan
+    nodes: NodeRequests
+    progress: RolloutProgress
+    stop_asked: Callable[[], str]  # who wants it to stop, looked at between steps
+    verify_limit_s: float
+
+    def __post_init__(self) -> None:
+        record = self.progress.record
         self.signed: Fields = {"rollout": record["rollout"], "who": record["who"]}
         self.checked: dict[str, CheckedFile] = {}  # by file, on the canary
         self.applied: dict[tuple[str, str], Applied] = {}  # by writer and file
@@ -145,7 +139,7 @@ class Rollout:
                 node = next(iter(waiting))
                 self._fail(node, "does not see the new content of its shared directory")
             if waiting:
-                self.sleep(_AGREE_LOOK_S)
+                time.sleep(_AGREE_LOOK_S)
 
     def _restart(self, hosts: Sequence[HostPlan]) -> None:
         requests = {}

@@ -111,10 +111,11 @@ def from_journals(
 
 
 def _changes(status: Optional[RolloutStatus]) -> tuple[FileChange, ...]:
-    files = status.files if status else ()
-    return tuple(
-        FileChange(file.name, file.path, file.old_sha256, file.new_sha256, False) for file in files
-    )
+    changes = []
+    for file in status.files if status else ():
+        digests = (file.old_sha256, file.new_sha256)
+        changes.append(FileChange(file.name, file.path, *digests, restart=False))
+    return tuple(changes)
 
 
 def _writers(

@@ -71,9 +71,7 @@ class Count:
             self.errors += 1
         if not self.driver_fault and (b"amdgpu_" in text or b"aca_" in text):
             words = text.decode("utf-8", "replace")
-            self.driver_fault = next(
-                (symbol for symbol in DRIVER_FAULT_SYMBOLS if symbol in words), ""
-            )
+            self.driver_fault = next(filter(words.__contains__, DRIVER_FAULT_SYMBOLS), "")
 
 
 def _holds(text: bytes, words: tuple[bytes, ...]) -> bool:

@@ -22,11 +22,8 @@ from raydiag.model import Status, Unread
 from raydiag.probes.rdma import PortFiles, rdma_devices
 from raydiag.rdma_names import STANDARD_TRAFFIC, SYNONYMS, UNITS_OF_4_BYTES, all_files
 
-_HARDWARE = [
-    quantity
-    for quantity in SYNONYMS
-    if f"hw_rdma_{quantity}_total" in REGISTRY and quantity not in STANDARD_TRAFFIC
-]
+_OTHERS = [quantity for quantity in SYNONYMS if quantity not in STANDARD_TRAFFIC]
+_HARDWARE = [quantity for quantity in _OTHERS if f"hw_rdma_{quantity}_total" in REGISTRY]
 _STANDARD_FILES = frozenset(STANDARD_TRAFFIC.values())
 _TRAFFIC_FILES = all_files(STANDARD_TRAFFIC)
 _HARDWARE_FILES = all_files(_HARDWARE)
