@@ -140,10 +140,11 @@ class Collector:
 
     def close(self) -> None:
         """End all readers; those that are stuck stay behind, as they must."""
-        for task in self._at_work:
-            task.at_work().kill()
-        for task in self._at_work:
-            task.at_work().abandon(patience_s=0.2)
+        at_work = [task.at_work() for task in self._at_work]
+        for reader in at_work:
+            reader.kill()
+        for reader in at_work:
+            reader.abandon(patience_s=0.2)
         self._readers.close()
 
     # ---- tasks
