@@ -298,7 +298,7 @@ class Collector:
         outcome = self._foreign.took(ask, answer, time.time(), reason)
         record = task.record
         if outcome.is_new:
-            self.page.drop(ask.plugin)  # its metrics may have changed their types
+            self.page.drop(ask.plugin, is_gone=False)  # its metrics may have changed their types
         if outcome.samples is not None:
             now = time.monotonic()
             refused = self.page.put(ask.plugin, "", outcome.samples, now, outcome.declared)

@@ -2,8 +2,9 @@
 
 A plugin's samples replace those that it gave before for the same source, and are gone when they
 have not been replaced for two intervals. A series belongs to who gave it first, and a metric keeps
-its type: what breaks either is refused, with the reason, for the caller to count. Only raydiag's
-own plugins take theirs back from a foreign one, which may have come first where ours was late.
+its type: what breaks either is refused, with the reason, for the caller to count. What a foreign
+plugin got because another's run was late goes back: to raydiag's own, which have the first claim
+to theirs, or to the foreign one that gave it first.
 
 prometheus_client's own rendering takes a fifth of what a whole cycle may cost, and it renames
 counters whose names do not end in _total, as some shell plugins have them. Its parser reads every
@@ -64,6 +65,7 @@ class MetricsPage:
         self.interval_s = interval_s
         self._blocks: dict[_Source, _Block] = {}
         self._owners: dict[str, _Source] = {}  # by line up to the value
+        self._first_owners: dict[str, _Source] = {}  # foreign ones, by line up to the value
         self._metrics: dict[str, Metric] = {}  # whose type is kept
         self._beginnings: dict[object, str] = {}  # line up to the value, by name and labels
 
@@ -103,7 +105,7 @@ class MetricsPage:
                 if beginning in series:
                     raise _Refused(f"{beginning.strip()}: comes twice")
                 owner = owners.get(beginning)
-                if owner and (is_foreign or not self._blocks[owner].is_foreign):
+                if owner and not self._may_take(beginning, owner, me, is_foreign):
                     raise _Refused(f"{beginning.strip()}: is a series of {owner[0]}")
                 value = _value(sample)
                 series[beginning] = self._kept(metric, is_foreign)
@@ -114,12 +116,23 @@ class MetricsPage:
                 refused.append(str(refusal))
         owners.update(dict.fromkeys(series, me))
         self._blocks[me] = _Block(now_s, shape, series, values, is_foreign)
+        if is_foreign:
+            for beginning in series:
+                self._first_owners.setdefault(beginning, me)
+            if len(self._first_owners) > _MOST_REMEMBERED:
+                self._first_owners = dict.fromkeys(series, me)
         return refused
 
-    def drop(self, plugin: str) -> None:
-        """Remove the series of a plugin, of all its sources, and free what only it has."""
+    def drop(self, plugin: str, is_gone: bool = True) -> None:
+        """Remove the series of a plugin, of all its sources, and free what only it has.
+
+        Unless it `is_gone` they are still its own, whichever foreign plugin has them meanwhile.
+        """
         for one in [key for key in self._blocks if key[0] == plugin]:
             self._remove(one)
+        if is_gone:
+            owners = self._first_owners.items()
+            self._first_owners = {line: owner for line, owner in owners if owner[0] != plugin}
         self._free()
 
     def series(self, plugin: str) -> int:
@@ -148,6 +161,11 @@ class MetricsPage:
         for beginning in block.series if block else ():
             del self._owners[beginning]
         return block
+
+    def _may_take(self, line: str, owner: _Source, me: _Source, is_foreign: bool) -> bool:
+        """Whether a series that another source has now is rather ours."""
+        has_claim = not is_foreign or self._first_owners.get(line) == me
+        return has_claim and self._blocks[owner].is_foreign
 
     def _take_away(self, key: _Source, line: str = "", metric: str = "") -> None:
         """Remove the series of a source that has this line up to its value, or all of a metric."""

@@ -142,6 +142,28 @@ def test_our_own_plugin_takes_its_series_back_from_a_foreign_one(kind: str) -> N
     assert list(read(others(one, 1.0)).values()) == [3]
 
 
+def test_a_foreign_series_that_changed_hands_in_a_late_cycle_comes_back() -> None:
+    one, declared = page(interval_s=10.0), foreign("tp_x")
+    assert one.put("first", "", [Sample("tp_x", {}, 1)], 0.0, declared) == []
+    assert others(one, 30.0) == ""  # its run is late
+    assert one.put("second", "", [Sample("tp_x", {}, 2)], 30.0, declared) == []
+    one.drop("first", is_gone=False)  # a rollout has replaced its file meanwhile
+    assert one.put("first", "", [Sample("tp_x", {}, 3)], 31.0, declared) == []
+    assert list(read(others(one, 31.0)).values()) == [3]
+    (reason,) = one.put("second", "", [Sample("tp_x", {}, 4)], 32.0, declared)
+    assert "series of first" in reason
+    assert list(read(others(one, 32.0)).values()) == [3]
+
+
+def test_a_foreign_plugin_that_is_gone_has_no_claim_any_more() -> None:
+    one, declared = page(), foreign("tp_x")
+    one.put("first", "", [Sample("tp_x", {}, 1)], 0.0, declared)
+    one.drop("first")
+    assert one.put("second", "", [Sample("tp_x", {}, 2)], 0.0, declared) == []
+    (reason,) = one.put("first", "", [Sample("tp_x", {}, 3)], 0.0, declared)
+    assert "series of second" in reason
+
+
 def test_a_series_that_comes_twice_is_refused() -> None:
     one = page()
     (reason,) = one.put("oom", "", [Sample(OOM, {}, 1), Sample(OOM, {}, 2)], 0.0)
@@ -280,6 +302,7 @@ def test_names_that_change_all_the_time_do_not_fill_the_memory(
     assert list(read(others(one)).values()) == [499]
     assert len(one._metrics) <= 51
     assert len(one._beginnings) <= 51
+    assert len(one._first_owners) <= 51
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
