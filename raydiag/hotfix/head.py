@@ -87,7 +87,14 @@ class _Prepared:
 
 def _plan(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
     prepared = _prepare(request, cluster)
-    return prepared.document("plan", *prepared.outcome())
+    outcome, reason = prepared.outcome()
+    at_work = Ledger(request.get("ledger")).at_work()
+    if at_work:
+        busy = (
+            f"nothing was tried: rollout {at_work} is at work on this cluster, and holds its lock"
+        )
+        reason = "; ".join(filter(None, (reason, busy)))
+    return prepared.document("plan", outcome, reason)
 
 
 def _prepare(request: Mapping[str, Any], cluster: Cluster) -> _Prepared:

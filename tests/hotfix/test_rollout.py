@@ -98,7 +98,7 @@ def run(nodes: Nodes, tmp_path: Path) -> Callable[..., dict[str, Any]]:
             "rollout": "r1",
             "who": "me@here",
             "place": {},
-            "verify_limit_s": 20.0,
+            "verify_limit_s": 60.0,
             "ledger": str(tmp_path / "ledger"),
             "files": [{"name": n, "content": text} for n, text in (files or {}).items()],
             **more,
@@ -130,6 +130,14 @@ def test_a_plan_changes_nothing(nodes: Nodes, run: Run, tmp_path: Path) -> None:
     assert {operation for _, operation in nodes.asked} == {"inspect"}
     assert {nodes.digest(name) for name in nodes.nodes} == {sha256(GPU)}
     assert not (tmp_path / "ledger").exists()
+
+
+def test_a_plan_says_that_another_rollout_is_at_work(run: Run, tmp_path: Path) -> None:
+    with Ledger(str(tmp_path / "ledger")).lock("r0"):
+        document = run("plan", {NAME: BETTER})
+    assert document["outcome"] == "planned"
+    assert "nothing was tried: rollout r0 is at work" in document["reason"]
+    assert run("plan", {NAME: BETTER})["reason"] == ""
 
 
 def test_a_good_plugin_is_live_and_verified_everywhere(nodes: Nodes, run: Run) -> None:
