@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from raydiag.exporter.external_plugins import Ask, ExternalPlugins, PluginOutcom
 from raydiag.sandbox import Reader
 
 HOST = "n1"
-PATIENCE_S = 20.0  # only a hang takes that long
+PATIENCE_S = 120.0  # only a hang takes that long
 
 
 def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -54,22 +54,25 @@ class Cycles:
         return None
 
     def run(
-        self, now_s: float | None = None, timeout_s: float | None = None
+        self, now_s: float | None = None, timeouts: Mapping[str, float] | None = None
     ) -> dict[str, PluginOutcome]:
-        """One cycle; outcomes by plugin. `timeout_s` is given to programs in place of their own."""
+        """One cycle; outcomes by plugin.
+
+        `timeouts` are given to these plugins in place of their own. All others have as long as they
+        need, however busy the machine is.
+        """
         now_s = time.time() if now_s is None else now_s
-        self.gone = [
-            name
-            for look in self.foreign.looks()
-            for name in self.foreign.looked(look, self.ask(look))
-        ]
+        self.gone = []
+        for look in self.foreign.looks():
+            answer = self.ask(look._replace(timeout_s=PATIENCE_S))
+            self.gone += self.foreign.looked(look, answer, "no answer")
         outcomes = {}
         for asked in list(self.foreign.asks()):
             ask: Ask | None = asked
             while ask is not None:
-                if timeout_s is not None:
-                    ask.request["timeout_s"] = timeout_s
-                outcome = self.foreign.took(ask, self.ask(ask), now_s, "no answer in time")
+                ask.request["timeout_s"] = (timeouts or {}).get(ask.plugin, PATIENCE_S)
+                patient = ask._replace(timeout_s=PATIENCE_S)
+                outcome = self.foreign.took(ask, self.ask(patient), now_s, "no answer in time")
                 outcomes[ask.plugin] = outcome
                 ask = outcome.then
         return outcomes

@@ -241,7 +241,7 @@ def test_one_that_never_ends_is_ended_with_its_children(
     mark = f"600.{os.getpid()}1"
     write(directory / "bad", f"#!/bin/sh\n(sleep {mark}; true) &\nsleep {mark} | cat\n")
     write(directory / "good", GOOD)
-    outcomes = running.run(timeout_s=0.5)
+    outcomes = running.run(timeouts={"bad": 0.5})
     assert outcomes["bad"].status is Status.TIMEOUT
     assert outcomes["bad"].reason == "no end within 0.5 s"
     assert values(outcomes["good"]) == {"good": 1}
@@ -267,7 +267,7 @@ def test_a_program_that_ignores_signals_is_ended(directory: Path, running: Cycle
     write(
         directory / "deaf", f"#!/bin/bash\ntrap '' TERM INT HUP\nwhile :; do sleep {mark}; done\n"
     )
-    assert running.run(timeout_s=0.5)["deaf"].status is Status.TIMEOUT
+    assert running.run(timeouts={"deaf": 0.5})["deaf"].status is Status.TIMEOUT
     assert gone(mark)
 
 
@@ -299,7 +299,7 @@ def test_another_process_group_is_never_touched(directory: Path, running: Cycles
     bystander = os.posix_spawnp("sleep", ["sleep", mark], dict(os.environ))
     try:
         write(directory / "bad", f"#!/bin/sh\nsleep {mark}0\n")
-        assert running.run(timeout_s=0.3)["bad"].status is Status.TIMEOUT
+        assert running.run(timeouts={"bad": 0.3})["bad"].status is Status.TIMEOUT
         assert gone(f"{mark}0")
         assert os.waitpid(bystander, os.WNOHANG) == (0, 0)
     finally:
@@ -328,13 +328,13 @@ def test_one_that_hangs_in_the_kernel_is_abandoned_once_and_heals(
     write(directory / "good", GOOD)
     assert values(running.run()["reads"]) == {"a": 42}
     hanging.hang("counter")
-    outcome = running.run(timeout_s=0.5)["reads"]
+    outcome = running.run(timeouts={"reads": 0.5})["reads"]
     assert outcome.status is Status.TIMEOUT
     assert "cannot be ended" in outcome.reason
     assert "abandoned" in outcome.reason
     (stuck,) = hanging.stuck_pids("cat")
     for _ in range(3):
-        outcomes = running.run(timeout_s=0.5)
+        outcomes = running.run(timeouts={"reads": 0.5})
         assert values(outcomes["good"]) == {"good": 1}
         assert "reads" not in outcomes  # it would leave one more
         assert running.facts(time.time() + 60)["stuck_source_seconds", "reads"] >= 60

@@ -254,7 +254,7 @@ def test_a_new_version_that_is_late_is_told_from_a_broken_one(
     running.run()
     assert running.facts()["plugin_late", "queue"] == 0
     write(path, "#!/bin/sh\nsleep 60\n")
-    running.run(timeout_s=0.5)
+    running.run(timeouts={"queue": 0.5})
     facts = running.facts()
     assert (facts["plugin_outdated", "queue"], facts["plugin_late", "queue"]) == (1, 1)
     write(path, "#!/bin/sh\nexit 3\n")

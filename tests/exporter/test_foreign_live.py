@@ -42,7 +42,7 @@ class Live:
         """`name` or `name of plugin` -> value; empty while nothing answers."""
         try:
             with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port}/metrics", timeout=5
+                f"http://127.0.0.1:{self.port}/metrics", timeout=30
             ) as answer:
                 text = answer.read().decode()
         except OSError:

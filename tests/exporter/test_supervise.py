@@ -107,14 +107,14 @@ def test_a_signal_goes_on_to_the_exporter(number: signal.Signals) -> None:
         assert line(process) == "ready\n"
         process.send_signal(number)
         assert line(process) == "told\n"
-        assert process.wait(20) == 143
+        assert process.wait(120) == 143
 
 
 def test_it_can_be_ended_while_it_waits() -> None:
     with watchdog("/bin/sh", "-c", "exit 7") as process:
         assert "exited with code 7, restart #1" in line(process)
         process.terminate()
-        assert process.wait(20) == 143
+        assert process.wait(120) == 143
 
 
 def test_an_exporter_that_does_not_obey_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_an_exporter_that_does_not_obey_is_killed(monkeypatch: pytest.MonkeyPatc
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert line(process) == "ready\n"
         process.terminate()
-        assert process.wait(20) == 137
+        assert process.wait(120) == 137
 
 
 def test_the_exporter_ends_with_its_watchdog() -> None:

@@ -86,7 +86,7 @@ def run(running: Running, tmp_path: Path) -> Run:
             "rollout": "r1",
             "who": "me@here",
             "place": place,
-            "verify_limit_s": 40.0,
+            "verify_limit_s": 90.0,
             "ledger": str(tmp_path / "ledger"),
             "files": [{"name": n, "content": text} for n, text in (files or {}).items()],
             **more,

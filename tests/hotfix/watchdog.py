@@ -146,7 +146,7 @@ def free_port() -> int:
         return port
 
 
-def wait_until(condition: Callable[[], object], what: str, deadline_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, deadline_s: float = 120.0) -> None:
     end = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() > end:
