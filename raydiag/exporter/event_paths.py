@@ -20,8 +20,8 @@ _JOB_STARTS = ("RAYDIAG_JOB_START", "SLURM_JOB_START_TIME")
 _RESCAN_S = 60.0  # a walk over a network file system costs it something
 _DEEPEST, _MOST_DIRECTORIES = 3, 64
 
-_Listing = tuple[float, dict[str, float]]  # when (monotonic); files, and when they were created
-_listings: dict[tuple[str, str], _Listing] = {}  # by root and directory
+# By root and directory: when (monotonic); files, and when they were created.
+_listings: dict[tuple[str, str], tuple[float, dict[str, float]]] = {}
 
 
 def listed(host: Host, directory: str) -> dict[str, float]:

@@ -85,11 +85,6 @@ class ExternalPlugins:
         self._seen: set[str] = set()  # directories that have been looked at before
         self._left_alone: dict[str, list[str]] = {}
 
-    @property
-    def names(self) -> list[str]:
-        """Of all plugins, also those that do not run."""
-        return sorted(self._plugins)
-
     # ---- which there are
 
     def looks(self) -> Iterator[Ask]:

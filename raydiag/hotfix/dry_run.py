@@ -78,7 +78,7 @@ def _syntax(name: str, content: bytes, staged: str) -> str:
     if not name.endswith(".sh") and b"sh" not in content.split(b"\n", 1)[0]:
         return ""
     bash = {"argv": ["bash", "-n", staged], "limit_s": _SYNTAX_LIMIT_S}
-    answer = _guarded(bash, f"syntax of {staged}", 5.0)
+    answer = _guarded(bash, f"syntax of {staged}", _SYNTAX_LIMIT_S + 2.0)
     if answer.get("status") == 0 and not answer.get("stderr"):
         return ""
     output = str(answer.get("stderr") or answer.get("failed") or "").replace(staged, name)

@@ -358,14 +358,8 @@ class Statuses:
         return set(map(attrgetter("content"), files))
 
 
+_REQUESTS = (Inspect, Check, Apply, Restart, Verify, Rollback, Close, StatusRequest)
 OPERATIONS: dict[str, type[NodeRequest]] = {
-    "inspect": Inspect,
-    "check": Check,
-    "apply": Apply,
-    "restart": Restart,
-    "verify": Verify,
-    "rollback": Rollback,
-    "close": Close,
-    "status": StatusRequest,
+    request.__name__.removesuffix("Request").lower(): request for request in _REQUESTS
 }
 OPERATION_NAMES = {request: operation for operation, request in OPERATIONS.items()}

@@ -94,10 +94,6 @@ class HostPlan:
         """The change of that file; None: it does not change here."""
         return next((change for change in self.changes if change.name == name), None)
 
-    def has_name(self, name: str) -> bool:
-        """Whether that is its host name, address or node id."""
-        return name in (self.host, self.address, self.node_id)
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -299,7 +295,7 @@ def _canary(
 ) -> tuple[str, str]:
     """Its node id; or "", and why there is none where hosts wait for a change."""
     candidates = _changing(plans)
-    named = [plan for plan in plans if plan.has_name(wish)]
+    named = [plan for plan in plans if wish in (plan.host, plan.address, plan.node_id)]
     if wish and not named:
         return "", f"--canary {wish}: not one of the hosts asked for"
     if not candidates:

@@ -286,13 +286,11 @@ class Aim:
         if not argv or arguments(seen) != argv:
             raise Doubt(f"pid {pid}: has other arguments now")
         is_shell = is_exporter(argv)
-        if not (is_shell or self._is_server(argv) or is_own_exporter(argv)):
+        is_ours = is_shell or is_server(argv, self.metrics_file, self.port) or is_own_exporter(argv)
+        if not is_ours:
             raise Doubt(f"pid {pid}: is no exporter: {' '.join(argv)[:100]!r}")
         if not program(pid).startswith("bash" if is_shell else "python"):
             raise Doubt(f"pid {pid}: runs {program(pid) or 'an unknown program'}")
-
-    def _is_server(self, argv: tuple[str, ...]) -> bool:
-        return is_server(argv, self.metrics_file, self.port)
 
     def _require_loop(self) -> None:
         """Raises Doubt, but not for a subshell that is gone in a moment, as a plugin's is."""
@@ -315,7 +313,7 @@ class Aim:
             argv = arguments(process)
             if argv == self.identity.argv:
                 shells.add(process.pid)
-            if self._is_server(argv):
+            if is_server(argv, self.metrics_file, self.port):
                 parents_of_servers.add(process.parent)
         for shell in shells & parents_of_servers:
             raise Doubt(f"pid {pid}: is the watchdog of pid {shell}")

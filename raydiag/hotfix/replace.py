@@ -161,7 +161,8 @@ class Replacement:
         yield "intent recorded"
         if self.content is not None:
             yield from self._write(self.content)
-        self._still_as_planned()
+        if _read(self.old.path).sha256 != self.old.sha256:
+            raise ReplaceRefused(f"{self.old.path} was changed by someone else a moment ago")
         if self.content is None:
             os.unlink(self.old.path)
         else:
@@ -223,11 +224,6 @@ class Replacement:
             # The file system's own and the security module's come with the directory.
             if attribute.startswith(("user.", "system.posix_acl")) and error.errno != errno.ENODATA:
                 raise ReplaceRefused(f"{self.old.path}: {attribute} cannot be kept") from None
-
-    def _still_as_planned(self) -> None:
-        now = _read(self.old.path)
-        if now.sha256 != self.old.sha256:
-            raise ReplaceRefused(f"{self.old.path} was changed by someone else a moment ago")
 
     def _record(self, event: str) -> None:
         fields: dict[str, object] = {"name": self.name, "path": self.old.path}

@@ -51,11 +51,8 @@ class _KnownRollout:
     def without_files(self, hosts: Sequence[HostState]) -> list[str]:
         """Live hosts whose journal names no file: those not reached, and those with a writer."""
         alive = seen_hosts(hosts)
-        return [node for node in self.planned() if node in alive and not self.has_files(node)]
-
-    def has_files(self, node: str) -> bool:
-        """Whether the node's journal names any file."""
-        return bool(self.journals.get(node, _NO_JOURNAL).files)
+        with_files = {node for node, journal in self.journals.items() if journal.files}
+        return [node for node in self.planned() if node in alive and node not in with_files]
 
     def state(self, at_work: str) -> str:
         """Of the rollout; `at_work` is the one that is driven right now."""

@@ -99,7 +99,6 @@ def target(request: NodeRequest, path: str, name: str) -> TargetFile:
     refused = "" if os.access(os.path.dirname(now.path), os.W_OK) else "the directory is read-only"
     if os.geteuid() not in (0, now.status.st_uid):
         refused = f"it belongs to user {now.status.st_uid}, and we are {os.geteuid()}"
-    file = now.status
+    file, content = now.status, (now.sha256, now.status.st_size)
     owner = (stat.S_IMODE(file.st_mode), file.st_uid, file.st_gid)
-    content = (now.sha256, file.st_size)
     return TargetFile(name, True, *content, *owner, file.st_mtime, refused, restart)
