@@ -30,7 +30,7 @@ from raydiag.exporter.metrics import Sample
 from raydiag.exporter.plugins import State, plugin
 """
 GOOD = """
-@plugin(timeout_s=60)
+@plugin(timeout_s=5)
 def collect(host):
     yield Sample("hw_procs_running", {}, 4)
 """
@@ -177,7 +177,7 @@ def test_a_plugin_that_never_answers_is_ended_and_others_stay_fresh(
     make: Make, tmp_path: Path
 ) -> None:
     sleeps = (
-        "@plugin(timeout_s=0.3)\ndef collect(host):\n"
+        "@plugin(timeout_s=2)\ndef collect(host):\n"
         "    yield Sample('hw_procs_blocked', {}, 1)\n"
         f"    time.sleep(60 if os.path.exists('{tmp_path}/hang') else 0)\n"
     )
@@ -224,7 +224,7 @@ def test_sources_have_their_own_fates(make: Make) -> None:
 def parts(host):
     return ["/a", "/b", "/c", "/d"]
 
-@plugin(timeout_s=0.3, sources=parts)
+@plugin(timeout_s=2, sources=parts)
 def collect(host, source):
     if source == "/b": time.sleep(60)
     if source == "/c": raise ReadError("/c: broken")
@@ -259,7 +259,7 @@ LAST = """
 def parts(host):
     return ["/1", "/2", "/3"]
 
-@plugin(timeout_s=0.3, last=True, sources=parts)
+@plugin(timeout_s=2, last=True, sources=parts)
 def collect(host, source):
     if source == "/2" and os.path.exists(host.root + "/hang"): time.sleep(60)
     yield Sample("hw_net_rx_bytes_total", {"device": source}, time.monotonic())
@@ -388,7 +388,7 @@ def test_what_a_driver_fault_hangs_waits_for_the_kernel_log_of_this_cycle(make: 
 def test_nothing_that_a_driver_fault_hangs_is_read_before_the_log_is_read_to_its_end(
     make: Make,
 ) -> None:
-    node = make({"x_ras": GOOD.replace("0.5", "0.5, last=True"), "x_log": GOOD})
+    node = make({"x_ras": GOOD.replace("timeout_s=5", "timeout_s=5, last=True"), "x_log": GOOD})
     node.state.put("x_log", {"is_behind": True})
     node.cycle()
     assert node.series()["plugin_up{plugin=x_ras}"] == 0

@@ -199,7 +199,8 @@ def test_a_good_plugin_passes_and_says_what_it_makes(node: ShellNode) -> None:
 def test_a_plugin_that_does_not_work_is_not_rolled_out(
     node: ShellNode, text: str, words: str
 ) -> None:
-    found = check(node, text, limit_s=1.5)
+    # What never ends is given up; all else ends by itself, however long that takes.
+    found = check(node, text, limit_s=1.5 if words == "no answer" else 60.0)
     assert not found["passed"]
     assert words in found["reason"]
     assert (node.utils / NAME).read_text() == GPU
@@ -209,7 +210,7 @@ def test_a_plugin_that_does_not_work_is_not_rolled_out(
 def test_what_a_plugin_started_ends_with_its_dry_run(node: ShellNode, tmp_path: Path) -> None:
     note = tmp_path / "pids"
     text = f"#!/bin/bash\n(trap '' TERM HUP; echo $BASHPID >>{note}; sleep 600) &\nsleep 600\n"
-    assert not check(node, text, limit_s=1.0)["passed"]
+    assert not check(node, text, limit_s=8.0)["passed"]
     for pid in map(int, note.read_text().split()):
         wait_until(lambda pid=pid: start_ticks(pid) is None, "its end")  # type: ignore[misc]
 
@@ -224,7 +225,7 @@ def test_a_dry_run_that_hangs_in_the_kernel_is_left_and_not_repeated(
     (place / "aca_umc").write_text("ue 0\n")
     text = f"#!/bin/bash\ncat {place}/aca_umc\necho hw_gpu_x 1\n"
     with fuse_hang.HangingFile(place, hang=("aca_umc",)) as hanging:
-        assert "no answer" in check(node, text, limit_s=0.5)["reason"]
+        assert "no answer" in check(node, text, limit_s=5.0)["reason"]
         stuck = hanging.stuck_pids("cat")
         assert len(stuck) == 1
         found = check(node, text, limit_s=0.5)
