@@ -1,6 +1,7 @@
 """What an actor starts on its node: the node runner, out of the bundle that comes on stdin.
 
-Arguments: the time for the whole run in seconds, and the actor's process id.
+Arguments: when the answer must be there, by CLOCK_MONOTONIC, the time for the whole run in seconds,
+and the actor's process id.
 """
 
 import marshal
@@ -14,4 +15,4 @@ scope["install"](carried.pop("modules"))  # type: ignore[operator]
 
 from raydiag.runner import main  # noqa: E402
 
-main(carried["request"], float(sys.argv[1]), int(sys.argv[2]))
+main(carried["request"], float(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))

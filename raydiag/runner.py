@@ -40,6 +40,7 @@ _LAST_LOOK_S = 0.2  # at the node's deadline, at readers that were killed then
 # asks for a longer look.
 _GLANCE_S, _WATCH_S = 0.2, 1.0
 _RESERVE_S = 1.0  # before the node's deadline there is no time for a second sample
+_ANSWER_S, _LEAST_RUN_S = 0.4, 0.5  # for the answer to be there in time; for a run that is late
 
 
 # Of a probe with several sources: what it ended with, least first.
@@ -437,11 +438,22 @@ def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"failed": [Status.ERROR.value, f"{type(error).__name__}: {error}"]}
 
 
-def main(request: Mapping[str, Any], budget_s: float, parent_pid: int) -> None:
+def _budget_left_s(deadline: float, budget_s: float) -> float:
+    """How long a runner that starts now may run, so that its answer is there at `deadline`.
+
+    A start that took long is told by a node short of CPU time: there the answer takes as long.
+    """
+    left_s = deadline - time.monotonic()
+    late_s = budget_s - left_s
+    return max(_LEAST_RUN_S, left_s - max(_ANSWER_S, min(late_s, budget_s / 4)))
+
+
+def main(request: Mapping[str, Any], deadline: float, budget_s: float, parent_pid: int) -> None:
     """Entry of the node runner process: lowest priority, run, answer, end.
 
-    `budget_s` is the time for the whole run; with the process `parent_pid` gone there is nobody to
-    answer. The answer goes to stdout as its length in decimal, a newline, and that many bytes of
+    `deadline` (CLOCK_MONOTONIC) ends the `budget_s` that the whole call has, the start of this
+    process included; with the process `parent_pid` gone there is nobody to answer. The answer goes
+    to stdout as its length in decimal, a newline, and that many bytes of
     zlib-compressed JSON. Ends with `os._exit`, so that no reader can hold it up.
     """
     os.nice(19)
@@ -453,11 +465,12 @@ def main(request: Mapping[str, Any], budget_s: float, parent_pid: int) -> None:
     confinement.die_with_parent()
     if os.getppid() != parent_pid:
         os._exit(1)  # it ended before we asked to end with it
-    answer = zlib.compress(json.dumps(Runner(request, budget_s).run()).encode())
+    answer = Runner(request, _budget_left_s(deadline, budget_s)).run()
+    packed = zlib.compress(json.dumps(answer).encode())
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass  # a container's first process may reap nothing
-    view = memoryview(b"%d\n" % len(answer) + answer)
+    view = memoryview(b"%d\n" % len(packed) + packed)
     while view:
         view = view[os.write(1, view) :]
     os._exit(0)

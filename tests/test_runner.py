@@ -24,8 +24,8 @@ from raydiag.cluster.actor import RaydiagNodeActor
 from tests.cluster import fuse_hang
 from tests.cluster.fuse_hang import HangingFile
 
-PATIENCE_S = 10.0  # only a hang takes that long
-BUDGET_S = 20.0  # of a run in which the probes' own deadlines matter
+PATIENCE_S = 120.0  # only a hang takes that long
+BUDGET_S = 60.0  # of a run in which the probes' own deadlines matter
 MOST_STUCK = runner._MOST_STUCK
 REPOSITORY = Path(memory_import.__file__).parent.parent
 
@@ -58,7 +58,9 @@ sys.stdout.buffer.write(answer.partition(b"\\n")[2])
 
 
 def planted(body: str, arguments: str = "", takes: str = "host") -> str:
-    """Source of a probe; NAME stands for its own."""
+    """Source of a probe; NAME stands for its own. Its deadline is one for a busy machine."""
+    if "timeout_s" not in arguments:
+        arguments += ", timeout_s=30"
     return f"{_PREAMBLE}\n@probe(Seen{arguments})\ndef NAME({takes}):\n" + textwrap.indent(
         textwrap.dedent(body), "    "
     )
@@ -102,7 +104,7 @@ def is_gone(pid: int) -> bool:
 
 
 READ_EACH = planted(
-    "yield Seen(content(source))", ", timeout_s=1.0, sources=sources", "host, source"
+    "yield Seen(content(source))", ", timeout_s=2.0, sources=sources", "host, source"
 )
 READ_EACH_LAST = READ_EACH.replace("timeout_s", "stage=LAST, timeout_s")
 GOOD = planted("yield Seen('fine')")
@@ -171,7 +173,7 @@ def test_a_probe_that_breaks_costs_its_own_result_only() -> None:
     assert "more than 4 MiB" in results["talks"]["reason"]
     assert "ended before it answered" in results["leaves"]["reason"]
     # It never waited. So does a reader that gets no CPU: it had four times as long.
-    assert "loops: no answer within 2." in results["loops"]["reason"]
+    assert float(results["loops"]["reason"].split()[4]) >= 2.0
     assert (results["no_such"]["reason"], results["refused"]["reason"]) == (
         "no such device",
         "not permitted",
@@ -198,7 +200,8 @@ def test_without_descriptors_for_a_reader_the_probe_says_so() -> None:
     packed = memory_import.packed(modules({"good": GOOD}), {"probes": ["good"]})
     limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))\n"
     program = limit + bundle.entrypoint("node_runner")
-    argv = [sys.executable, "-I", "-S", "-B", "-c", program, "10", str(os.getpid())]
+    times = (str(time.monotonic() + BUDGET_S), str(BUDGET_S))
+    argv = [sys.executable, "-I", "-S", "-B", "-c", program, *times, str(os.getpid())]
     done = subprocess.run(argv, input=packed, capture_output=True, timeout=PATIENCE_S, check=True)
     answer = json.loads(zlib.decompress(done.stdout.partition(b"\n")[2]))
     assert answer["probes"]["good"]["status"] == "error"
@@ -388,11 +391,11 @@ def test_an_answer_comes_before_the_nodes_deadline_whatever_hangs(tree: HangingF
     for name in "abcd":
         tree.hang(name)
     loops = planted("yield Seen('before')\nwhile True: pass", ", timeout_s=60")
-    each = READ_EACH.replace("timeout_s=1.0", "timeout_s=60")
+    each = READ_EACH.replace("timeout_s=2.0", "timeout_s=60")
     late = planted("yield Seen('late')", ", stage=LAST")
     asked = {"good": GOOD, "loops": loops, "each": each, "late": late}
     # The actor raises when no answer is there in time: that there is one is the point.
-    answer = run(asked, budget_s=3.0, **root_of(tree))
+    answer = run(asked, budget_s=8.0, **root_of(tree))
     results = answer["probes"]
     assert {name: result["status"] for name, result in results.items()} == {
         "good": "ok",
@@ -405,6 +408,22 @@ def test_an_answer_comes_before_the_nodes_deadline_whatever_hangs(tree: HangingF
     assert "no answer before the node's deadline" in results["loops"]["reason"]
     assert {Path(stuck["source"]).name for stuck in answer["stuck"]} == set("abcd")
     assert len(tree.stuck_pids("rd-")) == 4
+
+
+@pytest.mark.slow
+def test_a_late_start_of_the_interpreter_costs_no_answer() -> None:
+    """The actor's deadline runs from its call: the runner has what is left of it then."""
+    loops = planted("while True: pass\nyield Seen('')", ", timeout_s=600")
+    packed = memory_import.packed(
+        modules({"good": GOOD, "loops": loops}), {"probes": ["good", "loops"]}
+    )
+    late = f"import time\ntime.sleep(3)\n{bundle.entrypoint('node_runner')}"
+    answer = RaydiagNodeActor.probe(None, late, packed, 10.0)  # type: ignore[arg-type]
+    results = json.loads(zlib.decompress(answer.partition(b"\n")[2]))["probes"]
+    assert {name: result["status"] for name, result in results.items()} == {
+        "good": "ok",
+        "loops": "timeout",
+    }
 
 
 def test_runner_and_readers_end_with_the_actor() -> None:
@@ -525,7 +544,7 @@ def test_a_source_that_failed_is_not_read_again(tmp_path: Path) -> None:
 
 def test_without_time_for_a_second_sample_growth_is_not_known(tmp_path: Path) -> None:
     (tmp_path / "good").write_text("1")
-    answer = run({"counts": COUNTS}, budget_s=5, root=str(tmp_path), interval_s=9.0)
+    answer = run({"counts": COUNTS}, root=str(tmp_path), interval_s=BUDGET_S)
     counts = answer["probes"]["counts"]
     assert (counts["status"], counts["later"]) == ("timeout", [])
     assert "no time was left for a second sample" in counts["reason"]

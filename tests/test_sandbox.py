@@ -23,7 +23,7 @@ from raydiag.sandbox import Reader
 from tests.cluster import fuse_hang
 from tests.cluster.fuse_hang import HangingFile
 
-PATIENCE_S = 10.0  # only a hang takes that long
+PATIENCE_S = 120.0  # only a hang takes that long
 
 
 @pytest.fixture(scope="module")

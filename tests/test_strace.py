@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zlib
 
 import pytest
@@ -94,7 +95,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Call], dict[str,
     )
     strace = ["strace", "-f", "-qq", "-s", "300", "-o", str(log), "-e", f"trace={','.join(_CALLS)}"]
     # The shell stands in for the actor: strace would be the parent that the runner checks for.
-    runner = [sys.executable, "-I", "-S", "-B", "-c", bundle.entrypoint("node_runner"), f"{_RUN_S}"]
+    times = (f"{time.monotonic() + _RUN_S}", f"{_RUN_S}")
+    runner = [sys.executable, "-I", "-S", "-B", "-c", bundle.entrypoint("node_runner"), *times]
     program = 'exec "$@" $$'
     argv = ["sh", "-c", program, "sh", *strace, *runner]
     done = subprocess.run(argv, input=packed, capture_output=True, timeout=2 * _RUN_S, check=False)

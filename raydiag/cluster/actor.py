@@ -52,9 +52,7 @@ class RaydiagNodeActor:
         deadline, came_at = time.monotonic() + budget_s, time.time()
         if not bundle.startswith(MAGIC_NUMBER):
             raise RuntimeError(f"Python {sys.version.split()[0]} here, another one on the head")
-        # What is left after the interpreter has started and before the answer must be out.
-        runner_budget_s = max(0.5, budget_s - 0.4)
-        arguments = [str(runner_budget_s), str(os.getpid())]
+        arguments = [str(deadline), str(budget_s), str(os.getpid())]
         names = ("HOME", "LD_LIBRARY_PATH", "PATH")
         environment = {name: os.environ[name] for name in names if name in os.environ}
         # Memory files, not pipes: writing the bundle cannot block on a runner that does not read,
