@@ -60,7 +60,7 @@ sys.stdout.buffer.write(answer.partition(b"\\n")[2])
 def planted(body: str, arguments: str = "", takes: str = "host") -> str:
     """Source of a probe; NAME stands for its own. Its deadline is one for a busy machine."""
     if "timeout_s" not in arguments:
-        arguments += ", timeout_s=30"
+        arguments = f", timeout_s=30{arguments}"
     return f"{_PREAMBLE}\n@probe(Seen{arguments})\ndef NAME({takes}):\n" + textwrap.indent(
         textwrap.dedent(body), "    "
     )
@@ -353,7 +353,7 @@ def test_the_last_stage_ends_at_its_first_hang_and_a_later_run_goes_around_it(
     tree: HangingFile,
 ) -> None:
     tree.hang("b")
-    asked = {"each": READ_EACH_LAST, "after": GOOD.replace("(Seen)", "(Seen, stage=LAST)")}
+    asked = {"each": READ_EACH_LAST, "after": GOOD.replace("(Seen,", "(Seen, stage=LAST,")}
     first, second = run(asked, **root_of(tree)), run(asked, **root_of(tree))
 
     result = first["probes"]["each"]

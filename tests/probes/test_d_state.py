@@ -305,7 +305,7 @@ libc = ctypes.PyDLL(None)
 def block():
     if libc.vfork() == 0:
         libc.prctl(1, 9, 0, 0, 0)
-        libc.alarm(60)
+        libc.alarm(120)
         libc.pause()
         libc._exit(0)
 """
@@ -317,7 +317,7 @@ def blocked_process(code: str) -> Iterator[int]:
     """A process with a task in state D; yields the id of that task."""
     process = subprocess.Popen([sys.executable, "-I", "-S", "-c", VFORK + code])
     try:
-        for _ in range(200):
+        for _ in range(1200):
             for task in os.listdir(f"/proc/{process.pid}/task"):
                 stat = Path(f"/proc/{process.pid}/task/{task}/stat").read_text()
                 if stat.rpartition(")")[2].split()[0] == "D":
@@ -329,7 +329,7 @@ def blocked_process(code: str) -> Iterator[int]:
         pytest.skip("a parent in vfork() is not in state D here")
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 @pytest.mark.parametrize("code", ["block()", IN_THREAD], ids=["process", "thread"])

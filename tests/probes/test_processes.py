@@ -24,6 +24,7 @@ from raydiag.probes.processes import (
 
 BOOT_S = 1_760_000_000
 # A write-only setting: opening it for reading is refused to everybody, root included.
+PATIENCE_S = 60.0  # of a busy machine
 EACCES_FILE = "/proc/sys/vm/compact_memory"
 
 
@@ -341,10 +342,13 @@ def test_real_processes() -> None:
     try:
         assert worker.stdout is not None
         child = int(worker.stdout.readline())
-        time.sleep(0.05)  # its name is that of the program once exec is through
+        end = time.monotonic() + PATIENCE_S
+        command = Path(f"/proc/{child}/cmdline")
+        while command.read_bytes() != b"sleep\x0060\0" and time.monotonic() < end:
+            time.sleep(0.05)  # it is that of the program once exec is through
         found = {x.pid: x for x in processes(Host()) if isinstance(x, RayProcess)}
     finally:
-        worker.communicate("", timeout=10)
+        worker.communicate("", timeout=PATIENCE_S)
     assert (found[worker.pid].role, found[worker.pid].comm) == ("worker", "ray::Pretender")
     assert (found[child].role, found[child].worker_pid) == ("child", worker.pid)
     assert found[child].command == "sleep 60"

@@ -308,8 +308,8 @@ def trainer(tmp_path: Path) -> Iterator[int]:
     script = tmp_path / "train.py"
     script.write_text(
         "import threading, time\n"
-        "def all_reduce():\n    time.sleep(60)\n"
-        "def load():\n    time.sleep(60)\n"
+        "def all_reduce():\n    time.sleep(600)\n"
+        "def load():\n    time.sleep(600)\n"
         "threading.Thread(target=load, name='load \"1\"', daemon=True).start()\n"
         "print(flush=True)\n"
         "all_reduce()\n"
@@ -328,17 +328,23 @@ def trainer(tmp_path: Path) -> Iterator[int]:
     )
     assert worker.stdout is not None
     yield int(worker.stdout.readline())
-    worker.communicate("", timeout=10)
+    worker.communicate("", timeout=60)
 
 
-def test_real_py_spy_on_a_real_process(trainer: int) -> None:
+def test_real_py_spy_on_a_real_process(trainer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_ONE_PROCESS_S", 60.0)  # of a busy machine
+    monkeypatch.setattr(stacks, "_BUDGET_S", 60.0)
     try:
         stacks._py_spy()
     except NoData as error:
         pytest.skip(f"ray[default] should have brought it: {error}")
-    time.sleep(0.1)  # until both threads sleep
-    found = [item for item in stacks.stacks(Host()) if isinstance(item, ThreadStack)]
-    main, load = (item for item in found if item.pid == trainer)
+    names: list[str] = []
+    end = time.monotonic() + 60
+    while names != ["all_reduce", "load"] and time.monotonic() < end:  # until both sleep
+        found = [item for item in stacks.stacks(Host()) if isinstance(item, ThreadStack)]
+        of_trainer = [item for item in found if item.pid == trainer]
+        names = ["".join(item.frames[:1]).partition(" ")[0] for item in of_trainer]
+    main, load = of_trainer
     assert (main.thread, main.main, main.thread_id) == ("MainThread", True, trainer)
     assert main.frames == ("all_reduce (train.py:3)", "<module> (train.py:8)")
     assert (load.thread, load.main, load.frames[0]) == ('load "1"', False, "load (train.py:5)")
