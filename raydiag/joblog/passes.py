@@ -306,7 +306,7 @@ class Pass:
                 if between := self._clock.stamp(_head(data, position)):
                     learnt.timeline.see(between, window.line_at(position))
         learnt.timeline.see(stamp, number)
-        learnt.steps.see_time(stamp.time)
+        learnt.steps.see_time(stamp.time, self._path, number)
         learnt.seen_to = window.offset + start
 
     def _start(self, window: TextWindow) -> None:

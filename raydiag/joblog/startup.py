@@ -54,6 +54,9 @@ _PHASES = tuple(
 _DONE = re.compile(
     r"Training completed|Early stopping|^FINISHED\b|QUEUE DONE|\[after training is done\]"
     r"|'train_runtime':|`Trainer\.fit` stopped: `max_(?:steps|epochs)=\d+` reached"
+    r"|^(?!.{0,512}(?:ERROR|FATAL|[Tt]ime(?:d |)out)).{0,256}\b[Ee]xiting (?:program )?"
+    r"(?:at iteration \d|after [\d.]{1,16} (?:minutes|hours)\b(?! (?:of|with|wait)))"
+    r"|Time limit reached\. Elapsed time is|\bJob '[^']{1,100}' succeeded"
     r"|\"key\": \"run_stop\".{0,512}\"status\": \"success\""  # MLPerf
 )
 _FORWARD = re.compile(
@@ -82,6 +85,9 @@ ANCHORS = (
     b"[TensorBoard]",
     b"[Ray] Logs",
     b"Early stopping",
+    b"xiting ",
+    b"Time limit reached. ",
+    b"' succeeded",
     b"FINISHED",
     b"QUEUE DONE",
     b"[after training is done]",

@@ -27,6 +27,7 @@ from raydiag.step_formats import bar_name, training_bar
 RUNS = 64
 WRITERS = 16384
 PROGRESSES = 24
+_BAR_LOSS = re.compile(r"[^\]]{0,200}\bloss=")
 _LAG = 8  # ranks without prefixes share one `where`: a slow one is no restart
 _FORMATS = {form.id: form for form in FORMATS}
 _ORDER = {form_id: index for index, form_id in enumerate(_FORMATS)}
@@ -210,7 +211,7 @@ class _Bar(NamedTuple):
     key: str  # bars of one key count the same steps
     step: int
     total: Optional[int]
-    named: bool  # its name says that it is of training
+    named: bool  # its name says that it is of training, or its loss
 
 
 def _read_bar(match: re.Match[str], step: int) -> Optional[_Bar]:
@@ -218,8 +219,11 @@ def _read_bar(match: re.Match[str], step: int) -> Optional[_Bar]:
     name = bar_name(match.string, match.start())
     counted = training_bar(name)
     total = int(match["total"])
+    if counted is None and name:
+        return None
     if counted is None:
-        return None if name else _Bar(f"bar {total} False", step, total, named=False)
+        has_loss = _BAR_LOSS.match(match.string, match.end()) is not None
+        return _Bar(f"bar {total} {has_loss}", step, total, named=has_loss)
     if counted["epoch"]:
         return _Bar(f"bar epochs {total}", int(counted["epoch"]) * total + step, None, named=True)
     return _Bar(f"bar {total} True", step, total, named=True)
@@ -327,10 +331,11 @@ class StepTally:
                 run.nan_losses += 1
                 run.first_nan_step = run.first_nan_step or run.last_step
 
-    def see_time(self, time: float) -> None:
+    def see_time(self, time: float, file: str, number: int) -> None:
         """A time that stands below the newest step line bounds it from above."""
-        for progress in self.progresses.values():
-            if progress.next_time is None:
+        for progress in self._moving():
+            is_above = progress.file == file and number < progress.runs[-1].last_line
+            if progress.next_time is None and not is_above:
                 progress.next_time = time
 
     def _bar(self) -> Optional[StepProgress]:

@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Optional
+from typing import Optional, Union
 
-from raydiag.joblog.facts import JobFacts
+from raydiag.joblog.facts import JobFacts, WorkerLogs
 from raydiag.joblog.step_facts import LoggedSteps
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.verdict import Moment, TrainingProgress
@@ -95,13 +95,14 @@ def _is_buffered(facts: JobFacts, moment: Moment, normal_s: float) -> bool:
     """The newest checkpoint is recent, and newer than anything in the log."""
     if moment.artefact is None or moment.now is None or moment.log_end:
         return False
-    written = max(_mtimes(facts), default=math.inf)
+    written = max(mtimes(facts), default=math.inf)
     newest = moment.artefact.mtime
     return newest > written + _BUFFERED_S and moment.now - newest <= normal_s
 
 
-def _mtimes(facts: JobFacts) -> Iterator[float]:
-    for file in facts.files:
+def mtimes(logs: Union[JobFacts, WorkerLogs]) -> Iterator[float]:
+    """When each of them was last written to."""
+    for file in logs.files:
         if file.mtime:
             yield file.mtime
 
@@ -114,7 +115,7 @@ def _bounds(
     if exact is not None:
         return exact, exact, "its own line"
     latest, basis = steps.last_next_time, "the next line with a time"
-    written = max(_mtimes(facts), default=None)
+    written = max(mtimes(facts.worker_logs if progress.source else facts), default=None)
     if written is not None and not moment.log_end and (latest is None or written < latest):
         latest, basis = written, "the log, which nothing has been written to since"
     return steps.last_near_time, latest, basis

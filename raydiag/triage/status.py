@@ -17,7 +17,7 @@ from raydiag.triage import deaths, hang
 from raydiag.triage.decision import TriageCase, TriageOutcome
 from raydiag.triage.endings import cancelled, confidence_of_hang, failed, hang_behind
 from raydiag.triage.exits import TERMINATED, failed_exits
-from raydiag.triage.stall import UNEXPLAINED_S, StepPace
+from raydiag.triage.stall import UNEXPLAINED_S, StepPace, mtimes
 from raydiag.triage.symptoms import CONSEQUENCE, ROOT, Symptom, cascade, of_class, strong
 from raydiag.triage.verdict import JobStatus
 from raydiag.triage.wording import known
@@ -101,9 +101,13 @@ def _without_summary(case: TriageCase) -> TriageOutcome:
     if _is_done(case):
         rule = "training is done: its last step, or its own closing message"
         return TriageOutcome(JobStatus.COMPLETED, rule=rule)
+    scheduler = case.moment.scheduler
+    was_ended = all(symptom.failure.mechanism for symptom in case.live)
+    if scheduler is not None and scheduler.state == "COMPLETED" and was_ended:
+        # What ended then was another one's step of the same job: an exporter's, a monitor's.
+        return TriageOutcome(JobStatus.COMPLETED, rule=f"{scheduler.source}: COMPLETED")
     if case.live and _shows_an_end(case) and not _goes_on(case):
         return _ended_by_error(case)
-    scheduler = case.moment.scheduler
     if scheduler is not None and scheduler.waiting:
         rule = "the job waits in the queue to be started again"
         return TriageOutcome(JobStatus.UNKNOWN, rule=rule)
@@ -181,8 +185,6 @@ def _is_own_failure(symptom: Symptom) -> bool:
 def _ended_in_silence(case: TriageCase, job: Optional[SlurmJob]) -> TriageOutcome:
     """The scheduler or the user says that the job is over; the log does not say why."""
     failure_class = deaths.scheduler_class(job)
-    if job is not None and job.state == "COMPLETED":
-        return TriageOutcome(JobStatus.COMPLETED, rule=f"{job.source}: {job.state}")
     if failure_class is None or job is None:
         rule = f"no summary, and the job has ended ({case.moment.source})"
         return _single(JobStatus.UNKNOWN, "unknown-death", rule)
@@ -246,10 +248,11 @@ def _stuck_before_training(case: TriageCase) -> str:
 
 
 def _silence_s(case: TriageCase) -> Optional[float]:
-    """Since the newest time in the log."""
-    if case.moment.now is None or case.facts.last_time is None:
-        return None
-    return case.moment.now - case.facts.last_time
+    """Since the newest time in the log; since its mtime where all times stand above the barrier."""
+    facts, newest = case.facts, case.facts.last_time
+    if (facts.barrier_line or 0) > (facts.last_time_line or 0):
+        newest = None if case.moment.log_end else max(mtimes(facts), default=None)
+    return None if case.moment.now is None or newest is None else case.moment.now - newest
 
 
 def _is_abandoned(case: TriageCase) -> bool:

@@ -152,6 +152,11 @@ def test_a_nameless_bar_counts_something_unknown(tmp_path: Path) -> None:
     assert told.series.loss[0] == 1.5 and told.total == 100
 
 
+def test_a_nameless_bar_with_a_loss_is_of_training(tmp_path: Path) -> None:
+    steps = steps_of(" 12%|#  | 12/100 [01:00<07:20,  5.00s/it, lr=1e-4, loss=1.5]\n", tmp_path)
+    assert steps.regular and steps.series.loss[0] == 1.5
+
+
 @pytest.mark.parametrize(
     ("text", "state"), [("nan", "a"), ("inf", "i"), ("-inf", "i"), ("1e-5", "f")]
 )

@@ -259,6 +259,16 @@ def test_a_job_of_another_name_is_another_job(
         assert told("4711")["status"] == status
 
 
+def test_an_exporter_that_is_ended_does_not_end_the_job(
+    outputs: Path, told: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = ["srun: forcing job termination", "srun: error: n1: task 0: Killed"]
+    job(outputs, header() + steps(0, 60, clock=START) + exporter)
+    control = "JobId=41 JobName=demo\n   JobState=COMPLETED Reason=None"
+    slurm(outputs.parent, monkeypatch, scontrol=control)
+    assert told("41")["status"] == "completed"
+
+
 def test_a_requeued_job_that_is_held(
     outputs: Path, told: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

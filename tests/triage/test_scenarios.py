@@ -618,6 +618,95 @@ ENDS = [
 ]
 
 
+def megatron(first: int, last: int) -> list[str]:
+    return [
+        f" [2026-03-01 12:00:{step % 60:02d}] iteration {step:8d}/     500 | consumed samples: 9 | "
+        "elapsed time per iteration (ms): 1012.3 | lm loss: 2.5E+00 |"
+        for step in range(first, last + 1)
+    ]
+
+
+def torchtitan(first: int, last: int) -> list[str]:
+    return [
+        f"[rank0]:[titan] 2026-03-01 12:00:{step % 60:02d},123 - root - INFO - step: {step:2d}  "
+        "loss:  4.1234  grad_norm:  1.2  memory: 40.00GiB(50.00%)  tps: 5,000  tflops: 300.12"
+        for step in range(first, last + 1)
+    ]
+
+
+def own_loop(first: int, last: int) -> list[str]:
+    return [
+        f"2026-03-01 12:00:{step % 60:02d} | INFO | train | step {step}/500 | loss 2.3456 | lr 1e-4"
+        for step in range(first, last + 1)
+    ]
+
+
+def bar(first: int, last: int) -> list[str]:
+    return [
+        f"{step // 2:3d}%|{'#' * (step // 20)}| {step}/200 [01:00<01:00,  1.00s/it, loss=2.1]"
+        for step in range(first, last + 1)
+    ]
+
+
+PLANNED = {
+    "minutes": [*megatron(1, 90), "[exiting program after 230.1 minutes] datetime: 2026-03-01"],
+    "an iteration": [*megatron(1, 90), "[exiting program at iteration 90] datetime: 2026-03-01"],
+    "minutes of an own loop": [*own_loop(1, 90), "12:09 | INFO | exiting after 230 minutes"],
+    "Ray": [*header(), *steps(0, 90), "SUCC cli.py:64 -- Job 'raysubmit_Ab3' succeeded"],
+    "a full bar": bar(1, 200),
+    "the last step": own_loop(1, 500),
+}
+SURVIVED = {
+    "retried": ["12:02 WARNING storage - OSError: [Errno 28] No space left on device, retrying"],
+    "caught": [*traceback("ValueError: bad sample 17"), "skipping sample 17"],
+    "data": ['event=restart status=ok note="RuntimeError: NCCL error: unhandled system error"'],
+}
+KEYBOARD = [
+    "srun: sending Ctrl-C to StepId=41.0",
+    *traceback("KeyboardInterrupt"),
+    *traceback("KeyboardInterrupt", 1),
+    "srun: error: n1: tasks 0-1: Exited with exit code 1",
+]
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_an_end_that_was_planned(name: str, triage: Triage) -> None:
+    document = triage(PLANNED[name], *ENDED)
+    assert (document["status"], document["primary"], document["exit"]) == ("completed", None, 0)
+
+
+def test_giving_up_is_no_planned_end(triage: Triage) -> None:
+    lines = [*own_loop(1, 90), "12:09 | ERROR | no peer answers: exiting after 30 minutes"]
+    assert triage(lines, *ENDED)["status"] == "unknown"
+
+
+def test_ray_says_that_its_job_failed_or_was_stopped(triage: Triage) -> None:
+    log = [*header(), *steps(0, 90)]
+    failed = triage([*log, "ERR cli.py:72 -- Job 'raysubmit_Ab3' failed"], *ENDED)
+    assert (failed["status"], failed["primary"]) == ("failed", "subprocess-fail")
+    assert triage([*log, "Job 'raysubmit_Ab3' was stopped"], *ENDED)["primary"] == "cancelled"
+
+
+@pytest.mark.parametrize("form", [megatron, torchtitan, own_loop])
+@pytest.mark.parametrize("name", SURVIVED)
+def test_what_steps_followed_is_no_cause(
+    form: Callable[[int, int], list[str]], name: str, triage: Triage
+) -> None:
+    lines = [*form(1, 30), *SURVIVED[name], *form(31, 50)]
+    assert triage(lines, *ENDED)["primary"] == "unknown-death"
+    assert triage([*lines, *KEYBOARD], *ENDED)["primary"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    "lines", [steps(0, 60), [f"{t}: Synchronizing hosts before training loop" for t in range(4)]]
+)
+def test_a_time_above_is_no_time_of_what_stands_below(lines: list[str], triage: Triage) -> None:
+    settings = [f"export SETTING_{number}=x" for number in range(100)]
+    log = [*header(), *settings, "submitted 2026-03-01 12:00:00", *lines]
+    assert triage(log, *RUNNING)["status"] == "running"
+    assert triage([*log, "2026-03-01 12:20:00 still here"], *RUNNING)["status"] == "hanging"
+
+
 @pytest.mark.parametrize(
     "row",
     [*STATUS, *SOFT, *HANGS, *HEARTBEATS, *CASCADES, *SERIES, *ENDS],

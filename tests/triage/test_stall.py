@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from raydiag.joblog.artefacts import Artefact
-from raydiag.joblog.facts import JobFacts, LogFile
+from raydiag.joblog.facts import JobFacts, LogFile, WorkerLogs
 from raydiag.triage.progress import project
 from raydiag.triage.stall import StallJudgement, StepPace, ended_silence, pace
 from raydiag.triage.verdict import Moment
@@ -86,6 +86,15 @@ def test_an_old_mtime_shows_a_stall_where_steps_have_no_time() -> None:
     assert at(written(facts, LAST), LAST + 1000).pace is StepPace.STALLED
     assert at(written(facts, LAST), LAST + 100).pace is StepPace.UNKNOWN
     assert at(written(facts, LAST), LAST + 1000, log_end=True).pace is StepPace.UNKNOWN
+
+
+def test_steps_of_a_worker_are_as_old_as_its_own_log() -> None:
+    seen = steps(range(101))
+    worker = LogFile("worker.out", "worker", 1, 1, 1, LAST + 900, True)
+    workers = WorkerLogs((worker,), 1, steps=seen, last_step=100, last_step_file="worker.out")
+    facts = written(job(steps=None, worker_logs=workers), LAST)
+    assert at(facts, LAST + 1000).pace is StepPace.UNKNOWN
+    assert at(facts, LAST + 1900).pace is StepPace.STALLED
 
 
 def test_without_any_time_nothing_is_known() -> None:
