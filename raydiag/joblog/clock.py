@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from functools import lru_cache
 from typing import Optional
@@ -20,13 +20,12 @@ _MONTH = "|".join(_MONTHS).encode()
 
 # A line's own time stands in front, or after a logger's name; a path's stands behind.
 REACH = 160
-SILENCE_S = 60.0  # shorter ones are of no interest
 _ISO = re.compile(
     rb"(?<![\d/])(\d{4})[-/](\d\d)[-/](\d\d)[T ]" + _CLOCK + rb"(?:[.,](\d{1,9}))?"
     rb"(?: ?(Z\b|UTC\b|[+-]\d\d:?\d\d(?!\d)))?"
 )
 _GLOG = re.compile(rb"(?<![A-Za-z0-9])[IWEF](\d\d)(\d\d) " + _CLOCK + rb"\.(\d{6})")
-_SHORT = re.compile(rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d)-(\d\d) " + _CLOCK)
+_SHORT = re.compile(rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d)-(\d\d) " + _CLOCK + rb"()")
 _CTIME = re.compile(
     _DAY + rb" (" + _MONTH + rb") +(\d{1,2}) " + _CLOCK + rb"(?: (AM|PM))?(?: [A-Z]{3,4})? (\d{4})"
 )
@@ -35,29 +34,6 @@ _ANY = re.compile(rb"\d\d:\d\d:\d\d")
 _LEAP_BACK_S = 60.0
 _SKEW_S = 86400.0
 _DAY_S = 86400.0
-
-
-@dataclass(frozen=True)
-class Silence:
-    """No line printed a time between two that did."""
-
-    start: float
-    end: float
-    line: int
-
-    @property
-    def seconds(self) -> float:
-        """How long it was."""
-        return self.end - self.start
-
-
-@dataclass(frozen=True)
-class Stamp:
-    """A time as printed: its form tells programs apart that may live in different zones."""
-
-    time: float
-    form: str
-    yearless: bool
 
 
 @lru_cache(maxsize=4096)
@@ -73,6 +49,11 @@ def _of_day(hour: bytes, minute: bytes, second: bytes) -> Optional[float]:
     if hours > 23 or minutes > 59 or seconds > 60:
         return None
     return hours * 3600.0 + minutes * 60.0 + seconds
+
+
+def _dated(year: int, month: int, day: int, of_day: Optional[float]) -> Optional[float]:
+    midnight = _midnight(year, month, day) if 1970 <= year < 2200 else None
+    return None if midnight is None or of_day is None else midnight + of_day
 
 
 def _zone_s(zone: Optional[bytes]) -> float:
@@ -94,85 +75,48 @@ class Clock:
         self.mtime = mtime
         self.anchor: Optional[float] = None  # newest time that was printed with its year
 
-    def stamp(self, line: bytes) -> Optional[Stamp]:
-        """The first time within the first `REACH` bytes of a line; None without one."""
+    def time(self, line: bytes) -> Optional[float]:
+        """The first time within the first `REACH` bytes of a line, Unix seconds."""
         head = line[:REACH]
         if _ANY.search(head) is None:
             return None
-        iso = _ISO.search(head)
-        if iso:
+        if iso := _ISO.search(head):
             return self._iso(iso)
-        return self._glog(head) or self._short(head) or self._ctime(head)
-
-    def time(self, line: bytes) -> Optional[float]:
-        """The first time of a line as Unix seconds."""
-        stamp = self.stamp(line)
-        return stamp.time if stamp else None
+        others = ((_GLOG, self._yearless), (_SHORT, self._yearless), (_CTIME, self._ctime))
+        for pattern, read in others:
+            match = pattern.search(head)
+            time = read(match) if match else None
+            if time is not None:
+                return time
+        return None
 
     def know_year(self, text: bytes) -> None:
         """Takes the first time with a year in the text as near, unless one is known."""
         for match in _ISO.finditer(text):
             if self.anchor is not None:
                 return
-            self.stamp(match[0])
+            self.time(match[0])
 
-    def _iso(self, match: re.Match[bytes]) -> Optional[Stamp]:
+    def _iso(self, match: re.Match[bytes]) -> Optional[float]:
         year, month, day, hour, minute, second, part, zone = match.groups()
-        time = self._dated(int(year), int(month), int(day), _of_day(hour, minute, second))
+        time = _dated(int(year), int(month), int(day), _of_day(hour, minute, second))
         if time is None:
             return None
-        form = "iso"
-        if zone is not None:
-            form = "zoned"
-        elif match[0][10:11] == b"T":
-            form = "iso-t"
         self.anchor = time + _fraction(part) - _zone_s(zone)
-        return Stamp(self.anchor, form, False)
+        return self.anchor
 
-    def _glog(self, head: bytes) -> Optional[Stamp]:
-        match = _GLOG.search(head)
-        if not match:
-            return None
-        month, day, hour, minute, second, part = match.groups()
-        time = self._yearless(int(month), int(day), _of_day(hour, minute, second))
-        if time is None:
-            return None
-        return Stamp(time + _fraction(part), "glog", True)
-
-    def _short(self, head: bytes) -> Optional[Stamp]:
-        match = _SHORT.search(head)
-        if not match:
-            return None
-        month, day, hour, minute, second = match.groups()
-        time = self._yearless(int(month), int(day), _of_day(hour, minute, second))
-        if time is None:
-            return None
-        return Stamp(time, "short", True)
-
-    def _ctime(self, head: bytes) -> Optional[Stamp]:
-        match = _CTIME.search(head)
-        if not match:
-            return None
+    def _ctime(self, match: re.Match[bytes]) -> Optional[float]:
         name, day, hour, minute, second, half, year = match.groups()
         if half is not None:
             hour = b"%d" % (int(hour) % 12 + 12 * (half == b"PM"))
         month = _MONTHS.index(name.decode()) + 1
-        time = self._dated(int(year), month, int(day), _of_day(hour, minute, second))
-        if time is None:
-            return None
-        self.anchor = time
-        return Stamp(time, "ctime", False)
+        time = _dated(int(year), month, int(day), _of_day(hour, minute, second))
+        self.anchor = self.anchor if time is None else time
+        return time
 
-    def _dated(self, year: int, month: int, day: int, of_day: Optional[float]) -> Optional[float]:
-        if of_day is None or not 1970 <= year < 2200:
-            return None
-        midnight = _midnight(year, month, day)
-        return None if midnight is None else midnight + of_day
-
-    def _yearless(self, month: int, day: int, of_day: Optional[float]) -> Optional[float]:
+    def _yearless(self, match: re.Match[bytes]) -> Optional[float]:
         """Nearest to a time that was printed with its year, else the newest before the mtime."""
-        if of_day is None:
-            return None
+        month, day, hour, minute, second, part = match.groups()
         near, latest = self.anchor, math.inf
         if near is None:
             if self.mtime is None:
@@ -181,61 +125,32 @@ class Clock:
         times = []
         this_year = datetime.fromtimestamp(near, timezone.utc).year
         for year in (this_year - 1, this_year, this_year + 1):
-            time = self._dated(year, month, day, of_day)
+            time = _dated(year, int(month), int(day), _of_day(hour, minute, second))
             if time is not None and time <= latest:
                 times.append(time)
-        return min(times, key=lambda time: abs(time - near), default=None)
+        nearest = min(times, key=lambda time: abs(time - near), default=None)
+        return None if nearest is None else nearest + _fraction(part)
 
 
 @dataclass
 class Timeline:
-    """First and last time of a log, and its longest silence.
-
-    Only times of one form make a silence: Slurm prints local time among programs that print UTC.
-    """
+    """First and last time of a log, and its newest."""
 
     first: Optional[float] = None
     last: Optional[float] = None
     last_line: int = 0
     jumps: int = 0
     newest: Optional[float] = None
-    newest_of: dict[str, float] = field(default_factory=dict)
-    gap: Optional[Silence] = None
-    pending: Optional[Silence] = None  # until a next time shows that the clock did not just jump
 
-    def see(self, stamp: Stamp, line: int) -> None:
+    def see(self, time: float, line: int) -> None:
         """One more time, in file order."""
-        time = stamp.time
-        self._confirm(time)
-        if self.newest is not None and stamp.form in self.newest_of:
-            start = max(self.newest, self.newest_of[stamp.form])
-            if time - start > self._longest_s():
-                self.pending = Silence(start, time, line)
         if self.newest is not None and time < self.newest - _LEAP_BACK_S:
             self.jumps += 1
         if self.newest is None or time > self.newest or time < self.newest - _DAY_S:
             self.newest = time
-        if len(self.newest_of) < 16 or stamp.form in self.newest_of:
-            self.newest_of[stamp.form] = time
         if self.first is None:
             self.first = time
         self.last, self.last_line = time, line
-
-    def may_hide(self, stamp: Stamp) -> bool:
-        """Whether a longer silence than the longest known could lie before this time."""
-        return self.newest is not None and stamp.time - self.newest > self._longest_s()
-
-    def finish(self) -> None:
-        """After the last line."""
-        self._confirm(self.last)
-
-    def _longest_s(self) -> float:
-        return max(SILENCE_S, self.gap.seconds) if self.gap else SILENCE_S
-
-    def _confirm(self, time: Optional[float]) -> None:
-        silence, self.pending = self.pending, None
-        if silence and time is not None and time >= silence.end - _LEAP_BACK_S:
-            self.gap = silence
 
 
 def has_time(line: bytes) -> bool:

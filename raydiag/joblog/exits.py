@@ -10,7 +10,7 @@ import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, Optional
 
 from raydiag.joblog.failure_facts import Heartbeats, TaskExit
 from raydiag.joblog.line_context import LineContext
@@ -79,6 +79,7 @@ _SRUN_SIGNALS = {
     "Out Of Memory": 9,
 }
 _BLOCK_LINES = 256
+_NUMBERS = ("signal", "task", "rank", "pid")  # that an exit's line may tell
 
 
 def signal_of(code: Optional[int]) -> Optional[int]:
@@ -111,9 +112,7 @@ class ExitTally:
     total: int = 0
     accused: dict[int, int] = field(default_factory=dict)  # task -> line
     first_line: int = 0
-    last_line: int = 0
     time: Optional[float] = None
-    near_time: Optional[float] = None
     reporters: dict[str, int] = field(default_factory=dict)  # where -> line
     file: str = ""
     errors: int = 0
@@ -150,13 +149,13 @@ class ExitTally:
             return
         code, host = _exit_code(match["code"]), match["host"]
         for task in tasks:
-            self._add("srun", line, code=code, signal_number=number, host=host, task=task)
+            self._add("srun", line, code=code, signal=number, host=host, task=task)
 
     def _subprocess(self, match: re.Match[str], line: JobLogLine) -> None:
         number = whole_number(match["signal"])
         if number is None and match["name"]:
             number = getattr(signal, match["name"], None)
-        self._add("subprocess", line, code=_exit_code(match["code"]), signal_number=number)
+        self._add("subprocess", line, code=_exit_code(match["code"]), signal=number)
 
     def _table(self, match: re.Match[str], line: JobLogLine, view: LineContext) -> None:
         """One entry of torchrun's table: rank and host stand above the exit code."""
@@ -170,48 +169,35 @@ class ExitTally:
         self._add_fields("torchrun", line, {**entry, **match.groupdict()})
 
     def _add_fields(self, kind: str, line: JobLogLine, fields: Mapping[str, Optional[str]]) -> None:
-        self._add(
-            kind,
-            line,
-            code=_exit_code(fields.get("code")),
-            signal_number=whole_number(fields.get("signal")),
-            host=fields.get("host"),
-            task=whole_number(fields.get("task")),
-            rank=whole_number(fields.get("rank")),
-            pid=whole_number(fields.get("pid")),
-        )
+        numbers = {
+            name: whole_number(fields.get(name)) for name in ("signal", "task", "rank", "pid")
+        }
+        code, host = _exit_code(fields.get("code")), fields.get("host")
+        self._add(kind, line, code=code, host=host, **numbers)
 
-    def _add(
-        self,
-        kind: str,
-        line: JobLogLine,
-        code: Optional[int] = None,
-        signal_number: Optional[int] = None,
-        host: Optional[str] = None,
-        task: Optional[int] = None,
-        rank: Optional[int] = None,
-        pid: Optional[int] = None,
-    ) -> None:
+    def _add(self, kind: str, line: JobLogLine, host: Optional[str] = None, **numbers: Any) -> None:
+        """`numbers`: code, signal, task, rank, pid, as far as the line tells them."""
         prefix = line.prefix
         self.total += 1
         if self.total > LOOKED_AT:
             return
         if len(self.exits) >= EXITS:
             del self.exits[EXITS // 2]
-        task = prefix.task if task is None else task
-        host = host or prefix.host
+        told = {name: number for name, number in numbers.items() if number is not None}
+        of_line = {"task": prefix.task, "rank": prefix.rank, "pid": prefix.pid, **told}
+        code, task, host = told.get("code"), of_line["task"], host or prefix.host
         if host and task is not None and len(self.hosts) < HOSTS:
             self.hosts.setdefault(task, host)
         self.exits.append(
             TaskExit(
                 kind=kind,
                 code=code,
-                signal=int(signal_number or 0) or signal_of(code),
+                signal=int(told.get("signal", 0)) or signal_of(code),
                 host=host,
                 task=task,
-                rank=prefix.rank if rank is None else rank,
+                rank=of_line["rank"],
                 where=prefix.where,
-                pid=prefix.pid if pid is None else pid,
+                pid=of_line["pid"],
                 line=line.number,
                 time=line.time,
                 near_time=line.near_time,
@@ -234,9 +220,7 @@ class ExitTally:
 
     def _note_heartbeat(self, line: JobLogLine) -> None:
         if not self.first_line:
-            self.first_line, self.time, self.near_time = line.number, line.time, line.near_time
-            self.file = line.file
-        self.last_line = line.number
+            self.first_line, self.time, self.file = line.number, line.time, line.file
         if (_POLLED in line.text or _FATAL in line.text) and len(self.reporters) < REPORTERS:
             self.reporters.setdefault(line.prefix.where, line.number)
 
@@ -252,10 +236,7 @@ class ExitTally:
         return Heartbeats(
             accused=tuple(sorted(self.accused)),
             first_line=self.first_line,
-            last_line=self.last_line,
             time=self.time,
-            near_time=self.near_time,
             reporters=tuple(self.reporters),
-            reporter_lines=dict(self.reporters),
             file=self.file,
         )

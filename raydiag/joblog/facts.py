@@ -9,10 +9,10 @@ count beside.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional
 
-from raydiag.joblog.failure_facts import Heartbeats, Match, MatchCount, TaskExit, Traceback
+from raydiag.joblog.failure_facts import Heartbeats, Match, TaskExit, Traceback
 from raydiag.joblog.script_facts import Dashboards, Header, PhaseMark, StageEvent, Summary
 from raydiag.joblog.step_facts import LoggedSave, LoggedSteps, Restore
 from raydiag.model import Unread
@@ -54,35 +54,18 @@ class Resolved:
 
 
 @dataclass(frozen=True)
-class LogGap:
-    """The longest silence between lines that print a time."""
-
-    seconds: float
-    start: float
-    end: float
-    line: int  # the first line after it
-    file: str = ""
-
-
-@dataclass(frozen=True)
 class WorkerLogs:
     """The second source of a Ray job: what the workers' own logs say about steps."""
 
     files: tuple[LogFile, ...] = ()
     files_found: int = 0  # on disk, also those that were not read
-    last_step: Optional[int] = None
     last_step_file: Optional[str] = None
-    last_step_line: Optional[int] = None
     last_step_time: Optional[float] = None
-    head_file: Optional[str] = None
     seconds_sum: Optional[float] = None  # of `last_step_file`, duplicates counted once
     steps: Optional[LoggedSteps] = None  # of `last_step_file`
     restores: tuple[Restore, ...] = ()
-    per_host: Mapping[str, int] = field(default_factory=dict)  # host -> last step
     matches: tuple[Match, ...] = ()  # by file and line; `host` is the directory's name
-    tracebacks: tuple[Traceback, ...] = ()
     saves: tuple[LoggedSave, ...] = ()
-    phases: tuple[PhaseMark, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,14 +79,10 @@ class JobFacts:
     summary: Optional[Summary]
     steps: Optional[LoggedSteps]
     saves: tuple[LoggedSave, ...]  # the first 64 and the last 192 by line
-    saves_total: int
     restores: tuple[Restore, ...]
     matches: tuple[Match, ...]  # by file and line
-    match_counts: Mapping[str, MatchCount]
     tracebacks: tuple[Traceback, ...]
-    tracebacks_total: int
     exits: tuple[TaskExit, ...]
-    exits_total: int
     heartbeats: Optional[Heartbeats]
     dashboards: Dashboards
     phases: tuple[PhaseMark, ...]
@@ -114,16 +93,12 @@ class JobFacts:
     first_time: Optional[float]
     last_time: Optional[float]
     last_time_line: Optional[int]
-    gap: Optional[LogGap]
     clock_jumps: int  # times that run backwards by more than a minute
     head: tuple[str, ...]  # verbatim first lines, at most 80
     tail: tuple[str, ...]  # verbatim last lines, at most 200
     tail_first_line: int  # number of tail[0]; 0 without
     last_line_complete: bool
     hosts: Mapping[int, str]  # task id -> host, from lines that carry both, else the node list
-    hosts_source: str  # lines, nodelist, or ""
-    writers: tuple[str, ...]  # every `where` seen on a decoded line; bounded
     unread: tuple[Unread, ...]
     done_markers: tuple[tuple[int, str], ...] = ()  # (line, text) of "Training completed" and such
     resumed_at: int = 0  # bytes skipped thanks to --state
-    options: Mapping[str, str] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Optional
 
 
@@ -11,7 +11,7 @@ from typing import Optional
 class Match:
     """A signature in the log, with its evidence.
 
-    Per file, row and writer the first few and the last are kept; `MatchCount` has all.
+    Per file, row and writer the first few and the last are kept.
     """
 
     row: str
@@ -30,7 +30,6 @@ class Match:
     ip: Optional[str]
     time: Optional[float]
     near_time: Optional[float]
-    training: bool
     text: str  # stripped, as it was matched
     raw: str  # verbatim, cut at 4 KiB
     before: tuple[str, ...]  # verbatim lines above, oldest first
@@ -41,38 +40,15 @@ class Match:
 
 
 @dataclass(frozen=True)
-class MatchCount:
-    """All lines of one row, also those of which no `Match` is kept."""
-
-    row: str
-    lines: int
-    first_line: int
-    last_line: int
-    writers: int  # how many different `where`; stops at the bound on tasks
-
-    def joined(self, of_main_log: Optional[MatchCount]) -> MatchCount:
-        """The lines of both, and the first lines as in the main log."""
-        if of_main_log is None:
-            return self
-        lines, writers = self.lines + of_main_log.lines, self.writers + of_main_log.writers
-        return replace(of_main_log, lines=lines, writers=writers)
-
-
-@dataclass(frozen=True)
 class Traceback:
     """One exception as Python printed it; equal ones of one writer are kept once."""
 
     line: int  # of "Traceback (most recent call last):"
     end_line: int  # of the exception
     where: str
-    host: Optional[str]
     exception: str  # e.g. "ValueError: bad shape"; "" when the log ends before
-    frame: str  # the innermost `File "...", line N, in f`
     time: Optional[float]
-    near_time: Optional[float]
     file: str
-    count: int = 1
-    chained: bool = False  # "During handling of the above ..." or "... the direct cause ..." above
 
 
 @dataclass(frozen=True)
@@ -100,9 +76,6 @@ class Heartbeats:
 
     accused: tuple[int, ...]  # task ids, ascending
     first_line: int
-    last_line: int
     time: Optional[float]
-    near_time: Optional[float]
     reporters: tuple[str, ...]  # `where` of the writers of "Polled error ..." and the like
-    reporter_lines: Mapping[str, int]
     file: str = ""

@@ -18,7 +18,6 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.joblog.line_context import LineContext
 from raydiag.joblog.log_line import JobLogLine
 from raydiag.joblog.numbers import decimal_number, whole_number
 from raydiag.joblog.script_facts import Header
@@ -37,7 +36,6 @@ _KEYS = {
     "SLURM_JOB_NODELIST": "nodelist",
     "SLURM_NODELIST": "nodelist",
     "NODELIST_EXPANDED": "expanded",
-    "JAX_COORDINATOR_PORT": "coordinator_port",
     "RAY_PORT": "ray_port",
     "PASSTHROUGH_ARGS": "passthrough",
     "MODEL_NAME": "model_name",
@@ -57,8 +55,6 @@ CONFIG_KEYS = (
     "num_slices",
 )
 _CONFIG = re.compile(r"\bConfig param (\w+): (.*)$")
-_STAGES = re.compile(r"^==STAGE TIMEOUTS")
-_STAGE = re.compile(r"^\s+(\w[\w-]{0,31})\s+(?:(\d+)s|none)\s*$")
 _COMMENT = re.compile(r"#SBATCH\s+--comment[= ]\s*'?(\{.{0,2000}\})'?")
 _TITAN = re.compile(r"\btotal steps (\d{1,12})\b")
 _MEGATRON = re.compile(r"^\s*(train_iters|save_interval) \.{3,64} (\d{1,12})\s*$")
@@ -70,7 +66,6 @@ _CONFIG_ANCHORS = tuple(f"Config param {key}:".encode() for key in CONFIG_KEYS)
 ANCHORS = (
     *_KEY_ANCHORS,
     *_CONFIG_ANCHORS,
-    b"==STAGE TIMEOUTS",
     b"#SBATCH",
     b"[Ray] ",
     b"[Prometheus] ",
@@ -101,26 +96,22 @@ class HeaderTally:
     """What one file says, first come, first kept."""
 
     values: dict[str, str] = field(default_factory=dict)
-    lines: dict[str, int] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
-    stages: dict[str, Optional[float]] = field(default_factory=dict)
-    resume_mode: Optional[str] = None
     max_requeue: Optional[int] = None
     total_steps: Optional[int] = None
     save_interval: Optional[int] = None
     ray: bool = False
-    other_job_ids: list[str] = field(default_factory=list)
 
-    def take(self, line: JobLogLine, view: LineContext) -> None:
+    def take(self, line: JobLogLine) -> None:
         """One line that may be of the header."""
         text = line.text
         if match := _KEY.match(text):
-            self._take_key(match[1], match[2].strip(), line.number)
+            name, value = _KEYS.get(match[1]), _unquoted(match[2].strip())
+            if name and value:
+                self.values.setdefault(name, value)
         elif match := _CONFIG.search(text):
             if match[1] in CONFIG_KEYS:
                 self.config.setdefault(match[1], match[2].strip())
-        elif _STAGES.match(text):
-            self._take_stages(line, view)
         elif match := _COMMENT.search(text):
             self.take_comment(match[1])
         elif match := _MEGATRON.match(text):
@@ -129,24 +120,6 @@ class HeaderTally:
             self.total_steps = self.total_steps or int(match[1])
         elif text.lstrip().startswith(_RAY):
             self.ray = True
-
-    def _take_key(self, key: str, value: str, line: int) -> None:
-        name = _KEYS.get(key)
-        if not name or not value:
-            return
-        value = _unquoted(value)
-        if name not in self.values:
-            self.values[name] = value
-            self.lines[key] = line
-        elif name == "job_id" and value not in (self.values[name], *self.other_job_ids):
-            self.other_job_ids = [*self.other_job_ids, value][:8]
-
-    def _take_stages(self, line: JobLogLine, view: LineContext) -> None:
-        for _, text in view.writers_below(64, line.prefix):
-            match = _STAGE.match(text)
-            if not match:
-                return
-            self.stages[match[1]] = decimal_number(match[2])
 
     def _take_megatron(self, argument: str, value: int) -> None:
         if argument == "train_iters":
@@ -158,10 +131,9 @@ class HeaderTally:
         """The settings of automatic restarts from Slurm's comment, if it holds them."""
         try:
             settings = json.loads(text)["APS"]
-            mode, times = settings.get("auto_resume_mode"), settings.get("max_requeue_times")
+            times = settings.get("max_requeue_times")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return
-        self.resume_mode = mode if isinstance(mode, str) else None
         self.max_requeue = times if isinstance(times, int) else None
 
     @property
@@ -177,10 +149,10 @@ class HeaderTally:
         except OSError:
             return
         comment = _COMMENT.search(text)
-        if comment and self.resume_mode is None:
+        if comment and self.max_requeue is None:
             self.take_comment(comment[1])
 
-    def header(self, ray_logs: bool, framework: Optional[str]) -> Header:
+    def header(self, ray_logs: bool) -> Header:
         """What all lines say; `ray_logs`: the job has logs of Ray workers."""
         values, config = self.values, self.config
         passed = arguments(values.get("passthrough", ""))
@@ -191,9 +163,6 @@ class HeaderTally:
             job_name=values.get("job_name"),
             nnodes=whole_number(values.get("nnodes")),
             nodelist=expand_in_order(self.nodes, MOST_NODES),
-            nodelist_raw=values.get("nodelist"),
-            coordinator_port=whole_number(values.get("coordinator_port")),
-            ray_port=whole_number(values.get("ray_port")),
             ray=self.ray or ray_logs or "ray_port" in values,
             model_name=values.get("model_name") or config.get("model_name"),
             model_alias=values.get("model_alias"),
@@ -207,12 +176,7 @@ class HeaderTally:
             heartbeat_timeout_s=decimal_number(
                 settings.get("jax_distributed_heartbeat_timeout_seconds")
             ),
-            stage_timeouts_s=dict(self.stages),
-            auto_resume_mode=self.resume_mode,
             max_requeue_times=self.max_requeue,
-            keys=dict(self.lines),
-            framework=framework,
-            other_job_ids=tuple(self.other_job_ids),
         )
 
 

@@ -12,11 +12,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate, compress
-from typing import Any
+from typing import Any, Optional, TypeVar
 
 from raydiag.joblog.log_line import Selector
 
 Finder = Callable[[bytes], Collection[int]]
+_T = TypeVar("_T")
 
 _DIGITS = b"0123456789"
 _LINE_END = re.compile(rb"[\r\n]")
@@ -42,30 +43,24 @@ def selector(literals: Iterable[bytes], fast: bool = True) -> Selector:
     if b"" in literals or any(map(_LINE_END.search, literals)):
         raise ValueError("a literal is empty or holds a line end")
     needed = fewest(literals)
-    if not fast:
-        return _Shapes(needed)
-    try:
-        import hyperscan
-    except ImportError:
-        return _Shapes(needed)
-    try:
-        return _Hyperscan(hyperscan, needed)
-    except hyperscan.error:  # a processor without the instructions that it wants
-        return _Shapes(needed)
+    return (_made(_Hyperscan, needed) if fast else None) or _Shapes(needed)
 
 
 def finder(literals: Sequence[bytes], fast: bool = True) -> Finder:
     """Tells which of `literals` are in a text, by their places in the list; `fast` as above."""
-    if not fast:
-        return _Finder(literals)
+    return (_made(_HyperscanFinder, literals) if fast else None) or _Finder(literals)
+
+
+def _made(kind: Callable[[Any, Sequence[bytes]], _T], literals: Sequence[bytes]) -> Optional[_T]:
+    """With hyperscan; None where it is not installed, or the processor lacks what it wants."""
     try:
         import hyperscan
     except ImportError:
-        return _Finder(literals)
+        return None
     try:
-        return _HyperscanFinder(hyperscan, literals)
+        return kind(hyperscan, literals)
     except hyperscan.error:
-        return _Finder(literals)
+        return None
 
 
 def fewest(literals: Iterable[bytes]) -> list[bytes]:

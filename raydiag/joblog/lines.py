@@ -14,7 +14,7 @@ import lzma
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
@@ -107,28 +107,17 @@ def open_log(path: str) -> Opened:
         raw.close()
         raise ReadError(error.strerror or str(error)) from None
     kind = next((name for start, name in _MAGIC.items() if magic.startswith(start)), "plain")
-    stream = _decompressed(raw, kind)
-    return Opened(path, status.st_size, status.st_mtime, status.st_ino, kind, stream)
+    stream = _STREAMS[kind](raw) if kind in _STREAMS else raw
+    inode = status.st_ino
+    return Opened(path, status.st_size, status.st_mtime, inode, kind, cast(BinaryIO, stream))
 
 
-def _decompressed(raw: Any, kind: str) -> BinaryIO:
-    if kind == "gzip":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=raw, mode="rb"))
-    if kind == "bzip2":
-        return cast(BinaryIO, bz2.BZ2File(raw))
-    if kind == "xz":
-        return cast(BinaryIO, lzma.LZMAFile(raw))
-    if kind == "zstd":
-        return _zstd(raw)
-    return cast(BinaryIO, raw)
-
-
-def _zstd(raw: Any) -> BinaryIO:
+def _zstd(raw: Any) -> Any:
     """Python 3.14 reads it without help; older ones need the package `zstandard`."""
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]
 
-        return cast(BinaryIO, zstd.ZstdFile(raw))
+        return zstd.ZstdFile(raw)
     except ImportError:
         pass
     try:
@@ -138,8 +127,15 @@ def _zstd(raw: Any) -> BinaryIO:
         raise ReadError(
             "is zstd: reading it needs Python 3.14 or `pip install zstandard`"
         ) from None
-    reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-    return cast(BinaryIO, reader)
+    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+
+
+_STREAMS: dict[str, Callable[[Any], Any]] = {
+    "gzip": lambda raw: gzip.GzipFile(fileobj=raw, mode="rb"),
+    "bzip2": bz2.BZ2File,
+    "xz": lzma.LZMAFile,
+    "zstd": _zstd,
+}
 
 
 class Source:

@@ -18,7 +18,6 @@ class Prefix:
     actor: Optional[str] = None  # Ray class or actor name, `(TrainerActor pid=12, ip=10.0.0.2)`
     pid: Optional[int] = None  # of the actor
     ip: Optional[str] = None  # of the actor's node; Ray leaves it out on the driver's own node
-    repeated: int = 1  # Ray's `[repeated 15x across cluster]`: lines that this one stands for
 
     @property
     def where(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Optional
 
-from raydiag.joblog.failure_facts import Match, MatchCount, Traceback
+from raydiag.joblog.failure_facts import Match, Traceback
 from raydiag.joblog.line_context import LineContext
 from raydiag.joblog.log_line import Classify, Hit, JobLogLine
 
@@ -19,7 +19,6 @@ TRACEBACKS, EXAMINED = 256, 512
 TRACEBACK_LINES = 400
 CONTEXT_BEFORE, CONTEXT_AFTER, CONTEXT_CHARS = 2, 4, 512
 RAW_CHARS = 4096
-_WRITERS = 16384
 # A class: with its module, or with a capital; `return` and `else:` are lines of code.
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w{0,100}\.[\w.]{1,200}|_?[A-Z]\w{0,100})"
@@ -29,32 +28,17 @@ _FRAME = re.compile(r'^\s*File "[^"]{1,1024}", line \d+')
 # What Ray prints below the line that says that an actor died: whose end it is, not who tells it.
 _DEAD_ACTOR = re.compile(r"^\s*(class_name|pid|ip): (\S{1,64})")
 _DEAD_ACTOR_LINES = 8
-_CHAINED = re.compile(
-    r"^(?:During handling of the above exception|The above exception was the dir)"
-)
-
-
-@dataclass
-class RowTally:
-    """Lines of one signature."""
-
-    lines: int = 0
-    first_line: int = 0
-    last_line: int = 0
-    writers: dict[str, int] = field(default_factory=dict)  # where -> matches of it
-    examples: int = 0
 
 
 @dataclass
 class MatchTally:
     """Matches of one file: of each row and writer the first ones and the newest."""
 
-    rows: dict[str, RowTally] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)  # row, and row and writer -> matches
     matches: list[Match] = field(default_factory=list)
     newest: dict[str, Match] = field(default_factory=dict)  # row and writer -> newest beyond those
     tracebacks: list[Traceback] = field(default_factory=list)
-    tracebacks_total: int = 0
-    last_exception: dict[str, str] = field(default_factory=dict)  # where -> of its last traceback
+    examined: int = 0  # tracebacks
 
     def take(
         self,
@@ -72,32 +56,25 @@ class MatchTally:
             self._add(_match(hit, line, view.offset, exception, last_step), line, view)
 
     def _add(self, match: Match, line: JobLogLine, view: LineContext) -> None:
-        row = self.rows.setdefault(match.row, RowTally(first_line=line.number))
-        row.lines += line.prefix.repeated
-        row.last_line = line.number
-        count = row.writers.get(match.where, 0)
-        if match.where in row.writers or len(row.writers) < _WRITERS:
-            row.writers[match.where] = count + 1
-        if count < WRITER_MATCHES and row.examples < ROW_MATCHES and len(self.matches) < MATCHES:
-            row.examples += 1
+        key = f"{match.row} {match.where}"
+        of_row, of_writer = self.kept.get(match.row, 0), self.kept.get(key, 0)
+        if of_writer < WRITER_MATCHES and of_row < ROW_MATCHES and len(self.matches) < MATCHES:
+            self.kept[match.row], self.kept[key] = of_row + 1, of_writer + 1
             groups = {**match.groups, **_dead_actor(line, view)}
             self.matches.append(_with_context(replace(match, groups=groups), view))
             return
-        key = f"{match.row} {match.where}"
         if key not in self.newest and len(self.newest) >= ROW_MATCHES:
             key = match.row
         self.newest[key] = match
 
     def _traceback(self, line: JobLogLine, view: LineContext) -> Optional[Traceback]:
-        self.tracebacks_total += 1
-        if self.tracebacks_total > EXAMINED:
+        self.examined += 1
+        if self.examined > EXAMINED:
             return None
         traceback = read_traceback(line, view)
-        for index, earlier in enumerate(self.tracebacks):
-            if (earlier.where, earlier.exception) == (traceback.where, traceback.exception):
-                self.tracebacks[index] = replace(earlier, count=earlier.count + 1)
-                return traceback
-        if len(self.tracebacks) < TRACEBACKS:
+        printed = {(earlier.where, earlier.exception) for earlier in self.tracebacks}
+        is_new = (traceback.where, traceback.exception) not in printed
+        if is_new and len(self.tracebacks) < TRACEBACKS:
             self.tracebacks.append(traceback)
         return traceback
 
@@ -105,13 +82,6 @@ class MatchTally:
         """The matches that are kept, by line."""
         matches = [*self.matches, *self.newest.values()]
         return sorted(matches, key=attrgetter("line", "offset"))
-
-    def counts(self) -> dict[str, MatchCount]:
-        """All lines of each row, also those of which no match is kept."""
-        return {
-            name: MatchCount(name, row.lines, row.first_line, row.last_line, len(row.writers))
-            for name, row in self.rows.items()
-        }
 
 
 def _dead_actor(line: JobLogLine, view: LineContext) -> dict[str, str]:
@@ -150,7 +120,6 @@ def _match(
         ip=prefix.ip,
         time=line.time,
         near_time=line.near_time,
-        training=line.training,
         text=line.text[:RAW_CHARS],
         raw=line.raw[:RAW_CHARS],
         before=(),
@@ -171,31 +140,20 @@ def read_traceback(line: JobLogLine, view: LineContext) -> Traceback:
     """The traceback that opens on this line, by the lines of the same writer below it."""
     header, _, _ = line.text.partition(OPENING)
     lead: Optional[str] = None
-    frame, exception, end = "", "", line.number
+    in_frames, exception, end = False, "", line.number
     for number, text in view.writers_below(TRACEBACK_LINES, line.prefix):
         if lead is None:
             lead = os.path.commonprefix([header, text])  # noqa: RUF071 (no paths)
         text = _without(lead, text)
         end = number
         if _FRAME.match(text):
-            frame = text.strip()[:512]
-        elif frame and text[:1] not in (" ", "\t", "") and _EXCEPTION.match(text):
+            in_frames = True
+        elif in_frames and text[:1] not in (" ", "\t", "") and _EXCEPTION.match(text):
             # Ranks without prefixes print theirs at once: it is the first of them that is complete.
             exception = text[:RAW_CHARS]
             break
-    above = (_without(lead or header, text).lstrip() for text in view.above(3))
-    return Traceback(
-        line=line.number,
-        end_line=end,
-        where=line.prefix.where,
-        host=line.prefix.host,
-        exception=exception,
-        frame=frame,
-        time=line.time,
-        near_time=line.near_time,
-        file=line.file,
-        chained=any(map(_CHAINED.search, above)),
-    )
+    where = line.prefix.where
+    return Traceback(line.number, end, where, exception, line.time, line.file)
 
 
 def _without(header: str, text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Optional
 
 from raydiag.errors import ReadError
 from raydiag.joblog import exits, header, matches, saves, stages, startup, step_formats
-from raydiag.joblog.clock import REACH, Clock, Stamp, Timeline, has_time
+from raydiag.joblog.clock import REACH, Clock, Timeline, has_time
 from raydiag.joblog.exits import ExitTally
 from raydiag.joblog.facts import LogFile
 from raydiag.joblog.fast_step_lines import FastStepLines
@@ -53,7 +53,7 @@ _STEP, _NEAR_BYTES = b"completed step: ", 64
 HEAD_LINES, TAIL_LINES, EDGE_CHARS = 80, 200, 4096
 GRID_BYTES = 64 * 1024  # how often a time is looked for where no candidate line has one
 _PROBED_LINES = 8
-_HOSTS, _WRITERS = 16384, 16384
+_HOSTS = 16384
 
 
 def _strings(anchors: Sequence[bytes]) -> tuple[str, ...]:
@@ -85,7 +85,6 @@ class Learnt:
     timeline: Timeline = field(default_factory=Timeline)
     head: list[str] = field(default_factory=list)
     hosts: dict[int, str] = field(default_factory=dict)  # task -> host, from lines with both
-    writers: dict[str, int] = field(default_factory=dict)  # where -> first line
     seen_to: int = -1  # offset of the newest line that the timeline has
     probe_at: int = 0
     anchor_time: Optional[float] = None
@@ -218,16 +217,15 @@ class Pass:
         learnt = self.learnt
         raw = window.data[start:end]
         interest = self._interests(raw)
-        stamp = self._clock.stamp(raw) if interest.time else None
-        if stamp and window.offset + start > learnt.seen_to:
-            self._see(window, start, number, stamp)
+        time = self._clock.time(raw) if interest.time else None
+        if time is not None and window.offset + start > learnt.seen_to:
+            self._see(window, start, number, time)
         verbatim = decode(raw)
         prefix, text = split(plain(verbatim), self._node_names)
         if self.rank is not None and prefix.rank is None:
             prefix = of_rank(prefix, self.rank)
         if self.host is not None and prefix.host is None:
             prefix = on_host(prefix, self.host)
-        time = stamp.time if stamp else None
         line = JobLogLine(
             self._path,
             number,
@@ -239,13 +237,10 @@ class Pass:
             learnt.steps.step_lines > 0,
             not window.last or end < len(window.data),
         )
-        writer = prefix.where
-        if writer and writer not in learnt.writers and len(learnt.writers) < _WRITERS:
-            learnt.writers[writer] = number
         if prefix.host and prefix.task is not None and prefix.task not in learnt.hosts:
             self._know_host(prefix.task, prefix.host)
         if interest.steps and learnt.steps.take(line, interest.forms):
-            if stamp is None:
+            if time is None:
                 self._fast_steps.learn(line, raw)
             return
         self._others(line, LineContext(window, start, end, number, self._node_names), interest)
@@ -253,7 +248,7 @@ class Pass:
     def _others(self, line: JobLogLine, view: LineContext, interest: Interest) -> None:
         learnt, text = self.learnt, line.text
         if interest.header and _holds(text, _HEADER):
-            learnt.header.take(line, view)
+            learnt.header.take(line)
             self._know_hosts()
         if interest.stages and _holds(text, _STAGES):
             learnt.stages.take(line, view)
@@ -293,20 +288,14 @@ class Pass:
                 self._look(window, timed_line)
 
     def _look(self, window: TextWindow, start: int) -> None:
-        stamp = self._clock.stamp(_head(window.data, start))
-        if stamp:
-            self._see(window, start, window.line_at(start), stamp)
+        time = self._clock.time(_head(window.data, start))
+        if time is not None:
+            self._see(window, start, window.line_at(start), time)
 
-    def _see(self, window: TextWindow, start: int, number: int, stamp: Stamp) -> None:
-        """The time of one line, and of all above it where the longest silence may lie."""
-        learnt, data = self.learnt, window.data
-        if learnt.timeline.may_hide(stamp):
-            floor = max(learnt.seen_to + 1 - window.offset, start - BEHIND_BYTES)
-            for position in _line_starts(data, max(floor, window.offset > 0), start):
-                if between := self._clock.stamp(_head(data, position)):
-                    learnt.timeline.see(between, window.line_at(position))
-        learnt.timeline.see(stamp, number)
-        learnt.steps.see_time(stamp.time, self._path, number)
+    def _see(self, window: TextWindow, start: int, number: int, time: float) -> None:
+        learnt = self.learnt
+        learnt.timeline.see(time, number)
+        learnt.steps.see_time(time, self._path, number)
         learnt.seen_to = window.offset + start
 
     def _start(self, window: TextWindow) -> None:
@@ -343,7 +332,6 @@ class Pass:
         for position in _line_starts(data, max(floor, window.offset > 0), len(data)):
             if has_time(_head(data, position)):
                 self._look(window, position)
-        self.learnt.timeline.finish()
 
 
 def _exactly(source: Source, size: int) -> bytes:

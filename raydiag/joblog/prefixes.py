@@ -19,7 +19,7 @@ _ANSI = re.compile(
     r"|\x1b[()*+][0-9A-Za-z]|\x1b[@-Z\\^_]|\^\[\[[0-9;]{0,16}m"
 )
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_REPEATED = re.compile(r"\[repeated (\d{1,9})x across cluster\](?:\s*\(Ray [^)]{0,200}\))?\s*$")
+_REPEATED = re.compile(r"\[repeated \d{1,9}x across cluster\](?:\s*\(Ray [^)]{0,200}\))?\s*$")
 _SRUN = re.compile(r"^\s*(\d{1,6}):(?:\s|$)")
 _STACKED = re.compile(
     r"\((?P<actor>[^()\n]{0,128}?(?:\([^()\n]{0,64}\))?) ?pid=(?P<pid>\d{1,10})"
@@ -58,7 +58,6 @@ def split(text: str, hosts: Collection[str] = ()) -> tuple[Prefix, str]:
     if message.endswith((")", "]")):
         repeated = _REPEATED.search(message, max(0, len(message) - 256))
         if repeated:
-            prefix = replace(prefix, repeated=int(repeated[1]))
             return prefix, message[: repeated.start()].rstrip()
     if prefix.host is None and ":" in message[:64]:
         nccl = _NCCL.match(message)

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Optional
 
 from raydiag.errors import CannotRun
-from raydiag.joblog.facts import JobFacts, LogFile, LogGap, Resolved, WorkerLogs
-from raydiag.joblog.failure_facts import Match, Traceback
+from raydiag.joblog.facts import JobFacts, LogFile, Resolved, WorkerLogs
+from raydiag.joblog.failure_facts import Match
 from raydiag.joblog.log_line import Classify, MakeSelector
 from raydiag.joblog.numbers import whole_number
 from raydiag.joblog.passes import ANCHORS, Pass
 from raydiag.joblog.saves import SavePattern
-from raydiag.joblog.script_facts import PhaseMark
 from raydiag.joblog.state import PassState
 from raydiag.joblog.step_facts import LoggedSave, LoggedSteps, Restore, WriterProgress
 from raydiag.model import Unread
@@ -107,7 +106,7 @@ class _JobLogReader:
         for path in paths[:WORKER_FILES]:
             log = self.file(path, "worker", host=_host(path))
             self.worker_unread += log.unread
-            joined.add(log, _host(path))
+            joined.add(log)
         return joined.worker_logs(len(paths))
 
 
@@ -118,25 +117,18 @@ class _WorkerTally:
     files: list[LogFile] = field(default_factory=list)
     furthest: Optional[LoggedSteps] = None
     matches: list[Match] = field(default_factory=list)
-    tracebacks: list[Traceback] = field(default_factory=list)
-    saves: list[LoggedSave] = field(default_factory=list)
-    phases: list[PhaseMark] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
-    per_host: dict[str, int] = field(default_factory=dict)
+    saves: list[LoggedSave] = field(default_factory=list)
 
-    def add(self, log: Pass, host: str) -> None:
+    def add(self, log: Pass) -> None:
         """One worker's log."""
-        learnt = log.learnt
         self.files += log.files
-        self.matches += learnt.matches.in_order()
-        self.tracebacks += learnt.matches.tracebacks
-        self.saves += learnt.saves.saves
-        self.restores += learnt.saves.restores
-        self.phases += learnt.starts.phases.values()
-        steps = learnt.steps.logged()
+        self.matches += log.learnt.matches.in_order()
+        self.restores += log.learnt.saves.restores
+        self.saves += log.learnt.saves.saves
+        steps = log.learnt.steps.logged()
         if steps is None or not steps.regular:
             return
-        self.per_host[host] = max(self.per_host.get(host, steps.last_step), steps.last_step)
         if self.furthest is None or steps.last_step > self.furthest.last_step:
             self.furthest = steps
 
@@ -145,22 +137,16 @@ class _WorkerTally:
         logs = WorkerLogs(
             files=tuple(self.files),
             files_found=files_found,
-            head_file=self.files[0].path if self.files else None,
             restores=tuple(self.restores),
-            per_host=self.per_host,
             matches=tuple(self.matches),
-            tracebacks=tuple(self.tracebacks),
             saves=tuple(self.saves),
-            phases=tuple(self.phases),
         )
         steps = self.furthest
         if steps is None:
             return logs
         return replace(
             logs,
-            last_step=steps.last_step,
             last_step_file=steps.file,
-            last_step_line=steps.last_line,
             last_step_time=steps.last_time,
             seconds_sum=sum(map(attrgetter("seconds_sum"), steps.runs)),
             steps=steps,
@@ -182,19 +168,16 @@ def _facts(
 ) -> JobFacts:
     learnt = main.learnt
     steps = learnt.steps.logged()
-    framework = (steps.framework or None) if steps else None
     if resolved.batch_script:
         learnt.header.take_script(resolved.batch_script)
-    header = learnt.header.header(bool(resolved.ray_log_hosts), framework)
-    if header.steps is None and steps and steps.regular and steps.total:
-        header = replace(header, steps=steps.total)
+    header = learnt.header.header(bool(resolved.ray_log_hosts))
+    if steps:
+        header = replace(header, framework=steps.format)
+        if header.steps is None and steps.regular and steps.total:
+            header = replace(header, steps=steps.total)
     hosts_on_lines = {**learnt.exits.hosts, **learnt.hosts}
-    hosts, source = _hosts(hosts_on_lines, header.nodelist, header.nnodes)
-    timeline, gap = learnt.timeline, None
-    if timeline.gap:
-        silence = timeline.gap
-        file = main.files[-1].path
-        gap = LogGap(silence.seconds, silence.start, silence.end, silence.line, file)
+    hosts = _hosts(hosts_on_lines, header.nodelist, header.nnodes)
+    timeline = learnt.timeline
     return JobFacts(
         resolved=resolved,
         files=tuple(main.files),
@@ -203,14 +186,10 @@ def _facts(
         summary=learnt.stages.summary,
         steps=_placed(steps, hosts),
         saves=tuple(learnt.saves.saves),
-        saves_total=learnt.saves.total,
         restores=tuple(learnt.saves.restores),
         matches=tuple(_on_host(match, hosts) for match in learnt.matches.in_order()),
-        match_counts=learnt.matches.counts(),
         tracebacks=tuple(learnt.matches.tracebacks),
-        tracebacks_total=learnt.matches.tracebacks_total,
         exits=tuple(learnt.exits.exits),
-        exits_total=learnt.exits.total,
         heartbeats=learnt.exits.heartbeats(),
         dashboards=learnt.starts.boards,
         phases=tuple(learnt.starts.phases.values()),
@@ -221,15 +200,12 @@ def _facts(
         first_time=timeline.first,
         last_time=timeline.last,
         last_time_line=timeline.last_line or None,
-        gap=gap,
         clock_jumps=timeline.jumps,
         head=tuple(learnt.head),
         tail=tuple(main.tail),
         tail_first_line=main.tail_first_line,
         last_line_complete=main.complete,
         hosts=hosts,
-        hosts_source=source,
-        writers=tuple(learnt.writers),
         unread=unread,
         done_markers=tuple(learnt.starts.done_markers),
         resumed_at=main.resumed_at,
@@ -240,34 +216,25 @@ def _with_ranks(facts: JobFacts, ranks: Sequence[Pass]) -> JobFacts:
     """The other ranks' logs of a Kubernetes job: their writers, matches and exits join in."""
     if not ranks:
         return facts
-    matches, counts = list(facts.matches), dict(facts.match_counts)
-    tracebacks, exits, files = list(facts.tracebacks), list(facts.exits), list(facts.files)
-    saves, writers, steps = list(facts.saves), list(facts.writers), facts.steps
-    heartbeats, total = facts.heartbeats, facts.tracebacks_total
+    matches, tracebacks = list(facts.matches), list(facts.tracebacks)
+    exits, files, saves = list(facts.exits), list(facts.files), list(facts.saves)
+    heartbeats, steps = facts.heartbeats, facts.steps
     for rank in ranks:
         learnt = rank.learnt
         files += rank.files
         matches += (_on_host(match, facts.hosts) for match in learnt.matches.in_order())
-        for name, count in learnt.matches.counts().items():
-            counts[name] = count.joined(counts.get(name))
         tracebacks += learnt.matches.tracebacks
-        total += learnt.matches.tracebacks_total
         exits += learnt.exits.exits
         saves += learnt.saves.saves
-        writers += learnt.writers
         heartbeats = heartbeats or learnt.exits.heartbeats()
         steps = _joined(steps, learnt.steps.logged())
     return replace(
         facts,
         files=tuple(files),
         matches=tuple(matches),
-        match_counts=counts,
         tracebacks=tuple(tracebacks),
-        tracebacks_total=total,
         exits=tuple(exits),
-        exits_total=len(exits),
         saves=tuple(saves),
-        writers=tuple(dict.fromkeys(writers)),
         heartbeats=heartbeats,
         steps=steps,
     )
@@ -276,23 +243,18 @@ def _with_ranks(facts: JobFacts, ranks: Sequence[Pass]) -> JobFacts:
 def _joined(steps: Optional[LoggedSteps], of_rank: Optional[LoggedSteps]) -> Optional[LoggedSteps]:
     if steps is None or of_rank is None:
         return steps or of_rank
-    writers = (*steps.writers, *of_rank.writers)
-    total = steps.writers_total + of_rank.writers_total
     further = max(steps, of_rank, key=attrgetter("last_step"))
-    return replace(further, writers=writers, writers_total=total, lines=steps.lines + of_rank.lines)
+    return replace(further, writers=(*steps.writers, *of_rank.writers))
 
 
 def _hosts(
     hosts_on_lines: Mapping[int, str], nodelist: tuple[str, ...], nnodes: Optional[int]
-) -> tuple[dict[int, str], str]:
+) -> dict[int, str]:
     """Task to host: lines that carry both, else the node list's order, one task a node."""
-    if hosts_on_lines:
-        if not _agrees(hosts_on_lines, nodelist):
-            return dict(hosts_on_lines), "lines"
-        return {**dict(enumerate(nodelist)), **hosts_on_lines}, "lines"
-    if nodelist and nnodes in (None, len(nodelist)):
-        return dict(enumerate(nodelist)), "nodelist"
-    return {}, ""
+    if not hosts_on_lines:
+        return dict(enumerate(nodelist)) if nnodes in (None, len(nodelist)) else {}
+    in_order = dict(enumerate(nodelist)) if _agrees(hosts_on_lines, nodelist) else {}
+    return {**in_order, **hosts_on_lines}
 
 
 def _agrees(hosts_on_lines: Mapping[int, str], nodelist: tuple[str, ...]) -> bool:

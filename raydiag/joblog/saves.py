@@ -29,45 +29,30 @@ _N = r"(?P<step>\d{1,15})"
 _S = r"(?P<seconds>\d{1,9}(?:\.\d{1,9})?)"
 _PATH = ".{0,1000}"
 # id, event, anchor, pattern; the first row that matches a line wins
+# fmt: off
 _ROWS = (
     ("nvrx", "finished", "SAVE_CHECKPOINT:", rf"iteration:\s*{_N}, ckpt saving takes {_S} sec"),
-    (
-        "nvrx",
-        "finished",
-        "SAVE_CHECKPOINT:",
-        r"iteration:.{0,200}, ckpt saving takes .{0,40} seconds",
-    ),
+    ("nvrx", "finished", "SAVE_CHECKPOINT:",
+     r"iteration:.{0,200}, ckpt saving takes .{0,40} seconds"),
     ("megatron-timer", "finished", "save-checkpoint", r"\bsave-checkpoint\b"),
     ("saved-to", "finished", "Saved checkpoint to", rf"Saved checkpoint to(?:.*\D{_N})?"),
     ("maxtext", "finished", "aved a checkpoint at step", rf"aved a checkpoint at step {_N}"),
     ("step", "started", "aving checkpoint at step", rf"aving checkpoint at step {_N}"),
     ("megatron", "started", "aving checkpoint at iteration", rf"at iteration\s+{_N} to"),
-    (
-        "megatron",
-        "finished",
-        "successfully saved checkpoint from iteration",
-        rf"from iteration\s+{_N}\b",
-    ),
-    (
-        "torchtitan",
-        "finished",
-        "inished saving the checkpoint",
-        rf"inished saving the checkpoint.{{0,400}} in {_S} seconds",
-    ),
+    ("megatron", "finished", "successfully saved checkpoint from iteration",
+     rf"from iteration\s+{_N}\b"),
+    ("torchtitan", "finished", "inished saving the checkpoint",
+     rf"inished saving the checkpoint.{{0,400}} in {_S} seconds"),
     ("torchtitan", "started", "Saving the checkpoint", r"Saving the checkpoint\b"),
     ("deepspeed", "finished", "[Torch] Checkpoint", rf"global_step{_N} is ready now"),
     ("huggingface", "started", "Saving model checkpoint to", rf"checkpoint-{_N}\b"),
-    (
-        "nemo",
-        "finished",
-        "sync checkpoint save for step",
-        rf"for step {_N} .{{0,400}}finalized",
-    ),
+    ("nemo", "finished", "sync checkpoint save for step", rf"for step {_N} .{{0,400}}finalized"),
     ("orbax", "finished", "inished async_save", rf"inished async_save{_PATH}?/{_N}\b"),
     ("nanogpt", "started", "saving checkpoint to ", r"^saving checkpoint to \S+$"),
     ("failed", "failed", "Checkpointing failed", r"Checkpointing failed"),
     ("failed", "failed", "ailed to save checkpoint", r"ailed to save checkpoint"),
 )
+# fmt: on
 PATTERNS = tuple(
     SavePattern(id_, event, anchor, re.compile(pattern)) for id_, event, anchor, pattern in _ROWS
 )
@@ -81,7 +66,6 @@ _RESTORES = {
 _LITERALS = dict.fromkeys([*(row.anchor for row in PATTERNS), *_RESTORES])
 ANCHORS = tuple(map(str.encode, _LITERALS))
 FIRST, LAST = 64, 192
-_RAW_CHARS = 4096
 
 
 @dataclass
@@ -89,7 +73,6 @@ class SaveTally:
     """The first and the last saves of one file."""
 
     saves: list[LoggedSave] = field(default_factory=list)
-    total: int = 0
     restores: list[Restore] = field(default_factory=list)
 
     def take(self, line: JobLogLine, extra: Sequence[SavePattern] = ()) -> None:
@@ -106,34 +89,21 @@ class SaveTally:
 
     def _add(self, row: SavePattern, match: re.Match[str], line: JobLogLine) -> None:
         groups = match.groupdict()
-        step, seconds = groups.get("step"), groups.get("seconds")
-        self.total += 1
         if len(self.saves) >= FIRST + LAST:
             del self.saves[FIRST]
         self.saves.append(
             LoggedSave(
-                step=whole_number(step),
+                step=whole_number(groups.get("step")),
                 event=row.event,
-                seconds=decimal_number(seconds),
+                seconds=decimal_number(groups.get("seconds")),
                 line=line.number,
-                where=line.prefix.where,
                 time=line.time,
                 near_time=line.near_time,
-                pattern=row.id,
-                raw=line.raw[:_RAW_CHARS],
                 file=line.file,
             )
         )
 
     def _restore(self, match: re.Match[str], line: JobLogLine) -> None:
         if len(self.restores) < FIRST:
-            step = match.groupdict().get("step")
-            self.restores.append(
-                Restore(
-                    step=whole_number(step),
-                    line=line.number,
-                    file=line.file,
-                    raw=line.raw[:_RAW_CHARS],
-                    time=line.time,
-                )
-            )
+            step = whole_number(match.groupdict().get("step"))
+            self.restores.append(Restore(step, line.number))

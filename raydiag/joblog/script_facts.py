@@ -15,9 +15,6 @@ class Header:
     job_name: Optional[str] = None
     nnodes: Optional[int] = None
     nodelist: tuple[str, ...] = ()  # expanded; index = srun task id with one task a node
-    nodelist_raw: Optional[str] = None
-    coordinator_port: Optional[int] = None
-    ray_port: Optional[int] = None
     ray: bool = False  # RAY_PORT, [Ray] or [Prometheus] lines, or a ray_logs directory
     model_name: Optional[str] = None
     model_alias: Optional[str] = None
@@ -29,12 +26,8 @@ class Header:
     enable_checkpointing: Optional[bool] = None
     async_checkpointing: Optional[bool] = None
     heartbeat_timeout_s: Optional[float] = None
-    stage_timeouts_s: Mapping[str, Optional[float]] = field(default_factory=dict)  # None: no limit
-    auto_resume_mode: Optional[str] = None  # Slurm comment, APS.auto_resume_mode
     max_requeue_times: Optional[int] = None
-    keys: Mapping[str, int] = field(default_factory=dict)  # header key -> line that says so
-    framework: Optional[str] = None  # of the step format in use: maxtext, megatron, ...
-    other_job_ids: tuple[str, ...] = ()  # of later headers: the log holds several jobs
+    framework: Optional[str] = None  # whose step lines it prints: the id of their format
 
 
 @dataclass(frozen=True)
@@ -45,7 +38,6 @@ class StageEvent:
     event: str  # begin, end, timeout, failed
     line: int
     elapsed_s: Optional[float]
-    limit_s: Optional[float]
     exit_code: Optional[int]
     time: Optional[float]
     raw: str
@@ -63,10 +55,6 @@ class Summary:
     reason: str  # what follows the dash; "" when nothing does
     status_line: Optional[int]
     status_text: str
-    job_id: Optional[str]
-    job_name: Optional[str]
-    model: Optional[str]
-    nodes: Optional[str]
     wall_s: Optional[float]
     time: Optional[float]
     count: int = 1  # summaries in this file
@@ -77,16 +65,11 @@ class Dashboards:
     """Where the job said that its dashboards are."""
 
     tunnels: tuple[str, ...] = ()  # commands verbatim, at most 8
-    lines: tuple[int, ...] = ()
     head: Optional[str] = None  # host of the tunnel's target
     prometheus_port: Optional[int] = None  # from the tunnel, else from [Prometheus] lines
     prometheus_source: str = ""  # tunnel, started, occupied; "" when nothing says
-    prometheus_failed: bool = False
     prometheus_dir: Optional[str] = None
     tensorboard_port: Optional[int] = None
-    ray_head: Optional[str] = None  # host:port of `[Ray] Starting HEAD on`
-    ray_logs: Optional[str] = None
-    exporters: Mapping[str, int] = field(default_factory=dict)  # host -> port
     ray_fallback_line: Optional[int] = None  # "Ray cluster failed, falling back to non-Ray mode"
 
 
@@ -102,7 +85,5 @@ class PhaseMark:
     last_time: Optional[float]
     first_near_time: Optional[float]
     last_near_time: Optional[float]
-    count: int
-    value: Optional[float]  # newest number on it: percent of shards, seconds
     raw: str  # newest, verbatim
     file: str = ""

@@ -28,11 +28,10 @@ _STAGE = re.compile(_NAME + r"(?P<event>BEGIN|END|TIMEOUT|FAILED)\b(?: \((?P<det
 _OPENING = re.compile(_NAME + r"\((?P<details>timeout[ =]\d{1,9}s|no timeout)\)")
 _EXIT = re.compile(r"exit=(\d{1,9})")
 _SUMMARY = re.compile(r"^=+ JOB SUMMARY =+")
-_FIELD = re.compile(r"^\s{1,8}(Job|Model|Nodes|Wall|Status):(.*)")
+_FIELD = re.compile(r"^\s{1,8}(Wall|Status):(.*)")
 _STATUS = re.compile(
     r"^([A-Z][A-Z_]+)?(?:\s*\(exit (\d{1,9})\))?(?:\s*(?:\u2014|\u2013|--?)\s*(.*))?$"
 )
-_JOB = re.compile(r"(\S+)(?:\s+\((.*)\))?")
 _BLOCK_LINES = 40
 
 
@@ -60,28 +59,18 @@ def _event(match: re.Match[str], line: JobLogLine) -> StageEvent:
     event = (match.groupdict().get("event") or "BEGIN").lower()
     details = match["details"] or ""
     code = _EXIT.search(details)
-    elapsed_s, limit_s = _elapsed_and_limit(event, each_in_seconds(details))
+    seconds = each_in_seconds(details)
     return StageEvent(
         name=match["name"],
         event=event,
         line=line.number,
-        elapsed_s=elapsed_s,
-        limit_s=limit_s,
+        # `BEGIN (timeout=900s)`, `END (12s)`, `TIMEOUT (300s/300s)`
+        elapsed_s=seconds[0] if seconds and event != "begin" else None,
         exit_code=int(code[1]) if code else None,
         time=line.near_time,
         raw=line.raw[:4096],
         file=line.file,
     )
-
-
-def _elapsed_and_limit(event: str, seconds: list[float]) -> tuple[Optional[float], Optional[float]]:
-    """By their order: `BEGIN (timeout=900s)`, `END (12s)`, `TIMEOUT (300s/300s)`."""
-    first = seconds[0] if seconds else None
-    if event == "begin":
-        return None, first
-    if event == "timeout" and len(seconds) > 1:
-        return first, seconds[1]
-    return first, None
 
 
 class _Field(NamedTuple):
@@ -92,8 +81,8 @@ class _Field(NamedTuple):
 def _summary(line: JobLogLine, view: LineContext, count: int) -> Summary:
     fields = _summary_fields(line, view)
     status = fields.get("Status", _Field())
-    word, code, reason = _groups(_STATUS, status.text)
-    job_id, job_name = _groups(_JOB, fields.get("Job", _Field()).text)
+    match = _STATUS.match(status.text)
+    word, code, reason = match.groups() if match else (None, None, None)
     return Summary(
         line=line.number,
         file=line.file,
@@ -102,20 +91,10 @@ def _summary(line: JobLogLine, view: LineContext, count: int) -> Summary:
         reason=reason or "",
         status_line=status.line,
         status_text=status.text,
-        job_id=job_id,
-        job_name=job_name,
-        model=fields.get("Model", _Field()).text or None,
-        nodes=fields.get("Nodes", _Field()).text or None,
         wall_s=seconds_of(fields.get("Wall", _Field()).text),
         time=line.near_time,
         count=count,
     )
-
-
-def _groups(pattern: re.Pattern[str], text: str) -> tuple[Optional[str], ...]:
-    """All None where the pattern does not match."""
-    match = pattern.match(text)
-    return match.groups() if match else (None,) * pattern.groups
 
 
 def _summary_fields(line: JobLogLine, view: LineContext) -> dict[str, _Field]:

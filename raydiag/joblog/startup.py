@@ -11,21 +11,20 @@ import re
 from dataclasses import dataclass, field, replace
 
 from raydiag.joblog.log_line import JobLogLine
-from raydiag.joblog.numbers import decimal_number
 from raydiag.joblog.script_facts import Dashboards, PhaseMark
 
-# phase, event, anchor, pattern; a group `value` is the newest number
+# phase, event, anchor, pattern; `value`: percent of the shards that are loaded
 _ROWS: tuple[tuple[str, str, str, str], ...] = (
-    ("dataset", "done", "samples to controller", r"Added (?P<value>[\d,]+) samples to controller"),
-    ("dataset", "done", "Controller loaded", r"Controller loaded dataset: (?P<value>[\d,]+) samp"),
-    ("gpus", "progress", "Waiting for ", r"Waiting for (?P<value>\d+) GPUs \(currently"),
-    ("gpus", "progress", "Ray cluster GPUs:", r"Ray cluster GPUs: (?P<value>\d+)/\d+"),
-    ("gpus", "done", " GPUs available", r"All (?P<value>\d+) GPUs available"),
-    ("gpus", "error", "Timed out waiting for GPUs", r"Timed out waiting for GPUs: (?P<value>\d+)"),
-    ("placement", "reached", "actual_bundle_index", r"bundle +(?P<value>\d+), actual_bundle_index"),
+    ("dataset", "done", "samples to controller", r"Added [\d,]+ samples to controller"),
+    ("dataset", "done", "Controller loaded", r"Controller loaded dataset: [\d,]+ samp"),
+    ("gpus", "progress", "Waiting for ", r"Waiting for \d+ GPUs \(currently"),
+    ("gpus", "progress", "Ray cluster GPUs:", r"Ray cluster GPUs: \d+/\d+"),
+    ("gpus", "done", " GPUs available", r"All \d+ GPUs available"),
+    ("gpus", "error", "Timed out waiting for GPUs", r"Timed out waiting for GPUs: \d+"),
+    ("placement", "reached", "actual_bundle_index", r"bundle +\d+, actual_bundle_index"),
     ("mooncake", "reached", "Auto-resolved mooncake", r"Auto-resolved mooncake master_server_addr"),
     ("trainer-init", "reached", "Device mesh (1D)", r"Device mesh \(1D\)"),
-    ("trainer-init", "done", "Draft model:", r"Draft model: (?P<value>[\d,]+) trainable"),
+    ("trainer-init", "done", "Draft model:", r"Draft model: [\d,]+ trainable"),
     (
         "engine-init",
         "progress",
@@ -37,13 +36,8 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("engine-graphs", "done", "Capture cuda graph end", r"Capture cuda graph end"),
     ("queues", "reached", "set_train_queue", r"\bset_train_queue\b"),
     ("init-done", "done", "Initialization timing:", r"Initialization timing:"),
-    ("training", "progress", "Training:", r"\bTraining: +(?P<value>\d+)%"),
-    (
-        "training",
-        "done",
-        "Training completed",
-        r"Training completed: \d+ steps in (?P<value>[\d.]+)s",
-    ),
+    ("training", "progress", "Training:", r"\bTraining: +\d+%"),
+    ("training", "done", "Training completed", r"Training completed: \d+ steps in [\d.]+s"),
     ("ray-head", "reached", "[Ray] Starting HEAD", r"\[Ray\] Starting HEAD on"),
     ("ray-cluster", "error", "Ray cluster failed", r"Ray cluster failed, falling back to non-Ray"),
     ("barrier", "reached", "Synchronizing hosts", r"Synchronizing hosts before training loop"),
@@ -66,13 +60,10 @@ _TARGET = re.compile(r"\s(?:[\w.-]+@)([A-Za-z0-9][\w.-]*)\s*$")
 _STARTED = re.compile(r"\[Prometheus\] Started on port (\d{1,5})")
 _OCCUPIED = re.compile(r"\[Prometheus\] WARNING: port \d+ was occupied; using (\d{1,5}) instead")
 _TSDB = re.compile(r"\[Prometheus\] TSDB -> (\S+)")
-_EXPORTER = re.compile(r"\[Metrics Exporter\] Started on port (\d{1,5}) on (\S+)")
 _TENSORBOARD = re.compile(r"\[TensorBoard\] Started on port (\d{1,5})")
-_HEAD = re.compile(r"\[Ray\] Starting HEAD on (\S+?:\d+)")
-_RAY_LOGS = re.compile(r"\[Ray\] Logs -> (\S+)")
 _KNOWN_PORTS = {8265, 6006}  # of Ray's dashboard and of TensorBoard
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-TUNNELS, EXPORTERS, WRITERS, DONE = 8, 4096, 16384, 16
+TUNNELS, WRITERS, DONE = 8, 16384, 16
 
 # "Waiting for " alone is in too many lines.
 _PHASE_ANCHORS = dict.fromkeys(anchor for _, _, anchor, _ in _ROWS if anchor != "Waiting for ")
@@ -81,9 +72,7 @@ ANCHORS = (
     b" GPUs (currently",
     b"ssh -",
     b"[Prometheus]",
-    b"[Metrics Exporter]",
     b"[TensorBoard]",
-    b"[Ray] Logs",
     b"Early stopping",
     b"xiting ",
     b"Time limit reached. ",
@@ -123,8 +112,7 @@ class StartTally:
             self._board(line)
 
     def _mark(self, phase: str, event: str, match: re.Match[str], line: JobLogLine) -> None:
-        value = decimal_number(match.groupdict().get("value"))
-        if phase == "engine-init" and value == 100.0:
+        if phase == "engine-init" and match.groupdict().get("value") == "100":
             event = "done"
         mark = self.phases.get(f"{phase} {event}")
         if mark is None:
@@ -137,8 +125,6 @@ class StartTally:
                 last_time=line.time,
                 first_near_time=line.near_time,
                 last_near_time=line.near_time,
-                count=1,
-                value=value,
                 raw=line.raw[:4096],
                 file=line.file,
             )
@@ -148,8 +134,6 @@ class StartTally:
             last_line=line.number,
             last_time=line.time,
             last_near_time=line.near_time,
-            count=mark.count + 1,
-            value=mark.value if value is None else value,
             raw=line.raw[:4096],
         )
 
@@ -165,7 +149,6 @@ class StartTally:
         self.boards = replace(
             boards,
             tunnels=(*boards.tunnels, text[text.find("ssh -") :][:2048]),
-            lines=(*boards.lines, line.number),
             head=boards.head or next(iter(heads), None),
         )
         for _, _, port in forwards:
@@ -180,16 +163,8 @@ class StartTally:
         text, boards = line.text, self.boards
         if "[Prometheus]" in text:
             self._prometheus(text)
-        elif match := _EXPORTER.search(text):
-            if len(boards.exporters) < EXPORTERS:
-                exporters = {**boards.exporters, match[2]: int(match[1])}
-                self.boards = replace(boards, exporters=exporters)
         elif match := _TENSORBOARD.search(text):
             self.boards = replace(boards, tensorboard_port=int(match[1]))
-        elif match := _HEAD.search(text):
-            self.boards = replace(boards, ray_head=boards.ray_head or match[1])
-        elif match := _RAY_LOGS.search(text):
-            self.boards = replace(boards, ray_logs=boards.ray_logs or match[1])
         elif "Ray cluster failed, falling back" in text:
             line_number = boards.ray_fallback_line or line.number
             self.boards = replace(boards, ray_fallback_line=line_number)
@@ -203,7 +178,5 @@ class StartTally:
         elif match := _STARTED.search(text):
             if source == "":
                 self._port(match[1], "started")
-        elif "[Prometheus] FAILED" in text:
-            self.boards = replace(self.boards, prometheus_failed=True)
         elif match := _TSDB.search(text):
             self.boards = replace(self.boards, prometheus_dir=match[1])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from dataclasses import dataclass
 from typing import Optional
+
+WARM_UP = 5  # steps
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,9 @@ class StepSeries:
     time: array[float]
     line: array[float]
     throughput_unit: str = ""  # "tokens/s/device", "samples/s", "tokens/s"; "" without
-    thinned: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class StepRun:
     """Steps that follow each other upwards in one writer's lines; a jump back opens the next."""
 
@@ -38,38 +40,41 @@ class StepRun:
     last_line: int
     first_time: Optional[float]  # printed on the line itself
     last_time: Optional[float]
-    steps: int  # different steps seen
-    seconds_sum: float  # of all its lines that print seconds
-    seconds_count: int
-    steady_sum: float  # without warm-up: steps first_step+5 and later
-    steady_count: int
-    steady_max: float  # the longest single step of them, e.g. one that waited for a save
-    nan_losses: int
-    first_nan_step: Optional[int]
+    steps: int = 0  # different steps seen
+    seconds_sum: float = 0.0  # of all its lines that print seconds
+    seconds_count: int = 0
+    steady_sum: float = 0.0  # without warm-up: steps first_step+5 and later
+    steady_count: int = 0
     file: str = ""
 
+    def add_up(self, step: int, seconds: float, weight: int) -> None:
+        """Adds a step's seconds, for `weight` steps."""
+        if not math.isfinite(seconds):
+            return
+        self.seconds_sum += seconds * weight
+        self.seconds_count += weight
+        if step >= self.first_step + WARM_UP:
+            self.steady_sum += seconds * weight
+            self.steady_count += weight
 
-@dataclass(frozen=True)
+
+@dataclass
 class WriterProgress:
-    """First and last step of one writer."""
+    """How far one writer has come."""
 
     where: str
     task: Optional[int]
     rank: Optional[int]
     host: Optional[str]
-    first_step: int
     last_step: int
-    last_line: int
-    last_time: Optional[float]
-    lines: int
+    run: int = 0  # index of the run that it is in
 
 
 @dataclass(frozen=True)
 class LoggedSteps:
     """Training progress by the step lines of one format."""
 
-    format: str  # id in the table of formats
-    framework: str
+    format: str  # id in the table of formats; huggingface: a bar with that trainer's losses
     zero_based: bool  # the first step is 0, so that T steps end at T-1
     counts_done: bool  # the number is of completed steps (n/m bars): T steps end at T
     total: Optional[int]  # as the step line says ("120/ 5000"); None where it does not
@@ -77,8 +82,6 @@ class LoggedSteps:
     runs: tuple[StepRun, ...]  # of the reference writer, oldest first; the last 64
     runs_total: int
     writers: tuple[WriterProgress, ...]  # bounded; by task
-    writers_total: int
-    lines: int  # step lines of all writers
     first_step: int
     last_step: int  # the newest of any writer in the current run
     last_line: int
@@ -97,11 +100,8 @@ class LoggedSave:
     event: str  # started, finished, failed
     seconds: Optional[float]
     line: int
-    where: str
     time: Optional[float]
     near_time: Optional[float]
-    pattern: str  # id of the pattern that knew it
-    raw: str
     file: str = ""
 
 
@@ -111,6 +111,3 @@ class Restore:
 
     step: Optional[int]  # None: it found none and starts afresh
     line: int
-    file: str
-    raw: str
-    time: Optional[float]

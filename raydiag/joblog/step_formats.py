@@ -20,7 +20,6 @@ from raydiag.step_formats import NUMBER, STEP_FORMATS, StepFormat
 class JobStepFormat(StepFormat):
     """One format of step line, with all that its lines may say."""
 
-    framework: str = ""
     zero_based: bool = False  # the first step is 0
     counts_done: bool = True  # `step` steps are complete when it is printed: T steps end at T
     loss: str = r"\bloss['\"]?[=:]\s*['\"]?"  # pattern in front of the number, as all of these
@@ -39,7 +38,6 @@ _FROM_ZERO = {"zero_based": True, "counts_done": False}
 _FIELDS: dict[str, dict[str, Any]] = {
     "maxtext": {
         **_FROM_ZERO,
-        "framework": "maxtext",
         "tflops": r"TFLOP/s/device: ",
         "tokens": r"Tokens/s/device: ",
         "unit": "tokens/s/device",
@@ -50,7 +48,6 @@ _FIELDS: dict[str, dict[str, Any]] = {
         ),
     },
     "megatron": {
-        "framework": "megatron",
         "loss": r"\b(?:lm )?loss: ",
         "tflops": r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs): ",
         "tokens": r"tokens[-/ ]per[-/ ]sec(?:ond)?(?:[-/ ]per[-/ ]gpu)?[^:|]{0,24}: ",
@@ -58,43 +55,37 @@ _FIELDS: dict[str, dict[str, Any]] = {
     },
     "nemo": {
         **_FROM_ZERO,
-        "framework": "nemo",
         "loss": r"\breduced_train_loss[:=]\s*",
         "shape": re.compile(rb"global_step[:=]"),
     },
     "deepspeed-pipe": {
-        "framework": "deepspeed",
         "tokens": r"samples/sec: ",
         "unit": "samples/s",
     },
-    "deepspeed": {"framework": "deepspeed"},
+    "deepspeed": {},
     "torchtitan": {
-        "framework": "torchtitan",
         "loss": r"\bloss:\s+",
         "tflops": r"\btflops: ",
         "tokens": r"\b[tw]ps: ",
         "unit": "tokens/s/device",
     },
     "torchspec": {
-        "framework": "torchspec",
         "loss": r"\bloss=",
         "tokens": r"\bthru=",
         "unit": "samples/s",
         "says_only_step": False,
     },
-    "nanogpt": {**_FROM_ZERO, "framework": "nanogpt", "loss": r"\bloss "},
-    "modded-nanogpt": {"framework": "nanogpt", "loss": r"\btrain_loss:"},
-    "llm.c": {**_FROM_ZERO, "framework": "llm.c", "loss": r"\btrl:"},
+    "nanogpt": {**_FROM_ZERO, "loss": r"\bloss "},
+    "modded-nanogpt": {"loss": r"\btrain_loss:"},
+    "llm.c": {**_FROM_ZERO, "loss": r"\btrl:"},
     "nanogpt-bar": {
         **_FROM_ZERO,
-        "framework": "nanogpt",
         "loss": r"\bloss:? ",
         "tokens": r"\btok/sec: ",
         "unit": "tokens/s",
     },
-    "composer": {"framework": "composer"},
+    "composer": {},
     "fairseq": {
-        "framework": "fairseq",
         "loss": r"\bloss\"?[:=] ?\"?",
         "tokens": r"\bwps\"?[:=] ?\"?",
         "unit": "tokens/s",

@@ -9,18 +9,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple, Optional
 
 from raydiag.joblog.log_line import JobLogLine, Prefix
-from raydiag.joblog.step_facts import LoggedSteps, WriterProgress
+from raydiag.joblog.step_facts import LoggedSteps, StepRun, WriterProgress
 from raydiag.joblog.step_formats import (
     FORMATS,
     HF_LOSS,
     JobStepFormat,
 )
-from raydiag.joblog.step_series import StepColumns, StepColumnsRun
+from raydiag.joblog.step_series import StepColumns
 from raydiag.joblog.step_values import StepValues, printed_state, searched
 from raydiag.step_formats import bar_name, training_bar
 
@@ -34,35 +34,6 @@ _ORDER = {form_id: index for index, form_id in enumerate(_FORMATS)}
 
 
 @dataclass
-class Writer:
-    """Where one writer is in training."""
-
-    task: Optional[int]
-    rank: Optional[int]
-    host: Optional[str]
-    first_step: int
-    last_step: int
-    last_line: int
-    last_time: Optional[float]
-    lines: int
-    run: int  # index of the run that it is in
-
-    def progress(self, writer_name: str) -> WriterProgress:
-        """The same, with the writer's name and without its run."""
-        return WriterProgress(
-            where=writer_name,
-            task=self.task,
-            rank=self.rank,
-            host=self.host,
-            first_step=self.first_step,
-            last_step=self.last_step,
-            last_line=self.last_line,
-            last_time=self.last_time,
-            lines=self.lines,
-        )
-
-
-@dataclass
 class StepProgress:
     """Step lines of one form (of bars: and one length) in one file."""
 
@@ -70,12 +41,9 @@ class StepProgress:
     total: Optional[int] = None
     reference: str = ""
     series: StepColumns = field(default_factory=StepColumns)
-    runs: list[StepColumnsRun] = field(default_factory=list)
+    runs: list[StepRun] = field(default_factory=list)
     runs_total: int = 0
-    writers: dict[str, Writer] = field(default_factory=dict)
-    writers_total: int = 0
-    lines: int = 0
-    repeats: int = 0  # lines of a step that an earlier line was of
+    writers: dict[str, WriterProgress] = field(default_factory=dict)
     near_time: Optional[float] = None
     next_time: Optional[float] = None
     named: bool = False  # a bar whose name says that it is of training
@@ -85,30 +53,25 @@ class StepProgress:
         self, step: int, prefix: Prefix, writer_name: str, number: int, time: Optional[float]
     ) -> bool:
         """Counts a line of `step`; False where an earlier line was of that step."""
-        self.lines += 1
         writer = self.writers.get(writer_name)
         if not self.runs or self._restarted(step, prefix, writer_name, writer):
             self._open(step, writer_name, number, time)
         if writer is None:
-            self._know(step, prefix, writer_name, number, time)
+            self._know(step, prefix, writer_name)
         else:
             run = self.runs_total - 1
             if run > writer.run and step < writer.last_step:
-                writer.first_step, writer.run = step, run
-            writer.last_step, writer.last_line, writer.last_time = step, number, time
-            writer.lines += 1
+                writer.run = run
+            writer.last_step = step
         newest = self.runs[-1]
-        if step <= newest.last_step and newest.steps:
-            self.repeats += 1
-            return False
-        return True
+        return step > newest.last_step or not newest.steps
 
     def likelihood(self) -> tuple[bool, int]:
         """Which bar counts steps of training: one whose name says so, else the longest."""
         return self.named, sum(map(attrgetter("steps"), self.runs))
 
     def _restarted(
-        self, step: int, prefix: Prefix, writer_name: str, writer: Optional[Writer]
+        self, step: int, prefix: Prefix, writer_name: str, writer: Optional[WriterProgress]
     ) -> bool:
         """Whether a line shows that the job went back and runs again."""
         if writer is None:  # a restarted actor has a new process id
@@ -122,21 +85,18 @@ class StepProgress:
         return step < self.runs[-1].last_step - _LAG
 
     def _open(self, step: int, writer_name: str, number: int, time: Optional[float]) -> None:
-        self.runs.append(StepColumnsRun(step, step, number, number, time, time))
+        self.runs.append(StepRun(step, step, number, number, time, time))
         self.runs_total += 1
         if len(self.runs) > RUNS:
             del self.runs[0]
         if not self.reference:
             self.reference = writer_name
 
-    def _know(
-        self, step: int, prefix: Prefix, writer_name: str, number: int, time: Optional[float]
-    ) -> None:
-        self.writers_total += 1
+    def _know(self, step: int, prefix: Prefix, writer_name: str) -> None:
         if len(self.writers) < WRITERS:
             run = self.runs_total - 1
-            self.writers[writer_name] = Writer(
-                prefix.task, prefix.rank, prefix.host, step, step, number, time, 1, run
+            self.writers[writer_name] = WriterProgress(
+                writer_name, prefix.task, prefix.rank, prefix.host, step, run
             )
 
     def advance(
@@ -156,7 +116,7 @@ class StepProgress:
         steps = step - run.last_step if run.steps else 1
         if seconds != seconds and run.steps:
             seconds = _seconds_between(run.last_time, time, steps)
-        run.add_up(step, seconds, 1 if self.format == "maxtext" else steps, state)
+        run.add_up(step, seconds, 1 if self.format == "maxtext" else steps)
         stamp = math.nan if time is None else time
         self.series.append((step, seconds, loss, tflops, tokens, stamp, number), state)
         run.steps += 1
@@ -164,24 +124,20 @@ class StepProgress:
         run.file = self.file = file
         self.near_time, self.next_time = near_time, None
 
-    def logged(self, framework: str, regular: bool) -> LoggedSteps:
+    def logged(self, regular: bool) -> LoggedSteps:
         """What all its lines say."""
         form = _FORMATS[self.format]
         run = self.runs[-1]
         from_zero = self.format == "generic" and any(run.first_step == 0 for run in self.runs)
-        writers = [writer.progress(writer_name) for writer_name, writer in self.writers.items()]
         return LoggedSteps(
             format=self.format,
-            framework=framework,
             zero_based=form.zero_based or from_zero,
             counts_done=form.counts_done and not from_zero,
             total=self.total,
             series=self.series.series(self.reference, form.unit),
-            runs=tuple(map(StepColumnsRun.step_run, self.runs)),
+            runs=tuple(map(replace, self.runs)),
             runs_total=self.runs_total,
-            writers=tuple(sorted(writers, key=_writer_order)),
-            writers_total=self.writers_total,
-            lines=self.lines,
+            writers=tuple(sorted(map(replace, self.writers.values()), key=_writer_order)),
             first_step=run.first_step,
             last_step=run.last_step,
             last_line=run.last_line,
@@ -308,11 +264,7 @@ class StepTally:
             return False
         if not writer.last_step < step <= progress.runs[-1].last_step:
             return False
-        writer.last_step, writer.last_line = step, number
-        writer.last_time = None
-        writer.lines += 1
-        progress.lines += 1
-        progress.repeats += 1
+        writer.last_step = step
         self.step_lines += 1
         return True
 
@@ -326,10 +278,6 @@ class StepTally:
         bar = self._bar()
         if bar and bar.runs:
             bar.series.last_loss(loss, state)
-            if state in "ai":
-                run = bar.runs[-1]
-                run.nan_losses += 1
-                run.first_nan_step = run.first_nan_step or run.last_step
 
     def see_time(self, time: float, file: str, number: int) -> None:
         """A time that stands below the newest step line bounds it from above."""
@@ -356,7 +304,5 @@ class StepTally:
         if not candidates:
             return None
         best = min(candidates, key=lambda progress: _ORDER[progress.format])
-        framework = _FORMATS[best.format].framework
-        if best is bar and self.hf_losses:
-            framework = "huggingface"
-        return best.logged(framework, _FORMATS[best.format].regular or counts_training)
+        logged = best.logged(_FORMATS[best.format].regular or counts_training)
+        return replace(logged, format="huggingface") if best is bar and self.hf_losses else logged

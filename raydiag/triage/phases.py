@@ -35,52 +35,25 @@ class _Step:
         return self.begun + self.done
 
 
+# fmt: off
 _STEPS = (
-    _Step(
-        "config and dataset",
-        (),
-        ("dataset done",),
-        _QUICK_S,
-        "Check the dataset's path, and the disk that it is on.",
-    ),
-    _Step(
-        "placement groups",
-        ("gpus progress", "gpus done"),
-        ("placement reached",),
-        300.0,
-        "Workers may not have joined: compare the GPUs of `ray status` with those asked for, and "
-        "run `ray start` on the missing nodes.",
-    ),
-    _Step(
-        "Mooncake master",
-        (),
-        ("mooncake reached",),
-        _QUICK_S,
-        "Read the Mooncake master's own worker log.",
-    ),
-    _Step(
-        "trainer start",
-        ("trainer-init reached",),
-        ("trainer-init done",),
-        300.0,
-        "Compare NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME across the nodes.",
-    ),
-    _Step(
-        "engine start",
-        ("engine-init progress", "engine-init done", "engine-graphs reached"),
-        ("engine-graphs done",),
-        900.0,
-        "Loading shards: look at disk and NFS throughput, and in the kernel log for oom kills.",
-    ),
-    _Step(
-        "queue wiring",
-        ("engine-graphs done",),
-        ("queues reached", "init-done done"),
-        _QUICK_S,
-        "Read the newest worker-*.err.",
-    ),
+    _Step("config and dataset", (), ("dataset done",), _QUICK_S,
+          "Check the dataset's path, and the disk that it is on."),
+    _Step("placement groups", ("gpus progress", "gpus done"), ("placement reached",), 300.0,
+          "Workers may not have joined: compare the GPUs of `ray status` with those asked for, and "
+          "run `ray start` on the missing nodes."),
+    _Step("Mooncake master", (), ("mooncake reached",), _QUICK_S,
+          "Read the Mooncake master's own worker log."),
+    _Step("trainer start", ("trainer-init reached",), ("trainer-init done",), 300.0,
+          "Compare NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME across the nodes."),
+    _Step("engine start", ("engine-init progress", "engine-init done", "engine-graphs reached"),
+          ("engine-graphs done",), 900.0,
+          "Loading shards: look at disk and NFS throughput, and in the kernel log for oom kills."),
+    _Step("queue wiring", ("engine-graphs done",), ("queues reached", "init-done done"), _QUICK_S,
+          "Read the newest worker-*.err."),
     _Step("training", ("training progress", "training done"), (), float("inf"), ""),
 )
+# fmt: on
 _TRAINER = 3  # its marks may stand in the workers' logs only; it ends when it ends
 _ENGINE = 4
 _SHARDS_LOADED = "engine-init done"

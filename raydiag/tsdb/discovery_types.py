@@ -163,14 +163,6 @@ class Discovery:
             return promql.selector(metric, match={"host": promql.any_of(sorted(labels))})
         return promql.selector(metric, match={"instance": promql.any_of(sorted(instances))})
 
-    def last_sample(self, prefix: str) -> Optional[float]:
-        """Newest sample of the families whose prefix begins so."""
-        newest: Optional[float] = None
-        for family in self.families:
-            if family.prefix.startswith(prefix) and family.last is not None:
-                newest = max(family.last, newest or family.last)
-        return newest
-
 
 def short_name(text: str) -> str:
     """`mi2033` of "mi2033.cluster.local:9400"; an IP address stays whole, without its port."""

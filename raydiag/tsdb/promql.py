@@ -1,4 +1,4 @@
-"""Pieces of PromQL: selectors whose values are quoted, and counters read by rate or increase only.
+"""Pieces of PromQL: selectors whose values are quoted.
 
 Source: Prometheus documentation, "Querying basics"; label matchers are RE2 and anchored.
 """
@@ -23,38 +23,19 @@ def literal(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 
-def any_of(values: Iterable[str], suffix: str = "") -> str:
-    """As a regular expression that matches each of the values, followed by `suffix` (a regex)."""
-    alternatives = "|".join(map(literal, values))
-    return f"({alternatives}){suffix}" if suffix else alternatives
+def any_of(values: Iterable[str]) -> str:
+    """As a regular expression that matches each of the values."""
+    return "|".join(map(literal, values))
 
 
-def selector(
-    metric: str, equal: Mapping[str, str] | None = None, match: Mapping[str, str] | None = None
-) -> str:
-    """`metric{a="b",c=~"d"}`; the values of `match` are regular expressions."""
-    matchers = [f"{name}={quoted(value)}" for name, value in (equal or {}).items()]
-    matchers += [f"{name}=~{quoted(value)}" for name, value in (match or {}).items()]
+def selector(metric: str, match: Mapping[str, str] | None = None) -> str:
+    """`metric{a=~"b"}`; the values of `match` are regular expressions."""
+    matchers = [f"{name}=~{quoted(value)}" for name, value in (match or {}).items()]
     if not _METRIC.fullmatch(metric):
         if metric:
             matchers.append(f"__name__={quoted(metric)}")
         metric = ""
     return f"{metric}{{{','.join(matchers)}}}" if matchers else metric
-
-
-def rate(counter: str, window_s: float) -> str:
-    """Increase per second of a counter's selector over the window, resets accounted for."""
-    return f"rate({counter}[{duration(window_s)}])"
-
-
-def increase(counter: str, window_s: float) -> str:
-    """Increase of a counter's selector over the window, extrapolated to its ends."""
-    return f"increase({counter}[{duration(window_s)}])"
-
-
-def aggregated(operator: str, by: Iterable[str], expression: str) -> str:
-    """`sum by (host) (...)`."""
-    return f"{operator} by ({', '.join(by)}) ({expression})"
 
 
 def duration(seconds: float) -> str:

@@ -6,7 +6,7 @@ that became NaN is a fact, a scrape that failed is another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -18,8 +18,8 @@ from raydiag.model import Status, Window
 
 Floats = NDArray[np.float64]
 
+_STEPS_S = {7200: 30.0, 86400: 60.0}  # by the longest window that they are for
 MAX_POINTS = 11_000  # per series: what Prometheus answers at most to a range query
-_GAP_FACTOR = 2.5  # times the usual distance: one missed scrape is no gap yet, two are
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +62,6 @@ class Series:
         nans = (self.nan_times >= start) & (self.nan_times <= end)
         return Series(self.labels, self.times[keep], self.values[keep], self.nan_times[nans])
 
-    def only(self, keep: NDArray[np.bool_]) -> Series:
-        """The samples where `keep`, one flag a sample, is true: for masks."""
-        return Series(self.labels, self.times[keep], self.values[keep], self.nan_times)
-
     @property
     def spacing_s(self) -> Optional[float]:
         """Usual distance of two samples, NaN among them; None for fewer than two."""
@@ -78,19 +74,6 @@ class Series:
         if not self.nan_times.size:
             return self.times
         return np.sort(np.concatenate([self.times, self.nan_times]))
-
-    def gaps(self, usual_s: Optional[float] = None) -> list[tuple[float, float]]:
-        """(last sample before, first sample after) of each silence well above the usual distance.
-
-        Only the answer to a raw range selector (`x[1h]`) shows them: a range query fills silence
-        up to the server's lookback.
-        """
-        times = self.sampled_at
-        usual = usual_s if usual_s is not None else self.spacing_s
-        if usual is None:
-            return []
-        before = np.flatnonzero(np.diff(times) > _GAP_FACTOR * usual)
-        return list(zip(times[before].tolist(), times[before + 1].tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,15 +100,6 @@ class Frame:
             values[index, np.searchsorted(times, row.times)] = row.values
             was_nan[index, np.searchsorted(times, row.nan_times)] = True
         return cls(tuple(row.labels for row in rows), times, values, was_nan)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def series(self) -> Iterator[Series]:
-        """Row by row, without the places where nothing is."""
-        for labels, row, nans in zip(self.labels, self.values, self.was_nan, strict=True):
-            sampled = ~np.isnan(row)
-            yield Series(labels, self.times[sampled], row[sampled], self.times[nans])
 
 
 @dataclass(frozen=True)
@@ -165,11 +139,7 @@ class Query:
 def fitting_step_s(window: Window) -> float:
     """30 s up to two hours, 60 s up to a day, 300 s beyond; longer where that is too many."""
     length = window.end - window.start
-    step = 300.0
-    if length <= 7200:
-        step = 30.0
-    elif length <= 86400:
-        step = 60.0
+    step = next((step for limit, step in _STEPS_S.items() if length <= limit), 300.0)
     return max(step, float(np.ceil(length / (MAX_POINTS - 1))))
 
 
@@ -195,10 +165,6 @@ class QueryResult:
         """Samples of all series, NaN among them."""
         return sum(series.sampled_at.size for series in self.series)
 
-    def frame(self) -> Frame:
-        """The series on one grid of times."""
-        return Frame.of(self.series)
-
 
 @dataclass(frozen=True)
 class AskedQuery:
@@ -218,16 +184,7 @@ class AskedQuery:
     @classmethod
     def of(cls, answer: QueryResult) -> AskedQuery:
         """The record of a query and its result."""
-        window = answer.query.window
-        return cls(
-            answer.query.id,
-            answer.query.promql,
-            window.start,
-            window.end,
-            window.step,
-            answer.status,
-            answer.reason,
-            len(answer.series),
-            answer.samples,
-            answer.duration_s,
-        )
+        query, window = answer.query, answer.query.window
+        how = (query.id, query.promql, window.start, window.end, window.step)
+        rows = len(answer.series)
+        return cls(*how, answer.status, answer.reason, rows, answer.samples, answer.duration_s)

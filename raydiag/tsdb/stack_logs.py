@@ -70,8 +70,6 @@ class StackLogs:
     """All of them together."""
 
     lines: tuple[StackLine, ...] = ()
-    exporters: tuple[str, ...] = ()  # hosts that have an exporter's log
-    server_log: bool = False  # there is a prometheus.log
     unread: tuple[Unread, ...] = field(default=())
 
     def of(self, kind: str, host: Optional[str] = None) -> list[StackLine]:
@@ -97,8 +95,7 @@ def read(job_dir: Path) -> StackLogs:
             lines += _lines(path, host)
         except OSError as error:
             unread.append(unread_file(path, error))
-    hosts = tuple(filter(None, files.values()))
-    return StackLogs(tuple(lines), hosts, server in files, tuple(unread))
+    return StackLogs(tuple(lines), tuple(unread))
 
 
 def _logs_in(folder: Path) -> list[Path]:

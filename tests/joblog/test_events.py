@@ -43,7 +43,7 @@ def test_summaries(
     told = facts_of("x\n" + summary(status), tmp_path).summary
     assert told and told.line == 2
     assert (told.word, told.exit_code, told.reason) == (word, code, reason)
-    assert (told.job_id, told.job_name, told.wall_s) == ("4711", "llama", 3723.0)
+    assert told.wall_s == 3723.0
 
 
 def test_the_last_of_two_summaries_counts(tmp_path: Path) -> None:
@@ -59,18 +59,18 @@ def test_words_about_a_summary_are_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("== Docker pull BEGIN (timeout=900s) ==", ("Docker pull", "begin", None, 900.0, None)),
-        ("== Training BEGIN (no timeout) ==", ("Training", "begin", None, None, None)),
-        ("== Preflight (timeout 900s)", ("Preflight", "begin", None, 900.0, None)),
-        ("== Preflight END (12s) ==", ("Preflight", "end", 12.0, None, None)),
-        ("== ECC check TIMEOUT (301s/300s) ==", ("ECC check", "timeout", 301.0, 300.0, None)),
-        ("== Training FAILED (exit=1, 830s) ==", ("Training", "failed", 830.0, None, 1)),
-        ("== Preflight TIMEOUT", ("Preflight", "timeout", None, None, None)),
+        ("== Docker pull BEGIN (timeout=900s) ==", ("Docker pull", "begin", None, None)),
+        ("== Training BEGIN (no timeout) ==", ("Training", "begin", None, None)),
+        ("== Preflight (timeout 900s)", ("Preflight", "begin", None, None)),
+        ("== Preflight END (12s) ==", ("Preflight", "end", 12.0, None)),
+        ("== ECC check TIMEOUT (301s/300s) ==", ("ECC check", "timeout", 301.0, None)),
+        ("== Training FAILED (exit=1, 830s) ==", ("Training", "failed", 830.0, 1)),
+        ("== Preflight TIMEOUT", ("Preflight", "timeout", None, None)),
     ],
 )
 def test_stage_lines(line: str, told: tuple[Any, ...], tmp_path: Path) -> None:
     (event,) = facts_of(line + "\n", tmp_path).stages
-    found = (event.name, event.event, event.elapsed_s, event.limit_s, event.exit_code)
+    found = (event.name, event.event, event.elapsed_s, event.exit_code)
     assert found == told
 
 
@@ -193,13 +193,12 @@ def test_a_site_may_have_a_save_message_of_its_own(tmp_path: Path) -> None:
     extra = SavePattern("ours", "finished", "stored weights", pattern)
     assert facts_at(path).saves == ()
     (save,) = facts_at(path, save_patterns=[extra]).saves
-    assert (save.step, save.pattern) == (12, "ours")
+    assert save.step == 12
 
 
-def test_many_saves_are_counted_and_the_ends_kept(tmp_path: Path) -> None:
+def test_of_many_saves_the_ends_are_kept(tmp_path: Path) -> None:
     facts = facts_of("".join(f"Saved a checkpoint at step {n}.\n" for n in range(500)), tmp_path)
     steps = [save.step for save in facts.saves]
-    assert facts.saves_total == 500
     assert steps[:64] == list(range(64)) and steps[-192:] == list(range(308, 500))
 
 
@@ -219,7 +218,7 @@ def test_tunnels_new_and_old(tmp_path: Path) -> None:
     assert (boards.head, boards.prometheus_port, boards.prometheus_source) == (
         "mi07", 9191, "tunnel",
     )  # fmt: skip
-    assert boards.tunnels == (new.strip(),) and boards.lines == (2,)
+    assert boards.tunnels == (new.strip(),)
     old = "ssh -L 8265:mi09:8265 -L 9190:mi09:9190 me@login\n"
     boards = facts_of(old, tmp_path).dashboards
     assert (boards.head, boards.prometheus_port) == ("mi09", 9190)
@@ -236,9 +235,9 @@ def test_ports_without_a_tunnel(tmp_path: Path) -> None:
     )
     boards = facts_of(lines, tmp_path).dashboards
     assert (boards.prometheus_port, boards.prometheus_source) == (9193, "occupied")
-    assert (boards.prometheus_dir, boards.exporters) == ("/o/prometheus", {"mi07": 9400})
-    assert (boards.tensorboard_port, boards.ray_head) == (6006, "mi07:6379")
-    assert (boards.ray_logs, boards.ray_fallback_line) == ("/o/ray_logs", 8)
+    assert boards.prometheus_dir == "/o/prometheus"
+    assert boards.tensorboard_port == 6006
+    assert boards.ray_fallback_line == 8
 
 
 def test_start_up_phases(tmp_path: Path) -> None:
@@ -249,11 +248,9 @@ def test_start_up_phases(tmp_path: Path) -> None:
         "Multi-thread loading shards:  45% Completed\rMulti-thread loading shards: 100% Completed\n"
     )
     phases = {(p.phase, p.event): p for p in facts_of(lines, tmp_path).phases}
-    assert phases[("dataset", "done")].value == 1200.0
-    assert phases[("placement", "reached")].count == 2
+    assert phases[("dataset", "done")].last_line == 1
     assert phases[("placement", "reached")].last_time == 1772359206.0
-    assert phases[("engine-init", "progress")].value == 45.0
-    assert phases[("engine-init", "done")].value == 100.0
+    assert {("engine-init", "progress"), ("engine-init", "done")} <= phases.keys()
 
 
 def test_who_reached_the_barrier(tmp_path: Path) -> None:
@@ -266,7 +263,7 @@ def test_a_match_has_its_context_and_where_training_stood(tmp_path: Path) -> Non
     content = "JOB_NODELIST=mi[07-08]\nNNODES=2\n" + maxtext(3) + "above\n1: NCCL WARN x\nbelow\n"
     (match,) = facts_of(content, tmp_path).matches
     assert (match.row, match.line, match.task, match.host) == ("nccl", 5, 1, "mi08")
-    assert (match.training, match.last_step) == (True, 3)
+    assert match.last_step == 3
     assert (match.text, match.raw) == ("NCCL WARN x", "1: NCCL WARN x")
     assert (match.before[-1], match.after) == ("above", ("below",))
 
@@ -292,17 +289,10 @@ def test_a_harmless_line_is_nothing_else(tmp_path: Path) -> None:
     assert [m.row for m in facts.matches] == ["quiet"]
 
 
-def test_matches_are_bounded_and_counted(tmp_path: Path) -> None:
+def test_matches_are_bounded(tmp_path: Path) -> None:
     facts = facts_of("".join(f"{n % 9}: NCCL WARN {n}\n" for n in range(30000)), tmp_path)
-    count = facts.match_counts["nccl"]
-    assert (count.lines, count.writers, count.last_line) == (30000, 9, 30000)
     assert len(facts.matches) == 9 * 4
     assert facts.matches[-1].line == 30000
-
-
-def test_repeated_lines_count_as_often_as_ray_says(tmp_path: Path) -> None:
-    facts = facts_of("(W pid=3) NCCL WARN x [repeated 15x across cluster]\n", tmp_path)
-    assert facts.match_counts["nccl"].lines == 15
 
 
 def test_a_traceback_ends_with_its_exception(tmp_path: Path) -> None:
@@ -315,7 +305,6 @@ def test_a_traceback_ends_with_its_exception(tmp_path: Path) -> None:
     (one,) = facts.tracebacks
     assert (one.line, one.end_line, one.where) == (1, 7, "0")
     assert one.exception == "torch.OutOfMemoryError: HIP Error"
-    assert one.frame == 'File "step.py", line 9, in step'
 
 
 def test_equal_tracebacks_of_one_writer_are_told_once(tmp_path: Path) -> None:
@@ -323,7 +312,7 @@ def test_equal_tracebacks_of_one_writer_are_told_once(tmp_path: Path) -> None:
     facts = facts_of(
         one * 5 + "During handling of the above exception, another\n\n" + one, tmp_path
     )
-    assert [t.count for t in facts.tracebacks] == [6] and facts.tracebacks_total == 6
+    assert len(facts.tracebacks) == 1
 
 
 def test_a_traceback_in_a_logger_that_repeats_its_header(tmp_path: Path) -> None:

@@ -28,11 +28,7 @@ CASES = [
     ("(W rank=1 pid=9) text", Prefix(actor="W rank=1", pid=9, rank=1), "text"),
     ("(raylet, ip=10.0.0.3) text", Prefix(actor="raylet", ip="10.0.0.3"), "text"),
     ("0: (Engine pid=514) text", Prefix(task=0, actor="Engine", pid=514), "text"),
-    (
-        "(Engine pid=5) text [repeated 15x across cluster]",
-        Prefix(actor="Engine", pid=5, repeated=15),
-        "text",
-    ),
+    ("(Engine pid=5) text [repeated 15x across cluster]", Prefix(actor="Engine", pid=5), "text"),
     ("2026-03-10T08:09:57.123456789Z stdout F text", Prefix(), "text"),
     ("trainer-1  | text", Prefix(), "text"),
     ("trainer-1  |     text", Prefix(), "    text"),

@@ -24,9 +24,9 @@ def test_the_workers_logs_may_know_more_than_the_drivers(tmp_path: Path) -> None
     facts = facts_at(tmp_path / "7-a")
     workers = facts.worker_logs
     assert facts.steps and facts.steps.last_step == 33
-    assert (workers.last_step, workers.seconds_sum) == (99, 1000.0)
-    assert workers.last_step_file == workers.head_file == str(ray / "mi07" / "worker-a-01-1.out")
-    assert workers.per_host == {"mi07": 99, "mi08": 89}
+    assert workers.steps and workers.seconds_sum == 1000.0
+    assert workers.last_step_file == str(ray / "mi07" / "worker-a-01-1.out")
+    assert workers.steps.last_step == 99
     assert [(m.row, m.host) for m in workers.matches] == [("nccl", "mi08")]
     assert facts.matches == () and [s.step for s in workers.saves] == [80]
     assert facts.header.ray
@@ -52,7 +52,6 @@ def test_the_ranks_of_a_kubernetes_job_join_in(tmp_path: Path) -> None:
     write(tmp_path / name / "rank-1.log", "".join(maxtext(n) for n in range(12)) + "NCCL WARN x\n")
     facts = facts_at(tmp_path / name)
     assert [(m.rank, m.where) for m in facts.matches] == [(1, "1")]
-    assert facts.match_counts["nccl"].lines == 1
     assert facts.steps and {w.where: w.last_step for w in facts.steps.writers} == {"": 19, "1": 11}
     assert facts.steps.last_step == 19
 

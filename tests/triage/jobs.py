@@ -27,14 +27,10 @@ def job(**changes: Any) -> JobFacts:
         summary=None,
         steps=None,
         saves=(),
-        saves_total=0,
         restores=(),
         matches=(),
-        match_counts={},
         tracebacks=(),
-        tracebacks_total=0,
         exits=(),
-        exits_total=0,
         heartbeats=None,
         dashboards=Dashboards(),
         phases=(),
@@ -45,15 +41,12 @@ def job(**changes: Any) -> JobFacts:
         first_time=None,
         last_time=None,
         last_time_line=None,
-        gap=None,
         clock_jumps=0,
         head=(),
         tail=("the last line",),
         tail_first_line=100,
         last_line_complete=True,
         hosts={0: "n1", 1: "n2", 2: "n3", 3: "n4"},
-        hosts_source="nodelist",
-        writers=("0",),
         unread=(),
     )
     return replace(nothing, **changes)
@@ -100,19 +93,15 @@ def steps(
         seconds_count=len(known),
         steady_sum=sum(steady),
         steady_count=len(steady),
-        steady_max=max(steady, default=0.0),
-        nan_losses=0,
-        first_nan_step=None,
         file=LOG,
     )
     lasts = writers or {"0": numbers[-1]}
     progress = tuple(
-        WriterProgress(name, int(name), None, f"n{int(name) + 1}", numbers[0], last, 0, None, 1)
+        WriterProgress(name, int(name), None, f"n{int(name) + 1}", last)
         for name, last in lasts.items()
     )
     return LoggedSteps(
         format="demo",
-        framework="demo",
         zero_based=zero_based,
         counts_done=False,
         total=total,
@@ -131,8 +120,6 @@ def steps(
         runs=(run,),
         runs_total=1,
         writers=progress,
-        writers_total=len(progress),
-        lines=len(numbers) * len(progress),
         first_step=numbers[0],
         last_step=numbers[-1],
         last_line=lines[-1],
@@ -153,10 +140,6 @@ def summary(word: Optional[str], code: Optional[int], wall_s: Optional[float] = 
         reason="",
         status_line=99 if word else None,
         status_text=text,
-        job_id="41",
-        job_name="demo",
-        model=None,
-        nodes="4",
         wall_s=wall_s,
         time=None,
     )
@@ -181,7 +164,6 @@ def match(failure_class: str, line: int, role: str = "root", **changes: Any) -> 
         "ip": None,
         "time": None,
         "near_time": None,
-        "training": True,
         "text": f"{failure_class} at {line}",
         "raw": f"0: {failure_class} at {line}",
         "before": (),
@@ -198,7 +180,7 @@ def match(failure_class: str, line: int, role: str = "root", **changes: Any) -> 
 def save(
     step: int, event: str = "finished", seconds: Optional[float] = None, line: int = 50
 ) -> LoggedSave:
-    return LoggedSave(step, event, seconds, line, "0", None, None, "demo", f"saved {step}", LOG)
+    return LoggedSave(step, event, seconds, line, None, None)
 
 
 def exited(host: str, code: int, line: int = 90, kind: str = "node-exit") -> TaskExit:
@@ -208,5 +190,4 @@ def exited(host: str, code: int, line: int = 90, kind: str = "node-exit") -> Tas
 
 
 def heartbeats(accused: Sequence[int], reporters: Sequence[str], line: int = 60) -> Heartbeats:
-    lines = dict.fromkeys(reporters, line)
-    return Heartbeats(tuple(accused), line, line, None, None, tuple(reporters), lines, LOG)
+    return Heartbeats(tuple(accused), line, None, tuple(reporters), LOG)

@@ -52,10 +52,10 @@ def test_a_restart_from_the_checkpoint_of_step_zero() -> None:
 
 
 def test_what_a_worker_says_about_the_restart_counts() -> None:
-    said = WorkerLogs(restores=(Restore(390, 3, "w.out", "restoring", None),))
+    said = WorkerLogs(restores=(Restore(390, 3),))
     one = project(job(steps=steps(range(401, 421)), worker_logs=said), None)
     assert one.start == "restored from checkpoint step 390"
-    none = WorkerLogs(restores=(Restore(None, 3, "w.out", "No existing checkpoints", None),))
+    none = WorkerLogs(restores=(Restore(None, 3),))
     assert project(job(steps=steps(range(20)), worker_logs=none), None).start == "fresh"
 
 
@@ -167,7 +167,7 @@ def test_time_remaining() -> None:
 def test_wall_time_that_nothing_explains() -> None:
     # 100 steps of 10 s, one of 200 s: 1200 s. Preflight 60 s. Wall 5000 s: 3740 s are left.
     times = [200.0, *[10.0] * 100]
-    stage = StageEvent("Preflight", "end", 5, 60.0, None, None, None, "", LOG)
+    stage = StageEvent("Preflight", "end", 5, 60.0, None, None, "", LOG)
     facts = job(
         steps=steps(range(101), times), summary=summary("FAILED", 143, 5000.0), stages=(stage,)
     )
@@ -189,9 +189,7 @@ def test_wall_time_with_lines_for_every_tenth_step() -> None:
 
 
 def test_the_log_that_got_further_counts() -> None:
-    workers = WorkerLogs(
-        last_step=99, last_step_file="w.out", steps=steps(range(100)), last_step_time=START
-    )
+    workers = WorkerLogs(last_step_file="w.out", steps=steps(range(100)), last_step_time=START)
     facts = job(steps=steps(range(34)), worker_logs=workers, header=header(steps=100))
     one = project(facts, None)
     assert (one.last_step, one.complete, one.source, one.last_step_time) == (

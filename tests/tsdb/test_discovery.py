@@ -13,7 +13,6 @@ from raydiag.tsdb import time_bounds
 from raydiag.tsdb.connection import connect, open_directory
 from raydiag.tsdb.discovery import discover, family_of
 from raydiag.tsdb.discovery_types import Discovery, short_name
-from raydiag.tsdb.promql import duration
 from raydiag.tsdb.series import Query
 from tests.tsdb import promtool, samples
 from tests.tsdb.conftest import Live
@@ -58,7 +57,6 @@ def test_times_resolution_refresh_and_lag(data: Path) -> None:
     assert training.last == samples.START + 120.25 + 390 + 40
     assert training.lag_s == samples.END - training.last
     assert training.first is not None and 0 <= training.first - (samples.START + 120.25) <= 15
-    assert seen.last_sample("tb_") == training.last
 
 
 def test_hosts_under_all_their_names(data: Path) -> None:
@@ -138,19 +136,6 @@ def test_rays_series_are_joined_by_address_when_the_caller_knows_it(
     seen = look(data, ("a", "b"), addresses={"10.0.0.1": "b.example.org"})
     assert [one.name for one in seen.hosts] == ["a", "b"]
     assert seen.host_of({"ip": "10.0.0.1"}) == "b"
-
-
-def test_a_gap_is_found_in_raw_samples(tmp_path: Path, needs_prometheus: None) -> None:
-    """A range query would bridge it: blocks that were imported have no staleness markers."""
-    when = [t for t in samples.times() if not 200 < t - samples.START < 400]
-    data = made(tmp_path, [("hw_procs_running", {"host": "a"}, [(t, 1.0) for t in when])])
-    with open_directory(str(data)) as found:
-        span = f"hw_procs_running[{duration(samples.END - samples.START + 1)}]"
-        (one,) = found.client.ask(Query.at("raw", span, samples.END)).series
-        window = Window(samples.START, samples.END, 30)
-        (filled,) = found.client.ask(Query("range", "hw_procs_running", window)).series
-    assert one.gaps() == [(samples.START + 200, samples.START + 400)]
-    assert filled.gaps() == []
 
 
 def test_a_live_server(live: Live) -> None:

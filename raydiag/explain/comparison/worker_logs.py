@@ -188,5 +188,5 @@ def _lines(stream: Any) -> Iterable[bytes]:
 
 def _time(clock: Clock, lines: Iterable[bytes]) -> Optional[float]:
     """The newest time that one of the lines prints."""
-    stamps = list(filter(None, map(clock.stamp, lines)))
-    return stamps[-1].time if stamps else None
+    times = list(filter(None, map(clock.time, lines)))
+    return times[-1] if times else None
