@@ -129,6 +129,21 @@ def test_a_plugin_that_is_deleted_takes_its_series_along(directory: Path, live: 
     assert not [name for name in page if "a_metrics_plugin" in name]
 
 
+def test_a_series_that_changed_hands_in_a_late_run_comes_back(directory: Path, live: Live) -> None:
+    late = directory / ".late"
+    text = f"while [ -e {late} ]; do sleep 0.05; done\necho 'my_depth 1'\n"
+    write(directory / "a_metrics_plugin.sh", text)
+    live.until(lambda page: page.get("my_depth") == 1)
+    write(directory / "b_metrics_plugin.sh", "echo 'my_depth 2'\n")
+    rejected = "raydiag_exporter_rejected_samples_total of b_metrics_plugin"
+    live.until(lambda page: page.get(rejected, 0) >= 1)
+    late.touch()
+    live.until(lambda page: page.get("my_depth") == 2)
+    late.unlink()
+    page = live.until(lambda page: page.get("my_depth") == 1)
+    assert page[f"{OWN}_up of a_metrics_plugin"] == 1
+
+
 def test_series_of_ours_and_of_another_plugin_are_refused(directory: Path, live: Live) -> None:
     write(directory / "a_metrics_plugin.sh", "echo 'my_depth 1'\n")
     live.until(lambda page: "my_depth" in page)
