@@ -31,6 +31,14 @@ def amdgpu_addresses(host: Host) -> list[str]:
         return sorted(hwmon_directories(host))
 
 
+def gpu_index(host: Host, address: str) -> int:
+    """The index of the GPU with that address. Raises NoData when it is gone."""
+    try:
+        return amdgpu_addresses(host).index(address)
+    except ValueError:
+        raise NoData(f"{address}: no longer an amdgpu device") from None
+
+
 def gpu_files(host: Host, name: str, content: str) -> list[str]:
     """That file or directory of each GPU that has it, in index order.
 

@@ -174,13 +174,7 @@ class _KernelText:
 def _blocks(fd: int, cut: list[int]) -> Iterator[bytes]:
     """Whole lines in blocks; of a line that never ends the beginning, what is left out in `cut`."""
     unfinished = b""
-    while True:
-        try:
-            chunk = os.read(fd, _BLOCK_BYTES)
-        except BlockingIOError:
-            break
-        if not chunk:
-            break
+    while chunk := _chunk(fd):
         end = chunk.rfind(b"\n") + 1
         if end:
             yield unfinished + chunk[:end]
@@ -191,6 +185,14 @@ def _blocks(fd: int, cut: list[int]) -> Iterator[bytes]:
             unfinished = unfinished[:_UNFINISHED_LIMIT]
     if unfinished:
         yield unfinished
+
+
+def _chunk(fd: int) -> bytes:
+    """Empty at the end, and where a device has nothing more for now."""
+    try:
+        return os.read(fd, _BLOCK_BYTES)
+    except BlockingIOError:
+        return b""
 
 
 def _no_text(block: bytes) -> str:
@@ -313,19 +315,16 @@ class _Header:
         return kernel is not None
 
     def _date(self) -> bool:
-        iso = self._accept(_ISO)
-        if iso:
+        if iso := self._accept(_ISO):
             self.wall_s = _iso_s(iso)
-            return True
-        ctime = self._accept(_CTIME)
-        if ctime:
+        elif ctime := self._accept(_CTIME):
             clock = map(int, ctime.groups()[2:5])
             self.wall_s = _unix_s(int(ctime[6]), _month(ctime[1]), int(ctime[2]), *clock)
-            return True
-        syslog = self._accept(_SYSLOG)
-        if syslog:
+        elif syslog := self._accept(_SYSLOG):
             self.wall_s = _without_year(syslog, self.reference_s)
-        return syslog is not None
+        else:
+            return False
+        return True
 
     def _program(self) -> None:
         """A program's line in a syslog; the kernel's own have no such name, or no pid with it."""
@@ -345,9 +344,7 @@ def _iso_s(stamp: re.Match[str]) -> Optional[float]:
     wall_s = _unix_s(*map(int, stamp.groups()[:6]))
     if wall_s is None:
         return None
-    if stamp[7]:
-        wall_s += float("0." + stamp[7][1:])
-    return wall_s - _offset_s(stamp[8])
+    return wall_s + float("0" + (stamp[7] or "").replace(",", ".")) - _offset_s(stamp[8])
 
 
 def _without_year(stamp: re.Match[str], reference_s: float) -> Optional[float]:
@@ -357,9 +354,7 @@ def _without_year(stamp: re.Match[str], reference_s: float) -> Optional[float]:
     wall_s = _unix_s(year, *date)
     if wall_s is not None and wall_s > reference_s + _DAY_S:
         wall_s = _unix_s(year - 1, *date)
-    if wall_s is None:
-        return None
-    return wall_s + float(stamp[6] or 0)
+    return wall_s and wall_s + float(stamp[6] or 0)
 
 
 def _month(name: str) -> int:

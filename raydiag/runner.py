@@ -22,6 +22,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Optional
 
@@ -47,26 +48,24 @@ _ANSWER_S, _LEAST_RUN_S = 0.4, 0.5  # for the answer to be there in time; for a 
 _SEVERITY = (Status.NO_DATA, Status.DENIED, Status.OK, Status.ERROR, Status.TIMEOUT)
 
 
+@dataclass(eq=False)
 class _ProbeTask:
     """One source of one probe, from queue to outcome."""
 
-    def __init__(
-        self, probe: probes.Probe, source: Optional[str], listing: bool, second: bool = False
-    ) -> None:
-        self.probe = probe
-        self.source = source
-        self.listing = listing  # ask for the probe's sources first
-        self.second = second  # this is the second sample
-        self.started = 0.0
-        self.due = 0.0  # when it is abandoned
-        self.not_before = 0.0
-        self.waiting_since = 0.0
-        self.reader: sandbox.Reader  # from when it is started
+    probe: probes.Probe
+    source: Optional[str] = None
+    listing: bool = False  # ask for the probe's sources first
+    second: bool = False  # this is the second sample
+    not_before: float = 0.0
+    started: float = 0.0
+    due: float = 0.0  # when it is abandoned
+    waiting_since: float = 0.0
+    reader: sandbox.Reader = field(init=False)  # from when it is started
 
     @property
     def path(self) -> str:
         """What reports call it: the source, else the probe."""
-        return self.source if self.source is not None else self.probe.name
+        return self.source or self.probe.name
 
     @property
     def tag(self) -> str:
@@ -74,18 +73,18 @@ class _ProbeTask:
         return sandbox.tag(f"{self.probe.name}:{self.source or ''}")
 
 
+@dataclass
 class _Outcome:
     """What one probe has so far."""
 
-    def __init__(self) -> None:
-        self.records: list[Any] = []
-        self.later: list[Any] = []  # of the second sample
-        self.interval_s = 0.0
-        self.good: list[Optional[str]] = []  # sources that the first sample could read
-        self.unread: list[Unread] = []
-        self.ends: list[tuple[Status, str, str]] = []  # status, reason, source
-        self.first: Optional[float] = None
-        self.last = 0.0
+    records: list[Any] = field(default_factory=list)
+    later: list[Any] = field(default_factory=list)  # of the second sample
+    interval_s: float = 0.0
+    good: list[Optional[str]] = field(default_factory=list)  # what the first sample could read
+    unread: list[Unread] = field(default_factory=list)
+    ends: list[tuple[Status, str, str]] = field(default_factory=list)  # status, reason, source
+    first: Optional[float] = None
+    last: float = 0.0
 
     def as_json(self, split: bool) -> dict[str, Any]:
         """The probe's part of the answer; `split`: it has sources, each with its own fate."""
@@ -104,13 +103,11 @@ class _Outcome:
 
     def _worst_end(self) -> tuple[Status, str]:
         """The status that says most of the whole probe, with its first reason."""
-        worst, reason = Status.NO_DATA, ""
-        for status, end_reason, _ in self.ends:
-            if _SEVERITY.index(status) > _SEVERITY.index(worst):
-                worst, reason = status, end_reason
-            elif status == worst:
-                reason = reason or end_reason
-        return worst, reason
+        worst = max(
+            (status for status, _, _ in self.ends), key=_SEVERITY.index, default=Status.NO_DATA
+        )
+        reasons = [reason for status, reason, _ in self.ends if status == worst and reason]
+        return worst, "".join(reasons[:1])
 
     def _unread_sources(self) -> Iterator[Unread]:
         for status, reason, source in self.ends:
@@ -166,23 +163,16 @@ class Runner:
             "cpu_s": round(sum(os.times()[:2]) + self.readers_cpu_s, 3),
             "sandbox": self.holds,
             "stuck": self.stuck,
-            "probes": self._answers(),
+            "probes": {each.name: self._answer(each) for each in self.probes},
         }
 
-    def _answers(self) -> dict[str, Any]:
-        """The answer of each probe, by name."""
-        answers = {}
-        for probe in self.probes:
-            answers[probe.name] = self.outcomes[probe.name].as_json(probe.sources is not None)
-        return answers
+    def _answer(self, probe: probes.Probe) -> dict[str, Any]:
+        return self.outcomes[probe.name].as_json(probe.sources is not None)
 
     def _driver_fault(self) -> str:
         """The first driver-fault symbol in what the first stage saw; empty when there is none."""
-        records: list[Any] = []
-        for probe in self.probes:
-            if probe.stage == probes.FIRST:
-                records += self.outcomes[probe.name].records
-        text = json.dumps(records)
+        first = [probe.name for probe in self.probes if probe.stage == probes.FIRST]
+        text = json.dumps([self.outcomes[name].records for name in first])
         return next((symbol for symbol in self.symbols if symbol in text), "")
 
     def _sample_again(self) -> None:
@@ -202,14 +192,13 @@ class Runner:
         """Each probe by its own clock: none waits for the one that was read last."""
         for probe in self.probes:
             outcome = self.outcomes[probe.name]
+            not_before = (outcome.first or 0.0) + self.interval_s
             for source in outcome.good if probe.samples > 1 else ():
-                task = _ProbeTask(probe, source, False, second=True)
-                task.not_before = (outcome.first or 0.0) + self.interval_s
-                yield task
+                yield _ProbeTask(probe, source, second=True, not_before=not_before)
 
     def _run_probes(self, chosen: Sequence[probes.Probe], sequential: bool) -> None:
         """The first sample of some probes, in their order."""
-        tasks = (_ProbeTask(probe, None, probe.sources is not None) for probe in chosen)
+        tasks = (_ProbeTask(probe, listing=probe.sources is not None) for probe in chosen)
         self._work_off(deque(tasks), sequential)
 
     def _work_off(self, queue: deque[_ProbeTask], sequential: bool) -> None:
@@ -298,9 +287,8 @@ class Runner:
         for task in self.at_work:
             by_fd[task.reader.fileno()] = task
             poller.register(task.reader.fileno(), select.POLLIN)
-        wake = min(self.deadline, now + (_SLOW_S if self.at_work else _LOCK_RETRY_S))
-        for task in self.at_work:
-            wake = min(wake, task.due)
+        wake = now + (_SLOW_S if self.at_work else _LOCK_RETRY_S)
+        wake = min(wake, self.deadline, *map(attrgetter("due"), self.at_work))
         if next_start > now:
             wake = min(wake, next_start)
         return [by_fd[fd] for fd, _ in poller.poll(max(0.0, wake - now) * 1000)]
@@ -320,9 +308,7 @@ class Runner:
                 (outcome.later if task.second else outcome.records).append(message["record"])
             elif "watch" in message:
                 self.interval_s = max(self.interval_s, self.watch_s)
-            elif "unread" in message:
-                if task.second:
-                    continue  # the first sample has reported it
+            elif "unread" in message and not task.second:  # the first sample has reported it
                 source, status, reason = message["unread"]
                 outcome.unread.append(Unread(source, Status(status), reason))
             elif "failed" in message:
@@ -330,7 +316,7 @@ class Runner:
                 self._end(task.probe, Status(status), reason, task.path)
             elif "sources" in message:
                 sources = message["sources"]
-                queue.extendleft(_ProbeTask(task.probe, s, False) for s in reversed(sources))
+                queue.extendleft(_ProbeTask(task.probe, s) for s in reversed(sources))
             elif "done" in message:
                 outcome.good.append(task.source)
                 self._end(task.probe, Status.OK, "", task.path)
@@ -395,16 +381,8 @@ class Runner:
     def _stuck(self, task: _ProbeTask, pid: int, age_s: float, new: bool) -> str:
         """List a stuck reader; returns the kernel symbol that it waits in."""
         wchan = sandbox.wchan(pid)
-        self.stuck.append(
-            {
-                "source": task.path,
-                "probe": task.probe.name,
-                "pid": pid,
-                "seconds": round(age_s, 3),
-                "wchan": wchan,
-                "new": new,
-            }
-        )
+        reader = {"source": task.path, "probe": task.probe.name, "pid": pid}
+        self.stuck.append({**reader, "seconds": round(age_s, 3), "wchan": wchan, "new": new})
         return wchan
 
     def _end(self, probe: probes.Probe, status: Status, reason: str, source: str) -> None:

@@ -54,9 +54,8 @@ def tag(source: str) -> str:
 def is_tag(name: str) -> bool:
     """Whether a process name is that of a reader that is at work (or stuck) on a source."""
     digits = name[len(TAG_PREFIX) :]
-    return (
-        name.startswith(TAG_PREFIX) and len(digits) == 12 and not digits.strip("0123456789abcdef")
-    )
+    is_hash = len(digits) == 12 and not digits.strip("0123456789abcdef")
+    return name.startswith(TAG_PREFIX) and is_hash
 
 
 def lock(name: str) -> Optional[socket.socket]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from raydiag.catalog.rows import CatalogRow, loaded, require_class, rows
 from raydiag.errors import CatalogError
@@ -81,8 +81,7 @@ class FailureClass:
         return self.concerns == NODE
 
 
-@dataclass(frozen=True)
-class Cascade:
+class Cascade(NamedTuple):
     """Classes of a log that follow from a root, whatever the order of its lines."""
 
     rule: str  # the reason that is reported

@@ -34,20 +34,23 @@ COMMANDS = "commands"
 FIRST, NORMAL, LAST = 0, 1, 2
 
 
+_Function = Callable[..., Iterator[Any]]
+
+
 @dataclass(frozen=True)
 class Probe:
     """A registered probe: what the runner must know to run it."""
 
     name: str
-    function: Callable[..., Iterator[Any]]
+    function: _Function
     record: type
-    timeout_s: float  # for one source
-    reader: str  # FILES, PROCESSES, SOCKETS or COMMANDS
-    stage: int  # FIRST, NORMAL or LAST
-    sources: Optional[Callable[[Host], Sequence[str]]]  # None: the probe is its own only source
-    samples: int  # 2: read once more at the end of the run, so that counters show what moves
-    watch: Optional[Callable[[Any], bool]]  # a record that makes the second sample worth a wait
-    identity: tuple[str, ...]  # fields that make two records the same thing; (): all of them
+    timeout_s: float = 3.0  # for one source
+    reader: str = FILES  # FILES, PROCESSES, SOCKETS or COMMANDS
+    stage: int = NORMAL  # FIRST, NORMAL or LAST
+    sources: Optional[Callable[[Host], Sequence[str]]] = None  # None: it is its own only source
+    samples: int = 1  # 2: read once more at the end of the run, so that counters show what moves
+    watch: Optional[Callable[[Any], bool]] = None  # a record that makes the second worth a wait
+    identity: tuple[str, ...] = ()  # fields that make two records the same thing; (): all of them
 
     def identity_of(self, record: Any) -> Any:
         """Equal for two records of the same thing: of two samples, or of two Ray nodes."""
@@ -60,17 +63,10 @@ OPT_IN = frozenset({"stacks"})
 _registered: dict[str, Probe] = {}
 
 
-def probe(
-    record: type,
-    timeout_s: float = 3.0,
-    reader: str = FILES,
-    stage: int = NORMAL,
-    sources: Optional[Callable[[Host], Sequence[str]]] = None,
-    samples: int = 1,
-    watch: Optional[Callable[[Any], bool]] = None,
-    identity: tuple[str, ...] = (),
-) -> Callable[[Callable[..., Iterator[Any]]], Callable[..., Iterator[Any]]]:
+def probe(record: type, **settings: Any) -> Callable[[_Function], _Function]:
     """Register the decorated generator under its own name, which is also its module's name.
+
+    `settings` are further fields of `Probe`.
 
     With `sources`, the function is called once per source, each under its own deadline: a source
     that hangs costs its own value and no other.
@@ -82,11 +78,9 @@ def probe(
     another Ray node of the same machine reports.
     """
 
-    def register(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    def register(function: _Function) -> _Function:
         name = function.__name__
-        _registered[name] = Probe(
-            name, function, record, timeout_s, reader, stage, sources, samples, watch, identity
-        )
+        _registered[name] = Probe(name, function, record, **settings)
         return function
 
     return register

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from raydiag.amdgpu import amdgpu_addresses, gpu_files
-from raydiag.errors import NoData, ParseError
+from raydiag.amdgpu import gpu_files, gpu_index
+from raydiag.errors import ParseError
 from raydiag.host import Host
 from raydiag.probes import LAST, probe
 
@@ -45,18 +45,9 @@ def bad_pages(host: Host, source: str) -> Iterator[BadPages]:
     Raises ParseError for a list in another form: its pages must not be lost from the counts.
     """
     address = source.split("/")[-3]
-    addresses = amdgpu_addresses(host)
-    if address not in addresses:
-        raise NoData(f"{address}: no longer an amdgpu device")
+    gpu = gpu_index(host, address)
     counts = count_flags(host.read_text(source, _LIMIT_BYTES))
-    yield BadPages(
-        gpu=addresses.index(address),
-        address=address,
-        file=source,
-        retired=counts["R"],
-        pending=counts["P"],
-        failed=counts["F"],
-    )
+    yield BadPages(gpu, address, source, counts["R"], counts["P"], counts["F"])
 
 
 def count_flags(text: str) -> dict[str, int]:

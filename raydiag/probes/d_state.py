@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from raydiag import sandbox
 from raydiag.errors import Denied, NoData, ReadError
@@ -80,8 +80,7 @@ def d_state(host: Host) -> Iterator[Union[BlockedTask, Unread]]:
     yield from scan.unread()
 
 
-@dataclass(frozen=True)
-class _Sample:
+class _Sample(NamedTuple):
     """One task at one moment."""
 
     path: str  # directory below /proc
@@ -104,8 +103,7 @@ class _Sample:
         return self.stat.cpu_ticks == later.stat.cpu_ticks and self.switches == later.switches
 
 
-@dataclass(frozen=True)
-class _Blocked:
+class _Blocked(NamedTuple):
     """A task that was blocked in the first sample and still exists in the second."""
 
     sample: _Sample  # the first

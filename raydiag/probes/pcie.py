@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from raydiag import amdgpu
 from raydiag.amdgpu import DRIVER, hwmon_directories, is_pci_address, pci_addresses
@@ -138,8 +138,7 @@ def aer_total(text: str) -> int:
     raise ParseError(f"no TOTAL_ERR_ line: {text[-80:]!r}")
 
 
-@dataclass(frozen=True)
-class _Device:
+class _Device(NamedTuple):
     kind: str
     name: str
     gpu: Optional[int]

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from raydiag.amdgpu import amdgpu_addresses, gpu_files
+from raydiag.amdgpu import gpu_files, gpu_index
 from raydiag.errors import NoData, ParseError, ReadError
 from raydiag.host import Host, is_digits
 from raydiag.model import Unread
@@ -65,9 +65,7 @@ def ras_counts(
 ) -> Iterator[Union[RasCount, Unread]]:
     """As the probe, of some blocks only: each read queries the hardware."""
     address = source.split("/")[-2]
-    addresses = amdgpu_addresses(host)
-    if address not in addresses:
-        raise NoData(f"{address}: no longer an amdgpu device")
+    gpu = gpu_index(host, address)
     files = counter_files(host.listdir(source))
     if not files:
         raise NoData(f"{source}: no error counters")
@@ -82,15 +80,8 @@ def ras_counts(
         except ReadError as error:
             yield Unread(path, error.status, str(error))
             continue
-        yield RasCount(
-            gpu=addresses.index(address),
-            address=address,
-            block=block,
-            file=path,
-            ue=counts.get("ue"),
-            ce=counts.get("ce"),
-            deferred=counts.get("de"),
-        )
+        errors = map(counts.get, ("ue", "ce", "de"))
+        yield RasCount(gpu, address, block, path, *errors)
 
 
 def counter_files(names: Iterable[str]) -> list[tuple[str, str]]:

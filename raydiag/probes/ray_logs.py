@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from raydiag.errors import NoData, ReadError
 from raydiag.host import Host, as_read_error
@@ -110,8 +110,7 @@ def ray_logs(host: Host, session_name: str = "") -> Iterator[Union[RayLog, Unrea
             yield Unread(f"{session.logs}/{component}.out", error.status, str(error))
 
 
-@dataclass(frozen=True)
-class Session:
+class Session(NamedTuple):
     """A Ray session on the node."""
 
     name: str
@@ -190,8 +189,7 @@ def _stat(host: Host, pid: int) -> Optional[ProcessStat]:
         return None
 
 
-@dataclass(frozen=True)
-class _WorkerLogs:
+class _WorkerLogs(NamedTuple):
     """The files of one living worker."""
 
     pid: int
@@ -251,8 +249,7 @@ def _changed(host: Host, path: str) -> float:
         return 0.0
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(NamedTuple):
     head: bytes
     tail: bytes
     size: int
@@ -276,8 +273,7 @@ def _read_ends(host: Host, path: str, tail_bytes: int) -> _File:
     return _File(head, tail, status.st_size, status.st_mtime)
 
 
-@dataclass(frozen=True)
-class _ParsedFile:
+class _ParsedFile(NamedTuple):
     path: str
     file: _File
     end: LogEnd

@@ -8,7 +8,7 @@ trainer itself keeps all CPUs busy is healthy.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from raydiag.model import Confidence, Evidence, Finding, Snapshot
 from raydiag.probes.processes import RayProcess
@@ -26,8 +26,7 @@ _IDLE = ("idle", "iowait", "steal")  # what a hypervisor takes is nobody's work 
 _SUSTAINED_60_S, _SUSTAINED_300_S = 60, 40  # percent of the time in which tasks waited for a CPU
 
 
-@dataclass(frozen=True)
-class CpuLoad:
+class CpuLoad(NamedTuple):
     """One machine's CPUs between two samples."""
 
     machine: Machine

@@ -8,8 +8,8 @@ seen.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.listeners import Listener, Listeners
@@ -39,8 +39,7 @@ _IN_PRIVATE_NETWORK: dict[str, Any] = {
 _ALL_V4, _ALL_V6 = "0.0.0.0", "::"
 
 
-@dataclass(frozen=True)
-class _Exposed:
+class _Exposed(NamedTuple):
     """A socket of the job that other machines can reach."""
 
     listener: Listener

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
+from typing import NamedTuple
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.rules.gpu_readings import GpuReading, every_gpu, gpu_readings, later_gpu_readings
@@ -43,8 +43,7 @@ _SEEN_ONCE = {
 }
 
 
-@dataclass(frozen=True)
-class _Compared:
+class _Compared(NamedTuple):
     """A GPU beside the loaded ones of its model on the same node."""
 
     gpu: GpuReading

@@ -15,7 +15,7 @@ from raydiag.model import Confidence, Evidence, Finding, NodeReport, Severity, S
 from raydiag.probes.kernel_log import KernelLine
 from raydiag.rules.grades import confirmed_if, warning_if
 from raydiag.rules.kernel_events import TRACE_LINES, KernelEventSeen, events
-from raydiag.rules.machines import by_host
+from raydiag.rules.machines import machines
 from raydiag.rules.victims import RayProcesses, Victim
 
 _SOURCE = "/dev/kmsg"
@@ -34,14 +34,15 @@ _UNSPECIFIC = {"amdgpu-other-error": ("amdgpu-", "kfd-"), "nvidia-nvrm-other": (
 
 def kernel_findings(snapshot: Snapshot) -> Iterator[Finding]:
     """One finding per host, failure class and device that kernel logs give evidence of."""
-    for host, reports in by_host(snapshot).items():
+    for machine in machines(snapshot):
         # Several Ray nodes on one machine read the same log.
-        lines = next(filter(None, map(_kernel_lines, reports)), ())
+        lines = next(filter(None, map(_kernel_lines, machine.reports)), ())
         began = snapshot.job_start
         border_s = snapshot.time - _NEWS_S if began is None else began
         seen = list(filterfalse(_is_own_reader, events(lines, border_s)))
-        ray = RayProcesses.of(snapshot, reports)
-        yield from KernelLog(seen, snapshot.time, ray, began, border_s=border_s).findings(host)
+        ray = RayProcesses.of(snapshot, machine)
+        log = KernelLog(seen, snapshot.time, ray, began, border_s=border_s)
+        yield from log.findings(machine.name)
 
 
 @dataclass(frozen=True)

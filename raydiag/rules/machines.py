@@ -139,18 +139,3 @@ def machine_names(snapshot: Snapshot) -> dict[tuple[str, str], str]:
         (host, address): host if sharing[host] == 1 else f"{host} ({address})"
         for host, address in identities
     }
-
-
-def by_host(snapshot: Snapshot) -> dict[str, Sequence[NodeReport]]:
-    """Reports of the nodes that answered, by the machine's name."""
-    return {machine.name: machine.reports for machine in machines(snapshot)}
-
-
-def distinct(reports: Sequence[NodeReport], probe: str, *identity: str) -> list[Any]:
-    """One probe's records on one machine, the first of each identity (names of fields)."""
-    key = attrgetter(*identity)
-    found: dict[Any, Any] = {}
-    for report in reports:
-        for record in report.records(probe):
-            found.setdefault(key(record), record)
-    return list(found.values())

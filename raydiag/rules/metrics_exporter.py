@@ -8,10 +8,9 @@ served, or by a counter of the kernel that is far ahead of what is served.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot, Status
 from raydiag.probes.exporter import FILE, LOG, Exporter
@@ -34,8 +33,7 @@ _NEEDED_PLUGINS = {
 }
 
 
-@dataclass(frozen=True)
-class _ExporterState:
+class _ExporterState(NamedTuple):
     """The exporter of one host as both samples show it."""
 
     machine: Machine

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -81,14 +80,13 @@ def dead_nodes(snapshot: Snapshot) -> Iterator[Finding]:
         severity, explanation = Severity.CRITICAL, ""
         if departure := departures.get(node.node_id):
             severity, explanation = Severity.INFO, f"Not a present fault: {departure}."
-        yield Finding(
-            "ray-node-dead",
-            host=names[node.machine],
-            severity=severity,
-            onset=node.ended_at,
-            evidence=(Evidence(NODE_TABLE, text, time=node.ended_at),),
-            explanation=explanation,
-        )
+        evidence = (Evidence(NODE_TABLE, text, time=node.ended_at),)
+        fields: dict[str, Any] = {
+            "onset": node.ended_at,
+            "severity": severity,
+            "explanation": explanation,
+        }
+        yield Finding("ray-node-dead", names[node.machine], evidence=evidence, **fields)
 
 
 def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:
@@ -100,15 +98,11 @@ def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:
         node = report.node
         reason = report.reason or f"no answer ({report.status.value})"
         source, waited_s = f"node {node.node_id} at {node.address}", report.duration_s or None
-        finding = Finding(
-            "node-unreachable",
-            host=names[node.machine],
-            severity=Severity.CRITICAL,
-            evidence=(Evidence(source, reason, waited_s, snapshot.time),),
-        )
+        fields: dict[str, Any] = {"severity": Severity.CRITICAL}
         if any(phrase in reason for phrase in _ANSWER_UNUSABLE):
-            finding = replace(finding, **_UNUSABLE_ANSWER)
-        yield finding
+            fields = _UNUSABLE_ANSWER
+        evidence = (Evidence(source, reason, waited_s, snapshot.time),)
+        yield Finding("node-unreachable", names[node.machine], evidence=evidence, **fields)
 
 
 def hung_reads(snapshot: Snapshot) -> Iterator[Finding]:

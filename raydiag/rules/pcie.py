@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.pcie import ALL_ONES, PcieFunction
@@ -42,8 +42,7 @@ class _GrownErrors:
     seconds: float
 
 
-@dataclass(frozen=True)
-class _MachineLink:
+class _MachineLink(NamedTuple):
     """A PCIe link with its machine."""
 
     machine: Machine

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
@@ -81,8 +80,7 @@ _ONE_LACKS_IT = _Judgement(
 )
 
 
-@dataclass(frozen=True)
-class _MachinePorts:
+class _MachinePorts(NamedTuple):
     """A machine's ports, and those of every machine (itself too) with mostly the same names.
 
     On such machines a port of one name has one use; a head node with other cards is no measure.
@@ -147,11 +145,10 @@ def _judge_by_peers(
     used = (packets(port.counters) or 0) >= _IN_USE_PACKETS
     if 2 * up >= len(same_name) or (up and used):
         return _CRITICAL
+    explanation = "Down on every host that has it, and has carried packets: check its switch."
     if port.state != "DOWN":
         explanation = "It has no address on most hosts that have it: check the subnet manager."
-        return _Judgement(Severity.WARNING, Confidence.CONFIRMED, explanation)
-    if used:
-        explanation = "Down on every host that has it, and has carried packets: check its switch."
+    if used or port.state != "DOWN":
         return _Judgement(Severity.WARNING, Confidence.CONFIRMED, explanation)
     if 4 * up < len(same_name) and _count_up(ports.values()):
         return None

@@ -6,8 +6,8 @@ They run since the driver was loaded: only their growth between the two samples 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.rdma import RdmaPort
@@ -42,8 +42,7 @@ CONGESTION = files_of("rx_cnp_pkts", "tx_cnp_pkts", "rx_ecn_pkts")
 _MANY_PER_S = 100.0  # of one port
 
 
-@dataclass(frozen=True)
-class _Trouble:
+class _Trouble(NamedTuple):
     """What went wrong at a port between the samples."""
 
     port: RdmaPort

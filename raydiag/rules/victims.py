@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
 
-from raydiag.model import Actor, NodeReport, Snapshot
+from raydiag.model import Actor, Snapshot
 from raydiag.probes.processes import RayProcess
-from raydiag.rules.machines import distinct
+from raydiag.rules.machines import Machine
 
 _COMM_LENGTH = 15  # the kernel cuts names of processes there
 _TITLE = "ray::"  # Ray titles its workers "ray::<class>" and "ray::<class>.<method>"
@@ -22,8 +24,7 @@ _CHILD = "a child of a Ray worker"
 _START_SLACK_S = 2.0  # both times rest on whole seconds of btime
 
 
-@dataclass(frozen=True)
-class Victim:
+class Victim(NamedTuple):
     """A Ray process that a kernel event names."""
 
     description: str  # e.g. "Ray worker MaxTextTrainerActor (maxtext_trainer_3, rank 3)"
@@ -39,10 +40,10 @@ class RayProcesses:
     actors: Sequence[Actor]  # dead ones too
 
     @classmethod
-    def of(cls, snapshot: Snapshot, reports: Sequence[NodeReport]) -> RayProcesses:
-        """Those that the reports of one host list."""
-        records: list[RayProcess] = distinct(reports, "processes", "pid")
-        ids = {report.node.node_id for report in reports}
+    def of(cls, snapshot: Snapshot, machine: Machine) -> RayProcesses:
+        """Those that the reports of one machine list; of several with one pid the first."""
+        records = reversed(machine.records(RayProcess))
+        ids = set(map(attrgetter("node.node_id"), machine.reports))
         actors = [actor for actor in snapshot.actors if actor.node_id in ids]
         return cls({record.pid: record for record in records}, actors)
 
