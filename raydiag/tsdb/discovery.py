@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import filterfalse
 from operator import attrgetter
 from typing import Optional
 
@@ -22,7 +23,7 @@ from raydiag.model import Unread, Window
 from raydiag.tsdb import promql, time_bounds
 from raydiag.tsdb.client import Client
 from raydiag.tsdb.connection import Connection
-from raydiag.tsdb.discovery_types import Discovery, Family, HostSeries, Target, short_name
+from raydiag.tsdb.discovery_types import Discovery, Family, Target, short_name
 from raydiag.tsdb.hostnames import HostRow, joined
 from raydiag.tsdb.series import Query, QueryResult, Series
 
@@ -79,52 +80,40 @@ def discover(
     metrics = tuple(sorted(map(str, names.data)))
     unread = list(connection.unread)
     bounds = window or time_bounds.bounds(connection, now, unread)
-    job = _Job(connection.origin, tuple(map(short_name, expected)), nnodes)
+    wanted = tuple(map(short_name, expected))
+    discovery = Discovery(
+        connection.origin,
+        metrics,
+        families=(),
+        hosts=(),
+        targets=(),
+        window=None,
+        expected=wanted,
+        nnodes=nnodes,
+        missing=wanted,
+        unread=tuple(unread),
+    )
     if bounds is None or not metrics:
-        return job.discovery(metrics, (), None, unread)
+        return discovery
     # Of a live server the start is known to a step of the search alone.
     slack = time_bounds.SEARCH_STEP_S if connection.live and window is None else 0.0
     search = _Search(client, metrics, bounds, slack)
     rows = search.rows()
     hosts = joined(rows, addresses or {}, search.gpus)
-    discovery = job.discovery(metrics, hosts, _extent(rows), [])
+    host_names = list(dict.fromkeys(map(attrgetter("name"), hosts)))
+    discovery = replace(
+        discovery,
+        hosts=hosts,
+        window=_extent(rows),
+        missing=tuple(filterfalse(host_names.__contains__, wanted)),
+        foreign=tuple(filterfalse(wanted.__contains__, host_names)) if wanted else (),
+    )
     return replace(
         discovery,
         families=tuple(search.families(rows, discovery)),
         targets=tuple(search.targets(discovery)),
         unread=(*unread, *search.unread),
     )
-
-
-@dataclass(frozen=True)
-class _Job:
-    origin: str
-    expected: tuple[str, ...]
-    nnodes: Optional[int]
-
-    def discovery(
-        self,
-        metrics: tuple[str, ...],
-        hosts: tuple[HostSeries, ...],
-        window: Optional[Window],
-        unread: Sequence[Unread],
-    ) -> Discovery:
-        """Without families and targets, which need it."""
-        names = dict.fromkeys(host.name for host in hosts)
-        foreign = [name for name in names if self.expected and name not in self.expected]
-        return Discovery(
-            origin=self.origin,
-            metrics=metrics,
-            families=(),
-            hosts=hosts,
-            targets=(),
-            window=window,
-            expected=self.expected,
-            nnodes=self.nnodes,
-            missing=tuple(host for host in self.expected if host not in names),
-            foreign=tuple(foreign),
-            unread=tuple(unread),
-        )
 
 
 def family_of(metric: str) -> str:

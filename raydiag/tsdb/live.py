@@ -29,9 +29,9 @@ def find(data: Path, more_ports: Iterable[int] = ()) -> Optional[str]:
     listening = ports.listening()
     for port in dict.fromkeys([*more_ports, *_PORTS]):
         if port in listening:
-            client = Client(f"http://127.0.0.1:{port}", _DEADLINE_S)
-            if _stores_in(client, data) and _scrapes(client):
-                return client.url
+            url = f"http://127.0.0.1:{port}"
+            if stores_in(url, data) and _active_targets(url):
+                return url
     return None
 
 
@@ -48,7 +48,7 @@ def find_watching(hosts: Iterable[str], more_ports: Iterable[int] = ()) -> Optio
 def watches(url: str, hosts: Iterable[str]) -> bool:
     """Whether a server scrapes one of the hosts, which are names or addresses."""
     hosts = set(hosts)
-    for target in _active_targets(Client(url, _DEADLINE_S)):
+    for target in _active_targets(url):
         labels = target.get("labels") or {}
         discovered = target.get("discoveredLabels") or {}
         names = (labels.get("instance"), discovered.get("__address__"), labels.get("host"))
@@ -59,23 +59,15 @@ def watches(url: str, hosts: Iterable[str]) -> bool:
 
 def stores_in(url: str, data: Path) -> bool:
     """Whether a server stores into the directory of a job's metrics, by whatever path."""
-    return _stores_in(Client(url, _DEADLINE_S), data)
-
-
-def _stores_in(client: Client, data: Path) -> bool:
-    flags = client.metadata("status/flags")
+    flags = Client(url, _DEADLINE_S).metadata("status/flags")
     if not flags.ok or not isinstance(flags.data, dict):
         return False
     named = PurePath(str(flags.data.get("storage.tsdb.path", "")))
     return named.parts[-2:] == data.resolve().parts[-2:]
 
 
-def _scrapes(client: Client) -> bool:
-    return bool(_active_targets(client))
-
-
-def _active_targets(client: Client) -> list[dict[str, Any]]:
-    answer = client.metadata("targets", {"state": "active"})
+def _active_targets(url: str) -> list[dict[str, Any]]:
+    answer = Client(url, _DEADLINE_S).metadata("targets", {"state": "active"})
     if not answer.ok or not isinstance(answer.data, dict):
         return []
     return answer.data.get("activeTargets") or []
