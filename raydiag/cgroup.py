@@ -67,11 +67,8 @@ class ControlFiles(OptionalFiles):
 def own_path(text: str, controller: str) -> str:
     """Our group as /proc/self/cgroup names it: `4:memory:/path` in version 1, `0::/path` in 2."""
     for line in text.split("\n"):
-        hierarchy, _, controllers_and_path = line.partition(":")
-        controllers, _, path = controllers_and_path.partition(":")
-        if not controller and hierarchy == "0":
-            return path
-        if controller and controller in controllers.split(","):
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if path and controller in controllers.split(","):  # version 2 names none
             return path
     return "/"
 

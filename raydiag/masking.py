@@ -19,11 +19,6 @@ _URL_USER = r"(://)[^/@\s\0]+@"
 
 def masked_line(line: str) -> str:
     """One line of a log: values after such a name (to the line's end), users in URLs, headers."""
-    for pattern, replacement in (
-        (_ASSIGNED, r"\1***"),
-        (_OPTION, r"\1***"),
-        (_BEARER, r"\1***"),
-        (_URL_USER, r"\1***@"),
-    ):
-        line = re.sub(pattern, replacement, line)
-    return line
+    for pattern in (_ASSIGNED, _OPTION, _BEARER):
+        line = re.sub(pattern, r"\1***", line)
+    return re.sub(_URL_USER, r"\1***@", line)

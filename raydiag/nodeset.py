@@ -52,7 +52,8 @@ def expand(expression: str) -> list[str]:
     names: set[str] = set()
     for term in _terms(expression, ",") if expression.strip() else ():
         parts = _parts(term.strip(), expression)
-        if _count(parts) + len(names) > MAX_NAMES:
+        count = math.prod(sum(map(len, ranges)) for ranges in parts)
+        if count + len(names) > MAX_NAMES:
             raise UsageError(f"{_quoted(expression)}: more than {MAX_NAMES} nodes")
         names.update(_combinations(parts))
     return sorted(names)
@@ -155,11 +156,6 @@ def _parts(term: str, expression: str) -> list[_Part]:
         parts.append([[fixed]])
         parts.append([_range(text, expression) for text in inner.split(",")])
     return [*parts, [[term]]]
-
-
-def _count(parts: Sequence[_Part]) -> int:
-    """How many names the parts of a term stand for."""
-    return math.prod(sum(map(len, ranges)) for ranges in parts)
 
 
 def _combinations(parts: Sequence[_Part]) -> Iterator[str]:

@@ -228,8 +228,7 @@ class Runner:
     def _start(self, task: _ProbeTask, queue: deque[_ProbeTask], now: float) -> None:
         probe = task.probe
         if probe.stage != probes.FIRST and self._stuck_readers() >= _MOST_STUCK:
-            reason = f"not read: {_MOST_STUCK} readers are stuck on this node already"
-            self._end(probe, Status.TIMEOUT, reason, task.path)
+            self._timed_out(task, f"not read: {_MOST_STUCK} readers are stuck on this node already")
             return
         task.started = now
         task.due = now + probe.timeout_s
@@ -271,11 +270,10 @@ class Runner:
             if stuck:
                 self._stuck(task, pid, age_s, new=False)
                 reason = f"not read: a reader of an earlier run (pid {pid}) is still stuck in it"
-                self._end(task.probe, Status.TIMEOUT, reason, task.path)
+                self._timed_out(task, reason)
                 return
         if last:
-            reason = "not read: another raydiag reader on this machine holds it"
-            self._end(task.probe, Status.TIMEOUT, reason, task.path)
+            self._timed_out(task, "not read: another raydiag reader on this machine holds it")
         else:
             task.not_before = now + _LOCK_RETRY_S
             queue.append(task)
@@ -347,15 +345,16 @@ class Runner:
                 task.due = now + task.probe.timeout_s / 4
                 continue
             self._abandon(task, now, f"no answer within {now - task.started:.1f} s")
-            if sequential:
-                self._give_up(queue, task)
+            if sequential:  # the rest of the last stage is left unread
+                self._leave(queue, f"not read: {task.path} hung, and this may hang in the same way")
 
-    def _give_up(self, queue: deque[_ProbeTask], hung: _ProbeTask) -> None:
-        """Leave the rest of the last stage unread."""
+    def _leave(self, queue: deque[_ProbeTask], reason: str) -> None:
         for task in queue:
-            reason = f"not read: {hung.path} hung, and this may hang in the same way"
-            self._end(task.probe, Status.TIMEOUT, reason, task.path)
+            self._timed_out(task, reason)
         queue.clear()
+
+    def _timed_out(self, task: _ProbeTask, reason: str) -> None:
+        self._end(task.probe, Status.TIMEOUT, reason, task.path)
 
     def _out_of_time(self, queue: deque[_ProbeTask]) -> None:
         now = time.monotonic()
@@ -363,10 +362,7 @@ class Runner:
             task.reader.kill()
         for task in list(self.at_work):
             self._abandon(task, now, "no answer before the node's deadline", _LAST_LOOK_S)
-        for task in queue:
-            reason = "not reached before the node's deadline"
-            self._end(task.probe, Status.TIMEOUT, reason, task.path)
-        queue.clear()
+        self._leave(queue, "not reached before the node's deadline")
 
     def _abandon(
         self, task: _ProbeTask, now: float, reason: str, patience_s: float = math.inf
@@ -376,7 +372,7 @@ class Runner:
             wchan = self._stuck(task, task.reader.pid, now - task.started, new=True)
             function = f" in {wchan}" if wchan else ""
             reason += f"; its reader (pid {task.reader.pid}) is stuck{function} and was abandoned"
-        self._end(task.probe, Status.TIMEOUT, f"{task.path}: {reason}", task.path)
+        self._timed_out(task, f"{task.path}: {reason}")
 
     def _stuck(self, task: _ProbeTask, pid: int, age_s: float, new: bool) -> str:
         """List a stuck reader; returns the kernel symbol that it waits in."""

@@ -47,15 +47,11 @@ def accelerator(device_name: Optional[str]) -> Optional[Accelerator]:
     longest = 0
     for model in accelerators():
         for name in model.names:
-            if len(name) > longest and _names_model(plain, name):
+            before, name_found, _ = plain.partition(name)
+            # Not as the end of another model's: GB200, GH100.
+            if name_found and not before.endswith("g") and len(name) > longest:
                 best, longest = model, len(name)
     return best
-
-
-def _names_model(plain: str, name: str) -> bool:
-    """Whether the name is there, and not as the end of another model's: GB200, GH100."""
-    before, name_found, _ = plain.partition(name)
-    return bool(name_found) and not before.endswith("g")
 
 
 def parse_hardware(text: str, file: str = _FILE) -> tuple[Accelerator, ...]:

@@ -299,7 +299,8 @@ _OWN_COMMAND = ("raydiag", "exporter", "run")
 def _role(comm: str, arguments: str) -> str:
     """By the script that a shell runs, or the file that a Python is given; "" for others."""
     parts = arguments.split("\0")
-    script = _script(parts)
+    scripts = [part.rpartition("/")[2] for part in parts[1:] if not part.startswith("-")]
+    script = "".join(scripts[:1])  # what an interpreter runs: the first argument that is no option
     if comm.startswith("metrics_export") or script.startswith("metrics_exporter"):
         return "loop"
     if script.endswith("_metrics_plugin.sh"):
@@ -308,12 +309,6 @@ def _role(comm: str, arguments: str) -> str:
         return "server"
     names = [part.rpartition("/")[2] for part in parts[:6]]
     return "raydiag" if _OWN_COMMAND in zip(names, names[1:], names[2:]) else ""
-
-
-def _script(arguments: Sequence[str]) -> str:
-    """The name of the file that an interpreter runs: the first argument that is no option."""
-    names = [part.rpartition("/")[2] for part in arguments[1:] if not part.startswith("-")]
-    return "".join(names[:1])
 
 
 def _age_s(host: Host, path: str, now: float) -> Optional[float]:

@@ -116,7 +116,7 @@ def _endpoint(text: str) -> tuple[bytes, int]:
     if sys.byteorder == "little":
         groups = (address[start : start + 4] for start in range(0, len(address), 4))
         address = b"".join(group[::-1] for group in groups)
-    return _unmapped(address), number
+    return address.removeprefix(_V4_IN_V6), number
 
 
 def local_v4(text: str) -> list[bytes]:
@@ -160,10 +160,6 @@ def _local_v6(host: Host) -> list[bytes]:
     except ValueError:
         raise ParseError("/proc/net/if_inet6: not addresses") from None
     return [address for address in addresses if len(address) == 16]
-
-
-def _unmapped(address: bytes) -> bytes:
-    return address[12:] if address.startswith(_V4_IN_V6) else address
 
 
 def _is_loopback(address: bytes) -> bool:

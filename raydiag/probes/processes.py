@@ -239,6 +239,5 @@ class _ProcessTable:
 
 def _is_title_of(titles: Sequence[str], title: str) -> bool:
     """Whether a title, or a name cut to what the kernel keeps of one, is one of `titles`."""
-    if title.startswith(tuple(titles)):
-        return True
-    return any(title == full_title[:_COMM_LENGTH] for full_title in titles)
+    cut_titles = [full_title[:_COMM_LENGTH] for full_title in titles]
+    return title in cut_titles or title.startswith(tuple(titles))

@@ -38,7 +38,7 @@ def versions(host: Host) -> Iterator[Union[Version, Unread]]:
     Never empty: Python is always there.
     """
     readers = [
-        (_KERNEL, _kernel),
+        (_KERNEL, _module),
         ("/sys/module/amdgpu/version", _amdgpu),
         ("/proc/driver/nvidia/version", _nvidia),
         (f"{_ROCM_ROOT}/rocm/.info/version", _rocm),
@@ -56,11 +56,8 @@ def versions(host: Host) -> Iterator[Union[Version, Unread]]:
     yield from _glibc()
 
 
-def _kernel(host: Host, path: str) -> Version:
-    return Version("kernel", _line(host, path), path)
-
-
 def _module(host: Host, path: str) -> Version:
+    """By its name in /sys/module/<name>; "kernel" for /proc/sys/kernel."""
     return Version(path.split("/")[3], _line(host, path), path)
 
 

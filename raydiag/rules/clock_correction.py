@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from raydiag.model import NodeReport, ProbeResult, Snapshot
+from raydiag.model import NodeReport, Snapshot
 
 # Clocks that are kept by NTP agree far better; a smaller offset does not blur the order of events.
 _AGREES_WITHIN_S = 1.0
@@ -40,15 +40,11 @@ def _corrected(report: NodeReport) -> NodeReport:
         return report
     probes = dict(report.probes)
     for name in _TIME_FIELDS.keys() & probes.keys():
-        probes[name] = _shifted_result(probes[name], -offset_s)
+        result, shifted = probes[name], partial(_shifted_record, _TIME_FIELDS[name], -offset_s)
+        records, later = list(map(shifted, result.records)), list(map(shifted, result.later))
+        probes[name] = replace(result, records=records, later=later)
     collected_at = report.collected_at and report.collected_at - offset_s
     return replace(report, probes=probes, collected_at=collected_at)
-
-
-def _shifted_result(result: ProbeResult, seconds: float) -> ProbeResult:
-    shifted = partial(_shifted_record, _TIME_FIELDS[result.probe], seconds)
-    records, later = list(map(shifted, result.records)), list(map(shifted, result.later))
-    return replace(result, records=records, later=later)
 
 
 def _shifted_record(fields: Sequence[str], seconds: float, record: Any) -> Any:

@@ -34,10 +34,6 @@ class CpuLoad(NamedTuple):
     now: SchedulerState
     seconds: float
 
-    def share(self, states: Sequence[str]) -> float | None:
-        """Share of all CPU time that was spent in these states; None: no time has passed."""
-        return _share(self.first.ticks, self.now.ticks, states)
-
     @property
     def busy(self) -> float | None:
         """Share of the time of the CPUs that we may use in which they worked."""
@@ -125,7 +121,7 @@ def cpu_contention(snapshot: Snapshot) -> Iterator[Finding]:
     """CPU time that a quota or the hypervisor keeps from the job, however few its threads."""
     for load in settled_loads(snapshot):
         causes = [] if _oversubscription(load) else _throttling(load)
-        steal = load.share(("steal",))
+        steal = _share(load.first.ticks, load.now.ticks, ("steal",))
         if steal is not None and steal >= _STEAL:
             text = f"the hypervisor took {steal:.0%} of the CPU time for others"
             causes.append(load.machine.evidence("/proc/stat", text, steal))
@@ -136,6 +132,7 @@ def cpu_contention(snapshot: Snapshot) -> Iterator[Finding]:
 def _share(
     before: Mapping[str, int], after: Mapping[str, int], states: Sequence[str]
 ) -> float | None:
+    """Share of the time that was spent in these states; None: no time has passed."""
     spent = grown_counters(before, after)
     if not spent:
         return None
@@ -155,7 +152,12 @@ def _oversubscription(load: CpuLoad) -> list[Evidence]:
     if quota_cpus is not None and threads > _PER_CPU * quota_cpus:
         evidence = _throttling(load)
     if not evidence and _is_overrun(load, threads):
-        evidence = [_run_queue(load)]
+        now = load.now
+        text = (
+            f"{now.running} runnable threads on {now.cpus_online} CPUs; load average {now.load5:g} "
+            f"over 5 min, {now.load15:g} over 15 min"
+        )
+        evidence = [load.machine.evidence("/proc/loadavg", text, now.load15)]
     if evidence:
         text = f"{threads} threads of the job's processes"
         evidence.append(load.machine.evidence("/proc/<pid>/stat", text, float(threads)))
@@ -170,15 +172,6 @@ def _is_overrun(load: CpuLoad, threads: int) -> bool:
     if runnable <= many or threads <= many or busy is None or busy < _FULL:
         return False
     return job_share is None or job_share >= busy / 2
-
-
-def _run_queue(load: CpuLoad) -> Evidence:
-    now = load.now
-    text = (
-        f"{now.running} runnable threads on {now.cpus_online} CPUs; load average {now.load5:g} "
-        f"over 5 min, {now.load15:g} over 15 min"
-    )
-    return load.machine.evidence("/proc/loadavg", text, now.load15)
 
 
 def _throttling(load: CpuLoad) -> list[Evidence]:

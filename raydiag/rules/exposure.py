@@ -87,7 +87,8 @@ def exposed_endpoints(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _exposed_sockets(machine: Machine) -> Iterator[_Exposed]:
-    coordinator_ports = _coordinator_ports(machine)
+    processes = machine.records(RayProcess)
+    coordinator_ports = {process.job.get("JAX_COORDINATOR_PORT", "") for process in processes}
     for listeners in machine.records(Listeners):
         for listener in listeners.sockets:
             program = listener.program
@@ -99,11 +100,6 @@ def _exposed_sockets(machine: Machine) -> Iterator[_Exposed]:
                 yield _Exposed(listener, program, title, False, addresses)
             elif program in _RUNS_CODE:
                 yield _Exposed(listener, program, _RUNS_CODE[program], True, addresses)
-
-
-def _coordinator_ports(machine: Machine) -> set[str]:
-    processes = machine.records(RayProcess)
-    return {process.job.get("JAX_COORDINATOR_PORT", "") for process in processes}
 
 
 def _public_addresses(listener: Listener, listeners: Listeners) -> Sequence[str]:

@@ -23,8 +23,7 @@ def grown_counters(first: Mapping[str, int], later: Mapping[str, int]) -> dict[s
     """
     grown = {}
     for name, count in later.items():
-        difference = growth(first.get(name), count)
-        if difference:
+        if difference := growth(first.get(name), count):
             grown[name] = difference
     return grown
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import chain, filterfalse
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 
 from raydiag import catalog
-from raydiag.model import Confidence, Evidence, Finding, NodeReport, Severity, Snapshot
+from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.kernel_log import KernelLine
 from raydiag.rules.grades import confirmed_if, warning_if
 from raydiag.rules.kernel_events import TRACE_LINES, KernelEventSeen, events
@@ -36,7 +36,7 @@ def kernel_findings(snapshot: Snapshot) -> Iterator[Finding]:
     """One finding per host, failure class and device that kernel logs give evidence of."""
     for machine in machines(snapshot):
         # Several Ray nodes on one machine read the same log.
-        lines = next(filter(None, map(_kernel_lines, machine.reports)), ())
+        lines = next(filter(None, map(methodcaller("records", "kernel_log"), machine.reports)), ())
         began = snapshot.job_start
         border_s = snapshot.time - _NEWS_S if began is None else began
         seen = list(filterfalse(_is_own_reader, events(lines, border_s)))
@@ -62,10 +62,6 @@ class KernelLog:
         for (failure_class, device), members in _by_fault(self.events).items():
             members.sort(key=lambda event: event.last_s < self.border_s)  # stable: the new first
             yield _Fault(failure_class, device, members, self).finding(host)
-
-
-def _kernel_lines(report: NodeReport) -> Sequence[KernelLine]:
-    return report.records("kernel_log")
 
 
 def _is_own_reader(event: KernelEventSeen) -> bool:

@@ -7,7 +7,7 @@ served, or by a counter of the kernel that is far ahead of what is served.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -187,7 +187,8 @@ def exporter_plugin_timeouts(snapshot: Snapshot) -> Iterator[Finding]:
         duration_s = state.now.scrape_duration_s or 0.0
         evidence = list(_slow_cycle(state, duration_s))
         if _logs_timeouts(state.now, is_slow=bool(evidence)):
-            evidence.append(Evidence(LOG, f"timeouts at its end: {_counts(state.now.timed_out)}"))
+            counts = [f"{plugin} {count}" for plugin, count in state.now.timed_out.items()]
+            evidence.append(Evidence(LOG, f"timeouts at its end: {', '.join(counts)}"))
         if evidence:
             weight = {"confidence": confirmed_if(duration_s >= _TIMED_OUT_S)}
             yield _finding("exporter-plugin-timeout", state.machine, *evidence, **weight)
@@ -203,10 +204,6 @@ def _slow_cycle(state: _ExporterState, duration_s: float) -> Iterator[Evidence]:
 def _logs_timeouts(now: Exporter, is_slow: bool) -> bool:
     is_recent = now.log_age_s is not None and now.log_age_s < _STALE_S
     return (is_recent and now.ends_in_timeout) or (is_slow and bool(now.timed_out))
-
-
-def _counts(timed_out: Mapping[str, int]) -> str:
-    return ", ".join(f"{plugin} {count}" for plugin, count in timed_out.items())
 
 
 def exporter_plugins_skipped(snapshot: Snapshot) -> Iterator[Finding]:
