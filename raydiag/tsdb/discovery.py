@@ -223,8 +223,8 @@ class _Search:
             step = max(_FINEST_S, math.ceil(length * len(keys_of_family) / share))
             step = min(step * (8 if prefix in _MANY else 1), _LOOKBACK_S)
             selector = self._only(prefix, keys_of_family)
-            terms[prefix] = _edge(kind, selector, length + 2 * step, step)
-        # A grid point after the end sees the last sample as well.
+            # A grid point after the end sees the last sample as well.
+            terms[prefix] = _edge(kind, selector, length + _LOOKBACK_S + 2 * step, step)
         return self._edges(query_id, terms, self._bounds.end + _LOOKBACK_S)
 
     def _only(self, prefix: str, keys: Sequence[_Key]) -> str:

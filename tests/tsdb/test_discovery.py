@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -108,6 +109,19 @@ def test_a_host_that_stops_early_and_one_that_comes_late(
     sight = late_one.sample_range("hw_")
     assert sight is not None and 0 <= sight.first - (samples.START + 400) <= 15
     assert late_one.sample_range("ray_") is None
+
+
+def test_a_host_that_stopped_is_looked_for_from_the_first_sample_on(
+    tmp_path: Path, needs_prometheus: None
+) -> None:
+    """A server that knows that a target is gone shows its samples at their own times only."""
+    data = made(tmp_path, samples.job())
+    bounds = Window(samples.START, samples.START + 7200)
+    with open_directory(str(data)) as found:
+        discover(found, time.time(), samples.HOSTS, window=bounds)
+        (asked,) = [one for one in found.client.asked if one.id == "discovery-gone"]
+    (seconds,) = {int(text) for text in re.findall(r"\[(\d+)s:", asked.promql)}
+    assert asked.end - seconds <= samples.START
 
 
 def test_targets_and_how_often_they_were_up(tmp_path: Path, needs_prometheus: None) -> None:
