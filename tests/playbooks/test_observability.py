@@ -122,7 +122,7 @@ def test_a_well_stack_has_no_symptom_and_is_seen() -> None:
     observations, report = judge(made)
     assert observations == []
     assert report.verdict == "The observability stack is healthy."
-    assert len(report.rows) == 9 and not any(row.holds for row in report.rows)
+    assert len(report.rows) == 10 and not any(row.holds for row in report.rows)
     seen = coverage(made)
     assert seen.complete and (seen.asked, seen.answered) == (3, 3)
 
@@ -325,3 +325,26 @@ def test_logs_that_are_not_there_or_not_text(tmp_path: Path) -> None:
 def test_no_samples_and_another_jobs_samples() -> None:
     assert observability.empty("nothing", ()).finding.failure_class == "tsdb-empty"
     assert observability.wrong_job("url", "other loss").finding.failure_class == "tsdb-wrong-job"
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "late_s", "seen"),
+    [(40.0, 0.0, True), (-60.0, 0.0, True), (0.0, 900.0, False), (0.0, 0.0, False)],
+)
+def test_a_clock_that_differs_and_an_exporter_that_hangs(
+    ahead_s: float, late_s: float, seen: bool
+) -> None:
+    rows = []
+    for host in HOSTS:
+        ages = np.resize([2.0, 6.0, 11.0], GRID.size)
+        if host == HOSTS[1]:
+            ages = ages - ahead_s + np.where(GRID > START + 1800, late_s, 0.0)
+        rows.append(Series.of({"host": host}, GRID, ages))
+    well = stack()
+    skewed = replace(well, answers=well.answers.also([answer("cycle-age", rows)]))
+    assert found(skewed) == ([("clock-skew", HOSTS[1])] if seen else [])
+
+
+def test_an_exporter_that_is_down_has_skipped_no_plugin() -> None:
+    made = replace_families(stack(until("node2", 2000)), ())
+    assert found(made) == [("exporter-down", "node2")]

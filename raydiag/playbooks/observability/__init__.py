@@ -11,6 +11,7 @@ from operator import attrgetter
 
 from raydiag.model import Blind, Coverage, Evidence, HostUnread, Observation, Status, Window
 from raydiag.playbooks.observability.exporters import (
+    clock_skew,
     exporter_down,
     ghost_data,
     plugin_skipped,
@@ -31,12 +32,13 @@ from raydiag.tsdb.unread import unanswered
 
 TITLE = "Health of the observability stack"
 SEEN_S = 60.0  # samples that reach so near to the end count as seen
-_QUERIES = (ALIVE, "up", "driver", "training")
+_QUERIES = (ALIVE, "up", "driver", "cycle-age", "training")
 _SYMPTOMS = (
     (gap, "samples come without a gap"),
     (exporter_down, "every exporter answered to the end"),
     (plugin_timeout, "cycles of the exporters are fast"),
     (plugin_skipped, "no exporter lacks a family"),
+    (clock_skew, "clocks agree"),
     (restarting, "no running exporter was restarted"),
     (ghost_data, "no exporter repeats old values"),
     (bridge_gap, "the bridge has carried all steps"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, filterfalse
 from operator import attrgetter
 
 import numpy as np
@@ -13,7 +13,7 @@ from raydiag.playbooks.observability.stack import Stack, log_evidence, observati
 from raydiag.playbooks.report_writer import remark_unless
 from raydiag.timeline.answers import EXPORTER, RAY
 from raydiag.timeline.context import GHOST, Mask
-from raydiag.timeline.queries import SCRAPE
+from raydiag.timeline.queries import GRID, SCRAPE, QueryTemplate, register
 from raydiag.timeline.repeated_samples import scrape_durations
 from raydiag.tsdb.series import Series
 from raydiag.tsdb.stack_logs import StackLine
@@ -22,6 +22,13 @@ _SLOW_S, _TIMED_OUT_S, _FAST_S = 8.0, 11.5, 3.0  # duration of an exporter's cyc
 _SLOW_CYCLES = 3
 _SILENT_S = 120.0  # one source of a host silent for so long while the other goes on
 _RESTARTS = 2  # more than one is a habit
+_AHEAD_S, _SKEW_S = 3.0, 20.0  # of a clock, against Prometheus's and against the others'
+_YOUNG_PERCENT = 10.0  # of an exporter's cycles, the youngest when scraped: none hangs then
+_CYCLE = "raydiag_exporter_cycle_timestamp_seconds"
+_CYCLE_AGE = QueryTemplate(
+    "cycle-age", f"max by (host) (timestamp({_CYCLE}) - {_CYCLE})", GRID, (_CYCLE,)
+)
+register(_CYCLE_AGE)
 _RECOVERED_S = 600.0  # fast again for so long
 
 
@@ -98,7 +105,8 @@ def _slow_cycles(stack: Stack, host: str, durations: Series, slow: np.ndarray) -
 def plugin_skipped(stack: Stack) -> Iterator[Observation]:
     """An exporter answers and a whole family is missing from it."""
     with_gpu, with_tasks = _hosts_with(stack, "hw_gpu_"), _hosts_with(stack, "hw_procs_")
-    for host in stack.hosts:
+    down = set(map(attrgetter("finding.host"), exporter_down(stack)))
+    for host in filterfalse(down.__contains__, stack.hosts):
         lines = stack.logs.of("plugin-skipped", host)
         log = [line for line in lines if "tb_" not in line.plugin]
         missing = _missing_family(stack, host, with_gpu, with_tasks)
@@ -134,6 +142,21 @@ def _missing_family(
     if host not in with_gpu:
         return "hw_gpu_*"
     return "" if host in with_tasks else "hw_procs_*"
+
+
+def clock_skew(stack: Stack) -> Iterator[Observation]:
+    """A node whose exporter measures in the future, or longer ago than any other's, at any time."""
+    ages = {}
+    for subject, row in stack.answers.table(_CYCLE_AGE.id):
+        ages[subject.host] = float(np.nanpercentile(row, _YOUNG_PERCENT))
+    usual = float(np.median(list(ages.values()))) if ages else 0.0
+    for host, age in ages.items():
+        if age < -_AHEAD_S or abs(age - usual) > _SKEW_S:
+            text = (
+                f"its newest cycle ended {age:.0f} s before it was scraped, {usual:.0f} s elsewhere"
+            )
+            evidence = Evidence(_CYCLE_AGE.promql, text, age)
+            yield observation("clock-skew", "clock-skew", [evidence], host, until=stack.end)
 
 
 def restarting(stack: Stack) -> Iterator[Observation]:
