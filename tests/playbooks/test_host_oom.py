@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from raydiag.playbooks.host_oom.memory_course import _is_stair
 from tests.playbooks.world import GB, HOSTS, T0, World, classes, holds
 
 ONLY = "host-oom"
@@ -197,3 +198,9 @@ def test_memory_that_grows_towards_the_limit_is_seen_before_anything_is_killed(
         [("cgroup-memory-pressure", "n2")] if seen else []
     )
     assert all(abs((one.onset or 0) - T0 - 2500) <= 120 for one in found)
+
+
+def test_a_rest_that_no_sample_is_near_is_no_level() -> None:
+    """Of a very short job: a median of an even number lies between two samples."""
+    values = np.array([10.0, 90.0] * 4) * GB
+    assert not _is_stair(np.arange(8.0), values, 50 * GB, 1 * GB, 1 * GB)

@@ -139,7 +139,7 @@ def _is_stair(times: Floats, values: Floats, level: float, near: float, min_rise
     """A short rest on the way up, well above what was usual before: no level of its own."""
     away = np.flatnonzero(np.abs(values - level) > near)
     start = int(away.max(initial=-1)) + 1
-    if start < _PLATEAU or times[-1] - times[start] >= _LEVEL_S:
+    if not _PLATEAU <= start < times.size or times[-1] - times[start] >= _LEVEL_S:
         return False
     return level - float(np.median(values[:start])) > min_rise
 
