@@ -211,6 +211,11 @@ def _healthy(case: JobCase) -> JobVerdict:
         if case.log_only:
             text = f"Nothing wrong in the job's log, which is all there is: {case.log_only}."
             return JobVerdict(HEALTHY, text, Confidence.LIKELY)
+        if case.status == "cancelled" and case.silent_s is None:
+            text = (
+                "Nothing is wrong; how long before its end the job's last step was, nothing tells."
+            )
+            return JobVerdict(HEALTHY, text, Confidence.LIKELY)
         return JobVerdict(HEALTHY, "Nothing is wrong; everything was seen.", Confidence.CONFIRMED)
     text = f"Nothing is wrong {' and '.join(_places(case))}"
     confidence = Confidence.LIKELY if case.log_only else Confidence.CONFIRMED
