@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -61,6 +62,8 @@ class Watched:
         self.cluster, self._directory, self._program = cluster, directory, prometheus
         self.data = directory / "prometheus"
         self._stack = contextlib.ExitStack()
+        self._exporters: dict[str, subprocess.Popen[str]] = {}
+        self._server: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Watched:
         with contextlib.ExitStack() as stack:
@@ -78,6 +81,16 @@ class Watched:
     def plant(self, host: str, lines: str) -> None:
         """Lines that the host's exporter serves besides."""
         self._file(host).write_text(lines)
+
+    def stop_exporter(self, host: str) -> None:
+        """End the host's exporter; its port is closed then."""
+        self.cluster.signal(self._exporters[host], signal.SIGKILL)
+
+    def kill_server(self) -> None:
+        """Let Prometheus die without a farewell."""
+        assert self._server is not None
+        self.cluster.signal(self._server, signal.SIGKILL)
+        self._server.wait(20)
 
     def has(self, promql: str, deadline_s: float = 60.0) -> None:
         """Wait until the server answers that with something. Raises TimeoutError."""
@@ -102,6 +115,7 @@ class Watched:
             host, argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         assert process.stdin is not None and process.stdout is not None
+        self._exporters[host] = process
         try:
             if process.stdout.readline() != "ready\n":
                 raise RuntimeError(f"the exporter of {host} did not start: {process.wait()}")
@@ -127,11 +141,12 @@ class Watched:
                 stdout=log,
                 stderr=log,
             )
+            self._server = process
             try:
                 self.has("hw_scrape_duration_seconds")
                 yield
             finally:
-                self.cluster.signal(process, 15)
+                self.cluster.signal(process, signal.SIGTERM)
                 process.wait(20)
 
 
