@@ -158,6 +158,7 @@ class Actor:
     class_name: str
     name: str  # e.g. "maxtext_trainer_3"; empty when the actor has none
     alive: bool
+    job_id: str = ""  # as workers name it, 8 hex digits
 
 
 @dataclass(frozen=True)

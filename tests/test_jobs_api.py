@@ -219,7 +219,14 @@ def test_training_start_leaves_our_own_jobs_out(
 def test_actors(dashboard: FakeDashboard) -> None:
     rows = [
         {"node_id": "n1", "pid": 7, "class_name": "Trainer", "name": "rank_0", "state": "ALIVE"},
-        {"node_id": "n2", "pid": None, "class_name": "Trainer", "name": None, "state": "DEAD"},
+        {
+            "node_id": "n2",
+            "pid": None,
+            "class_name": "main.<locals>.Trainer",
+            "name": None,
+            "state": "DEAD",
+            "job_id": "02000000",
+        },
         {"node_id": "n1", "pid": 9, "class_name": "RaydiagNodeActor", "state": "ALIVE"},
     ]
     dashboard.overrides["GET /api/v0/actors"] = Reply(
@@ -227,7 +234,7 @@ def test_actors(dashboard: FakeDashboard) -> None:
     )
     assert JobsApi(dashboard.url).actors() == [
         Actor("n1", 7, "Trainer", "rank_0", True),
-        Actor("n2", 0, "Trainer", "", False),
+        Actor("n2", 0, "Trainer", "", False, "02000000"),
     ]
 
 

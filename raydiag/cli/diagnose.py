@@ -35,7 +35,8 @@ For a job directory, no cluster is asked unless --address or --ssh is given. Its
 a temporary Prometheus on this machine's loopback, through links: the directory is not modified. The
 program `prometheus` is taken from PATH or RAYDIAG_PROMETHEUS.
 On a cluster, all nodes are probed, the job's Prometheus is searched on the head's loopback, and the
-log is that of the only running job, or of JOB (a submission id, or a job directory).
+log is that of the only running job, else of the newest one that ended within a day, or of JOB (a
+submission id, Ray's number of a job, or a job directory).
 Times without a zone are UTC.
 
 exit codes:

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from raydiag.cluster.submission import ClusterAccess
     from raydiag.explain.job import ExaminedJob, LiveNodes
     from raydiag.joblog.facts import JobFacts
+    from raydiag.joblog.slurm import SlurmJob
     from raydiag.model import HostUnread
     from raydiag.triage.verdict import Moment
 
 _PROBE_DEADLINE_S = 30.0
 _MOST_OF_NAME = 200  # characters; a file name takes no more than 255 bytes
 _SEARCH_S = 40.0  # for a server on the head, one forward after the other
+_RAY = "Ray's Jobs API"
+_STATES = {"SUCCEEDED": "COMPLETED", "FAILED": "FAILED", "STOPPED": "CANCELLED"}  # as Slurm's
 _NO_JOB = "no job was named"
 
 
@@ -138,24 +141,26 @@ def _log(
     from raydiag.cluster import ray_job
     from raydiag.model import HostUnread, Status
 
-    job = ray_job.named(jobs, arguments.job) if arguments.job else ray_job.running(jobs)
+    now = time.time()
+    job = ray_job.named(jobs, arguments.job) if arguments.job else ray_job.running(jobs, now)
     if job is None:
         sources = _log_of(arguments, progress)
-        job, note = ray_job.beside(jobs, _written(sources.facts), time.time())
+        job, note = ray_job.beside(jobs, _written(sources.facts), now)
         return replace(sources, job=job, notes=(note,) if note else ())
+    noted = (job.note,) if job.note else ()
     if not job.id:
-        return _LiveSources(without_log("the cluster"), job.reason, job)
+        return _LiveSources(without_log("the cluster"), job.reason, job, notes=noted)
     progress.say(f"reading what {job.id} has printed ...")
     printed = api.printed(job.id)
     if not printed.text.strip():
         missing = without_log(job.id)
         if not printed.reason:
-            return _LiveSources(missing, f"Ray has no output of job {job.id}", job)
+            return _LiveSources(missing, f"Ray has no output of job {job.id}", job, notes=noted)
         lost = HostUnread("", f"{job.id}.log", Status.ERROR, printed.reason)
-        return _LiveSources(missing, printed.reason, job, unread=(lost,))
+        return _LiveSources(missing, printed.reason, job, unread=(lost,), notes=noted)
     name = f"{job.id[:_MOST_OF_NAME]}.log".replace("/", "_")
     facts = facts_of_text(printed.text, name, job.id)
-    return _LiveSources(facts, job=job, notes=(printed.reason,) if printed.reason else ())
+    return _LiveSources(facts, job=job, notes=tuple(filter(None, (job.note, printed.reason))))
 
 
 def facts_of_text(text: str, name: str, job_id: Optional[str] = None) -> JobFacts:
@@ -215,9 +220,20 @@ def _probed(
         snapshot = replace(snapshot, job_start=job.start)
     # A job whose directory is named is asked about, whether Ray knows it or not.
     idle = job.idle and bool(sources.no_log)
-    return LiveNodes(
-        snapshot, collected.cluster, job.id, idle, job.end, job.other_jobs, notes=sources.notes
+    nodes = LiveNodes(
+        snapshot,
+        collected.cluster,
+        job.id,
+        idle,
+        job.end,
+        job.other_jobs,
+        sources.notes,
+        ray_id=job.ray_id,
     )
+    if job.other_jobs:
+        told = [f"Ray job {pace.job_id}: {pace.text}" for pace in nodes.paces]
+        nodes = replace(nodes, notes=(*nodes.notes, *told))
+    return nodes
 
 
 def _moment(arguments: argparse.Namespace, sources: _LiveSources) -> Moment:
@@ -226,10 +242,18 @@ def _moment(arguments: argparse.Namespace, sources: _LiveSources) -> Moment:
     job = sources.job
     asks_ray = moment.alive is None and arguments.now is None
     if asks_ray and job is not None and job.alive is not None:
-        return replace(moment, alive=job.alive, source="Ray's Jobs API")
+        return replace(moment, alive=job.alive, source=_RAY, scheduler=_scheduled(job))
     if moment.now is None:
         return replace(moment, now=time.time())
     return moment
+
+
+def _scheduled(job: RayJob) -> Optional[SlurmJob]:
+    """How it ended, as a scheduler says it."""
+    from raydiag.joblog.slurm import SlurmJob
+
+    state = _STATES.get(job.status) if job.alive is False else None
+    return SlurmJob(state, source=_RAY) if state is not None else None
 
 
 # ---- metrics

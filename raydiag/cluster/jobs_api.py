@@ -180,9 +180,11 @@ class JobsApi:
                 Actor(
                     node_id=str(row.get("node_id") or ""),
                     pid=int(row.get("pid") or 0),
-                    class_name=str(row.get("class_name") or ""),
+                    # Of a class inside a function Ray's list has the whole path, its workers not.
+                    class_name=str(row.get("class_name") or "").rpartition(".")[2],
                     name=str(row.get("name") or ""),
                     alive=row.get("state") == "ALIVE",
+                    job_id=str(row.get("job_id") or ""),
                 )
                 for row in reply["data"]["result"]["result"]
                 if row.get("class_name") != "RaydiagNodeActor"

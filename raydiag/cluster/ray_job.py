@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from raydiag.cluster.jobs_api import TERMINAL, is_ours
 
 _NAMED = 5
+_NEWS_S = 86_400.0  # a job that ended before that is history
 _QUIET_S = 600.0  # a log may be opened, and then stay empty while the cluster comes up
 
 
@@ -23,23 +24,34 @@ class RayJob:
     start: Optional[float] = None  # Unix s
     end: Optional[float] = None
     other_jobs: int = 0  # that run besides
+    ray_id: str = ""  # as its workers name it, 8 hex digits
+    note: str = ""  # why this one is meant
+    status: str = ""  # as Ray has it
 
 
-def named(jobs: Sequence[Mapping[str, Any]], submission_id: str) -> Optional[RayJob]:
-    """The job of that submission id, ended or not; None without one."""
+def named(jobs: Sequence[Mapping[str, Any]], name: str) -> Optional[RayJob]:
+    """The job of that submission id, or that Ray numbers so, ended or not; None without one."""
     for job in jobs:
-        if job.get("submission_id") == submission_id and not is_ours(job):
-            alive = job.get("status") not in TERMINAL
-            other_jobs = [other for other in _running(jobs) if other is not job]
-            end = None if alive else _seconds(job, "end_time")
-            return RayJob(
-                submission_id,
-                alive,
-                start=_seconds(job, "start_time"),
-                end=end,
-                other_jobs=len(other_jobs),
-            )
+        if name in (job.get("submission_id"), job.get("job_id")) and not is_ours(job):
+            return _known(job, jobs)
     return None
+
+
+def _known(job: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> RayJob:
+    """What Ray says of one job; without an id where it keeps no log of it."""
+    submission, ray_id = str(job.get("submission_id") or ""), str(job.get("job_id") or "")
+    alive = job.get("status") not in TERMINAL
+    reason = f"job {ray_id} was not submitted through Ray, which keeps no log of it"
+    return RayJob(
+        submission,
+        alive,
+        reason="" if submission else f"{reason}: name its directory",
+        start=_seconds(job, "start_time"),
+        end=None if alive else _seconds(job, "end_time"),
+        other_jobs=sum(other is not job for other in _running(jobs)),
+        ray_id=ray_id,
+        status=str(job.get("status")),
+    )
 
 
 def beside(
@@ -69,42 +81,44 @@ def beside(
     return RayJob(idle=True), ""
 
 
-def running(jobs: Sequence[Mapping[str, Any]]) -> RayJob:
-    """The only job that runs. Which of several is meant is not guessed."""
+def running(jobs: Sequence[Mapping[str, Any]], now: float) -> RayJob:
+    """The only job that runs, else the newest one that has ended within a day.
+
+    Which of several is meant is not guessed.
+    """
     running_jobs = _running(jobs)
     if not running_jobs:
-        return _without(jobs)
+        return _without(jobs, now)
     if len(running_jobs) > 1:
         listed = ", ".join(_listed(running_jobs))
         reason = f"{len(running_jobs)} jobs run ({listed}): name one of them"
         return RayJob(alive=True, reason=reason, other_jobs=len(running_jobs))
-    (only,) = running_jobs
-    submission = str(only.get("submission_id") or "")
-    if not submission:
-        reason = f"job {only.get('job_id')} was not submitted through Ray, which keeps no log of it"
-        return RayJob(alive=True, reason=f"{reason}: name its directory")
-    return RayJob(submission, True, start=_seconds(only, "start_time"))
+    return _known(running_jobs[0], jobs)
 
 
 def _running(jobs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [job for job in jobs if job.get("status") == "RUNNING" and not is_ours(job)]
 
 
-def _without(jobs: Sequence[Mapping[str, Any]]) -> RayJob:
-    """Where none runs. One that waits, or that has failed just now, is not idleness."""
+def _without(jobs: Sequence[Mapping[str, Any]], now: float) -> RayJob:
+    """Where none runs. One that waits, or that has ended just now, is not idleness."""
     user_jobs = [job for job in jobs if not is_ours(job)]
     waiting = [job for job in user_jobs if job.get("status") == "PENDING"]
     if waiting:
         reason = f"no job runs, and {', '.join(_listed(waiting))} waits to start (PENDING)"
         return RayJob(reason=f"{reason}: name it")
-    ended = [
-        job for job in user_jobs if job.get("status") in TERMINAL and _seconds(job, "end_time")
-    ]
+    ended = [job for job in user_jobs if (_seconds(job, "end_time") or 0) > now - _NEWS_S]
     last = max(ended, key=lambda job: float(job["end_time"]), default=None)
-    if last is not None and last.get("status") == "FAILED":
-        (name,) = _listed([last])
-        return RayJob(reason=f"no job runs, and the last one, {name}, failed: name it")
-    return RayJob(idle=True, reason="no job runs in this cluster")
+    if last is None:
+        return RayJob(idle=True, reason="no job runs in this cluster")
+    known = _known(last, jobs)
+    (name,) = _listed([last])
+    ended_s = now - (known.end or now)
+    note = f"no job runs: judged is the last one, {name}, which ended {ended_s:.0f} s ago"
+    if known.id:
+        return replace(known, note=f"{note} ({known.status})")
+    # Whether it failed, Ray does not know either.
+    return replace(known, alive=None, note=note)
 
 
 def _seconds(job: Mapping[str, Any], key: str) -> Optional[float]:

@@ -53,6 +53,7 @@ class RayLog:
     log_changed_s: float  # since the last change; supports a stall, a fresh change is no progress
     pid: Optional[int] = None  # of the worker, from the file's name; None for Ray's own logs
     process_age_s: Optional[float] = None  # since the worker was started
+    cpu_s: Optional[float] = None  # CPU time that the worker has used, without its children's
     job_id: str = ""  # Ray's, 8 hex digits, from the first lines; "" when not known
     actor: str = ""  # class of the actor or name of the task, from the first lines
     title: str = ""  # what the worker called itself last; mostly equal to `actor`
@@ -196,6 +197,7 @@ class _WorkerLogs(NamedTuple):
     job_id: str
     files: tuple[str, ...]  # .out before .err
     age_s: float  # of the process
+    cpu_s: float  # that it has used
     changed: float  # newest change of its files, Unix seconds
 
 
@@ -208,11 +210,11 @@ def _live_workers(host: Host, session: Session) -> list[_WorkerLogs]:
         if stat is None or stat.state == "Z" or stat.comm.startswith(_OTHERS):
             continue
         changed = max(_changed(host, path) for path in paths)
-        age_s = up_s - stat.start_s
+        age_s, cpu_s = up_s - stat.start_s, stat.cpu_ticks / os.sysconf("SC_CLK_TCK")
         # A number that was given to another process since: the log is older than the process.
         is_older = time.time() - changed > age_s + 2
         if _is_below(host, stat, session.raylet) and not is_older:
-            workers.append(_WorkerLogs(pid, job_id, tuple(paths), age_s, changed))
+            workers.append(_WorkerLogs(pid, job_id, tuple(paths), age_s, cpu_s, changed))
     return sorted(workers, key=attrgetter("changed"), reverse=True)
 
 
@@ -307,6 +309,7 @@ def _read_worker(host: Host, session: Session, worker: _WorkerLogs, most_bytes: 
         log_changed_s=max(0.0, now - max(map(attrgetter("file.changed"), parsed))),
         pid=worker.pid,
         process_age_s=worker.age_s,
+        cpu_s=worker.cpu_s,
         job_id=names.get("job_id") or worker.job_id.replace("ffffffff", ""),
         actor=names.get("first actor_name") or title,
         title=title,

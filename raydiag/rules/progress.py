@@ -3,7 +3,8 @@
 A worker that is behind is accused only where it is the exception: the others, more than half of
 them, are closer together than it is to them. Nodes are read at slightly different moments, so one
 that still moves must be behind by more time than that explains. All workers at the same step,
-moving or not, are no finding here.
+moving or not, accuse nobody, unless all wait for one: in a hang that one is busy while the others
+sleep, or sleeps while they spin in the collective.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
 
-from raydiag.model import Evidence, Finding, Snapshot
+from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.ray_logs import RayLog
 from raydiag.rules.grades import confirmed_if
 from raydiag.rules.growth import known
@@ -28,6 +29,9 @@ _BEHIND_S, _BEHIND_LINES = 60.0, 10  # for a worker that still moves
 _STILL_LINES = 3  # without a step between the samples, where these are so many lines apart
 _NEWER_S = 60.0
 _MOST_EVIDENCE = 4
+_LATE_S, _LATE_STEPS = 30.0, 10.0  # no step for so long, and so many step times: it is not well
+_STALLED_S = 300.0
+_BUSY, _SPINS, _UNLIKE = 0.15, 0.3, 5.0  # of one CPU, on nodes that others load; times as much
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class _WorkerProgress:
     step: int
     advanced: int | None  # steps between the samples; None where that is not known
     interval_s: float  # between the samples
+    load: float | None = None  # CPUs that it used between the samples
 
     def pause_s(self, unknown: float = 0.0) -> float:
         """Seconds since its last step; `unknown` where nothing dates that."""
@@ -83,6 +88,26 @@ class _Group:
             if worker not in behind:
                 behind.append(worker)
         return behind
+
+    @property
+    def silent_s(self) -> float | None:
+        """Since the last step of the one that has been silent longest; None: it is not known."""
+        if self._is_held_back() or any(worker.log.step_age_s is None for worker in self.workers):
+            return None
+        return max(map(_WorkerProgress.pause_s, self.workers))
+
+    def unlike(self) -> list[_WorkerProgress]:
+        """The only one that is busy, or that sleeps, while none of them makes a step."""
+        late_s = max(_LATE_S, _LATE_STEPS * (self.line_s or self.step_s or 0))
+        if min(map(_WorkerProgress.pause_s, self.workers)) < late_s or len(self.workers) < 3:
+            return []
+        if any(worker.load is None for worker in self.workers):
+            return []
+        ordered = sorted(self.workers, key=_load)
+        lowest, second, top = _load(ordered[0]), _load(ordered[1]), _load(ordered[-1])
+        if top >= _BUSY and top >= _UNLIKE * _load(ordered[-2]):
+            return ordered[-1:]
+        return ordered[:1] if second >= _SPINS and second >= _UNLIKE * lowest else []
 
     def without(self, workers: Sequence[_WorkerProgress]) -> list[_WorkerProgress]:
         """All but these."""
@@ -148,18 +173,84 @@ def stragglers(snapshot: Snapshot) -> Iterator[Finding]:
 
     One finding for a host: what slows or stops one worker of a host mostly does so with all.
     """
-    groups: dict[tuple[str, ...], list[_WorkerProgress]] = {}
-    for worker in _workers(snapshot):
-        groups.setdefault(worker.alike, []).append(worker)
-    for workers in groups.values():
-        group = _Group(workers)
-        behind = group.behind()
+    for group in _groups(snapshot):
+        behind = group.behind() or group.unlike()
         peers = group.without(behind)
         by_host: dict[str, list[_WorkerProgress]] = {}
         for worker in behind:
             by_host.setdefault(worker.machine.name, []).append(worker)
         for workers_of_host in by_host.values():
             yield _finding(workers_of_host, peers)
+
+
+def silent_jobs(snapshot: Snapshot) -> Iterator[Finding]:
+    """Jobs none of whose workers has made a step for long; a note until that is a stall."""
+    for pace in paces(snapshot):
+        if pace.is_late and snapshot.job_start is not None:
+            severity = Severity.WARNING if pace.is_stalled else Severity.INFO
+            evidence = Evidence(f"Ray job {pace.job_id}", pace.text, pace.silent_s, snapshot.time)
+            yield Finding(
+                "hang",
+                severity=severity,
+                confidence=Confidence.POSSIBLE,
+                onset=snapshot.time - pace.silent_s,
+                evidence=(evidence,),
+            )
+
+
+def waiting(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """Ray job and actor class of the workers none of which makes a step any more."""
+    for group in _groups(snapshot):
+        if group.line_s and not any(map(attrgetter("advanced"), group.workers)):
+            pauses = map(_WorkerProgress.pause_s, group.workers)
+            if min(pauses) >= max(_PAUSE_S, _PAUSE_STEPS * group.line_s):
+                yield group.workers[0].log.job_id, group.workers[0].log.actor
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How workers that train together go on, by their own files."""
+
+    job_id: str  # Ray's
+    ranks: int
+    step: int  # the last one that all have made
+    step_s: float | None  # the usual one
+    silent_s: float  # since the last step of the one that has been silent longest
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the next step did not come when it should have."""
+        return self.silent_s > max(_LATE_S, _LATE_STEPS * (self.step_s or 0))
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it is later than any evaluation may last."""
+        return self.silent_s > max(_STALLED_S, _LATE_STEPS * (self.step_s or 0))
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        usual = f", usually {self.step_s:.3g} s a step" if self.step_s else ""
+        at = f"{self.ranks} ranks at step {self.step}"
+        return f"{at}, the last one {self.silent_s:.0f} s ago{usual}"
+
+
+def paces(snapshot: Snapshot) -> list[Pace]:
+    """Of all that train, the latest first."""
+    found = []
+    for group in _groups(snapshot):
+        if group.silent_s is not None:
+            job_id, ranks = group.workers[0].log.job_id, len(group.workers)
+            step = min(map(_step, group.workers))
+            found.append(Pace(job_id, ranks, step, group.line_s or group.step_s, group.silent_s))
+    return sorted(found, key=attrgetter("silent_s"), reverse=True)
+
+
+def _groups(snapshot: Snapshot) -> list[_Group]:
+    by_kind: dict[tuple[str, ...], list[_WorkerProgress]] = {}
+    for worker in _workers(snapshot):
+        by_kind.setdefault(worker.alike, []).append(worker)
+    return list(map(_Group, by_kind.values()))
 
 
 def _workers(snapshot: Snapshot) -> Iterator[_WorkerProgress]:
@@ -178,11 +269,19 @@ def _progress(machine: Machine, samples: Samples[RayLog]) -> _WorkerProgress | N
         return None
     if not samples.seconds or later.step is None:
         return _WorkerProgress(machine, first, first.step, None, 0.0)
-    return _WorkerProgress(machine, later, later.step, later.step - first.step, samples.seconds)
+    load = None
+    if first.cpu_s is not None and later.cpu_s is not None:
+        load = (later.cpu_s - first.cpu_s) / samples.seconds
+    advanced = later.step - first.step
+    return _WorkerProgress(machine, later, later.step, advanced, samples.seconds, load)
 
 
 def _step(worker: _WorkerProgress) -> int:
     return worker.step
+
+
+def _load(worker: _WorkerProgress) -> float:
+    return worker.load or 0.0
 
 
 def _is_newer(worker: _WorkerProgress, peers: Sequence[_WorkerProgress]) -> bool:

@@ -12,7 +12,8 @@ from operator import attrgetter
 from raydiag.model import Actor, Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.processes import RayProcess
 from raydiag.probes.ray_logs import RayLog
-from raydiag.rules.machines import Machine, machines
+from raydiag.rules.machines import Machine, machine_names, machines
+from raydiag.rules.progress import waiting
 
 _SETTLED_S = 300.0  # of the job; until then workers may still be starting
 _STOPPED = {
@@ -46,8 +47,17 @@ def stopped_workers(snapshot: Snapshot) -> Iterator[Finding]:
                 pid=first.pid,
                 task=_task(actor) if actor else _title(first) or None,
                 severity=Severity.CRITICAL,
+                onset=_last_step_at(machine, first.worker_pid),
                 evidence=tuple(_halted_evidence(machine, processes)),
             )
+
+
+def _last_step_at(machine: Machine, worker_pid: int | None) -> float | None:
+    """Since when a rank may not have run: its last step, by its own file."""
+    for log in machine.records(RayLog):
+        if log.pid == worker_pid and log.step_age_s is not None and machine.read_at:
+            return machine.read_at - log.step_age_s
+    return None
 
 
 def _halted_evidence(machine: Machine, processes: Iterable[RayProcess]) -> Iterator[Evidence]:
@@ -83,6 +93,27 @@ def missing_workers(snapshot: Snapshot) -> Iterator[Finding]:
                 confidence=Confidence.LIKELY,
                 evidence=(machine.evidence("/proc", text),),
                 title="Training worker process missing",
+            )
+
+
+def dead_ranks(snapshot: Snapshot) -> Iterator[Finding]:
+    """Ranks that Ray knows to be dead while the others wait for them."""
+    names = machine_names(snapshot)
+    hosts = {report.node.node_id: names[report.node.machine] for report in snapshot.nodes}
+    waiting_ranks = set(waiting(snapshot))
+    for actor in snapshot.actors:
+        is_missed = (actor.job_id, actor.class_name) in waiting_ranks
+        if is_missed and not actor.alive and actor.pid and actor.node_id in hosts:
+            text = f"actor {_task(actor)} (pid {actor.pid}) is dead, and the others make no step"
+            yield Finding(
+                "worker-stopped",
+                host=hosts[actor.node_id],
+                pid=actor.pid,
+                task=_task(actor),
+                severity=Severity.CRITICAL,
+                confidence=Confidence.LIKELY,
+                evidence=(Evidence("Ray's list of actors", text, time=snapshot.time),),
+                title="Training worker process died",
             )
 
 

@@ -49,15 +49,16 @@ def sentences(facts: JobFacts, moment: Moment) -> Iterator[str]:
     if was_preempted:
         yield "Slurm preempted the job (state PREEMPTED)."
     elif job is not None and job.alive is False:
-        yield _slurm_sentence(job)
+        yield _end_sentence(job)
     cut = "" if facts.last_line_complete else ", its last line cut in the middle"
     yield f"The log ends without a summary{cut}: something outside the job ended it."
     if not was_preempted:
         yield "The usual causes are the kernel's out-of-memory killer and preemption."
 
 
-def _slurm_sentence(job: SlurmJob) -> str:
-    sentence = f"Slurm: {job.state}"
+def _end_sentence(job: SlurmJob) -> str:
+    who = "Ray" if job.source.startswith("Ray") else "Slurm"
+    sentence = f"{who}: {job.state}"
     exit_meaning = meaning(job.exit_code or None, job.signal)
     if exit_meaning:
         sentence += f", exit {exit_meaning}"

@@ -14,6 +14,7 @@ from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.triage import hang, heartbeat
 from raydiag.triage.decision import TriageCase, TriageOutcome
 from raydiag.triage.exits import failed_exits, host_of
+from raydiag.triage.first_cause import of_their_own
 from raydiag.triage.symptoms import Symptom, classes, first_of, live, of_class
 from raydiag.triage.throughput import POINTS_AT
 from raydiag.triage.verdict import JobStatus
@@ -51,7 +52,7 @@ def _situation(case: TriageCase, outcome: TriageOutcome) -> dict[str, str]:
 
 def _of_other_classes(case: TriageCase, outcome: TriageOutcome) -> Iterator[Finding]:
     """One finding for each class but the primary: of its live symptoms, else of its history."""
-    for name in classes(case.symptoms):
+    for name in classes(of_their_own(case.symptoms)):
         if name == outcome.primary:
             continue
         of_name = of_class(case.symptoms, name)

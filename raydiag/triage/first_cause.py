@@ -68,6 +68,11 @@ def caused_by(root: Symptom, rule: str, symptoms: Sequence[Symptom]) -> FirstCau
     return FirstCause(root, rule, cascade(root.failure_class, symptoms))
 
 
+def of_their_own(symptoms: Sequence[Symptom]) -> list[Symptom]:
+    """Without exceptions that only pass on what another symptom says: Ray's, of a dead actor."""
+    return _unexplained(symptoms, (ROOT, EITHER, CONSEQUENCE))
+
+
 # ---- candidates
 
 
@@ -99,7 +104,7 @@ def _exceptions_behind(hard: Sequence[Symptom], weak: Sequence[Symptom]) -> list
 
 def _consequences(symptoms: Sequence[Symptom]) -> list[Symptom]:
     """Where there is no other candidate: strong lines first, exceptions that they explain last."""
-    unexplained = _unexplained(symptoms, (ROOT, EITHER, CONSEQUENCE))
+    unexplained = of_their_own(symptoms)
     return strong(unexplained) or unexplained or list(symptoms)
 
 

@@ -8,18 +8,22 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import pytest
 
+from raydiag import triage
+from raydiag.cli.live import without_log
 from raydiag.cluster import ray_job
 from raydiag.explain import verdict
 from raydiag.explain.job import nodes
+from raydiag.explain.job.case import case_of
 from raydiag.explain.job.contradictions import contradictions
 from raydiag.explain.job.join import join
 from raydiag.explain.job.nodes import LiveNodes
-from raydiag.explain.job.query import since
-from raydiag.explain.job.request import DiagnosisRequest
+from raydiag.explain.job.query import SeenMetrics, since
+from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
 from raydiag.explain.node_findings import NODES
 from raydiag.model import (
     Blind,
@@ -40,11 +44,13 @@ from raydiag.model import (
     Window,
 )
 from raydiag.probes.ras import RasCount
+from raydiag.probes.ray_logs import RayLog
 from raydiag.triage.verdict import Moment
 from raydiag.tsdb import live
 from raydiag.tsdb.client import Client
 from raydiag.tsdb.connection import Connection
 from tests.rules.test_pcie import function
+from tests.rules.test_progress import log
 
 ADDRESS = "0000:75:00.0"
 
@@ -371,13 +377,14 @@ OURS = job("raydiag-probe-0123456789ab")
 
 
 def test_the_only_job_that_runs_is_meant() -> None:
-    assert ray_job.running([OURS, job("a"), job("b", "FAILED")]).id == "a"
-    idle = ray_job.running([OURS, job("b", "SUCCEEDED")])
+    assert ray_job.running([OURS, job("a"), job("b", "FAILED")], 10.0).id == "a"
+    idle = ray_job.running([OURS], 10.0)
     assert idle.idle and not idle.id
-    several = ray_job.running([job("a"), job("b")])
+    several = ray_job.running([job("a"), job("b")], 10.0)
     assert not several.id and not several.idle and "a, b" in several.reason
-    driver = ray_job.running([job(None, job_id="02000000")])
+    driver = ray_job.running([job(None, job_id="02000000")], 10.0)
     assert not driver.id and driver.alive and "02000000" in driver.reason
+    assert driver.ray_id == "02000000"
 
 
 def test_a_job_that_is_named_may_have_ended() -> None:
@@ -388,14 +395,81 @@ def test_a_job_that_is_named_may_have_ended() -> None:
     assert ray_job.named(jobs, str(OURS["submission_id"])) is None
 
 
-def test_a_cluster_whose_last_job_failed_or_whose_job_waits_is_not_idle() -> None:
-    failed = {**job("a", "FAILED"), "end_time": 9000}
+def test_without_a_job_that_runs_the_newest_one_of_a_day_is_judged() -> None:
+    failed = {**job("a", "FAILED", "03000000"), "end_time": 9000}
     well = {**job("b", "SUCCEEDED"), "end_time": 5000}
-    last = ray_job.running([well, failed, OURS])
-    assert not last.idle and last.alive is None and "a, failed" in last.reason
-    assert ray_job.running([well | {"end_time": 10_000}, failed]).idle
-    waiting = ray_job.running([job("c", "PENDING"), well])
+    last = ray_job.running([well, failed, OURS], 69.0)
+    assert (last.id, last.alive, last.idle, last.end) == ("a", False, False, 9.0)
+    assert (last.status, last.ray_id) == ("FAILED", "03000000")
+    assert "a, which ended 60 s ago (FAILED)" in last.note
+    assert ray_job.running([well | {"end_time": 10_000}, failed], 69.0).id == "b"
+    assert ray_job.running([failed], 200_000.0).idle
+    waiting = ray_job.running([job("c", "PENDING"), well], 69.0)
     assert not waiting.idle and "c waits" in waiting.reason
+
+
+def test_how_a_job_ended_that_was_not_submitted_through_ray_nobody_knows() -> None:
+    driver = {**job(None, "SUCCEEDED", "04000000"), "end_time": 9000}
+    last = ray_job.running([driver], 69.0)
+    assert (last.id, last.alive, last.idle) == ("", None, False)
+    assert "04000000" in last.note and "not submitted" in last.reason
+
+
+def paced(*logs: RayLog, **known: Any) -> LiveNodes:
+    """Four nodes whose workers have written that."""
+    reports = []
+    for index, each in enumerate(logs, start=1):
+        result = ProbeResult("ray_logs", Status.OK, records=(each,))
+        reports.append(replace(report(f"gpu00{index}"), probes={"ray_logs": result}))
+    return LiveNodes(Snapshot(reports, 1000.0), **known)
+
+
+def unlogged_case(nodes_of_job: LiveNodes, alive: Optional[bool] = True) -> verdict.JobCase:
+    """Of a job of which Ray keeps no log."""
+    facts = without_log("the cluster")
+    moment = Moment(1000.0, alive=alive)
+    triaged = TriagedJob(facts, triage.judge(facts, replace(moment, alive=None)), moment)
+    request = DiagnosisRequest(no_log="not submitted through Ray", nodes=nodes_of_job)
+    return case_of(
+        triaged, SeenMetrics(log_only="no server"), request, Diagnosis((), (), Coverage(4, 4))
+    )
+
+
+def test_a_job_without_a_log_is_judged_by_the_steps_of_its_workers() -> None:
+    steps_go_on = unlogged_case(paced(log(30), log(30), log(31), log(30)))
+    assert steps_go_on.status == "running" and not steps_go_on.is_late
+    assert verdict.explain(steps_go_on).verdict.failure_class == "healthy"
+    nobody_knows = unlogged_case(paced(log(30)), alive=None)
+    assert verdict.explain(nobody_knows).verdict.failure_class == "unknown"
+
+
+def test_no_verdict_is_healthy_while_one_rank_makes_no_step() -> None:
+    late = unlogged_case(paced(log(30, age_s=40.0), log(30), log(31), log(30)))
+    said = verdict.explain(late).verdict
+    assert said.failure_class == "unknown" and "40 s ago" in said.summary
+    assert "0.5 s" in said.summary
+    in_time = unlogged_case(paced(log(30, age_s=29.0), log(30)))
+    assert verdict.explain(in_time).verdict.failure_class == "healthy"
+
+
+@pytest.mark.parametrize(("answer", "said"), [("ok", "unknown"), ("refused", "healthy")])
+def test_a_prometheus_that_is_gone_is_missed_where_exporters_serve(answer: str, said: str) -> None:
+    served = ProbeResult("exporter", Status.OK, records=(SimpleNamespace(answer=answer),))
+    well = paced(log(30), log(30), log(31))
+    reports = [
+        replace(one, probes={**one.probes, "exporter": served}) for one in well.snapshot.nodes
+    ]
+    case = unlogged_case(replace(well, snapshot=replace(well.snapshot, nodes=reports)))
+    assert verdict.explain(case).verdict.failure_class == said
+    missing = [one.reason for one in case.coverage.unread if one.source == "Prometheus"]
+    assert missing == (["exporters answer on 3 nodes, and no server"] if said == "unknown" else [])
+
+
+def test_other_jobs_of_the_cluster_do_not_make_one_late() -> None:
+    other = log(9, age_s=400.0, job_id="01000000")
+    case = unlogged_case(paced(other, log(30), ray_id="02000000"))
+    assert case.silent_s == pytest.approx(0.1)
+    assert unlogged_case(paced(other, log(30))).is_late
 
 
 def test_a_job_that_began_after_the_log_ended_is_another_one() -> None:

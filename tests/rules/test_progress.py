@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raydiag.model import Confidence, Finding, NodeReport, ProbeResult, Status
+from raydiag.model import Confidence, Finding, NodeReport, ProbeResult, Severity, Status
 from raydiag.probes.ray_logs import RayLog
-from raydiag.rules.progress import stragglers
+from raydiag.rules.progress import silent_jobs, stragglers
 from tests.rules.snapshots import NOW, report, snapshot
 
 
@@ -178,3 +178,56 @@ def test_one_half_line_does_not_hide_the_worker_that_stopped() -> None:
     assert finding.host == "d"
     held_back = [node(host, log(200, buffered=True)) for host in "abc"]
     assert found(*held_back, node("d", log(57, age_s=60.0, buffered=True))) == []
+
+
+def hung(*loads: float | None, age_s: float = 40.0) -> list[NodeReport]:
+    """One worker on each host, all at one step; what CPUs they used in the two seconds."""
+    reports = []
+    for number, load in enumerate(loads):
+        first = log(50, age_s=age_s, cpu_s=None if load is None else 90.0)
+        later = log(50, age_s=age_s + 2, cpu_s=None if load is None else 90.0 + 2 * load)
+        reports.append(node(f"node{number}", first, later=(later,)))
+    return reports
+
+
+@pytest.mark.parametrize(
+    ("loads", "age_s", "accused"),
+    [
+        ((0.05, 0.04, 0.9, 0.06), 40.0, ["node2"]),  # it spins outside of the barrier
+        ((1.0, 0.98, 1.0, 0.01), 40.0, ["node3"]),  # the others spin in the collective
+        ((0.05, 0.04, 0.9, 0.06), 20.0, []),
+        ((0.05, 0.9, 0.9, 0.06), 40.0, []),
+        ((0.01, 0.02, 0.23, 0.01), 40.0, ["node2"]),  # others load its node
+        ((0.05, 0.2, 0.9, 0.06), 40.0, []),
+        ((0.05, None, 0.9, 0.06), 40.0, []),
+        ((0.05, 0.9), 40.0, []),
+        ((0.05, 0.04, 0.06), 40.0, []),
+    ],
+)
+def test_in_a_hang_the_one_that_does_otherwise(
+    loads: tuple[float | None, ...], age_s: float, accused: list[str]
+) -> None:
+    assert [finding.host for finding in found(*hung(*loads, age_s=age_s))] == accused
+
+
+def silent(age_s: float, **values: Any) -> list[Finding]:
+    workers = [node("a", log(50, age_s=age_s, **values)), node("b", log(51))]
+    return list(silent_jobs(snapshot(*workers, job_start=NOW - 7200)))
+
+
+def test_a_job_without_a_step_is_told_and_from_a_stall_on_a_problem() -> None:
+    (late,) = silent(40.0)
+    assert (late.failure_class, late.host, late.severity) == ("hang", None, Severity.INFO)
+    assert late.onset == NOW - 40.0
+    assert "2 ranks at step 50, the last one 40 s ago, usually 0.5 s" in late.evidence[0].text
+    (stalled,) = silent(310.0)
+    assert stalled.severity is Severity.WARNING
+    assert silent(29.0) == []
+    assert silent(310.0, step_duration_s=90.0) == []
+
+
+def test_who_writes_in_blocks_or_without_times_is_not_called_late() -> None:
+    unknown: list[dict[str, Any]] = [{"age_s": None}, {"age_s": 310.0, "buffered": True}]
+    for values in unknown:
+        workers = [node(host, log(50, **values)) for host in "ab"]
+        assert list(silent_jobs(snapshot(*workers, job_start=NOW - 7200))) == []

@@ -10,7 +10,7 @@ import pytest
 from raydiag.explain.node_findings import judge_nodes
 from raydiag.model import Actor, Confidence, Finding, NodeReport, Severity, Snapshot
 from raydiag.probes.processes import RayProcess
-from raydiag.rules.worker_state import missing_workers, stopped_workers
+from raydiag.rules.worker_state import dead_ranks, missing_workers, stopped_workers
 from tests.rules.snapshots import NOW, report, snapshot
 from tests.rules.test_progress import log
 
@@ -121,6 +121,31 @@ def test_nothing_is_said_where_another_reason_is_possible() -> None:
     other_node = replace(gone, actors=(replace(gone.actors[1], node_id="id-b"),))
     for unclear in (young, no_job, no_steps, no_raylet, other_node):
         assert list(missing_workers(unclear)) == []
+
+
+def test_a_rank_has_not_run_since_its_last_step() -> None:
+    reports = job(
+        node("a", process(701, "T"), ray_logs=[log(9, pid=700), log(9, pid=701, age_s=40.0)])
+    )
+    (finding,) = stopped_workers(reports)
+    assert finding.onset == NOW - 40.0
+    (finding,) = stopped_workers(job(node("a", process(701, "T"), ray_logs=[log(9, pid=700)])))
+    assert finding.onset is None
+
+
+def test_a_rank_that_died_while_the_others_wait_for_it() -> None:
+    reports = [node(host, ray_logs=[log(50, age_s=6.0)]) for host in "abc"]
+    reports.append(node("d"))
+    ranks = [actor(host, 700, number, alive=host != "d") for number, host in enumerate("abcd")]
+    actors = tuple(replace(each, job_id="02000000") for each in ranks)
+    whole = job(*reports, actors=actors)
+    (finding,) = dead_ranks(whole)
+    assert (finding.failure_class, finding.host, finding.pid) == ("worker-stopped", "d", 700)
+    assert (finding.task, finding.severity) == ("trainer_3", Severity.CRITICAL)
+    goes_on = [node(host, ray_logs=[log(50, age_s=0.3)]) for host in "abc"]
+    assert list(dead_ranks(replace(whole, nodes=[*goes_on, reports[3]]))) == []
+    others = tuple(replace(each, job_id="01000000") for each in ranks)
+    assert list(dead_ranks(replace(whole, actors=others))) == []
 
 
 def test_the_judgement_has_it() -> None:

@@ -834,3 +834,27 @@ def test_slower_training_is_a_finding_of_a_job_that_runs(triage: Triage) -> None
     assert [one["class"] for one in told["findings"]] == ["tgs-degradation"]
     speed = told["progress"]["throughput"]
     assert (speed["change_percent"], speed["pattern"], speed["degraded"]) == (-25, "constant", True)
+
+
+def test_the_traceback_of_a_driver_whose_actor_died_is_no_exception_of_training(
+    triage: Triage,
+) -> None:
+    """It says the same as Ray's own line, and where that is."""
+    lost = (
+        "(raylet) A worker died or was killed while executing a task by an unexpected system "
+        "error. Worker IP address: 10.0.0.3 Worker port: 10016 Worker PID: 1942"
+    )
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 9, in <module>',
+        "    ray.get(done)",
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
+        "\tclass_name: Trainer",
+        "\tactor_id: 83bc111f785511a5fd434eaa0b000000",
+        "\tpid: 1942",
+        "\tip: 10.0.0.3",
+        "The actor is dead because its worker process has died.",
+    ]
+    found = triage([*header(), *steps(0, 30), lost, *raised], *ENDED)["findings"]
+    failures = [(one["class"], one["host"], one["pid"]) for one in found]
+    assert failures == [("actor-fail", "10.0.0.3", 1942)]

@@ -18,6 +18,7 @@ from raydiag.explain.job_case import TRIAGE, JobCase
 from raydiag.explain.names import by_name
 from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Observation
 from raydiag.playbooks.observations import RuledOut
+from raydiag.rules.progress import Pace
 from raydiag.triage.verdict import JobStatus
 
 _STALL_STEPS, _STALL_S = 10.0, 300.0
@@ -31,15 +32,21 @@ def case_of(
     probed: Optional[Diagnosis],
 ) -> JobCase:
     """All sources in one: what they tell, and what they leave open."""
-    status = _status(job, metrics)
     own_nodes = request.nodes
+    paces = own_nodes.paces if own_nodes is not None else []
+    status = _status(job, metrics)
+    if paces and status == "unknown" and request.no_log and job.moment.alive:
+        status = "running"  # its workers have made steps; when, is judged below
     is_refuted = _is_refuted(job, status)
     observations = [*_of_triage(job, metrics, is_refuted), *metrics.observations]
     if metrics.metrics is not None:
         observations = by_name(observations, metrics.metrics.discovery)
     coverage = _coverage(job, metrics, request)
     if probed is not None and own_nodes is not None:
-        odds = tuple(contradictions(observations, own_nodes.snapshot))
+        odds = (
+            *contradictions(observations, own_nodes.snapshot),
+            *nodes.unscraped(own_nodes, metrics.log_only),
+        )
         coverage = _with_nodes(coverage, odds, metrics, request, own_nodes, probed)
         observations = join(observations, nodes.observed(probed), own_nodes.snapshot)
     asides = _asides(observations, own_nodes)
@@ -52,8 +59,8 @@ def case_of(
         status="idle" if is_idle else status,
         primary=None if is_refuted else job.triage.primary,
         last_step_at=metrics.steps.last_at if len(metrics.steps) else progress.last_step_time,
-        step_time_s=metrics.steps.step_time_s or progress.step_time_s,
-        silent_s=_silent_s(job, metrics, status),
+        step_time_s=metrics.steps.step_time_s or progress.step_time_s or _step_s(paces),
+        silent_s=_silent_s(job, metrics, status, paces),
         ruled_out=_ruled_out(metrics, is_refuted),
         told=is_told,
         no_log=request.no_log,
@@ -118,8 +125,19 @@ def _never_began(job: TriagedJob, metrics: SeenMetrics, status: str) -> bool:
     return job.triage.progress.last_step is None and waited_s > _START_UP_S
 
 
-def _silent_s(job: TriagedJob, metrics: SeenMetrics, status: str) -> Optional[float]:
-    """From the last step to now, or to the end of the job; None where nobody can tell."""
+def _step_s(paces: Sequence[Pace]) -> Optional[float]:
+    return paces[0].step_s if paces else None
+
+
+def _silent_s(
+    job: TriagedJob, metrics: SeenMetrics, status: str, paces: Sequence[Pace]
+) -> Optional[float]:
+    """From the last step to now, or to the end of the job; None where nobody can tell.
+
+    What the workers' own files say now is newer than any log that is brought together.
+    """
+    if paces and status == "running":
+        return paces[0].silent_s
     at = job.triage.progress.last_step_time
     if at is None or status not in ("running", "cancelled"):
         return None  # what the metrics know of steps comes minutes late

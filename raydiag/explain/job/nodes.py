@@ -26,6 +26,7 @@ from raydiag.model import (
     Status,
 )
 from raydiag.rules.nodes import departed
+from raydiag.rules.progress import Pace, paces
 from raydiag.tsdb.discovery_types import short_name
 
 _NAMED = 8
@@ -45,6 +46,7 @@ class LiveNodes:
     others: int = 0  # jobs that run in this cluster besides
     notes: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()  # Ray's ids of all of the cluster's
+    ray_id: str = ""  # what workers of the job that is meant call it; "": of any job
     unplaced: bool = False  # which nodes are the job's, among those of others, nothing tells
 
     @property
@@ -64,6 +66,14 @@ class LiveNodes:
         return {
             report.node.address: report.node.host for report in self.present if report.node.address
         }
+
+    @property
+    def paces(self) -> list[Pace]:
+        """Of the job's workers, or of all that train where none is meant; the latest first."""
+        if self.ended is not None:
+            return []
+        of_all = paces(self.snapshot)
+        return [pace for pace in of_all if self.ray_id in ("", pace.job_id)]
 
 
 def of_job(nodes: LiveNodes, nodelist: Sequence[str], start: Optional[float]) -> LiveNodes:
@@ -137,6 +147,19 @@ def is_aside(observation: Observation, nodes: LiveNodes) -> bool:
         return False
     of_node = catalog.failure(observation.finding.failure_class).of_node
     return of_node or is_late(observation.finding, nodes)
+
+
+def unscraped(nodes: LiveNodes, no_metrics: str) -> tuple[HostUnread, ...]:
+    """What exporters serve and nobody stores: a Prometheus is missing here that is wanted."""
+    serving = {
+        report.node.host
+        for report in nodes.present
+        if any(exporter.answer == "ok" for exporter in report.records("exporter"))
+    }
+    if not serving or not no_metrics:
+        return ()
+    reason = f"exporters answer on {len(serving)} nodes, and {no_metrics}"
+    return (HostUnread("", "Prometheus", Status.ERROR, reason),)
 
 
 def _hosts_of(blind: Iterable[Blind]) -> set[str]:
