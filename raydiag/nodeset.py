@@ -21,7 +21,7 @@ MAX_NAMES = 100_000
 
 _DIGITS = "0123456789"
 _MAX_DIGITS = 18  # longer runs are no host numbers
-_LAST_DIGITS = re.compile(r"((?:.*[^0-9])?)([0-9]+)([^0-9]*)", re.DOTALL)
+_LAST_DIGIT = re.compile(r"[0-9](?=[^0-9]*\Z)")
 _SYNTAX = frozenset("[], \t\n\r\v\f")
 
 
@@ -83,10 +83,12 @@ def expand_in_order(expression: str, limit: int = MAX_NAMES) -> tuple[str, ...]:
 
 def _split(name: str) -> tuple[str, str, str]:
     """(prefix, digits, suffix) around the last run of digits; digits is "" when there is none."""
-    match = _LAST_DIGITS.fullmatch(name)
-    if match is None or not _SYNTAX.isdisjoint(name) or len(match[2]) > _MAX_DIGITS:
+    last = _LAST_DIGIT.search(name)
+    if last is None or not _SYNTAX.isdisjoint(name):
         return name, "", ""
-    return match[1], match[2], match[3]
+    prefix = name[: last.end()].rstrip(_DIGITS)
+    digits = name[len(prefix) : last.end()]
+    return (prefix, digits, name[last.end() :]) if len(digits) <= _MAX_DIGITS else (name, "", "")
 
 
 def _by_width(runs: list[str]) -> list[tuple[int, list[int]]]:
