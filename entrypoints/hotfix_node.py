@@ -1,10 +1,12 @@
 """What an actor starts on its node: one operation of a hotfix, out of the bundle on stdin.
 
-Arguments: the time for it in seconds, and the actor's process id.
+Arguments: when the answer must be there, by CLOCK_MONOTONIC, the time for all of it in seconds, and
+the actor's process id.
 """
 
 import marshal
 import sys
+import time
 import zlib
 
 carried = marshal.loads(zlib.decompress(sys.stdin.buffer.read()[4:]))  # after Python's magic number
@@ -14,4 +16,4 @@ scope["install"](carried.pop("modules"))  # type: ignore[operator]
 
 from raydiag.hotfix.node import main  # noqa: E402
 
-main(carried["request"], float(sys.argv[1]), int(sys.argv[2]))
+main(carried["request"], float(sys.argv[1]) - time.monotonic(), int(sys.argv[3]))

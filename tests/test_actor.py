@@ -37,6 +37,13 @@ def test_answer_of_a_real_runner(node_actor: actor.RaydiagNodeActor) -> None:
     assert answer["probes"]["memory"]["status"] == "ok"
 
 
+def test_an_operation_of_a_hotfix_is_started_alike(node_actor: actor.RaydiagNodeActor) -> None:
+    modules = memory_import.packed(bundle.hotfix_modules(), {"operation": "dance"})
+    entrypoint = bundle.entrypoint("hotfix_node")
+    packed_answer = node_actor.probe(entrypoint, modules, 20).partition(b"\n")[2]
+    assert json.loads(zlib.decompress(packed_answer)) == {"error": "unknown operation 'dance'"}
+
+
 def test_another_python_is_told_and_not_tried(node_actor: actor.RaydiagNodeActor) -> None:
     other = b"\x00\x00\r\n" + packed("memory")[4:]
     with pytest.raises(RuntimeError, match=r"Python 3\.\d+\.\d+ here, another one on the head"):
