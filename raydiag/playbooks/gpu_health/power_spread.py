@@ -10,7 +10,7 @@ import numpy as np
 
 from raydiag.model import Confidence
 from raydiag.playbooks.gpu_health.single_gpus import OUTSIDE_STEADY
-from raydiag.playbooks.report_writer import Period, ReportWriter, remark_unless
+from raydiag.playbooks.report_writer import Period, ReportWriter
 from raydiag.timeline import known_values
 from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.deviations import TO_SIGMA, departure
@@ -96,7 +96,6 @@ def _judge_host(timeline: RunTimeline, report: ReportWriter, host: str, bound: f
         at=outlier.since,
         period=Period(outlier.since, uncertainty_s=fine.step_s),
         confidence=Confidence.POSSIBLE,
-        severity=remark_unless(timeline.is_felt(outlier.since, timeline.window.end)),
         gpu=outlier.gpu,
     )
     return True
