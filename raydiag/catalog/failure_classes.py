@@ -43,6 +43,7 @@ class FailureClass:
     ends_hang: bool = False
     mechanism: bool = False
     late_notice: bool = False
+    told_by_others: bool = False
     survivable: bool = False
     whole_host: bool = False
     needs_two_signs: bool = False

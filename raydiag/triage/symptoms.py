@@ -214,6 +214,8 @@ def _task_name(match: Match) -> Optional[str]:
     for group in ("rank", "task", "local_rank"):
         if match.groups.get(group):
             return match.groups[group]
+    if catalog.failure(match.failure_class).told_by_others:
+        return None
     if match.rank is not None:
         return str(match.rank)
     if match.task is not None:
@@ -229,6 +231,8 @@ def _host(facts: JobFacts, match: Match) -> Optional[str]:
     task = _number(match.groups.get("task"))
     if task is not None and task in facts.hosts:
         return facts.hosts[task]
+    if catalog.failure(match.failure_class).told_by_others:
+        return None
     return match.host or match.ip
 
 
