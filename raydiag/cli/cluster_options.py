@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Optional
 
 from raydiag.cli import options
 from raydiag.errors import UsageError
@@ -65,6 +66,18 @@ def way(arguments: argparse.Namespace) -> Way:
     from raydiag.cluster import ssh
 
     return ssh.Way.parse(arguments.ssh, arguments.jump, arguments.ssh_config)
+
+
+def selected_nodes(names: Optional[Sequence[str]]) -> Optional[list[str]]:
+    """The nodes that --node names; None where it is not given. Raises UsageError."""
+    from raydiag import nodeset
+
+    if names is None:
+        return None
+    select = list(chain.from_iterable(map(nodeset.expand, names)))
+    if not select:
+        raise UsageError("--node: no node is named")
+    return select
 
 
 def probe_options() -> dict[str, dict[str, Any]]:

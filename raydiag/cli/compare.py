@@ -38,44 +38,21 @@ _WIDEST = 100  # columns
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument(
-        "jobs", nargs="*", metavar="JOB", help="job directory, log file or job id below --outputs"
-    )
+    words = "job directory, log file or job id below --outputs"
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=words)
     parser.add_argument("--outputs", metavar="DIR", help="where to look up job ids")
-    parser.add_argument(
-        "--prometheus",
-        action="append",
-        default=[],
-        metavar="JOB=URL",
-        help="query this server for that job (default: the job's own)",
-    )
-    parser.add_argument(
-        "--now",
-        action="append",
-        default=[],
-        metavar="[JOB=]T|log-end",
-        help="compare as of this time",
-    )
-    parser.add_argument(
-        "--job-state",
-        action="append",
-        default=[],
-        metavar="[JOB=]running|ended|auto",
-        help="whether the job is still running (default: ask Slurm, where it is installed)",
-    )
-    parser.add_argument(
-        "--deadline",
-        type=values.seconds(1, 3600),
-        default=120.0,
-        metavar="S",
-        help="seconds for one round of metric queries of one job (default %(default)g)",
-    )
+    running = "whether the job is still running (default: ask Slurm, where it is installed)"
+    for name, metavar, words in (
+        ("--prometheus", "JOB=URL", "query this server for that job (default: the job's own)"),
+        ("--now", "[JOB=]T|log-end", "compare as of this time"),
+        ("--job-state", "[JOB=]running|ended|auto", running),
+    ):
+        parser.add_argument(name, action="append", default=[], metavar=metavar, help=words)
+    words = "seconds for one round of metric queries of one job (default %(default)g)"
+    values.add_seconds(parser, "--deadline", (1, 3600), 120.0, words)
     output = options.add_output(parser, ("text", "json", "markdown"), redact=True)
-    output.add_argument(
-        "--all-rows",
-        action="store_true",
-        help="all metrics and settings, also those that are equal",
-    )
+    words = "all metrics and settings, also those that are equal"
+    output.add_argument("--all-rows", action="store_true", help=words)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from raydiag.cli import options, values
@@ -36,6 +38,7 @@ exit codes:
   all: 2 usage
 """
 _PORT = 9400
+_LIMITS_S = (0.01, 3600)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,19 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     run_ = add_action("run", "collect and serve until stopped")
     _add_collection(run_)
-    run_.add_argument(
-        "--listen",
-        type=values.listen_address,
-        default=("127.0.0.1", _PORT),
-        metavar="ADDR:PORT",
-        help="where to serve (default: 127.0.0.1:9400, this machine only)",
-    )
-    run_.add_argument(
-        "--pid-file", type=os.path.abspath, metavar="FILE", help="write pid and start time there"
-    )
-    run_.add_argument(
-        "--supervise", action="store_true", help="restart it when it exits unexpectedly"
-    )
+    words = "where to serve (default: 127.0.0.1:9400, this machine only)"
+    local, address = ("127.0.0.1", _PORT), values.listen_address
+    run_.add_argument("--listen", type=address, default=local, metavar="ADDR:PORT", help=words)
+    words = "write pid and start time there"
+    run_.add_argument("--pid-file", type=os.path.abspath, metavar="FILE", help=words)
+    words = "restart it when it exits unexpectedly"
+    run_.add_argument("--supervise", action="store_true", help=words)
     for name, words in (
         ("--tls-cert", "serve HTTPS with this certificate chain (PEM)"),
         ("--tls-key", "its key, if not in the certificate's file"),
@@ -67,64 +64,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         run_.add_argument(name, metavar="FILE", help=words)
     _add_collection(add_action("once", "collect once and print the page"))
-    _add_status(
-        add_action("status", "whether this node's exporter is alive, fresh, or keeps restarting")
-    )
+    words = "whether this node's exporter is alive, fresh, or keeps restarting"
+    _add_status(add_action("status", words))
     _add_check(add_action("check", "validate a plugin file before a rollout"))
 
 
 def _add_collection(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--interval",
-        type=values.seconds(0.01, 3600),
-        default=10.0,
-        metavar="S",
-        help="seconds from one collection to the next (default: 10)",
-    )
+    words = "seconds from one collection to the next (default: 10)"
+    values.add_seconds(parser, "--interval", _LIMITS_S, 10.0, words)
     for name, words in (("--only", "run these plugins only"), ("--skip", "skip these plugins")):
         parser.add_argument(name, type=values.names, default=(), metavar="PLUGIN[,...]", help=words)
-    parser.add_argument(
-        "--plugins",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="DIR",
-        help="also run the plugins in these directories: *_metrics_plugin.sh, *.py, programs",
-    )
-    parser.add_argument(
-        "--state-dir",
-        metavar="DIR",
-        help="where counters survive a restart; local, never on a network file system "
-        "(default: /run/raydiag, or the user's own)",
-    )
+    words = "also run the plugins in these directories: *_metrics_plugin.sh, *.py, programs"
+    _add_list(parser, "--plugins", "DIR", words)
+    words = "where counters survive a restart; local, never on a network file system "
+    words += "(default: /run/raydiag, or the user's own)"
+    parser.add_argument("--state-dir", metavar="DIR", help=words)
     parser.add_argument("--host", default="", metavar="NAME", help="value of the label `host`")
-    parser.add_argument(
-        "--root", default="/", metavar="DIR", help="read the node's files below this directory"
-    )
-    parser.add_argument(
-        "--tensorboard-dir", default="", metavar="DIR", help="serve the scalars of this job as tb_*"
-    )
+    words = "read the node's files below this directory"
+    parser.add_argument("--root", default="/", metavar="DIR", help=words)
+    words = "serve the scalars of this job as tb_*"
+    parser.add_argument("--tensorboard-dir", default="", metavar="DIR", help=words)
+
+
+def _add_list(parser: argparse.ArgumentParser, name: str, metavar: str, words: str) -> None:
+    """An option with one or more values, which may be given more than once."""
+    parser.add_argument(name, nargs="+", action="extend", default=[], metavar=metavar, help=words)
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--port", type=values.port, default=_PORT, help="port that it serves on (default: 9400)"
-    )
-    parser.add_argument(
-        "--wait",
-        type=values.seconds(0.01, 3600),
-        default=25.0,
-        metavar="S",
-        help="longest wait for values to change (default: 25; certain from 22 on)",
-    )
-    parser.add_argument(
-        "--log",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE",
-        help="more logs of its watchdog, besides those that the exporter writes",
-    )
+    words = "port that it serves on (default: 9400)"
+    parser.add_argument("--port", type=values.port, default=_PORT, help=words)
+    words = "longest wait for values to change (default: 25; certain from 22 on)"
+    values.add_seconds(parser, "--wait", _LIMITS_S, 25.0, words)
+    words = "more logs of its watchdog, besides those that the exporter writes"
+    _add_list(parser, "--log", "FILE", words)
     options.add_output(parser)
 
 
@@ -146,21 +119,20 @@ def _run(arguments: argparse.Namespace) -> int:
     from raydiag.exporter import supervise
 
     settings = _settings(arguments)
-    if arguments.supervise and supervise.PARENT not in os.environ:
-        with _LogLines() as log_lines:
-            return supervise.supervise(supervise.own_command(), log_lines.whole)
-    from raydiag.exporter import main
+    with _written_lines() as write:
+        if arguments.supervise and supervise.PARENT not in os.environ:
+            return supervise.supervise(supervise.own_command(), write)
+        from raydiag.exporter import main
 
-    with _LogLines() as log_lines:
-        return main.run(settings, log_lines.dated)
+        return main.run(settings, lambda line: write(_dated(line)))
 
 
 def _once(arguments: argparse.Namespace) -> int:
     from raydiag.exporter import main
 
-    with _LogLines() as log_lines:
+    with _written_lines() as write:
         main.be_nice()
-        page = main.collect_once(_settings(arguments), log_lines.dated)
+        page = main.collect_once(_settings(arguments), lambda line: write(_dated(line)))
     options.write_report([page], None)
     return 0
 
@@ -168,27 +140,27 @@ def _once(arguments: argparse.Namespace) -> int:
 def _status(arguments: argparse.Namespace) -> int:
     from raydiag.explain.diagnosis import exit_code
     from raydiag.exporter.status import examine
-    from raydiag.render.exporter import status_report
-    from raydiag.render.exporter_document import status_document
+    from raydiag.render import exporter, exporter_document
 
     logs = [os.path.abspath(path) for path in arguments.log]
     examined = examine(arguments.port, _host(arguments), wait_s=arguments.wait, logs=logs)
     options.show(
         arguments,
-        lambda: status_document(examined, time.time()),
-        lambda: status_report(examined, arguments.verbose),
+        lambda: exporter_document.status_document(examined, time.time()),
+        lambda: exporter.status_report(examined, arguments.verbose),
     )
     return exit_code(examined.diagnosis)
 
 
 def _check(arguments: argparse.Namespace) -> int:
     from raydiag.exporter.check import check
-    from raydiag.render.exporter import check_report
-    from raydiag.render.exporter_document import check_document
+    from raydiag.render import exporter, exporter_document
 
     checked = check(arguments.files, _host(arguments), not arguments.no_run, arguments.root)
     options.show(
-        arguments, lambda: check_document(checked, time.time()), lambda: check_report(checked)
+        arguments,
+        lambda: exporter_document.check_document(checked, time.time()),
+        lambda: exporter.check_report(checked),
     )
     return 0 if all(plugin.passes for plugin in checked) else 1
 
@@ -233,27 +205,16 @@ def _host(arguments: argparse.Namespace) -> str:
     return getattr(arguments, "host", "") or os.uname().nodename.partition(".")[0]
 
 
-class _LogLines:
-    """Lines on stderr; a slow reader of stderr does not hold up the exporter."""
+@contextlib.contextmanager
+def _written_lines() -> Iterator[Callable[[str], None]]:
+    """Writes lines on stderr; a slow reader of stderr does not hold up the exporter."""
+    from raydiag.exporter.log import Log
+    from raydiag.render.escape import terminal
 
-    def __init__(self) -> None:
-        from raydiag.exporter.log import Log
+    with contextlib.closing(Log()) as log:
+        yield lambda line: log.write(f"{terminal(line)}\n".encode("utf-8", "backslashreplace"))
 
-        self._log = Log()
 
-    def __enter__(self) -> _LogLines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._log.close()
-
-    def dated(self, line: str) -> None:
-        """A line of the exporter."""
-        now = time.strftime("[%Y-%m-%dT%H:%M:%SZ]", time.gmtime())
-        self.whole(f"{now} [Metrics Exporter] {line}")
-
-    def whole(self, line: str) -> None:
-        """A line of the watchdog, which dates its own."""
-        from raydiag.render.escape import terminal
-
-        self._log.write(f"{terminal(line)}\n".encode("utf-8", "backslashreplace"))
+def _dated(line: str) -> str:
+    """A line of the exporter; the watchdog dates its own."""
+    return f"{time.strftime('[%Y-%m-%dT%H:%M:%SZ]', time.gmtime())} [Metrics Exporter] {line}"

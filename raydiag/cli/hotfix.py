@@ -8,7 +8,6 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any
 
 from raydiag.cli import cluster_options, options, values
@@ -63,12 +62,8 @@ def _sentence(words: str) -> str:
 
 
 def _add_rollout(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument(
-        "files",
-        nargs="+",
-        metavar="FILE",
-        help="file with the new content, under the name to replace",
-    )
+    words = "file with the new content, under the name to replace"
+    parser.add_argument("files", nargs="+", metavar="FILE", help=words)
     nodes = parser.add_mutually_exclusive_group(required=True)
     nodes.add_argument("--all-nodes", action="store_true", help="every node of the cluster")
     nodes.add_argument(
@@ -78,16 +73,11 @@ def _add_rollout(parser: argparse.ArgumentParser, name: str) -> None:
         metavar="N",
         help="a host name, address, node id, or a set such as 'node[001-016]'; repeatable",
     )
-    parser.add_argument(
-        "--canary", default="", metavar="HOST", help="host that gets the change first"
-    )
-    parser.add_argument(
-        "--batch",
-        type=values.integer(1, 1_000_000),
-        default=0,
-        metavar="N",
-        help="hosts in each batch after the canary (default: one, then a tenth of all)",
-    )
+    words = "host that gets the change first"
+    parser.add_argument("--canary", default="", metavar="HOST", help=words)
+    words = "hosts in each batch after the canary (default: one, then a tenth of all)"
+    number = values.integer(1, 1_000_000)
+    parser.add_argument("--batch", type=number, default=0, metavar="N", help=words)
     if name == "plan":
         parser.add_argument("--apply", action="store_true", help="do it: the same as `apply`")
     _add_verify_limit(parser)
@@ -97,48 +87,26 @@ def _add_rollout(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def _add_verify_limit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--verify-limit",
-        type=values.seconds(5, _LONGEST_VERIFY_S),
-        default=90.0,
-        metavar="S",
-        help="longest time until a host serves correct metrics again, three times as long where "
-        "its exporter is alive and late (default %(default)g)",
-    )
+    words = "longest time until a host serves correct metrics again, three times as long where "
+    words += "its exporter is alive and late (default %(default)g)"
+    values.add_seconds(parser, "--verify-limit", (5, _LONGEST_VERIFY_S), 90.0, words)
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("paths on the nodes")
-    group.add_argument(
-        "--exporter",
-        choices=("shell", "raydiag"),
-        default="shell",
-        help="which exporter's plugins (default %(default)s)",
-    )
-    group.add_argument(
-        "--artifact-dir",
-        metavar="DIR",
-        help="directory of the plugins (default: that of the running exporter)",
-    )
-    group.add_argument(
-        "--port",
-        type=values.integer(1, 65535),
-        default=9400,
-        help="port of the exporter (default %(default)s)",
-    )
+    words, kinds = "which exporter's plugins (default %(default)s)", ("shell", "raydiag")
+    group.add_argument("--exporter", choices=kinds, default="shell", help=words)
+    words = "directory of the plugins (default: that of the running exporter)"
+    group.add_argument("--artifact-dir", metavar="DIR", help=words)
+    words = "port of the exporter (default %(default)s)"
+    group.add_argument("--port", type=values.integer(1, 65535), default=9400, help=words)
     group.add_argument("--pid-file", metavar="FILE", help="pid file of raydiag's own exporter")
-    group.add_argument(
-        "--metrics-file",
-        default="/tmp/node_hw_metrics.prom",
-        metavar="FILE",
-        help="file that the shell exporter serves (default %(default)s)",
-    )
-    group.add_argument(
-        "--plugin-log",
-        default="/tmp/metrics_exporter.log",
-        metavar="FILE",
-        help="where its plugins log errors (default %(default)s)",
-    )
+    for name, path, words in (
+        ("--metrics-file", "/tmp/node_hw_metrics.prom", "file that the shell exporter serves"),
+        ("--plugin-log", "/tmp/metrics_exporter.log", "where its plugins log errors"),
+    ):
+        words += " (default %(default)s)"
+        group.add_argument(name, default=path, metavar="FILE", help=words)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -147,36 +115,19 @@ def run(arguments: argparse.Namespace) -> int:
     from raydiag.cluster.hotfix_submission import submit_hotfix
     from raydiag.hotfix import documents
 
-    work, select = _work(arguments), _select(arguments)
+    work = _work(arguments)
+    select = cluster_options.selected_nodes(getattr(arguments, "node", None))
     progress = options.ProgressLine(arguments.quiet)
     output = _Output(arguments, progress)
-    kernel = {"words": list(catalog.kernel_words()), "quiet": list(catalog.kernel_quiet())}
+    told, symbols = cluster_options.probe_options(), list(catalog.driver_fault_symbols())
     with cluster_options.cluster(arguments, progress) as (api, address):
         progress.say("asking the cluster ...")
         document = submit_hotfix(
-            api,
-            address,
-            work,
-            select,
-            list(catalog.driver_fault_symbols()),
-            {"kernel_log": kernel},
-            output.hear,
-            progress.warn,
+            api, address, work, select, symbols, told, output.hear, progress.warn
         )
         progress.clear()
         output.report(document)
     return documents.exit_code(document)
-
-
-def _select(arguments: argparse.Namespace) -> list[str] | None:
-    from raydiag import nodeset
-
-    if getattr(arguments, "node", None) is None:
-        return None
-    select = list(chain.from_iterable(map(nodeset.expand, arguments.node)))
-    if not select:
-        raise UsageError("--node: no node is named")
-    return select
 
 
 def _work(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -184,14 +135,9 @@ def _work(arguments: argparse.Namespace) -> dict[str, Any]:
     command = arguments.action
     if command == "plan" and arguments.apply:
         command = "apply"
-    place = {
-        "exporter": arguments.exporter,
-        "port": arguments.port,
-        "directory": arguments.artifact_dir,
-        "pid_file": arguments.pid_file,
-        "metrics_file": arguments.metrics_file,
-        "plugin_log": arguments.plugin_log,
-    }
+    names = ("exporter", "port", "pid_file", "metrics_file", "plugin_log")
+    place = {name: getattr(arguments, name) for name in names}
+    place["directory"] = arguments.artifact_dir
     work = {"command": command, "who": _who(), "place": place}
     if command in ("status", "rollback"):
         work["rollout"] = arguments.rollout

@@ -29,12 +29,8 @@ exit codes:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument(
-        "files",
-        nargs="*",
-        metavar="FILE",
-        help="kernel log text; - is stdin (default: this machine's /dev/kmsg)",
-    )
+    words = "kernel log text; - is stdin (default: this machine's /dev/kmsg)"
+    parser.add_argument("files", nargs="*", metavar="FILE", help=words)
     options.add_output(parser, redact=True)
 
 

@@ -7,7 +7,6 @@ import contextlib
 import importlib
 import time
 from collections.abc import Mapping
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from raydiag.cli import cluster_options, options, values
@@ -39,44 +38,23 @@ _READING_S = 3.0  # what the two samples of counters take besides the interval, 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     nodes = parser.add_mutually_exclusive_group()
-    nodes.add_argument(
-        "--all-nodes", action="store_true", help="every node of the cluster (the default)"
-    )
-    nodes.add_argument(
-        "--node",
-        nargs="+",
-        action="extend",
-        metavar="N",
-        help="host names, addresses, node ids, or sets such as 'node[001-016]'",
-    )
+    words = "every node of the cluster (the default)"
+    nodes.add_argument("--all-nodes", action="store_true", help=words)
+    words = "host names, addresses, node ids, or sets such as 'node[001-016]'"
+    nodes.add_argument("--node", nargs="+", action="extend", metavar="N", help=words)
     parser.add_argument("--only", metavar="P,...", help="run these probes only")
     parser.add_argument("--skip", metavar="P,...", help="run all probes but these")
-    parser.add_argument(
-        "--deadline",
-        type=values.seconds(1, _LONGEST_DEADLINE_S),
-        default=30.0,
-        metavar="S",
-        help="seconds from asking the nodes to the report (default %(default)g)",
-    )
-    parser.add_argument(
-        "--force-ras",
-        action="store_true",
-        help="read the RAS counters even where there are signs of a GPU driver fault (may leave "
-        "one more process stuck)",
-    )
-    parser.add_argument(
-        "--interval",
-        type=values.seconds(0.1, 60),
-        metavar="S",
-        help="seconds between the two samples of counters (default: 0.2; 1 on nodes where an error "
-        "counter is above zero or training prints steps)",
-    )
-    parser.add_argument(
-        "--stacks",
-        action="store_true",
-        help="also read the Python stacks of workers and their child processes, without pausing "
-        "them (needs py-spy on the nodes)",
-    )
+    words = "seconds from asking the nodes to the report (default %(default)g)"
+    values.add_seconds(parser, "--deadline", (1, _LONGEST_DEADLINE_S), 30.0, words)
+    words = "read the RAS counters even where there are signs of a GPU driver fault (may leave "
+    words += "one more process stuck)"
+    parser.add_argument("--force-ras", action="store_true", help=words)
+    words = "seconds between the two samples of counters (default: 0.2; 1 on nodes where an error "
+    words += "counter is above zero or training prints steps)"
+    values.add_seconds(parser, "--interval", (0.1, 60), None, words)
+    words = "also read the Python stacks of workers and their child processes, without pausing "
+    words += "them (needs py-spy on the nodes)"
+    parser.add_argument("--stacks", action="store_true", help=words)
     options.add_way_in(parser)
     parser.set_defaults(reaches_cluster=True)
     options.add_output(parser, redact=True)
@@ -113,14 +91,10 @@ def _import_judges() -> None:
 
 
 def _request(arguments: argparse.Namespace) -> ProbeRequest:
-    from raydiag import catalog, nodeset
+    from raydiag import catalog
     from raydiag.cluster.collect import ProbeRequest
 
-    select = None
-    if arguments.node is not None:
-        select = list(chain.from_iterable(map(nodeset.expand, arguments.node)))
-        if not select:
-            raise UsageError("--node: no node is named")
+    select = cluster_options.selected_nodes(arguments.node)
     if arguments.interval is not None and arguments.interval + _READING_S > arguments.deadline:
         raise UsageError(
             f"--interval {arguments.interval:g} leaves no time to read a second time before the "

@@ -7,24 +7,25 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
-from raydiag.cli import options, values
+from raydiag.cli import cluster_options, options, values
 from raydiag.errors import CannotRun, RaydiagError, UsageError
 
 if TYPE_CHECKING:
     from raydiag.joblog.facts import JobFacts
     from raydiag.model import Window
-    from raydiag.render.report import Report
     from raydiag.tsdb.connection import Connection
     from raydiag.tsdb.discovery_types import Discovery
     from raydiag.tsdb.identity import Logged
     from raydiag.tsdb.series import Query
 
 _USUAL_PORT = 9190
-_WHOLE_LINES = 1_000_000  # columns: a series stays on its line, for grep
+_ALIVE = "status/buildinfo"  # what a server that lives always answers
+_show = partial(options.show, columns=1_000_000)  # a series stays on its line, for grep
 
 NAME = "tsdb"
 HELP = "inspect, query, browse and verify a job's Prometheus data"
@@ -60,9 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument("jobs", nargs=jobs, metavar="JOB", help=place)
         else:
             action.add_argument("job", metavar="JOB|URL", help=place)
-        action.add_argument(
-            "--outputs", default="outputs", metavar="DIR", help="where to look up job ids"
-        )
+        words = "where to look up job ids"
+        action.add_argument("--outputs", default="outputs", metavar="DIR", help=words)
         options.add_way_in(action)
         options.add_output(action)
         return action
@@ -70,21 +70,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_action("info", "list families, hosts, times, resolution, scrape targets")
     query = add_action("query", "run a PromQL query")
     query.add_argument("promql", metavar="PROMQL")
-    query.add_argument(
-        "--time", type=values.moment, metavar="T", help="evaluate at this time (default: end)"
-    )
-    query.add_argument("--start", type=values.moment, metavar="T", help="start of a range")
-    query.add_argument(
-        "--end", type=values.moment, metavar="T", help="end of the range (default: end of the data)"
-    )
+    for name, words in (
+        ("--time", "evaluate at this time (default: end)"),
+        ("--start", "start of a range"),
+        ("--end", "end of the range (default: end of the data)"),
+    ):
+        query.add_argument(name, type=values.moment, metavar="T", help=words)
     query.add_argument("--step", type=_step, metavar="S", help="seconds between two points")
     add_action("view", "serve the data of finished jobs for a browser, until Ctrl-C", jobs="+")
-    verify = add_action(
-        "verify", "check that the series are this job's, against the steps of its log"
-    )
-    verify.add_argument(
-        "--prometheus", metavar="URL", help="check this server instead of the job's directory"
-    )
+    words = "check that the series are this job's, against the steps of its log"
+    verify = add_action("verify", words)
+    words = "check this server instead of the job's directory"
+    verify.add_argument("--prometheus", metavar="URL", help=words)
     parser.set_defaults(reaches_cluster=True)
 
 
@@ -184,14 +181,10 @@ def _view(arguments: argparse.Namespace) -> int:
             servers.append((job, stack.enter_context(_opened(arguments, job))))
         with contextlib.suppress(KeyboardInterrupt):  # the normal end
             _show(arguments, lambda: view_document(servers), lambda: view_report(servers))
-            while all(_answers(connection) for _, connection in servers):
+            while all(connection.client.metadata(_ALIVE).ok for _, connection in servers):
                 time.sleep(1)
             raise CannotRun("a server exited unexpectedly")
     return 3 if any(connection.unread for _, connection in servers) else 0
-
-
-def _answers(connection: Connection) -> bool:
-    return connection.client.metadata("status/buildinfo").ok
 
 
 @contextlib.contextmanager
@@ -202,8 +195,7 @@ def _reached(arguments: argparse.Namespace, job: str) -> Iterator[Connection]:
     if arguments.ssh is not None:
         from raydiag.cluster import ssh
 
-        route = ssh.Way.parse(arguments.ssh, arguments.jump, arguments.ssh_config)
-        with ssh.forward(route, _url(arguments, job)) as forward:
+        with ssh.forward(cluster_options.way(arguments), _url(arguments, job)) as forward:
             yield connection.connect(forward.url)
     elif _is_url(job):
         yield connection.connect(job)
@@ -274,30 +266,22 @@ def _facts_if_any(arguments: argparse.Namespace, job: str) -> Optional[JobFacts]
 def _discovered(connection: Connection, facts: Optional[JobFacts]) -> Discovery:
     from raydiag.tsdb.discovery import discover
 
-    header = facts.header if facts is not None else None
-    hosts, nnodes = (header.nodelist, header.nnodes) if header is not None else ((), None)
-    return discover(connection, time.time(), hosts, nnodes)
+    if facts is None:
+        return discover(connection, time.time(), (), None)
+    return discover(connection, time.time(), facts.header.nodelist, facts.header.nnodes)
 
 
 def _logged(facts: JobFacts) -> Logged:
     from raydiag.model import Window
     from raydiag.tsdb.identity import Logged
 
-    window = None
+    window, hosts = None, facts.header.nodelist
     if facts.first_time is not None and facts.last_time is not None:
         window = Window(facts.first_time, facts.last_time)
     if facts.steps is None:
-        return Logged((), (), facts.header.nodelist, window)
+        return Logged((), (), hosts, window)
     series = facts.steps.series
-    return Logged(list(map(int, series.step)), list(series.loss), facts.header.nodelist, window)
-
-
-def _show(
-    arguments: argparse.Namespace,
-    document: Callable[[], Mapping[str, Any]],
-    report: Callable[[], Report],
-) -> None:
-    options.show(arguments, document, report, _WHOLE_LINES)
+    return Logged(list(map(int, series.step)), list(series.loss), hosts, window)
 
 
 def _step(text: str) -> float:

@@ -6,6 +6,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable
+from typing import Optional
 
 _LATEST_S = 1e11  # a time beyond it is not in seconds
 _MOST_PORT = 65535
@@ -25,6 +26,18 @@ def seconds(least: float, limit: float) -> Callable[[str], float]:
         return value
 
     return _read
+
+
+def add_seconds(
+    parser: argparse.ArgumentParser,
+    name: str,
+    limits: tuple[float, float],
+    default: Optional[float],
+    words: str,
+) -> None:
+    """An option that takes a number of seconds within limits."""
+    kind = seconds(*limits)
+    parser.add_argument(name, type=kind, default=default, metavar="S", help=words)
 
 
 def integer(least: int, limit: int) -> Callable[[str], int]:
