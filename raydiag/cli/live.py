@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 from urllib.parse import urlsplit
@@ -31,6 +32,15 @@ _SEARCH_S = 40.0  # for a server on the head, one forward after the other
 _RAY = "Ray's Jobs API"
 _STATES = {"SUCCEEDED": "COMPLETED", "FAILED": "FAILED", "STOPPED": "CANCELLED"}  # as Slurm's
 _NO_JOB = "no job was named"
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What was asked, where to say how far it is, and what is closed at its end."""
+
+    arguments: argparse.Namespace
+    progress: options.ProgressLine
+    stack: contextlib.ExitStack
 
 
 @dataclass
@@ -60,9 +70,10 @@ def examine_live(arguments: argparse.Namespace, progress: options.ProgressLine) 
     from raydiag.explain.job import DiagnosisRequest, examine
 
     with contextlib.ExitStack() as stack:
-        sources = _cluster(arguments, progress, stack)
+        call = _Call(arguments, progress, stack)
+        sources = _cluster(call)
         moment = _moment(arguments, sources)
-        server = _metrics(arguments, sources, progress, stack)
+        server = _metrics(call, sources)
         request = DiagnosisRequest(
             prometheus=server.url,
             every_playbook=arguments.all,
@@ -92,65 +103,56 @@ def _read(resolved: Any) -> JobFacts:
     return read.read(resolved, make_selector, Classifier())
 
 
-def _cluster(
-    arguments: argparse.Namespace, progress: options.ProgressLine, stack: contextlib.ExitStack
-) -> _LiveSources:
+def _cluster(call: _Call) -> _LiveSources:
     """Nodes and log; a cluster that is not there is told where there is something else to read."""
     from raydiag.model import HostUnread, Status
 
-    sources = None
+    arguments, sources = call.arguments, None
     try:
-        api, address = stack.enter_context(cluster_options.cluster(arguments, progress))
+        api, address = call.stack.enter_context(cluster_options.cluster(arguments, call.progress))
         jobs = api.jobs()
-        sources = _log(arguments, api, jobs, progress)
-        nodes = _probed(sources, api, address, progress, stack)
+        sources = _log(call, api, jobs)
+        nodes = _probed(call, sources, api, address)
     except CannotRun as error:
         if sources is None:
             if arguments.job is None and arguments.prometheus is None:
                 raise CannotRun(f"{error}; or name a job's directory, log or id") from None
-            sources = _log_of(arguments, progress)
+            sources = _log_of(call)
         elif sources.no_log and arguments.prometheus is None:
             raise
         source = arguments.ssh or arguments.address or "the cluster"
         lost = HostUnread("", source, Status.ERROR, str(error))
         return replace(sources, unread=(*sources.unread, lost))
-    return replace(sources, nodes=replace(nodes, jobs=_ids(jobs)))
+    ids = map(str, filter(None, map(methodcaller("get", "submission_id"), jobs)))
+    return replace(sources, nodes=replace(nodes, jobs=tuple(ids)))
 
 
-def _ids(jobs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(str(job["submission_id"]) for job in jobs if job.get("submission_id"))
-
-
-def _log_of(arguments: argparse.Namespace, progress: options.ProgressLine) -> _LiveSources:
+def _log_of(call: _Call) -> _LiveSources:
     """Of a directory, a file or an id below --outputs."""
     from raydiag.joblog import find
 
+    arguments = call.arguments
     if arguments.job is None:
         return _LiveSources(without_log("the metrics alone"), _NO_JOB)
-    progress.say("reading the job's log ...")
+    call.progress.say("reading the job's log ...")
     return _LiveSources(_read(find.resolve(arguments.job, arguments.outputs or "outputs")))
 
 
-def _log(
-    arguments: argparse.Namespace,
-    api: ClusterAccess,
-    jobs: Sequence[Mapping[str, Any]],
-    progress: options.ProgressLine,
-) -> _LiveSources:
+def _log(call: _Call, api: ClusterAccess, jobs: Sequence[Mapping[str, Any]]) -> _LiveSources:
     """Of the job that is named, or of the only one that runs: what its driver has printed."""
     from raydiag.cluster import ray_job
     from raydiag.model import HostUnread, Status
 
-    now = time.time()
-    job = ray_job.named(jobs, arguments.job) if arguments.job else ray_job.running(jobs, now)
+    now, named = time.time(), call.arguments.job
+    job = ray_job.named(jobs, named) if named else ray_job.running(jobs, now)
     if job is None:
-        sources = _log_of(arguments, progress)
+        sources = _log_of(call)
         job, note = ray_job.beside(jobs, _written(sources.facts), now)
         return replace(sources, job=job, notes=(note,) if note else ())
     noted = (job.note,) if job.note else ()
     if not job.id:
         return _LiveSources(without_log("the cluster"), job.reason, job, notes=noted)
-    progress.say(f"reading what {job.id} has printed ...")
+    call.progress.say(f"reading what {job.id} has printed ...")
     printed = api.printed(job.id)
     if not printed.text.strip():
         missing = without_log(job.id)
@@ -189,28 +191,17 @@ def _inside(place: str) -> Iterator[None]:
         os.chdir(before)
 
 
-def _probed(
-    sources: _LiveSources,
-    api: ClusterAccess,
-    address: Any,
-    progress: options.ProgressLine,
-    stack: Any,
-) -> LiveNodes:
+def _probed(call: _Call, sources: _LiveSources, api: ClusterAccess, address: Any) -> LiveNodes:
     from raydiag import catalog, probes
     from raydiag.cluster.collect import ProbeRequest, collect
     from raydiag.explain.job import LiveNodes
 
+    progress = call.progress
     progress.say("asking the cluster ...")
-    request = ProbeRequest(
-        probes=probes.defaults(),
-        select=None,
-        deadline_s=_PROBE_DEADLINE_S,
-        options=cluster_options.probe_options(),
-        driver_fault_symbols=catalog.driver_fault_symbols(),
-    )
-    collected = stack.enter_context(
-        collect(api, address, request, progress.nodes, warn=progress.warn)
-    )
+    told, symbols = cluster_options.probe_options(), catalog.driver_fault_symbols()
+    request = ProbeRequest(probes.defaults(), None, _PROBE_DEADLINE_S, told, symbols)
+    running = collect(api, address, request, progress.nodes, warn=progress.warn)
+    collected = call.stack.enter_context(running)
     snapshot = cluster_options.snapshot(collected, api, whole_cluster=True)
     job = sources.job
     if job is None:
@@ -231,8 +222,8 @@ def _probed(
         ray_id=job.ray_id,
     )
     if job.other_jobs:
-        told = [f"Ray job {pace.job_id}: {pace.text}" for pace in nodes.paces]
-        nodes = replace(nodes, notes=(*nodes.notes, *told))
+        paces = [f"Ray job {pace.job_id}: {pace.text}" for pace in nodes.paces]
+        nodes = replace(nodes, notes=(*nodes.notes, *paces))
     return nodes
 
 
@@ -268,22 +259,18 @@ class _MetricsServer:
     reason: str = ""
 
 
-def _metrics(
-    arguments: argparse.Namespace,
-    sources: _LiveSources,
-    progress: options.ProgressLine,
-    stack: contextlib.ExitStack,
-) -> _MetricsServer:
+def _metrics(call: _Call, sources: _LiveSources) -> _MetricsServer:
     """The server that is named, else the job's own, else one that watches the cluster's nodes."""
-    if arguments.prometheus is None and sources.nodes is None:
+    url = call.arguments.prometheus
+    if url is None and sources.nodes is None:
         return _MetricsServer(reason="the cluster was not reached")
-    if arguments.ssh is not None and arguments.prometheus is not None:
-        return _named_through_ssh(arguments, sources, stack)
-    if arguments.ssh is not None:
-        return _searched_through_ssh(arguments, sources, progress, stack)
-    if arguments.prometheus is not None:
-        return _MetricsServer(arguments.prometheus)
-    progress.say("looking for the metrics ...")
+    if call.arguments.ssh is not None and url is not None:
+        return _named_through_ssh(call, sources, url)
+    if call.arguments.ssh is not None:
+        return _searched_through_ssh(call, sources)
+    if url is not None:
+        return _MetricsServer(url)
+    call.progress.say("looking for the metrics ...")
     return _local_server(sources)
 
 
@@ -301,18 +288,15 @@ def _local_server(sources: _LiveSources) -> _MetricsServer:
     return _MetricsServer(url, reason=_no_server("this machine's", _tried_ports(sources)))
 
 
-def _named_through_ssh(
-    arguments: argparse.Namespace, sources: _LiveSources, stack: contextlib.ExitStack
-) -> _MetricsServer:
+def _named_through_ssh(call: _Call, sources: _LiveSources, url: str) -> _MetricsServer:
     from raydiag.cluster import ssh
 
-    route = cluster_options.way(arguments)
-    url = arguments.prometheus
+    route = cluster_options.way(call.arguments)
     if not urlsplit(url).scheme:
         url = f"http://{url}"
     origin = f"{url} of {route.head.destination}"
     try:
-        forward = stack.enter_context(ssh.forward(route, url))
+        forward = call.stack.enter_context(ssh.forward(route, url))
     except CannotRun as error:
         if sources.nodes is None and sources.no_log:
             raise
@@ -320,21 +304,16 @@ def _named_through_ssh(
     return _MetricsServer(forward.url, origin)
 
 
-def _searched_through_ssh(
-    arguments: argparse.Namespace,
-    sources: _LiveSources,
-    progress: options.ProgressLine,
-    stack: contextlib.ExitStack,
-) -> _MetricsServer:
+def _searched_through_ssh(call: _Call, sources: _LiveSources) -> _MetricsServer:
     """On the head's loopback, with a forward for each port that is tried."""
     from raydiag.cluster import ssh
 
-    route = cluster_options.way(arguments)
+    route = cluster_options.way(call.arguments)
     login, ports = route.head.destination, _tried_ports(sources)
     limit = time.monotonic() + _SEARCH_S
     for port in ports:
         url = f"http://127.0.0.1:{port}"
-        progress.say(f"looking for the metrics on {login}, port {port} ...")
+        call.progress.say(f"looking for the metrics on {login}, port {port} ...")
         if time.monotonic() > limit:
             slow = f"{login} took too long to be asked for a Prometheus"
             return _MetricsServer(reason=f"{slow}: name one with --prometheus")
@@ -344,7 +323,7 @@ def _searched_through_ssh(
             except CannotRun as error:
                 return _MetricsServer(reason=f"{login} is no longer reached: {error}")
             if _is_of_job(forward.url, sources):
-                stack.enter_context(attempt.pop_all())
+                call.stack.enter_context(attempt.pop_all())
                 return _MetricsServer(forward.url, f"{url} of {login}")
     return _MetricsServer(reason=_no_server(f"{login}'s", ports))
 

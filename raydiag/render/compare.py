@@ -17,42 +17,18 @@ from raydiag.explain.comparison.side import Side
 from raydiag.explain.comparison.worker_logs import WorkerLogCounts
 from raydiag.model import Coverage
 from raydiag.nodeset import fold
+from raydiag.render import report
 from raydiag.render.document import severity_of
-from raydiag.render.formats import (
-    beginning,
-    count,
-    filled,
-    joined,
-    number,
-    or_dash,
-    quantity,
-    since,
-    utc,
-)
+from raydiag.render.formats import beginning, count, filled, joined, or_dash, quantity, since, utc
 from raydiag.render.groups import scope, source_and_text
 from raydiag.render.queries import query_lines
-from raydiag.render.report import (
-    Block,
-    Bullet,
-    Bullets,
-    KeyValues,
-    Paragraph,
-    Quote,
-    Report,
-    Section,
-    Steps,
-    Table,
-    Tone,
-    bullets,
-    severity_label,
-    table,
-)
+from raydiag.render.report import Block, Bullet, Paragraph, Report, Section, bullets, table
 from raydiag.timeline.training_series import SECONDS, TGS
 
 _MOST_EVIDENCE = 6  # of one cause; all of it stands in the JSON
 _MOST_EVIDENCE_OF_OTHERS = 2
 _UNITS = {TGS: "tokens/s/device", SECONDS: "s"}
-_TONES = {"healthy": Tone.GOOD, "unknown": Tone.DOUBTFUL}
+_TONES = {"healthy": report.Tone.GOOD, "unknown": report.Tone.DOUBTFUL}
 _SAME = "none: the same"
 _USUAL_CAUSES = {
     "cpu": "CPU contention: a leak where it is alike on all hosts, else other processes",
@@ -81,15 +57,14 @@ def comparison_report(comparison: Comparison, show_all: bool) -> Report:
 def _contrast(contrast: Contrast, show_all: bool) -> Iterator[Section]:
     pair = contrast.pair
     yield Section(f"Multi-Job Comparison: {pair.a.label} vs {pair.b.label}", is_chapter=True)
-    jobs = KeyValues([("Job A", _about(pair.a)), ("Job B", _about(pair.b))])
+    jobs = report.KeyValues([("Job A", _about(pair.a)), ("Job B", _about(pair.b))])
     yield Section("Jobs", [jobs])
     yield Section("Config differences", [_settings(contrast, show_all)])
     shared_range, *details = _steps(contrast)
     overlap = bullets(details).or_else("No step can be compared.")
     yield Section(f"Overlapping step range: {shared_range}", [overlap])
-    yield Section(
-        "Metric comparison (steady means over these steps)", [_metrics(contrast, show_all)]
-    )
+    title = "Metric comparison (steady means over these steps)"
+    yield Section(title, [_metrics(contrast, show_all)])
     yield Section("Environment", [_environment(contrast, show_all)])
     yield Section("Log evidence", [table(("", "Job A", "Job B"), _worker_logs(contrast))])
     yield _root_cause(contrast)
@@ -100,11 +75,11 @@ def _of_all_jobs(comparison: Comparison, show_all: bool) -> Iterator[Section]:
     for side, saves in zip(comparison.sides, comparison.saves, strict=True):
         title = f"Load during saves of job {side.label}"
         yield Section(title, [_saves(saves)])
-    yield Section("Other findings", [Bullets(list(_others(comparison, show_all)))])
+    yield Section("Other findings", [report.Bullets(list(_others(comparison, show_all)))])
     yield Section("Ruled out", [bullets(_ruled_out(comparison))])
     yield Section("Notes", [bullets(_notes(comparison))])
-    yield Section("Recommended next steps", [Steps(relevance.next_steps(comparison))])
-    queries = Quote(list(_queries(comparison)))
+    yield Section("Recommended next steps", [report.Steps(relevance.next_steps(comparison))])
+    queries = report.Quote(list(_queries(comparison)))
     yield Section("Queries", [queries.or_else("None was asked.")], only_in_documents=True)
     coverage = bullets(_coverage(comparison.diagnosis.coverage))
     yield Section("Coverage", [coverage.or_else("Logs only.")])
@@ -114,19 +89,11 @@ def _about(side: Side) -> str:
     """One job in one line."""
     triage, run, examined = side.examined.triage, side.run, side.examined
     steps = "no steps" if run.first is None else f"steps {run.first} to {run.last}"
-    sources = ", ".join(starmap("{} {}".format, run.sources.items()))
-    log_only = filled(" ({})", examined.log_only)
-    return joined(
-        [
-            side.label,
-            triage.resolved.job_dir or triage.log,
-            examined.case.status,
-            triage.progress.start or "start unknown",
-            steps + filled(" ({})", sources),
-            f"own diagnosis: {examined.explained.verdict.failure_class}",
-            f"metrics: {side.source}{log_only}",
-        ]
-    )
+    steps += filled(" ({})", ", ".join(starmap("{} {}".format, run.sources.items())))
+    job = [side.label, triage.resolved.job_dir or triage.log, examined.case.status]
+    diagnosis = f"own diagnosis: {examined.explained.verdict.failure_class}"
+    metrics = f"metrics: {side.source}" + filled(" ({})", examined.log_only)
+    return joined([*job, side.start or "start unknown", steps, diagnosis, metrics])
 
 
 def _settings(contrast: Contrast, show_all: bool) -> Block:
@@ -166,10 +133,8 @@ def _metrics(contrast: Contrast, show_all: bool) -> Block:
 
 
 def _training_row(gap: SpeedGap) -> list[str]:
-    unit = _UNITS.get(gap.metric, "")
-    means = []
-    for statistic in (gap.a, gap.b):
-        means.append(f"{statistic.mean:.5g} ± {statistic.deviation:.2g} {unit}".strip())
+    template = "{0.mean:.5g} ± {0.deviation:.2g} " + _UNITS.get(gap.metric, "")
+    means = map(template.rstrip().format, (gap.a, gap.b))
     return [gap.metric, *means, _change(gap), _pattern(gap)]
 
 
@@ -185,16 +150,13 @@ def _pattern(gap: SpeedGap) -> str:
         if relevance.trains_the_same(gap):
             return _SAME
         return "training itself: data, settings or numerics"
-    if gap.kind == PERSISTENT:
-        return "stays over all steps"
-    if gap.kind == SINCE:
-        return f"from step {gap.since_step} on"
-    if gap.kind != TRANSIENT:
-        return "none"
-    steps = f"transient, at step {gap.since_step}"
-    if gap.until_step not in (None, gap.since_step):
-        steps += f" to {gap.until_step}"
-    return steps
+    until = f" to {gap.until_step}" if gap.until_step not in (None, gap.since_step) else ""
+    patterns = {
+        PERSISTENT: "stays over all steps",
+        SINCE: f"from step {gap.since_step} on",
+        TRANSIENT: f"transient, at step {gap.since_step}{until}",
+    }
+    return patterns.get(gap.kind, "none")
 
 
 def _checklist_row(contrast: Contrast, compared: ComparedMetrics) -> list[str]:
@@ -218,9 +180,8 @@ def _likely_cause(contrast: Contrast, compared: ComparedMetrics) -> str:
     odd = []
     for side, hosts in relevance.few_odd_hosts(contrast, compared):
         odd.append(f"{fold(hosts)} of job {side.label}")
-    return "; ".join(
-        filter(None, [classes or _USUAL_CAUSES[compared.measure.group], ", ".join(odd)])
-    )
+    causes = classes or _USUAL_CAUSES[compared.measure.group]
+    return "; ".join(filter(None, [causes, ", ".join(odd)]))
 
 
 def _environment(contrast: Contrast, show_all: bool) -> Block:
@@ -244,9 +205,7 @@ def _worker_logs(contrast: Contrast) -> Iterator[tuple[str, str, str]]:
 
 
 def _times(logs: WorkerLogCounts, pattern: str) -> str:
-    if not logs.files:
-        return "-"
-    return str(logs.counts.get(pattern, 0))
+    return str(logs.counts.get(pattern, 0)) if logs.files else "-"
 
 
 def _root_cause(contrast: Contrast) -> Section:
@@ -263,14 +222,14 @@ def _root_cause(contrast: Contrast) -> Section:
         evidence += map(source_and_text, finding.evidence[:_MOST_EVIDENCE])
     return Section(
         "Root cause",
-        [bullets(explanations), Quote(evidence)],
-        tone=_TONES.get(answer.failure_class, Tone.BAD),
+        [bullets(explanations), report.Quote(evidence)],
+        tone=_TONES.get(answer.failure_class, report.Tone.BAD),
         facts=[f"{answer.failure_class}{place} ({answer.confidence.value}; {answer.kind})"],
         comes_first=True,
     )
 
 
-def _saves(saves: Saves) -> Table:
+def _saves(saves: Saves) -> report.Table:
     """The highest peak of each save, and whose it is."""
     header = ["Save", "From", *map("{0.metric} ({0.unit})".format, LOADS)]
     rows = []
@@ -297,7 +256,7 @@ def _others(comparison: Comparison, show_all: bool) -> Iterator[Bullet]:
         heading = joined([f"job {label}", finding.failure_class, *facts])
         pieces = beginning(finding.evidence, _MOST_EVIDENCE_OF_OTHERS, show_all)
         details = [evidence.text or evidence.source for evidence in pieces]
-        yield Bullet(heading, details, severity_label(severity_of(finding)))
+        yield Bullet(heading, details, report.severity_label(severity_of(finding)))
 
 
 def _ruled_out(comparison: Comparison) -> Iterable[str]:
@@ -330,6 +289,6 @@ def _queries(comparison: Comparison) -> Iterator[str]:
 
 
 def _footer(comparison: Comparison) -> str:
-    queries = number(sum(map(len, comparison.asked)))
+    queries = sum(map(len, comparison.asked))
     labels = map(attrgetter("label"), comparison.sides)
     return joined([f"raydiag {__version__}", *labels, f"{queries} queries"])

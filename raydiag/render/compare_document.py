@@ -16,6 +16,8 @@ from raydiag.render.diagnose_document import query_object, ruled_out_objects
 from raydiag.render.document import finite, picked, picked_from_each, plain
 from raydiag.tsdb.series import AskedQuery
 
+_WORKER_LOGS = ("files", "waves", "counts")
+
 
 def compare_document(comparison: Comparison, generated_at: float) -> dict[str, Any]:
     """Several jobs with a list of them; one job is the object itself."""
@@ -33,15 +35,13 @@ def compare_document(comparison: Comparison, generated_at: float) -> dict[str, A
 def _job(side: Side, saves: Saves, queries: Sequence[AskedQuery]) -> dict[str, Any]:
     examined, triage = side.examined, side.examined.triage
     return {
-        "job": side.label,
-        "asked": side.asked,
+        **picked(side, job="label", asked="asked"),
         "log": triage.log,
         "job_dir": triage.resolved.job_dir,
         "job_id": triage.job_id,
         "status": examined.case.status,
         "primary": triage.primary,
-        "start": triage.progress.start,
-        "restored": side.restored,
+        **picked(side, "start", "restored"),
         "steps": {**picked(side.run, "first", "last"), "count": len(side.run)}
         | picked(side.run, "sources"),
         "checkpoint_period": side.period,
@@ -51,9 +51,7 @@ def _job(side: Side, saves: Saves, queries: Sequence[AskedQuery]) -> dict[str, A
         "hosts": list(side.hosts),
         "verdict": _verdict(side),
         "settings": dict(sorted(side.settings.given.items())),
-        "worker_logs": picked(
-            side.workers, "files", "waves", "counts", jit_create_zeros="dumped_zeros"
-        ),
+        "worker_logs": picked(side.workers, *_WORKER_LOGS, jit_create_zeros="dumped_zeros"),
         "event_files": _event_files(side),
         "saves": list(map(_save, saves.loads)),
         "queries": list(map(query_object, queries)),
@@ -110,9 +108,7 @@ def _contrast(contrast: Contrast) -> dict[str, Any]:
 def _answer(contrast: Contrast) -> dict[str, Any]:
     answer = contrast.answer
     return {
-        "kind": answer.kind,
-        "class": answer.failure_class,
-        "slower": answer.slower,
+        **picked(answer, "kind", **{"class": "failure_class"}, slower="slower"),
         "slower_percent": finite(contrast.pair.lacks_percent) if answer.slower else None,
         **picked(answer, "hosts", "confidence", "summary"),
         "trace": answer.trace or None,
@@ -144,8 +140,7 @@ def _by_host(values: Mapping[str, float]) -> Any:
 def _cause(cause: SlownessCause) -> dict[str, Any]:
     finding = cause.finding
     return {
-        "kind": cause.kind,
-        "job": cause.label,
+        **picked(cause, "kind", job="label"),
         "class": finding.failure_class,
         **picked(finding, "host", "device", "onset", "confidence"),
         "explains": cause.explains,

@@ -57,13 +57,11 @@ def check_document(checked: Sequence[CheckedPlugin], generated_at: float) -> dic
 
 def _record(examined: ExaminedExporter) -> dict[str, Any]:
     """What the exporter says of its own cycles; nothing where there is no record."""
-    record = examined.now.record
-    if record is None:
+    if examined.now.record is None:
         unknown = {"scrape_duration_s": None, "file_age_s": None}
         return {"reason": "", **unknown, "timed_out": {}, "skipped": []}
-    durations = {"scrape_duration_s": record.scrape_duration_s, "file_age_s": record.file_age_s}
-    plugins = {"timed_out": dict(record.timed_out), "skipped": list(record.skipped)}
-    return {"reason": record.reason, **durations, **plugins}
+    names = ("reason", "scrape_duration_s", "file_age_s", "timed_out", "skipped")
+    return picked(examined.now.record, *names)
 
 
 def _restarts(examined: ExaminedExporter) -> dict[str, Any]:

@@ -15,13 +15,9 @@ from raydiag.render.formats import count, filled, grouped, joined, utc
 from raydiag.render.report import Bullet, Bullets, Paragraph, Report, Section, Tone, Toned, bullets
 
 _TONES = {
-    "verified": Tone.GOOD,
-    "planned": Tone.GOOD,
-    "change": Tone.PLAIN,
-    "same": Tone.GOOD,
-    "refused": Tone.DOUBTFUL,
-    "rolled back": Tone.DOUBTFUL,
-    "untouched": Tone.PLAIN,
+    **dict.fromkeys(("verified", "planned", "same"), Tone.GOOD),
+    **dict.fromkeys(("refused", "rolled back"), Tone.DOUBTFUL),
+    **dict.fromkeys(("change", "untouched"), Tone.PLAIN),
 }
 _SHOWN_DIGITS = 12  # of a hash
 _MOST_HOSTS_WITH_PROCESSES = 16

@@ -37,26 +37,18 @@ _WORD = re.compile(r"[A-Za-z0-9]+")
 
 _NOBODY = ("root", "ray", "ubuntu", "localhost")  # names that identify no one
 _SHORTEST_WORD = 3  # a shorter user name is replaced in /home and before @ only
-_VERBATIM = frozenset(  # fields
-    ("failure_class", "event_class", "finding", "probe", "component", "fs_type", "wchan")
-)
 _HOST_FIELDS = frozenset(("host", "hostname"))
 _NUMBERS = frozenset((int, float, bool, type(None)))
-# Groups of _FOUND that are replaced as they are, and by what.
-_KINDS = {
-    "session": "session",
-    "job": "job",
-    "id": "id",
-    "home": "user",
-    "login": "user",
-    "iphost": "host",
-}
+_KINDS = {"home": "user", "login": "user", "iphost": "host"}  # of groups of _FOUND; others: alike
 
 
 class Names:
     """What is known to be a name, and what stands for it."""
 
-    verbatim = _VERBATIM  # fields that hold raydiag's own words
+    # Fields that hold raydiag's own words.
+    verbatim = frozenset(
+        ("failure_class", "event_class", "finding", "probe", "component", "fs_type", "wchan")
+    )
 
     def __init__(self, hosts: Iterable[str], commands: Iterable[str], everything: Any) -> None:
         """`everything` is searched for users; of `commands` the arguments are left out."""
@@ -113,9 +105,7 @@ class Names:
     def value(self, value: _T) -> _T:
         """`value` with every string in it redacted; classes and names of probes are no strings."""
         redacted: Any = value
-        if isinstance(value, Enum):
-            pass
-        elif isinstance(value, str):
+        if isinstance(value, str) and not isinstance(value, Enum):
             redacted = self.text(value)
         elif isinstance(value, Mapping):
             redacted = {self._key(key): self.value(held) for key, held in value.items()}
@@ -174,17 +164,15 @@ class Names:
     def _found(self, match: re.Match[str]) -> str:
         """The stand-in for what the pattern found; the match itself where it names no one."""
         kind, found = match.lastgroup or "", match[0]
-        if kind in _KINDS:
-            return found if found in _NOBODY else self._stand_in(_KINDS[kind], found)
-        if kind == "ip":
-            plain = found.replace("\\", "")  # in a regular expression its dots are escaped
-            return self._stand_in("addr", plain) if _is_address(plain) else found
-        if _HARDWARE.fullmatch(found):
-            return self._stand_in("addr", found)
+        if kind not in ("ip", "colons"):
+            return found if found in _NOBODY else self._stand_in(_KINDS.get(kind, kind), found)
         # A colon behind an address belongs to the sentence.
         end = ":" if found.endswith(":") and not found.endswith("::") else ""
-        plain = found.removesuffix(end)
-        return self._stand_in("addr", plain) + end if _is_address(plain) else found
+        # In a regular expression the dots of an address are escaped.
+        plain = found.removesuffix(end).replace("\\", "")
+        if _HARDWARE.fullmatch(found) or _is_address(plain):
+            return self._stand_in("addr", plain) + end
+        return found
 
     def _without_names(self, text: str) -> str:
         if self._in_domains:

@@ -15,9 +15,7 @@ from raydiag.render.formats import count, extent, filled, grouped, or_dash
 from raydiag.render.report import TONES, Paragraph, Row, Section, Table, Tone, Toned
 
 _TONES = {
-    NodeStatus.DEAD: Tone.BAD,
-    NodeStatus.UNREACHABLE: Tone.BAD,
-    NodeStatus.TIMEOUT: Tone.BAD,
+    **dict.fromkeys((NodeStatus.DEAD, NodeStatus.UNREACHABLE, NodeStatus.TIMEOUT), Tone.BAD),
     NodeStatus.PARTIAL: Tone.DOUBTFUL,
     NodeStatus.OK: Tone.GOOD,
 }

@@ -8,35 +8,20 @@ from operator import attrgetter
 from typing import Optional
 
 from raydiag.model import Evidence, Finding
+from raydiag.render import report
 from raydiag.render.coverage import not_read
 from raydiag.render.document import severity_of
 from raydiag.render.formats import beginning, count, counted, filled, or_dash, span
 from raydiag.render.groups import source_and_text
-from raydiag.render.report import (
-    Block,
-    Bullet,
-    Bullets,
-    KeyValues,
-    Paragraph,
-    Quote,
-    Report,
-    Section,
-    Steps,
-    Tone,
-    Toned,
-    Words,
-    bullets,
-    severity_label,
-    table,
-)
+from raydiag.render.report import Block, Bullet, Paragraph, Report, Section, Words, bullets, table
 from raydiag.render.triage_progress import projection, throughput
 from raydiag.triage.verdict import Attempt, Attempts, JobStatus, Verdict
 
 _TONES = {
-    JobStatus.COMPLETED: Tone.GOOD,
-    JobStatus.RUNNING: Tone.GOOD,
-    JobStatus.FAILED: Tone.BAD,
-    JobStatus.HANGING: Tone.BAD,
+    JobStatus.COMPLETED: report.Tone.GOOD,
+    JobStatus.RUNNING: report.Tone.GOOD,
+    JobStatus.FAILED: report.Tone.BAD,
+    JobStatus.HANGING: report.Tone.BAD,
 }
 _MOST_QUOTED = 8  # lines of evidence in the report; all of them stand in the JSON
 _MOST_TUNNELS = 2
@@ -75,20 +60,20 @@ def _sections(verdict: Verdict, verbose: bool) -> Iterator[Section]:
     yield Section(f"Job triage: {verdict.log}", [_head(verdict)], is_chapter=True)
     yield Section("What happened", [Paragraph(" ".join(verdict.story))])
     yield Section("Evidence", list(_evidence(verdict, verbose)))
-    progress = KeyValues(list(projection(verdict)), columns=("Metric", "Value"))
+    progress = report.KeyValues(list(projection(verdict)), columns=("Metric", "Value"))
     yield Section("Training progress projection", [progress])
-    yield Section("TGS analysis", [KeyValues(list(throughput(verdict.progress)))])
+    yield Section("TGS analysis", [report.KeyValues(list(throughput(verdict.progress)))])
     yield Section("Start-up", [bullets(_start_up(verdict))])
     yield Section("Attempts", [bullets(_attempts(verdict.attempts))])
     yield Section("Additional findings", [_other_findings(verdict, verbose)])
     dashboards = "Live dashboards" if verdict.live else "Dashboards"
     yield Section(dashboards, [bullets(_dashboards(verdict))])
-    yield Section("Recommended next steps", [Steps(verdict.next_steps)])
+    yield Section("Recommended next steps", [report.Steps(verdict.next_steps)])
     yield Section("Notes", [bullets(verdict.notes)])
     yield not_read(verdict.diagnosis.coverage.unread)
 
 
-def _head(verdict: Verdict) -> KeyValues:
+def _head(verdict: Verdict) -> report.KeyValues:
     """How the job stands, what failed first and where, and by which rule."""
     place = filled("  ({})", _where(_primary_finding(verdict), " on "))
     primary = f"{verdict.primary or 'none'}{place}"
@@ -97,11 +82,11 @@ def _head(verdict: Verdict) -> KeyValues:
         rows.append(("Stage", verdict.stage))
     if len(verdict.cascade) > 1:
         rows.append(("Cascade", " -> ".join(verdict.cascade)))
-    return KeyValues([*rows, ("Decided by", verdict.rule)])
+    return report.KeyValues([*rows, ("Decided by", verdict.rule)])
 
 
-def _status(verdict: Verdict) -> Toned:
-    return Toned(verdict.status.value, _TONES.get(verdict.status, Tone.DOUBTFUL))
+def _status(verdict: Verdict) -> report.Toned:
+    return report.Toned(verdict.status.value, _TONES.get(verdict.status, report.Tone.DOUBTFUL))
 
 
 def _primary_finding(verdict: Verdict) -> Optional[Finding]:
@@ -125,7 +110,7 @@ def _evidence(verdict: Verdict, verbose: bool) -> Iterator[Block]:
     quoted = beginning(finding.evidence, _MOST_QUOTED, verbose)
     ordered = sorted(quoted, key=_place_in_file)
     lines = list(map("{0.source}: {0.text}".format, ordered))
-    yield Quote(lines, marked=ordered.index(finding.evidence[0]))
+    yield report.Quote(lines, marked=ordered.index(finding.evidence[0]))
 
 
 def _place_in_file(evidence: Evidence) -> tuple[str, int]:
@@ -133,7 +118,7 @@ def _place_in_file(evidence: Evidence) -> tuple[str, int]:
     return (file, int(line)) if line.isdigit() else (evidence.source, 0)
 
 
-def _other_findings(verdict: Verdict, verbose: bool) -> Bullets:
+def _other_findings(verdict: Verdict, verbose: bool) -> report.Bullets:
     """What else was seen, each with its first evidence; all of it with `verbose`."""
     findings = verdict.diagnosis.findings
     entries = []
@@ -141,8 +126,8 @@ def _other_findings(verdict: Verdict, verbose: bool) -> Bullets:
         evidence = beginning(finding.evidence, 1, verbose)
         heading = f"{finding.failure_class}: {finding.title}"
         details = list(map(source_and_text, evidence))
-        entries.append(Bullet(heading, details, severity_label(severity_of(finding))))
-    return Bullets(entries)
+        entries.append(Bullet(heading, details, report.severity_label(severity_of(finding))))
+    return report.Bullets(entries)
 
 
 def _start_up(verdict: Verdict) -> Iterator[str]:

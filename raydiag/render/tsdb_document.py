@@ -21,19 +21,11 @@ from raydiag.tsdb.series import AskedQuery, QueryResult, Series
 
 def info_document(discovery: Discovery, live: bool) -> dict[str, Any]:
     """What discovery found."""
-    families = []
-    for family in discovery.families:
-        lists = {"metrics": list(family.metrics), "hosts": list(family.hosts)}
-        families.append({**vars(family), **lists})
     return _document("info", Diagnosis((), (), discovery.coverage)) | {
         "origin": discovery.origin,
         "live": live,
         "window": document.window(discovery.window),
-        "nnodes": discovery.nnodes,
-        "expected": list(discovery.expected),
-        "missing": list(discovery.missing),
-        "foreign": list(discovery.foreign),
-        "families": families,
+        **document.picked(discovery, "nnodes", "expected", "missing", "foreign", "families"),
         "hosts": list(map(_host, discovery.hosts)),
         "targets": document.plain(discovery.targets),
     }
@@ -43,15 +35,11 @@ def query_document(
     origin: str, answer: QueryResult, data: Optional[Window], unread: Iterable[Unread]
 ) -> dict[str, Any]:
     """All samples of one query; NaN and infinity as text, as Prometheus writes them."""
-    series = []
-    for one_series in answer.series:
-        samples = list(_samples(one_series))
-        series.append({"labels": dict(one_series.labels), "samples": samples})
     return _document("query", _only_coverage(data, unread)) | {
         "origin": origin,
-        "query": {**vars(AskedQuery.of(answer)), "status": answer.status.value},
+        "query": document.plain(AskedQuery.of(answer)),
         "warnings": list(answer.warnings),
-        "series": series,
+        "series": list(map(_series, answer.series)),
     }
 
 
@@ -61,13 +49,9 @@ def verify_document(
     """The identity check."""
     return _document("verify", diagnosis) | {
         "origin": discovery.origin,
-        "identity": {
-            "belief": identity.belief.value,
-            "reason": identity.reason,
-            "compared": identity.compared,
-            "agreeing": identity.agreeing,
-            "examples": document.plain(identity.examples),
-        },
+        "identity": document.picked(
+            identity, "belief", "reason", "compared", "agreeing", "examples"
+        ),
     }
 
 
@@ -96,6 +80,10 @@ def _host(host: Any) -> dict[str, Any]:
     sights = {prefix: dict(vars(sight)) for prefix, sight in sorted(host.sample_ranges.items())}
     names = ("name", "labels", "instances", "ips", "is_head", "gpus")
     return {**document.picked(host, *names), "sights": sights}
+
+
+def _series(series: Series) -> dict[str, Any]:
+    return {"labels": dict(series.labels), "samples": list(_samples(series))}
 
 
 def _samples(series: Series) -> Iterator[tuple[float, Any]]:
