@@ -1,4 +1,4 @@
-"""Secrets are taken out of whatever is shown, in every format and on both streams.
+"""Secrets are taken out of reports and errors, in every format and on both streams.
 
 Source: the documented forms of GitHub's, GitLab's, Hugging Face's, OpenAI's, AWS's, Google's,
 Slack's and npm's tokens; RFC 7519 (JSON web tokens), 6750 (bearer), 3986 (users in URLs).
