@@ -1,5 +1,7 @@
 """The command line: one file per command, which parses, calls one function and shows the result.
 
+A command's docstring is what its --help shows below the options.
+
 Exit codes: 0 nothing wrong and everything was seen; 1 a problem was found; 2 usage; 3 nothing wrong
 found, but not everything could be seen; 4 could not run; 130 interrupted.
 """
@@ -12,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import NoReturn, Optional
 
 from raydiag import __version__
@@ -147,6 +150,11 @@ def _one_line(error: object) -> str:
     return terminal(" ".join(str(error).split()))
 
 
+def _examples_and_exit_codes(module: ModuleType) -> str:
+    """What a command's docstring says below its first line."""
+    return (module.__doc__ or "").partition("\n\n")[2]
+
+
 def _parser() -> tuple[argparse.ArgumentParser, config.Commands]:
     parser = _ArgumentParser(
         prog="raydiag",
@@ -160,15 +168,16 @@ def _parser() -> tuple[argparse.ArgumentParser, config.Commands]:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands = {}
     for module in _COMMANDS:
+        name = module.__name__.rpartition(".")[2]
         command = subparsers.add_parser(
-            module.NAME,
+            name,
             help=module.HELP,
             description=module.DESCRIPTION,
-            epilog=module.EPILOG,
+            epilog=_examples_and_exit_codes(module),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         options.add_config(command)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
-        commands[module.NAME] = command
+        commands[name] = command
     return parser, commands

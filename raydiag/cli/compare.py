@@ -1,22 +1,5 @@
-"""`raydiag compare`: two or more jobs -> why does one run slower."""
+"""`raydiag compare`: two or more jobs -> why does one run slower.
 
-from __future__ import annotations
-
-import argparse
-import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-from raydiag.cli import options, triage, values
-from raydiag.errors import UsageError
-
-if TYPE_CHECKING:
-    from raydiag.explain.comparison import AskedJob, Comparison
-
-NAME = "compare"
-HELP = "find out why one job is slower than another: settings, then speed step by step"
-DESCRIPTION = f"F{HELP[1:]}. The first job is the baseline."
-EPILOG = """\
 examples:
   raydiag compare 7879 7882                        two jobs below outputs/
   raydiag compare outputs/7879-llama outputs/7882-llama --format markdown
@@ -33,6 +16,22 @@ exit codes:
   0 no problem, or settings explain it    1 a problem was found    2 usage
   3 none found, but not all could be seen or compared                    4 could not run
 """
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from raydiag.cli import options, triage, values
+from raydiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from raydiag.explain.comparison import AskedJob, Comparison
+
+HELP = "find out why one job is slower than another: settings, then speed step by step"
+DESCRIPTION = f"F{HELP[1:]}. The first job is the baseline."
 _WIDEST = 100  # columns
 
 
@@ -41,16 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "job directory, log file or job id below --outputs"
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=words)
     parser.add_argument("--outputs", metavar="DIR", help="where to look up job ids")
-    running = "whether the job is still running (default: ask Slurm, where it is installed)"
     for name, metavar, words in (
         ("--prometheus", "JOB=URL", "query this server for that job (default: the job's own)"),
         ("--now", "[JOB=]T|log-end", "compare as of this time"),
-        ("--job-state", "[JOB=]running|ended|auto", running),
+        ("--job-state", "[JOB=]running|ended|auto", triage.STATE_WORDS),
     ):
         parser.add_argument(name, action="append", default=[], metavar=metavar, help=words)
     words = "seconds for one round of metric queries of one job (default %(default)g)"
     values.add_seconds(parser, "--deadline", (1, 3600), 120.0, words)
-    output = options.add_output(parser, ("text", "json", "markdown"), redact=True)
+    output = options.add_output(parser, redact=True)
     words = "all metrics and settings, also those that are equal"
     output.add_argument("--all-rows", action="store_true", help=words)
 
@@ -86,7 +84,7 @@ def _read_jobs(arguments: argparse.Namespace, progress: options.ProgressLine) ->
     times = {job: _time(text) for job, text in _by_job("--now", arguments.now, jobs).items()}
     states = _by_job("--job-state", arguments.job_state, jobs)
     for state in states.values():
-        if state not in ("running", "ended", "auto"):
+        if state not in triage.JOB_STATES:
             raise UsageError(f"--job-state {state}: running, ended or auto")
     selector = cache(make_selector)  # building one takes longer than reading a small log
     read_jobs: list[AskedJob] = []

@@ -1,25 +1,5 @@
-"""`raydiag diagnose`: a job's log and metrics, a live cluster's nodes -> one verdict."""
+"""`raydiag diagnose`: a job's log and metrics, a live cluster's nodes -> one verdict.
 
-from __future__ import annotations
-
-import argparse
-import time
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from raydiag.cli import live, options, triage, values
-from raydiag.errors import UsageError
-
-if TYPE_CHECKING:
-    from raydiag.explain.job import ExaminedJob
-    from raydiag.joblog.facts import Resolved
-
-_MOST_NAMED = 4
-
-NAME = "diagnose"
-HELP = "find the root cause of a job that hangs, slows down or dies, from log, metrics and nodes"
-DESCRIPTION = f"F{HELP[1:]}."
-EPILOG = """\
 examples:
   raydiag diagnose outputs/7877-llama              a job's directory, log and metrics
   raydiag diagnose 7877 --job-state running        a job that still runs
@@ -44,50 +24,44 @@ exit codes:
   3 nothing wrong found, but not everything could be seen             4 could not run
 """
 
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from raydiag.cli import live, options, triage, values
+from raydiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from raydiag.explain.job import ExaminedJob
+    from raydiag.joblog.facts import Resolved
+
+_MOST_NAMED = 4
+
+HELP = "find the root cause of a job that hangs, slows down or dies, from log, metrics and nodes"
+DESCRIPTION = f"F{HELP[1:]}."
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument(
-        *("jobs",),
-        nargs="*",
-        metavar="JOB",
-        help="job directory, log file, job id below --outputs, or a job of Ray's (default: the "
-        "live cluster)",
-    )
+    words = "job directory, log file, job id below --outputs, or a job of Ray's (default: the "
+    words += "live cluster)"
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=words)
     parser.add_argument("--outputs", metavar="DIR", help="where to look up job ids")
-    parser.add_argument(
-        *("--prometheus",),
-        metavar="URL",
-        help="query this server; with --ssh, the URL as seen from HEAD (default: the job's own)",
-    )
-    parser.add_argument(
-        "--now",
-        type=values.moment_or_log_end,
-        metavar="T|log-end",
-        help="diagnose as of this time: Unix seconds, ISO 8601, or the last time in the log",
-    )
-    parser.add_argument(
-        "--job-state",
-        choices=("running", "ended", "auto"),
-        default="auto",
-        help="whether the job is still running (default: ask Slurm, where it is installed)",
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="show all playbooks, not only the matching ones"
-    )
-    parser.add_argument(
-        "--deadline",
-        type=values.seconds(1, 3600),
-        default=120.0,
-        metavar="S",
-        help="seconds for all metric queries together (default %(default)g)",
-    )
+    words = "query this server; with --ssh, the URL as seen from HEAD (default: the job's own)"
+    parser.add_argument("--prometheus", metavar="URL", help=words)
+    triage.add_moment(parser, "diagnose")
+    words = "show all playbooks, not only the matching ones"
+    parser.add_argument("--all", action="store_true", help=words)
+    words = "seconds for all metric queries together (default %(default)g)"
+    values.add_seconds(parser, "--deadline", (1, 3600), 120.0, words)
     options.add_way_in(parser)
     parser.set_defaults(reaches_cluster=True)
-    output = options.add_output(parser, ("text", "json", "markdown"), redact=True)
-    output.add_argument(
-        "--all-rows", action="store_true", help="all rows of all tables, not only outliers"
-    )
+    output = options.add_output(parser, redact=True)
+    words = "all rows of all tables, not only outliers"
+    output.add_argument("--all-rows", action="store_true", help=words)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,25 +1,5 @@
-"""`raydiag exporter`: the metrics of this node, served, once, looked after."""
+"""`raydiag exporter`: the metrics of this node, served, once, looked after.
 
-from __future__ import annotations
-
-import argparse
-import contextlib
-import dataclasses
-import os
-import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
-
-from raydiag.cli import options, values
-from raydiag.errors import UsageError
-
-if TYPE_CHECKING:
-    from raydiag.exporter.main import ExporterSettings
-
-NAME = "exporter"
-HELP = "serve this node's GPU, network and host metrics, and check the exporter's health"
-DESCRIPTION = f"S{HELP[1:]}."
-EPILOG = """\
 examples:
   raydiag exporter run                                       http://127.0.0.1:9400/metrics
   raydiag exporter run --listen 10.0.0.7:9400 --plugins /opt/site/metrics --supervise
@@ -37,6 +17,25 @@ exit codes:
   status, check: 0 healthy   1 a problem was found   3 not everything could be seen   4 no such file
   all: 2 usage
 """
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from raydiag.cli import options, values
+from raydiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from raydiag.exporter.main import ExporterSettings
+
+HELP = "serve this node's GPU, network and host metrics, and check the exporter's health"
+DESCRIPTION = f"S{HELP[1:]}."
 _PORT = 9400
 _LIMITS_S = (0.01, 3600)
 
@@ -44,11 +43,7 @@ _LIMITS_S = (0.01, 3600)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
-
-    def add_action(name: str, words: str) -> argparse.ArgumentParser:
-        return actions.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
-
-    run_ = add_action("run", "collect and serve until stopped")
+    run_ = options.add_action(actions, "run", "collect and serve until stopped")
     _add_collection(run_)
     words = "where to serve (default: 127.0.0.1:9400, this machine only)"
     local, address = ("127.0.0.1", _PORT), values.listen_address
@@ -63,10 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--tls-client-ca", "serve only clients with a certificate signed by one of these"),
     ):
         run_.add_argument(name, metavar="FILE", help=words)
-    _add_collection(add_action("once", "collect once and print the page"))
+    _add_collection(options.add_action(actions, "once", "collect once and print the page"))
     words = "whether this node's exporter is alive, fresh, or keeps restarting"
-    _add_status(add_action("status", words))
-    _add_check(add_action("check", "validate a plugin file before a rollout"))
+    _add_status(options.add_action(actions, "status", words))
+    _add_check(options.add_action(actions, "check", "validate a plugin file before a rollout"))
 
 
 def _add_collection(parser: argparse.ArgumentParser) -> None:

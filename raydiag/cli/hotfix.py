@@ -1,4 +1,18 @@
-"""`raydiag hotfix`: replace plugins and exporter of a live job, node by node, with a way back."""
+"""`raydiag hotfix`: replace plugins and exporter of a live job, node by node, with a way back.
+
+examples:
+  raydiag hotfix plan --all-nodes gpu_metrics_plugin.sh     show what would change
+  raydiag hotfix apply --all-nodes gpu_metrics_plugin.sh    canary, batches; rolls back on failure
+  raydiag hotfix apply --node 'node[001-016]' --canary node003 metrics_exporter.sh
+  raydiag hotfix status                                     all rollouts on record
+  raydiag hotfix rollback 20261121-051402-3fa9
+
+A file is deployed under its own name, beside the exporter that runs on each node.
+
+exit codes:
+  0 done and verified, or the plan is sound    1 failed, rolled back, or some hosts are refused
+  2 usage    3 some hosts could not be seen                  4 could not run
+"""
 
 from __future__ import annotations
 
@@ -13,25 +27,10 @@ from typing import Any
 from raydiag.cli import cluster_options, options, values
 from raydiag.errors import UsageError
 
-NAME = "hotfix"
 HELP = (
     "roll out a fixed plugin or exporter to the nodes of a live job, with verification and rollback"
 )
 DESCRIPTION = f"R{HELP[1:]}. Training processes are never touched."
-EPILOG = """\
-examples:
-  raydiag hotfix plan --all-nodes gpu_metrics_plugin.sh     show what would change
-  raydiag hotfix apply --all-nodes gpu_metrics_plugin.sh    canary, batches; rolls back on failure
-  raydiag hotfix apply --node 'node[001-016]' --canary node003 metrics_exporter.sh
-  raydiag hotfix status                                     all rollouts on record
-  raydiag hotfix rollback 20261121-051402-3fa9
-
-A file is deployed under its own name, beside the exporter that runs on each node.
-
-exit codes:
-  0 done and verified, or the plan is sound    1 failed, rolled back, or some hosts are refused
-  2 usage    3 some hosts could not be seen                  4 could not run
-"""
 _LONGEST_VERIFY_S = 600.0
 
 
@@ -42,12 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("plan", "show what a rollout would do, without changing anything"),
         ("apply", "roll out: canary, verify, then batches; roll back at the first failure"),
     ):
-        _add_rollout(actions.add_parser(name, help=words, description=_sentence(words)), name)
+        _add_rollout(options.add_action(actions, name, words), name)
     words = "show what rollouts have done, checked against the files themselves"
-    status = actions.add_parser("status", help=words, description=_sentence(words))
+    status = options.add_action(actions, "status", words)
     status.add_argument("rollout", nargs="?", default="", metavar="ROLLOUT")
     words = "restore every file that a rollout replaced"
-    back = actions.add_parser("rollback", help=words, description=_sentence(words))
+    back = options.add_action(actions, "rollback", words)
     back.add_argument("rollout", metavar="ROLLOUT")
     _add_verify_limit(back)
     for action in (status, back):
@@ -57,22 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(reaches_cluster=True)
 
 
-def _sentence(words: str) -> str:
-    return f"{words[0].upper()}{words[1:]}."
-
-
 def _add_rollout(parser: argparse.ArgumentParser, name: str) -> None:
     words = "file with the new content, under the name to replace"
     parser.add_argument("files", nargs="+", metavar="FILE", help=words)
     nodes = parser.add_mutually_exclusive_group(required=True)
     nodes.add_argument("--all-nodes", action="store_true", help="every node of the cluster")
-    nodes.add_argument(
-        "--node",
-        nargs=1,  # several would take the files for names
-        action="extend",
-        metavar="N",
-        help="a host name, address, node id, or a set such as 'node[001-016]'; repeatable",
-    )
+    words = "a host name, address, node id, or a set such as 'node[001-016]'; repeatable"
+    # One name each: several would take the files for names.
+    nodes.add_argument("--node", nargs=1, action="extend", metavar="N", help=words)
     words = "host that gets the change first"
     parser.add_argument("--canary", default="", metavar="HOST", help=words)
     words = "hosts in each batch after the canary (default: one, then a tenth of all)"

@@ -1,17 +1,5 @@
-"""`raydiag kmsg`: classify kernel log text."""
+"""`raydiag kmsg`: classify kernel log text.
 
-from __future__ import annotations
-
-import argparse
-import time
-
-from raydiag.cli import options
-from raydiag.errors import CannotRun
-
-NAME = "kmsg"
-HELP = "classify kernel log text: faults of GPUs, links, memory, disks, networks, the kernel"
-DESCRIPTION = f"C{HELP[1:]}."
-EPILOG = """\
 examples:
   raydiag kmsg                                  this machine's /dev/kmsg
   raydiag kmsg dmesg.txt /var/log/kern.log      any form of dmesg, journalctl and syslog
@@ -25,6 +13,17 @@ exit codes:
   0 nothing wrong and everything was read    1 a problem was found    2 usage
   3 nothing wrong found, but not everything could be read             4 nothing could be read
 """
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from raydiag.cli import options
+from raydiag.errors import CannotRun
+
+HELP = "classify kernel log text: faults of GPUs, links, memory, disks, networks, the kernel"
+DESCRIPTION = f"C{HELP[1:]}."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,79 +18,62 @@ if TYPE_CHECKING:
     from raydiag.render.report import Report
 
 
-def add_output(
-    parser: argparse.ArgumentParser,
-    formats: Sequence[str] = ("text", "json", "markdown"),
-    redact: bool = False,
-) -> argparse._ArgumentGroup:
+_WAY_IN = (
+    (
+        ("--address",),
+        "URL|local",
+        "dashboard of the cluster, or 'local' for a temporary Ray on this machine (default: "
+        "RAY_API_SERVER_ADDRESS, RAY_ADDRESS, http://127.0.0.1:8265)",
+    ),
+    (
+        ("--ssh",),
+        "[USER@]HEAD",
+        "reach the dashboard on that machine's loopback through ssh, for this call only; "
+        "--address is then the address as seen from HEAD",
+    ),
+    (("-J", "--jump"), "[USER@]JUMP", "jump host for --ssh"),
+    (("--ssh-config",), "FILE", "ssh configuration for --ssh, instead of ~/.ssh/config"),
+)
+WAY_IN = ("address", "ssh", "jump", "ssh_config")
+
+
+def add_output(parser: argparse.ArgumentParser, redact: bool = False) -> argparse._ArgumentGroup:
     """--format, -o, -q, -v, and --redact for a command that can take names out; their group."""
     group = parser.add_argument_group("output")
-    group.add_argument("--format", choices=formats, default="text")
-    if "json" in formats:
-        group.add_argument(
-            "--json", dest="format", action="store_const", const="json", help="--format json"
-        )
-    group.add_argument(
-        *("-o", "--output"),
-        type=_output_file,
-        metavar="FILE",
-        help="write the report to FILE instead of stdout; - is stdout",
-    )
+    group.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+    words = "--format json"
+    group.add_argument("--json", dest="format", action="store_const", const="json", help=words)
+    words = "write the report to FILE instead of stdout; - is stdout"
+    group.add_argument("-o", "--output", type=_output_file, metavar="FILE", help=words)
     group.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
-    group.add_argument(
-        *("-v", "--verbose"),
-        action="store_true",
-        help="show all evidence and notes, and every finding by itself",
-    )
+    words = "show all evidence and notes, and every finding by itself"
+    group.add_argument("-v", "--verbose", action="store_true", help=words)
     if redact:
-        group.add_argument(
-            "--redact",
-            action="store_true",
-            help="replace host, user and job names, addresses, and arguments of commands",
-        )
+        words = "replace host, user and job names, addresses, and arguments of commands"
+        group.add_argument("--redact", action="store_true", help=words)
     return group
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """--config: for a command, and before the command's name."""
-    parser.add_argument(
-        "--config",
-        default=argparse.SUPPRESS,
-        metavar="FILE",
-        help="defaults for options, in YAML; the command line overrides them (default: "
-        "RAYDIAG_CONFIG)",
-    )
+    words = "defaults for options, in YAML; the command line overrides them (default: "
+    words += "RAYDIAG_CONFIG)"
+    parser.add_argument("--config", default=argparse.SUPPRESS, metavar="FILE", help=words)
 
 
 def add_way_in(parser: argparse.ArgumentParser) -> None:
     """--address, --ssh, -J, --ssh-config: for a command, and before the command's name."""
     group = parser.add_argument_group("which cluster")
-
-    def _add(*names: str, **settings: str) -> None:
+    for flags, metavar, words in _WAY_IN:
         # Without a default of its own, a command keeps what was said before its name.
-        group.add_argument(*names, default=argparse.SUPPRESS, **settings)  # type: ignore[arg-type]
-
-    _add(
-        "--address",
-        metavar="URL|local",
-        help="dashboard of the cluster, or 'local' for a temporary Ray on this machine (default: "
-        "RAY_API_SERVER_ADDRESS, RAY_ADDRESS, http://127.0.0.1:8265)",
-    )
-    _add(
-        "--ssh",
-        metavar="[USER@]HEAD",
-        help="reach the dashboard on that machine's loopback through ssh, for this call only; "
-        "--address is then the address as seen from HEAD",
-    )
-    _add("-J", "--jump", metavar="[USER@]JUMP", help="jump host for --ssh")
-    _add(
-        "--ssh-config",
-        metavar="FILE",
-        help="ssh configuration for --ssh, instead of ~/.ssh/config",
-    )
+        group.add_argument(*flags, default=argparse.SUPPRESS, metavar=metavar, help=words)
 
 
-WAY_IN = ("address", "ssh", "jump", "ssh_config")
+def add_action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, words: str
+) -> argparse.ArgumentParser:
+    """One of several actions of a command, described by the same words in all places."""
+    return actions.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
 
 
 def _output_file(text: str) -> str | None:
@@ -146,7 +129,7 @@ def _written(
     arguments: argparse.Namespace,
     document: Callable[[], Mapping[str, Any]],
     report: Callable[[], Report],
-    columns: int | None = None,
+    columns: int | None,
 ) -> Iterable[str]:
     """The text of it, in pieces."""
     if arguments.format == "json":

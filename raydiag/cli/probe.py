@@ -1,4 +1,16 @@
-"""`raydiag probe`: run probes on nodes, judge, report."""
+"""`raydiag probe`: run probes on nodes, judge, report.
+
+examples:
+  raydiag probe                                    all nodes, on the head node of the cluster
+  raydiag probe --address local                    this machine, with a temporary Ray
+  raydiag probe --ssh me@head -J me@login          from a laptop
+  raydiag probe --node 'node[001-016]' --only kernel_log,d_state
+  raydiag probe --format json -o report.json
+
+exit codes:
+  0 nothing wrong and everything was seen    1 a problem was found    2 usage
+  3 nothing wrong found, but not everything could be seen             4 could not run
+"""
 
 from __future__ import annotations
 
@@ -16,21 +28,8 @@ if TYPE_CHECKING:
     from raydiag.cluster.collect import ProbeRequest
     from raydiag.model import Diagnosis, Snapshot
 
-NAME = "probe"
 HELP = "run read-only probes on the nodes of a Ray cluster and report unhealthy nodes"
 DESCRIPTION = HELP[0].upper() + HELP[1:] + "."
-EPILOG = """\
-examples:
-  raydiag probe                                    all nodes, on the head node of the cluster
-  raydiag probe --address local                    this machine, with a temporary Ray
-  raydiag probe --ssh me@head -J me@login          from a laptop
-  raydiag probe --node 'node[001-016]' --only kernel_log,d_state
-  raydiag probe --format json -o report.json
-
-exit codes:
-  0 nothing wrong and everything was seen    1 a problem was found    2 usage
-  3 nothing wrong found, but not everything could be seen             4 could not run
-"""
 _LONGEST_DEADLINE_S = 600.0
 _READING_S = 3.0  # what the two samples of counters take besides the interval, at most
 

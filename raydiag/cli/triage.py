@@ -1,4 +1,20 @@
-"""`raydiag triage`: what a job's logs say."""
+"""`raydiag triage`: what a job's logs say.
+
+examples:
+  raydiag triage outputs/7877-llama           a job directory
+  raydiag triage outputs/7877-llama.log       a log
+  raydiag triage 7877 7879                    job ids, below outputs/
+  raydiag triage --outputs /data/outputs      all jobs there, one line each
+  raydiag triage job.log --now log-end        as of the end of the log
+  raydiag triage 7877 --job-state running     where no scheduler can be asked
+
+Slurm is asked about the job where it is installed, unless --now or --job-state is given.
+Times without a zone are UTC.
+
+exit codes:
+  0 completed, running, or cancelled without a failure    1 a problem was found    2 usage
+  3 nothing wrong found, but not everything could be read or decided                 4 no such job
+"""
 
 from __future__ import annotations
 
@@ -19,58 +35,31 @@ if TYPE_CHECKING:
     from raydiag.render.report import Report
     from raydiag.triage.verdict import Moment, Verdict
 
-NAME = "triage"
 HELP = "classify a job's logs: status, first failure, progress lost, next steps"
 DESCRIPTION = f"C{HELP[1:]}. Needs neither Ray nor a GPU."
-EPILOG = """\
-examples:
-  raydiag triage outputs/7877-llama           a job directory
-  raydiag triage outputs/7877-llama.log       a log
-  raydiag triage 7877 7879                    job ids, below outputs/
-  raydiag triage --outputs /data/outputs      all jobs there, one line each
-  raydiag triage job.log --now log-end        as of the end of the log
-  raydiag triage 7877 --job-state running     where no scheduler can be asked
 
-Slurm is asked about the job where it is installed, unless --now or --job-state is given.
-Times without a zone are UTC.
-
-exit codes:
-  0 completed, running, or cancelled without a failure    1 a problem was found    2 usage
-  3 nothing wrong found, but not everything could be read or decided                 4 no such job
-"""
+JOB_STATES = ("running", "ended", "auto")
+STATE_WORDS = "whether the job is still running (default: ask Slurm, where it is installed)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument(
-        "jobs",
-        nargs="*",
-        metavar="PATH|JOBID",
-        help="job directory, log file or job id; - is a log on stdin",
-    )
-    parser.add_argument(
-        "--outputs",
-        metavar="DIR",
-        help="where to look up job ids (default: outputs); without a job, all jobs there",
-    )
-    parser.add_argument(
-        "--now",
-        type=values.moment_or_log_end,
-        metavar="T|log-end",
-        help="judge as of this time: Unix seconds, ISO 8601, or the last time in the log",
-    )
-    parser.add_argument(
-        "--job-state",
-        choices=("running", "ended", "auto"),
-        default="auto",
-        help="whether the job is still running (default: ask Slurm, where it is installed)",
-    )
-    parser.add_argument(
-        "--state",
-        metavar="FILE",
-        help="remember how far logs were read; the next call reads only new lines",
-    )
+    words = "job directory, log file or job id; - is a log on stdin"
+    parser.add_argument("jobs", nargs="*", metavar="PATH|JOBID", help=words)
+    words = "where to look up job ids (default: outputs); without a job, all jobs there"
+    parser.add_argument("--outputs", metavar="DIR", help=words)
+    add_moment(parser, "judge")
+    words = "remember how far logs were read; the next call reads only new lines"
+    parser.add_argument("--state", metavar="FILE", help=words)
     options.add_output(parser, redact=True)
+
+
+def add_moment(parser: argparse.ArgumentParser, verb: str) -> None:
+    """--now and --job-state: what `when` reads."""
+    words = f"{verb} as of this time: Unix seconds, ISO 8601, or the last time in the log"
+    kind = values.moment_or_log_end
+    parser.add_argument("--now", type=kind, metavar="T|log-end", help=words)
+    parser.add_argument("--job-state", choices=JOB_STATES, default="auto", help=STATE_WORDS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,21 @@
-"""`raydiag tsdb`: look into a job's Prometheus data, ask it, serve it, check whose it is."""
+"""`raydiag tsdb`: look into a job's Prometheus data, ask it, serve it, check whose it is.
+
+examples:
+  raydiag tsdb info outputs/7877-llama                      families, hosts, times, resolution
+  raydiag tsdb query 7877 'max by (host) (hw_gpu_temperature_celsius)'
+  raydiag tsdb query 7877 'rate(hw_tcp_retransmits_total[5m])' --start 2026-11-20T03:00Z
+  raydiag tsdb query http://127.0.0.1:9190 up               a running server
+  raydiag tsdb info --ssh me@head http://127.0.0.1:9190     the same, on another machine
+  raydiag tsdb view 7877 7879                               servers for a browser, until Ctrl-C
+  raydiag tsdb verify 7877 --prometheus http://127.0.0.1:9190
+
+A directory is served by a temporary prometheus on 127.0.0.1 (from PATH, or RAYDIAG_PROMETHEUS).
+Times are Unix seconds or ISO 8601, in UTC unless they have a zone.
+
+exit codes:
+  0 healthy   1 the series are another job's   2 usage, or PromQL that the server rejects
+  3 not everything could be seen or decided    4 no such job, no data, no Prometheus
+"""
 
 from __future__ import annotations
 
@@ -27,26 +44,8 @@ _USUAL_PORT = 9190
 _ALIVE = "status/buildinfo"  # what a server that lives always answers
 _show = partial(options.show, columns=1_000_000)  # a series stays on its line, for grep
 
-NAME = "tsdb"
 HELP = "inspect, query, browse and verify a job's Prometheus data"
 DESCRIPTION = f"I{HELP[1:]}. The job's directory is not modified."
-EPILOG = """\
-examples:
-  raydiag tsdb info outputs/7877-llama                      families, hosts, times, resolution
-  raydiag tsdb query 7877 'max by (host) (hw_gpu_temperature_celsius)'
-  raydiag tsdb query 7877 'rate(hw_tcp_retransmits_total[5m])' --start 2026-11-20T03:00Z
-  raydiag tsdb query http://127.0.0.1:9190 up               a running server
-  raydiag tsdb info --ssh me@head http://127.0.0.1:9190     the same, on another machine
-  raydiag tsdb view 7877 7879                               servers for a browser, until Ctrl-C
-  raydiag tsdb verify 7877 --prometheus http://127.0.0.1:9190
-
-A directory is served by a temporary prometheus on 127.0.0.1 (from PATH, or RAYDIAG_PROMETHEUS).
-Times are Unix seconds or ISO 8601, in UTC unless they have a zone.
-
-exit codes:
-  0 healthy   1 the series are another job's   2 usage, or PromQL that the server rejects
-  3 not everything could be seen or decided    4 no such job, no data, no Prometheus
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,8 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
 
     def add_action(name: str, words: str, jobs: str = "") -> argparse.ArgumentParser:
-        sentence = f"{words[0].upper()}{words[1:]}."
-        action = actions.add_parser(name, help=words, description=sentence)
+        action = options.add_action(actions, name, words)
         place = "job directory, log, job id, Prometheus data directory, or URL"
         if jobs:
             action.add_argument("jobs", nargs=jobs, metavar="JOB", help=place)
