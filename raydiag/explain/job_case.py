@@ -45,6 +45,11 @@ class JobCase:
         return self.silent_s is not None and self.silent_s > limit_s
 
     @property
+    def is_cut_undated(self) -> bool:
+        """Whether somebody ended it, and nothing tells when its last step was."""
+        return self.status == "cancelled" and self.silent_s is None and self.last_step_at is None
+
+    @property
     def ended_badly(self) -> bool:
         """Whether the job failed, hangs, or somebody ended it."""
         return self.status in (*_BROKEN, "cancelled")

@@ -191,6 +191,8 @@ def _without_cause(ordered: Iterable[CauseChain], case: JobCase) -> JobVerdict:
         return _unknown(_lateness(case))
     if not case.coverage.complete:
         return _unknown("Nothing wrong was found, but not everything could be seen.")
+    if case.is_cut_undated and not case.log_only:
+        return _unknown("The job was cancelled; whether it had stalled, no dated step tells.")
     return _healthy(case)
 
 
@@ -212,9 +214,7 @@ def _healthy(case: JobCase) -> JobVerdict:
             text = f"Nothing wrong in the job's log, which is all there is: {case.log_only}."
             return JobVerdict(HEALTHY, text, Confidence.LIKELY)
         if case.status == "cancelled" and case.silent_s is None:
-            text = (
-                "Nothing is wrong; how long before its end the job's last step was, nothing tells."
-            )
+            text = "Nothing is wrong; when the last step was is known within minutes."
             return JobVerdict(HEALTHY, text, Confidence.LIKELY)
         return JobVerdict(HEALTHY, "Nothing is wrong; everything was seen.", Confidence.CONFIRMED)
     text = f"Nothing is wrong {' and '.join(_places(case))}"

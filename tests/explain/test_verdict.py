@@ -451,5 +451,9 @@ def test_a_job_that_was_cancelled_while_it_stalled_is_not_healthy() -> None:
     assert stalled.verdict.failure_class == "unknown"
     assert "60 s after its last step" in stalled.verdict.summary
     assert judged(status="cancelled", silent_s=5.0).verdict.failure_class == "healthy"
-    undated = judged(status="cancelled").verdict
-    assert (undated.failure_class, undated.confidence) == ("healthy", Confidence.LIKELY)
+    undated = judged(status="cancelled")
+    assert undated.verdict.failure_class == "unknown"
+    assert "no dated step" in undated.verdict.summary
+    within_minutes = judged(status="cancelled", last_step_at=100.0)
+    assert within_minutes.verdict.failure_class == "healthy"
+    assert within_minutes.verdict.confidence is Confidence.LIKELY

@@ -58,7 +58,7 @@ def case_of(
         coverage=coverage,
         status="idle" if is_idle else status,
         primary=None if is_refuted else job.triage.primary,
-        last_step_at=metrics.steps.last_at if len(metrics.steps) else progress.last_step_time,
+        last_step_at=_last_step_at(job, metrics),
         step_time_s=metrics.steps.step_time_s or progress.step_time_s or _step_s(paces),
         silent_s=_silent_s(job, metrics, status, paces),
         ruled_out=_ruled_out(metrics, is_refuted),
@@ -123,6 +123,14 @@ def _never_began(job: TriagedJob, metrics: SeenMetrics, status: str) -> bool:
         return False
     waited_s = metrics.window.end - metrics.window.start
     return job.triage.progress.last_step is None and waited_s > _START_UP_S
+
+
+def _last_step_at(job: TriagedJob, metrics: SeenMetrics) -> Optional[float]:
+    """By the metrics, by the log, else by the power that GPUs drew."""
+    if len(metrics.steps):
+        return metrics.steps.last_at
+    computed = metrics.metrics.context.trained if metrics.metrics is not None else None
+    return job.triage.progress.last_step_time or (computed.end if computed is not None else None)
 
 
 def _step_s(paces: Sequence[Pace]) -> Optional[float]:
