@@ -154,6 +154,16 @@ class JobSymptom:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A fault that can cause what happened: what speaks for it, and what against it."""
+
+    failure_class: str
+    host: Optional[str]
+    speaks_for: str
+    speaks_against: str  # "" where nothing does
+
+
+@dataclass(frozen=True)
 class Choice:
     """The chain whose root is the verdict, among all."""
 
@@ -201,13 +211,26 @@ class Choice:
         is_close = max(rivals, default=points - _CLOSE_POINTS - 1) >= points - _CLOSE_POINTS
         return Confidence.LIKELY if is_close or points < _CLEAR_POINTS else Confidence.CONFIRMED
 
+    def best_two(self) -> Iterator[Candidate]:
+        """The verdict's root and its best rival; nothing where no symptom is explained by it."""
+        if self.symptom is None or self.symptom is self.chosen.root:
+            return
+        rivals = sorted(self._accounts, key=_rivalry, reverse=True)
+        for account in (self._account(self.chosen.root), *rivals[:1]):
+            finding, against = account.cause.finding, account.ruled_out or account.doubts
+            yield Candidate(finding.failure_class, finding.host, account.merits, against)
+
     @cached_property
     def _rivals(self) -> list[Account]:
         """Other faults that can explain the symptom."""
+        return list(itertools.filterfalse(attrgetter("ruled_out"), self._accounts))
+
+    @cached_property
+    def _accounts(self) -> list[Account]:
+        """Of other faults whose class can have such an effect."""
         if self.symptom is None:
             return []
-        accounts = map(self._account, filter(self._can_cause, self._other_roots))
-        return list(itertools.filterfalse(attrgetter("ruled_out"), accounts))
+        return list(map(self._account, filter(self._can_cause, self._other_roots)))
 
     @property
     def _other_roots(self) -> Iterator[Observation]:
@@ -237,6 +260,15 @@ class Choice:
             return f"it does not cause {self.symptom.finding.failure_class}"
         account = self._account(root)
         return account.ruled_out or account.doubts or "more speaks for the verdict"
+
+
+def _rivalry(account: Account) -> tuple[bool, int, int]:
+    """Sorts rivals: what cannot be the cause comes after what can; of those, the most severe."""
+    return (
+        not account.ruled_out,
+        account.points,
+        severity_of(account.cause.finding).rank,
+    )
 
 
 def choose(candidates: Sequence[CauseChain], case: JobCase) -> Optional[Choice]:

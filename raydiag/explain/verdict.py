@@ -16,6 +16,7 @@ from typing import Any, Optional
 
 from raydiag import catalog
 from raydiag.explain.choice import (
+    Candidate,
     CauseChain,
     Choice,
     alone,
@@ -64,6 +65,9 @@ class Explained:
     diagnosis: Diagnosis
     ruled_out: tuple[RuledOut, ...] = ()
     observations: tuple[Observation, ...] = field(default=())  # in the order of the findings
+    candidates: tuple[
+        Candidate, ...
+    ] = ()  # the cause and its best rival, where it explains something
 
 
 def explain(case: JobCase) -> Explained:
@@ -75,9 +79,11 @@ def explain(case: JobCase) -> Explained:
         asides = ()
     ordered, ruled_out = cause_chains(case), list(case.ruled_out)
     choice = choose(ordered, case)
+    candidates: tuple[Candidate, ...] = ()
     if choice is None:
         verdict = _without_cause(ordered, case)
     else:
+        candidates = tuple(choice.best_two())
         ordered = [choice.chosen, *choice.others]
         verdict = _verdict(choice, case)
         ruled_out[:0] = choice.rejected()
@@ -86,7 +92,7 @@ def explain(case: JobCase) -> Explained:
     chained = list(map(attrgetter("chain"), ordered))
     diagnosis = Diagnosis(findings_of(observations), chained, case.coverage)
     others = [out for out in ruled_out if out.failure_class != verdict.failure_class]
-    return Explained(verdict, diagnosis, tuple(others), observations)
+    return Explained(verdict, diagnosis, tuple(others), observations, candidates)
 
 
 def exit_code(explained: Explained) -> int:

@@ -68,6 +68,11 @@ class Account:
         return self.points, -(self.cause.finding.onset or 0.0)
 
     @property
+    def merits(self) -> str:
+        """What speaks for it."""
+        return "; ".join(reply.text for reply in self.replies if (reply.points or 0) > 0)
+
+    @property
     def doubts(self) -> str:
         """What speaks against it."""
         return "; ".join(reply.text for reply in self.replies if (reply.points or 0) < 0)
@@ -208,7 +213,7 @@ def _is_it_more_than_a_note(pair: _Pair) -> Optional[Reply]:
 
 def _how_certain_is_it(pair: _Pair) -> Optional[Reply]:
     confidence = pair.cause.finding.confidence
-    return Reply(confidence.value, _severity(pair.cause).rank + confidence.rank)
+    return Reply(f"its finding is {confidence.value}", _severity(pair.cause).rank + confidence.rank)
 
 
 def _who_else_saw_it(pair: _Pair) -> Optional[Reply]:

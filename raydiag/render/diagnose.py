@@ -76,6 +76,7 @@ def _sections(examined: ExaminedJob, show_all: bool, show_playbooks: bool) -> It
     )
     yield _verdict(examined)
     yield Section("Findings", list(_findings(examined, show_all)))
+    yield Section("Best candidates", [bullets(_candidates(examined))])
     yield Section("Metric evidence", [_metric_evidence(examined, show_all)])
     yield Section("Anomalies detected", [_anomalies(examined)], only_in_documents=True)
     yield Section("Log evidence", list(_log(examined)))
@@ -165,6 +166,15 @@ def _other_findings(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:
             details = [group.first.title, *_evidence(group.first, examined, show_all)]
             heading = joined([group.first.failure_class, *group.facts()])
             yield Bullet(heading, details, severity_label(group.severity))
+
+
+def _candidates(examined: ExaminedJob) -> Iterator[str]:
+    """The cause beside its best rival; nothing where it has none."""
+    candidates = examined.explained.candidates
+    for candidate in candidates if len(candidates) > 1 else ():
+        against = filled(". Against it: {}", candidate.speaks_against)
+        place = f"{candidate.failure_class} {candidate.host or ''}".strip()
+        yield f"{place}: {candidate.speaks_for or 'nothing speaks for it'}{against}"
 
 
 def _evidence(finding: Finding, examined: ExaminedJob, show_all: bool) -> list[str]:

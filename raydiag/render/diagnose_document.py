@@ -28,6 +28,7 @@ def diagnose_document(examined: ExaminedJob, generated_at: float) -> dict[str, A
         "verdict": _verdict(examined),
         "chains": [list(map(findings.__getitem__, chain)) for chain in common["chains"]],
         "ruled_out": ruled_out_objects(examined.explained.ruled_out, "why", "playbook"),
+        "candidates": _candidates(examined),
         "log_only": examined.log_only or None,
         "no_log": examined.no_log or None,
         "cluster": _cluster(examined),
@@ -44,6 +45,12 @@ def diagnose_document(examined: ExaminedJob, generated_at: float) -> dict[str, A
 def ruled_out_objects(causes: Iterable[RuledOut], *fields: str) -> list[dict[str, Any]]:
     """Causes that the evidence speaks against."""
     return [{"class": cause.failure_class, **picked(cause, *fields)} for cause in causes]
+
+
+def _candidates(examined: ExaminedJob) -> list[dict[str, Any]]:
+    names = ("host", "speaks_for", "speaks_against")
+    candidates = examined.explained.candidates
+    return [{"class": each.failure_class, **picked(each, *names)} for each in candidates]
 
 
 def query_object(query: AskedQuery) -> dict[str, Any]:

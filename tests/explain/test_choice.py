@@ -172,3 +172,18 @@ def test_a_symptom_that_is_only_possible_hides_no_sick_exporter() -> None:
 
 def test_slower_and_nobody_knows_why_is_possible_and_no_more() -> None:
     assert slowed().verdict.confidence is Confidence.POSSIBLE
+
+
+def test_the_two_best_candidates_are_shown_with_what_speaks_for_and_against_them() -> None:
+    cause = seen("rdma-degraded", "node2", 3590, device="rdma0", until=T0 + 7100)
+    older = seen("gpu-clock-drop", "node3", 2600, gpu=1, until=T0 + 7100)
+    told = slowed(cause, older)
+    chosen, rival = told.candidates
+    assert (chosen.failure_class, chosen.host) == ("rdma-degraded", "node2")
+    assert "it changed just then" in chosen.speaks_for
+    assert (rival.failure_class, rival.host) == ("gpu-clock-drop", "node3")
+    assert "nothing came of it" in rival.speaks_against
+
+
+def test_a_symptom_alone_has_no_candidates() -> None:
+    assert slowed().candidates == ()
