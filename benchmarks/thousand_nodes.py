@@ -177,7 +177,7 @@ def main(shape: str) -> None:
     for name in probes.names():
         probes.load(name)
     started = time.monotonic()
-    reports = collect.reports(listed, messages, sorted(_probes(1)))
+    reports = collect.reports(listed, messages, sorted(_probes(1)), ends={})
     snapshot = Snapshot(reports, _NOW)
     explained = diagnosis.explain(snapshot)
     if shape == "json":

@@ -144,7 +144,7 @@ _WRITING_NAMES |= {"symlink_to", "hardlink_to", "mkfifo", "setxattr", "utime"}
 _WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE"}
 
 # What coordinator and hotfix driver print is the job's log, which is how their frames travel.
-PRINTS = ("cli/", "render/", "cluster/coordinator.py", "cluster/hotfix_driver.py")
+PRINTS = ("cli/", "render/", "cluster/coordinator.py")
 
 STARTS_PROCESSES = {
     "cluster/actor.py",  # the node runner

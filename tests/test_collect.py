@@ -59,7 +59,7 @@ END_MESSAGE = {"messages": 1, "duration_s": 0.7}
 
 def reported(message: Mapping[str, Any] | None, names: Sequence[str] = ("versions",)) -> NodeReport:
     messages = {} if message is None else {1: message}
-    return reports([node(1)], messages, names)[0]
+    return reports([node(1)], messages, names, ends={})[0]
 
 
 def with_result(**changed: Any) -> dict[str, Any]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import secrets
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
 from raydiag import probes, records
@@ -103,7 +101,7 @@ def collect(
         check_cluster(address, version, start)
         patience_s = 1.5 if end else 0.0
         yield Collected(
-            nodes=_with_ends(api, reports(start["nodes"], messages, request.probes)),
+            nodes=reports(start["nodes"], messages, request.probes, _ends(api, start["nodes"])),
             asked_at=start["time"],
             job_start=training_start(jobs),
             cluster={
@@ -190,12 +188,16 @@ def reports(
     listed: Sequence[Mapping[str, Any]],
     messages: Mapping[int, Mapping[str, Any]],
     names: Sequence[str],
+    ends: Mapping[str, float],
 ) -> list[NodeReport]:
-    """One report per node of the cluster's list; dead ones without an answer."""
+    """One report per node of the cluster's list; dead ones without an answer.
+
+    `ends`: when nodes ended, Unix s by node id.
+    """
     node_reports = []
     number = 0
     for row in listed:
-        node = records.decode(Node, row)
+        node = records.decode(Node, {**row, "ended_at": ends.get(row["node_id"])})
         if node.alive:
             number += 1
             node_reports.append(_report(node, messages.get(number), names))
@@ -204,17 +206,9 @@ def reports(
     return sorted(node_reports, key=lambda report: (report.node.host, report.node.node_id))
 
 
-def _with_ends(api: ClusterAccess, found: Sequence[NodeReport]) -> Sequence[NodeReport]:
-    """Dead nodes with the time of their end: one that was lost weeks ago is no news."""
-    if all(report.node.alive for report in found):
-        return found
-    ends = api.node_ends()
-    return [
-        report
-        if report.node.alive
-        else replace(report, node=replace(report.node, ended_at=ends.get(report.node.node_id)))
-        for report in found
-    ]
+def _ends(api: ClusterAccess, listed: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
+    """When the dead ones ended: one that was lost weeks ago is no news."""
+    return {} if all(row["alive"] for row in listed) else api.node_ends()
 
 
 @dataclass(frozen=True)
@@ -252,7 +246,7 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         status = NodeStatus(message["status"])
         return NodeReport(node, status, duration_s, reason=message["reason"])
     try:
-        answer = _inflated(base64.b64decode(message["answer"]))
+        answer = frames.inflated(base64.b64decode(message["answer"]), _NODE_ANSWER_LIMIT_BYTES)
         results = {name: _result(name, answer["probes"][name]) for name in names}
         stuck = [records.decode(StuckReader, item) for item in answer["stuck"]]
         head = records.decode(_Head, answer)
@@ -261,11 +255,10 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         # Whatever a node sends costs its own report and no other's.
         reason = f"its answer cannot be decoded: {type(error).__name__}: {error}"[:300]
         return NodeReport(node, NodeStatus.UNREACHABLE, duration_s, reason=reason)
-    broken = [
-        f"{name} {result.status.value}: {result.reason}"
-        for name, result in results.items()
-        if result.status in (Status.TIMEOUT, Status.ERROR)
-    ]
+    broken = []
+    for name, result in results.items():
+        if result.status in (Status.TIMEOUT, Status.ERROR):
+            broken.append(f"{name} {result.status.value}: {result.reason}")
     return NodeReport(
         node=node,
         status=NodeStatus.PARTIAL if broken else NodeStatus.OK,
@@ -279,14 +272,6 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         pid=head.pid,
         clock_offset_s=clock,
     )
-
-
-def _inflated(packed: bytes) -> Any:
-    stream = zlib.decompressobj()
-    text = stream.decompress(packed, _NODE_ANSWER_LIMIT_BYTES)
-    if not stream.eof:
-        raise ValueError("cut short, or over the size limit")
-    return json.loads(text)
 
 
 def _decoded(record: type, items: Sequence[Any]) -> tuple[list[Any], list[ParseError]]:

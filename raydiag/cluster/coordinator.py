@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ray
@@ -40,6 +40,10 @@ _ANSWER_MARGIN_S = 0.25  # from the last answer to the frames being readable
 _PAUSE_S, _FEW = 0.02, 64  # between looks at what has come, while few are out
 _LOOK_S = 0.2  # for the control store to say which nodes are dead
 _NAMESPACE = "raydiag"
+_STAGES = {
+    "identify": "its probe actor did not start",
+    "probe": "its probe actor started and did not answer",
+}
 # NodeDeathInfo.Reason of Ray's common.proto, by number.
 _DEATH_REASONS = (
     "UNSPECIFIED",
@@ -79,28 +83,13 @@ class Coordinator:
 
     def say(self, number: int, message: Mapping[str, Any]) -> None:
         """Write one message to the log."""
-        payload = zlib.compress(json.dumps(message).encode())
-        for line in frames.encode(self.nonce, number, payload):
-            # One write a line: whoever else writes to the log can only come between lines.
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+        say(self.nonce, number, message)
 
     def run(self) -> None:
         """Ask the selected nodes; write what they answer, or why they do not."""
         nodes = ray.nodes()
         selected = select(nodes, self.request["select"])
-        context = ray.get_runtime_context()
-        self.say(
-            0,
-            {
-                "time": time.time(),
-                "gcs_address": context.gcs_address,
-                "session_name": session_name(context),
-                "ray_version": ray.__version__,
-                "python": sys.version.split()[0],
-                "nodes": [row(node) for node in selected],
-            },
-        )
+        self.say(0, {**cluster_joined(), "nodes": list(map(row, selected))})
         alive = [node["NodeID"] for node in selected if node["Alive"]]
         self.numbers = {node_id: number for number, node_id in enumerate(alive, start=1)}
         try:
@@ -134,22 +123,12 @@ class Coordinator:
                 self.say(PROGRESS + int((reported_at - self.started) * 1000), counts)
 
     def _packed(self) -> bytes:
-        names = [name for name in self.modules if not name.startswith("raydiag.cluster")]
-        return memory_import.packed(
-            {name: self.modules[name] for name in names}, self.request["node"]
-        )
+        modules = {name: text for name, text in self.modules.items() if ".cluster" not in name}
+        return memory_import.packed(modules, self.request["node"])
 
     def _ask(self, node_id: str) -> None:
-        options = {
-            "num_cpus": 0,
-            "num_gpus": 0,
-            "max_restarts": 0,
-            "max_task_retries": 0,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
-        }
         self.asked_at[node_id] = time.monotonic()
-        handle = self.actor_class.options(**options).remote()
-        self.actors[node_id] = handle
+        self.actors[node_id] = handle = placed(self.actor_class, node_id)
         self.calls[handle.identify.remote()] = (node_id, "identify")
 
     def _take(self, node_id: str, method: str, ref: Any) -> None:
@@ -195,10 +174,7 @@ class Coordinator:
         """Every node that was asked gets a message, if only the reason why there is no answer."""
         stage = dict(self.calls.values())
         for node_id in self.numbers.keys() - self.answered - self.silent.keys():
-            progress = {
-                "identify": "its probe actor did not start",
-                "probe": "its probe actor started and did not answer",
-            }.get(stage.get(node_id, ""), "it was not reached")
+            progress = _STAGES.get(stage.get(node_id, ""), "it was not reached")
             reason = f"no answer within {self.request['deadline_s']:g} s: {progress}"
             self.silent[node_id] = ("timeout", reason)
         lost = _lost_nodes() if self.silent else {}
@@ -231,11 +207,30 @@ def _lost_nodes() -> dict[str, str]:
     return dict(reasons)
 
 
-def session_name(context: Any) -> str:
-    """Name of the Ray session that we joined; empty where this Ray does not tell."""
+def say(nonce: str, number: int, message: Mapping[str, Any]) -> None:
+    """Write one message to the job's log, as frames."""
+    for line in frames.encode(nonce, number, zlib.compress(json.dumps(message).encode())):
+        # One write a line: whoever else writes to the log can only come between lines.
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def placed(actor_class: Any, node_id: str) -> Any:
+    """The handle of a new actor that is pinned to a node and takes nothing of it."""
+    placement = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    options = dict.fromkeys(("num_cpus", "num_gpus", "max_restarts", "max_task_retries"), 0)
+    return actor_class.options(scheduling_strategy=placement, **options).remote()
+
+
+def cluster_joined() -> dict[str, Any]:
+    """What a start message says; without a session where this Ray does not tell it."""
+    context = ray.get_runtime_context()
     if hasattr(context, "get_session_name"):  # Ray 2.41
-        return str(context.get_session_name())
-    return str(getattr(context.worker.node, "session_name", ""))
+        session = context.get_session_name()
+    else:
+        session = getattr(context.worker.node, "session_name", "")
+    names = {"session_name": str(session), "ray_version": ray.__version__}
+    return {"time": time.time(), "gcs_address": context.gcs_address, **names}
 
 
 def row(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,6 +268,11 @@ def _host_names(node: Mapping[str, Any]) -> tuple[str, ...]:
     return (name,) if name == node["NodeManagerAddress"] else (name, name.split(".")[0])
 
 
+def _names(node: Mapping[str, Any]) -> tuple[str, ...]:
+    """Whatever the user may call it."""
+    return (node["NodeID"], node["NodeManagerAddress"], *_host_names(node))
+
+
 def select(nodes: list[dict[str, Any]], names: Any) -> list[dict[str, Any]]:
     """Nodes by short host name, full host name, address or node id; None means all."""
     if not any(node["Alive"] for node in nodes):
@@ -282,42 +282,49 @@ def select(nodes: list[dict[str, Any]], names: Any) -> list[dict[str, Any]]:
     chosen = []
     host_names = sorted({_host_names(node)[-1] for node in nodes if node["Alive"]})
     for name in names:
-        matching = [
-            node
-            for node in nodes
-            if name in (node["NodeID"], node["NodeManagerAddress"], *_host_names(node))
-        ]
+        matching = [node for node in nodes if name in _names(node)]
         if not matching:
-            listed = ", ".join(host_names[:20]) + (
-                f" and {len(host_names) - 20} more" if host_names[20:] else ""
-            )
+            listed = ", ".join(host_names[:20])
+            if host_names[20:]:
+                listed += f" and {len(host_names) - 20} more"
             raise Selection(f"no node {name!r} in this cluster; it has: {listed}")
         alive = [node for node in matching if node["Alive"]]
         chosen += [node for node in alive or matching[-1:] if node not in chosen]
     return chosen
 
 
-def main(modules: Mapping[str, str], request: Mapping[str, Any]) -> None:
-    """Entry of the job. Exits 0 when the end message is out."""
+@contextlib.contextmanager
+def joined_cluster() -> Iterator[None]:
+    """Be a driver of the cluster of this job while the block runs; afterwards nothing holds it."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # The job must end also when the cluster hangs: our stop request could not reach us then.
-    limit_s = float(request["deadline_s"]) + 60
-    watchdog = threading.Timer(limit_s, os._exit, args=(1,))
-    watchdog.daemon = True
-    watchdog.start()
     ray.init(address="auto", namespace=_NAMESPACE, log_to_driver=False, logging_level="ERROR")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ray.init installed its own
     ray.cloudpickle.register_pickle_by_value(actor_module)
-    coordinator = Coordinator(modules, request)
     try:
-        coordinator.run()
-    except Selection as error:
-        coordinator.say(END, {"usage": str(error)})
-    except NoNodes as error:
-        coordinator.say(END, {"failed": str(error)})
+        yield
     finally:
         sys.stdout.flush()
-        finish = threading.Timer(3, os._exit, args=(0,))
-        finish.daemon = True
-        finish.start()
+        _exit_after(3, 0)
         ray.shutdown()
+
+
+def _exit_after(seconds: float, status: int) -> None:
+    """End the process then, whatever it is at."""
+    timer = threading.Timer(seconds, os._exit, args=(status,))
+    timer.daemon = True
+    timer.start()
+
+
+def main(modules: Mapping[str, str], request: Mapping[str, Any]) -> None:
+    """Entry of the job. Exits 0 when the end message is out."""
+    # The job must end also when the cluster hangs: our stop request could not reach us then.
+    limit_s = float(request["deadline_s"]) + 60
+    _exit_after(limit_s, 1)
+    with joined_cluster():
+        coordinator = Coordinator(modules, request)
+        try:
+            coordinator.run()
+        except Selection as error:
+            coordinator.say(END, {"usage": str(error)})
+        except NoNodes as error:
+            coordinator.say(END, {"failed": str(error)})

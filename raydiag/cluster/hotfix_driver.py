@@ -12,20 +12,14 @@ Signs of life are frames numbered from 1,000,000 up.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import ray
-
-from raydiag.cluster import actor as actor_module
-from raydiag.cluster import coordinator, frames
+from raydiag.cluster import coordinator
 from raydiag.cluster.coordinator import END, PROGRESS
 from raydiag.cluster.node_actors import NodeActors
 from raydiag.errors import RaydiagError, UsageError
@@ -56,10 +50,7 @@ class Speaker:
     def write(self, number: int, message: Mapping[str, Any]) -> None:
         """Write one message to the log, as frames."""
         self._spoke = time.monotonic()
-        payload = zlib.compress(json.dumps(message).encode())
-        for line in frames.encode(self._nonce, number, payload):
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+        coordinator.say(self._nonce, number, message)
 
     def watch(self) -> None:
         """End the process when it hangs; run in a thread of its own."""
@@ -72,24 +63,11 @@ def main(modules: Mapping[str, str], request: Mapping[str, Any], work: Work) -> 
     """Entry of the job. Exits 0 when the end message is out."""
     # Who reads the log may go away; the work goes on.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     speaker = Speaker(str(request["nonce"]))
     threading.Thread(target=speaker.watch, daemon=True).start()
-    ray.init(address="auto", namespace="raydiag", log_to_driver=False, logging_level="ERROR")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ray.init installed its own
-    ray.cloudpickle.register_pickle_by_value(actor_module)
-    context = ray.get_runtime_context()
-    start = {"time": time.time(), "gcs_address": context.gcs_address}
-    session = {"session_name": coordinator.session_name(context), "ray_version": ray.__version__}
-    speaker.write(0, {**start, **session})
-    try:
+    with coordinator.joined_cluster():
+        speaker.write(0, coordinator.cluster_joined())
         speaker.write(END, _outcome(modules, request, work, speaker))
-    finally:
-        sys.stdout.flush()
-        finish = threading.Timer(3, os._exit, args=(0,))
-        finish.daemon = True
-        finish.start()
-        ray.shutdown()
 
 
 def _outcome(

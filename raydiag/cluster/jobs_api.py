@@ -11,10 +11,10 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import requests
@@ -22,6 +22,8 @@ import requests
 from raydiag.cluster.address import Forward
 from raydiag.errors import AuthenticationFailed, CannotRun
 from raydiag.model import Actor
+
+_T = TypeVar("_T")
 
 TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 SUBMISSION_PREFIX = "raydiag-"
@@ -117,15 +119,11 @@ class JobsApi:
         try:
             status, body, complete = self._streamed(path, limit)
             if not complete:
-                return PrintedLog(
-                    reason=f"its log is longer than {_LOG_BYTES >> 20} MiB, or did not come "
-                    f"within {_LOG_S:.0f} s: name its directory"
-                )
-            return (
-                PrintedLog(str(json.loads(body).get("logs") or ""))
-                if status == 200
-                else PrintedLog(reason=f"Ray does not give its log: HTTP {status}")
-            )
+                limits = f"{_LOG_BYTES >> 20} MiB, or did not come within {_LOG_S:.0f} s"
+                return PrintedLog(reason=f"its log is longer than {limits}: name its directory")
+            if status == 200:
+                return PrintedLog(str(json.loads(body).get("logs") or ""))
+            return PrintedLog(reason=f"Ray does not give its log: HTTP {status}")
         except (CannotRun, ValueError, AttributeError) as error:
             return PrintedLog(reason=f"Ray does not give its log: {error}")
 
@@ -161,34 +159,18 @@ class JobsApi:
 
     def node_ends(self) -> dict[str, float]:
         """When nodes ended, Unix s by node id; those that live, or are not told of, are absent."""
-        try:
-            reply = self._call("GET", "/api/v0/nodes?detail=1&limit=10000")
-            rows = reply["data"]["result"]["result"]
-            return {
-                str(row["node_id"]): float(row["end_time_ms"]) / 1000
-                for row in rows
-                if row.get("end_time_ms")
-            }
-        except (CannotRun, ValueError, KeyError, TypeError, AttributeError):
-            return {}
+        return dict(self._state("nodes?detail=1&limit=10000", _node_end))
 
     def actors(self) -> list[Actor]:
         """Actors of all jobs, dead ones too (as far as Ray remembers); empty when not to be had."""
+        return self._state("actors?limit=10000", _actor)
+
+    def _state(self, path: str, read: Callable[[Any], Optional[_T]]) -> list[_T]:
+        """What the state API lists, without rows that are nothing; empty when not to be had."""
         try:
-            reply = self._call("GET", "/api/v0/actors?limit=10000")
-            return [
-                Actor(
-                    node_id=str(row.get("node_id") or ""),
-                    pid=int(row.get("pid") or 0),
-                    # Of a class inside a function Ray's list has the whole path, its workers not.
-                    class_name=str(row.get("class_name") or "").rpartition(".")[2],
-                    name=str(row.get("name") or ""),
-                    alive=row.get("state") == "ALIVE",
-                    job_id=str(row.get("job_id") or ""),
-                )
-                for row in reply["data"]["result"]["result"]
-                if row.get("class_name") != "RaydiagNodeActor"
-            ]
+            reply = self._call("GET", f"/api/v0/{path}")
+            rows = map(read, reply["data"]["result"]["result"])
+            return [row for row in rows if row is not None]
         except (CannotRun, ValueError, KeyError, TypeError, AttributeError):
             return []
 
@@ -229,15 +211,30 @@ class JobsApi:
                 "overloaded, or is this another port than the dashboard's? Give --address http://HEAD:PORT"
             ) from None
         except (requests.exceptions.RequestException, ValueError) as error:
-            raise CannotRun(
-                f"{self._place}: {error}: give the dashboard's URL with --address"
-            ) from None
+            hint = "give the dashboard's URL with --address"
+            raise CannotRun(f"{self._place}: {error}: {hint}") from None
 
     def _not_ray(self, path: str) -> str:
         return (
             f"{self._place} answers, but {path} is not that of a Ray dashboard: "
             "give the dashboard's URL with --address"
         )
+
+
+def _node_end(row: Any) -> Optional[tuple[str, float]]:
+    ended_ms = row.get("end_time_ms")
+    return (str(row["node_id"]), float(ended_ms) / 1000) if ended_ms else None
+
+
+def _actor(row: Any) -> Optional[Actor]:
+    names = ("node_id", "name", "job_id")
+    texts = {name: str(row.get(name) or "") for name in names}
+    # Of a class inside a function Ray's list has the whole path, its workers not.
+    class_name = str(row.get("class_name") or "").rpartition(".")[2]
+    if row.get("class_name") == "RaydiagNodeActor":
+        return None
+    pid, alive = int(row.get("pid") or 0), row.get("state") == "ALIVE"
+    return Actor(**texts, class_name=class_name, pid=pid, alive=alive)
 
 
 def _end_of(body: bytes, complete: bool) -> PrintedLog:
@@ -249,9 +246,8 @@ def _end_of(body: bytes, complete: bool) -> PrintedLog:
     text = body.decode("utf-8", "replace")
     if lines < _LOG_LINES - 1:
         return PrintedLog(text)
-    return PrintedLog(
-        text, f"of a long log the last {_LOG_LINES} lines were read, without its start"
-    )
+    reason = f"of a long log the last {_LOG_LINES} lines were read, without its start"
+    return PrintedLog(text, reason)
 
 
 def _cause(error: BaseException) -> str:
@@ -276,14 +272,15 @@ def is_ours(job: Mapping[str, Any]) -> bool:
     return str(job.get("submission_id") or "").startswith(SUBMISSION_PREFIX)
 
 
+def running_jobs(jobs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows of `jobs` that run now, ours left out."""
+    return [job for job in jobs if job.get("status") == "RUNNING" and not is_ours(job)]
+
+
 def training_start(jobs: Iterable[Mapping[str, Any]]) -> Optional[float]:
     """Earliest start (Unix s) of the jobs that run now, ours left out; None without any."""
-    starts = [
-        float(job["start_time"]) / 1000
-        for job in jobs
-        if job.get("status") == "RUNNING" and not is_ours(job) and job.get("start_time")
-    ]
-    return min(starts, default=None)
+    starts = [job.get("start_time") for job in running_jobs(jobs)]
+    return min((float(start) / 1000 for start in starts if start), default=None)
 
 
 def token() -> Optional[str]:

@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raydiag import memory_import
-from raydiag.cluster import coordinator
+from raydiag.cluster import coordinator, frames
 from raydiag.cluster.actor import RaydiagNodeActor
 
 _START_S = 30.0  # for an actor, on a node that is alive
@@ -101,10 +99,7 @@ class NodeActors:
             if node not in self._known:
                 failed[node] = _lost("it is no longer a node of this cluster")
             elif node not in self._actors:
-                placement = NodeAffinitySchedulingStrategy(node, soft=False)
-                options = {"num_cpus": 0, "num_gpus": 0, "max_restarts": 0, "max_task_retries": 0}
-                actor = self._class.options(scheduling_strategy=placement, **options).remote()
-                self._actors[node] = actor
+                self._actors[node] = actor = coordinator.placed(self._class, node)
                 refs[actor.identify.remote()] = node
         for node, identity in self._gather(refs, _START_S, json.loads).items():
             if identity.get("node_id") != node:
@@ -162,11 +157,7 @@ def _packed(packed: dict[str, bytes], codes: Mapping[str, CodeType], request: Re
 
 
 def _inflated(answer: bytes) -> dict[str, Any]:
-    stream = zlib.decompressobj()
-    text = stream.decompress(answer.partition(b"\n")[2], _ANSWER_LIMIT_BYTES)
-    if not stream.eof:
-        raise ValueError("the answer was cut short or exceeds the size limit")
-    content = json.loads(text)
+    content = frames.inflated(answer.partition(b"\n")[2], _ANSWER_LIMIT_BYTES)
     if not isinstance(content, dict):
         raise ValueError("its answer is not an object")
     return content

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-from raydiag.cluster.jobs_api import TERMINAL, is_ours
+from raydiag.cluster.jobs_api import TERMINAL, is_ours, running_jobs
 
 _NAMED = 5
 _NEWS_S = 86_400.0  # a job that ended before that is history
@@ -48,7 +48,7 @@ def _known(job: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> RayJob:
         reason="" if submission else f"{reason}: name its directory",
         start=_seconds(job, "start_time"),
         end=None if alive else _seconds(job, "end_time"),
-        other_jobs=sum(other is not job for other in _running(jobs)),
+        other_jobs=sum(other is not job for other in running_jobs(jobs)),
         ray_id=ray_id,
         status=str(job.get("status")),
     )
@@ -61,23 +61,19 @@ def beside(
 
     A job that began long after that is another one, and what nodes do now tells nothing of this.
     """
-    running_jobs = _running(jobs)
-    starts = [
-        start
-        for start in (_seconds(running_job, "start_time") for running_job in running_jobs)
-        if start
-    ]
-    dated = bool(running_jobs) and written is not None and len(starts) == len(running_jobs)
-    if dated and written is not None and min(starts) > written + _QUIET_S:
+    now_running = running_jobs(jobs)
+    starts = [_seconds(running_job, "start_time") for running_job in now_running]
+    first = min(map(float, filter(None, starts)), default=0.0)
+    if written is not None and all(starts) and first > written + _QUIET_S:
         note = (
             "the job that runs in this cluster began after this one's log was last written to, so "
             "it is another one"
         )
-        return RayJob(end=min(written, now), other_jobs=len(running_jobs)), note
-    if len(running_jobs) == 1:
-        return RayJob(alive=True, start=_seconds(running_jobs[0], "start_time")), ""
-    if running_jobs:
-        return RayJob(other_jobs=len(running_jobs)), f"{len(running_jobs)} jobs run in this cluster"
+        return RayJob(end=min(written, now), other_jobs=len(now_running)), note
+    if len(now_running) == 1:
+        return RayJob(alive=True, start=_seconds(now_running[0], "start_time")), ""
+    if now_running:
+        return RayJob(other_jobs=len(now_running)), f"{len(now_running)} jobs run in this cluster"
     return RayJob(idle=True), ""
 
 
@@ -86,18 +82,14 @@ def running(jobs: Sequence[Mapping[str, Any]], now: float) -> RayJob:
 
     Which of several is meant is not guessed.
     """
-    running_jobs = _running(jobs)
-    if not running_jobs:
+    now_running = running_jobs(jobs)
+    if not now_running:
         return _without(jobs, now)
-    if len(running_jobs) > 1:
-        listed = ", ".join(_listed(running_jobs))
-        reason = f"{len(running_jobs)} jobs run ({listed}): name one of them"
-        return RayJob(alive=True, reason=reason, other_jobs=len(running_jobs))
-    return _known(running_jobs[0], jobs)
-
-
-def _running(jobs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [job for job in jobs if job.get("status") == "RUNNING" and not is_ours(job)]
+    if len(now_running) > 1:
+        listed = ", ".join(_listed(now_running))
+        reason = f"{len(now_running)} jobs run ({listed}): name one of them"
+        return RayJob(alive=True, reason=reason, other_jobs=len(now_running))
+    return _known(now_running[0], jobs)
 
 
 def _without(jobs: Sequence[Mapping[str, Any]], now: float) -> RayJob:

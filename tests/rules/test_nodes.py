@@ -108,7 +108,7 @@ def test_an_answer_that_was_lost_on_the_way_is_no_fault_of_the_node() -> None:
     row = {"node_id": "1", "hostname": "a", "address": "b", "alive": True, "death_reason": ""}
     senseless = {"status": "answered", "answer": "", "duration_s": 1.0}
     for message in ({}, {1: senseless}):
-        (finding,) = unreachable_nodes(snapshot(*reports([row], message, ["ras"])))
+        (finding,) = unreachable_nodes(snapshot(*reports([row], message, ["ras"], ends={})))
         assert finding.severity is Severity.WARNING
         assert "its answer" in finding.explanation
         assert not any("ssh" in step for step in finding.next_steps)
