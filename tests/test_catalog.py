@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +75,15 @@ def test_every_alternative_is_needed_by_an_example() -> None:
         parts = unneeded_alternatives(row.pattern.pattern, row.examples, row.near_misses)
         unneeded += [(row.event, part) for part in parts]
     assert unneeded == []
+
+
+def test_every_variant_is_named_by_a_rule() -> None:
+    package = Path(catalog.__file__).parent.parent
+    sources = "".join(path.read_text("utf-8") for path in package.rglob("*.py"))
+    unused = []
+    for entry in catalog.failures().values():
+        unused += [(entry.id, name) for name in entry.variants if f'"{name}"' not in sources]
+    assert unused == []
 
 
 @pytest.mark.parametrize(
@@ -275,6 +285,12 @@ def test_small_tables_load() -> None:
         ("title: B", "title: B\n      title: C", "twice"),
         ("next_steps: [look]", "next_steps: []", "next_steps is empty"),
         ("next_steps: [look]", "next_steps: look", "must be a list"),
+        ("source: there", "source: there\n      variants: {x: {level: 3}}", "b: x: unknown key"),
+        (
+            "source: there",
+            "source: there\n      variants: {x: {severity: 3}}",
+            "b: x: severity must",
+        ),
         ("- id: a", "- [", "failures.yaml"),
     ],
 )

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib import resources
+from typing import Any
 
 from raydiag.catalog.failure_classes import Cascade, FailureClass, FailureTable, parse_failures
 from raydiag.catalog.kernel_table import KernelEvent, KernelTable, parse_kernel_events
@@ -29,6 +30,11 @@ def failures() -> Mapping[str, FailureClass]:
 def failure(class_id: str) -> FailureClass:
     """One failure class. Raises KeyError for an id that does not exist."""
     return failures()[class_id]
+
+
+def variant(class_id: str, name: str) -> Mapping[str, Any]:
+    """What a finding of the class says in that circumstance, as fields of a `Finding`."""
+    return failure(class_id).variants[name]
 
 
 def more_specific() -> tuple[tuple[str, str], ...]:

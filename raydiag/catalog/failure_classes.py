@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
@@ -20,6 +20,13 @@ _SITUATIONS: Mapping[str, Sequence[str]] = {
     "state": ("running", "ended"),
     "framework": ("jax", "torch"),
     "scheduler": ("slurm", "kubernetes"),
+}
+# What a variant may say, and how it is read.
+_VARIANT: Mapping[str, Callable[[CatalogRow, str], object]] = {
+    **dict.fromkeys(("title", "explanation"), CatalogRow.text),
+    "severity": CatalogRow.severity,
+    "confidence": CatalogRow.confidence,
+    "next_steps": CatalogRow.texts,
 }
 _LISTS_OF_CLASSES = ("can_cause", "more_specific_than", "also_reported_as", "ends")
 
@@ -56,6 +63,8 @@ class FailureClass:
     acts_after_s: Optional[int] = None
     acts_within_s: Optional[int] = None
     harmless_below: Optional[int] = None
+    # Name of a circumstance -> what a finding says there: fields of `model.Finding`.
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def next_steps(self) -> tuple[str, ...]:
@@ -131,9 +140,9 @@ def _failure_class(row: CatalogRow, groups: _Groups) -> FailureClass:
     lists_and_flags: dict[str, Any] = {}
     for key in _LISTS_OF_CLASSES:
         lists_and_flags[key] = groups.expanded(row.texts(key, least=0))
-    for field in fields(FailureClass):
-        if field.default is False:
-            lists_and_flags[field.name] = row.flag(field.name)
+    for entry_field in fields(FailureClass):
+        if entry_field.default is False:
+            lists_and_flags[entry_field.name] = row.flag(entry_field.name)
     entry = FailureClass(
         id=row.name,
         title=row.text("title"),
@@ -146,6 +155,7 @@ def _failure_class(row: CatalogRow, groups: _Groups) -> FailureClass:
         acts_after_s=row.number("acts_after_s"),
         acts_within_s=row.number("acts_within_s"),
         harmless_below=row.number("harmless_below"),
+        variants=MappingProxyType(dict(_variants(row))),
         **lists_and_flags,
     )
     row.end()
@@ -167,6 +177,14 @@ def _steps(row: CatalogRow) -> Iterator[tuple[str, Mapping[str, str]]]:
                 conditions[name] = step.choice(name, choices)
         step.end()
         yield text, conditions
+
+
+def _variants(row: CatalogRow) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, data in row.table("variants").items():
+        variant = CatalogRow(data, row.file, f"{row.name}: {name}")
+        read = {key: _VARIANT[key](variant, key) for key in _VARIANT if key in variant.data}
+        variant.end()
+        yield name, MappingProxyType(read)
 
 
 def _cascades(top: CatalogRow, groups: _Groups, file: str) -> Iterator[Cascade]:

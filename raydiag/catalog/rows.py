@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 import yaml
 
 from raydiag.errors import CatalogError
-from raydiag.model import Severity
+from raydiag.model import Confidence, Severity
+
+_Kind = TypeVar("_Kind", Severity, Confidence)
 
 FAMILIES = {"xid": "Xid", "sxid": "SXid"}
 _DIGITS = "0123456789"
@@ -108,13 +110,20 @@ class CatalogRow:
             raise self.error(f"{key} must map {' or '.join(FAMILIES)} to numbers")
         return pairs
 
-    def severity(self) -> Severity:
+    def severity(self, key: str = "severity") -> Severity:
         """The severity of the row."""
-        value = self.text("severity")
+        return self._member(key, Severity)
+
+    def confidence(self, key: str = "confidence") -> Confidence:
+        """The confidence of the row."""
+        return self._member(key, Confidence)
+
+    def _member(self, key: str, kind: type[_Kind]) -> _Kind:
+        value = self.text(key)
         try:
-            return Severity(value)
+            return kind(value)
         except ValueError:
-            raise self.error(f"no severity {value!r}") from None
+            raise self.error(f"no {key} {value!r}") from None
 
     def pattern(
         self, key: str, groups: frozenset[str] = GROUPS, numbered: bool = False

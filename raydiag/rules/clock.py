@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from raydiag import catalog
 from raydiag.model import Evidence, Finding, Snapshot
 from raydiag.rules.grades import critical_if
 from raydiag.rules.machines import machines
@@ -19,11 +20,6 @@ _SEVERE_S = 60.0  # more expires tokens and certificates
 _MAJORITY, _FEWEST = 0.8, 3
 _AGREE_WITHIN_S = 1.0
 _SOURCE = "clock of the node minus clock of the head"
-_OF_HEAD: dict[str, Any] = {
-    "title": "Clock skew on the head node",
-    "explanation": "Nearly all hosts agree with each other and not with the head, so the head's "
-    "clock is the wrong one. Onset times in this report are by the clock of each event's own host.",
-}
 
 
 class _Offset(NamedTuple):
@@ -61,7 +57,8 @@ def skewed_clocks(snapshot: Snapshot) -> Iterator[Finding]:
         lows, highs = zip(*agreeing.values(), strict=True)
         joint = _Offset(min(lows), max(highs))
         text = f"{len(agreeing)} of {len(offsets)} hosts: {joint}"
-        yield replace(_finding(snapshot, None, joint, text), **_OF_HEAD)
+        of_head = catalog.variant("clock-skew", "of-the-head")
+        yield replace(_finding(snapshot, None, joint, text), **of_head)
     for host, offset in offsets.items():
         if host not in agreeing and offset.is_skewed:
             yield _finding(snapshot, host, offset, str(offset))

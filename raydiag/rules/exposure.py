@@ -8,8 +8,7 @@ seen.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.listeners import Listener, Listeners
@@ -31,11 +30,6 @@ _DISCLOSES: dict[str, tuple[str, Container[int]]] = {
     "agent": ("Ray's metrics", (55080,)),
 }
 _MEANT_FOR_THE_NODE_ITSELF = frozenset({"dashboard", "prometheus", "tensorboard"})
-_IN_PRIVATE_NETWORK: dict[str, Any] = {
-    "title": "A service of the job is reachable from the private network",
-    "explanation": "The host has no public address, so this is not reachable from the internet. "
-    "Whoever shares the network can reach it, and is not asked for a password.",
-}
 _ALL_V4, _ALL_V6 = "0.0.0.0", "::"
 
 
@@ -80,10 +74,11 @@ def exposed_endpoints(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence.setdefault(exposed.severity, []).append(_evidence(machine, exposed))
         severe = [*evidence.get(Severity.CRITICAL, ()), *evidence.get(Severity.WARNING, ())]
         if severe:
-            yield _finding(machine, critical_if(Severity.CRITICAL in evidence), severe)
-        elif Severity.INFO in evidence:
-            finding = _finding(machine, Severity.INFO, evidence[Severity.INFO])
-            yield replace(finding, **_IN_PRIVATE_NETWORK)
+            severity, confidence = critical_if(Severity.CRITICAL in evidence), Confidence.LIKELY
+            weight = {"severity": severity, "confidence": confidence}
+            yield machine.finding("exposed-endpoint", *severe, **weight)
+        elif notes := evidence.get(Severity.INFO):
+            yield machine.finding("exposed-endpoint", *notes, variant="private-network")
 
 
 def _exposed_sockets(machine: Machine) -> Iterator[_Exposed]:
@@ -117,9 +112,3 @@ def _evidence(machine: Machine, exposed: _Exposed) -> Evidence:
     table = "/proc/net/tcp6" if ":" in listener.address else "/proc/net/tcp"
     text = f"{exposed.title} listens on {exposed.where}, port {listener.port}"
     return machine.evidence(table, text, float(listener.port))
-
-
-def _finding(machine: Machine, severity: Severity, evidence: Sequence[Evidence]) -> Finding:
-    return machine.finding(
-        "exposed-endpoint", *evidence, severity=severity, confidence=Confidence.LIKELY
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from raydiag import catalog
 from raydiag.model import Evidence, Finding, Severity, Snapshot
 from raydiag.probes.bad_pages import BadPages
 from raydiag.probes.gpu_sensors import GpuSensors
@@ -34,10 +35,7 @@ def uncorrectable_errors(snapshot: Snapshot) -> Iterator[Finding]:
     """
     severity, explanation = critical_if(snapshot.job_start is None), ""
     if snapshot.job_start is not None:
-        explanation = (
-            "The counter runs since the driver was loaded; nothing shows that it grew since the "
-            "job began."
-        )
+        explanation = catalog.variant("gpu-ras-error", "since-the-driver")["explanation"]
     for machine in machines(snapshot):
         for finding in _uncorrectable(machine):
             yield replace(finding, severity=severity, explanation=explanation)

@@ -30,11 +30,6 @@ _HOT_C, _WARM_C, _HOTTER_THAN_PEERS_C = 90.0, 80.0, 20.0
 _FULL = 0.98  # frameworks take up to 95 % at their start, some drivers show a little more
 
 
-_HOT = {
-    "severity": Severity.INFO,
-    "title": "Hot GPU, below its thermal limit",
-    "explanation": "Nothing shows that it is slowed down; check its cooling at some point.",
-}
 _LASTING = {"severity": Severity.WARNING, "confidence": Confidence.LIKELY}
 _SEEN_ONCE = {
     "severity": Severity.INFO,
@@ -132,7 +127,7 @@ def hot_gpus(snapshot: Snapshot) -> Iterator[Finding]:
         if temperature is None or not _is_hot(gpu, temperature, of_model):
             continue
         text = f"{temperature:g} degrees C, median of {len(of_model)} alike {median(of_model):g}"
-        yield gpu.finding("thermal-throttling", gpu.evidence(text, temperature), **_HOT)
+        yield gpu.finding("thermal-throttling", gpu.evidence(text, temperature), variant="hot")
 
 
 def _is_hot(gpu: GpuReading, temperature: float, of_model: Sequence[float]) -> bool:

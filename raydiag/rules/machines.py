@@ -12,7 +12,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from raydiag import model, probes
+from raydiag import catalog, model, probes
 from raydiag.model import Evidence, Finding, NodeReport, NodeStatus, Snapshot
 from raydiag.probes.processes import RayProcess
 
@@ -92,9 +92,15 @@ class Machine:
         """A piece of evidence with the time of this machine's report."""
         return Evidence(source, text, value, self.read_at)
 
-    def finding(self, failure_class: str, *evidence: Evidence, **fields: Any) -> Finding:
-        """A finding about this machine; `fields`: what else is known of it."""
-        return Finding(failure_class, self.name, evidence=evidence, **fields)
+    def finding(
+        self, failure_class: str, *evidence: Evidence, variant: str = "", **fields: Any
+    ) -> Finding:
+        """A finding about this machine; `fields`: what else is known of it.
+
+        `variant`: the circumstance, as the catalog has it of the class.
+        """
+        known = catalog.variant(failure_class, variant) if variant else {}
+        return Finding(failure_class, self.name, evidence=evidence, **{**known, **fields})
 
 
 def _is_working(process: RayProcess) -> bool:

@@ -230,9 +230,11 @@ def exporter_restarts(snapshot: Snapshot) -> Iterator[Finding]:
         restarts = [time for time in state.now.restarts if time >= since]
         if restarts:
             recent = sum(time >= an_hour_ago for time in restarts)
-            fields = {"severity": warning_if(recent > 1), "onset": min(restarts)}
+            severity, onset = warning_if(recent > 1), min(restarts)
             evidence = map(partial(Evidence, LOG), state.now.log_lines)
-            yield state.machine.finding("exporter-restarting", *evidence, **fields)
+            yield state.machine.finding(
+                "exporter-restarting", *evidence, severity=severity, onset=onset
+            )
 
 
 def _states(snapshot: Snapshot) -> Iterator[_ExporterState]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from raydiag import model
+from raydiag import catalog, model
 from raydiag.model import Evidence, Finding, Node, NodeReport, NodeStatus, Severity, Snapshot
 from raydiag.rules.machines import machine_names
 
@@ -24,18 +24,6 @@ _ANSWER_UNUSABLE = (
     "another one on the head",  # another version of Python
     "node runner: ended before it answered",
 )
-
-# Of a node that did answer: raydiag's trouble, and no sign of a node fault.
-_UNUSABLE_ANSWER: dict[str, Any] = {
-    "severity": Severity.WARNING,
-    "title": "Unusable answer from a node",
-    "explanation": "The node was reached, but its answer could not be used. Nothing is known of "
-    "the node's state.",
-    "next_steps": (
-        "Run raydiag again; an answer that was lost in transit arrives then.",
-        "Where the Python versions differ, start Ray on the node with the Python of the head.",
-    ),
-}
 
 _NEWS_S = 86_400.0
 NODE_TABLE = "Ray node table (GCS)"
@@ -77,16 +65,11 @@ def dead_nodes(snapshot: Snapshot) -> Iterator[Finding]:
         node = report.node
         reason = node.death_reason or report.reason or "no reason given"
         text = f"node {node.node_id} at {node.address} is dead: {reason}"
-        severity, explanation = Severity.CRITICAL, ""
+        known: dict[str, Any] = {"severity": Severity.CRITICAL, "onset": node.ended_at}
         if departure := departures.get(node.node_id):
-            severity, explanation = Severity.INFO, f"Not a present fault: {departure}."
+            known.update(severity=Severity.INFO, explanation=f"Not a present fault: {departure}.")
         evidence = (Evidence(NODE_TABLE, text, time=node.ended_at),)
-        fields: dict[str, Any] = {
-            "onset": node.ended_at,
-            "severity": severity,
-            "explanation": explanation,
-        }
-        yield Finding("ray-node-dead", names[node.machine], evidence=evidence, **fields)
+        yield Finding("ray-node-dead", names[node.machine], evidence=evidence, **known)
 
 
 def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:
@@ -98,11 +81,11 @@ def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:
         node = report.node
         reason = report.reason or f"no answer ({report.status.value})"
         source, waited_s = f"node {node.node_id} at {node.address}", report.duration_s or None
-        fields: dict[str, Any] = {"severity": Severity.CRITICAL}
+        known: Mapping[str, Any] = {"severity": Severity.CRITICAL}
         if any(phrase in reason for phrase in _ANSWER_UNUSABLE):
-            fields = _UNUSABLE_ANSWER
+            known = catalog.variant("node-unreachable", "unusable-answer")
         evidence = (Evidence(source, reason, waited_s, snapshot.time),)
-        yield Finding("node-unreachable", names[node.machine], evidence=evidence, **fields)
+        yield Finding("node-unreachable", names[node.machine], evidence=evidence, **known)
 
 
 def hung_reads(snapshot: Snapshot) -> Iterator[Finding]:
@@ -133,39 +116,19 @@ def _unread_mounts(report: NodeReport) -> Iterator[model.Unread]:
 
 
 def _hung_mount(host: str, unread: model.Unread, read_at: float | None) -> Finding:
-    return Finding(
-        "hung-read",
-        host=host,
-        device=unread.source,
-        severity=Severity.WARNING,
-        confidence=model.Confidence.LIKELY,
-        evidence=(Evidence(unread.source, unread.reason, time=read_at),),
-        explanation=(
-            "The file system mounted here did not report its usage in time. The reader process "
-            "could be killed, so nothing is stuck; a network file system whose server is down or "
-            "overloaded behaves like this."
-        ),
-    )
+    evidence = (Evidence(unread.source, unread.reason, time=read_at),)
+    known = catalog.variant("hung-read", "mount")
+    return Finding("hung-read", host, device=unread.source, evidence=evidence, **known)
 
 
 def _hung_read(host: str, reader: model.StuckReader, read_at: float | None) -> Finding:
     symbol = reader.wchan or "an unknown place"
     text = f"pid {reader.pid} of probe {reader.probe} waits in {symbol} for {reader.seconds:.0f} s"
-    return Finding(
-        "hung-read",
-        host=host,
-        device=reader.source,
-        pid=reader.pid,
-        severity=Severity.WARNING,
-        # When the read began: the source has hung at least since then.
-        onset=read_at - reader.seconds if read_at else None,
-        evidence=(Evidence(reader.source, text, reader.seconds, read_at),),
-        explanation=(
-            "Reading this source hangs in the kernel. One stuck reader process is left on the node "
-            "(it cannot be killed); raydiag does not read the source again until that process is "
-            "gone."
-        ),
-    )
+    evidence = (Evidence(reader.source, text, reader.seconds, read_at),)
+    known = dict(catalog.variant("hung-read", "stuck-reader"), device=reader.source)
+    # When the read began: the source has hung at least since then.
+    known["onset"] = read_at - reader.seconds if read_at else None
+    return Finding("hung-read", host, pid=reader.pid, evidence=evidence, **known)
 
 
 def is_dead(report: NodeReport) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
+from raydiag.model import Evidence, Finding, Severity, Snapshot
 from raydiag.probes.pcie import ALL_ONES, PcieFunction
 from raydiag.rules.gpu_readings import every_gpu
 from raydiag.rules.grades import confirmed_if, warning_if
@@ -22,12 +22,6 @@ from raydiag.rules.pcie_paths import PcieLink, PciePaths
 
 _ROOT_PORT_FILES = {"correctable": "cor", "nonfatal": "nonfatal", "fatal": "fatal"}
 _CLASSES = {"correctable": "pcie-degraded", "nonfatal": "pcie-degraded", "fatal": "pcie-fatal"}
-_DEAD = {
-    "severity": Severity.CRITICAL,
-    "confidence": Confidence.LIKELY,
-    "title": "A PCIe device does not answer",
-    "explanation": "A device that is switched off to save power looks the same.",
-}
 
 _Samples = Samples[PcieFunction]
 
@@ -178,13 +172,11 @@ def _dead_links(all_paths: Sequence[tuple[Machine, PciePaths]]) -> Iterator[Find
                 continue
             alike = linked[function.model, machine.name] + linked[function.model, function.address]
             if alike or (function.odd_width == ALL_ONES and linked[function.model]):
-                yield _dead_link_finding(machine, paths, function)
-
-
-def _dead_link_finding(machine: Machine, paths: PciePaths, function: PcieFunction) -> Finding:
-    text = f"{function.odd_width}: no lanes; others of its model ({function.model}) have some"
-    evidence = machine.evidence(f"current_link_width of {function.address}", text)
-    return _finding(machine, "pcie-link-down", function, paths, evidence, **_DEAD)
+                text = f"{function.odd_width}: no lanes; others of its model ({function.model})"
+                file = f"current_link_width of {function.address}"
+                evidence = machine.evidence(file, f"{text} have some")
+                known = {"variant": "no-lanes"}
+                yield _finding(machine, "pcie-link-down", function, paths, evidence, **known)
 
 
 class _LinkComparison:

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
+from raydiag import catalog
+from raydiag.model import Evidence, Finding, Severity, Snapshot
 from raydiag.probes.network import NetworkState
 from raydiag.probes.rdma import DIRECTORY, RdmaPort
 from raydiag.rdma_names import STANDARD_TRAFFIC, files_of
@@ -16,7 +17,7 @@ from raydiag.rules.growth import known
 from raydiag.rules.machines import Machine, machines
 
 _BOOT_GRACE_S = 600.0  # links and switches come up after the node
-_JUST_STARTED = "The node has just started."
+_YOUNG = "young-node"  # variant of the class in the catalog
 _IN_USE_PACKETS = 1000  # any job moves more; fewer are a trial, or what a switch sends unasked
 _MANY_UP = 3  # ports of a host: then each of its like is meant to be up
 _DOWN = frozenset({"DOWN", "INIT", "ARMED"})
@@ -63,23 +64,6 @@ class Ports(dict[PortKey, RdmaPort]):
         return set(map(itemgetter(0), self.names))
 
 
-class _Judgement(NamedTuple):
-    severity: Severity
-    confidence: Confidence
-    explanation: str
-
-
-_CRITICAL = _Judgement(Severity.CRITICAL, Confidence.CONFIRMED, "")
-_SEVERAL_LACK_IT = _Judgement(
-    Severity.WARNING, Confidence.POSSIBLE, "Several hosts lack it; it may be by design."
-)
-_ONE_LACKS_IT = _Judgement(
-    Severity.CRITICAL,
-    Confidence.LIKELY,
-    "Devices are numbered as they are found: the missing one may be another.",
-)
-
-
 class _MachinePorts(NamedTuple):
     """A machine's ports, and those of every machine (itself too) with mostly the same names.
 
@@ -109,12 +93,21 @@ def ports_down(snapshot: Snapshot) -> Iterator[Finding]:
     all_machines = list(_with_peers(snapshot))
     for each in all_machines:
         for key, port in each.ports.items():
-            judgement = is_down(port) and _judge_down(each, key)
-            if judgement:
-                evidence, name = _down_evidence(each, key, snapshot.time), each.ports.name(key)
-                fields = judgement._asdict()
-                yield each.machine.finding("rdma-port-down", evidence, device=name, **fields)
+            circumstances = _circumstances(each, key) if is_down(port) else ()
+            if circumstances:
+                evidence = _down_evidence(each, key, snapshot.time)
+                yield _finding(each, evidence, each.ports.name(key), circumstances)
     yield from _missing_devices(all_machines, snapshot.time)
+
+
+def _finding(
+    each: _MachinePorts, evidence: Evidence, device: str, circumstances: Iterable[str]
+) -> Finding:
+    """`circumstances`: variants of the class in the catalog; the last that tells counts."""
+    known: dict[str, Any] = {"device": device}
+    for circumstance in circumstances:
+        known.update(catalog.variant("rdma-port-down", circumstance))
+    return each.machine.finding("rdma-port-down", evidence, **known)
 
 
 def _down_evidence(each: _MachinePorts, key: PortKey, time: float) -> Evidence:
@@ -125,38 +118,33 @@ def _down_evidence(each: _MachinePorts, key: PortKey, time: float) -> Evidence:
     return Evidence(f"{port_path(key)}/state", text, time=time)
 
 
-def _judge_down(each: _MachinePorts, key: PortKey) -> _Judgement | None:
-    """How severe a port is that is down; None when it is clearly unused."""
+def _circumstances(each: _MachinePorts, key: PortKey) -> Sequence[str]:
+    """What is known of a port that is down; nothing when it is clearly unused."""
     port, same_name = each.ports[key], each.of_same_name(key)
-    judgement: _Judgement | None = _judge_by_own_host(port, each.ports)
+    circumstance = _judged_by_own_host(port, each.ports)
     if len(same_name) > 1:
-        judgement = _judge_by_peers(port, same_name, each.ports)
-    if judgement is None or not (each.is_young or port.virtual_function):
-        return judgement
-    explanation = _JUST_STARTED if each.is_young else "A virtual card may be spare."
-    return judgement._replace(severity=Severity.INFO, explanation=explanation)
+        circumstance = _judged_by_peers(port, same_name, each.ports)
+    if not circumstance:
+        return ()
+    if each.is_young:
+        return (circumstance, _YOUNG)
+    return (circumstance, "virtual-card") if port.virtual_function else (circumstance,)
 
 
-def _judge_by_peers(
-    port: RdmaPort, same_name: Sequence[RdmaPort], ports: Ports
-) -> _Judgement | None:
+def _judged_by_peers(port: RdmaPort, same_name: Sequence[RdmaPort], ports: Ports) -> str:
     """By the ports of its name on all hosts, itself included; `ports` are all of its host."""
     up = _count_up(same_name)
     used = (packets(port.counters) or 0) >= _IN_USE_PACKETS
     if 2 * up >= len(same_name) or (up and used):
-        return _CRITICAL
-    explanation = "Down on every host that has it, and has carried packets: check its switch."
+        return "should-be-up"
     if port.state != "DOWN":
-        explanation = "It has no address on most hosts that have it: check the subnet manager."
-    if used or port.state != "DOWN":
-        return _Judgement(Severity.WARNING, Confidence.CONFIRMED, explanation)
-    if 4 * up < len(same_name) and _count_up(ports.values()):
-        return None
-    explanation = "It is down on most hosts that have it: not in use."
-    return _Judgement(Severity.INFO, Confidence.CONFIRMED, explanation)
+        return "without-address"
+    if used:
+        return "down-everywhere"
+    return "" if 4 * up < len(same_name) and _count_up(ports.values()) else "unused"
 
 
-def _judge_by_own_host(port: RdmaPort, ports: Ports) -> _Judgement:
+def _judged_by_own_host(port: RdmaPort, ports: Ports) -> str:
     """For a port that no other host has: judged by the other ports of its driver.
 
     Of the ports of one card, some may be left without a cable.
@@ -166,13 +154,10 @@ def _judge_by_own_host(port: RdmaPort, ports: Ports) -> _Judgement:
     up = _count_up(siblings)
     most_are_up = up >= _MANY_UP and 4 * up >= 3 * len(siblings)
     if port.state != "DOWN" or (most_are_up and not _shares_card(port, siblings)):
-        return _CRITICAL
+        return "should-be-up"
     carried = packets(port.counters)
-    if carried is not None and carried < _IN_USE_PACKETS:
-        explanation = "Hardly any traffic since the driver was loaded: it may not be in use."
-        return _Judgement(Severity.INFO, Confidence.POSSIBLE, explanation)
-    explanation = "No other host has this port; it may no longer be in use."
-    return _Judgement(Severity.WARNING, Confidence.POSSIBLE, explanation)
+    is_idle = carried is not None and carried < _IN_USE_PACKETS
+    return "hardly-used" if is_idle else "on-no-other-host"
 
 
 def _shares_card(port: RdmaPort, siblings: Iterable[RdmaPort]) -> bool:
@@ -198,16 +183,14 @@ def _missing_devices(all_machines: Sequence[_MachinePorts], time: float) -> Iter
 def _missing_device(
     each: _MachinePorts, device: str, owners: Sequence[Ports], time: float
 ) -> Finding:
-    hosts, judgement = len(each.alike), _SEVERAL_LACK_IT
-    if hosts - len(owners) == 1:
-        judgement = _ONE_LACKS_IT
+    hosts = len(each.alike)
+    circumstances = ["one-lacks-it" if hosts - len(owners) == 1 else "several-lack-it"]
     if each.is_young:
-        judgement = judgement._replace(severity=Severity.INFO, explanation=_JUST_STARTED)
+        circumstances.append(_YOUNG)
     example = next(port for (name, _), port in owners[0].items() if name == device)
     text = f"missing; {len(owners)} of {hosts} hosts with mostly the same devices have it"
     evidence = Evidence(f"{DIRECTORY}/{device}", f"{text}{also_known(example)}", time=time)
-    fields = judgement._asdict()
-    return each.machine.finding("rdma-port-down", evidence, device=device, **fields)
+    return _finding(each, evidence, device, circumstances)
 
 
 def slow_ports(snapshot: Snapshot) -> Iterator[Finding]:

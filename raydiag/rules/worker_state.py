@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
+from typing import Any
 
-from raydiag.model import Actor, Confidence, Evidence, Finding, Severity, Snapshot
+from raydiag import catalog
+from raydiag.model import Actor, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.processes import RayProcess
 from raydiag.probes.ray_logs import RayLog
 from raydiag.rules.machines import Machine, machine_names, machines
@@ -41,15 +43,11 @@ def stopped_workers(snapshot: Snapshot) -> Iterator[Finding]:
         for worker_pid, processes in by_worker.items():
             first = min(processes, key=lambda process: (process.role != "worker", process.pid))
             actor = actors.get(worker_pid or 0)
-            yield Finding(
-                "worker-stopped",
-                host=machine.name,
-                pid=first.pid,
-                task=_task(actor) if actor else _title(first) or None,
-                severity=Severity.CRITICAL,
-                onset=_last_step_at(machine, first.worker_pid),
-                evidence=tuple(_halted_evidence(machine, processes)),
-            )
+            task = _task(actor) if actor else _title(first) or None
+            known: dict[str, Any] = {"pid": first.pid, "task": task}
+            known["onset"] = _last_step_at(machine, first.worker_pid)
+            evidence = _halted_evidence(machine, processes)
+            yield machine.finding("worker-stopped", *evidence, severity=Severity.CRITICAL, **known)
 
 
 def _last_step_at(machine: Machine, worker_pid: int | None) -> float | None:
@@ -84,16 +82,8 @@ def missing_workers(snapshot: Snapshot) -> Iterator[Finding]:
             if pid in present or actor.class_name not in training_classes:
                 continue
             text = f"no process {pid}, though Ray lists actor {_task(actor)} as alive"
-            yield Finding(
-                "worker-stopped",
-                host=machine.name,
-                pid=pid,
-                task=_task(actor),
-                severity=Severity.CRITICAL,
-                confidence=Confidence.LIKELY,
-                evidence=(machine.evidence("/proc", text),),
-                title="Training worker process missing",
-            )
+            evidence, known = machine.evidence("/proc", text), {"pid": pid, "task": _task(actor)}
+            yield machine.finding("worker-stopped", evidence, variant="missing", **known)
 
 
 def dead_ranks(snapshot: Snapshot) -> Iterator[Finding]:
@@ -105,16 +95,10 @@ def dead_ranks(snapshot: Snapshot) -> Iterator[Finding]:
         is_missed = (actor.job_id, actor.class_name) in waiting_ranks
         if is_missed and not actor.alive and actor.pid and actor.node_id in hosts:
             text = f"actor {_task(actor)} (pid {actor.pid}) is dead, and the others make no step"
-            yield Finding(
-                "worker-stopped",
-                host=hosts[actor.node_id],
-                pid=actor.pid,
-                task=_task(actor),
-                severity=Severity.CRITICAL,
-                confidence=Confidence.LIKELY,
-                evidence=(Evidence("Ray's list of actors", text, time=snapshot.time),),
-                title="Training worker process died",
-            )
+            evidence = (Evidence("Ray's list of actors", text, time=snapshot.time),)
+            known = dict(catalog.variant("worker-stopped", "died"), pid=actor.pid)
+            known.update(host=hosts[actor.node_id], task=_task(actor))
+            yield Finding("worker-stopped", evidence=evidence, **known)
 
 
 def _halted_state(process: RayProcess) -> str:

@@ -14,6 +14,7 @@ from typing import Optional
 
 import numpy as np
 
+from raydiag import catalog
 from raydiag.explain.comparison.pair import LEAK, Pair, SlownessCause
 from raydiag.explain.comparison.side import Side
 from raydiag.model import Confidence, Evidence, Finding
@@ -28,20 +29,6 @@ _SPREAD, _SPREAD_TASKS = 0.4, 4.0  # of the extra tasks, between hosts
 _BLOCKS = 6
 _WAVES = 3  # start, restore, training; a fresh job has two
 _STAYS = 0.5  # of the extra tasks, in every part of the run
-_EXPLANATION = (
-    "The restore broadcast the parameters from one replica: SingleReplicaArrayHandler calls "
-    "_merge_globalized_replicas (orbax, multislice.py), whose jax.jit of jnp.sum becomes an "
-    "all-reduce over a mesh that training does not use. AcquireGpuClique() finds no GpuCliqueKey "
-    "for it and makes new communicators, which XLA's cache of LockableGpuClique keeps for ever, "
-    "with their polling threads."
-)
-_NEXT = (
-    "Restore with the branch yihuang/fix-rccl-thread-leak-single-replica-restore, which broadcasts "
-    "by ncclCommInitRank, ncclBroadcast and ncclCommDestroy, and makes zeros by numpy.zeros and "
-    "jax.device_put.",
-    f"Or restart without {FLAG}; the restore then takes longer.",
-    "Until then the job pays: nothing frees a single communicator while its process lives.",
-)
 
 
 @dataclass(frozen=True)
@@ -108,8 +95,7 @@ def _cause(pair: Pair, side: Side, additional: Optional[Extra]) -> SlownessCause
         onset=side.run.dated.first_at,
         confidence=_confidence(pair, side, additional),
         evidence=tuple(_evidence(pair, side, additional)),
-        explanation=_EXPLANATION,
-        next_steps=_NEXT,
+        **catalog.variant(CLASS, "compared"),
     )
     text = f"{side.workers.waves} waves of initialisations"
     if additional is not None:

@@ -16,8 +16,9 @@ from typing import Optional
 
 import numpy as np
 
+from raydiag import catalog
 from raydiag.explain.comparison.side import Side, steps_of_logged_saves
-from raydiag.model import Confidence, Evidence, Finding, HostUnread, Window
+from raydiag.model import Evidence, Finding, HostUnread, Window
 from raydiag.playbooks.observations import RuledOut
 from raydiag.timeline.answers import Answers
 from raydiag.timeline.queries import BLOCKED, IO_FULL, TCP_RETX
@@ -32,13 +33,6 @@ _STEPS_ON = 3  # beyond the last completed one, a save may be that failed
 _STEP_IN_PATH = re.compile(r"(?:checkpoints?|ckpts?)/(\d{1,12})(?=[/.\s]|$)")
 _NAMED = 8
 _WORSE = 1.5
-_CONGESTION = (
-    "The file server was slower when the save failed than when saves went well, so congestion "
-    "there is what set it off."
-)
-_ON_COORDINATOR = (
-    " This host also runs Prometheus, the GCS and the dashboard, and feels storage first."
-)
 
 
 @dataclass(frozen=True)
@@ -221,15 +215,8 @@ def _highest(metric: str, host: str, good: Iterable[SaveLoad]) -> Optional[float
 
 
 def _finding(side: Side, host: str, evidence: Sequence[Evidence], start: float) -> Finding:
-    explanation = _CONGESTION
-    coordinators = side.facts.header.nodelist[:1]
+    coordinators, variant = side.facts.header.nodelist[:1], "failed-save"
     if coordinators and coordinators[0].split(".")[0] == host:
-        explanation += _ON_COORDINATOR
-    return Finding(
-        "storage-stall",
-        host,
-        onset=start,
-        confidence=Confidence.LIKELY,
-        evidence=tuple(evidence),
-        explanation=explanation,
-    )
+        variant = "failed-save-of-coordinator"
+    known = catalog.variant("storage-stall", variant)
+    return Finding("storage-stall", host, onset=start, evidence=tuple(evidence), **known)
