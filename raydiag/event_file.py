@@ -26,7 +26,7 @@ HEADER_BYTES, FOOTER_BYTES = 12, 4
 
 _NAME = re.compile(r"^events\.out\.tfevents\.(?P<created>\d{1,12})\.(?P<host>.+)$")
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C, reflected
-CRC_MASK = 0xA282EAD8
+_CRC_MASK = 0xA282EAD8
 _FORMS = {1: "f", 2: "d", 3: "i", 9: "q"}  # DataType: float, double, int32, int64
 _VALUES = {5: "f", 6: "d"}  # TensorProto: float_val, double_val
 _COUNTS = (7, 10)  # int_val, int64_val
@@ -74,12 +74,12 @@ def _table() -> tuple[int, ...]:
     return tuple(table)
 
 
-CRC_TABLE = _table()
+_CRC_TABLE = _table()
 
 
 def crc32c(content: bytes) -> int:
     """Castagnoli's checksum."""
-    crc, table = 0xFFFFFFFF, CRC_TABLE
+    crc, table = 0xFFFFFFFF, _CRC_TABLE
     for byte in content:
         crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
     return crc ^ 0xFFFFFFFF
@@ -88,7 +88,7 @@ def crc32c(content: bytes) -> int:
 def masked_crc(content: bytes) -> int:
     """As it stands behind the content."""
     crc = crc32c(content)
-    return ((crc >> 15 | crc << 17) + CRC_MASK) & 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + _CRC_MASK) & 0xFFFFFFFF
 
 
 # ---- events
