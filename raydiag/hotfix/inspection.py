@@ -46,7 +46,6 @@ def inspect(request: Inspect) -> Inspection:
         leftovers=tuple(replace.leftovers(directory.real_path) if directory else ()),
         refuse_replace=tuple(refusals),
         refuse_restart=restart.refusals(exporters, Restart().least_left),
-        euid=os.geteuid(),
     )
 
 

@@ -92,13 +92,7 @@ class Directory:
 @dataclass(frozen=True)
 class TargetFile:
     name: str
-    exists: bool
-    sha256: str = ""
-    size_bytes: int = 0
-    mode: int = 0  # permission bits
-    uid: int = 0
-    gid: int = 0
-    mtime: float = 0.0
+    sha256: str = ""  # "" where there is no such file
     refused: str = ""  # why it cannot be replaced; "" when it can
     restart: bool = False  # its change needs the exporter's restart
 
@@ -140,7 +134,6 @@ class Inspection:
     leftovers: tuple[str, ...]  # temporary files of rollouts that died
     refuse_replace: tuple[str, ...]  # why no file can be replaced here
     refuse_restart: tuple[str, ...]  # why the exporter cannot be restarted here
-    euid: int = 0
 
     def targets(self) -> dict[str, TargetFile]:
         """The target files by name."""

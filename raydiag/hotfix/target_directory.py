@@ -87,18 +87,15 @@ def target(request: NodeRequest, path: str, name: str) -> TargetFile:
     restart = name == SCRIPT and request.exporter != RAYDIAG
     refused = name_refusal(request.exporter, name)
     if refused:
-        return TargetFile(name, exists=False, refused=refused, restart=restart)
+        return TargetFile(name, refused=refused, restart=restart)
     try:
         now = current(path, name)
     except ReplaceRefused as error:
-        return TargetFile(name, exists=True, refused=str(error), restart=restart)
+        return TargetFile(name, refused=str(error), restart=restart)
     if now.status is None:
-        if request.exporter != RAYDIAG:
-            return TargetFile(name, False, refused="there is no such file", restart=restart)
-        return TargetFile(name, exists=False)
+        refused = "" if request.exporter == RAYDIAG else "there is no such file"
+        return TargetFile(name, refused=refused, restart=restart)
     refused = "" if os.access(os.path.dirname(now.path), os.W_OK) else "the directory is read-only"
     if os.geteuid() not in (0, now.status.st_uid):
         refused = f"it belongs to user {now.status.st_uid}, and we are {os.geteuid()}"
-    file, content = now.status, (now.sha256, now.status.st_size)
-    owner = (stat.S_IMODE(file.st_mode), file.st_uid, file.st_gid)
-    return TargetFile(name, True, *content, *owner, file.st_mtime, refused, restart)
+    return TargetFile(name, now.sha256, refused, restart)

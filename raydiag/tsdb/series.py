@@ -83,7 +83,6 @@ class Frame:
     labels: tuple[Mapping[str, str], ...]  # one a row
     times: Floats  # [columns], ascending
     values: Floats  # [rows, columns]; NaN: no sample, or one that was NaN
-    was_nan: NDArray[np.bool_]  # [rows, columns]: there was a sample, and it was NaN
 
     @classmethod
     def of(cls, series: Iterable[Series]) -> Frame:
@@ -92,14 +91,12 @@ class Frame:
         stamps = [row.sampled_at for row in rows]
         times = np.unique(np.concatenate(stamps)) if stamps else np.empty(0)
         values = np.full((len(rows), times.size), np.nan)
-        was_nan = np.zeros(values.shape, dtype=np.bool_)
         for index, row in enumerate(rows):
             if np.array_equal(row.times, times):  # the whole grid, as most rows have it
                 values[index] = row.values
-                continue
-            values[index, np.searchsorted(times, row.times)] = row.values
-            was_nan[index, np.searchsorted(times, row.nan_times)] = True
-        return cls(tuple(row.labels for row in rows), times, values, was_nan)
+            else:
+                values[index, np.searchsorted(times, row.times)] = row.values
+        return cls(tuple(row.labels for row in rows), times, values)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Node:
             exporter=ProcessInfo(7, 1, ("bash", "/a/metrics_exporter.sh"), "exporter"),
             ends_on_restart=(),
             directory=Directory("/a", "/a", 1, 2, "ext4", "/dev/sda", False, f"local:{name}"),
-            files=tuple(TargetFile(one, True, digest(self.content)) for one in request["names"]),
+            files=tuple(TargetFile(one, digest(self.content)) for one in request["names"]),
             watchdog=None,
             served=ServedPage("ok", metrics={"hw_gpu_power_watts": 8}),
             plugin_log_bytes=0,

@@ -25,7 +25,7 @@ SCRIPT = NewFile(EXPORTER, NEW, 100)
 
 
 def target(name: str = GPU, sha256: str = OLD, refused: str = "") -> TargetFile:
-    return TargetFile(name, True, sha256, 100, 0o755, refused=refused, restart=name == EXPORTER)
+    return TargetFile(name, sha256, refused, restart=name == EXPORTER)
 
 
 def inspection(number: int, *files: TargetFile, place: str = "", **changed: Any) -> Inspection:

@@ -49,7 +49,6 @@ def test_a_frame_has_the_union_of_the_times() -> None:
     )
     assert frame.times.tolist() == [0, 10, 20] and len(frame.labels) == 2
     assert np.isnan(frame.values).tolist() == [[False, True, False], [True, False, True]]
-    assert frame.was_nan.tolist() == [[False] * 3, [False, False, True]]
     assert Frame.of([]).values.shape == (0, 0)
 
 
