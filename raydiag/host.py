@@ -7,10 +7,11 @@ size limit, and files whose mere reading changes the machine are refused.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Callable
-from typing import Optional, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Optional, TypeVar, Union
 
 from raydiag.errors import Denied, NoData, ParseError, ReadError
 from raydiag.model import Unread
@@ -85,6 +86,16 @@ class Host:
         """A read-only, non-blocking file descriptor, for records and streams; the caller closes."""
         with _translated(path):
             return os.open(self.path(path), READ_ONLY)
+
+    @contextlib.contextmanager
+    def descriptor(self, path: str) -> Iterator[int]:
+        """The descriptor of `open`, closed afterwards; errors of reading it are translated too."""
+        with _translated(path):
+            fd = self.open(path)
+            try:
+                yield fd
+            finally:
+                os.close(fd)
 
     def listdir(self, path: str) -> list[str]:
         """Sorted names in a directory. Raises NoData when there is none."""
@@ -169,6 +180,19 @@ class _translated:
     def __exit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
         if isinstance(error, OSError):
             raise as_read_error(error, self.path) from None
+
+
+def attempted(source: str, read: Callable[..., _T], *arguments: Any) -> Iterator[Union[_T, Unread]]:
+    """What `read` gives; an Unread where it fails, nothing where there is nothing to read."""
+    try:
+        yield read(*arguments)
+    except ReadError as error:
+        yield from as_unread(source, error)
+
+
+def as_unread(source: str, error: ReadError) -> list[Unread]:
+    """What is to be said of an error: nothing of what is not there."""
+    return [] if isinstance(error, NoData) else [Unread(source, error.status, str(error))]
 
 
 # ENODEV, ENXIO and EOPNOTSUPP are how the kernel says that a feature is switched off; ESRCH is a

@@ -80,7 +80,7 @@ def _collect(request: Mapping[str, Any]) -> dict[str, Any]:
         function = _compiled(base64.b64decode(request["content"]), path, digest)
         _collectors[path] = (digest, function)
     name = os.path.basename(path)[: -len(".py")]
-    plugin = Plugin(name, function, request["timeout_s"], request["reader"], False, None, False)
+    plugin = Plugin(name, function, request["timeout_s"], request["reader"])
     files = reading.NodeFiles(request["root"], request["left_alone"])
     try:
         result = reading.run(plugin, None, files, {})

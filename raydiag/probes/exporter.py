@@ -21,7 +21,7 @@ from typing import Optional, Union
 
 from raydiag.cgroup import is_number
 from raydiag.errors import NoData, ReadError
-from raydiag.host import Host, as_read_error
+from raydiag.host import Host, as_unread
 from raydiag.model import Unread
 from raydiag.probes import SOCKETS, probe
 from raydiag.procfs import process_ids, read_stat, stat_numbers, uptime_if_known
@@ -113,8 +113,7 @@ def _is_served(host: Host, served: Served, unread: list[Unread]) -> bool:
     try:
         body = host.read_bytes(FILE, _BODY_LIMIT_BYTES) if served.hw_samples else b""
     except ReadError as error:
-        if not isinstance(error, NoData):
-            unread.append(Unread(FILE, error.status, str(error)))
+        unread += as_unread(FILE, error)
         return False
     return bool(body) and parse_metrics(body).checksum == served.checksum
 
@@ -320,15 +319,9 @@ def _age_s(host: Host, path: str, now: float) -> Optional[float]:
 
 
 def _tail(host: Host, path: str) -> str:
-    fd = host.open(path)
-    try:
+    with host.descriptor(path) as fd:
         size = os.fstat(fd).st_size
-        data = os.pread(fd, _LOG_BYTES, max(0, size - _LOG_BYTES))
-    except OSError as error:
-        raise as_read_error(error, path) from None
-    finally:
-        os.close(fd)
-    return data.decode("utf-8", "replace")
+        return os.pread(fd, _LOG_BYTES, max(0, size - _LOG_BYTES)).decode("utf-8", "replace")
 
 
 def _context_switches(host: Host) -> Optional[int]:

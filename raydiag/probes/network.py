@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Optional, Union
 
 from raydiag.errors import NoData, ParseError, ReadError
-from raydiag.host import Host, is_digits
+from raydiag.host import Host, as_unread, is_digits
 from raydiag.model import Unread
 from raydiag.probes import probe
 from raydiag.procfs import uptime_if_known
@@ -74,10 +74,8 @@ def network(host: Host) -> Iterator[Union[NetworkState, Unread]]:
         namespace = host.readlink("/proc/self/ns/net")
     try:
         interfaces = parse_interfaces(host.read_text(DEV))
-    except NoData:
-        pass
     except ReadError as error:
-        unread.append(Unread(DEV, error.status, str(error)))
+        unread += as_unread(DEV, error)
     if not tcp and not interfaces and not unread:
         raise NoData("no network statistics")
     yield NetworkState(
@@ -134,10 +132,8 @@ def _counters(
 ) -> dict[str, int]:
     try:
         numbers = parse_pairs(host.read_text(path), protocol)
-    except NoData:
-        return {}
     except ReadError as error:
-        unread.append(Unread(path, error.status, str(error)))
+        unread += as_unread(path, error)
         return {}
     return {name: numbers[name] for name in names if numbers.get(name, -1) >= 0}
 

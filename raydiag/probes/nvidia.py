@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from raydiag import sandbox
 from raydiag.amdgpu import is_pci_address
@@ -30,17 +30,27 @@ _PROGRAM = "nvidia-smi"
 _TIMEOUT_S = 8.0  # without persistence mode every GPU is initialised first, a second each
 _MIB = 1 << 20
 
-# The name comes last, so that a comma in it does no harm. What stands behind a stroke is what other
-# versions call the same.
-# fmt: off
-_FIELDS = (
-    "index", "pci.bus_id", "uuid", "temperature.gpu", "power.draw", "power.limit",
-    "clocks.sm", "clocks.max.sm", "memory.used", "memory.total", "utilization.gpu",
-    "ecc.errors.uncorrected.volatile.total", "ecc.errors.corrected.volatile.total",
-    "clocks_event_reasons.active|clocks_throttle_reasons.active", "pcie.link.gen.current",
-    "pcie.link.gen.max", "pcie.link.width.current", "pcie.link.width.max", "name",
-)
-# fmt: on
+# What nvidia-smi calls each reading: the field of the record, and of counts their unit.
+_READINGS: dict[str, tuple[str, Optional[int]]] = {
+    "temperature.gpu": ("temperature_c", None),
+    "power.draw": ("power_w", None),
+    "power.limit": ("power_cap_w", None),
+    "clocks.sm": ("sm_clock_mhz", None),
+    "clocks.max.sm": ("max_sm_clock_mhz", None),
+    "memory.used": ("vram_used_bytes", _MIB),
+    "memory.total": ("vram_total_bytes", _MIB),
+    "utilization.gpu": ("utilisation_percent", None),
+    "ecc.errors.uncorrected.volatile.total": ("ecc_uncorrected", 1),
+    "ecc.errors.corrected.volatile.total": ("ecc_corrected", 1),
+    "pcie.link.gen.current": ("pcie_generation", 1),
+    "pcie.link.gen.max": ("max_pcie_generation", 1),
+    "pcie.link.width.current": ("pcie_width", 1),
+    "pcie.link.width.max": ("max_pcie_width", 1),
+}
+# What stands behind a stroke is what other versions call the same.
+_CLOCK_REASONS = "clocks_event_reasons.active|clocks_throttle_reasons.active"
+# The name comes last, so that a comma in it does no harm.
+_FIELDS = ("index", "pci.bus_id", "uuid", *_READINGS, _CLOCK_REASONS, "name")
 _MOST_TRIES = 4
 _Row = dict[str, str]  # values by usual name of the field
 
@@ -198,35 +208,12 @@ def _information(text: str) -> dict[str, str]:
 
 
 def _gpu(row: Mapping[str, str], version: str) -> NvidiaGpu:
-    def value(field: str) -> Optional[float]:
-        return number(row.get(field, ""))
-
-    def count(field: str, unit: int = 1) -> Optional[int]:
-        counted = value(field)
-        return None if counted is None else int(counted) * unit
-
-    return NvidiaGpu(
-        gpu=int(row["index"]),
-        address=row["pci.bus_id"],
-        name=row.get("name", ""),
-        uuid=row.get("uuid", ""),
-        driver_version=version,
-        temperature_c=value("temperature.gpu"),
-        power_w=value("power.draw"),
-        power_cap_w=value("power.limit"),
-        sm_clock_mhz=value("clocks.sm"),
-        max_sm_clock_mhz=value("clocks.max.sm"),
-        vram_used_bytes=count("memory.used", _MIB),
-        vram_total_bytes=count("memory.total", _MIB),
-        utilisation_percent=value("utilization.gpu"),
-        ecc_uncorrected=count("ecc.errors.uncorrected.volatile.total"),
-        ecc_corrected=count("ecc.errors.corrected.volatile.total"),
-        clock_reasons=_bits(row.get("clocks_event_reasons.active", "")),
-        pcie_generation=count("pcie.link.gen.current"),
-        max_pcie_generation=count("pcie.link.gen.max"),
-        pcie_width=count("pcie.link.width.current"),
-        max_pcie_width=count("pcie.link.width.max"),
-    )
+    readings: dict[str, Any] = {"clock_reasons": _bits(row.get("clocks_event_reasons.active", ""))}
+    for name, (field, unit) in _READINGS.items():
+        value = number(row.get(name, ""))
+        readings[field] = int(value) * unit if unit and value is not None else value
+    texts = (row["pci.bus_id"], row.get("name", ""), row.get("uuid", ""), version)
+    return NvidiaGpu(int(row["index"]), *texts, **readings)
 
 
 def _bits(text: str) -> Optional[int]:

@@ -22,7 +22,7 @@ from typing import NamedTuple, Optional, Union
 from raydiag import amdgpu
 from raydiag.amdgpu import DRIVER, hwmon_directories, is_pci_address, pci_addresses
 from raydiag.errors import Denied, NoData, ParseError, ReadError
-from raydiag.host import Host, OptionalFiles, is_digits
+from raydiag.host import Host, OptionalFiles, as_unread, is_digits
 from raydiag.model import Status, Unread
 from raydiag.probes import probe
 
@@ -155,10 +155,8 @@ class _Devices:
         for add in (self._amd, self._nvidia, self._rdma):
             try:
                 add()
-            except NoData:
-                continue
             except ReadError as error:
-                self.unread.append(Unread("PCI devices", error.status, str(error)))
+                self.unread += as_unread("PCI devices", error)
 
     def _amd(self) -> None:
         addresses = amdgpu.amdgpu_addresses(self.host)

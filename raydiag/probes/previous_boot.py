@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Optional, Union
 
 from raydiag.errors import Denied, NoData, ReadError
-from raydiag.host import Host
+from raydiag.host import Host, as_unread
 from raydiag.model import Status, Unread
 from raydiag.probes import probe
 from raydiag.probes.kernel_log import message_of
@@ -58,7 +58,7 @@ def previous_boot(host: Host) -> Iterator[Union[CrashDump, Unread]]:
         try:
             found.append((_time_s(host, path), path))
         except ReadError as error:
-            _note(unread, path, error)
+            unread += as_unread(path, error)
     if not found:
         for item in unread:
             raise (Denied if item.status is Status.DENIED else ReadError)(item.reason)
@@ -67,7 +67,7 @@ def previous_boot(host: Host) -> Iterator[Union[CrashDump, Unread]]:
         try:
             text = "" if path.endswith(_COMPRESSED) else host.read_text(path, _LIMIT_BYTES)
         except ReadError as error:
-            _note(unread, path, error)
+            unread += as_unread(path, error)
             continue
         reason, lines = parse_dump(text)
         yield CrashDump(path, time_s, reason, lines)
@@ -95,7 +95,7 @@ def _dumps(host: Host, directory: str, depth: int, unread: list[Unread]) -> list
     try:
         names = host.listdir(directory)[-_MAX_ENTRIES:]
     except ReadError as error:
-        _note(unread, directory, error)
+        unread += as_unread(directory, error)
         return []
     if _WHOLE in names:
         return [f"{directory}/{_WHOLE}"]
@@ -109,18 +109,9 @@ def _dumps(host: Host, directory: str, depth: int, unread: list[Unread]) -> list
     return files
 
 
-def _note(unread: list[Unread], path: str, error: ReadError) -> None:
-    if not isinstance(error, NoData):  # that one is not there, or is gone meanwhile
-        unread.append(Unread(path, error.status, str(error)))
-
-
 def _time_s(host: Host, path: str) -> float:
-    named = _named_time_s(path)
-    fd = host.open(path)
-    try:
-        return named or os.fstat(fd).st_mtime
-    finally:
-        os.close(fd)
+    with host.descriptor(path) as fd:
+        return _named_time_s(path) or os.fstat(fd).st_mtime
 
 
 def _named_time_s(path: str) -> Optional[float]:

@@ -19,7 +19,7 @@ from typing import Optional, Union
 
 from raydiag.amdgpu import gpu_files, gpu_index
 from raydiag.errors import NoData, ParseError, ReadError
-from raydiag.host import Host, is_digits
+from raydiag.host import Host, as_unread, is_digits
 from raydiag.model import Unread
 from raydiag.probes import LAST, probe
 
@@ -75,10 +75,8 @@ def ras_counts(
         path = f"{source}/{name}"
         try:
             counts = parse_counts(host.read_text(path, 4096))
-        except NoData:
-            continue
         except ReadError as error:
-            yield Unread(path, error.status, str(error))
+            yield from as_unread(path, error)
             continue
         errors = map(counts.get, ("ue", "ce", "de"))
         yield RasCount(gpu, address, block, path, *errors)

@@ -23,7 +23,7 @@ from operator import attrgetter
 from typing import NamedTuple, Optional, Union
 
 from raydiag.errors import NoData, ReadError
-from raydiag.host import Host, as_read_error
+from raydiag.host import Host, attempted
 from raydiag.model import Status, Unread
 from raydiag.probes import probe
 from raydiag.procfs import ProcessStat, process_ids, read_stat, uptime_s
@@ -91,24 +91,13 @@ def ray_logs(host: Host, session_name: str = "") -> Iterator[Union[RayLog, Unrea
     workers = _live_workers(host, session)
     most = max(_LEAST_BYTES, _BUDGET_BYTES // (2 * len(workers) or 1))
     for worker in workers[:_MOST_WORKERS]:
-        try:
-            record = _read_worker(host, session, worker, most)
-        except NoData:
-            continue
-        except ReadError as error:
-            yield Unread(worker.files[0], error.status, str(error))
-            continue
-        yield record
+        yield from attempted(worker.files[0], _read_worker, host, session, worker, most)
     if len(workers) > _MOST_WORKERS:
         reason = f"logs of {len(workers) - _MOST_WORKERS} more workers were not read"
         yield Unread(f"{session.logs}/worker-*", Status.ERROR, reason)
     for component in ("raylet", "gcs_server"):
-        try:
-            yield _read_component(host, session, component)
-        except NoData:
-            continue
-        except ReadError as error:
-            yield Unread(f"{session.logs}/{component}.out", error.status, str(error))
+        path = f"{session.logs}/{component}.out"
+        yield from attempted(path, _read_component, host, session, component, path)
 
 
 class Session(NamedTuple):
@@ -260,16 +249,11 @@ class _File(NamedTuple):
 
 def _read_ends(host: Host, path: str, tail_bytes: int) -> _File:
     """First and last bytes of a file; raises ReadError."""
-    fd = host.open(path)
-    try:
+    with host.descriptor(path) as fd:
         status = os.fstat(fd)
         start = max(0, status.st_size - tail_bytes)
         tail = os.pread(fd, tail_bytes, start)
         head = os.pread(fd, _HEAD_BYTES, 0) if start else tail[:_HEAD_BYTES]
-    except OSError as error:
-        raise as_read_error(error, path) from None
-    finally:
-        os.close(fd)
     if start:
         tail = tail.partition(b"\n")[2]  # the first line is cut
     return _File(head, tail, status.st_size, status.st_mtime)
@@ -364,9 +348,8 @@ def _age_s(stamp: Optional[float], now: float, changed_s: float) -> Optional[flo
     return now - stamp if stamp is not None and now - stamp >= changed_s - 5 else None
 
 
-def _read_component(host: Host, session: Session, component: str) -> RayLog:
+def _read_component(host: Host, session: Session, component: str, path: str) -> RayLog:
     """Errors that the raylet or the global control store logged last."""
-    path = f"{session.logs}/{component}.out"
     file = _read_ends(host, path, _LEAST_BYTES)
     errors = list(filter(_is_error, file.tail.split(b"\n")))
     return RayLog(

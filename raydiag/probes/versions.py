@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Union
 
-from raydiag.errors import NoData, ParseError, ReadError
-from raydiag.host import Host
+from raydiag.errors import NoData, ParseError
+from raydiag.host import Host, attempted
 from raydiag.model import Unread
 from raydiag.probes import probe
 
@@ -46,12 +46,7 @@ def versions(host: Host) -> Iterator[Union[Version, Unread]]:
         *((f"/sys/module/{module}/version", _module) for module in _NIC_MODULES),
     ]
     for path, reader in readers:
-        try:
-            yield reader(host, path)
-        except NoData:
-            continue
-        except ReadError as error:
-            yield Unread(path, error.status, str(error))
+        yield from attempted(path, reader, host, path)
     yield Version("python", sys.version.split()[0], sys.executable)
     yield from _glibc()
 

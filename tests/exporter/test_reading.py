@@ -20,7 +20,7 @@ from tests.exporter import fake_sys
 
 
 def made(function: Callable[..., Iterator[Any]], keeps_state: bool = False) -> Plugin:
-    return Plugin("made", function, 1.0, "files", False, None, keeps_state)
+    return Plugin("made", function, 1.0, "files", keeps_state=keeps_state)
 
 
 def open_files() -> int:

@@ -43,24 +43,18 @@ class Plugin:
 
     name: str
     function: Collect
-    timeout_s: float  # for one source
-    reader: str  # kind of guarded child, as of probes: FILES, PROCESSES, SOCKETS, COMMANDS
-    last: bool  # touches what a driver fault hangs: after all others, to its first hang only
-    sources: Optional[Callable[[Host], Sequence[str]]]  # None: it is its own only source
-    keeps_state: bool  # it is given its last `State` as the keyword `state`, {} at first
+    timeout_s: float = 2.0  # for one source
+    reader: str = FILES  # kind of guarded child, as of probes: FILES, PROCESSES, SOCKETS, COMMANDS
+    last: bool = False  # touches what a driver fault hangs: after all others, to its first hang
+    sources: Optional[Callable[[Host], Sequence[str]]] = None  # None: it is its own only source
+    keeps_state: bool = False  # it is given its last `State` as the keyword `state`, {} at first
 
 
 _registered: dict[str, Plugin] = {}
 
 
-def plugin(
-    timeout_s: float = 2.0,
-    reader: str = FILES,
-    last: bool = False,
-    sources: Optional[Callable[[Host], Sequence[str]]] = None,
-    keeps_state: bool = False,
-) -> Callable[[Collect], Collect]:
-    """Register the decorated generator under the name of its module.
+def plugin(**settings: Any) -> Callable[[Collect], Collect]:
+    """Register the decorated generator under the name of its module; settings are as of `Plugin`.
 
     With `sources`, it is called once per source, each under its own deadline: a source that hangs
     costs its own series and no other.
@@ -69,7 +63,7 @@ def plugin(
     def register(function: Collect) -> Collect:
         """Put it into the table of plugins."""
         name = function.__module__.rpartition(".")[2]
-        _registered[name] = Plugin(name, function, timeout_s, reader, last, sources, keeps_state)
+        _registered[name] = Plugin(name, function, **settings)
         return function
 
     return register

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from raydiag.amdgpu import amdgpu_addresses, device_directory
 from raydiag.errors import NoData, ReadError
 from raydiag.exporter.plugins import Collected, Sample, plugin
-from raydiag.host import Host
-from raydiag.model import Unread
+from raydiag.host import Host, as_unread
 from raydiag.probes.pcie import aer_total
 
 
@@ -32,9 +31,7 @@ def aer_samples(host: Host, directory: str, gpu: int, kinds: Sequence[str]) -> C
         path = f"{directory}/aer_dev_{kind}"
         try:
             count = aer_total(host.read_text(path, 4096))
-        except NoData:
-            continue
         except ReadError as error:
-            yield Unread(path, error.status, str(error))
+            yield from as_unread(path, error)
             continue
         yield Sample(f"hw_gpu_pcie_{kind}_total", {"gpu": str(gpu)}, count)
