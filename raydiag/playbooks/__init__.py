@@ -1,7 +1,7 @@
 """JUDGE: series -> observations, rows and findings; one module or package for each playbook.
 
-A playbook is a function marked with `@playbook`. It names the queries that it reads, among them
-follow-ups that look closer at what stands out, and judges by a `RunTimeline`. It writes rows,
+A playbook is a function marked with `@playbook`. `playbooks.yaml` names the queries that it reads,
+among them follow-ups that look closer at what stands out. It judges by a `RunTimeline`, writes rows,
 observations by keyword and what it rules out to a `ReportWriter`, and returns its verdict.
 
 The order of a run: `plan` gives the first queries; with their answers `follow_up` gives those about

@@ -1,44 +1,31 @@
-"""What makes a module of this package a playbook, and the list of all of them."""
+"""What makes a module of this package a playbook, and the list of all of them.
+
+What a playbook is called and what it asks stands in `playbooks.yaml`, which classes of a log it
+fits in `catalog/failures.yaml`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Optional, Union
+from importlib import resources
+from typing import Optional
 
+from raydiag.catalog.rows import CatalogRow, loaded, rows
 from raydiag.playbooks.observations import Report
 from raydiag.playbooks.report_writer import ReportWriter
-from raydiag.timeline.queries import QueryTemplate, register
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.tsdb.series import Query
 
 Judgement = Callable[[RunTimeline, ReportWriter], str]
 FollowUps = Callable[[RunTimeline], Iterator[Query]]
 
-# The order of reports; of two equal observations the first playbook's counts. Others come last.
-_ORDER = (
-    "rccl-hang",
-    "heartbeat",
-    "host-oom",
-    "node-failure",
-    "gpu-health",
-    "network-health",
-    "training-stability",
+_FILE = "playbooks.yaml"
+_TABLE = CatalogRow(
+    loaded(resources.files(__package__).joinpath(_FILE).read_text("utf-8"), _FILE), _FILE, _FILE
 )
-# Follow-up queries that decide more come first, for they may be cut. Others come last.
-_FOLLOW_UP_ORDER = (
-    "rdma-ports",
-    "rdma-ports-down-fine",
-    "gpu-errors-fine",
-    "gpu-busy",
-    "memory-fine",
-    "storage-fine",
-    "gpu-temperature-fine",
-    "gpu-clock-fine",
-    "gpu-vram-fine",
-    "gpu-power-fine",
-    "gpu-corrected-fine",
-)
+_ROWS = {row.name: row for row in rows(_TABLE.take("playbooks"), _FILE, "id")}
+_FOLLOW_UPS = _TABLE.texts("follow_ups")
 
 
 @dataclass(frozen=True)
@@ -55,56 +42,37 @@ class Playbook:
     def report(self, timeline: RunTimeline, writer: ReportWriter) -> Report:
         """Judge; what was seen and ruled out is in the writer then."""
         verdict = self.judge(timeline, writer)
-        return Report(
-            self.id,
-            self.title,
-            self.analysis,
-            timeline.window,
-            self.queries,
-            tuple(writer.rows),
-            verdict,
-            tuple(writer.exclusions),
-            tuple(writer.summary),
-        )
+        about = (self.id, self.title, self.analysis, timeline.window, self.queries)
+        exclude, block = tuple(writer.exclusions), tuple(writer.summary)
+        return Report(*about, tuple(writer.rows), verdict, exclude, block)
 
 
 _registered: dict[str, Playbook] = {}
 
 
 def playbook(
-    playbook_id: str,
-    title: str,
-    queries: Iterable[Union[str, QueryTemplate]],
-    analysis: str = "",
-    follow_ups: Optional[FollowUps] = None,
+    playbook_id: str, follow_ups: Optional[FollowUps] = None
 ) -> Callable[[Judgement], Judgement]:
     """Register the decorated function, which writes rows and observations and returns a sentence.
 
-    `queries` are ids of shared queries, of follow-ups, and templates of what it alone reads. Which
-    classes of a log a playbook fits stands in `catalog/failures.yaml`.
+    Raises KeyError for a playbook without a row in the table, CatalogError for a row that is
+    not understood.
     """
-    query_ids = tuple(map(_query_id, queries))
+    row = _ROWS[playbook_id]
+    about = (playbook_id, row.text("title"), row.text("analysis", playbook_id))
+    queries = row.texts("queries")
+    row.end()
 
     def decorate(judge: Judgement) -> Judgement:
-        analysis_type = analysis or playbook_id
-        _registered[playbook_id] = Playbook(
-            playbook_id, title, analysis_type, query_ids, judge, follow_ups
-        )
+        _registered[playbook_id] = Playbook(*about, queries, judge, follow_ups)
         return judge
 
     return decorate
 
 
-def _query_id(query: Union[str, QueryTemplate]) -> str:
-    if isinstance(query, QueryTemplate):
-        register(query)
-        return query.id
-    return query
-
-
 def playbooks() -> list[Playbook]:
     """All playbooks, in the order of their reports."""
-    return sorted(_registered.values(), key=lambda candidate: _rank(candidate.id, _ORDER))
+    return list(map(_registered.__getitem__, _ROWS))
 
 
 def follow_up_queries(timeline: RunTimeline) -> list[Query]:
@@ -113,8 +81,4 @@ def follow_up_queries(timeline: RunTimeline) -> list[Query]:
     for candidate in playbooks():
         if candidate.follow_ups is not None:
             queries.update((query.id, query) for query in candidate.follow_ups(timeline))
-    return sorted(queries.values(), key=lambda query: _rank(query.id, _FOLLOW_UP_ORDER))
-
-
-def _rank(name: str, order: tuple[str, ...]) -> int:
-    return order.index(name) if name in order else len(order)
+    return sorted(queries.values(), key=lambda query: _FOLLOW_UPS.index(query.id))

@@ -135,7 +135,7 @@ def _gauge(query_id: str, metric: str, promql: str) -> QueryTemplate:
     return QueryTemplate(query_id, promql, GRID, (metric,))
 
 
-def counter_rate(query_id: str, metric: str, promql: str = "") -> QueryTemplate:
+def _counter_rate(query_id: str, metric: str, promql: str = "") -> QueryTemplate:
     """A counter's rate by host, or another query over one counter."""
     return QueryTemplate(query_id, promql or rate_by_host(metric), GRID, (metric,), True)
 
@@ -144,7 +144,7 @@ def _named_gauges(query_id: str, metrics: tuple[str, ...], by: str) -> QueryTemp
     return QueryTemplate(query_id, gauges(metrics, by), GRID, metrics)
 
 
-def error_counters(
+def _error_counters(
     query_id: str, metrics: tuple[str, ...], by: str, kind: str = SPARSE
 ) -> QueryTemplate:
     """What counters of errors grew by, where they did."""
@@ -160,8 +160,12 @@ _NEWEST = (
     f"max by (host) (timestamp({SCRAPE}) or timestamp({RUNNING}))"
     f" or max by ({RAY_HOST}) (timestamp({MEM_USED}))"
 )
-# What several playbooks read. What one alone reads is declared with that playbook.
-_SHARED = (
+_SENT_AGAIN, _SENT = "hw_rdma_ccl_tx_retx_pkts_total", "hw_rdma_ccl_tx_pkts_total"
+_SENT_AGAIN_SHARE = f"{rate_by_host(_SENT_AGAIN)} / {rate_by_host(_SENT)}"
+_CARD_ERRORS = ("hw_net_rx_errors_total", "hw_net_tx_errors_total")
+_CYCLE = "raydiag_exporter_cycle_timestamp_seconds"
+# Of the first plan. What stands out is asked again, finer, by the playbook that needs it.
+_ALL = (
     _gauge("gpu-power", POWER, min_avg_max(POWER, "host")),
     _gauge("gpu-temperature", TEMPERATURE, min_avg_max(TEMPERATURE, "host")),
     _gauge("gpu-clock", "hw_gpu_clock_mhz", min_avg_max('hw_gpu_clock_mhz{type="sclk"}', "host")),
@@ -178,38 +182,37 @@ _SHARED = (
     QueryTemplate(
         "gpu-errors", gauges(FATAL, "host, gpu", above="0"), SPARSE, FATAL, faults_only=True
     ),
-    error_counters("gpu-corrected", CORRECTED, "host, gpu"),
+    _error_counters("gpu-corrected", CORRECTED, "host, gpu"),
     _named_gauges("driver", (DMESG, PROCESSES, SCRAPE), "host"),
     _named_gauges("memory", (MEM_USED, MEM_HOST), RAY_HOST),
     QueryTemplate("oom-kills", _OOM_KILLS, GRID, (OOM_KILLS,), True, True),
     _named_gauges("storage", STORAGE, "host"),
     _named_gauges("tasks", (RUNNING, BLOCKED), "host"),
     _named_gauges("cpu", (CPU,), RAY_HOST),
-    counter_rate("tcp-retransmits", TCP_RETX),
-    error_counters("tcp-errors", TCP_ERRORS, "host", GRID),
-    counter_rate("rdma-retransmits", RDMA_RETX),
-    counter_rate("rdma-timeouts", RDMA_TIMEOUTS),
-    counter_rate("rdma-cnp", RDMA_CNP, f"max by (host) (rate({RDMA_CNP}[$range]))"),
-    error_counters("rdma-errors", (RETRY, CQE), "host, device, port"),
+    _counter_rate("tcp-retransmits", TCP_RETX),
+    _error_counters("tcp-errors", TCP_ERRORS, "host", GRID),
+    _counter_rate("rdma-retransmits", RDMA_RETX),
+    _counter_rate("rdma-timeouts", RDMA_TIMEOUTS),
+    _counter_rate("rdma-cnp", RDMA_CNP, f"max by (host) (rate({RDMA_CNP}[$range]))"),
+    _error_counters("rdma-errors", (RETRY, CQE), "host, device, port"),
     QueryTemplate("rdma-ports-down", _PORTS_DOWN, SPARSE, (RDMA_PORT,), faults_only=True),
-    counter_rate("rdma-sent", RDMA_SENT),
+    _counter_rate("rdma-sent", RDMA_SENT),
     TRAINING,
     QueryTemplate("alive", _NEWEST, GRID, (SCRAPE, RUNNING, MEM_USED)),
     _gauge("up", "up", "min by (job, instance) (up)"),
     # The kernel counts them from boot, whatever becomes of the exporter.
     QueryTemplate("reboots", _REBOOTS, ONCE, (SWITCHES,), True, True),
+    _counter_rate("rdma-collectives", _SENT_AGAIN, _SENT_AGAIN_SHARE),
+    _error_counters("nic-errors", _CARD_ERRORS, "host, device"),
+    _gauge("cycle-age", _CYCLE, f"max by (host) (timestamp({_CYCLE}) - {_CYCLE})"),
+    _counter_rate("context-switches", SWITCHES),
 )
-_templates: dict[str, QueryTemplate] = {shared.id: shared for shared in _SHARED}
-
-
-def register(template: QueryTemplate) -> None:
-    """Add a query that a playbook brings along."""
-    _templates[template.id] = template
+_templates = {template.id: template for template in _ALL}
 
 
 def templates() -> tuple[QueryTemplate, ...]:
-    """Of every query of the first plan: what is shared, then what single playbooks brought."""
-    return tuple(_templates.values())
+    """Of every query of the first plan."""
+    return _ALL
 
 
 def template(query_id: str) -> Optional[QueryTemplate]:

@@ -20,20 +20,6 @@ from raydiag.timeline.queries import POWER, TEMPERATURE, VRAM_USED
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.tsdb.series import Query
 
-_QUERIES = (
-    "gpu-temperature",
-    "gpu-power",
-    "gpu-clock",
-    "gpu-vram",
-    "capacity",
-    "gpu-utilisation",
-    "gpu-errors",
-    "gpu-corrected",
-    "gpu-temperature-fine",
-    "gpu-power-fine",
-    "gpu-clock-fine",
-    "gpu-vram-fine",
-)
 _WHOLE_HOST = -1  # in place of a GPU's number
 
 
@@ -48,7 +34,7 @@ def single_gpus(timeline: RunTimeline) -> Iterator[Query]:
     yield from gpu_by_gpu(timeline, "gpu-power-fine", f"{POWER}{{%s}}", uneven)
 
 
-@playbook("gpu-health", "GPU health", _QUERIES, follow_ups=single_gpus)
+@playbook("gpu-health", single_gpus)
 def gpu_health(timeline: RunTimeline, report: ReportWriter) -> str:
     """Every threshold is exclusive: exactly 90 degrees is healthy."""
     slow_clocks = judge_clock(timeline, report)

@@ -26,18 +26,6 @@ from raydiag.timeline.queries import DIRTY, LISTEN, MEM_USED
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.threshold_spans import present
 
-_QUERIES = (
-    "gpu-utilisation",
-    "gpu-power",
-    "memory",
-    "storage",
-    "tcp-retransmits",
-    "tcp-errors",
-    "gpu-errors",
-    "oom-kills",
-    "alive",
-    "training",
-)
 _AROUND_S = 120.0
 _STALLED_BEFORE_S = 300.0  # before the error: steps that stop then were stopped by it
 _NAMED = 4  # hosts in the evidence
@@ -63,7 +51,7 @@ _BY_POWER = _Measure(
 _AT_REST = "GPUs as busy as on hosts that nobody accused"
 
 
-@playbook("heartbeat", "Heartbeat timeout", _QUERIES)
+@playbook("heartbeat")
 def heartbeat(timeline: RunTimeline, report: ReportWriter) -> str:
     """Nothing to judge where the log has no heartbeat timeout."""
     job = timeline.job

@@ -42,16 +42,6 @@ from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.threshold_spans import first_present
 from raydiag.tsdb.series import Query
 
-_QUERIES = (
-    "memory",
-    "memory-fine",
-    "capacity",
-    "oom-kills",
-    "storage",
-    "tasks",
-    "gpu-vram",
-    "alive",
-)
 FULL_SHARE = 0.97  # of the host's memory: at the limit
 _SOON_FULL_S = 1800.0  # a host whose memory is full by then
 _BESIDE_A_KILL = (
@@ -74,7 +64,7 @@ def fine_memory(timeline: RunTimeline) -> Iterator[Query]:
     yield Query("memory-fine", promql, window)
 
 
-@playbook("host-oom", "Host out of memory", _QUERIES, analysis="oom", follow_ups=fine_memory)
+@playbook("host-oom", fine_memory)
 def host_oom(timeline: RunTimeline, report: ReportWriter) -> str:
     """Kills first; without any, a peak at the limit is reported and nothing more."""
     metric = _metric(timeline)

@@ -14,35 +14,11 @@ from raydiag.playbooks.observations import Exclusion
 from raydiag.playbooks.registry import playbook
 from raydiag.playbooks.report_writer import ReportWriter
 from raydiag.timeline import follow_up
-from raydiag.timeline.queries import (
-    RDMA_PORT,
-    RDMA_RETX,
-    RDMA_TIMEOUTS,
-    counter_rate,
-    error_counters,
-    rate_by_host,
-)
+from raydiag.timeline.queries import RDMA_PORT, RDMA_RETX, RDMA_TIMEOUTS
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.threshold_spans import first_present
 from raydiag.tsdb.series import Query
 
-_SENT_AGAIN, _SENT = "hw_rdma_ccl_tx_retx_pkts_total", "hw_rdma_ccl_tx_pkts_total"
-_CARD_ERRORS = ("hw_net_rx_errors_total", "hw_net_tx_errors_total")
-_QUERIES = (
-    "tcp-retransmits",
-    "rdma-retransmits",
-    "rdma-timeouts",
-    "rdma-ports-down",
-    "rdma-cnp",
-    "rdma-errors",
-    "rdma-ports",
-    counter_rate(
-        "rdma-collectives", _SENT_AGAIN, f"{rate_by_host(_SENT_AGAIN)} / {rate_by_host(_SENT)}"
-    ),
-    error_counters("nic-errors", _CARD_ERRORS, "host, device"),
-    "tcp-errors",
-    "training",
-)
 _SPARE_NODES = 2  # TCP-only nodes are worth no more spares
 _TCP_ONLY = "TCP retransmits only; keep it unless spares abound"
 
@@ -87,7 +63,7 @@ def _port_states(timeline: RunTimeline) -> Iterator[Query]:
         yield Query("rdma-ports-down-fine", promql, window)
 
 
-@playbook("network-health", "Network health", _QUERIES, follow_ups=fine_ports)
+@playbook("network-health", fine_ports)
 def network_health(timeline: RunTimeline, report: ReportWriter) -> str:
     """Every row; findings for what is wrong beyond noise."""
     lost_packets = rdma.judge_errors(timeline, report)

@@ -25,20 +25,6 @@ from raydiag.playbooks.report_writer import ReportWriter
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.tsdb.series import Query
 
-_QUERIES = (
-    "gpu-errors",
-    "gpu-errors-fine",
-    "gpu-corrected",
-    "gpu-corrected-fine",
-    "driver",
-    "gpu-count",
-    "rdma-ports-down",
-    "gpu-temperature",
-    "alive",
-    "reboots",
-    "up",
-)
-
 
 def fine_errors(timeline: RunTimeline) -> Iterator[Query]:
     """Error counters that grew, to date them."""
@@ -46,13 +32,7 @@ def fine_errors(timeline: RunTimeline) -> Iterator[Query]:
     yield from fine_corrected(timeline)
 
 
-@playbook(
-    "node-failure",
-    "Node failure and hardware",
-    _QUERIES,
-    analysis="hardware",
-    follow_ups=fine_errors,
-)
+@playbook("node-failure", fine_errors)
 def node_failure(timeline: RunTimeline, report: ReportWriter) -> str:
     """Every counter of every GPU, the driver, and who fell silent."""
     judge_node_deaths(timeline, report)

@@ -13,7 +13,7 @@ from raydiag.playbooks.observability.stack import Stack, log_evidence, observati
 from raydiag.playbooks.report_writer import remark_unless
 from raydiag.timeline.answers import EXPORTER, RAY
 from raydiag.timeline.context import GHOST, Mask
-from raydiag.timeline.queries import GRID, SCRAPE, QueryTemplate, register
+from raydiag.timeline.queries import SCRAPE
 from raydiag.timeline.repeated_samples import scrape_durations
 from raydiag.tsdb.series import Series
 from raydiag.tsdb.stack_logs import StackLine
@@ -24,11 +24,6 @@ _SILENT_S = 120.0  # one source of a host silent for so long while the other goe
 _RESTARTS = 2  # more than one is a habit
 _AHEAD_S, _SKEW_S = 3.0, 20.0  # of a clock, against Prometheus's and against the others'
 _YOUNG_PERCENT = 10.0  # of an exporter's cycles, the youngest when scraped: none hangs then
-_CYCLE = "raydiag_exporter_cycle_timestamp_seconds"
-_CYCLE_AGE = QueryTemplate(
-    "cycle-age", f"max by (host) (timestamp({_CYCLE}) - {_CYCLE})", GRID, (_CYCLE,)
-)
-register(_CYCLE_AGE)
 _RECOVERED_S = 600.0  # fast again for so long
 
 
@@ -147,7 +142,7 @@ def _missing_family(
 def clock_skew(stack: Stack) -> Iterator[Observation]:
     """A node whose exporter measures in the future, or longer ago than any other's, at any time."""
     ages = {}
-    for subject, row in stack.answers.table(_CYCLE_AGE.id):
+    for subject, row in stack.answers.table("cycle-age"):
         ages[subject.host] = float(np.nanpercentile(row, _YOUNG_PERCENT))
     usual = float(np.median(list(ages.values()))) if ages else 0.0
     for host, age in ages.items():
@@ -155,7 +150,7 @@ def clock_skew(stack: Stack) -> Iterator[Observation]:
             text = (
                 f"its newest cycle ended {age:.0f} s before it was scraped, {usual:.0f} s elsewhere"
             )
-            evidence = Evidence(_CYCLE_AGE.promql, text, age)
+            evidence = Evidence(stack.answers.promql("cycle-age"), text, age)
             yield observation("clock-skew", "clock-skew", [evidence], host, until=stack.end)
 
 

@@ -34,22 +34,6 @@ from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.step_stalls import BUSY_PERCENT, StepStall
 from raydiag.tsdb.series import Query
 
-_QUERIES = (
-    "gpu-utilisation",
-    "gpu-busy",
-    "gpu-power",
-    "tcp-retransmits",
-    "rdma-retransmits",
-    "rdma-timeouts",
-    "rdma-ports-down",
-    "rdma-cnp",
-    "rdma-sent",
-    "driver",
-    "gpu-errors",
-    "alive",
-    "reboots",
-    "training",
-)
 _ENDED = ("completed", "failed", "cancelled")
 _MOST = 0.9  # of the hosts
 _SOON_S = 60.0  # after GPUs have finished what they had
@@ -69,7 +53,7 @@ def busy_gpus(timeline: RunTimeline) -> Iterator[Query]:
     yield Query("gpu-busy", promql, Window(start, stall.end, step))
 
 
-@playbook("rccl-hang", "Hang of a collective", _QUERIES, analysis="hang", follow_ups=busy_gpus)
+@playbook("rccl-hang", busy_gpus)
 def rccl_hang(timeline: RunTimeline, report: ReportWriter) -> str:
     """Rows of the interpretation table; at most one of them is the verdict."""
     judge_node_deaths(timeline, report)

@@ -23,12 +23,7 @@ from raydiag.playbooks.training_stability.storage import fine_storage
 from raydiag.timeline.run_timeline import RunTimeline
 
 
-@playbook(
-    "training-stability",
-    "Training stability",
-    ("training", *contention.QUERIES),
-    follow_ups=fine_storage,
-)
+@playbook("training-stability", fine_storage)
 def training_stability(timeline: RunTimeline, report: ReportWriter) -> str:
     """Loss to throughput, then the whole checklist, whatever was found before."""
     reason = timeline.answers.missing("training")

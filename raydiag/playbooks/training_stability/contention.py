@@ -27,9 +27,7 @@ from raydiag.timeline.queries import (
     IO_SOME,
     PROCESSES,
     RUNNING,
-    SWITCHES,
     WRITEBACK,
-    counter_rate,
 )
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.slowdowns import Slowdown
@@ -37,26 +35,6 @@ from raydiag.timeline.threshold_spans import Span, first_present, sustained_abov
 from raydiag.timeline.training_series import BALANCE, GRAD, LOSS
 from raydiag.tsdb.series import Floats
 
-QUERIES = (
-    "tasks",
-    counter_rate("context-switches", SWITCHES),
-    "cpu",
-    "driver",
-    "tcp-retransmits",
-    "tcp-errors",
-    "rdma-retransmits",
-    "rdma-timeouts",
-    "rdma-cnp",
-    "storage",
-    "storage-fine",
-    "memory",
-    "oom-kills",
-    "gpu-temperature",
-    "gpu-clock",
-    "gpu-power",
-    "gpu-errors",
-    "gpu-corrected",
-)
 _COMPARED = (
     ("cpu", "tasks", RUNNING),
     ("cpu", "tasks", BLOCKED),
