@@ -168,18 +168,13 @@ class OptionalFiles:
         self.unread.append(Unread(path, error.status, reason))
 
 
-class _translated:
+@contextlib.contextmanager
+def _translated(path: str) -> Iterator[None]:
     """Turns OSError into the ReadError that says what it means for a reader."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
-        if isinstance(error, OSError):
-            raise as_read_error(error, self.path) from None
+    try:
+        yield
+    except OSError as error:
+        raise as_read_error(error, path) from None
 
 
 def attempted(source: str, read: Callable[..., _T], *arguments: Any) -> Iterator[Union[_T, Unread]]:

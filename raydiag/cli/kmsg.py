@@ -37,8 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, judge, show; returns the exit code."""
     from raydiag.explain.diagnosis import exit_code
     from raydiag.kmsg import examine
-    from raydiag.render.kmsg import kmsg_report
-    from raydiag.render.kmsg_document import kmsg_document
+    from raydiag.render.kmsg import kmsg_document, kmsg_report
 
     now_s = time.time()
     examined = examine(arguments.files, now_s)

@@ -19,22 +19,16 @@ _ENTRYPOINT_LIMIT_BYTES = 120_000
 _ROOMY_BYTES = 114_000  # from here on docstrings and comments stay at home: of these modules first
 _FIRST_WITHOUT_WORDS = 10
 
-_MODULES = [
-    *("__init__", "model", "errors", "host", "procfs", "amdgpu", "cgroup", "masking"),
-    "rdma_names",
-    *("worker_log", "confinement", "sandbox", "runner", "memory_import", "probes.__init__"),
-    "step_formats",
-    *("cluster.__init__", "cluster.actor", "cluster.coordinator", "cluster.frames"),
-]
+# What a probe needs on the head and on the nodes; whatever these import travels with them.
+_PROBING = ["memory_import", "runner", "cluster.coordinator"]
 
 # What a hotfix needs on the head, and what its operations and the look at the driver fault need on
-# the nodes; whatever these import travels with them.
+# the nodes.
 _HOTFIX_HEAD = ["memory_import", "cluster.hotfix_driver", "cluster.node_actors", "hotfix.head"]
 _HOTFIX_NODE = ["memory_import", "hotfix.node"]
 _HOTFIX_PROBING = ["memory_import", "runner", "probes.kernel_log", "probes.d_state"]
 
 _IMPORTS = re.compile(r"^\s*from (raydiag[\w.]*) import (\([^)]*\)|[^(\n]*)", re.MULTILINE)
-_BUILDS_ON = re.compile(r"^from raydiag\.probes\.(\w+) import", re.MULTILINE)
 
 # The driver must run on the Python that has Ray, which need not be the one on PATH. The shell's
 # parent is Ray's own job supervisor: take its interpreter, and the place where its ray lies. The
@@ -62,21 +56,7 @@ exec "$python" -B -c '%s'
 
 def modules(probes: Iterable[str]) -> dict[str, str]:
     """Source of every module that runs on the cluster, by module name."""
-    sources: dict[str, str] = {}
-    names = [*_MODULES, *(f"probes.{probe}" for probe in probes)]
-    while names:
-        name = names.pop(0)
-        full = f"raydiag.{name}".removesuffix(".__init__")
-        if full not in sources:
-            sources[full] = _source(name)
-            # A probe may build on another one, which then travels with it.
-            names += [f"probes.{probe}" for probe in _BUILDS_ON.findall(sources[full])]
-    return sources
-
-
-def _source(name: str) -> str:
-    path = f"{name.replace('.', '/')}.py"
-    return files("raydiag").joinpath(path).read_text(encoding="utf-8")
+    return closure([*_PROBING, *map("probes.{}".format, probes)])
 
 
 def hotfix_modules() -> dict[str, str]:

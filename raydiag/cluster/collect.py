@@ -222,19 +222,13 @@ class _Holds:
 
 @dataclass(frozen=True)
 class _Head:
-    """What a node runner says of its run; see `runner.Runner.run`."""
+    """What a node runner says of its run, see `runner.Runner.run`, and the coordinator of it."""
 
     time: float
     cpu_s: float
     pid: int
     sandbox: dict[str, _Holds]  # by kind of reader
-
-
-@dataclass(frozen=True)
-class _Clock:
-    """What the coordinator adds; see `NodeReport.clock_offset_s`."""
-
-    clock_offset_s: Optional[tuple[float, float]] = None
+    clock_offset_s: Optional[tuple[float, float]] = None  # see `NodeReport.clock_offset_s`
 
 
 def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[str]) -> NodeReport:
@@ -249,8 +243,8 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         answer = frames.inflated(base64.b64decode(message["answer"]), _NODE_ANSWER_LIMIT_BYTES)
         results = {name: _result(name, answer["probes"][name]) for name in names}
         stuck = [records.decode(StuckReader, item) for item in answer["stuck"]]
-        head = records.decode(_Head, answer)
-        clock = records.decode(_Clock, message).clock_offset_s
+        clock_offset_s = message.get("clock_offset_s")  # never the node's own word
+        head = records.decode(_Head, {**answer, "clock_offset_s": clock_offset_s})
     except Exception as error:
         # Whatever a node sends costs its own report and no other's.
         reason = f"its answer cannot be decoded: {type(error).__name__}: {error}"[:300]
@@ -270,7 +264,7 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         collected_at=head.time,
         cpu_s=head.cpu_s,
         pid=head.pid,
-        clock_offset_s=clock,
+        clock_offset_s=head.clock_offset_s,
     )
 
 

@@ -8,14 +8,17 @@ import secrets
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Union
 
 import raydiag
 from raydiag.cluster import bundle
 from raydiag.cluster.address import Address
-from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL, PrintedLog, is_ours
+from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL, is_ours
 from raydiag.errors import CannotRun
-from raydiag.model import Actor
+
+if TYPE_CHECKING:
+    from raydiag.cluster.jobs_api import JobsApi
+    from raydiag.cluster.local import LocalRay
 
 POLL_S = 0.1
 _STOP_LIMIT_S = 6.0
@@ -23,44 +26,8 @@ _CALL_LIMIT_S = 2.0  # for one call, when nothing but cleaning up is left
 _JOBS_KEPT = 5
 
 
-class ClusterAccess(Protocol):
-    """What carries a job of ours: a dashboard (`jobs_api`) or a temporary Ray (`local`)."""
-
-    limit: float  # time.monotonic() at which calls have to be over
-
-    @property
-    def url(self) -> str:
-        """The dashboard, for messages."""
-
-    def version(self) -> dict[str, Any]:
-        """Version and session name of the cluster."""
-
-    def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None:
-        """Submit a job of ours with 0 CPU and 0 GPU."""
-
-    def job(self, submission_id: str) -> dict[str, Any]:
-        """Status and details of one job."""
-
-    def logs(self, submission_id: str) -> str:
-        """Everything that a job of ours has printed so far."""
-
-    def printed(self, submission_id: str) -> PrintedLog:
-        """What somebody's job has printed, in limits."""
-
-    def stop(self, submission_id: str) -> None:
-        """Stop a job of ours."""
-
-    def jobs(self) -> list[dict[str, Any]]:
-        """All jobs that Ray remembers."""
-
-    def delete(self, submission_id: str) -> None:
-        """Let Ray forget a job of ours."""
-
-    def node_ends(self) -> dict[str, float]:
-        """When nodes ended, Unix s by node id."""
-
-    def actors(self) -> list[Actor]:
-        """Actors of all jobs."""
+# What carries a job of ours: a dashboard, or a temporary Ray.
+ClusterAccess = Union["JobsApi", "LocalRay"]
 
 
 class SubmittedJob:

@@ -18,10 +18,10 @@ from raydiag.explain.comparison.worker_logs import WorkerLogCounts
 from raydiag.model import Coverage
 from raydiag.nodeset import fold
 from raydiag.render import report
+from raydiag.render.diagnose import query_lines
 from raydiag.render.document import severity_of
 from raydiag.render.formats import beginning, count, filled, joined, or_dash, quantity, since, utc
 from raydiag.render.groups import scope, source_and_text
-from raydiag.render.queries import query_lines
 from raydiag.render.report import Block, Bullet, Paragraph, Report, Section, bullets, table
 from raydiag.timeline.training_series import SECONDS, TGS
 

@@ -13,43 +13,19 @@ from raydiag.model import Finding, HostUnread, Severity, Window
 from raydiag.nodeset import fold
 from raydiag.playbooks.observations import Report as PlaybookReport
 from raydiag.playbooks.observations import ReportRow
+from raydiag.render import formats
+from raydiag.render import report as blocks
 from raydiag.render.coverage import blind_lines
-from raydiag.render.formats import (
-    beginning,
-    count,
-    filled,
-    grouped,
-    hosts_of,
-    joined,
-    or_dash,
-    quantity,
-    since,
-    timed,
-    utc,
-)
+from raydiag.render.formats import count, filled, grouped, hosts_of, joined, since, utc
 from raydiag.render.groups import groups, scope, source_and_text
-from raydiag.render.queries import query_lines
-from raydiag.render.report import (
-    Block,
-    Bullet,
-    Bullets,
-    KeyValues,
-    Paragraph,
-    Quote,
-    Report,
-    Section,
-    Steps,
-    Tone,
-    bullets,
-    severity_label,
-    table,
-)
+from raydiag.render.report import Block, Bullet, Paragraph, Report, Section, bullets, table
+from raydiag.tsdb.series import AskedQuery
 
 _MOST_EVIDENCE = 3  # of one finding
 _MOST_LINKS = 12  # of the chain; the JSON has all
 _MOST_PLACES = 4  # GPUs and devices in the heading
 _MOST_OF_LINE = 400  # characters of a quoted line
-_TONES = {"healthy": Tone.GOOD, "unknown": Tone.DOUBTFUL}
+_TONES = {"healthy": blocks.Tone.GOOD, "unknown": blocks.Tone.DOUBTFUL}
 _ANSWERS = {True: "", False: "no: ", None: "undecided: "}
 _SOURCE_TRACE = (
     "Suggested: from the event at the onset follow the calls, look for what is created and not "
@@ -69,6 +45,14 @@ def diagnosis_report(examined: ExaminedJob, show_all: bool, show_playbooks: bool
     return Report(sections, _footer(examined))
 
 
+def query_lines(queries: Iterable[AskedQuery]) -> Iterator[str]:
+    """`id: promql  [start to end step 15s]  rows 8`."""
+    for query in queries:
+        step = f" step {formats.number(query.step_s)}s" if query.step_s else ""
+        window = f"{query.start:.3f} to {query.end:.3f}{step}"
+        yield f"{query.id}: {query.promql}  [{window}]  rows {query.rows}"
+
+
 def _sections(examined: ExaminedJob, show_all: bool, show_playbooks: bool) -> Iterator[Section]:
     job = examined.triage.resolved.job_dir or _place(examined)
     yield Section(
@@ -86,27 +70,27 @@ def _sections(examined: ExaminedJob, show_all: bool, show_playbooks: bool) -> It
     yield Section("Source code trace", [Paragraph(trace)], only_in_documents=True)
     related = [Paragraph(_correlation(examined))]
     yield Section("Correlation with triage", related, only_in_documents=True)
-    steps = Steps(ticket.next_steps(examined))
+    steps = blocks.Steps(ticket.next_steps(examined))
     yield Section("Recommended next steps", [steps.or_else("None.")], comes_first=True)
-    playbooks = Bullets(list(_playbooks(examined, show_all)))
+    playbooks = blocks.Bullets(list(_playbooks(examined, show_all)))
     yield Section("Playbooks", [playbooks], only_in_documents=not show_playbooks)
     ruled_out = examined.explained.ruled_out
     reasons = bullets(map("{0.failure_class}: {0.why}".format, ruled_out))
     yield Section("Ruled out", [reasons], only_in_documents=not show_playbooks)
     yield Section("Notes", [bullets(examined.notes)])
-    queries = Quote(list(query_lines(ticket.asked_queries(examined))))
+    queries = blocks.Quote(list(query_lines(ticket.asked_queries(examined))))
     yield Section("Queries", [queries.or_else("None was asked.")], only_in_documents=True)
     yield Section("Coverage", [bullets(_coverage(examined))])
 
 
-def _head(examined: ExaminedJob) -> KeyValues:
+def _head(examined: ExaminedJob) -> blocks.KeyValues:
     coverage = examined.explained.diagnosis.coverage
     nodes = str(coverage.asked)
     if examined.metrics is not None and examined.metrics.context.hosts:
         hosts = examined.metrics.context.hosts
         nodes = f"{len(hosts)} ({fold(hosts)})"
     rows = [("Analysis type", ticket.analysis_type(examined)), *_time_window(coverage.window)]
-    return KeyValues([*rows, ("Nodes", nodes)])
+    return blocks.KeyValues([*rows, ("Nodes", nodes)])
 
 
 def _time_window(window: Optional[Window]) -> Iterator[tuple[str, str]]:
@@ -130,7 +114,7 @@ def _verdict(examined: ExaminedJob) -> Section:
     return Section(
         "Verdict",
         [Paragraph(verdict.summary)],
-        tone=_TONES.get(verdict.failure_class, Tone.BAD),
+        tone=_TONES.get(verdict.failure_class, blocks.Tone.BAD),
         facts=[*facts, verdict.confidence.value],
         comes_first=True,
     )
@@ -145,8 +129,8 @@ def _findings(examined: ExaminedJob, show_all: bool) -> Iterator[Block]:
     if len(chain) > _MOST_LINKS:
         links.append(Bullet(f"(+{len(chain) - _MOST_LINKS} more: JSON has all)"))
     unrelated = list(_other_findings(examined, show_all))
-    yield Bullets(links)
-    yield Bullets(unrelated)
+    yield blocks.Bullets(links)
+    yield blocks.Bullets(unrelated)
     if not links and not unrelated:
         yield Paragraph("None.")
 
@@ -165,7 +149,7 @@ def _other_findings(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:
         if is_shown and in_chain.isdisjoint(map(id, group.findings)):
             details = [group.first.title, *_evidence(group.first, examined, show_all)]
             heading = joined([group.first.failure_class, *group.facts()])
-            yield Bullet(heading, details, severity_label(group.severity))
+            yield Bullet(heading, details, blocks.severity_label(group.severity))
 
 
 def _candidates(examined: ExaminedJob) -> Iterator[str]:
@@ -181,9 +165,9 @@ def _evidence(finding: Finding, examined: ExaminedJob, show_all: bool) -> list[s
     """Evidence, a line each. A query goes by its id; the JSON spells it out."""
     query_ids = {query.promql: query.id for query in ticket.asked_queries(examined)}
     lines: dict[str, None] = {}  # triage may quote one line as step and as end
-    for evidence in beginning(finding.evidence, _MOST_EVIDENCE, show_all):
+    for evidence in formats.beginning(finding.evidence, _MOST_EVIDENCE, show_all):
         line = source_and_text(evidence, query_ids.get(evidence.source))
-        lines[timed(line, evidence.time)] = None
+        lines[formats.timed(line, evidence.time)] = None
     return list(lines)
 
 
@@ -203,8 +187,8 @@ def _metric_row(row: ReportRow) -> list[str]:
     place = " ".join(filter(None, [fold(row.hosts), row.device]))
     return [
         place or "-",
-        or_dash(row.gpu),
-        quantity(row.value, row.unit),
+        formats.or_dash(row.gpu),
+        formats.quantity(row.value, row.unit),
         f"{_ANSWERS[row.holds]}{row.row}: {row.interpretation}",
     ]
 
@@ -234,7 +218,7 @@ def _log(examined: ExaminedJob) -> Iterator[Block]:
     origin = examined.triage.origin
     yield Paragraph("None." if examined.no_log else " ".join(examined.triage.story) or "None.")
     if origin is not None:
-        yield Quote([f"{origin.file}:{origin.line}: {origin.raw[:_MOST_OF_LINE]}"])
+        yield blocks.Quote([f"{origin.file}:{origin.line}: {origin.raw[:_MOST_OF_LINE]}"])
 
 
 def _correlation(examined: ExaminedJob) -> str:

@@ -1,13 +1,15 @@
-"""A kernel log's events as a report."""
+"""A kernel log's events as a report, and as JSON; `raydiag/schemas/kmsg.json` states its shape."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
+from typing import Any
 
 from raydiag.kmsg import ExaminedKernelLog, LoggedEvent
 from raydiag.model import Severity
+from raydiag.render import document
 from raydiag.render.coverage import not_read
 from raydiag.render.formats import count, counted, filled, utc
 from raydiag.render.report import Paragraph, Quote, Report, Section, Steps, severity_label
@@ -23,6 +25,15 @@ def kmsg_report(examined: ExaminedKernelLog, verbose: bool) -> Report:
         sections.append(Section(blocks=[Paragraph(_notes(examined))]))
     sections.append(not_read(examined.unread))
     return Report(sections)
+
+
+def kmsg_document(examined: ExaminedKernelLog, generated_at: float) -> dict[str, Any]:
+    """The JSON document of `raydiag kmsg`."""
+    return {
+        **document.head("kmsg", generated_at),
+        "events": list(map(_event_object, examined.events)),
+        **document.findings_and_coverage(examined.diagnosis),
+    }
 
 
 def _summary(examined: ExaminedKernelLog) -> str:
@@ -87,3 +98,8 @@ def _notes(examined: ExaminedKernelLog) -> str:
     """The events to note, by number."""
     kinds = Counter(e.event_class for e in examined.events if e.severity is Severity.INFO)
     return filled("To note (-v shows them): {}", counted(dict(sorted(kinds.items()))))
+
+
+def _event_object(event: LoggedEvent) -> dict[str, Any]:
+    fields = {**vars(event), "severity": event.severity.value}
+    return {"class": fields.pop("event_class"), **fields}

@@ -5,20 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from raydiag.render import report as blocks
 from raydiag.render.escape import fenced, markdown
-from raydiag.render.report import (
-    Bullets,
-    KeyValues,
-    Paragraph,
-    Quote,
-    Report,
-    Row,
-    Section,
-    Steps,
-    Table,
-    Words,
-    plain_text,
-)
+from raydiag.render.report import Report, Row, Section, Words, plain_text
 
 _LINE_BREAK = "  \n"
 
@@ -47,11 +36,11 @@ def _section(section: Section, marks: str) -> Iterator[str]:
             yield _WRITERS[type(block)](block)
 
 
-def _paragraph(block: Paragraph) -> str:
+def _paragraph(block: blocks.Paragraph) -> str:
     return f"**{markdown(block.text)}**" if block.strong else markdown(block.text)
 
 
-def _bullets(block: Bullets) -> str:
+def _bullets(block: blocks.Bullets) -> str:
     lines = []
     for bullet in block.entries:
         lines.append(f"- {markdown(bullet.whole_text)}")
@@ -60,7 +49,7 @@ def _bullets(block: Bullets) -> str:
     return "\n".join(lines)
 
 
-def _steps(block: Steps) -> str:
+def _steps(block: blocks.Steps) -> str:
     if block.label and len(block.steps) == 1:
         return markdown(f"{block.label}: {block.steps[0]}")
     lines = [f"{block.label}:\n"] if block.label else []
@@ -69,17 +58,17 @@ def _steps(block: Steps) -> str:
     return "\n".join(lines)
 
 
-def _quote(block: Quote) -> str:
+def _quote(block: blocks.Quote) -> str:
     return fenced(block.marked_lines())
 
 
-def _key_values(block: KeyValues) -> str:
+def _key_values(block: blocks.KeyValues) -> str:
     if block.columns is not None:
-        return _table(Table(block.columns, list(map(Row, block.rows))))
+        return _table(blocks.Table(block.columns, list(map(Row, block.rows))))
     return _LINE_BREAK.join(f"**{markdown(name)}:** {_cell(value)}" for name, value in block.rows)
 
 
-def _table(block: Table) -> str:
+def _table(block: blocks.Table) -> str:
     header, rows = list(block.header), [list(map(_cell, row.cells)) for row in block.rows]
     if any(row.notes for row in block.rows):
         header.append("Notes")
@@ -98,10 +87,10 @@ def _line(cells: Iterable[str]) -> str:
 
 
 _WRITERS: Mapping[type, Callable[[Any], str]] = {
-    Paragraph: _paragraph,
-    Bullets: _bullets,
-    Steps: _steps,
-    Quote: _quote,
-    KeyValues: _key_values,
-    Table: _table,
+    blocks.Paragraph: _paragraph,
+    blocks.Bullets: _bullets,
+    blocks.Steps: _steps,
+    blocks.Quote: _quote,
+    blocks.KeyValues: _key_values,
+    blocks.Table: _table,
 }

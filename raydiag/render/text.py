@@ -9,29 +9,16 @@ from itertools import zip_longest
 from operator import itemgetter
 from typing import Any
 
+from raydiag.render import report as blocks
 from raydiag.render.escape import terminal
-from raydiag.render.report import (
-    Bullets,
-    KeyValues,
-    Paragraph,
-    Quote,
-    Report,
-    Section,
-    Steps,
-    Table,
-    Tone,
-    Toned,
-    Words,
-    plain_text,
-    tone_of,
-)
-from raydiag.render.wrap import wrap
+from raydiag.render.report import Report, Section, Tone, Toned, Words, plain_text, tone_of
 
 _COLOURS = {Tone.BAD: "31", Tone.GOOD: "32", Tone.DOUBTFUL: "33"}
 _NARROWEST_PAGE = 40
 _NARROWEST_COLUMN = 12
 _INDENT = "  "
 _GAP = "  "  # between columns
+_LEAST_ROOM = 8  # columns of text beside an indent, however narrow the page is
 
 
 def text(report: Report, width: int, colour: bool = False) -> str:
@@ -66,12 +53,12 @@ class _TextWriter:
         yield from self._heading(section)
         indent = _INDENT if section.title and not section.is_chapter else ""
         writers: Mapping[type, Callable[[Any, str], Iterable[str]]] = {
-            Paragraph: self._paragraph,
-            Bullets: self._bullets,
-            Steps: self._steps,
-            Quote: self._quote,
-            KeyValues: self._key_values,
-            Table: self._table,
+            blocks.Paragraph: self._paragraph,
+            blocks.Bullets: self._bullets,
+            blocks.Steps: self._steps,
+            blocks.Quote: self._quote,
+            blocks.KeyValues: self._key_values,
+            blocks.Table: self._table,
         }
         for block in section.blocks:
             if not block.is_empty:
@@ -101,18 +88,18 @@ class _TextWriter:
         lines = self.wrap(_GAP.join(filter(None, [title, *section.facts])), "", _INDENT * 2)
         return self._painted_start(lines, start)
 
-    def _paragraph(self, block: Paragraph, indent: str) -> Iterator[str]:
+    def _paragraph(self, block: blocks.Paragraph, indent: str) -> Iterator[str]:
         for line in self.wrap(block.text, indent, indent):
             yield self._paint(line, block.tone)
 
-    def _bullets(self, block: Bullets, indent: str) -> Iterator[str]:
+    def _bullets(self, block: blocks.Bullets, indent: str) -> Iterator[str]:
         for bullet in block.entries:
             lines = self.wrap(bullet.whole_text, indent, indent + _INDENT)
             yield from self._painted_start(lines, bullet.badge) if bullet.badge else lines
             for detail in bullet.details:
                 yield from self.wrap(detail, indent + _INDENT, indent + _INDENT * 2)
 
-    def _steps(self, block: Steps, indent: str) -> Iterator[str]:
+    def _steps(self, block: blocks.Steps, indent: str) -> Iterator[str]:
         lead = f"{indent}{block.label}: " if block.label else indent
         if block.label and len(block.steps) == 1:
             yield from self.wrap(block.steps[0], lead, " " * len(lead))
@@ -122,13 +109,13 @@ class _TextWriter:
             yield from self.wrap(step, start, " " * len(start))
             lead = " " * len(lead)  # the label stands before the first one
 
-    def _quote(self, block: Quote, indent: str) -> Iterator[str]:
+    def _quote(self, block: blocks.Quote, indent: str) -> Iterator[str]:
         if block.marked is None:
             indent += _INDENT
         for line in block.marked_lines():
             yield from self.wrap(line, indent, indent + _INDENT)
 
-    def _key_values(self, block: KeyValues, indent: str) -> Iterator[str]:
+    def _key_values(self, block: blocks.KeyValues, indent: str) -> Iterator[str]:
         start = len(indent) + max(map(len, dict(block.rows))) + len(": ")
         for name, value in block.rows:
             lead = f"{indent}{name}: ".ljust(start)
@@ -136,7 +123,7 @@ class _TextWriter:
             lines[0] = lead + self._paint(lines[0][len(lead) :], tone_of(value))
             yield from lines
 
-    def _table(self, block: Table, indent: str) -> Iterator[str]:
+    def _table(self, block: blocks.Table, indent: str) -> Iterator[str]:
         header = list(map(_capitals, block.header))
         columns = zip(header, *(map(_escaped, row.cells) for row in block.rows))
         widths = [max(map(len, column)) for column in columns]
@@ -174,3 +161,28 @@ def _shrink(widths: list[int], room: int) -> None:
         if widths[widest] <= _NARROWEST_COLUMN:
             return
         widths[widest] -= 1
+
+
+def wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    """`text` in lines of `width`, the first indented by `first`, the others by `rest`.
+
+    Cut at double blanks, else blanks or commas, else anywhere; other blanks are kept.
+    """
+    lines: list[str] = []
+    indent = first
+    while True:
+        room = max(width - len(indent), _LEAST_ROOM)
+        if len(text) <= room:
+            return [*lines, indent + text]
+        cut = _cut(text, room)
+        lines.append((indent + text[:cut]).rstrip())
+        text, indent = text[cut:].lstrip(" "), rest
+
+
+def _cut(text: str, room: int) -> int:
+    # Double blanks part the fields of a heading, which are easier to read in one piece.
+    between_fields = text.rfind("  ", room // 2, room + 2)
+    if between_fields > 0:
+        return between_fields
+    between_words = max(text.rfind(" ", 0, room + 1), text.rfind(",", 0, room) + 1)
+    return between_words if between_words > 0 else room

@@ -12,19 +12,10 @@ import numpy as np
 
 from raydiag.model import Unread, Window
 from raydiag.nodeset import fold
+from raydiag.render import report as blocks
 from raydiag.render.coverage import not_read
 from raydiag.render.formats import count, filled, grouped, number, quantity, utc
-from raydiag.render.report import (
-    Block,
-    Bullet,
-    Bullets,
-    Paragraph,
-    Report,
-    Section,
-    Tone,
-    bullets,
-    table,
-)
+from raydiag.render.report import Block, Bullet, Paragraph, Report, Section, bullets, table
 from raydiag.tsdb.connection import Connection
 from raydiag.tsdb.discovery_types import Discovery, Family, Target
 from raydiag.tsdb.identity import Belief, TsdbIdentity
@@ -33,9 +24,9 @@ from raydiag.tsdb.series import QueryResult, Series
 _MOST_ROWS = 400
 _EXPECTED_FAMILIES = ("hw_gpu_", "hw_tcp_", "hw_rdma_", "ray_node_", "tb_")
 _BELIEFS = {
-    Belief.VERIFIED: ("These are the job's own series", Tone.GOOD),
-    Belief.UNVERIFIED: ("Undecided whether these are the job's series", Tone.DOUBTFUL),
-    Belief.WRONG: ("THESE ARE NOT THE JOB'S SERIES", Tone.BAD),
+    Belief.VERIFIED: ("These are the job's own series", blocks.Tone.GOOD),
+    Belief.UNVERIFIED: ("Undecided whether these are the job's series", blocks.Tone.DOUBTFUL),
+    Belief.WRONG: ("THESE ARE NOT THE JOB'S SERIES", blocks.Tone.BAD),
 }
 
 
@@ -77,7 +68,7 @@ def view_report(servers: Sequence[tuple[str, Connection]]) -> Report:
         port = urlsplit(connection.client.url).port
         forwards.append(f"-L {port}:127.0.0.1:{port}")
         unread += connection.unread
-    opened = Bullets([Bullet(job, list(_server(connection))) for job, connection in servers])
+    opened = blocks.Bullets([Bullet(job, list(_server(connection))) for job, connection in servers])
     ssh = f"From another machine first: ssh {' '.join(forwards)} {socket.gethostname()}"
     end = "Ctrl-C ends it and leaves nothing behind."
     footer = Section(blocks=[Paragraph(ssh), Paragraph(end)])

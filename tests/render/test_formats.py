@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raydiag.render.formats import extent, shape
-from raydiag.render.wrap import wrap
+from raydiag.render.text import wrap
 
 
 @given(st.text("ab ,", max_size=120), st.integers(8, 40))
