@@ -1,8 +1,8 @@
 """JUDGE: series -> observations, rows and findings; one module or package for each playbook.
 
 A playbook is a function marked with `@playbook`. `playbooks.yaml` names the queries that it reads,
-among them follow-ups that look closer at what stands out. It judges by a `RunTimeline`, writes rows,
-observations by keyword and what it rules out to a `ReportWriter`, and returns its verdict.
+among them follow-ups that look closer at what stands out. It judges by a `RunTimeline`, writes
+rows, observations by keyword and what it rules out to a `ReportWriter`, and returns its verdict.
 
 The order of a run: `plan` gives the first queries; with their answers `follow_up` gives those about
 the hosts that stand out; `run` judges. Nothing here talks to a server:
