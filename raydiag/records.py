@@ -1,7 +1,7 @@
-"""Records that come from a node as JSON, back into the dataclasses that rules work with.
+"""Records that come as JSON, from a node or from a file, back into the dataclasses that they were.
 
-A node may run other code than ours, or lie: every value is checked against its field's type, and
-nothing else than plain values ever comes out.
+A node may run other code than ours, or lie, and a file may be damaged: every value is checked
+against its field's type, and nothing else than plain values ever comes out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Union
 
 from raydiag.errors import ParseError
@@ -64,10 +65,17 @@ def _check(kind: Any) -> _Check:
     origin = typing.get_origin(kind)
     if origin is Union:
         return lambda value: None if value is None else inner[0](value)
-    if origin is tuple:
-        return lambda value: tuple(inner[0](item) for item in _exactly(list, value))
+    if origin is tuple and len(inner) > 1:
+        return lambda value: tuple(check(item) for check, item in _pairs(inner, value))
+    if origin in (tuple, list):
+        return lambda value: origin(inner[0](item) for item in _exactly(list, value))
     if origin in (dict, Mapping):
-        return lambda value: {str(k): inner[1](v) for k, v in _exactly(dict, value).items()}
+        key = typing.get_args(kind)[0]  # JSON has texts only
+        return lambda value: {key(k): inner[1](v) for k, v in _exactly(dict, value).items()}
+    if origin is array or kind is array:
+        return _doubles
+    if kind in (bytes, bytearray):
+        return lambda value: kind(_exactly(str, value).encode("latin-1"))
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return functools.partial(decode, kind)
     return _NUMBERS.get(kind, functools.partial(_exactly, kind))
@@ -77,6 +85,19 @@ def _exactly(kind: type, value: Any) -> Any:
     if type(value) is not kind:
         raise ValueError(f"of type {kind.__name__}")
     return value
+
+
+def _pairs(checks: Sequence[_Check], value: Any) -> Iterable[tuple[_Check, Any]]:
+    if len(_exactly(list, value)) != len(checks):
+        raise ValueError(f"a list of {len(checks)}")
+    return zip(checks, value)
+
+
+def _doubles(value: Any) -> array[float]:
+    try:
+        return array("d", _exactly(list, value))
+    except TypeError:
+        raise ValueError("a list of numbers") from None
 
 
 def _integer(value: Any) -> int:

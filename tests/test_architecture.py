@@ -55,7 +55,7 @@ ARROWS = {
     "kernel_text": FOUNDATION | {"probes"},
     "kmsg": NODE | {"catalog", "explain", "kernel_text", "probes", "rules"},
     "rules": FOUNDATION | {"catalog", "nodeset", "probes", "rdma_names"},
-    "joblog": FOUNDATION | {"nodeset", "step_formats"},
+    "joblog": FOUNDATION | {"nodeset", "records", "step_formats"},
     "triage": FOUNDATION | {"catalog", "joblog"},
     "explain": FOUNDATION
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import Any, Optional
 
 import pytest
 
 from raydiag.errors import ParseError
+from raydiag.joblog.step_series import Doubles
 from raydiag.records import decode
 
 
@@ -69,3 +71,27 @@ def test_missing_field_and_no_object() -> None:
         decode(Sample, {key: value for key, value in GOOD.items() if key != "count"})
     with pytest.raises(ParseError, match="not an object"):
         decode(Sample, [1])  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Columns:
+    numbers: Doubles
+    states: bytearray
+    lines: dict[int, str]
+    marks: list[tuple[int, str]]
+
+
+def test_columns_bytes_pairs_and_numbered_entries() -> None:
+    data = {"numbers": [1, 2.5], "states": "nf", "lines": {"7": "a"}, "marks": [[7, "a"]]}
+    expected = Columns(array("d", [1, 2.5]), bytearray(b"nf"), {7: "a"}, [(7, "a")])
+    assert decode(Columns, data) == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("numbers", ["1"]), ("states", [1]), ("lines", {"a": "a"}), ("marks", [[7]])],
+)
+def test_wrong_columns_are_refused(field: str, value: object) -> None:
+    good = {"numbers": [], "states": "", "lines": {}, "marks": []}
+    with pytest.raises(ParseError, match=rf"Columns\.{field}"):
+        decode(Columns, {**good, field: value})

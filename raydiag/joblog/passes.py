@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.errors import ReadError
+from raydiag import records
+from raydiag.errors import ParseError, ReadError
 from raydiag.joblog import exits, header, matches, saves, stages, startup, step_formats
 from raydiag.joblog.clock import REACH, Clock, Timeline, has_time
 from raydiag.joblog.exits import ExitTally
@@ -32,7 +33,7 @@ from raydiag.joblog.prefixes import of_rank, on_host, plain, split
 from raydiag.joblog.saves import SavePattern, SaveTally
 from raydiag.joblog.stages import StageTally
 from raydiag.joblog.startup import StartTally
-from raydiag.joblog.state import Mark, PassState, digests, restored
+from raydiag.joblog.state import Mark, PassState, digests
 from raydiag.joblog.state import plain as as_json
 from raydiag.joblog.steps import StepTally
 from raydiag.model import Unread
@@ -163,8 +164,8 @@ class Pass:
         if mark is None:
             return None
         try:
-            self.learnt = restored(Learnt, mark.learnt)
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+            self.learnt = records.decode(Learnt, mark.learnt)
+        except ParseError:
             return None
         return mark
 
@@ -177,6 +178,7 @@ class Pass:
         if offset == 0:
             return
         self.learnt.anchor_time = self._clock.anchor
+        self.learnt.steps.settle()
         first, edge = digests(opened.path, offset)
         mark = Mark(offset, window.line, opened.inode, first, edge, as_json(self.learnt))
         state.marks[opened.path] = mark

@@ -1,7 +1,7 @@
 """What a pass over a log has learnt, as plain JSON, for going on where it stopped.
 
-The file comes from the user's disk: only declared fields of declared types are taken from it, and
-anything odd means that the log is read from its start.
+The file comes from the user's disk: values of the declared types are taken from it, and anything
+odd means that the log is read from its start.
 """
 
 from __future__ import annotations
@@ -9,14 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import lru_cache
-from itertools import starmap
-from types import UnionType
-from typing import Any, Optional, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any, Optional, TypeVar
 
-VERSION = 1
+VERSION = 2
 _DIGESTED_BYTES = 4096
 _T = TypeVar("_T")
 
@@ -43,20 +39,19 @@ class PassState:
     def dumps(self) -> str:
         """The text of a state file."""
         marks = {path: vars(mark) for path, mark in self.marks.items()}
-        return json.dumps({"version": VERSION, "fingerprint": self.fingerprint, "marks": marks})
+        return json.dumps({"made_by": _made_by(self.fingerprint, marks), "marks": marks})
 
     @classmethod
     def loads(cls, text: str, fingerprint: str) -> PassState:
-        """Empty unless the text is a state of this version and fingerprint."""
+        """Empty unless the text is a whole state of this version and fingerprint."""
         try:
             document = json.loads(text)
-            if document["version"] != VERSION or document["fingerprint"] != fingerprint:
+            marks = document["marks"]
+            if document["made_by"] != _made_by(fingerprint, marks):
                 return cls(fingerprint)
-            marks = {str(path): Mark(**mark) for path, mark in document["marks"].items()}
+            return cls(fingerprint, {path: Mark(**mark) for path, mark in marks.items()})
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return cls(fingerprint)
-        sound = {path: mark for path, mark in marks.items() if _sound(mark)}
-        return cls(fingerprint, sound)
 
     def mark_for(self, path: str, size: int, inode: int) -> Optional[Mark]:
         """The mark of a file that is still what it was up to there; None otherwise."""
@@ -66,11 +61,10 @@ class PassState:
         return mark if digests(path, mark.offset) == (mark.head, mark.edge) else None
 
 
-def _sound(mark: Mark) -> bool:
-    numbers = (mark.offset, mark.line, mark.inode)
-    if any(type(number) is not int or number < 0 for number in numbers):
-        return False
-    return isinstance(mark.learnt, dict)
+def _made_by(fingerprint: str, marks: object) -> list[object]:
+    """Version, fingerprint and a digest, by which a damaged state is known."""
+    digest = hashlib.sha256(json.dumps(marks).encode()).hexdigest()
+    return [VERSION, fingerprint, digest]
 
 
 def digests(path: str, offset: int) -> tuple[str, str]:
@@ -85,78 +79,14 @@ def digests(path: str, offset: int) -> tuple[str, str]:
     return hashlib.sha256(head).hexdigest(), hashlib.sha256(edge).hexdigest()
 
 
-def plain(value: Any) -> Any:
-    """A tally as JSON values."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: plain(item) for name, item in vars(value).items()}
+def plain(tally: object) -> Any:
+    """A tally as it is now, as JSON values that `records.decode` takes."""
+    return json.loads(json.dumps(tally, default=_plain))
+
+
+def _plain(value: Any) -> object:
     if isinstance(value, array):
         return value.tolist()
     if isinstance(value, (bytes, bytearray)):
         return value.decode("latin-1")
-    if isinstance(value, Mapping):
-        return [[key, plain(item)] for key, item in value.items()]
-    if isinstance(value, (list, tuple)):
-        return list(map(plain, value))
-    return value
-
-
-@lru_cache(maxsize=256)
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def restored(kind: type[_T], value: Any) -> _T:
-    """The tally again. Raises ValueError where the JSON is not of this kind."""
-    return cast(_T, _restored(kind, value))
-
-
-def _restored(kind: Any, value: Any) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        if value is None:
-            return None
-        return _restored(next(kind for kind in arguments if kind is not type(None)), value)
-    if isinstance(kind, type) and is_dataclass(kind):
-        return _record(kind, value)
-    if kind in (bytes, bytearray):
-        return kind(_checked(value, str).encode("latin-1"))
-    if origin is array or kind is array:
-        return array("d", map(_number, _checked(value, list)))
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        pairs = _checked(value, list)
-        return {_restored(arguments[0], key): _restored(arguments[1], item) for key, item in pairs}
-    if origin in (list, tuple):
-        items = list(starmap(_restored, _typed(origin, arguments, value)))
-        return items if origin is list else tuple(items)
-    if kind is float:
-        return _number(value)
-    return _checked(value, kind)
-
-
-def _record(kind: Any, value: Any) -> Any:
-    hints = _hints(kind)
-    values = _checked(value, dict)
-    if set(values) != {field.name for field in fields(kind)}:
-        raise ValueError(f"other fields than {kind.__name__}")
-    return kind(**{name: _restored(hints[name], item) for name, item in values.items()})
-
-
-def _typed(origin: Any, arguments: tuple[Any, ...], value: Any) -> list[tuple[Any, Any]]:
-    items = _checked(value, list)
-    if origin is list or arguments[1:] == (Ellipsis,):
-        return [(arguments[0], item) for item in items]
-    if len(items) != len(arguments):
-        raise ValueError("another number of items")
-    return list(zip(arguments, items, strict=True))
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise ValueError("not a number")
-    return float(value)
-
-
-def _checked(value: Any, kind: Any) -> Any:
-    if type(value) is not kind:
-        raise ValueError(f"not of type {kind}")
-    return value
+    return vars(value)

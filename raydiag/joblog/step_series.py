@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from array import array
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from raydiag.joblog.step_facts import StepSeries
 
+if TYPE_CHECKING:
+    Doubles = array[float]
+else:
+    Doubles = array  # before Python 3.12 only a checker of types knows array[float]
 SERIES = 16384
 HEAD, TAIL = 256, 4096
 _UNSETTLED = 1024
@@ -19,7 +24,7 @@ _STATES = {state: state.encode() for state in "nfai"}
 class StepColumns:
     """Columns that grow with the run until they are thinned in the middle."""
 
-    columns: dict[str, array[float]] = field(
+    columns: dict[str, Doubles] = field(
         default_factory=lambda: {name: array("d") for name in _COLUMNS}
     )
     newest: list[tuple[float, ...]] = field(default_factory=list)  # rows not yet in the columns
@@ -30,16 +35,16 @@ class StepColumns:
         self.newest.append(values)
         self.states += _STATES[state]
         if len(self.newest) >= _UNSETTLED:
-            self._settle()
+            self.settle()
         if len(self.states) > SERIES:
-            self._settle()
+            self.settle()
             for name, column in self.columns.items():
                 self.columns[name] = column[:HEAD] + column[HEAD:-TAIL:2] + column[-TAIL:]
             states = self.states
             self.states = states[:HEAD] + states[HEAD:-TAIL:2] + states[-TAIL:]
 
-    def _settle(self) -> None:
-        """The newest rows into the columns: many at a time cost a third."""
+    def settle(self) -> None:
+        """Takes the newest rows into the columns: many at a time cost a third."""
         if self.newest:
             for name, column in zip(_COLUMNS, zip(*self.newest, strict=True), strict=True):
                 self.columns[name].extend(column)
@@ -48,13 +53,13 @@ class StepColumns:
     def last_loss(self, loss: float, state: str) -> None:
         """Gives the newest step the loss that stands on a line of its own."""
         if self.states and self.states[-1:] == b"n":
-            self._settle()
+            self.settle()
             self.columns["loss"][-1] = loss
             self.states[-1:] = state.encode()
 
     def series(self, writer: str, unit: str) -> StepSeries:
         """A copy; `where` is the writer, `unit` that of the tokens."""
-        self._settle()
+        self.settle()
         copies = [array("d", self.columns[name]) for name in _COLUMNS]
         step, seconds, loss, tflops, tokens, time, line = copies
         return StepSeries(

@@ -286,6 +286,11 @@ class StepTally:
             if progress.next_time is None and not is_above:
                 progress.next_time = time
 
+    def settle(self) -> None:
+        """Puts all numbers into the columns."""
+        for progress in self.progresses.values():
+            progress.series.settle()
+
     def _bar(self) -> Optional[StepProgress]:
         """The likeliest bar of training: one that says so, else the longest that moves."""
         bars = [progress for progress in self._moving() if progress.format == "bar"]

@@ -171,6 +171,17 @@ def test_half_a_gzip_file_gives_what_it_holds_and_says_so(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("small_margins")
+def test_steps_are_gone_on_with(tmp_path: Path) -> None:
+    state = PassState("x")
+    lines = [maxtext(n, 10.0 + n % 3) for n in range(200)]
+    path = write(tmp_path / "job.log", "".join(lines[:100]))
+    facts_at(path, state=state)
+    write(path, "".join(lines))
+    resumed = facts_at(path, state=PassState.loads(state.dumps(), "x"))
+    assert resumed.resumed_at > 0 and shown(resumed) == shown(facts_at(path))
+
+
+@pytest.mark.usefixtures("small_margins")
 def test_another_file_of_the_same_name_is_read_from_its_start(tmp_path: Path) -> None:
     state = PassState("x")
     path = write(tmp_path / "job.log", "".join(maxtext(n) for n in range(100)))
