@@ -72,6 +72,7 @@ def test_wheel_holds_the_package_and_the_entrypoints(unpacked: Path) -> None:
     for name in (
         "catalog/failures.yaml",
         "catalog/nvidia_codes.yaml",
+        "joblog/lines.yaml",
         "schemas/probe.json",
         "schemas/kmsg.json",
         "entrypoints/node_runner.py",

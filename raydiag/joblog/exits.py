@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from raydiag.joblog.failure_facts import Heartbeats, TaskExit
+from raydiag.joblog.facts import Heartbeats, TaskExit
 from raydiag.joblog.line_context import LineContext
 from raydiag.joblog.log_line import JobLogLine
 from raydiag.joblog.numbers import whole_number
+from raydiag.joblog.tables import anchors_of, line_patterns, table
 
 EXITS = 2048
 LOOKED_AT = 16 * EXITS
@@ -26,60 +27,12 @@ ERRORS = 4096  # every task may print the same one
 _UNHEALTHY = "The following tasks are unhealthy"
 _POLLED = "Polled error from coordination service"
 _FATAL = "Terminating process because the JAX distributed service detected fatal errors"
-ANCHORS = (
-    b"NODE_EXIT ",
-    b"srun: error:",
-    b"Training subprocess ",
-    b"Actor failed:",
-    b"exitcode",
-    b"exited on signal ",
-    b"exits with return code",
-    _UNHEALTHY.encode(),
-    _POLLED.encode(),
-    _FATAL.encode(),
-)
-_NODE_EXIT = re.compile(r"\bNODE_EXIT host=(?P<host>\S+) exit=(?P<code>\d+)")
-_SRUN = re.compile(
-    r"\bsrun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): (?P<how>Exited with exit code "
-    r"(?P<code>\d+)|[A-Z][\w ]{2,40})"
-)
-_SUBPROCESS = re.compile(
-    r"Training subprocess (?:killed by (?P<name>SIG[A-Z0-9+]+)(?: \(signal (?P<signal>\d+)\))?"
-    r"|exited with code (?P<code>-?\d+))"
-)
-_ACTOR = re.compile(r"(?:\[Node (?P<task>\d+)\] )?Actor failed: ")
-_TORCHRUN = re.compile(
-    r"failed \(exitcode: (?P<code>-?\d+)\) (?:local_rank: (?P<local>\d+) )?\(pid: (?P<pid>\d+)\)"
-)
-_TABLE = re.compile(r"^\s*exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
-_TABLE_RANK = re.compile(r"^\s*(rank)\s*: (\d+) \(local_rank")
-_TABLE_HOST = re.compile(r"^\s*(host)\s*: (\S+)")
-_MPI = re.compile(
-    r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) "
-    r"exited on signal (?P<signal>\d+)"
-)
-_LAUNCHER = re.compile(r"exits with return code = (?P<code>-?\d+)")
-_KINDS = (
-    ("node-exit", _NODE_EXIT),
-    ("actor", _ACTOR),
-    ("torchrun", _TORCHRUN),
-    ("mpirun", _MPI),
-    ("launcher", _LAUNCHER),
-)
+_ROWS = line_patterns("exits")
+ANCHORS = (*anchors_of(_ROWS), *map(str.encode, (_UNHEALTHY, _POLLED, _FATAL)))
+_TABLE_ROW = re.compile(r"^\s*(?:(rank)\s*: (\d+) \(local_rank|(host)\s*: (\S+))")
 _TASK = re.compile(r"/job:\w{1,64}/(?:replica:\d+/)?task:(\d{1,7})")
-_SRUN_SIGNALS = {
-    "Killed": 9,
-    "Terminated": 15,
-    "Segmentation fault": 11,
-    "Aborted": 6,
-    "Bus error": 7,
-    "Floating point exception": 8,
-    "Illegal instruction": 4,
-    "Interrupt": 2,
-    "Out Of Memory": 9,
-}
+_SRUN_SIGNALS: Mapping[str, int] = table("srun_signals")
 _BLOCK_LINES = 256
-_NUMBERS = ("signal", "task", "rank", "pid")  # that an exit's line may tell
 
 
 def signal_of(code: Optional[int]) -> Optional[int]:
@@ -104,6 +57,17 @@ def _tasks(text: str) -> list[int]:
     return numbers[:1024]
 
 
+def _table_entry(view: LineContext) -> dict[str, Optional[str]]:
+    """Rank and host of one entry of torchrun's table: they stand above the exit code."""
+    entry: dict[str, Optional[str]] = {}
+    for text in view.above(8)[::-1]:
+        if row := _TABLE_ROW.search(text):
+            entry.setdefault(*filter(None, row.groups()))
+        if len(entry) == 2:
+            break
+    return entry
+
+
 @dataclass
 class ExitTally:
     """Exits in file order, the first and the last ones, and what heartbeat errors say."""
@@ -123,64 +87,44 @@ class ExitTally:
         text = line.whole_words
         if _UNHEALTHY in text or _POLLED in text or _FATAL in text:
             self._heartbeat(line, view)
-        if match := _SRUN.search(text):
-            self._srun(match, line)
-        elif match := _SUBPROCESS.search(text):
-            self._subprocess(match, line)
-        elif match := _TABLE.match(text):
-            self._table(match, line, view)
-        else:
-            for kind, pattern in _KINDS:
-                if match := pattern.search(text):
-                    self._add_fields(kind, line, match.groupdict())
-                    return
-
-    def _srun(self, match: re.Match[str], line: JobLogLine) -> None:
-        reason = match["how"].strip()
-        number = 0
-        for name, signal_number in _SRUN_SIGNALS.items():
-            if reason.startswith(name):
-                number = signal_number
-        if match["code"] is None and not number:
-            return
-        tasks = _tasks(match["tasks"])
         if self.total > LOOKED_AT:
-            self.total += len(tasks)
             return
-        code, host = _exit_code(match["code"]), match["host"]
-        for task in tasks:
-            self._add("srun", line, code=code, signal=number, host=host, task=task)
+        for row in _ROWS:
+            if match := row.search(text):
+                self._exit(row.event, match.groupdict(), line, view)
+                return
 
-    def _subprocess(self, match: re.Match[str], line: JobLogLine) -> None:
-        number = whole_number(match["signal"])
-        if number is None and match["name"]:
-            number = getattr(signal, match["name"], None)
-        self._add("subprocess", line, code=_exit_code(match["code"]), signal=number)
+    def _exit(
+        self, kind: str, fields: dict[str, Optional[str]], line: JobLogLine, view: LineContext
+    ) -> None:
+        if kind == "srun":
+            self._srun(fields, line)
+        elif kind == "table":
+            self._add_fields("torchrun", line, {**_table_entry(view), **fields})
+        else:
+            self._add_fields(kind, line, fields)
 
-    def _table(self, match: re.Match[str], line: JobLogLine, view: LineContext) -> None:
-        """One entry of torchrun's table: rank and host stand above the exit code."""
-        entry: dict[str, str] = {}
-        for text in view.above(8)[::-1]:
-            row = _TABLE_RANK.search(text) or _TABLE_HOST.search(text)
-            if row:
-                entry.setdefault(*row.groups())
-            if len(entry) == 2:
-                break
-        self._add_fields("torchrun", line, {**entry, **match.groupdict()})
+    def _srun(self, fields: Mapping[str, Optional[str]], line: JobLogLine) -> None:
+        how, code = fields["how"] or "", _exit_code(fields["code"])
+        signals = [number for name, number in _SRUN_SIGNALS.items() if how.startswith(name)]
+        if code is None and not signals:
+            return
+        for task in _tasks(fields["tasks"] or ""):
+            number = next(iter(signals), None)
+            self._add("srun", line, fields["host"], code=code, signal=number, task=task)
 
     def _add_fields(self, kind: str, line: JobLogLine, fields: Mapping[str, Optional[str]]) -> None:
         numbers = {
             name: whole_number(fields.get(name)) for name in ("signal", "task", "rank", "pid")
         }
-        code, host = _exit_code(fields.get("code")), fields.get("host")
-        self._add(kind, line, code=code, host=host, **numbers)
+        if numbers["signal"] is None:
+            numbers["signal"] = getattr(signal, fields.get("name") or "", None)
+        self._add(kind, line, fields.get("host"), code=_exit_code(fields.get("code")), **numbers)
 
-    def _add(self, kind: str, line: JobLogLine, host: Optional[str] = None, **numbers: Any) -> None:
+    def _add(self, kind: str, line: JobLogLine, host: Optional[str], **numbers: Any) -> None:
         """`numbers`: code, signal, task, rank, pid, as far as the line tells them."""
         prefix = line.prefix
         self.total += 1
-        if self.total > LOOKED_AT:
-            return
         if len(self.exits) >= EXITS:
             del self.exits[EXITS // 2]
         told = {name: number for name, number in numbers.items() if number is not None}

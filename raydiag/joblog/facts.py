@@ -8,14 +8,282 @@ count beside.
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Optional
 
-from raydiag.joblog.failure_facts import Heartbeats, Match, TaskExit, Traceback
-from raydiag.joblog.script_facts import Dashboards, Header, PhaseMark, StageEvent, Summary
-from raydiag.joblog.step_facts import LoggedSave, LoggedSteps, Restore
 from raydiag.model import Unread
+
+WARM_UP = 5  # steps
+
+# ---- what the scripts around training print
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the job said about itself before training; None where the log does not."""
+
+    job_id: Optional[str] = None
+    job_name: Optional[str] = None
+    nnodes: Optional[int] = None
+    nodelist: tuple[str, ...] = ()  # expanded; index = srun task id with one task a node
+    ray: bool = False  # RAY_PORT, [Ray] or [Prometheus] lines, or a ray_logs directory
+    model_name: Optional[str] = None
+    model_alias: Optional[str] = None
+    exp_tag: Optional[str] = None
+    passthrough: Mapping[str, str] = field(default_factory=dict)  # PASSTHROUGH_ARGS as key=value
+    config: Mapping[str, str] = field(default_factory=dict)  # `Config param KEY: VALUE`
+    steps: Optional[int] = None  # passthrough first, then config, then what a step line says
+    checkpoint_period: Optional[int] = None  # None: not printed; the default is the judge's matter
+    enable_checkpointing: Optional[bool] = None
+    async_checkpointing: Optional[bool] = None
+    heartbeat_timeout_s: Optional[float] = None
+    max_requeue_times: Optional[int] = None
+    framework: Optional[str] = None  # whose step lines it prints: the id of their format
+
+
+@dataclass(frozen=True)
+class StageEvent:
+    """One line of the stage grammar, or an opening line without BEGIN."""
+
+    name: str  # as printed: Preflight, Docker pull, ECC check, Training
+    event: str  # begin, end, timeout, failed
+    line: int
+    elapsed_s: Optional[float]
+    exit_code: Optional[int]
+    time: Optional[float]
+    raw: str
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The JOB SUMMARY block. The last one counts where a log holds several."""
+
+    line: int
+    file: str
+    word: Optional[str]  # SUCCESS or FAILED; None: a summary without status
+    exit_code: Optional[int]
+    reason: str  # what follows the dash; "" when nothing does
+    status_line: Optional[int]
+    status_text: str
+    wall_s: Optional[float]
+    time: Optional[float]
+    count: int = 1  # summaries in this file
+
+
+@dataclass(frozen=True)
+class Dashboards:
+    """Where the job said that its dashboards are."""
+
+    tunnels: tuple[str, ...] = ()  # commands verbatim, at most 8
+    head: Optional[str] = None  # host of the tunnel's target
+    prometheus_port: Optional[int] = None  # from the tunnel, else from [Prometheus] lines
+    prometheus_source: str = ""  # tunnel, started, occupied; "" when nothing says
+    prometheus_dir: Optional[str] = None
+    tensorboard_port: Optional[int] = None
+    ray_fallback_line: Optional[int] = None  # "Ray cluster failed, falling back to non-Ray mode"
+
+
+@dataclass(frozen=True)
+class PhaseMark:
+    """A line that shows how far start-up has come."""
+
+    phase: str  # id: dataset, placement, mooncake, trainer-init, engine-init, queues, training, ...
+    event: str  # reached, progress, done, error
+    first_time: Optional[float]  # on or above its first line
+    last_line: int
+    last_time: Optional[float]
+    raw: str  # newest, verbatim
+    file: str = ""
+
+
+# ---- training: steps, saves, restores
+
+
+@dataclass(frozen=True)
+class StepSeries:
+    """Step lines of one writer in file order: parallel arrays of doubles, NaN where not printed.
+
+    Beyond 16384 entries the middle is thinned; the first 256 and the last 4096 are always there.
+    `loss_state` keeps a printed nan or inf apart from a loss that was not printed.
+    """
+
+    where: str
+    step: array[float]
+    seconds: array[float]  # of one step, as printed or from the rate; NaN: only `time` can tell
+    loss: array[float]
+    loss_state: bytes  # one a step: n none, f finite, a nan, i inf
+    tflops: array[float]  # per device
+    tokens_per_s: array[float]  # per device where the line says so, see `throughput_unit`
+    time: array[float]
+    line: array[float]
+    throughput_unit: str = ""  # "tokens/s/device", "samples/s", "tokens/s"; "" without
+
+
+@dataclass
+class StepRun:
+    """Steps that follow each other upwards in one writer's lines; a jump back opens the next."""
+
+    first_step: int
+    last_step: int
+    first_line: int
+    last_line: int
+    first_time: Optional[float]  # printed on the line itself
+    last_time: Optional[float]
+    steps: int = 0  # different steps seen
+    seconds_sum: float = 0.0  # of all its lines that print seconds
+    seconds_count: int = 0
+    steady_sum: float = 0.0  # without warm-up: steps first_step+5 and later
+    steady_count: int = 0
+    file: str = ""
+
+    def add_up(self, step: int, seconds: float, weight: int) -> None:
+        """Adds a step's seconds, for `weight` steps."""
+        if not math.isfinite(seconds):
+            return
+        self.seconds_sum += seconds * weight
+        self.seconds_count += weight
+        if step >= self.first_step + WARM_UP:
+            self.steady_sum += seconds * weight
+            self.steady_count += weight
+
+
+@dataclass
+class WriterProgress:
+    """How far one writer has come."""
+
+    where: str
+    task: Optional[int]
+    rank: Optional[int]
+    host: Optional[str]
+    last_step: int
+    run: int = 0  # index of the run that it is in
+
+
+@dataclass(frozen=True)
+class LoggedSteps:
+    """Training progress by the step lines of one format."""
+
+    format: str  # id in the table of formats; huggingface: a bar with that trainer's losses
+    zero_based: bool  # the first step is 0, so that T steps end at T-1
+    counts_done: bool  # the number is of completed steps (n/m bars): T steps end at T
+    total: Optional[int]  # as the step line says ("120/ 5000"); None where it does not
+    series: StepSeries
+    runs: tuple[StepRun, ...]  # of the reference writer, oldest first; the last 64
+    runs_total: int
+    writers: tuple[WriterProgress, ...]  # bounded; by task
+    first_step: int
+    last_step: int  # the newest of any writer in the current run
+    last_line: int
+    last_time: Optional[float]  # printed on that line
+    last_near_time: Optional[float]  # newest time printed at or above it
+    last_next_time: Optional[float]  # oldest time printed below it: an upper bound
+    file: str
+    regular: bool = True  # False: a bar that may count anything (downloads, shards), not training
+
+
+@dataclass(frozen=True)
+class LoggedSave:
+    """A checkpoint save, as one line or several report it."""
+
+    step: Optional[int]
+    event: str  # started, finished, failed
+    seconds: Optional[float]
+    line: int
+    time: Optional[float]
+    near_time: Optional[float]
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Restore:
+    """What the job says it started from."""
+
+    step: Optional[int]  # None: it found none and starts afresh
+    line: int
+
+
+# ---- failures: signatures that match, tracebacks, processes that ended
+
+
+@dataclass(frozen=True)
+class Match:
+    """A signature in the log, with its evidence.
+
+    Per file, row and writer the first few and the last are kept.
+    """
+
+    row: str
+    failure_class: str
+    role: str
+    stage: str
+    groups: Mapping[str, str]
+    file: str
+    line: int
+    where: str  # `Prefix.where`
+    task: Optional[int]
+    rank: Optional[int]
+    host: Optional[str]  # from the prefix, else the task's host, else the actor's address
+    actor: Optional[str]
+    pid: Optional[int]
+    ip: Optional[str]
+    time: Optional[float]
+    near_time: Optional[float]
+    text: str  # stripped, as it was matched
+    raw: str  # verbatim, cut at 4 KiB
+    before: tuple[str, ...]  # verbatim lines above, oldest first
+    after: tuple[str, ...]  # verbatim lines below
+    exception: Optional[str]  # the line that ends the traceback which this line opens or stands in
+    last_step: Optional[int] = None  # newest step of any writer above this line in its file
+    offset: int = 0  # bytes before the line in its (uncompressed) file
+
+
+@dataclass(frozen=True)
+class Traceback:
+    """One exception as Python printed it; equal ones of one writer are kept once."""
+
+    line: int  # of "Traceback (most recent call last):"
+    end_line: int  # of the exception
+    where: str
+    exception: str  # e.g. "ValueError: bad shape"; "" when the log ends before
+    time: Optional[float]
+    file: str
+
+
+@dataclass(frozen=True)
+class TaskExit:
+    """One process that ended, by whoever noticed."""
+
+    kind: str  # node-exit, srun, actor, torchrun, subprocess
+    code: Optional[int]
+    signal: Optional[int]
+    host: Optional[str]
+    task: Optional[int]
+    rank: Optional[int]
+    where: str
+    pid: Optional[int]
+    line: int
+    time: Optional[float]
+    near_time: Optional[float]
+    raw: str
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Heartbeats:
+    """The tasks that the coordination service calls unhealthy, and who reports the error."""
+
+    accused: tuple[int, ...]  # task ids, ascending
+    first_line: int
+    time: Optional[float]
+    reporters: tuple[str, ...]  # `where` of the writers of "Polled error ..." and the like
+    file: str = ""
+
+
+# ---- files, and all that they say
 
 
 @dataclass(frozen=True)
@@ -59,10 +327,7 @@ class WorkerLogs:
 
     files: tuple[LogFile, ...] = ()
     files_found: int = 0  # on disk, also those that were not read
-    last_step_file: Optional[str] = None
-    last_step_time: Optional[float] = None
-    seconds_sum: Optional[float] = None  # of `last_step_file`, duplicates counted once
-    steps: Optional[LoggedSteps] = None  # of `last_step_file`
+    steps: Optional[LoggedSteps] = None  # of the one that came furthest
     restores: tuple[Restore, ...] = ()
     matches: tuple[Match, ...] = ()  # by file and line; `host` is the directory's name
     saves: tuple[LoggedSave, ...] = ()

@@ -18,30 +18,14 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Optional
 
+from raydiag.joblog.facts import Header
 from raydiag.joblog.log_line import JobLogLine
 from raydiag.joblog.numbers import decimal_number, whole_number
-from raydiag.joblog.script_facts import Header
+from raydiag.joblog.tables import table
 from raydiag.nodeset import expand_in_order
 
-_KEYS = {
-    "JOB_ID": "job_id",
-    "SLURM_JOB_ID": "job_id",
-    "SLURM_JOBID": "job_id",
-    "JOB_NAME": "job_name",
-    "SLURM_JOB_NAME": "job_name",
-    "NNODES": "nnodes",
-    "SLURM_JOB_NUM_NODES": "nnodes",
-    "SLURM_NNODES": "nnodes",
-    "JOB_NODELIST": "nodelist",
-    "SLURM_JOB_NODELIST": "nodelist",
-    "SLURM_NODELIST": "nodelist",
-    "NODELIST_EXPANDED": "expanded",
-    "RAY_PORT": "ray_port",
-    "PASSTHROUGH_ARGS": "passthrough",
-    "MODEL_NAME": "model_name",
-    "MODEL_NAME_ALIAS": "model_alias",
-    "EXP_TAG": "exp_tag",
-}
+_VARIABLES = table("variables")
+CONFIG_KEYS = tuple(table("config_keys"))
 _KEY = re.compile(r"^\s*(?:export |declare -x )?([A-Z][A-Z_]{2,24})=(.*)$")
 CONFIG_KEYS = (
     "steps",
@@ -59,13 +43,9 @@ _COMMENT = re.compile(r"#SBATCH\s+--comment[= ]\s*'?(\{.{0,2000}\})'?")
 _TITAN = re.compile(r"\btotal steps (\d{1,12})\b")
 _MEGATRON = re.compile(r"^\s*(train_iters|save_interval) \.{3,64} (\d{1,12})\s*$")
 _RAY = ("[Ray] ", "[Prometheus] ")
-
-_OLDER_KEYS = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_NODELIST")  # hold a shorter key
-_KEY_ANCHORS = tuple(f"{key}=".encode() for key in _KEYS if key not in _OLDER_KEYS)
-_CONFIG_ANCHORS = tuple(f"Config param {key}:".encode() for key in CONFIG_KEYS)
 ANCHORS = (
-    *_KEY_ANCHORS,
-    *_CONFIG_ANCHORS,
+    *(f"{key}=".encode() for key in _VARIABLES),
+    *(f"Config param {key}:".encode() for key in CONFIG_KEYS),
     b"#SBATCH",
     b"[Ray] ",
     b"[Prometheus] ",
@@ -106,7 +86,7 @@ class HeaderTally:
         """One line that may be of the header."""
         text = line.text
         if match := _KEY.match(text):
-            name, value = _KEYS.get(match[1]), _unquoted(match[2].strip())
+            name, value = _VARIABLES.get(match[1]), _unquoted(match[2].strip())
             if name and value:
                 self.values.setdefault(name, value)
         elif match := _CONFIG.search(text):

@@ -37,11 +37,11 @@ _ANY = Interest(True, FORMATS, True, True, True, True, True, True)
 
 
 class Interests:
-    """What each line is of interest for; `extra`: anchors of a site's own messages on saves."""
+    """What each line is of interest for."""
 
-    def __init__(self, extra: Iterable[bytes] = ()) -> None:
-        groups = (header.ANCHORS, stages.ANCHORS, exits.ANCHORS, (*saves.ANCHORS, *extra))
-        self._groups = [_shapes(anchors) for anchors in (*groups, startup.ANCHORS)]
+    def __init__(self) -> None:
+        parts = (header, stages, exits, saves, startup)
+        self._groups = [_shapes(part.ANCHORS) for part in parts]
         self._by_shape: dict[bytes, Interest] = {}
 
     def __call__(self, raw: bytes) -> Interest:

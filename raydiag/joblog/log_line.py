@@ -48,6 +48,11 @@ class JobLogLine:
     complete: bool = True  # False: the log ends within it, so its last word may be cut
 
     @property
+    def about_time(self) -> Optional[float]:
+        """The time printed on it, else the newest one above."""
+        return self.near_time if self.time is None else self.time
+
+    @property
     def whole_words(self) -> str:
         """`text` without a last word that may be cut: 13 of 137 is a wrong number."""
         return self.text if self.complete else self.text[: max(self.text.rfind(" "), 0)]

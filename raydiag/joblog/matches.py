@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Optional
 
-from raydiag.joblog.failure_facts import Match, Traceback
+from raydiag.joblog.facts import Match, Traceback
 from raydiag.joblog.line_context import LineContext
 from raydiag.joblog.log_line import Classify, Hit, JobLogLine
 

@@ -30,7 +30,7 @@ from raydiag.joblog.lines import (
 from raydiag.joblog.log_line import Classify, JobLogLine, Selector
 from raydiag.joblog.matches import MatchTally
 from raydiag.joblog.prefixes import of_rank, on_host, plain, split
-from raydiag.joblog.saves import SavePattern, SaveTally
+from raydiag.joblog.saves import SaveTally
 from raydiag.joblog.stages import StageTally
 from raydiag.joblog.startup import StartTally
 from raydiag.joblog.state import Mark, PassState, digests
@@ -98,7 +98,6 @@ class Pass:
 
     select: Selector
     classify: Classify
-    patterns: Sequence[SavePattern] = ()
     rank: Optional[int] = None  # of all lines: the file is of one rank
     host: Optional[str] = None
     chunk: int = CHUNK_BYTES
@@ -128,7 +127,7 @@ class Pass:
         self._node_names: frozenset[str] = frozenset()
         self._fast_steps = FastStepLines(path)
         self._know_hosts()
-        self._interests = Interests(pattern.anchor.encode() for pattern in self.patterns)
+        self._interests = Interests()
         source = Source(opened, max(0, start - BEHIND_BYTES))
         behind = _exactly(source, min(start, BEHIND_BYTES))
         lines = 0
@@ -257,7 +256,7 @@ class Pass:
         if interest.exits and _holds(text, _EXITS):
             learnt.exits.take(line, view)
         if interest.saves:
-            learnt.saves.take(line, self.patterns)
+            learnt.saves.take(line)
         if interest.startup and _holds(text, _STARTS):
             learnt.starts.take(line)
         learnt.matches.take(line, view, self.classify, learnt.steps.newest)

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from raydiag.errors import CannotRun
-from raydiag.joblog.facts import JobFacts, LogFile, Resolved, WorkerLogs
-from raydiag.joblog.failure_facts import Match
-from raydiag.joblog.log_line import Classify, MakeSelector
+from raydiag.joblog.facts import (
+    JobFacts,
+    LogFile,
+    LoggedSave,
+    LoggedSteps,
+    Match,
+    Resolved,
+    Restore,
+    WorkerLogs,
+)
+from raydiag.joblog.lines import CHUNK_BYTES
+from raydiag.joblog.log_line import Classify, MakeSelector, Selector
 from raydiag.joblog.numbers import whole_number
 from raydiag.joblog.passes import ANCHORS, Pass
-from raydiag.joblog.saves import SavePattern
 from raydiag.joblog.state import PassState
-from raydiag.joblog.step_facts import LoggedSave, LoggedSteps, Restore, WriterProgress
 from raydiag.model import Unread
 from raydiag.nodeset import expand_in_order
 
 __all__ = ["ANCHORS", "read"]
 
 WORKER_FILES = 512
+_NO_WORKERS = WorkerLogs()
 
 
 def read(
@@ -31,56 +40,37 @@ def read(
     classify: Classify,
     *,
     state: Optional[PassState] = None,
-    save_patterns: Sequence[SavePattern] = (),
     workers: bool = True,
-    chunk: Optional[int] = None,
+    chunk: int = CHUNK_BYTES,
 ) -> JobFacts:
     """Reads what `find.resolve` found; `state` is brought up to date on the way.
 
     Raises CannotRun when the job has logs and none of them can be read.
     """
-    anchors = (*ANCHORS, *(pattern.anchor.encode() for pattern in save_patterns))
-    reader = _JobLogReader(make_selector, anchors, classify, state, tuple(save_patterns), chunk)
+    reader = _JobLogReader(make_selector(ANCHORS), classify, state, chunk)
     main = reader.log(resolved.logs, "main")
     if resolved.logs and not main.files:
         raise CannotRun("; ".join(f"{part.source} {part.reason}" for part in main.unread))
     ranks = [reader.file(path, "rank", rank=_rank(path)) for path in resolved.rank_logs]
     head = next(iter(expand_in_order(main.learnt.header.nodes, 1)), None)
-    worker_logs = WorkerLogs()
-    if workers:
-        worker_logs = reader.workers(resolved, head)
+    worker_logs = reader.workers(resolved, head) if workers else _NO_WORKERS
     attempts = tuple(_attempt(reader, resolved, logs) for logs in resolved.attempts)
-    unread = list(main.unread)
-    for rank in ranks:
-        unread += rank.unread
-    unread += reader.worker_unread
-    return _with_ranks(_facts(resolved, main, worker_logs, attempts, tuple(unread)), ranks)
+    unread = (*_of_all([main, *ranks], "unread"), *reader.worker_unread)
+    return _facts(resolved, main, ranks, unread, worker_logs, attempts)
 
 
+@dataclass
 class _JobLogReader:
     """What every pass of one call shares."""
 
-    def __init__(
-        self,
-        make_selector: MakeSelector,
-        anchors: Sequence[bytes],
-        classify: Classify,
-        state: Optional[PassState],
-        patterns: Sequence[SavePattern],
-        chunk: Optional[int],
-    ) -> None:
-        self._select = make_selector(anchors)
-        self._classify = classify
-        self._state = state
-        self._patterns = patterns
-        self._chunk = chunk
-        self.worker_unread: list[Unread] = []
+    select: Selector
+    classify: Classify
+    state: Optional[PassState]
+    chunk: int
+    worker_unread: list[Unread] = field(default_factory=list)
 
     def _pass(self, rank: Optional[int] = None, host: Optional[str] = None) -> Pass:
-        new = Pass(self._select, self._classify, self._patterns, rank, host)
-        if self._chunk:
-            new.chunk = self._chunk
-        return new
+        return Pass(self.select, self.classify, rank, host, self.chunk)
 
     def log(self, paths: Sequence[str], role: str) -> Pass:
         """One log in its pieces. Only a log in one piece can be gone on with."""
@@ -88,7 +78,7 @@ class _JobLogReader:
         for path in paths[:-1]:
             log.read(path, "piece")
         for path in paths[-1:]:
-            log.read(path, role, self._state if len(paths) == 1 else None)
+            log.read(path, role, self.state if len(paths) == 1 else None)
         return log
 
     def file(
@@ -96,7 +86,7 @@ class _JobLogReader:
     ) -> Pass:
         """One file of one rank, or of one host."""
         log = self._pass(rank, host)
-        log.read(path, role, self._state)
+        log.read(path, role, self.state)
         return log
 
     def workers(self, resolved: Resolved, head: Optional[str]) -> WorkerLogs:
@@ -134,39 +124,32 @@ class _WorkerTally:
 
     def worker_logs(self, files_found: int) -> WorkerLogs:
         """All of them; `files_found` counts those that were not read as well."""
-        logs = WorkerLogs(
+        return WorkerLogs(
             files=tuple(self.files),
             files_found=files_found,
+            steps=self.furthest,
             restores=tuple(self.restores),
             matches=tuple(self.matches),
             saves=tuple(self.saves),
-        )
-        steps = self.furthest
-        if steps is None:
-            return logs
-        return replace(
-            logs,
-            last_step_file=steps.file,
-            last_step_time=steps.last_time,
-            seconds_sum=sum(map(attrgetter("seconds_sum"), steps.runs)),
-            steps=steps,
         )
 
 
 def _attempt(reader: _JobLogReader, resolved: Resolved, logs: tuple[str, ...]) -> JobFacts:
     log = reader.log(logs, "attempt")
     alone = replace(resolved, logs=logs, attempts=(), rank_logs=(), worker_logs=(), notes=())
-    return _facts(alone, log, WorkerLogs(), (), tuple(log.unread))
+    return _facts(alone, log, (), log.unread)
 
 
 def _facts(
     resolved: Resolved,
     main: Pass,
-    workers: WorkerLogs,
-    attempts: tuple[JobFacts, ...],
-    unread: tuple[Unread, ...],
+    ranks: Sequence[Pass],
+    unread: Sequence[Unread],
+    workers: WorkerLogs = _NO_WORKERS,
+    attempts: tuple[JobFacts, ...] = (),
 ) -> JobFacts:
-    learnt = main.learnt
+    """`ranks`: the other ranks' logs of a Kubernetes job; their writers, matches, exits join in."""
+    learnt, logs = main.learnt, [main, *ranks]
     steps = learnt.steps.logged()
     if resolved.batch_script:
         learnt.header.take_script(resolved.batch_script)
@@ -175,22 +158,25 @@ def _facts(
         header = replace(header, framework=steps.format)
         if header.steps is None and steps.regular and steps.total:
             header = replace(header, steps=steps.total)
-    hosts_on_lines = {**learnt.exits.hosts, **learnt.hosts}
-    hosts = _hosts(hosts_on_lines, header.nodelist, header.nnodes)
+    hosts = _hosts({**learnt.exits.hosts, **learnt.hosts}, header.nodelist, header.nnodes)
+    steps = _placed(steps, hosts)
+    for rank in ranks:
+        steps = _joined(steps, rank.learnt.steps.logged())
     timeline = learnt.timeline
+    matches = itertools.chain.from_iterable(log.learnt.matches.in_order() for log in logs)
     return JobFacts(
         resolved=resolved,
-        files=tuple(main.files),
+        files=_of_all(logs, "files"),
         header=header,
         stages=tuple(learnt.stages.events),
         summary=learnt.stages.summary,
-        steps=_placed(steps, hosts),
-        saves=tuple(learnt.saves.saves),
+        steps=steps,
+        saves=_of_all(logs, "learnt.saves.saves"),
         restores=tuple(learnt.saves.restores),
-        matches=tuple(_on_host(match, hosts) for match in learnt.matches.in_order()),
-        tracebacks=tuple(learnt.matches.tracebacks),
-        exits=tuple(learnt.exits.exits),
-        heartbeats=learnt.exits.heartbeats(),
+        matches=tuple(_on_host(match, hosts) for match in matches),
+        tracebacks=_of_all(logs, "learnt.matches.tracebacks"),
+        exits=_of_all(logs, "learnt.exits.exits"),
+        heartbeats=next(filter(None, (log.learnt.exits.heartbeats() for log in logs)), None),
         dashboards=learnt.starts.boards,
         phases=tuple(learnt.starts.phases.values()),
         barrier_writers=tuple(learnt.starts.barrier),
@@ -206,38 +192,15 @@ def _facts(
         tail_first_line=main.tail_first_line,
         last_line_complete=main.complete,
         hosts=hosts,
-        unread=unread,
+        unread=tuple(unread),
         done_markers=tuple(learnt.starts.done_markers),
         resumed_at=main.resumed_at,
     )
 
 
-def _with_ranks(facts: JobFacts, ranks: Sequence[Pass]) -> JobFacts:
-    """The other ranks' logs of a Kubernetes job: their writers, matches and exits join in."""
-    if not ranks:
-        return facts
-    matches, tracebacks = list(facts.matches), list(facts.tracebacks)
-    exits, files, saves = list(facts.exits), list(facts.files), list(facts.saves)
-    heartbeats, steps = facts.heartbeats, facts.steps
-    for rank in ranks:
-        learnt = rank.learnt
-        files += rank.files
-        matches += (_on_host(match, facts.hosts) for match in learnt.matches.in_order())
-        tracebacks += learnt.matches.tracebacks
-        exits += learnt.exits.exits
-        saves += learnt.saves.saves
-        heartbeats = heartbeats or learnt.exits.heartbeats()
-        steps = _joined(steps, learnt.steps.logged())
-    return replace(
-        facts,
-        files=tuple(files),
-        matches=tuple(matches),
-        tracebacks=tuple(tracebacks),
-        exits=tuple(exits),
-        saves=tuple(saves),
-        heartbeats=heartbeats,
-        steps=steps,
-    )
+def _of_all(logs: Sequence[Pass], path: str) -> tuple[Any, ...]:
+    """What the lists at this path of attributes hold, log by log."""
+    return tuple(itertools.chain.from_iterable(map(attrgetter(path), logs)))
 
 
 def _joined(steps: Optional[LoggedSteps], of_rank: Optional[LoggedSteps]) -> Optional[LoggedSteps]:
@@ -275,13 +238,11 @@ def _placed(steps: Optional[LoggedSteps], hosts: Mapping[int, str]) -> Optional[
     """With the host of each writer."""
     if steps is None:
         return None
-    return replace(steps, writers=tuple(_writer_on_host(writer, hosts) for writer in steps.writers))
-
-
-def _writer_on_host(writer: WriterProgress, hosts: Mapping[int, str]) -> WriterProgress:
-    if writer.host is None and writer.task is not None and writer.task in hosts:
-        return replace(writer, host=hosts[writer.task])
-    return writer
+    writers = []
+    for writer in steps.writers:
+        host = writer.host if writer.task is None else writer.host or hosts.get(writer.task)
+        writers.append(replace(writer, host=host))
+    return replace(steps, writers=tuple(writers))
 
 
 def _rank(path: str) -> Optional[int]:

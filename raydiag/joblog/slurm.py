@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
 from raydiag.joblog.durations import seconds_of
 from raydiag.joblog.numbers import decimal_number, whole_number
+from raydiag.joblog.tables import table
 
 _TIMEOUT_S = 5.0
 _JOB_ID = re.compile(r"\d{1,10}(?:_\d{1,7})?")
@@ -22,12 +23,7 @@ _FIELD = re.compile(r"(?:^|\s)([A-Za-z]{1,40})=(\S+)")
 # The one value with blanks: it goes on until the next field.
 _REASON = re.compile(r"\bReason=(.*)")
 
-# What Slurm calls a job that is on its nodes; CONFIGURING and SUSPENDED keep their allocation.
-_ALIVE = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT"}
-_ALIVE |= {"STOPPED", "SUSPENDED"}
-_WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
-_ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "REVOKED"}
-_ENDED |= {"OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
+_STATES: Mapping[str, Sequence[str]] = table("slurm_states")
 
 
 @dataclass(frozen=True)
@@ -45,14 +41,14 @@ class SlurmJob:
     @property
     def alive(self) -> Optional[bool]:
         """True on its nodes, False when over; None while it waits in the queue."""
-        if self.state in _ALIVE:
+        if self.state in _STATES["alive"]:
             return True
-        return False if self.state in _ENDED else None
+        return False if self.state in _STATES["ended"] else None
 
     @property
     def waiting(self) -> bool:
         """In the queue."""
-        return self.state in _WAITING
+        return self.state in _STATES["waiting"]
 
     @property
     def held(self) -> bool:

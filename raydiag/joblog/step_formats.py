@@ -13,6 +13,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Optional
 
+from raydiag.joblog.tables import table
 from raydiag.step_formats import NUMBER, STEP_FORMATS, StepFormat
 
 
@@ -34,80 +35,16 @@ class JobStepFormat(StepFormat):
     layout: Optional[re.Pattern[bytes]] = None
 
 
-_FROM_ZERO = {"zero_based": True, "counts_done": False}
-_FIELDS: dict[str, dict[str, Any]] = {
-    "maxtext": {
-        **_FROM_ZERO,
-        "tflops": r"TFLOP/s/device: ",
-        "tokens": r"Tokens/s/device: ",
-        "unit": "tokens/s/device",
-        "layout": re.compile(
-            rb"completed step: \d{1,15}, seconds: (\d+\.\d+), TFLOP/s/device: (\d+\.\d+), "
-            rb"(?:MFU: \d+\.\d+%, )?Tokens/s/device: (\d+\.\d+), total_weights: \d+, "
-            rb"loss: (\d+\.\d+|nan)"
-        ),
-    },
-    "megatron": {
-        "loss": r"\b(?:lm )?loss: ",
-        "tflops": r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs): ",
-        "tokens": r"tokens[-/ ]per[-/ ]sec(?:ond)?(?:[-/ ]per[-/ ]gpu)?[^:|]{0,24}: ",
-        "unit": "tokens/s",
-    },
-    "nemo": {
-        **_FROM_ZERO,
-        "loss": r"\breduced_train_loss[:=]\s*",
-        "shape": re.compile(rb"global_step[:=]"),
-    },
-    "deepspeed-pipe": {
-        "tokens": r"samples/sec: ",
-        "unit": "samples/s",
-    },
-    "deepspeed": {},
-    "torchtitan": {
-        "loss": r"\bloss:\s+",
-        "tflops": r"\btflops: ",
-        "tokens": r"\b[tw]ps: ",
-        "unit": "tokens/s/device",
-    },
-    "torchspec": {
-        "loss": r"\bloss=",
-        "tokens": r"\bthru=",
-        "unit": "samples/s",
-        "says_only_step": False,
-    },
-    "nanogpt": {**_FROM_ZERO, "loss": r"\bloss "},
-    "modded-nanogpt": {"loss": r"\btrain_loss:"},
-    "llm.c": {**_FROM_ZERO, "loss": r"\btrl:"},
-    "nanogpt-bar": {
-        **_FROM_ZERO,
-        "loss": r"\bloss:? ",
-        "tokens": r"\btok/sec: ",
-        "unit": "tokens/s",
-    },
-    "composer": {},
-    "fairseq": {
-        "loss": r"\bloss\"?[:=] ?\"?",
-        "tokens": r"\bwps\"?[:=] ?\"?",
-        "unit": "tokens/s",
-    },
-    "bar": {"loss": r"\bloss=", "regular": False, "says_only_step": False},
-    "generic": {
-        "loss": r"\b(?:[Tt]rain[_ ])?(?:loss|Loss|LOSS)\b['\"]?\s*(?:[=:]\s*)?",
-        "says_only_step": False,
-        "shape": re.compile(
-            rb"(?:step|iter|iteration)\b['\"]?\s*(?:[=:#]\s*)?(?:\[\s*)?(?:(?:/|of)\s*)?\]?"
-            rb"[\s,:|;)\]].{0,200}?\b(?:train[_ ])?loss\b",
-            re.IGNORECASE,
-        ),
-    },
-}
-
-
 def _with_fields(row: StepFormat) -> JobStepFormat:
-    shared = {item.name: getattr(row, item.name) for item in fields(StepFormat)}
-    return JobStepFormat(**shared, **_FIELDS[row.id])
+    """A row with what `lines.yaml` says of it; patterns of bytes are compiled."""
+    values: dict[str, Any] = {item.name: getattr(row, item.name) for item in fields(StepFormat)}
+    values.update(table("step_formats")[row.id])
+    for name in _OF_BYTES & values.keys():
+        values[name] = re.compile(values[name].encode())
+    return JobStepFormat(**values)
 
 
+_OF_BYTES = {"shape", "layout"}
 FORMATS: tuple[JobStepFormat, ...] = tuple(map(_with_fields, STEP_FORMATS))
 
 # {'loss': 2.1, 'grad_norm': 0.4, 'learning_rate': 5e-05, 'epoch': 0.02} of the Hugging Face Trainer

@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from raydiag.joblog.step_facts import StepSeries
+from raydiag.joblog.facts import StepSeries
 
 if TYPE_CHECKING:
     Doubles = array[float]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple, Optional
 
+from raydiag.joblog.facts import LoggedSteps, StepRun, WriterProgress
 from raydiag.joblog.log_line import JobLogLine, Prefix
-from raydiag.joblog.step_facts import LoggedSteps, StepRun, WriterProgress
 from raydiag.joblog.step_formats import (
     FORMATS,
     HF_LOSS,

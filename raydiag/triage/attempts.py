@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.step_facts import LoggedSave
+from raydiag.joblog.facts import JobFacts, LoggedSave
 from raydiag.triage.decision import TriageOutcome
 from raydiag.triage.progress import project, reference_steps
 from raydiag.triage.verdict import Attempt, Attempts, Moment

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.failure_facts import TaskExit
+from raydiag.joblog.facts import JobFacts, TaskExit
 from raydiag.joblog.slurm import SlurmJob
 from raydiag.triage.exits import host_of, meaning
 from raydiag.triage.verdict import Moment

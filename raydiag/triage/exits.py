@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import filterfalse
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.failure_facts import TaskExit
+from raydiag.joblog.facts import JobFacts, TaskExit
 
 TERMINATED = (130, 143)  # exit codes of SIGINT and SIGTERM: somebody ended the process
 _TERMINATING_SIGNALS = (2, 15)

@@ -8,8 +8,7 @@ from typing import Optional
 
 from raydiag import catalog
 from raydiag.catalog.completion import completed
-from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.failure_facts import Traceback
+from raydiag.joblog.facts import JobFacts, Traceback
 from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.triage import hang, heartbeat
 from raydiag.triage.decision import TriageCase, TriageOutcome

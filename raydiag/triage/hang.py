@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.step_facts import WriterProgress
+from raydiag.joblog.facts import JobFacts, WriterProgress
 from raydiag.triage.stall import StallJudgement
 from raydiag.triage.verdict import TrainingProgress
 from raydiag.triage.wording import listed, span, task_on_host

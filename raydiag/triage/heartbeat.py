@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.failure_facts import Heartbeats
+from raydiag.joblog.facts import Heartbeats, JobFacts
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.symptoms import CONSEQUENCE, Symptom
 from raydiag.triage.verdict import TrainingProgress

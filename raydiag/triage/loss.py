@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional
 
-from raydiag.joblog.step_facts import LoggedSteps
+from raydiag.joblog.facts import LoggedSteps
 
 _FINITE = ord("f")
 _TEXTS = {ord("a"): "nan", ord("i"): "inf"}

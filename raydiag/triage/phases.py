@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.script_facts import PhaseMark
+from raydiag.joblog.facts import JobFacts, PhaseMark
 from raydiag.triage.verdict import Moment, Phase
-from raydiag.triage.wording import first_known
 
 _QUICK_S = 120.0
 
@@ -75,10 +73,10 @@ def phase(facts: JobFacts, moment: Moment) -> Optional[Phase]:
     current = newest + 1 if newest in over else newest
     step, normal_s, advice = _STEPS[current], _STEPS[current].normal_s, _STEPS[current].advice
     present = _present(marks, step.begun) or _present(marks, _STEPS[newest].marks)
-    since = _begin_of(present) if current == newest else _end_of(present)
+    since = _since(present, goes_on=current == newest)
     if current == _ENGINE and _SHARDS_LOADED in marks:
         normal_s, advice = _AFTER_SHARDS_S, _AFTER_SHARDS
-        since = _last_time(marks[_SHARDS_LOADED])
+        since = marks[_SHARDS_LOADED].last_time
     seconds = None if since is None or moment.now is None else max(0.0, moment.now - since)
     last_mark = max(present, key=attrgetter("last_line"))
     return Phase(
@@ -111,19 +109,8 @@ def _is_over(index: int, newest: int, marks: _Marks) -> bool:
     return index < newest and not (side_by_side and _any(marks, _STEPS[index].begun))
 
 
-def _begin_of(marks: list[PhaseMark]) -> Optional[float]:
-    """The phase's own first mark."""
-    return min(filter(None, map(_first_time, marks)), default=None)
-
-
-def _end_of(marks: list[PhaseMark]) -> Optional[float]:
-    """Where the phase before it ended."""
-    return max(filter(None, map(_last_time, marks)), default=None)
-
-
-def _first_time(mark: PhaseMark) -> Optional[float]:
-    return first_known(mark.first_time, mark.first_near_time)
-
-
-def _last_time(mark: PhaseMark) -> Optional[float]:
-    return first_known(mark.last_time, mark.last_near_time)
+def _since(marks: list[PhaseMark], goes_on: bool) -> Optional[float]:
+    """The phase's own first mark; else where the phase before it ended."""
+    if goes_on:
+        return min(filter(None, map(attrgetter("first_time"), marks)), default=None)
+    return max(filter(None, map(attrgetter("last_time"), marks)), default=None)

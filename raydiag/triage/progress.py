@@ -6,9 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.script_facts import Header
-from raydiag.joblog.step_facts import LoggedSteps, StepRun
+from raydiag.joblog.facts import Header, JobFacts, LoggedSteps, StepRun
 from raydiag.triage.throughput import WARM_UP_STEPS, throughput
 from raydiag.triage.verdict import TrainingProgress
 from raydiag.triage.wording import first_known, known
@@ -25,7 +23,7 @@ def reference_steps(facts: JobFacts) -> tuple[Optional[LoggedSteps], str]:
     main, workers = _regular(facts.steps), _regular(facts.worker_logs.steps)
     if workers is None or (main is not None and main.last_step >= workers.last_step):
         return main, ""
-    return workers, facts.worker_logs.last_step_file or workers.file
+    return workers, workers.file
 
 
 def _regular(steps: Optional[LoggedSteps]) -> Optional[LoggedSteps]:
@@ -52,9 +50,6 @@ def project(facts: JobFacts, now: Optional[float]) -> TrainingProgress:
     steps_done = last + 1 - _origin(steps)
     saved = last_checkpoint(facts, steps, period, last)
     lost = _lost_steps(complete, last, saved, first_of_run)
-    last_time = steps.last_time
-    if source and facts.worker_logs.last_step_time is not None:
-        last_time = facts.worker_logs.last_step_time
     remaining = None if final is None else max(0, final - last)
     return TrainingProgress(
         start=_start(facts, steps, first_of_run),
@@ -66,8 +61,8 @@ def project(facts: JobFacts, now: Optional[float]) -> TrainingProgress:
         percent=None if not total else min(100.0, 100.0 * steps_done / total),
         step_time_s=step_s,
         step_interval=step_interval(run),
-        last_step_time=last_time,
-        expected_step=_expected_step(last, final, last_time, now, step_s),
+        last_step_time=steps.last_time,
+        expected_step=_expected_step(last, final, steps.last_time, now, step_s),
         unexplained_s=unexplained,
         checkpoint_period=period,
         last_checkpoint=saved,
@@ -263,8 +258,12 @@ def _before_training_s(facts: JobFacts) -> float:
 
 def training_s(facts: JobFacts) -> Optional[float]:
     """Sum of the time of every step of one writer; None where lines do not print it."""
-    sums = [_logged_training_s(facts.steps), facts.worker_logs.seconds_sum]
+    sums = [_logged_training_s(facts.steps), _workers_training_s(facts.worker_logs.steps)]
     return max(known(sums), default=None)
+
+
+def _workers_training_s(steps: Optional[LoggedSteps]) -> Optional[float]:
+    return None if steps is None else sum(run.seconds_sum for run in steps.runs)
 
 
 def _logged_training_s(steps: Optional[LoggedSteps]) -> Optional[float]:

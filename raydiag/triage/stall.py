@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Optional, Union
 
-from raydiag.joblog.facts import JobFacts, WorkerLogs
-from raydiag.joblog.step_facts import LoggedSteps
+from raydiag.joblog.facts import JobFacts, LoggedSteps, WorkerLogs
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.verdict import Moment, TrainingProgress
 from raydiag.triage.wording import first_known

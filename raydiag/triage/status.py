@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.script_facts import Summary
+from raydiag.joblog.facts import JobFacts, Summary
 from raydiag.joblog.slurm import SlurmJob
 from raydiag.model import Confidence
 from raydiag.triage import deaths, hang

@@ -15,9 +15,7 @@ from typing import Optional
 from raydiag import catalog
 from raydiag.catalog.failure_classes import FailureClass
 from raydiag.catalog.signatures import table
-from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.failure_facts import Match
-from raydiag.joblog.script_facts import StageEvent
+from raydiag.joblog.facts import JobFacts, Match, StageEvent
 from raydiag.model import Evidence
 from raydiag.triage.exits import TERMINATED, all_terminated, failed_exits
 from raydiag.triage.progress import step_interval

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple, Optional
 
-from raydiag.joblog.step_facts import LoggedSteps, StepSeries
+from raydiag.joblog.facts import LoggedSteps, StepSeries
 from raydiag.triage.verdict import Throughput
 
 WARM_UP_STEPS = 5  # compilation and first allocations, from the first step of the run

@@ -11,8 +11,7 @@ from enum import Enum
 from typing import Optional
 
 from raydiag.joblog.artefacts import Artefact
-from raydiag.joblog.facts import Resolved
-from raydiag.joblog.failure_facts import Match
+from raydiag.joblog.facts import Match, Resolved
 from raydiag.joblog.slurm import SlurmJob
 from raydiag.model import Diagnosis
 

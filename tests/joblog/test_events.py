@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any, Optional
 
 import pytest
 
 from raydiag.joblog.log_line import Hit, JobLogLine
-from raydiag.joblog.saves import SavePattern
 from tests.joblog.joblogs import facts_at, facts_of, maxtext, write
 
 
@@ -185,15 +183,6 @@ def test_saves(
 ) -> None:
     (save,) = facts_of(line + "\n", tmp_path).saves
     assert (save.event, save.step, save.seconds) == (event, step, seconds)
-
-
-def test_a_site_may_have_a_save_message_of_its_own(tmp_path: Path) -> None:
-    path = write(tmp_path / "job.log", "*** stored weights #12 ***\n")
-    pattern = re.compile(r"weights #(?P<step>\d+)")
-    extra = SavePattern("ours", "finished", "stored weights", pattern)
-    assert facts_at(path).saves == ()
-    (save,) = facts_at(path, save_patterns=[extra]).saves
-    assert save.step == 12
 
 
 def test_of_many_saves_the_ends_are_kept(tmp_path: Path) -> None:

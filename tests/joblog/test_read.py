@@ -24,8 +24,8 @@ def test_the_workers_logs_may_know_more_than_the_drivers(tmp_path: Path) -> None
     facts = facts_at(tmp_path / "7-a")
     workers = facts.worker_logs
     assert facts.steps and facts.steps.last_step == 33
-    assert workers.steps and workers.seconds_sum == 1000.0
-    assert workers.last_step_file == str(ray / "mi07" / "worker-a-01-1.out")
+    assert workers.steps and workers.steps.runs[0].seconds_sum == 1000.0
+    assert workers.steps.file == str(ray / "mi07" / "worker-a-01-1.out")
     assert workers.steps.last_step == 99
     assert [(m.row, m.host) for m in workers.matches] == [("nccl", "mi08")]
     assert facts.matches == () and [s.step for s in workers.saves] == [80]

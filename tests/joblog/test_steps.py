@@ -8,7 +8,7 @@ from typing import Optional
 
 import pytest
 
-from raydiag.joblog.step_facts import LoggedSteps
+from raydiag.joblog.facts import LoggedSteps
 from raydiag.joblog.step_formats import FORMATS
 from tests.joblog.joblogs import facts_of, maxtext
 

@@ -8,10 +8,23 @@ from dataclasses import replace
 from math import nan
 from typing import Any, Optional
 
-from raydiag.joblog.facts import JobFacts, LogFile, Resolved, WorkerLogs
-from raydiag.joblog.failure_facts import Heartbeats, Match, TaskExit
-from raydiag.joblog.script_facts import Dashboards, Header, Summary
-from raydiag.joblog.step_facts import LoggedSave, LoggedSteps, StepRun, StepSeries, WriterProgress
+from raydiag.joblog.facts import (
+    Dashboards,
+    Header,
+    Heartbeats,
+    JobFacts,
+    LogFile,
+    LoggedSave,
+    LoggedSteps,
+    Match,
+    Resolved,
+    StepRun,
+    StepSeries,
+    Summary,
+    TaskExit,
+    WorkerLogs,
+    WriterProgress,
+)
 
 LOG = "outputs/41-demo.log"
 START = 1_780_000_000.0  # Unix seconds

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.failure_facts import Match
+from raydiag.joblog.facts import JobFacts, Match
 from raydiag.triage.first_cause import first_cause
 from raydiag.triage.symptoms import live, symptoms
 from tests.triage.jobs import exited, job, match, steps

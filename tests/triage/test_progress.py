@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from raydiag.joblog.facts import WorkerLogs
-from raydiag.joblog.script_facts import StageEvent
-from raydiag.joblog.step_facts import Restore
+from raydiag.joblog.facts import Restore, StageEvent, WorkerLogs
 from raydiag.triage.progress import longest_save_s, project
 from tests.triage.jobs import LOG, START, header, job, save, steps, summary
 
@@ -189,7 +187,7 @@ def test_wall_time_with_lines_for_every_tenth_step() -> None:
 
 
 def test_the_log_that_got_further_counts() -> None:
-    workers = WorkerLogs(last_step_file="w.out", steps=steps(range(100)), last_step_time=START)
+    workers = WorkerLogs(steps=replace(steps(range(100)), file="w.out", last_time=START))
     facts = job(steps=steps(range(34)), worker_logs=workers, header=header(steps=100))
     one = project(facts, None)
     assert (one.last_step, one.complete, one.source, one.last_step_time) == (

@@ -91,7 +91,7 @@ def test_an_old_mtime_shows_a_stall_where_steps_have_no_time() -> None:
 def test_steps_of_a_worker_are_as_old_as_its_own_log() -> None:
     seen = steps(range(101))
     worker = LogFile("worker.out", "worker", 1, 1, 1, LAST + 900, True)
-    workers = WorkerLogs((worker,), 1, steps=seen, last_step_file="worker.out")
+    workers = WorkerLogs((worker,), 1, steps=seen)
     facts = written(job(steps=None, worker_logs=workers), LAST)
     assert at(facts, LAST + 1000).pace is StepPace.UNKNOWN
     assert at(facts, LAST + 1900).pace is StepPace.STALLED

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raydiag.event_file import metric_name
-from raydiag.joblog.step_facts import LoggedSteps
+from raydiag.joblog.facts import LoggedSteps
 from raydiag.timeline.steps import ASYNC_STEPS, MetricSteps
 from raydiag.timeline.training_series import LOSS, SECONDS, TGS, TrainingSeries
 from raydiag.tsdb.series import Floats

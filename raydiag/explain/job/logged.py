@@ -8,8 +8,7 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag.joblog.facts import JobFacts
-from raydiag.joblog.step_facts import LoggedSave, LoggedSteps
+from raydiag.joblog.facts import JobFacts, LoggedSave, LoggedSteps
 from raydiag.model import Window
 from raydiag.timeline import steps as training_steps
 from raydiag.timeline.answers import Answers
