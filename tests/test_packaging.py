@@ -73,6 +73,7 @@ def test_wheel_holds_the_package_and_the_entrypoints(unpacked: Path) -> None:
         "catalog/failures.yaml",
         "catalog/nvidia_codes.yaml",
         "joblog/lines.yaml",
+        "triage/tables.yaml",
         "schemas/probe.json",
         "schemas/kmsg.json",
         "entrypoints/node_runner.py",

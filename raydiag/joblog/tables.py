@@ -29,15 +29,16 @@ class LinePattern:
 
 
 @cache
-def _tables() -> dict[str, Any]:
-    text = resources.files("raydiag.joblog").joinpath("lines.yaml").read_text("utf-8")
-    tables: dict[str, Any] = yaml.load(text, Loader=_LOADER)
-    return tables
+def tables(package: str, file: str) -> dict[str, Any]:
+    """All tables of a file in a package, by name."""
+    text = resources.files(package).joinpath(file).read_text("utf-8")
+    by_name: dict[str, Any] = yaml.load(text, Loader=_LOADER)
+    return by_name
 
 
 def table(name: str) -> Any:
-    """One table as it stands in the file. Raises KeyError for a name that is not there."""
-    return _tables()[name]
+    """One table of lines as it stands in the file. Raises KeyError where there is none."""
+    return tables(__package__, "lines.yaml")[name]
 
 
 def line_patterns(name: str) -> tuple[LinePattern, ...]:

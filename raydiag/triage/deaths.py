@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Optional
 
 from raydiag.joblog.facts import JobFacts, TaskExit
 from raydiag.joblog.slurm import SlurmJob
 from raydiag.triage.exits import host_of, meaning
+from raydiag.triage.tables import TABLES
 from raydiag.triage.verdict import Moment
 from raydiag.triage.wording import listed
 
-# State that the scheduler gives a job that is over -> failure class; others have none of their own.
-_CLASS_OF_STATE = {
-    "TIMEOUT": "train-timeout",
-    "DEADLINE": "train-timeout",
-    "OUT_OF_MEMORY": "oom-host",
-    "NODE_FAIL": "node-fail",
-    "BOOT_FAIL": "node-fail",
-    "CANCELLED": "cancelled",
-    "REVOKED": "cancelled",
-}
+_CLASS_OF_STATE: Mapping[str, str] = TABLES["class_of_state"]
 _PROLOG_SIGNAL = "RaisedSignal:53"
 _PROLOG_S = 5.0  # a job that the prolog ended has not run longer
 _NAMED_HOSTS, _NAMED_CODES = 5, 3  # in sentences

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import filterfalse
 from typing import Optional
 
 from raydiag.joblog.facts import JobFacts, TaskExit
+from raydiag.triage.tables import TABLES
 
 TERMINATED = (130, 143)  # exit codes of SIGINT and SIGTERM: somebody ended the process
 _TERMINATING_SIGNALS = (2, 15)
-
-# Exit code of a process -> what it says of its end.
-_CODES = {
-    1: "an error of the program itself",
-    2: "wrong usage, or an error of the program itself",
-    124: "ended by `timeout`",
-    126: "the command could not be executed",
-    127: "the command was not found",
-    130: "SIGINT: interrupted",
-    134: "SIGABRT: an assertion or abort; a core dump is likely",
-    135: "SIGBUS: a memory mapping whose pages are gone, often a full /dev/shm",
-    136: "SIGFPE: arithmetic error",
-    137: "SIGKILL: the host ran out of memory, or somebody killed the process",
-    139: "SIGSEGV: a crash; a core dump is likely",
-    143: "SIGTERM: the process was asked to stop",
-}
-_SIGNALS = {
-    1: "SIGHUP",
-    2: "SIGINT",
-    3: "SIGQUIT",
-    4: "SIGILL",
-    6: "SIGABRT",
-    7: "SIGBUS",
-    8: "SIGFPE",
-    9: "SIGKILL",
-    11: "SIGSEGV",
-    15: "SIGTERM",
-}
+_CODES: Mapping[int, str] = TABLES["exit_codes"]
+_SIGNALS: Mapping[int, str] = TABLES["signals"]
 
 
 def meaning(code: Optional[int], signal: Optional[int] = None) -> str:

@@ -12,9 +12,8 @@ from operator import attrgetter
 from typing import Optional
 
 from raydiag.joblog.facts import JobFacts, PhaseMark
+from raydiag.triage.tables import TABLES
 from raydiag.triage.verdict import Moment, Phase
-
-_QUICK_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -22,44 +21,21 @@ class _Step:
     """One of the seven; `begun` and `done` are ids of marks."""
 
     name: str
-    begun: tuple[str, ...]
-    done: tuple[str, ...]
+    begun: list[str]
+    done: list[str]
     normal_s: float  # longer is late
     advice: str  # for when it is
 
     @property
-    def marks(self) -> tuple[str, ...]:
+    def marks(self) -> list[str]:
         """Any of them shows that the phase has begun."""
         return self.begun + self.done
 
 
-# fmt: off
-_STEPS = (
-    _Step("config and dataset", (), ("dataset done",), _QUICK_S,
-          "Check the dataset's path, and the disk that it is on."),
-    _Step("placement groups", ("gpus progress", "gpus done"), ("placement reached",), 300.0,
-          "Workers may not have joined: compare the GPUs of `ray status` with those asked for, and "
-          "run `ray start` on the missing nodes."),
-    _Step("Mooncake master", (), ("mooncake reached",), _QUICK_S,
-          "Read the Mooncake master's own worker log."),
-    _Step("trainer start", ("trainer-init reached",), ("trainer-init done",), 300.0,
-          "Compare NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME across the nodes."),
-    _Step("engine start", ("engine-init progress", "engine-init done", "engine-graphs reached"),
-          ("engine-graphs done",), 900.0,
-          "Loading shards: look at disk and NFS throughput, and in the kernel log for oom kills."),
-    _Step("queue wiring", ("engine-graphs done",), ("queues reached", "init-done done"), _QUICK_S,
-          "Read the newest worker-*.err."),
-    _Step("training", ("training progress", "training done"), (), float("inf"), ""),
-)
-# fmt: on
+_STEPS = tuple(_Step(**row) for row in TABLES["start_up"])
 _TRAINER = 3  # its marks may stand in the workers' logs only; it ends when it ends
 _ENGINE = 4
 _SHARDS_LOADED = "engine-init done"
-_AFTER_SHARDS_S = 600.0  # KV cache and CUDA graphs take minutes, without any output
-_AFTER_SHARDS = (
-    "All shards are loaded: a CUDA graph capture hangs, or the KV cache does not fit. Look at GPU "
-    "memory, and for CUDA errors in worker-*.err."
-)
 _Marks = Mapping[str, PhaseMark]
 
 
@@ -75,7 +51,7 @@ def phase(facts: JobFacts, moment: Moment) -> Optional[Phase]:
     present = _present(marks, step.begun) or _present(marks, _STEPS[newest].marks)
     since = _since(present, goes_on=current == newest)
     if current == _ENGINE and _SHARDS_LOADED in marks:
-        normal_s, advice = _AFTER_SHARDS_S, _AFTER_SHARDS
+        normal_s, advice = TABLES["after_shards"]["normal_s"], TABLES["after_shards"]["advice"]
         since = marks[_SHARDS_LOADED].last_time
     seconds = None if since is None or moment.now is None else max(0.0, moment.now - since)
     last_mark = max(present, key=attrgetter("last_line"))
@@ -93,11 +69,11 @@ def phase(facts: JobFacts, moment: Moment) -> Optional[Phase]:
     )
 
 
-def _any(marks: _Marks, names: tuple[str, ...]) -> bool:
+def _any(marks: _Marks, names: list[str]) -> bool:
     return not marks.keys().isdisjoint(names)
 
 
-def _present(marks: _Marks, names: tuple[str, ...]) -> list[PhaseMark]:
+def _present(marks: _Marks, names: list[str]) -> list[PhaseMark]:
     return [marks[name] for name in names if name in marks]
 
 

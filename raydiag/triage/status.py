@@ -6,6 +6,7 @@ an answer: a job is hanging or dead only where something shows it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Optional
 
@@ -18,16 +19,11 @@ from raydiag.triage.endings import cancelled, confidence_of_hang, failed, hang_b
 from raydiag.triage.exits import TERMINATED, failed_exits
 from raydiag.triage.stall import UNEXPLAINED_S, StepPace, mtimes
 from raydiag.triage.symptoms import CONSEQUENCE, ROOT, Symptom, cascade, of_class, strong
+from raydiag.triage.tables import TABLES
 from raydiag.triage.verdict import JobStatus
 from raydiag.triage.wording import known
 
-# What only a trainer prints, when its steps are done; a script says "completed" after anything.
-_TRAINER_MARKERS = (
-    "'train_runtime':",
-    "[after training is done]",
-    "`Trainer.fit` stopped",
-    "run_stop",
-)
+_TRAINER_MARKERS: Sequence[str] = TABLES["trainer_markers"]
 _ABANDONED_S = 86400.0  # after a day of silence a job of unknown state may be long gone
 
 

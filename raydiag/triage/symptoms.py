@@ -6,7 +6,7 @@ in the same file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import filterfalse
 from operator import attrgetter
@@ -19,16 +19,12 @@ from raydiag.joblog.facts import JobFacts, Match, StageEvent
 from raydiag.model import Evidence
 from raydiag.triage.exits import TERMINATED, all_terminated, failed_exits
 from raydiag.triage.progress import step_interval
+from raydiag.triage.tables import TABLES
 
 ROOT, CONSEQUENCE, EITHER, HARMLESS = "root", "consequence", "either", "harmless"
 SURVIVED_STEPS = 2  # so many steps after an error show that the job went on; one may be in flight
 
-_STAGE_TIMEOUTS = {
-    "Preflight": "preflight-timeout",
-    "Docker pull": "pull-timeout",
-    "ECC check": "ecc-timeout",
-    "Training": "train-timeout",
-}
+_STAGE_TIMEOUTS: Mapping[str, str] = TABLES["stage_timeouts"]
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple, Optional
 
 from raydiag.joblog.facts import LoggedSteps, StepSeries
+from raydiag.triage.tables import TABLES
 from raydiag.triage.verdict import Throughput
 
 WARM_UP_STEPS = 5  # compilation and first allocations, from the first step of the run
@@ -19,13 +20,7 @@ _BLOCK_STEPS = 5  # at least
 _JUMP = 0.25  # of the whole drop, from one block to the next
 _SPREAD = 1.4826  # median absolute deviation to standard deviation, for a normal distribution
 
-# What each pattern points at.
-POINTS_AT = {
-    "constant": "one drop to a lower level that stays: a link that lost width or an RDMA path",
-    "phased": "drops one after another: several nodes in turn",
-    "gradual": "steadily slower: something leaks or fills up",
-    "dip": "a dip that has passed: a disturbance of hardware or storage",
-}
+POINTS_AT: Mapping[str, str] = TABLES["throughput_points_at"]
 
 
 class _Speed(NamedTuple):
