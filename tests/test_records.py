@@ -9,7 +9,7 @@ from typing import Any, Optional
 import pytest
 
 from raydiag.errors import ParseError
-from raydiag.joblog.step_series import Doubles
+from raydiag.joblog.step_values import Doubles
 from raydiag.records import decode
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Optional, Protocol
+from typing import Optional
 
 
 @dataclass(frozen=True)
@@ -58,24 +58,6 @@ class JobLogLine:
         return self.text if self.complete else self.text[: max(self.text.rfind(" "), 0)]
 
 
-class Selector(Protocol):
-    """Finds candidate lines fast: never misses a line that a signature or an anchor could match."""
-
-    def __call__(self, chunk: bytes, /) -> Iterable[int]:
-        """Offsets into `chunk`, ascending, each inside a candidate line; repeats are allowed.
-
-        `chunk` begins at a line start and ends at a line end, or is a piece of one overlong line.
-        Which line an offset belongs to (LF, CRLF, lone CR) is decided by the caller.
-        """
-
-
-class MakeSelector(Protocol):
-    """Builds a selector for the catalog's signatures and the anchors of this package."""
-
-    def __call__(self, anchors: Sequence[bytes], /) -> Selector:
-        """`anchors` are case-sensitive literals, `joblog.read.ANCHORS`."""
-
-
 @dataclass(frozen=True)
 class Hit:
     """One signature row that matches one line."""
@@ -87,7 +69,12 @@ class Hit:
     groups: Mapping[str, str] = field(default_factory=dict)  # named groups of the pattern
 
 
-class Classify(Protocol):
-    """Decides which rows match this line. A harmless row is reported like any other."""
-
-    def __call__(self, line: JobLogLine, /) -> Sequence[Hit]: ...
+# Finds candidate lines fast: never misses a line that a signature or an anchor could match. It
+# gives offsets into a chunk, ascending, each inside a candidate line; repeats are allowed. A chunk
+# begins at a line start and ends at a line end, or is a piece of one overlong line. Which line an
+# offset belongs to (LF, CRLF, lone CR) is decided by the caller.
+Selector = Callable[[bytes], Iterable[int]]
+# Builds one for the catalog's signatures and the anchors of this package, case-sensitive literals.
+MakeSelector = Callable[[Sequence[bytes]], Selector]
+# Decides which rows match a line. A harmless row is reported like any other.
+Classify = Callable[[JobLogLine], Sequence[Hit]]

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from raydiag.joblog.durations import seconds_of
-from raydiag.joblog.numbers import decimal_number, whole_number
+from raydiag.joblog.numbers import decimal_number, seconds_of, whole_number
 from raydiag.joblog.tables import table
 
 _TIMEOUT_S = 5.0

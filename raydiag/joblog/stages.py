@@ -15,11 +15,10 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
-from raydiag.joblog.durations import each_in_seconds, seconds_of
 from raydiag.joblog.facts import StageEvent, Summary
 from raydiag.joblog.line_context import LineContext
 from raydiag.joblog.log_line import JobLogLine
-from raydiag.joblog.numbers import whole_number
+from raydiag.joblog.numbers import each_in_seconds, seconds_of, whole_number
 
 ANCHORS = (b"== ", b"JOB SUMMARY")
 EVENTS, SUMMARIES = 256, 4096

@@ -1,14 +1,29 @@
-"""What one step line says beside its step: by a search for each field, or all of it at once."""
+"""What step lines say beside their steps: read from each line, and kept within bounds.
+
+A line is read by a search for each field, or all of it at once.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Optional
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Optional
 
+from raydiag.joblog.facts import StepSeries
 from raydiag.joblog.step_formats import JobStepFormat
 from raydiag.step_formats import field_number, field_pattern, step_seconds
 
+if TYPE_CHECKING:
+    Doubles = array[float]
+else:
+    Doubles = array  # before Python 3.12 only a checker of types knows array[float]
+SERIES = 16384
+HEAD, TAIL = 256, 4096
+_UNSETTLED = 1024
+_COLUMNS = ("step", "seconds", "loss", "tflops", "tokens", "time", "line")
+_STATES = {state: state.encode() for state in "nfai"}
 # Total, seconds, loss, state of the loss, TFLOP/s, tokens/s; NaN where a line does not have it.
 # States: n no loss on the line; f finite; a nan; i infinite.
 StepValues = tuple[Optional[int], float, float, str, float, float]
@@ -59,3 +74,62 @@ def _loss_state(form: JobStepFormat, text: str, start: int, loss: float) -> str:
     if math.isnan(loss) and not (form.loss and field_pattern(form.loss).search(text, start)):
         return "n"
     return printed_state(loss)
+
+
+# ---- columns and sums
+
+
+@dataclass
+class StepColumns:
+    """Columns that grow with the run until they are thinned in the middle."""
+
+    columns: dict[str, Doubles] = field(
+        default_factory=lambda: {name: array("d") for name in _COLUMNS}
+    )
+    newest: list[tuple[float, ...]] = field(default_factory=list)  # rows not yet in the columns
+    states: bytearray = field(default_factory=bytearray)
+
+    def append(self, values: tuple[float, ...], state: str) -> None:
+        """One step: a value for each column, and the state of its loss."""
+        self.newest.append(values)
+        self.states += _STATES[state]
+        if len(self.newest) >= _UNSETTLED:
+            self.settle()
+        if len(self.states) > SERIES:
+            self.settle()
+            for name, column in self.columns.items():
+                self.columns[name] = column[:HEAD] + column[HEAD:-TAIL:2] + column[-TAIL:]
+            states = self.states
+            self.states = states[:HEAD] + states[HEAD:-TAIL:2] + states[-TAIL:]
+
+    def settle(self) -> None:
+        """Takes the newest rows into the columns: many at a time cost a third."""
+        if self.newest:
+            for name, column in zip(_COLUMNS, zip(*self.newest, strict=True), strict=True):
+                self.columns[name].extend(column)
+            self.newest.clear()
+
+    def last_loss(self, loss: float, state: str) -> None:
+        """Gives the newest step the loss that stands on a line of its own."""
+        if self.states and self.states[-1:] == b"n":
+            self.settle()
+            self.columns["loss"][-1] = loss
+            self.states[-1:] = state.encode()
+
+    def series(self, writer: str, unit: str) -> StepSeries:
+        """A copy; `where` is the writer, `unit` that of the tokens."""
+        self.settle()
+        copies = [array("d", self.columns[name]) for name in _COLUMNS]
+        step, seconds, loss, tflops, tokens, time, line = copies
+        return StepSeries(
+            where=writer,
+            step=step,
+            seconds=seconds,
+            loss=loss,
+            loss_state=bytes(self.states),
+            tflops=tflops,
+            tokens_per_s=tokens,
+            time=time,
+            line=line,
+            throughput_unit="" if all(map(math.isnan, tokens)) else unit,
+        )

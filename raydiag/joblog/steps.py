@@ -20,8 +20,7 @@ from raydiag.joblog.step_formats import (
     HF_LOSS,
     JobStepFormat,
 )
-from raydiag.joblog.step_series import StepColumns
-from raydiag.joblog.step_values import StepValues, printed_state, searched
+from raydiag.joblog.step_values import StepColumns, StepValues, printed_state, searched
 from raydiag.step_formats import bar_name, training_bar
 
 RUNS = 64

@@ -69,3 +69,10 @@ def examined(facts: JobFacts, moment: Moment, progress: TrainingProgress) -> Tri
         divergence=divergence(facts.steps),
         phase=phase(facts, moment),
     )
+
+
+def single(
+    status: JobStatus, primary: str, rule: str, confidence: Confidence = Confidence.LIKELY
+) -> TriageOutcome:
+    """The decision for a failure without consequences."""
+    return TriageOutcome(status, primary, rule, (primary,), confidence)

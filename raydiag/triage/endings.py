@@ -13,7 +13,7 @@ from typing import Optional
 
 from raydiag.model import Confidence
 from raydiag.triage import hang, heartbeat
-from raydiag.triage.decision import TriageCase, TriageOutcome
+from raydiag.triage.decision import TriageCase, TriageOutcome, single
 from raydiag.triage.exits import TERMINATED, failed_exits
 from raydiag.triage.first_cause import FirstCause, caused_by, first_cause
 from raydiag.triage.stall import ended_silence
@@ -40,13 +40,8 @@ def failed(case: TriageCase, end_time: Optional[float], rule: str) -> TriageOutc
     if case.diverged is not None:
         return _diverged(JobStatus.FAILED, case.live)
     primary = "signal-kill" if _is_killed(case) else "stage-fail"
-    return TriageOutcome(
-        JobStatus.FAILED,
-        primary,
-        f"{rule}; nothing in the log says why",
-        (primary,),
-        Confidence.POSSIBLE,
-    )
+    rule = f"{rule}; nothing in the log says why"
+    return single(JobStatus.FAILED, primary, rule, Confidence.POSSIBLE)
 
 
 def _is_killed(case: TriageCase) -> bool:
@@ -130,14 +125,9 @@ def cancelled(case: TriageCase, end_time: Optional[float]) -> TriageOutcome:
         return _outcome(JobStatus.CANCELLED, timeout)
     if case.diverged is not None:
         return _diverged(JobStatus.CANCELLED, cancellations)
-    return TriageOutcome(
-        JobStatus.CANCELLED,
-        "cancelled",
-        "cancelled; no failure before",
-        ("cancelled",),
-        Confidence.CONFIRMED,
-        origin,
-    )
+    rule = "cancelled; no failure before"
+    outcome = single(JobStatus.CANCELLED, "cancelled", rule, Confidence.CONFIRMED)
+    return replace(outcome, origin=origin)
 
 
 def _came_before(symptom: Symptom, end: Optional[tuple[int, int]]) -> bool:

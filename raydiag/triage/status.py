@@ -14,7 +14,7 @@ from raydiag.joblog.facts import JobFacts, Summary
 from raydiag.joblog.slurm import SlurmJob
 from raydiag.model import Confidence
 from raydiag.triage import deaths, hang
-from raydiag.triage.decision import TriageCase, TriageOutcome
+from raydiag.triage.decision import TriageCase, TriageOutcome, single
 from raydiag.triage.endings import cancelled, confidence_of_hang, failed, hang_behind
 from raydiag.triage.exits import TERMINATED, failed_exits
 from raydiag.triage.stall import UNEXPLAINED_S, StepPace, mtimes
@@ -30,7 +30,7 @@ _ABANDONED_S = 86400.0  # after a day of silence a job of unknown state may be l
 def decide(case: TriageCase) -> TriageOutcome:
     """The status of the job and its primary failure."""
     if deaths.died_in_prolog(case.facts, case.moment.scheduler):
-        return _single(JobStatus.FAILED, "prolog-kill-no-log", "no log was ever written")
+        return single(JobStatus.FAILED, "prolog-kill-no-log", "no log was ever written")
     summary = _summary_of_this_run(case.facts)
     if summary is None:
         return _without_summary(case)
@@ -45,11 +45,8 @@ def decide(case: TriageCase) -> TriageOutcome:
     return failed(case, summary.time, f"summary: exit {summary.exit_code}")
 
 
-def _single(
-    status: JobStatus, primary: str, rule: str, confidence: Confidence = Confidence.LIKELY
-) -> TriageOutcome:
-    """A failure without consequences."""
-    return TriageOutcome(status, primary, rule, (primary,), confidence)
+def _unknown(rule: str) -> TriageOutcome:
+    return _unknown(rule)
 
 
 # ---- with a summary
@@ -86,7 +83,7 @@ def _summary_without_status(case: TriageCase) -> TriageOutcome:
         return TriageOutcome(JobStatus.COMPLETED, rule=f"{rule}, the last step is done")
     if case.live:
         return failed(case, None, rule)
-    return TriageOutcome(JobStatus.UNKNOWN, rule=rule)
+    return _unknown(rule)
 
 
 # ---- without a summary
@@ -104,8 +101,7 @@ def _without_summary(case: TriageCase) -> TriageOutcome:
     if case.live and _shows_an_end(case) and not _goes_on(case):
         return _ended_by_error(case)
     if scheduler is not None and scheduler.waiting:
-        rule = "the job waits in the queue to be started again"
-        return TriageOutcome(JobStatus.UNKNOWN, rule=rule)
+        return _unknown("the job waits in the queue to be started again")
     if case.moment.alive is False:
         return _ended_in_silence(case, scheduler)
     return _still_there(case)
@@ -182,14 +178,14 @@ def _ended_in_silence(case: TriageCase, job: Optional[SlurmJob]) -> TriageOutcom
     failure_class = deaths.scheduler_class(job)
     if failure_class is None or job is None:
         rule = f"no summary, and the job has ended ({case.moment.source})"
-        return _single(JobStatus.UNKNOWN, "unknown-death", rule)
+        return single(JobStatus.UNKNOWN, "unknown-death", rule)
     status = JobStatus.CANCELLED if failure_class == "cancelled" else JobStatus.FAILED
     if failure_class in ("cancelled", "train-timeout"):
         hung = hang_behind(case, None, case.facts.last_time)
         if hung is not None:
             classes = cascade("hang", case.live, failure_class)
             return replace(hung, status=status, cascade=classes)
-    return _single(status, failure_class, f"{job.source}: {job.state}", Confidence.CONFIRMED)
+    return single(status, failure_class, f"{job.source}: {job.state}", Confidence.CONFIRMED)
 
 
 # ---- no sign of an end
@@ -200,8 +196,7 @@ def _still_there(case: TriageCase) -> TriageOutcome:
     alive = case.moment.alive
     if case.stall.pace is StepPace.STALLED:
         if alive is None and _is_abandoned(case):
-            rule = "steps stopped, and it is not known whether the job still exists"
-            return TriageOutcome(JobStatus.UNKNOWN, rule=rule)
+            return _unknown("steps stopped, and it is not known whether the job still exists")
         return _hanging(case, "steps stopped, and nothing shows that the job has ended")
     if case.stall.pace is StepPace.ADVANCING:
         return TriageOutcome(JobStatus.RUNNING, rule="steps advance")
@@ -212,11 +207,10 @@ def _still_there(case: TriageCase) -> TriageOutcome:
     if rule:
         return _hanging(case, rule)
     if not alive and not any(file.lines and not file.binary for file in case.facts.files):
-        return TriageOutcome(JobStatus.UNKNOWN, rule="there is no line of text to judge by")
+        return _unknown("there is no line of text to judge by")
     if alive or case.moment.log_end:
         return TriageOutcome(JobStatus.RUNNING, rule="nothing shows a stall")
-    rule = "neither the time of the last step is known nor whether the job still exists"
-    return TriageOutcome(JobStatus.UNKNOWN, rule=rule)
+    return _unknown("neither the time of the last step is known nor whether the job still exists")
 
 
 def _hanging(case: TriageCase, rule: str) -> TriageOutcome:
@@ -226,7 +220,7 @@ def _hanging(case: TriageCase, rule: str) -> TriageOutcome:
             stall, pace=StepPace.STALLED, since_s=_silence_s(case), basis="times in the log"
         )
     confidence = confidence_of_hang(case) if case.moment.alive else Confidence.POSSIBLE
-    return replace(_single(JobStatus.HANGING, "hang", rule, confidence), stall=stall)
+    return replace(single(JobStatus.HANGING, "hang", rule, confidence), stall=stall)
 
 
 def _stuck_before_training(case: TriageCase) -> str:

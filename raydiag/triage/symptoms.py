@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import filterfalse
 from operator import attrgetter
-from typing import Optional
+from typing import Any, Optional, Union
 
 from raydiag import catalog
 from raydiag.catalog.failure_classes import FailureClass
 from raydiag.catalog.signatures import table
-from raydiag.joblog.facts import JobFacts, Match, StageEvent
+from raydiag.joblog.facts import JobFacts, Match, StageEvent, TaskExit
 from raydiag.model import Evidence
 from raydiag.triage.exits import TERMINATED, all_terminated, failed_exits
 from raydiag.triage.progress import step_interval
@@ -174,15 +174,12 @@ def _of_matches(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom
         is_normal_exit = code == 0 or (was_cancelled and code in TERMINATED)
         if match.failure_class == "node-fail" and is_normal_exit:
             continue
-        yield Symptom(
-            failure_class=match.failure_class,
-            role=match.role,
-            file=match.file,
-            line=match.line,
-            order=(file_order.get(match.file, len(file_order)), match.line),
-            text=match.raw,
+        yield _symptom(
+            match,
+            match.failure_class,
+            match.role,
+            file_order,
             stage=match.stage,
-            time=match.time,
             near_time=match.near_time,
             task=_task_name(match),
             srun_task=match.task,
@@ -196,6 +193,26 @@ def _of_matches(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom
             row=match.row,
             weak=_is_weak(match.row),
         )
+
+
+def _symptom(
+    entry: Union[Match, StageEvent, TaskExit],
+    failure_class: str,
+    role: str,
+    file_order: dict[str, int],
+    **details: Any,
+) -> Symptom:
+    """A symptom at the entry's line."""
+    return Symptom(
+        failure_class,
+        role,
+        file=entry.file,
+        line=entry.line,
+        order=(file_order.get(entry.file, len(file_order)), entry.line),
+        text=entry.raw,
+        time=entry.time,
+        **details,
+    )
 
 
 def _is_weak(row_id: str) -> bool:
@@ -255,18 +272,13 @@ def _of_stages(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom]
     for event in facts.stages:
         failure_class = _stage_class(event)
         if failure_class and (event.file, event.line) not in explained:
-            yield Symptom(
-                failure_class=failure_class,
-                role=ROOT if event.event == "timeout" else CONSEQUENCE,
-                file=event.file,
-                line=event.line,
-                order=(file_order.get(event.file, 0), event.line),
-                text=event.raw,
-                stage=event.name,
-                time=event.time,
-                near_time=event.time,
-                code=event.exit_code,
-            )
+            role = ROOT if event.event == "timeout" else CONSEQUENCE
+            details: dict[str, Any] = {
+                "stage": event.name,
+                "near_time": event.time,
+                "code": event.exit_code,
+            }
+            yield _symptom(event, failure_class, role, file_order, **details)
 
 
 def _stage_class(event: StageEvent) -> str:
@@ -282,14 +294,11 @@ def _of_exits(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom]:
     explained = _places_of_matches(facts)
     for task_exit in failed_exits(facts):
         if task_exit.kind == "node-exit" and (task_exit.file, task_exit.line) not in explained:
-            yield Symptom(
-                failure_class="node-fail",
-                role=CONSEQUENCE,
-                file=task_exit.file,
-                line=task_exit.line,
-                order=(file_order.get(task_exit.file, 0), task_exit.line),
-                text=task_exit.raw,
-                time=task_exit.time,
+            yield _symptom(
+                task_exit,
+                "node-fail",
+                CONSEQUENCE,
+                file_order,
                 near_time=task_exit.near_time,
                 task=None if task_exit.task is None else str(task_exit.task),
                 srun_task=task_exit.task,

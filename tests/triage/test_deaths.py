@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from raydiag import catalog
 from raydiag.joblog.slurm import SlurmJob
 from raydiag.model import Finding
 from raydiag.triage import judge
 from raydiag.triage.deaths import died_in_prolog, scheduler_class, sentences
 from raydiag.triage.exits import exit_codes
 from raydiag.triage.hang import front, straggler
+from raydiag.triage.tables import TABLES
 from raydiag.triage.verdict import JobStatus, Moment
 from raydiag.triage.wording import span
 from tests.triage.jobs import exited, job, match, steps, summary
@@ -88,3 +90,8 @@ def test_most_tasks_behind_are_no_stragglers() -> None:
 )
 def test_spans(seconds: float | None, words: str) -> None:
     assert words in span(seconds)
+
+
+def test_the_tables_name_failure_classes_that_exist() -> None:
+    named = {*TABLES["class_of_state"].values(), *TABLES["stage_timeouts"].values()}
+    assert named <= catalog.failures().keys()
