@@ -105,7 +105,7 @@ class Collector:
         poller = select.poll()
         for fd in descriptors:
             poller.register(fd, select.POLLIN)
-        tasks = {task.descriptor(): task for task in self._at_work}
+        tasks = {task.at_work().fileno(): task for task in self._at_work}
         for fd, task in tasks.items():
             poller.register(fd, select.POLLIN)
             timeout_s = min(timeout_s, task.due - now)

@@ -46,10 +46,6 @@ class SourceTask:
         assert self.reader is not None
         return self.reader
 
-    def descriptor(self) -> int:
-        """Of its reader: readable when that has sent something."""
-        return self.at_work().fileno()
-
     @property
     def is_foreign(self) -> bool:
         """It runs what somebody else has written."""

@@ -34,13 +34,13 @@ class MemoryState:
     swap_free_bytes: int  # SwapFree
     pressure: dict[str, float]  # percent by "memory_full_avg10", "io_some_avg60", ...; PSI
     oom_kills_since_boot: Optional[int]  # oom_kill of /proc/vmstat, whole node
-    cgroup_version: int  # of the memory controller: 0 none, 1, 2
-    cgroup_path: str  # directory on the node that the numbers below come from; "" none
-    cgroup_current_bytes: Optional[int]  # usage of that group, page cache included
-    cgroup_limit_bytes: Optional[int]  # tightest of our group and its visible ancestors; None: none
-    cgroup_inactive_file_bytes: Optional[int]  # page cache of that group that is easily given back
-    cgroup_active_file_bytes: Optional[int]  # the same, read more than once: given back after that
-    cgroup_oom_kills: Optional[int]  # since that group exists, in it or (version 2) below it
+    cgroup_version: int = 0  # of the memory controller: 0 none, 1, 2
+    cgroup_path: str = ""  # directory on the node that the numbers below come from; "" none
+    cgroup_current_bytes: Optional[int] = None  # usage of that group, page cache included
+    cgroup_limit_bytes: Optional[int] = None  # tightest of our group and those above it
+    cgroup_inactive_file_bytes: Optional[int] = None  # page cache that is easily given back
+    cgroup_active_file_bytes: Optional[int] = None  # read more than once: given back then
+    cgroup_oom_kills: Optional[int] = None  # since that group exists, in it or (version 2) below it
 
 
 @probe(MemoryState, identity=("cgroup_path", "cgroup_limit_bytes"))
@@ -81,19 +81,13 @@ class _Layout(NamedTuple):
 
 _V1 = _Layout(1, "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control", "total_")
 _V2 = _Layout(2, "memory.max", "memory.current", "memory.events", "")
-_NO_GROUP = {
-    "cgroup_version": 0,
-    "cgroup_path": "",
-    **dict.fromkeys(("cgroup_current_bytes", "cgroup_limit_bytes", "cgroup_oom_kills")),
-    **dict.fromkeys(("cgroup_inactive_file_bytes", "cgroup_active_file_bytes")),
-}
 
 
 def _of_cgroup(files: ControlFiles) -> dict[str, Any]:
     """The fields of the record that are about our control group."""
     layout, mount = _controller(files)
     if not mount:
-        return _NO_GROUP
+        return {}
     levels = files.levels(mount, "memory" if layout is _V1 else "")
     # Not every group has the memory controller switched on; then the next one above counts us.
     counting = [level for level in levels if files.host.exists(f"{level}/{layout.current}")]

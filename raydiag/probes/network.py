@@ -15,12 +15,13 @@ Source: /proc/net/{dev,snmp,netstat}, /proc/uptime, /proc/self/ns/net (proc(5)),
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional, Union
 
 from raydiag.errors import NoData, ParseError, ReadError
-from raydiag.host import Host, as_unread, is_digits
+from raydiag.host import Host, OptionalFiles, is_digits
 from raydiag.model import Unread
 from raydiag.probes import probe
 from raydiag.procfs import uptime_if_known
@@ -67,17 +68,13 @@ def network(host: Host) -> Iterator[Union[NetworkState, Unread]]:
 
     Raises NoData when there is neither an interface nor a counter.
     """
-    unread: list[Unread] = []
-    tcp = tcp_counters(host, unread)
-    interfaces, namespace = {}, ""
+    files, namespace = OptionalFiles(host), ""
+    tcp = tcp_counters(files)
+    interfaces = files.value(DEV, parse_interfaces) or {}
+    if not tcp and not interfaces and not files.unread:
+        raise NoData("no network statistics")
     with contextlib.suppress(ReadError):
         namespace = host.readlink("/proc/self/ns/net")
-    try:
-        interfaces = parse_interfaces(host.read_text(DEV))
-    except ReadError as error:
-        unread += as_unread(DEV, error)
-    if not tcp and not interfaces and not unread:
-        raise NoData("no network statistics")
     yield NetworkState(
         namespace=namespace,
         uptime_s=uptime_if_known(host),
@@ -85,7 +82,7 @@ def network(host: Host) -> Iterator[Union[NetworkState, Unread]]:
         interfaces=interfaces,
         operstates=_operstates(host, interfaces),
     )
-    yield from unread
+    yield from files.unread
 
 
 def parse_interfaces(text: str, left_out: tuple[str, ...] = _INSIDE) -> dict[str, dict[str, int]]:
@@ -120,22 +117,13 @@ def parse_pairs(text: str, protocol: str) -> dict[str, int]:
     return dict(zip(lines[0], map(int, lines[1])))
 
 
-def tcp_counters(host: Host, unread: list[Unread]) -> dict[str, int]:
-    """What the kernel counts of TCP, by its names; a file that gave nothing goes to `unread`."""
-    counters = _counters(host, _SNMP, "Tcp", _TCP, unread)
-    counters.update(_counters(host, _NETSTAT, "TcpExt", _TCP_EXTENSIONS, unread))
+def tcp_counters(files: OptionalFiles) -> dict[str, int]:
+    """What the kernel counts of TCP, by its names."""
+    counters = {}
+    for path, protocol, names in ((_SNMP, "Tcp", _TCP), (_NETSTAT, "TcpExt", _TCP_EXTENSIONS)):
+        numbers = files.value(path, functools.partial(parse_pairs, protocol=protocol)) or {}
+        counters.update({name: numbers[name] for name in names if numbers.get(name, -1) >= 0})
     return counters
-
-
-def _counters(
-    host: Host, path: str, protocol: str, names: tuple[str, ...], unread: list[Unread]
-) -> dict[str, int]:
-    try:
-        numbers = parse_pairs(host.read_text(path), protocol)
-    except ReadError as error:
-        unread += as_unread(path, error)
-        return {}
-    return {name: numbers[name] for name in names if numbers.get(name, -1) >= 0}
 
 
 def _is_count(value: str) -> bool:

@@ -52,18 +52,14 @@ def ras_directories(host: Host) -> Sequence[str]:
     stage=LAST,
     sources=ras_directories,
 )
-def ras(host: Host, source: str) -> Iterator[Union[RasCount, Unread]]:
-    """One record per block of one GPU: the five of the metrics first, then the others by name.
-
-    An Unread for each file that gave no count. Raises NoData when the directory has no counters.
-    """
-    yield from ras_counts(host, source)
-
-
-def ras_counts(
+def ras(
     host: Host, source: str, blocks: Optional[Sequence[str]] = None
 ) -> Iterator[Union[RasCount, Unread]]:
-    """As the probe, of some blocks only: each read queries the hardware."""
+    """One record per block of one GPU: the five of the metrics first, then the others by name.
+
+    `blocks`: of these only, since each read queries the hardware. An Unread for each file that gave
+    no count. Raises NoData when the directory has no counters.
+    """
     address = source.split("/")[-2]
     gpu = gpu_index(host, address)
     files = counter_files(host.listdir(source))

@@ -9,7 +9,7 @@ documentation, cgroup-v2, sched-bwc, accounting/psi)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional, Union
 
 from raydiag.cgroup import ROOT, ControlFiles, is_number
@@ -40,16 +40,16 @@ class SchedulerState:
     ticks: dict[str, int]  # clock ticks since boot of all CPUs by state: "user", "idle", "steal"
     allowed_ticks: dict[str, int]  # the same of the CPUs that we may run on
     pressure: dict[str, float]  # percent by "cpu_some_avg60", "io_full_avg300", ...; PSI, node
-    cgroup_version: int  # of the CPU controller: 0 none, 1, 2
-    cgroup_path: str  # the level that limits us most, else our own group; "" none
-    cgroup_is_root: bool  # that is the whole node
-    cgroup_quota_cpus: Optional[float]  # CPU time it may use, in CPUs; None: no limit
-    cgroup_cpus: Optional[int]  # CPUs of its cpuset; None: unknown
-    cgroup_usage_s: Optional[float]  # CPU seconds used since that group exists
-    cgroup_periods: Optional[int]  # nr_periods: periods of the quota in which it ran
-    cgroup_throttled: Optional[int]  # nr_throttled: those in which the quota stopped it
-    cgroup_throttled_s: Optional[float]  # for how long, summed over CPUs
-    cgroup_pressure: dict[str, float]  # as `pressure`, of that group; version 2 only
+    cgroup_version: int = 0  # of the CPU controller: 0 none, 1, 2
+    cgroup_path: str = ""  # the level that limits us most, else our own group; "" none
+    cgroup_is_root: bool = False  # that is the whole node
+    cgroup_quota_cpus: Optional[float] = None  # CPU time it may use, in CPUs; None: no limit
+    cgroup_cpus: Optional[int] = None  # CPUs of its cpuset; None: unknown
+    cgroup_usage_s: Optional[float] = None  # CPU seconds used since that group exists
+    cgroup_periods: Optional[int] = None  # nr_periods: periods of the quota in which it ran
+    cgroup_throttled: Optional[int] = None  # nr_throttled: those in which the quota stopped it
+    cgroup_throttled_s: Optional[float] = None  # for how long, summed over CPUs
+    cgroup_pressure: dict[str, float] = field(default_factory=dict)  # of that group; version 2
 
 
 @probe(SchedulerState, identity=("cgroup_path", "cpus_allowed"), samples=2)
@@ -157,23 +157,13 @@ def _allowed(files: ControlFiles, cpus: Mapping[int, object]) -> list[int]:
     return list(cpus)
 
 
-_NO_GROUP: dict[str, Any] = {
-    "cgroup_version": 0,
-    "cgroup_path": "",
-    "cgroup_is_root": False,
-    "cgroup_pressure": {},
-    **dict.fromkeys(("cgroup_quota_cpus", "cgroup_cpus", "cgroup_usage_s", "cgroup_periods")),
-    **dict.fromkeys(("cgroup_throttled", "cgroup_throttled_s")),
-}
-
-
 def _of_group(files: ControlFiles, cpus_online: int) -> dict[str, Any]:
     """The fields of the record that are about the control group that limits us most."""
     mount = _v1_mount(files, "cpu")
     version = 1 if mount else 2
     mount = mount or files.unified("cpu")
     if not mount:
-        return _NO_GROUP
+        return {}
     levels = files.levels(mount, "cpu" if version == 1 else "")
     quotas = {level: _quota(files, version, level) for level in levels}
     cpusets = {level: _cpuset(files, version, level, mount) for level in levels}

@@ -103,19 +103,11 @@ class Discovery:
 
     def family(self, prefix: str) -> Optional[Family]:
         """The family of that prefix; None without samples of it."""
-        return self._families.get(prefix)
+        return next((family for family in self.families if family.prefix == prefix), None)
 
     def has(self, metric: str) -> bool:
         """Whether any series of the metric is stored."""
-        return metric in self._names
-
-    @cached_property
-    def _families(self) -> Mapping[str, Family]:
-        return {family.prefix: family for family in self.families}
-
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(self.metrics)
+        return metric in self.metrics
 
     @cached_property
     def _names_of_hosts(self) -> Mapping[tuple[str, str], str]:

@@ -26,23 +26,18 @@ _FIRST_LINES = 64  # of one kind and file
 _MOST_FILES = 4096
 
 _PLUGIN = r"(?<!\w)(?P<plugin>\w{1,64}_plugin)\S{0,128}"
-_KINDS = (
-    ("gave-up", re.compile(r"Watchdog: too many restarts")),
-    (
-        "restart",
-        re.compile(r"Watchdog: exited with code (?P<code>\d{1,9}), restart #(?P<number>\d{1,9})"),
-    ),
-    ("plugin-timeout", re.compile(_PLUGIN + r" timed out after")),
-    ("plugin-skipped", re.compile(_PLUGIN + r" exited 99\b")),
-    ("port-taken", re.compile(r"address already in use", re.IGNORECASE)),
-    ("no-server", re.compile(r"Download failed|Unable to start web listener", re.IGNORECASE)),
-    ("too-old", re.compile(r"samples that are too old|out of bounds", re.IGNORECASE)),
-    (
-        "scrape-failed",
-        re.compile(r"context deadline exceeded|connection refused|no route to host", re.IGNORECASE),
-    ),
-    ("damaged", re.compile(r"corrupt|unexpected checksum|panic:", re.IGNORECASE)),
-)
+_LINES = {
+    "gave-up": r"Watchdog: too many restarts",
+    "restart": r"Watchdog: exited with code (?P<code>\d{1,9}), restart #(?P<number>\d{1,9})",
+    "plugin-timeout": _PLUGIN + r" timed out after",
+    "plugin-skipped": _PLUGIN + r" exited 99\b",
+    "port-taken": r"(?i)address already in use",
+    "no-server": r"(?i)Download failed|Unable to start web listener",
+    "too-old": r"(?i)samples that are too old|out of bounds",
+    "scrape-failed": r"(?i)context deadline exceeded|connection refused|no route to host",
+    "damaged": r"(?i)corrupt|unexpected checksum|panic:",
+}
+_KINDS = {kind: re.compile(pattern) for kind, pattern in _LINES.items()}
 _TARGET = re.compile(
     r"https?://(?P<host>[\w.-]{1,253}|\[[0-9a-fA-F:]{1,64}\]):\d"
     r"|target=(?!http)(?P<other>[\w.-]{1,253})"
@@ -121,7 +116,7 @@ def _lines(path: Path, host: str) -> Iterator[StackLine]:
 
 
 def _read_line(text: str, host: str, file: str, number: int) -> Optional[StackLine]:
-    for kind, pattern in _KINDS:
+    for kind, pattern in _KINDS.items():
         match = pattern.search(text)
         if match:
             groups = match.groupdict()

@@ -61,7 +61,8 @@ def build(
         blocks = [block for block in source.blocks if block.ulid not in left_out]
         for block in blocks:
             _link(block, data / block.ulid, unread)
-        if names_of_blocks(source.path) != set(filter(ULID.fullmatch, source.files)):
+        names_now = set(filter(ULID.fullmatch, os.listdir(source.path)))
+        if names_now != set(filter(ULID.fullmatch, source.files)):
             raise Changed(f"{source.path}: its blocks were replaced while they were looked at")
     except OSError as error:
         raise CannotRun(
@@ -99,11 +100,6 @@ def _copy_log(
         unread.append(Unread(str(source.path / "wal"), Status.ERROR, reason))
         return False
     return True
-
-
-def names_of_blocks(path: Path) -> set[str]:
-    """Names of all that looks like a block. Raises OSError."""
-    return set(filter(ULID.fullmatch, os.listdir(path)))
 
 
 def _link(block: Block, target: Path, unread: list[Unread]) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raydiag.amdgpu import amdgpu_addresses, device_directory
-from raydiag.errors import NoData, ReadError
+from raydiag.errors import NoData
 from raydiag.exporter.plugins import Collected, Sample, plugin
-from raydiag.host import Host, as_unread
+from raydiag.host import Host, OptionalFiles
 from raydiag.probes.pcie import aer_total
 
 
@@ -27,11 +27,9 @@ def collect(host: Host) -> Collected:
 
 def aer_samples(host: Host, directory: str, gpu: int, kinds: Sequence[str]) -> Collected:
     """Errors of these kinds, of the GPU whose files lie there; none of a kind without a file."""
+    files = OptionalFiles(host)
     for kind in kinds:
-        path = f"{directory}/aer_dev_{kind}"
-        try:
-            count = aer_total(host.read_text(path, 4096))
-        except ReadError as error:
-            yield from as_unread(path, error)
-            continue
-        yield Sample(f"hw_gpu_pcie_{kind}_total", {"gpu": str(gpu)}, count)
+        count = files.value(f"{directory}/aer_dev_{kind}", aer_total, 4096)
+        if count is not None:
+            yield Sample(f"hw_gpu_pcie_{kind}_total", {"gpu": str(gpu)}, count)
+    yield from files.unread

@@ -11,7 +11,7 @@ from __future__ import annotations
 from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.host import Host
 from raydiag.model import Unread
-from raydiag.probes.ras import ras_counts, ras_directories
+from raydiag.probes.ras import ras, ras_directories
 
 _BLOCKS = ("umc", "xgmi", "gfx", "mmhub", "sdma")
 
@@ -19,7 +19,7 @@ _BLOCKS = ("umc", "xgmi", "gfx", "mmhub", "sdma")
 @plugin(last=True, sources=ras_directories)
 def collect(host: Host, source: str) -> Collected:
     """Error counters of one GPU, by block."""
-    for item in ras_counts(host, source, _BLOCKS):
+    for item in ras(host, source, _BLOCKS):
         if isinstance(item, Unread):
             yield item
             continue

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from raydiag.errors import NoData
 from raydiag.exporter.plugins import Collected, Sample, plugin
-from raydiag.host import Host
-from raydiag.model import Unread
+from raydiag.host import Host, OptionalFiles
 from raydiag.probes.network import tcp_counters
 
 _NAMES = {
@@ -23,11 +22,11 @@ _NAMES = {
 @plugin()
 def collect(host: Host) -> Collected:
     """Raises NoData when the kernel counts nothing of TCP here."""
-    unread: list[Unread] = []
-    counters = tcp_counters(host, unread)
-    if not counters and not unread:
+    files = OptionalFiles(host)
+    counters = tcp_counters(files)
+    if not counters and not files.unread:
         raise NoData("no TCP statistics")
     for name, metric in _NAMES.items():
         if name in counters:
             yield Sample(metric, {}, counters[name])
-    yield from unread
+    yield from files.unread
