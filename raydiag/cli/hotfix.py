@@ -187,16 +187,13 @@ class _Output:
         """A message of the driver."""
         if "plan" in message and self._arguments.format == "text" and not self._arguments.output:
             self._progress.clear()
-            self._write(message["plan"])
+            self.report(message["plan"])
             self._plan_shown = True
         elif "event" in message:
             self._progress.say(str(message["event"]["text"])[:120])
 
     def report(self, document: Mapping[str, Any]) -> None:
-        """What came of it."""
-        self._write(document)
-
-    def _write(self, document: Mapping[str, Any]) -> None:
+        """What was planned, or what came of it."""
         from raydiag.render.hotfix import hotfix_document, hotfix_report
 
         arguments = self._arguments

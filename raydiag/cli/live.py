@@ -211,16 +211,8 @@ def _probed(call: _Call, sources: _LiveSources, api: ClusterAccess, address: Any
         snapshot = replace(snapshot, job_start=job.start)
     # A job whose directory is named is asked about, whether Ray knows it or not.
     idle = job.idle and bool(sources.no_log)
-    nodes = LiveNodes(
-        snapshot,
-        collected.cluster,
-        job.id,
-        idle,
-        job.end,
-        job.other_jobs,
-        sources.notes,
-        ray_id=job.ray_id,
-    )
+    nodes = LiveNodes(snapshot, collected.cluster, job.id, idle, job.end, job.other_jobs)
+    nodes = replace(nodes, notes=sources.notes, ray_id=job.ray_id)
     if job.other_jobs:
         paces = [f"Ray job {pace.job_id}: {pace.text}" for pace in nodes.paces]
         nodes = replace(nodes, notes=(*nodes.notes, *paces))

@@ -29,17 +29,11 @@ class RaydiagNodeActor:
         os.nice(19)
 
     def identify(self) -> bytes:
-        """Who really answers: JSON with node_id, hostname, pid, python."""
+        """Who really answers: JSON with node_id, hostname."""
         import ray
 
-        return json.dumps(
-            {
-                "node_id": ray.get_runtime_context().get_node_id(),
-                "hostname": socket.gethostname(),
-                "pid": os.getpid(),
-                "python": sys.version.split()[0],
-            }
-        ).encode()
+        node_id = ray.get_runtime_context().get_node_id()
+        return json.dumps({"node_id": node_id, "hostname": socket.gethostname()}).encode()
 
     def probe(self, entrypoint: str, bundle: bytes, budget_s: float) -> bytes:
         """Run the node runner; its answer is zlib-compressed JSON.

@@ -11,27 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
 from raydiag import probes, records
-from raydiag.cluster import bundle, frames
+from raydiag.cluster import bundle, frames, submission
 from raydiag.cluster.address import Address
 from raydiag.cluster.jobs_api import TERMINAL, training_start
-from raydiag.cluster.submission import (
-    POLL_S,
-    ClusterAccess,
-    SubmittedJob,
-    check_cluster,
-    unpacked,
-    why_no_answer,
-)
+from raydiag.cluster.submission import ClusterAccess, SubmittedJob
 from raydiag.errors import CannotRun, ParseError, UsageError
-from raydiag.model import (
-    Node,
-    NodeReport,
-    NodeStatus,
-    ProbeResult,
-    Status,
-    StuckReader,
-    Unread,
-)
+from raydiag.model import Node, NodeReport, NodeStatus, ProbeResult, Status, StuckReader, Unread
 
 _STARTUP_LIMIT_S = 120.0
 _AFTER_DEADLINE_S = 0.8  # of the second that the command may take longer than its deadline
@@ -98,7 +83,7 @@ def collect(
             raise CannotRun(end["failed"])
         if start is None:
             raise CannotRun(f"the log of raydiag's job {job.id} is damaged: try again")
-        check_cluster(address, version, start)
+        submission.check_cluster(address, version, start)
         patience_s = 1.5 if end else 0.0
         yield Collected(
             nodes=reports(start["nodes"], messages, request.probes, _ends(api, start["nodes"])),
@@ -166,7 +151,7 @@ def _follow(
                 failures += 1
         decoder.feed(job.api.logs(job.id))
         for number in [n for n in decoder.messages if n not in messages]:
-            messages[number] = unpacked(decoder.messages[number])
+            messages[number] = submission.unpacked(decoder.messages[number])
             if number == 0:
                 job.api.limit = time.monotonic() + deadline_s + _AFTER_DEADLINE_S
             elif number > _END:
@@ -177,10 +162,10 @@ def _follow(
         # for one more reading before the limit.
         took_s = time.monotonic() - began
         left_s = job.api.limit - time.monotonic() - took_s
-        time.sleep(max(POLL_S, min(3 * took_s, left_s)))
+        time.sleep(max(submission.POLL_S, min(3 * took_s, left_s)))
     if _END not in messages and not any(0 < number < _END for number in messages):
         job.api.limit = time.monotonic() + 1.0
-        raise CannotRun(why_no_answer(job))
+        raise CannotRun(submission.why_no_answer(job))
     return messages
 
 

@@ -7,16 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
-from raydiag.cluster import bundle, frames
+from raydiag.cluster import bundle, frames, submission
 from raydiag.cluster.address import Address
 from raydiag.cluster.jobs_api import TERMINAL
-from raydiag.cluster.submission import (
-    ClusterAccess,
-    SubmittedJob,
-    check_cluster,
-    unpacked,
-    why_no_answer,
-)
+from raydiag.cluster.submission import ClusterAccess, SubmittedJob
 from raydiag.errors import CannotRun, UsageError
 
 _STARTUP_LIMIT_S = 120.0
@@ -53,7 +47,9 @@ def submit_hotfix(
     request = {"nonce": nonce, "select": select, "symbols": symbols, "options": options}
     job = SubmittedJob(api, bundle.hotfix_command(work, request), "hotfix")
     changes = work["command"] in ("apply", "rollback")
-    follower = _Follower(job, nonce, hear, lambda start: check_cluster(address, version, start))
+    follower = _Follower(
+        job, nonce, hear, lambda start: submission.check_cluster(address, version, start)
+    )
     try:
         end = follower.run()
     except _NotHeard as error:
@@ -107,7 +103,7 @@ class _Follower:
             new = sorted(self._decoder.messages.keys() - self._taken)
             for number in new:
                 self._taken.add(number)
-                message = unpacked(self._decoder.messages[number])
+                message = submission.unpacked(self._decoder.messages[number])
                 if number == 0:
                     self.started = True
                     self._check(message)
@@ -122,7 +118,7 @@ class _Follower:
                 break
             time.sleep(_POLL_S)
         api.limit = time.monotonic() + 5.0
-        raise _NotHeard(why_no_answer(self._job))
+        raise _NotHeard(submission.why_no_answer(self._job))
 
     def _has_ended(self) -> bool:
         """A dashboard that does not answer now and then ends nothing."""

@@ -73,10 +73,7 @@ class LocalRay:
         code = None if self._job is None else self._job.poll()
         if code is None:
             return {"status": "RUNNING", "message": ""}
-        return {
-            "status": "FAILED" if code else "SUCCEEDED",
-            "message": f"exit status {code}",
-        }
+        return {"status": "FAILED" if code else "SUCCEEDED", "message": f"exit status {code}"}
 
     def logs(self, submission_id: str) -> str:
         """Everything the job has printed so far."""

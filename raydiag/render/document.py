@@ -14,18 +14,8 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
-from raydiag import __version__
-from raydiag.model import (
-    Coverage,
-    Diagnosis,
-    Evidence,
-    Finding,
-    NodeReport,
-    ProbeResult,
-    Severity,
-    Snapshot,
-    Window,
-)
+from raydiag import __version__, model
+from raydiag.model import Coverage, Diagnosis, Evidence, Finding, Severity, Window
 from raydiag.render.secrets import masked_value
 
 # Keys of `cluster` that are always there, null when the caller does not know them.
@@ -34,7 +24,7 @@ _ATOMS = frozenset((str, int, bool, type(None)))
 
 
 def probe_document(
-    snapshot: Snapshot, diagnosis: Diagnosis, cluster: Mapping[str, Any], generated_at: float
+    snapshot: model.Snapshot, diagnosis: Diagnosis, cluster: Mapping[str, Any], generated_at: float
 ) -> dict[str, Any]:
     """The JSON document of `raydiag probe`, made of plain dicts, lists, strings and numbers.
 
@@ -201,7 +191,7 @@ def _coverage(coverage: Coverage) -> dict[str, Any]:
     }
 
 
-def _node(report: NodeReport) -> dict[str, Any]:
+def _node(report: model.NodeReport) -> dict[str, Any]:
     return {
         **picked(report.node, "node_id", "host", "address"),
         **picked(report, "status", "reason", "duration_s", "collected_at", "cpu_s", "pid"),
@@ -210,7 +200,7 @@ def _node(report: NodeReport) -> dict[str, Any]:
     }
 
 
-def _result(result: ProbeResult) -> dict[str, Any]:
+def _result(result: model.ProbeResult) -> dict[str, Any]:
     return {
         **picked(result, "status", "duration_s", "reason"),
         "unread": picked_from_each(result.unread, "source", "status", "reason"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from operator import attrgetter
 from typing import Optional, Union
 
 from raydiag.model import Severity
@@ -168,9 +167,7 @@ class Section:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write but a title."""
-        if self.is_chapter or self.label or self.facts:
-            return False
-        return all(map(attrgetter("is_empty"), self.blocks))
+        return self.is_none and NONE not in self.blocks
 
     @property
     def is_none(self) -> bool:
