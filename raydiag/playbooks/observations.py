@@ -13,7 +13,6 @@ from raydiag.model import Observation, Window
 class ReportRow:
     """One row of an interpretation table, with the values that it was decided from."""
 
-    playbook: str
     row: str  # id of the row, e.g. "busy-wait"
     holds: Optional[bool]  # None: it cannot be decided, and `interpretation` says why
     interpretation: str
@@ -23,7 +22,6 @@ class ReportRow:
     value: Optional[float] = None
     unit: str = ""
     query_id: str = ""  # id of the query that the value comes from
-    window: Optional[Window] = None
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Optional
+from typing import TYPE_CHECKING, Optional, TypedDict
 
-from raydiag.model import Confidence, Evidence, Finding, Observation, Severity, Window
+from raydiag.model import Confidence, Evidence, Finding, Observation, Severity
 from raydiag.playbooks.observations import Exclusion, ReportRow, RuledOut
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.threshold_spans import Span
+
+if TYPE_CHECKING:
+    from typing_extensions import Required, Unpack
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,20 @@ class Period:
     recovered: bool = False  # it ended well before the window did
     uncertainty_s: float = 0.0  # of the onset
     before_job: bool = False  # it was so from the first sample on
+
+
+class _Details(TypedDict, total=False):
+    """What an observation says besides its class and its evidence."""
+
+    period: Required[Period]
+    host: Optional[str]
+    gpu: Optional[int]
+    device: Optional[str]
+    confidence: Confidence
+    severity: Optional[Severity]
+    explanation: str
+    symptom: bool
+    facts: Mapping[str, float | str]
 
 
 def likely_if(condition: bool) -> Confidence:
@@ -68,24 +85,10 @@ class ReportWriter:
         query: str = "",
         gpu: Optional[int] = None,
         device: Optional[str] = None,
-        window: Optional[Window] = None,
     ) -> None:
         """One row; `holds` is None where it cannot be decided."""
-        self.rows.append(
-            ReportRow(
-                self.playbook,
-                row,
-                holds,
-                interpretation,
-                tuple(hosts),
-                gpu,
-                device,
-                value,
-                unit,
-                query,
-                window or self.timeline.window,
-            )
-        )
+        place = (tuple(hosts), gpu, device)
+        self.rows.append(ReportRow(row, holds, interpretation, *place, value, unit, query))
 
     def cannot_judge(self, row: str, query: str) -> bool:
         """Write that a row cannot be decided; True when so."""
@@ -101,76 +104,46 @@ class ReportWriter:
         text: str,
         *,
         query: str,
-        host: Optional[str] = None,
         value: Optional[float] = None,
         unit: str = "",
         at: Optional[float] = None,
-        period: Period,
-        confidence: Confidence = Confidence.LIKELY,
-        severity: Optional[Severity] = None,
-        gpu: Optional[int] = None,
-        device: Optional[str] = None,
-        symptom: bool = False,
-        facts: Optional[Mapping[str, float | str]] = None,
+        evidence: Sequence[Evidence] = (),
+        **details: Unpack[_Details],
     ) -> None:
-        """A row that holds, and an observation of which it is the evidence; `at`: of the value."""
-        hosts = () if host is None else (host,)
-        self.row(row, True, text, hosts, value, unit, query, gpu, device)
-        self.observe(
-            failure_class,
-            row,
-            [self.evidence(query, text, value, at)],
-            host=host,
-            period=period,
-            confidence=confidence,
-            severity=severity,
-            gpu=gpu,
-            device=device,
-            symptom=symptom,
-            facts=facts,
-        )
+        """A row that holds, and an observation of which it is the evidence; `at`: of the value.
+
+        `evidence` is what is seen in place of the row.
+        """
+        hosts = filter(None, [details.get("host")])
+        place = (details.get("gpu"), details.get("device"))
+        self.row(row, True, text, tuple(hosts), value, unit, query, *place)
+        seen = evidence or [self.evidence(query, text, value, at)]
+        self.observe(failure_class, row, seen, **details)
 
     def observe(
         self,
         failure_class: str,
         row: str,
         evidence: Sequence[Evidence],
-        *,
-        host: Optional[str] = None,
-        period: Period,
-        confidence: Confidence = Confidence.LIKELY,
-        severity: Optional[Severity] = None,
-        explanation: str = "",
-        gpu: Optional[int] = None,
-        device: Optional[str] = None,
-        symptom: bool = False,
-        facts: Optional[Mapping[str, float | str]] = None,
+        **details: Unpack[_Details],
     ) -> None:
         """One finding, with what ordering needs besides."""
+        period = details["period"]
         finding = Finding(
             failure_class,
-            host,
-            gpu,
-            device,
-            severity=severity,
+            details.get("host"),
+            details.get("gpu"),
+            details.get("device"),
+            severity=details.get("severity"),
             onset=None if period.before_job else period.onset,
-            confidence=confidence,
+            confidence=details.get("confidence", Confidence.LIKELY),
             evidence=tuple(evidence),
-            explanation=explanation,
+            explanation=details.get("explanation", ""),
             before_job=period.before_job,
         )
-        self.observations.append(
-            Observation(
-                finding,
-                self.playbook,
-                row,
-                symptom,
-                period.until,
-                period.recovered,
-                period.uncertainty_s,
-                dict(facts or {}),
-            )
-        )
+        symptom, facts = details.get("symptom", False), dict(details.get("facts") or {})
+        lasted = (period.until, period.recovered, period.uncertainty_s)
+        self.observations.append(Observation(finding, self.playbook, row, symptom, *lasted, facts))
 
     def rule_out(self, failure_class: str, reason: str) -> None:
         """A cause that the series speak against."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Optional
 
 from raydiag.model import Window
 from raydiag.timeline.context import Context
+from raydiag.tsdb.series import Query
 
 MAX_HOSTS = 16  # that one query asks about, the worst first
 PER_HOST = 8  # GPUs, ports
@@ -34,6 +35,25 @@ def host_matcher(context: Context, hosts: Iterable[str], ray: bool = False) -> s
         label, pattern = "instance", f"({pattern})(:.*)?"
     quoted = pattern.replace("\\", "\\\\").replace('"', '\\"')
     return f'{label}=~"{quoted}"'
+
+
+def fine_query(
+    context: Context,
+    query_id: str,
+    promql: str,
+    hosts: Sequence[str],
+    rows: int,
+    around: Optional[float] = None,
+    ray: bool = False,
+) -> Iterator[Query]:
+    """A finer query about some hosts, `rows` of each, around a moment; none without hosts.
+
+    `promql` has `$match` for the matcher of the hosts.
+    """
+    if hosts:
+        match = host_matcher(context, hosts, ray)
+        window = fine_window(context, len(hosts) * rows, around)
+        yield Query(query_id, promql.replace("$match", match), window)
 
 
 def _label_values(context: Context, host: str, ray: bool) -> tuple[str, ...]:

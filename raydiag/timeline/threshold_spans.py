@@ -87,6 +87,14 @@ def first_present(table: ResultTable, row: Floats) -> Optional[Span]:
     return next(iter(present(table, row)), None)
 
 
+def first_spans(table: ResultTable) -> Iterator[tuple[Subject, Span]]:
+    """Rows of such a query that have an answer, each with the first time that it has."""
+    for subject, row in table:
+        span = first_present(table, row)
+        if span is not None:
+            yield subject, span
+
+
 def _spans(table: ResultTable, row: Floats, holds: NDArray[np.bool_]) -> list[Span]:
     if not holds.any():
         return []

@@ -80,7 +80,7 @@ def test_a_job_that_is_called_like_a_class_leaves_the_classes(name: str) -> None
 
 
 def a_row(row: str) -> ReportRow:
-    return ReportRow("rccl-hang", row, True, "nothing of note")
+    return ReportRow(row, True, "nothing of note")
 
 
 def test_what_is_one_object_stays_one() -> None:

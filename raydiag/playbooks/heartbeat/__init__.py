@@ -103,7 +103,7 @@ class _Timeout:
             activity = host_activity(self.timeline, host, self.window, self.crash)
             text, watts = activity.description, activity.watts
             role = "control" if host in controls else "accused"
-            self.report.row(role, True, text, [host], watts, "W", "gpu-power", window=self.window)
+            self.report.row(role, True, text, [host], watts, "W", "gpu-power")
             activities.append(activity)
         return activities
 
@@ -122,8 +122,7 @@ class _Timeout:
         if not low or at_rest:
             return self._false_alarm(measured, at_rest)
         text = "not training when heartbeats stopped: the timeout may be justified"
-        query, window = "gpu-utilisation", self.window
-        self.report.row("low-utilisation", True, text, low, query=query, window=window)
+        self.report.row("low-utilisation", True, text, low, query="gpu-utilisation")
         return f"Possibly justified: {', '.join(low)} did not train."
 
     def _is_hang(self) -> bool:
@@ -139,7 +138,7 @@ class _Timeout:
             return False
         before = self.crash - stall.start
         text = f"steps stopped {before:.0f} s before the error, and GPUs do not compute"
-        self.report.row("hang-test", True, text, query="gpu-power", window=stall.settled)
+        self.report.row("hang-test", True, text, query="gpu-power")
         self.report.rule_out("heartbeat-false-positive", text)
         return True
 
@@ -159,7 +158,7 @@ class _Timeout:
         gpus = _AT_REST if at_rest and measure is _BY_UTILISATION else measure.gpus
         row, text = _false_alarm_row(hosts, gpus)
         names = _names(hosts)
-        self.report.row(row, True, text, names, query=measure.query, window=self.window)
+        self.report.row(row, True, text, names, query=measure.query)
         evidence = []
         for host in hosts[:_NAMED]:
             fact, value = f"{host.host}: {measure.text}", measure.value(host)
@@ -209,7 +208,7 @@ def _report_circumstances(timeline: RunTimeline, report: ReportWriter, stop: flo
     for metric, query in ((DIRTY, "storage"), (MEM_USED, "memory")):
         for host, value in timeline.table(query).pick(metric).medians(window).items():
             if host in timeline.job.accused:
-                report.row("beside", True, metric, [host], value, "bytes", query, window=window)
+                report.row("beside", True, metric, [host], value, "bytes", query)
     later = [save.start for save in timeline.job.saves if save.start and save.start > stop]
     if later:
         text = "a checkpoint began after heartbeats had stopped: so it is not the cause"

@@ -12,7 +12,7 @@ from raydiag.timeline import known_values
 from raydiag.timeline.context import SAVE
 from raydiag.timeline.queries import IO_FULL
 from raydiag.timeline.run_timeline import RunTimeline
-from raydiag.timeline.threshold_spans import first_present
+from raydiag.timeline.threshold_spans import first_spans
 
 HIGH_PERCENT = 50.0
 IO_PERCENT = 10.0
@@ -129,14 +129,11 @@ def _reasons(timeline: RunTimeline, crash: float) -> dict[str, str]:
     for silent in timeline.silent_hosts:
         if silent.time < crash:
             reasons[silent.host] = "its series ended before the error"
-    kills = timeline.table("oom-kills")
-    for subject, row in kills:
-        kill = first_present(kills, row)
-        if kill is not None and kill.start <= crash:
+    for subject, kill in first_spans(timeline.table("oom-kills")):
+        if kill.start <= crash:
             reasons.setdefault(subject.host, "its kernel killed a process for memory")
     errors = timeline.table("gpu-errors")
-    for subject, row in errors:
-        error = first_present(errors, row)
-        if error is not None and errors.asked_from + errors.step_s < error.start <= crash:
+    for subject, error in first_spans(errors):
+        if errors.asked_from + errors.step_s < error.start <= crash:
             reasons.setdefault(subject.host, f"GPU {subject.gpu} counted {subject.metric}")
     return reasons

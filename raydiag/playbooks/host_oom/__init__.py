@@ -39,7 +39,7 @@ from raydiag.timeline.queries import (
     gauges,
 )
 from raydiag.timeline.run_timeline import RunTimeline
-from raydiag.timeline.threshold_spans import first_present
+from raydiag.timeline.threshold_spans import first_spans
 from raydiag.tsdb.series import Query
 
 FULL_SHARE = 0.97  # of the host's memory: at the limit
@@ -58,10 +58,9 @@ def fine_memory(timeline: RunTimeline) -> Iterator[Query]:
     if not kills or timeline.table("memory").step_s <= context.resolution_s():
         return
     hosts = follow_up.first_hosts(kills)
-    match = follow_up.host_matcher(context, hosts, ray=True)
-    promql = gauges((MEM_USED, MEM_HOST), RAY_HOST, "max", match)
-    window = follow_up.fine_window(context, 2 * len(hosts), min(kills.values()))
-    yield Query("memory-fine", promql, window)
+    promql = gauges((MEM_USED, MEM_HOST), RAY_HOST, "max", "$match")
+    first = min(kills.values())
+    yield from follow_up.fine_query(context, "memory-fine", promql, hosts, 2, first, ray=True)
 
 
 @playbook("host-oom", fine_memory)
@@ -98,13 +97,8 @@ def _metric(timeline: RunTimeline) -> str:
 
 def _kill_times(timeline: RunTimeline) -> dict[str, float]:
     """First kill of each host in the window."""
-    table = timeline.table("oom-kills")
-    kills = {}
-    for subject, row in table:
-        span = first_present(table, row)
-        if span is not None:
-            kills[subject.host] = span.start
-    return kills
+    kills = first_spans(timeline.table("oom-kills"))
+    return {subject.host: span.start for subject, span in kills}
 
 
 def _report_kills(timeline: RunTimeline, report: ReportWriter) -> Mapping[str, float]:

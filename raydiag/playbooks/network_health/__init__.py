@@ -16,7 +16,7 @@ from raydiag.playbooks.report_writer import ReportWriter
 from raydiag.timeline import follow_up
 from raydiag.timeline.queries import RDMA_PORT, RDMA_RETX, RDMA_TIMEOUTS
 from raydiag.timeline.run_timeline import RunTimeline
-from raydiag.timeline.threshold_spans import first_present
+from raydiag.timeline.threshold_spans import first_spans
 from raydiag.tsdb.series import Query
 
 _SPARE_NODES = 2  # TCP-only nodes are worth no more spares
@@ -34,33 +34,29 @@ def _retransmits_by_port(timeline: RunTimeline) -> Iterator[Query]:
     events = timeline.notable_rdma_events
     worst_first = sorted(events, key=attrgetter("span.peak"), reverse=True)
     hosts = follow_up.first_hosts(map(attrgetter("host"), worst_first))
-    if not hosts:
-        return
-    match, lookback = follow_up.host_matcher(context, hosts), follow_up.lookback(context)
+    lookback = follow_up.lookback(context)
     promql = " or ".join(
-        f"label_replace(sum by (host, device, port) (rate({metric}{{{match}}}[{lookback}])) > 0, "
+        f"label_replace(sum by (host, device, port) (rate({metric}{{$match}}[{lookback}])) > 0, "
         f'"metric", "{metric}", "", "")'
         for metric in (RDMA_RETX, RDMA_TIMEOUTS)
     )
-    rows = len(hosts) * follow_up.PER_HOST * 2
-    window = follow_up.fine_window(context, rows, events[0].span.start)
-    yield Query("rdma-ports", promql, window)
+    around = events[0].span.start if events else None
+    yield from follow_up.fine_query(
+        context, "rdma-ports", promql, hosts, 2 * follow_up.PER_HOST, around
+    )
 
 
 def _port_states(timeline: RunTimeline) -> Iterator[Query]:
-    context, table = timeline.context, timeline.table("rdma-ports-down")
-    starts = {}
-    for subject, row in table:
-        span = first_present(table, row)
-        if span is not None:
-            starts[subject.host] = span.start
+    down = first_spans(timeline.table("rdma-ports-down"))
+    starts = {subject.host: span.start for subject, span in down}
     hosts = follow_up.first_hosts(starts)
-    if hosts:
-        match = follow_up.host_matcher(context, hosts)
-        promql = f"min by (host, device, port) ({RDMA_PORT}{{{match}}}) == 0"
-        rows = len(hosts) * follow_up.PER_HOST
-        window = follow_up.fine_window(context, rows, min(starts.values()))
-        yield Query("rdma-ports-down-fine", promql, window)
+    promql, first = (
+        f"min by (host, device, port) ({RDMA_PORT}{{$match}}) == 0",
+        min(starts.values(), default=None),
+    )
+    yield from follow_up.fine_query(
+        timeline.context, "rdma-ports-down-fine", promql, hosts, follow_up.PER_HOST, first
+    )
 
 
 @playbook("network-health", fine_ports)

@@ -14,7 +14,7 @@ from raydiag.timeline.answers import ResultTable, Subject
 from raydiag.timeline.queries import CQE, RETRY
 from raydiag.timeline.rdma_events import BURST_PER_S, RdmaEvent, is_slower, slowdown
 from raydiag.timeline.run_timeline import RunTimeline
-from raydiag.timeline.threshold_spans import Span, first_present, growths, sustained_by_host
+from raydiag.timeline.threshold_spans import Span, first_spans, growths, sustained_by_host
 
 _CNP_PER_S, _CNP_FACTOR = 100.0, 10.0
 _MANY_SHARE, _MANY_HOSTS = 0.3, 3
@@ -77,10 +77,7 @@ def judge_ports(timeline: RunTimeline, report: ReportWriter) -> None:
     table = fine if len(fine) else timeline.table("rdma-ports-down")
     unused = _unused_ports(timeline, table)
     any_down = False
-    for subject, row in table:
-        span = first_present(table, row)
-        if span is None:
-            continue
+    for subject, span in first_spans(table):
         before_job = span.start <= timeline.window.start + max(table.step_s, _AT_START_S)
         if not before_job or subject.device not in unused:
             any_down = True

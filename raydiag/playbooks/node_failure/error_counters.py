@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Optional
 
 import numpy as np
@@ -83,11 +84,9 @@ def fine_uncorrected(timeline: RunTimeline) -> Iterator[Query]:
             grown.append((first, subject.host))
     grown.sort()
     hosts = follow_up.first_hosts(host for _, host in grown)
-    if hosts:
-        match = follow_up.host_matcher(context, hosts)
-        rows = len(hosts) * follow_up.PER_HOST * len(FATAL)
-        promql = gauges(FATAL, "host, gpu", "max", match, "0")
-        yield Query("gpu-errors-fine", promql, follow_up.fine_window(context, rows, grown[0][0]))
+    promql = gauges(FATAL, "host, gpu", "max", "$match", "0")
+    rows, around = follow_up.PER_HOST * len(FATAL), next(map(itemgetter(0), grown), None)
+    yield from follow_up.fine_query(context, "gpu-errors-fine", promql, hosts, rows, around)
 
 
 def fine_corrected(timeline: RunTimeline) -> Iterator[Query]:
@@ -99,12 +98,9 @@ def fine_corrected(timeline: RunTimeline) -> Iterator[Query]:
         return
     grown_metrics = {growth.subject.metric for growth in grown}
     metrics = list(filter(grown_metrics.__contains__, CORRECTED))
-    match = follow_up.host_matcher(context, hosts)
-    lookback = follow_up.lookback(context)
-    promql = increases(metrics, "host, gpu", f"{{{match}}}", lookback)
-    rows = len(hosts) * follow_up.PER_HOST * len(metrics)
-    window = follow_up.fine_window(context, rows, grown[0].span.start)
-    yield Query("gpu-corrected-fine", promql, window)
+    promql = increases(metrics, "host, gpu", "{$match}", follow_up.lookback(context))
+    rows, first = follow_up.PER_HOST * len(metrics), grown[0].span.start
+    yield from follow_up.fine_query(context, "gpu-corrected-fine", promql, hosts, rows, first)
 
 
 def _start_and_host(growth: Growth) -> tuple[float, str]:

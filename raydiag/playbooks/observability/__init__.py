@@ -67,7 +67,7 @@ def _row(row: str, symptoms: Sequence[Observation], healthy: str) -> ReportRow:
     text = healthy
     if symptoms and symptoms[0].finding.evidence:
         text = symptoms[0].finding.evidence[0].text
-    return ReportRow(ID, row, bool(symptoms), text, tuple(sorted(filter(None, hosts))))
+    return ReportRow(row, bool(symptoms), text, tuple(sorted(filter(None, hosts))))
 
 
 def empty(reason: str, lines: Sequence[Evidence]) -> Observation:

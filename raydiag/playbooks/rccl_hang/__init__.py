@@ -114,7 +114,7 @@ class _Hang:
         for query in ("gpu-power", "gpu-utilisation", "rdma-retransmits", "tcp-retransmits"):
             reason = self.timeline.answers.missing(query)
             if reason:
-                self.report.row("measured", None, reason, query=query, window=window)
+                self.report.row("measured", None, reason, query=query)
         busy_gpu_counts = self.timeline.table("gpu-busy").medians(window)
         for state in self.states.values():
             text = f"{state.power} power"
@@ -123,9 +123,7 @@ class _Hang:
                 text += f", {count:.0f} GPUs at {BUSY_PERCENT:.0f} % or more"
             elif state.busiest is not None:
                 text += f", busiest GPU at {state.busiest:.0f} %"
-            self.report.row(
-                "measured", True, text, [state.host], state.watts, "W", "gpu-power", window=window
-            )
+            self.report.row("measured", True, text, [state.host], state.watts, "W", "gpu-power")
 
     def verdict(self) -> str:
         """The row of the table that fits, as a sentence."""

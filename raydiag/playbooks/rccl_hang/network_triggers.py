@@ -10,7 +10,7 @@ from raydiag.timeline.queries import TCP_RETX
 from raydiag.timeline.rdma_events import BEFORE_STALL_S
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.step_stalls import StepStall
-from raydiag.timeline.threshold_spans import Span, above, first_present
+from raydiag.timeline.threshold_spans import Span, above, first_spans
 
 
 def network_triggers(timeline: RunTimeline, stall: StepStall) -> list[str]:
@@ -24,15 +24,11 @@ def _triggers(timeline: RunTimeline, stall: StepStall) -> Iterator[str]:
         if timed_out or timeline.is_before_stall(event.span):
             yield f"RDMA retransmits on {event.host}"
     latest = stall.start + BEFORE_STALL_S
-    ports = timeline.table("rdma-ports-down")
-    for subject, row in ports:
-        first = first_present(ports, row)
-        if first is not None and stall.start - BEFORE_STALL_S <= first.start <= latest:
+    for subject, first in first_spans(timeline.table("rdma-ports-down")):
+        if stall.start - BEFORE_STALL_S <= first.start <= latest:
             yield f"port {subject.device} down on {subject.host}"
-    errors = timeline.table("rdma-errors")
-    for subject, row in errors:
-        first = first_present(errors, row)
-        if first is not None and first.start <= latest:
+    for subject, first in first_spans(timeline.table("rdma-errors")):
+        if first.start <= latest:
             yield f"RDMA errors on {subject.host}"
 
 

@@ -7,7 +7,6 @@ time when training was slow, or the whole run, and what is usual for the same ho
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Optional
 
@@ -31,7 +30,7 @@ from raydiag.timeline.queries import (
 )
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.slowdowns import Slowdown
-from raydiag.timeline.threshold_spans import Span, first_present, sustained_above
+from raydiag.timeline.threshold_spans import Span, first_spans, sustained_above
 from raydiag.timeline.training_series import BALANCE, GRAD, LOSS
 from raydiag.tsdb.series import Floats
 
@@ -81,46 +80,42 @@ def check(timeline: RunTimeline, report: ReportWriter) -> None:
     if slowdown is not None:
         _judge_stragglers(timeline, report, slowdown)
     for group, query, metric in _COMPARED:
-        comparison = _compare(timeline, query, metric, slowdown)
-        text, hosts, value = comparison.text, comparison.hosts, comparison.value
-        report.row(f"checklist-{group}", comparison.holds, text, hosts, value, query=query)
+        _compare(timeline, report, f"checklist-{group}", query, metric, slowdown)
     for group, query in _COUNTED:
         _report_counted(timeline, report, f"checklist-{group}", query)
     for metric in (BALANCE, GRAD, LOSS):
         _compare_scalar(timeline, report, metric, slowdown)
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """One metric of the list, then and before."""
-
-    holds: Optional[bool]
-    text: str
-    hosts: tuple[str, ...] = ()
-    value: Optional[float] = None
-
-
 def _compare(
-    timeline: RunTimeline, query: str, metric: Optional[str], slowdown: Optional[Slowdown]
-) -> _Comparison:
+    timeline: RunTimeline,
+    report: ReportWriter,
+    row: str,
+    query: str,
+    metric: Optional[str],
+    slowdown: Optional[Slowdown],
+) -> None:
     """The hosts that changed most when training was slow."""
     name = metric if metric and metric.startswith("hw_") else query
     reason = timeline.answers.missing(query)
     table = timeline.steady(query).pick(metric)
     if reason or not len(table):
-        return _Comparison(None, f"{name}: {reason or 'metric absent'}")
+        report.row(row, None, f"{name}: {reason or 'metric absent'}", query=query)
+        return
     if slowdown is None:
         highest = known_values.highest(table.values)
         number = "nan" if highest is None else f"{highest:.4g}"
-        return _Comparison(False, f"{name}: training was not slower, highest {number}")
+        report.row(row, False, f"{name}: training was not slower, highest {number}", query=query)
+        return
     before, slow = _before_and_slow(timeline, table, slowdown)
     falls = metric in _FALLS
     odd = [host for host in slow if host in before and _changed(before[host], slow[host], falls)]
     if not odd:
-        return _Comparison(False, f"{name}: as before")
+        report.row(row, False, f"{name}: as before", query=query)
+        return
     worst = max(odd, key=lambda host: abs(slow[host] - before[host]))
     text = f"{name}: {before[worst]:.4g} before, {slow[worst]:.4g} while slow on {worst}"
-    return _Comparison(True, text, tuple(sorted(odd)), slow[worst])
+    report.row(row, True, text, sorted(odd), slow[worst], query=query)
 
 
 def _before_and_slow(
@@ -142,8 +137,7 @@ def _report_counted(timeline: RunTimeline, report: ReportWriter, row: str, query
     if reason:
         report.row(row, None, reason, query=query)
         return
-    table = timeline.table(query)
-    counting = {subject.host for subject, values in table if first_present(table, values)}
+    counting = {subject.host for subject, _ in first_spans(timeline.table(query))}
     text = f"counted on {len(counting)} hosts" if counting else "nothing counted"
     report.row(row, bool(counting), text, sorted(counting), query=query)
 

@@ -38,7 +38,6 @@ def judge_learning_rate(timeline: RunTimeline, report: ReportWriter) -> None:
         report.row("learning-rate", False, "follows a smooth schedule", query="training")
         return
     text, value = anomaly.text, anomaly.value
-    report.row("learning-rate", True, text, value=value, query="training")
     report_step_finding(timeline, report, "lr-anomaly", "learning-rate", text, anomaly.time, value)
 
 

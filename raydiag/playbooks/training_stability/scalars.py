@@ -42,15 +42,19 @@ def report_step_finding(
     row: str,
     text: str,
     time: float,
-    value: Optional[float],
+    value: float,
     confidence: Confidence = Confidence.LIKELY,
 ) -> None:
-    """An observation about training's own numbers, dated to a step."""
-    report.observe(
+    """A row and an observation about training's own numbers, dated to a step."""
+    period = Period(time, uncertainty_s=timeline.step_time_s)
+    report.finding(
         failure_class,
         row,
-        [report.evidence("training", text, value, time)],
-        period=Period(time, uncertainty_s=timeline.step_time_s),
+        text,
+        query="training",
+        value=value,
+        at=time,
+        period=period,
         confidence=confidence,
     )
 
@@ -78,26 +82,23 @@ def judge_loss(timeline: RunTimeline, report: ReportWriter) -> None:
     explosion = _explosion(timeline)
     if explosion and abs(explosion.time - time) <= _SAME_TIME_STEPS * timeline.step_time_s:
         text += "; gradients rose with it"
-    report.row("loss-jump", True, text, value=rise.value, query="training")
-    report_step_finding(
-        timeline,
-        report,
-        "loss-divergence",
-        "loss-jump",
-        text,
-        time,
-        rise.value,
-        Confidence.CONFIRMED,
-    )
+    about = ("loss-divergence", "loss-jump", text, time, rise.value)
+    report_step_finding(timeline, report, *about, Confidence.CONFIRMED)
 
 
 def _report_broken_loss(timeline: RunTimeline, report: ReportWriter, broken: Floats) -> None:
     first = float(broken[0])
     step = timeline.training.step_at(first)
     text = f"loss is NaN or infinite in {broken.size} samples, first at step {step}"
-    report.row("loss-nan", True, text, value=float(broken.size), query="training")
-    report_step_finding(
-        timeline, report, "loss-divergence", "loss-nan", text, first, None, Confidence.CONFIRMED
+    report.finding(
+        "loss-divergence",
+        "loss-nan",
+        text,
+        query="training",
+        value=float(broken.size),
+        evidence=[report.evidence("training", text, None, first)],
+        period=Period(first, uncertainty_s=timeline.step_time_s),
+        confidence=Confidence.CONFIRMED,
     )
 
 
@@ -130,16 +131,8 @@ def judge_gradients(timeline: RunTimeline, report: ReportWriter) -> None:
         report.row("gradients", False, "no explosion", query="training")
     else:
         text = f"{explosion.metric} rises from {explosion.usual:.3g} to {explosion.value:.3g}"
-        report.row("gradients", True, text, value=explosion.value, query="training")
-        report_step_finding(
-            timeline,
-            report,
-            "gradient-explosion",
-            "gradients",
-            text,
-            explosion.time,
-            explosion.value,
-        )
+        about = ("gradient-explosion", "gradients", text, explosion.time, explosion.value)
+        report_step_finding(timeline, report, *about)
     if raw is not None and clipped is not None:
         _report_clipping(report, raw, clipped)
 
@@ -166,6 +159,5 @@ def judge_expert_balance(timeline: RunTimeline, report: ReportWriter) -> None:
         return
     change = f"from {rise.usual:.3g} to {rise.value:.3g}"
     text = f"balance loss of the experts rises {change}: routing changed"
-    report.row("moe-balance", True, text, value=rise.value, query="training")
     time = float(series.times[rise.index])
     report_step_finding(timeline, report, "moe-imbalance", "moe-balance", text, time, rise.value)

@@ -40,11 +40,9 @@ def fine_storage(timeline: RunTimeline) -> Iterator[Query]:
         return
     spans = sustained_by_host(table, STALL_PERCENT)
     hosts = follow_up.first_hosts(spans)
-    if hosts:
-        match = follow_up.host_matcher(context, hosts)
-        promql = gauges((IO_FULL, DIRTY), "host", "max", match)
-        first = min(span.start for span in spans.values())
-        yield Query("storage-fine", promql, follow_up.fine_window(context, 2 * len(hosts), first))
+    promql = gauges((IO_FULL, DIRTY), "host", "max", "$match")
+    first = min((span.start for span in spans.values()), default=None)
+    yield from follow_up.fine_query(context, "storage-fine", promql, hosts, 2, first)
 
 
 def report_hidden(report: ReportWriter, share: float) -> None:
