@@ -46,7 +46,7 @@ def decide(case: TriageCase) -> TriageOutcome:
 
 
 def _unknown(rule: str) -> TriageOutcome:
-    return _unknown(rule)
+    return TriageOutcome(JobStatus.UNKNOWN, rule=rule)
 
 
 # ---- with a summary
