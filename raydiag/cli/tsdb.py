@@ -107,10 +107,10 @@ def _info(arguments: argparse.Namespace) -> int:
 def _query(arguments: argparse.Namespace) -> int:
     from raydiag.render.tsdb import query_report
     from raydiag.render.tsdb_document import query_document
-    from raydiag.tsdb.time_bounds import extent
+    from raydiag.tsdb.time_bounds import bounds
 
     with _reached(arguments, arguments.job) as connection:
-        window = extent(connection, time.time())
+        window = bounds(connection, time.time(), [])
         answer = connection.client.ask(_asked_query(arguments, window))
     if not answer.ok:
         raise (UsageError if answer.bad_query else CannotRun)(answer.reason)

@@ -30,17 +30,9 @@ DEV, _SNMP, _NETSTAT = "/proc/net/dev", "/proc/net/snmp", "/proc/net/netstat"
 # EstabResets and its like stand in snmp, not among the extensions of netstat.
 _TCP = ("RetransSegs", "OutSegs", "EstabResets")
 _TCP_EXTENSIONS = ("ListenOverflows", "ListenDrops", "TCPAbortOnTimeout")
-# Numbers of a line of /proc/net/dev, by position.
-_COLUMNS = {
-    "rx_bytes": 0,
-    "rx_packets": 1,
-    "rx_errors": 2,
-    "rx_dropped": 3,
-    "tx_bytes": 8,
-    "tx_packets": 9,
-    "tx_errors": 10,
-    "tx_dropped": 11,
-}
+# Numbers of a line of /proc/net/dev, in a row for each direction; and where those begin.
+_COLUMNS = ("bytes", "packets", "errors", "dropped")
+_DIRECTIONS = {"rx": 0, "tx": 8}
 _INSIDE = ("veth", "docker", "br-", "virbr", "vnet", "tap", "cni", "cali", "lxc", "cilium", "ifb")
 
 
@@ -90,14 +82,17 @@ def parse_interfaces(text: str, left_out: tuple[str, ...] = _INSIDE) -> dict[str
 
     The name may touch the first number. Raises ParseError.
     """
-    interfaces = {}
+    interfaces: dict[str, dict[str, int]] = {}
     for line in text.split("\n")[2:]:
         name, colon, numbers = line.strip().rpartition(":")
         values = numbers.split()
         if not colon or len(values) < 12 or not all(map(_is_count, values[:12])):
             raise ParseError(f"{DEV}: not an interface: {line[:80]!r}")
         if name != "lo" and not name.startswith(left_out):
-            interfaces[name] = {column: int(values[at]) for column, at in _COLUMNS.items()}
+            interfaces[name] = {}
+            for direction, first in _DIRECTIONS.items():
+                for at, column in enumerate(_COLUMNS, first):
+                    interfaces[name][f"{direction}_{column}"] = int(values[at])
     return interfaces
 
 

@@ -245,9 +245,6 @@ class _Search:
                 edges[_key(series.labels.get("family", ""), series.labels)] = series.last
         return edges
 
-    def _length(self) -> str:
-        return promql.duration(self._bounds.end - self._bounds.start + 1)
-
     def families(self, rows: Sequence[HostRow], discovery: Discovery) -> Iterable[Family]:
         """The families that the server has, in the order of their prefixes."""
         end = discovery.window.end if discovery.window is not None else self._bounds.end
@@ -288,7 +285,8 @@ class _Search:
         """Scrape targets; a server that does not store `up` has none."""
         if "up" not in self.grouped:
             return
-        span, end = f"up[{self._length()}]", self._bounds.end
+        end = self._bounds.end
+        span = f"up[{promql.duration(end - self._bounds.start + 1)}]"
         terms = {"last": f"last_over_time({span})", "avg": f"avg_over_time({span})"}
         answer = self._ask(Query.at("discovery-up", _labelled("how", terms), end))
         shares = {}

@@ -23,11 +23,6 @@ _SEARCHED_S = {
 _EARLIEST_S, _LATEST_S = 1e9, 1e11
 
 
-def extent(connection: Connection, now: float) -> Optional[Window]:
-    """Where samples may be, without looking at them: for a query of the user's own."""
-    return bounds(connection, now, [])
-
-
 def bounds(connection: Connection, now: float, unread: list[Unread]) -> Optional[Window]:
     """A window that holds all samples, some empty time at its ends included."""
     status = connection.client.metadata("status/tsdb")

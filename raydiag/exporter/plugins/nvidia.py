@@ -46,7 +46,9 @@ def collect(host: Host) -> Collected:
     try:
         handles = _handles(nvml)
     except nvml.NVMLError as error:
-        _stop()  # the driver was reloaded, or is gone: begin anew the next time
+        _started.clear()  # the driver was reloaded, or is gone: begin anew the next time
+        with contextlib.suppress(nvml.NVMLError):  # it was over already
+            nvml.nvmlShutdown()
         raise ReadError(f"NVML: {error}") from None
     first = len(amdgpu_addresses(host))
     for gpu, (address, handle) in enumerate(handles, first):
@@ -68,12 +70,6 @@ def _nvml() -> Any:
             raise ReadError(f"NVML does not start: {error}") from None
         _started.append(nvml)
     return _started[0]
-
-
-def _stop() -> None:
-    nvml = _started.pop()
-    with contextlib.suppress(nvml.NVMLError):  # it was over already
-        nvml.nvmlShutdown()
 
 
 def _handles(nvml: Any) -> list[tuple[str, Any]]:
