@@ -7,17 +7,16 @@ is run a second time with it, since that is the run that all later ones are like
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-from raydiag import sandbox
 from raydiag.errors import CannotRun
 from raydiag.exporter import external_plugins, external_run, naming, plugin_files
 from raydiag.exporter.metrics import REGISTRY, metric_of
 from raydiag.exporter.plugin_files import PYTHON, SHELL
+from raydiag.exporter.readers import ask_one
 from raydiag.model import Status
 from raydiag.probes import FILES
 
@@ -119,24 +118,9 @@ def _run(path: str, entry: Mapping[str, Any], request: dict[str, Any]) -> dict[s
 
 def _ask(ask: external_plugins.Ask) -> dict[str, Any]:
     """Have a guarded reader of its own answer; one that does not is abandoned."""
-    reader = sandbox.Reader(_serve, ask.reader)
-    deadline = time.monotonic() + ask.timeout_s
-    failed: dict[str, Any] = {"samples": [], "timed_out": True}
-    try:
-        reader.ask(ask.request, sandbox.tag(f"check {os.getpid()} {ask.source}"), None)
-        while (left_s := deadline - time.monotonic()) > 0:
-            select.select([reader], [], [], left_s)
-            for message in reader.receive():
-                if "answer" in message:
-                    return dict(message["answer"])
-        failed["failed"] = [Status.TIMEOUT.value, f"no answer within {ask.timeout_s:g} s"]
-    except (EOFError, OSError) as error:
-        failed["failed"] = [Status.ERROR.value, f"the guarded reader: {error}"]
-    finally:
-        stuck = reader.abandon()
-    if stuck:
-        failed["failed"][1] += f"; it hangs in the kernel (pid {reader.pid}) and was abandoned"
-    return failed
+    source = f"check {os.getpid()} {ask.source}"
+    answer, status, reason = ask_one(_serve, ask.reader, ask.request, source, ask.timeout_s)
+    return answer or {"samples": [], "timed_out": True, "failed": [status.value, reason]}
 
 
 def _serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:

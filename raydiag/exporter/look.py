@@ -13,18 +13,18 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
-from raydiag import exposition, sandbox
+from raydiag import exposition
 from raydiag.errors import ParseError, ReadError
 from raydiag.exporter import listener
 from raydiag.exporter.findings import Watched
 from raydiag.exporter.metrics import OWN_PREFIX
+from raydiag.exporter.readers import ask_one
 from raydiag.exposition import ExpositionLine
 from raydiag.host import Host
 from raydiag.model import Status, Unread
@@ -54,22 +54,9 @@ class Look:
 
 def look(port: int, root: str, logs: Sequence[str]) -> Look:
     """In a reader of its own; one that gives no answer is abandoned, and that is what was seen."""
-    reader = sandbox.Reader(_serve, SOCKETS)
-    deadline = time.monotonic() + _LOOK_S
-    failed = f"no answer within {_LOOK_S:g} s"
-    answer: dict[str, Any] = {}
-    try:
-        name = sandbox.tag(f"status {os.getpid()}")
-        reader.ask({"port": port, "root": root, "logs": list(logs)}, name, None)
-        while not answer and (left_s := deadline - time.monotonic()) > 0:
-            select.select([reader], [], [], left_s)
-            for message in reader.receive():
-                answer = message.get("answer", answer)
-    except (EOFError, OSError) as error:
-        failed = str(error)
-    finally:
-        reader.abandon()
-    return _decoded(answer or {"unread": [["exporter", Status.TIMEOUT.value, failed]]})
+    request = {"port": port, "root": root, "logs": list(logs)}
+    answer, _, reason = ask_one(_serve, SOCKETS, request, f"status {os.getpid()}", _LOOK_S)
+    return _decoded(answer or {"unread": [["exporter", Status.TIMEOUT.value, reason]]})
 
 
 def _decoded(answer: Mapping[str, Any]) -> Look:

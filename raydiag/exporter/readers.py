@@ -8,12 +8,14 @@ source's lock, which lives as long as that process, and by its name: see `sandbo
 
 from __future__ import annotations
 
+import select
 import time
 from dataclasses import dataclass
 from socket import socket
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from raydiag import sandbox
+from raydiag.model import Status
 
 if TYPE_CHECKING:
     from raydiag.exporter.source_task import SourceTask
@@ -120,3 +122,25 @@ class Readers:
             reader.abandon()
             raise
         return reader
+
+
+def ask_one(
+    serve: sandbox.Serve, kind: str, request: dict[str, Any], source: str, limit_s: float
+) -> tuple[dict[str, Any], Status, str]:
+    """What a reader of its own answers; {} and why, where it does not and is abandoned."""
+    reader = sandbox.Reader(serve, kind)
+    deadline = time.monotonic() + limit_s
+    status, reason = Status.TIMEOUT, f"no answer within {limit_s:g} s"
+    try:
+        reader.ask(request, sandbox.tag(source), None)
+        while (left_s := deadline - time.monotonic()) > 0:
+            select.select([reader], [], [], left_s)
+            for message in reader.receive():
+                if "answer" in message:
+                    return dict(message["answer"]), Status.OK, ""
+    except (EOFError, OSError) as error:
+        status, reason = Status.ERROR, f"the guarded reader: {error}"
+    finally:
+        if reader.abandon():
+            reason += f"; it hangs in the kernel (pid {reader.pid}) and was abandoned"
+    return {}, status, reason
