@@ -22,7 +22,7 @@ from raydiag.timeline.context import (
     Mask,
     SaveWindow,
 )
-from raydiag.timeline.repeated_samples import ghosts
+from raydiag.timeline.masks import ghosts
 from raydiag.timeline.rhythm import Rhythm
 from raydiag.timeline.steps import MetricSteps
 from raydiag.tsdb.series import Series

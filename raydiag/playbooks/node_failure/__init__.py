@@ -6,8 +6,13 @@ that an uncorrectable error above zero always counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Optional
 
+import numpy as np
+from numpy.typing import NDArray
+
+from raydiag.model import Confidence, Severity
 from raydiag.playbooks.node_deaths import judge_node_deaths
 from raydiag.playbooks.node_failure.error_counters import (
     fine_corrected,
@@ -15,15 +20,18 @@ from raydiag.playbooks.node_failure.error_counters import (
     judge_corrected,
     judge_uncorrected,
 )
-from raydiag.playbooks.node_failure.gpu_driver import (
-    judge_driver,
-    judge_missing_gpus,
-    report_silent_exits,
-)
 from raydiag.playbooks.registry import playbook
-from raydiag.playbooks.report_writer import ReportWriter
+from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.timeline import known_values
+from raydiag.timeline.answers import ResultTable
+from raydiag.timeline.queries import DMESG, PROCESSES, SCRAPE
 from raydiag.timeline.run_timeline import RunTimeline
-from raydiag.tsdb.series import Query
+from raydiag.tsdb.series import Floats, Query
+
+_TIMED_OUT_S, _GOOD_S = 11.5, 3.0  # duration of an exporter's cycle
+_SWINGS = 3  # between good and timed-out cycles
+_POWER_GAPS = 3
+_FEW_HOSTS = 8  # one of so many with old errors is worth a look
 
 
 def fine_errors(timeline: RunTimeline) -> Iterator[Query]:
@@ -43,3 +51,152 @@ def node_failure(timeline: RunTimeline, report: ReportWriter) -> str:
     report_silent_exits(timeline, report)
     hosts = ", ".join(report.observed_hosts)
     return f"Suspects: {hosts}." if hosts else "No sign of failed hardware."
+
+
+def judge_driver(timeline: RunTimeline, report: ReportWriter) -> None:
+    """The GPU driver: lines in the kernel log, exporter cycles that time out, gaps in power."""
+    table = timeline.table("driver")
+    kernel_logs = {subject.host: row for subject, row in table.pick(DMESG)}
+    if not kernel_logs:
+        report.row("driver", None, f"{DMESG}: metric absent", query="driver")
+    with_errors = {host: row for host, row in kernel_logs.items() if _highest(row) > 0}
+    few = 0 < len(with_errors) <= max(1, len(kernel_logs) // _FEW_HOSTS)
+    for host in timeline.context.hosts:
+        outside_log = list(_signs_outside_log(timeline, host))
+        row, onset, in_log = with_errors.get(host), None, []
+        if row is not None:
+            onset = _first_rise(table, row)
+            if few or onset is not None:
+                in_log = [f"{_highest(row):.0f} GPU errors in its kernel log"]
+        if in_log or len(outside_log) > 1 or (outside_log and row is not None):
+            confirmed = bool(in_log and outside_log)
+            signs = [*in_log, *outside_log]
+            _report_driver_fault(report, host, signs, onset, table.step_s, confirmed)
+    if kernel_logs and not with_errors:
+        report.row("driver", False, "no GPU error in any kernel log", query="driver")
+
+
+def _signs_outside_log(timeline: RunTimeline, host: str) -> Iterator[str]:
+    """Both are of the exporter, which a plugin may delay for other reasons: one witness."""
+    if _alternates(timeline.table("driver").row(host, SCRAPE)):
+        yield "its exporter's cycles swing between timed out and normal"
+    if _has_power_gaps(timeline.table("gpu-count"), host):
+        yield "its power series has gaps"
+
+
+def _report_driver_fault(
+    report: ReportWriter,
+    host: str,
+    signs: list[str],
+    onset: Optional[float],
+    step_s: float,
+    several: bool,
+) -> None:
+    growing = onset is not None
+    report.row("driver", True, "; ".join(signs), [host], query="driver")
+    report.observe(
+        "gpu-driver-fault",
+        "driver",
+        [report.evidence("driver", sign, None, onset) for sign in signs],
+        host=host,
+        period=Period(onset, uncertainty_s=step_s, before_job=not growing),
+        confidence=Confidence.CONFIRMED if several else Confidence.POSSIBLE,
+        severity=Severity.WARNING if growing or several else Severity.INFO,
+        explanation="A degradation that does not end a job by itself.",
+    )
+
+
+def _highest(row: Floats) -> float:
+    return known_values.highest(row) or 0.0
+
+
+def _first_rise(table: ResultTable, row: Floats) -> Optional[float]:
+    """When the count of lines rose; it may fall, as the kernel's buffer forgets."""
+    answered = np.flatnonzero(~np.isnan(row))
+    rises = np.diff(row[answered]) > 0
+    return next(map(float, table.times[answered[1:][rises]]), None)
+
+
+def _alternates(row: Optional[Floats]) -> bool:
+    """Between cycles that timed out and normal ones, again and again."""
+    if row is None:
+        return False
+    cycles = known_values.known(row)
+    timed_out = cycles[(cycles >= _TIMED_OUT_S) | (cycles < _GOOD_S)] >= _TIMED_OUT_S
+    return int(np.count_nonzero(_changes(timed_out))) >= _SWINGS
+
+
+def _has_power_gaps(counts: ResultTable, host: str) -> bool:
+    """GPUs that come and go in the answers of a host that lives."""
+    row = counts.row(host)
+    if row is None:
+        return False
+    incomplete = np.nan_to_num(row) < _highest(row)
+    return int(np.count_nonzero(_changes(incomplete) == 1)) >= _POWER_GAPS
+
+
+def _changes(flags: NDArray[np.bool_]) -> Floats:
+    """+1 where flags become true, -1 where they become false."""
+    return np.diff(flags.astype(np.float64))
+
+
+def judge_missing_gpus(timeline: RunTimeline, report: ReportWriter) -> None:
+    """A GPU whose series end while its host goes on."""
+    if report.cannot_judge("gpu-missing", "gpu-count"):
+        return
+    table, any_missing = timeline.table("gpu-count"), False
+    for subject, row in table:
+        answered = np.flatnonzero(~np.isnan(row))
+        if answered.size < 3 or subject.host in timeline.dead_hosts:
+            continue
+        counts = row[answered]
+        full, now = float(np.max(counts)), float(np.median(counts[-3:]))
+        if now >= full or _has_power_gaps(table, subject.host):
+            continue
+        any_missing = True
+        gone_at = float(table.times[answered[np.flatnonzero(counts >= full)[-1] + 1]])
+        report.finding(
+            "gpu-missing",
+            "gpu-missing",
+            f"{now:.0f} of {full:.0f} GPUs are still measured",
+            query="gpu-count",
+            host=subject.host,
+            value=now,
+            unit="GPUs",
+            at=gone_at,
+            period=Period(gone_at, uncertainty_s=table.step_s),
+        )
+    if not any_missing:
+        report.row("gpu-missing", False, "no GPU fell silent on its own", query="gpu-count")
+
+
+def report_silent_exits(timeline: RunTimeline, report: ReportWriter) -> None:
+    """Processes on GPUs that end on a few hosts while the others keep theirs: a silent exit."""
+    table = timeline.table("driver").pick(PROCESSES)
+    if not len(table):
+        report.row("silent-exit", None, f"{PROCESSES}: metric absent", query="driver")
+        return
+    exits = _process_exits(table)
+    first = min(exits.values(), default=0.0)
+    early = [host for host, time in exits.items() if time <= first + 2 * table.step_s]
+    if early and len(early) * 2 < len(table.hosts):
+        text = "processes on its GPUs ended before those of the other hosts"
+        report.row("silent-exit", True, text, early, first, "s", "driver")
+    else:
+        report.row("silent-exit", False, "no host lost its processes first", query="driver")
+
+
+def _process_exits(table: ResultTable) -> Mapping[str, float]:
+    """When most of a host's processes were gone."""
+    exits = {}
+    for subject, row in table:
+        answered = np.flatnonzero(~np.isnan(row))
+        if answered.size < 4:
+            continue
+        counts = row[answered]
+        usual = float(np.median(counts))
+        low = np.flatnonzero(counts < 0.5 * usual)
+        low = low[low > 0]
+        if usual >= 1 and low.size:
+            exits[subject.host] = float(table.times[answered[low[0]]])
+    return exits

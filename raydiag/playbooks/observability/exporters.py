@@ -13,8 +13,8 @@ from raydiag.playbooks.observability.stack import Stack, log_evidence, observati
 from raydiag.playbooks.report_writer import remark_unless
 from raydiag.timeline.answers import EXPORTER, RAY
 from raydiag.timeline.context import GHOST, Mask
+from raydiag.timeline.masks import scrape_durations
 from raydiag.timeline.queries import SCRAPE
-from raydiag.timeline.repeated_samples import scrape_durations
 from raydiag.tsdb.series import Series
 from raydiag.tsdb.stack_logs import StackLine
 

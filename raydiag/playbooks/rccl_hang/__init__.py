@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Optional
 
 from raydiag.model import Confidence, Evidence, Window
+from raydiag.playbooks.network_health.tcp import TCP_PER_S
 from raydiag.playbooks.node_deaths import judge_node_deaths
 from raydiag.playbooks.rccl_hang.host_states import (
     ACTIVE,
@@ -24,14 +25,14 @@ from raydiag.playbooks.rccl_hang.host_states import (
     lone_workers,
     stragglers,
 )
-from raydiag.playbooks.rccl_hang.network_triggers import network_triggers, report_network
 from raydiag.playbooks.registry import playbook
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if
 from raydiag.timeline import follow_up, known_values
-from raydiag.timeline.queries import PROCESSES, UTILISATION
+from raydiag.timeline.queries import PROCESSES, TCP_RETX, UTILISATION
 from raydiag.timeline.rdma_events import BEFORE_STALL_S
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.step_stalls import BUSY_PERCENT, StepStall
+from raydiag.timeline.threshold_spans import Span, above, first_spans
 from raydiag.tsdb.series import Query
 
 _ENDED = ("completed", "failed", "cancelled")
@@ -275,3 +276,45 @@ class _Hang:
 
 def _median_watts(states: Iterable[HostState]) -> Optional[float]:
     return known_values.median([state.watts for state in states if state.watts])
+
+
+def network_triggers(timeline: RunTimeline, stall: StepStall) -> list[str]:
+    """Retransmits, ports and errors that may have set a hang off, each once, for a person."""
+    return list(dict.fromkeys(_triggers(timeline, stall)))
+
+
+def _triggers(timeline: RunTimeline, stall: StepStall) -> Iterator[str]:
+    for event in timeline.rdma_events:
+        timed_out = event.timeouts_per_s > 0 and _touches_start(event.span, stall)
+        if timed_out or timeline.is_before_stall(event.span):
+            yield f"RDMA retransmits on {event.host}"
+    latest = stall.start + BEFORE_STALL_S
+    for subject, first in first_spans(timeline.table("rdma-ports-down")):
+        if stall.start - BEFORE_STALL_S <= first.start <= latest:
+            yield f"port {subject.device} down on {subject.host}"
+    for subject, first in first_spans(timeline.table("rdma-errors")):
+        if first.start <= latest:
+            yield f"RDMA errors on {subject.host}"
+
+
+def _touches_start(span: Span, stall: StepStall) -> bool:
+    earliest, latest = stall.start - BEFORE_STALL_S, stall.start + BEFORE_STALL_S
+    return earliest <= span.end and span.start <= latest
+
+
+def report_network(
+    timeline: RunTimeline, report: ReportWriter, stall: StepStall, triggers: Sequence[str]
+) -> None:
+    """Rows about RDMA, and about TCP, which alone does not stop a collective."""
+    if timeline.answers.missing("rdma-retransmits"):
+        report.row("network", None, "RDMA retransmits: metric absent", query="rdma-retransmits")
+    elif triggers:
+        report.row("network", True, "; ".join(triggers), query="rdma-retransmits")
+    else:
+        report.row("network", False, "RDMA clean before and in the stall")
+    table = timeline.outside_saves("tcp-retransmits")
+    before = table.between(stall.start - BEFORE_STALL_S, stall.start)
+    noisy = [subject.host for subject, row in before if above(before, row, TCP_PER_S)]
+    if noisy:
+        text = f"{TCP_RETX} rose before the stall, which alone does not stop a collective"
+        report.row("network-tcp", True, text, noisy, query="tcp-retransmits")

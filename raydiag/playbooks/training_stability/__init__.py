@@ -9,10 +9,10 @@ from __future__ import annotations
 from raydiag.playbooks.registry import playbook
 from raydiag.playbooks.report_writer import ReportWriter
 from raydiag.playbooks.training_stability import contention
-from raydiag.playbooks.training_stability.learning_rate import judge_learning_rate
 from raydiag.playbooks.training_stability.scalars import (
     judge_expert_balance,
     judge_gradients,
+    judge_learning_rate,
     judge_loss,
 )
 from raydiag.playbooks.training_stability.speed import (
