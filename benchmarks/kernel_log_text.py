@@ -28,7 +28,7 @@ _NAMED = (
 
 def write(path: str, size_bytes: int, share: float) -> None:
     chance = random.Random(7)
-    rows = catalog.kernel_events()
+    rows = catalog.kernel_table().events
     faults = [line for row in rows for line in row.examples]
     dull = [line for row in rows for line in row.near_misses if not catalog.kernel_event(line)]
     written, number = 0, 0

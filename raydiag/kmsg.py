@@ -19,7 +19,7 @@ from raydiag.host import Host
 from raydiag.kernel_text import LogLine, log_lines
 from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Severity, Unread, Window
 from raydiag.probes.kernel_log import kernel_log
-from raydiag.rules.growth import known
+from raydiag.rules.grades import known
 from raydiag.rules.kernel import KernelLog
 from raydiag.rules.kernel_events import Grouping, KernelEventSeen
 from raydiag.rules.victims import RayProcesses
@@ -79,7 +79,7 @@ def examine(paths: Sequence[str], now_s: float) -> ExaminedKernelLog:
 
     `now_s`, Unix seconds, ages what this machine's log holds; files may be of any time.
     """
-    files, words = dict.fromkeys(paths), catalog.kernel_words()
+    files, words = dict.fromkeys(paths), catalog.kernel_table().words
     logs = [_KernelLogFile(path, log_lines(path, words, is_message=_is_event)) for path in files]
     if not files:
         logs = [_KernelLogFile(THIS_MACHINE, _own_lines(), now_s)]
@@ -150,7 +150,7 @@ def _is_event(text: str) -> bool:
 
 def _own_lines() -> Iterator[Union[LogLine, Unread]]:
     try:
-        for line in kernel_log(Host(), words=catalog.kernel_words()):
+        for line in kernel_log(Host(), words=catalog.kernel_table().words):
             if isinstance(line, Unread):
                 yield line
             else:

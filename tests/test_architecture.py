@@ -453,7 +453,7 @@ def words(path: Path) -> set[str]:
 
 def test_what_judges_uses_the_catalogs_words_only() -> None:
     found = set().union(*map(words, [*JUDGES, *EXPLAINS]))
-    known = set(catalog.failures()) | {event.event for event in catalog.kernel_events()}
+    known = set(catalog.failures()) | {event.event for event in catalog.kernel_table().events}
     known |= set(signatures.table().by_id)
     known.update(*(entry.variants for entry in catalog.failures().values()))
     known |= {"node-exit", "before-training"}  # a kind of exit, and a time, of job logs

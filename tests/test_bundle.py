@@ -82,8 +82,8 @@ def request_of_everything() -> dict[str, Any]:
         "entrypoint": bundle.entrypoint("node_runner"),
         "node": {
             "probes": probes.names(),
-            "options": {"kernel_log": {"words": list(catalog.kernel_words())}},
-            "driver_fault_symbols": list(catalog.driver_fault_symbols()),
+            "options": {"kernel_log": {"words": list(catalog.kernel_table().words)}},
+            "driver_fault_symbols": list(catalog.kernel_table().driver_fault_symbols),
             "force_ras": True,
         },
     }

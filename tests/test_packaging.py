@@ -22,7 +22,7 @@ from raydiag.cluster import bundle
 print(json.dumps({
     "file": raydiag.__file__,
     "failures": len(catalog.failures()),
-    "words": len(catalog.kernel_words()),
+    "words": len(catalog.kernel_table().words),
     "schema": json.loads(files("raydiag").joinpath("schemas/probe.json").read_text())["$id"],
     "entrypoints": [bundle.entrypoint(name) for name in ("probe_job", "node_runner")],
     "command": len(bundle.job_command(probes.names(), {})),

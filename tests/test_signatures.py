@@ -20,7 +20,7 @@ from tools.alternatives import unneeded_alternatives
 ROWS = table().rows
 # Classes that are judged from steps, exits or the scheduler, not from a line.
 JUDGED = {"hang", "unknown-death", "soft-success", "tgs-degradation"}
-JOB_CLASSES = set(catalog.log_priority()) - JUDGED
+JOB_CLASSES = set(catalog.failure_table().log_priority) - JUDGED
 EXAMPLES = [(row, text) for row in ROWS for text in row.examples]
 NEAR_MISSES = [(row, text) for row in ROWS for text in row.near_misses]
 
@@ -320,9 +320,9 @@ def test_small_table_loads() -> None:
     [
         ("class: disk-full", "class: disk-empty", "one: no failure class 'disk-empty'"),
         ("        class: disk-full\n", "", "one: class is missing"),
-        ("role: root", "role: cause", "one: role: no 'cause'"),
-        ("role: root", "role: root\n        stage: lunch", "one: stage: no 'lunch'"),
-        ("role: root", "role: root\n        when: never", "one: when: no 'never'"),
+        ("role: root", "role: cause", "one: role must be one of"),
+        ("role: root", "role: root\n        stage: lunch", "one: stage must be one of"),
+        ("role: root", "role: root\n        when: never", "one: when must be one of"),
         ("role: root", "role: root\n        weak: 1", "weak must be true or false"),
         ("role: root", "role: root\n        colour: red", "unknown key 'colour'"),
         ("role: root", "role: root\n        unless: ['(']", "a pattern: "),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
@@ -117,12 +117,8 @@ def parse_failures(text: str, file: str = _FILE) -> FailureTable:
     groups = _Groups(top.table("groups"), file)
     priority = top.texts("log_priority", least=0)
     cascades = tuple(_cascades(top, groups, file))
-    classes: dict[str, FailureClass] = {}
-    for row in rows(top.take("classes"), file, "id"):
-        entry = _failure_class(row, groups)
-        if entry.id in classes:
-            raise row.error("the id is there twice")
-        classes[entry.id] = entry
+    class_rows = rows(top.take("classes"), file, "id")
+    classes = {row.name: _failure_class(row, groups) for row in class_rows}
     top.end()
     _refuse_unknown("log_priority", priority, classes, file)
     for group in groups.names():
@@ -137,29 +133,16 @@ def parse_failures(text: str, file: str = _FILE) -> FailureTable:
 
 
 def _failure_class(row: CatalogRow, groups: _Groups) -> FailureClass:
-    lists_and_flags: dict[str, Any] = {}
-    for key in _LISTS_OF_CLASSES:
-        lists_and_flags[key] = groups.expanded(row.texts(key, least=0))
-    for entry_field in fields(FailureClass):
-        if entry_field.default is False:
-            lists_and_flags[entry_field.name] = row.flag(entry_field.name)
-    entry = FailureClass(
+    classes = {key: groups.expanded(row.texts(key, least=0)) for key in _LISTS_OF_CLASSES}
+    return row.rest(
+        FailureClass,
         id=row.name,
-        title=row.text("title"),
         severity=row.severity(),
         conditions=MappingProxyType(dict(_steps(row))),
-        explanation=row.text("explanation"),
-        source=row.text("source"),
-        concerns=row.choice("concerns", (JOB, MONITORING, NODE)),
-        playbooks=row.texts("playbooks", least=0),
-        acts_after_s=row.number("acts_after_s"),
-        acts_within_s=row.number("acts_within_s"),
-        harmless_below=row.number("harmless_below"),
+        concerns=row.choice("concerns", (JOB, MONITORING, NODE), JOB),
         variants=MappingProxyType(dict(_variants(row))),
-        **lists_and_flags,
+        **classes,
     )
-    row.end()
-    return entry
 
 
 def _steps(row: CatalogRow) -> Iterator[tuple[str, Mapping[str, str]]]:

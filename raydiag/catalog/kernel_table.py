@@ -1,24 +1,29 @@
-"""What lines of the kernel log mean: the strict loader of `kernel_events.yaml`."""
+"""What lines of the kernel log mean, and the numbers of NVIDIA's errors in them.
+
+The strict loaders of `kernel_events.yaml` and `nvidia_codes.yaml`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, product
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Optional
 
-from raydiag.catalog.rows import CatalogRow, loaded, require_class, rows
+from raydiag.catalog.rows import FAMILIES, CatalogRow, loaded, require_class, rows
 from raydiag.errors import CatalogError
 from raydiag.model import Severity
 
 _FILE = "kernel_events.yaml"
 _ANCHOR_LENGTH = 4  # of a part that many words share; shorter ones are in every line
+_CODES_FILE = "nvidia_codes.yaml"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KernelEvent:
     """One row of the kernel-event table. The first row that matches a line names its event."""
 
@@ -28,15 +33,15 @@ class KernelEvent:
     severity: Severity
     finding: str  # failure class that the event is evidence of
     finding_by_block: Mapping[str, str]  # the same, for some values of the group `block`
-    recovers: tuple[str, ...]  # events that this line ends; empty unless it reports a recovery
-    part_of: tuple[str, ...]  # events whose report it belongs to if there is one nearby
-    trace: bool  # a stack trace may follow that belongs to it
-    lasting: bool  # the fault outlives the message, until a reset or a reboot
-    clears: bool  # a recovery that leaves nothing behind
-    boot_grace: bool  # normal while the node boots
-    expires_s: Optional[int]  # s after which it is history if it does not recur; None: never
-    many: Optional[int]  # from this number on a warning instead of a note
-    also: tuple[str, ...]  # further events of the line
+    recovers: tuple[str, ...] = ()  # events that this line ends; empty unless it reports a recovery
+    part_of: tuple[str, ...] = ()  # events whose report it belongs to if there is one nearby
+    trace: bool = False  # a stack trace may follow that belongs to it
+    lasting: bool = False  # the fault outlives the message, until a reset or a reboot
+    clears: bool = False  # a recovery that leaves nothing behind
+    boot_grace: bool = False  # normal while the node boots
+    expires_s: Optional[int] = None  # s after which it is history if it does not recur; None: never
+    many: Optional[int] = None  # from this number on a warning instead of a note
+    also: tuple[str, ...] = ()  # further events of the line
     codes: str  # family of error numbers that the group `code` belongs to; empty: none
     examples: tuple[str, ...]
     near_misses: tuple[str, ...]
@@ -92,25 +97,16 @@ def _kernel_event(row: CatalogRow, classes: Iterable[str]) -> KernelEvent:
     by_block = row.mapping("finding_by_block")
     for target in (finding, *by_block.values()):
         require_class(target, classes, f"{row.file}: {row.name}")
-    entry = KernelEvent(
+    entry = row.rest(
+        KernelEvent,
         event=row.name,
         pattern=row.pattern("pattern"),
         words=tuple(dict.fromkeys(_spelt_out(row.texts("words")))),
         severity=row.severity(),
         finding=finding,
         finding_by_block=by_block,
-        recovers=row.texts("recovers", least=0),
-        part_of=row.texts("part_of", least=0),
-        expires_s=row.number("expires_s"),
-        many=row.number("many"),
-        also=row.texts("also", least=0),
-        codes=row.family("codes"),
-        examples=row.texts("examples"),
-        near_misses=row.texts("near_misses"),
-        source=row.text("source"),
-        **{flag: row.flag(flag) for flag in ("trace", "lasting", "clears", "boot_grace")},
+        codes=row.choice("codes", tuple(FAMILIES), ""),
     )
-    row.end()
     if any(word != word.lower() for word in entry.words):
         raise row.error("words must be lower case")
     return entry
@@ -175,3 +171,44 @@ def _anchored(words: Iterable[str]) -> tuple[str, ...]:
             others = filter(part.__ne__, parts_of[word])
             anchored.setdefault(word, "&".join((part, *others)))
     return tuple(sorted(anchored.get(word, word) for word in parts_of))
+
+
+@dataclass(frozen=True)
+class NvidiaCode:
+    """What one of NVIDIA's error numbers means."""
+
+    name: str  # e.g. "Xid 79"
+    title: str
+    next_step: str
+    severity: Optional[Severity]  # None: the line itself states it
+    finding: str = ""  # failure class; empty: that of the event
+    also: tuple[str, ...] = ()
+
+
+def parse_nvidia_codes(
+    text: str, classes: Iterable[str], events: Iterable[str], file: str = _CODES_FILE
+) -> Mapping[tuple[str, int], NvidiaCode]:
+    """Error numbers by family and number. Raises CatalogError."""
+    data, known_events = loaded(text, file), frozenset(events)
+    if not isinstance(data, list) or not data:
+        raise CatalogError(f"{file}: not a list of rows")
+    table: dict[tuple[str, int], NvidiaCode] = {}
+    for number, fields in enumerate(data, 1):
+        row = CatalogRow(fields, file, f"row {number}")
+        numbers, entry = row.numbers("codes"), _entry(row, classes, known_events)
+        for family, code in numbers:
+            if (family, code) in table:
+                raise row.error(f"{family} {code} is there twice")
+            table[family, code] = replace(entry, name=f"{FAMILIES[family]} {code}")
+    return MappingProxyType(table)
+
+
+def _entry(row: CatalogRow, classes: Iterable[str], events: frozenset[str]) -> NvidiaCode:
+    """What the row says of each of its numbers."""
+    severity = row.severity() if "severity" in row.data else None
+    entry = row.rest(NvidiaCode, name="", severity=severity)
+    if entry.finding:
+        require_class(entry.finding, classes, f"{row.file}: {row.name}")
+    if not events.issuperset(entry.also):
+        raise row.error(f"no row has the event {entry.also[0]!r}")
+    return entry

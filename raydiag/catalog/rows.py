@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
 from types import MappingProxyType
 from typing import Any, Optional, TypeVar
 
@@ -12,6 +13,7 @@ import yaml
 from raydiag.errors import CatalogError
 from raydiag.model import Confidence, Severity
 
+_Entry = TypeVar("_Entry")
 _Kind = TypeVar("_Kind", Severity, Confidence)
 
 FAMILIES = {"xid": "Xid", "sxid": "SXid"}
@@ -59,6 +61,18 @@ class CatalogRow:
             raise self.error(f"{key} names something twice")
         return tuple(value)
 
+    def rest(self, kind: type[_Entry], **read: Any) -> _Entry:
+        """A `kind` of what was `read`, and of its other fields, each as its type says.
+
+        What has no default must be there, and nothing else may be.
+        """
+        for entry in fields(kind):  # type: ignore[arg-type]
+            if entry.name not in read:
+                is_needed = entry.default is MISSING
+                read[entry.name] = _READERS[str(entry.type)](self, entry.name, is_needed)
+        self.end()
+        return kind(**read)
+
     def mapping(self, key: str) -> Mapping[str, str]:
         """A mapping of texts to texts; empty if the key is missing."""
         value = self.data.pop(key, {})
@@ -73,12 +87,12 @@ class CatalogRow:
             raise self.error(f"{key} must be a mapping of names")
         return MappingProxyType(dict(value))
 
-    def choice(self, key: str, choices: Sequence[str]) -> str:
-        """One of `choices`; the first where the key is missing."""
-        value = self.data.pop(key, choices[0])
-        if value not in choices:
-            raise self.error(f"{key} must be one of {', '.join(choices)}")
-        return str(value)
+    def choice(self, key: str, choices: Sequence[str], default: Optional[str] = None) -> str:
+        """One of `choices`; the default where the key is missing."""
+        value = self.text(key, default)
+        if value not in choices and value != default:
+            raise self.error(f"{key} must be one of {', '.join(filter(None, choices))}")
+        return value
 
     def flag(self, key: str) -> bool:
         """True or false; false if the key is missing."""
@@ -93,13 +107,6 @@ class CatalogRow:
         if value is not None and (type(value) is not int or value < 1):
             raise self.error(f"{key} must be a whole number above zero")
         return value
-
-    def family(self, key: str) -> str:
-        """A family of NVIDIA numbers; empty if the key is missing."""
-        value = self.data.pop(key, "")
-        if value and value not in FAMILIES:
-            raise self.error(f"no family of numbers {value!r}")
-        return str(value)
 
     def numbers(self, key: str) -> list[tuple[str, int]]:
         """Pairs of family and number."""
@@ -151,13 +158,28 @@ class CatalogRow:
             raise self.error(f"unknown key {min(self.data)!r}")
 
 
+_READERS: Mapping[str, Callable[[CatalogRow, str, bool], object]] = {
+    "str": lambda row, key, is_needed: row.text(key, None if is_needed else ""),
+    "tuple[str, ...]": lambda row, key, is_needed: row.texts(key, least=int(is_needed)),
+    "bool": lambda row, key, _: row.flag(key),
+    "Optional[int]": lambda row, key, _: row.number(key),
+}
+
+
 def rows(data: object, file: str, key: str) -> Iterator[CatalogRow]:
-    """The rows of a list, each named by its value of `key`. Raises CatalogError."""
+    """The rows of a list, each named by its value of `key`. Raises CatalogError.
+
+    Where `key` is "id", no two may have the same.
+    """
+    ids: set[str] = set()
     if not isinstance(data, list) or not data:
         raise CatalogError(f"{file}: not a list of rows")
     for number, item in enumerate(data, 1):
         row = CatalogRow(item, file, f"row {number}")
         row.name = row.text(key)
+        if key == "id" and row.name in ids:
+            raise row.error("the id is there twice")
+        ids.add(row.name)
         yield row
 
 

@@ -39,7 +39,7 @@ GROUPS = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Signature:
     """One row: a form of line, and what it is evidence of."""
 
@@ -54,8 +54,8 @@ class Signature:
     literals: frozenset[str]  # each match holds one of them
     unless: re.Pattern[str] | None  # the row does not count where this is found
     instead_of: frozenset[str]  # rows that this one makes superfluous on the same line
-    beside: str  # harmless within `BESIDE_LINES` below a line of that row; empty: never
-    does_not_show: str  # empty where nothing needs to be said
+    beside: str = ""  # harmless within `BESIDE_LINES` below a line of that row; empty: never
+    does_not_show: str = ""  # empty where nothing needs to be said
     examples: tuple[str, ...]
     near_misses: tuple[str, ...]
     source: str
@@ -84,11 +84,7 @@ def parse_signatures(text: str, classes: Iterable[str], file: str = _FILE) -> Si
     known = frozenset(classes)
     signatures = tuple(_signature(row, known) for row in rows(top.take("signatures"), file, "id"))
     top.end()
-    by_id: dict[str, Signature] = {}
-    for row in signatures:
-        if row.id in by_id:
-            raise CatalogError(f"{file}: {row.id}: the id is there twice")
-        by_id[row.id] = row
+    by_id = {row.id: row for row in signatures}
     for row in signatures:
         for other in (*sorted(row.instead_of), *filter(None, [row.beside])):
             if other not in by_id or other == row.id:
@@ -97,7 +93,7 @@ def parse_signatures(text: str, classes: Iterable[str], file: str = _FILE) -> Si
 
 
 def _signature(row: CatalogRow, classes: frozenset[str]) -> Signature:
-    role = cast(Role, _one_of(row, "role", ROLES, None))
+    role = cast(Role, row.choice("role", ROLES))
     failure_class = row.text("class") if role != "harmless" else ""
     if failure_class and failure_class not in classes:
         raise row.error(f"no failure class {failure_class!r}")
@@ -106,26 +102,19 @@ def _signature(row: CatalogRow, classes: frozenset[str]) -> Signature:
     literals = required_literals(pattern.pattern)
     if not literals:
         raise row.error("patterns: no literal that every match holds")
-    entry = Signature(
+    return row.rest(
+        Signature,
         id=row.name,
         failure_class=failure_class,
         role=role,
-        weak=row.flag("weak"),
-        stage=_one_of(row, "stage", STAGES, ""),
-        when=cast(When, _one_of(row, "when", WHEN, "")),
+        stage=row.choice("stage", STAGES, ""),
+        when=cast(When, row.choice("when", WHEN, "")),
         pattern=pattern,
         anchored="^" in re.sub(r"\[\^|\\\^", "", pattern.pattern),
         literals=literals,
         unless=_alternation(row, unless) if unless else None,
         instead_of=frozenset(row.texts("instead_of", least=0)),
-        beside=row.text("beside", ""),
-        does_not_show=row.text("does_not_show", ""),
-        examples=row.texts("examples"),
-        near_misses=row.texts("near_misses"),
-        source=row.text("source"),
     )
-    row.end()
-    return entry
 
 
 def _pattern(row: CatalogRow) -> re.Pattern[str]:
@@ -135,13 +124,6 @@ def _pattern(row: CatalogRow) -> re.Pattern[str]:
         numbered.append(_GROUP_NAME.sub(rf"(?P<\g<1>{number}>", pattern))
     row.data["patterns"] = "|".join(numbered).replace(".*", f".{{0,{_REACH}}}")
     return row.pattern("patterns", GROUPS, numbered=True)
-
-
-def _one_of(row: CatalogRow, key: str, values: tuple[str, ...], default: str | None) -> str:
-    value = row.text(key, default)
-    if value not in values:
-        raise row.error(f"{key}: no {value!r} among {', '.join(filter(None, values))}")
-    return value
 
 
 def _alternation(row: CatalogRow, patterns: tuple[str, ...]) -> re.Pattern[str]:

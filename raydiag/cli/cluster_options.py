@@ -84,7 +84,7 @@ def probe_options() -> dict[str, dict[str, Any]]:
     """What probes are told from the catalog, which stays where the command runs."""
     from raydiag import catalog
 
-    words, quiet = list(catalog.kernel_words()), list(catalog.kernel_quiet())
+    words, quiet = list(catalog.kernel_table().words), list(catalog.kernel_table().quiet)
     return {"kernel_log": {"words": words, "quiet": quiet}}
 
 

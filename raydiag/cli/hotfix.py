@@ -110,7 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
     select = cluster_options.selected_nodes(getattr(arguments, "node", None))
     progress = options.ProgressLine(arguments.quiet)
     output = _Output(arguments, progress)
-    told, symbols = cluster_options.probe_options(), list(catalog.driver_fault_symbols())
+    told = cluster_options.probe_options()
+    symbols = list(catalog.kernel_table().driver_fault_symbols)
     with cluster_options.cluster(arguments, progress) as (api, address):
         progress.say("asking the cluster ...")
         document = submit_hotfix(

@@ -198,7 +198,7 @@ def _probed(call: _Call, sources: _LiveSources, api: ClusterAccess, address: Any
 
     progress = call.progress
     progress.say("asking the cluster ...")
-    told, symbols = cluster_options.probe_options(), catalog.driver_fault_symbols()
+    told, symbols = cluster_options.probe_options(), catalog.kernel_table().driver_fault_symbols
     request = ProbeRequest(probes.defaults(), None, _PROBE_DEADLINE_S, told, symbols)
     running = collect(api, address, request, progress.nodes, warn=progress.warn)
     collected = call.stack.enter_context(running)

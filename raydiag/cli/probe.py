@@ -104,7 +104,7 @@ def _request(arguments: argparse.Namespace) -> ProbeRequest:
         select=select,
         deadline_s=arguments.deadline,
         options=cluster_options.probe_options(),
-        driver_fault_symbols=catalog.driver_fault_symbols(),
+        driver_fault_symbols=catalog.kernel_table().driver_fault_symbols,
         force_ras=arguments.force_ras,
         interval_s=arguments.interval,
     )

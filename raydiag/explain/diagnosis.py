@@ -1,19 +1,26 @@
-"""EXPLAIN: a cluster at one moment -> what is wrong, what caused what, and what was not seen."""
+"""EXPLAIN: a cluster at one moment -> what is wrong, what caused what, and what was not seen.
+
+What the rules find is merged first, so that each fault is one finding.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from operator import attrgetter
 from typing import Optional
 
 from raydiag import catalog
 from raydiag.catalog.completion import complete
 from raydiag.explain.chains import chains
-from raydiag.explain.node_findings import NODES, judge_nodes
+from raydiag.explain.merge import fault_of, merge
+from raydiag.explain.names import Names
 from raydiag.model import (
     Blind,
+    Confidence,
     Coverage,
     Diagnosis,
+    Evidence,
     Finding,
     HostUnread,
     NodeReport,
@@ -24,9 +31,12 @@ from raydiag.model import (
     Status,
     Window,
 )
-from raydiag.rules.nodes import departed
+from raydiag.rules import judge
+from raydiag.rules.machines import machine_names
+from raydiag.rules.nodes import NODE_TABLE, departed
 
 _UNSEEN = (Status.DENIED, Status.TIMEOUT, Status.ERROR)
+NODES = "nodes"
 
 
 def explain(snapshot: Snapshot) -> Diagnosis:
@@ -48,11 +58,6 @@ def exit_code(diagnosis: Diagnosis) -> int:
     if diagnosis.problems:
         return 1
     return 0 if diagnosis.coverage.complete else 3
-
-
-def classes() -> frozenset[str]:
-    """Everything that can be found."""
-    return frozenset(catalog.failures())
 
 
 def coverage(snapshot: Snapshot, window: Optional[Window] = None) -> Coverage:
@@ -100,3 +105,50 @@ def _stands_for_its_sources(result: ProbeResult) -> bool:
     """Whether a probe failed in a way that none of its sources tells."""
     is_told = result.status in map(attrgetter("status"), result.unread)
     return result.status in _UNSEEN and not is_told
+
+
+def judge_nodes(snapshot: Snapshot) -> list[Finding]:
+    """Every finding that the records of a snapshot support, each fault once, not yet completed."""
+    names = Names(snapshot)
+    machines = {name: machine for machine, name in machine_names(snapshot).items()}
+    observations = [
+        Observation(names.named(finding), NODES, rule) for rule, finding in judge(snapshot)
+    ]
+    signs = _signs(observations)
+    findings = []
+    for merged in merge(observations, by_process=True):
+        finding = merged.finding
+        weighed = _weighed(finding, signs.get(fault_of(finding, by_process=True), set()))
+        findings.append(_with_address(names.named(weighed), machines))
+    return findings
+
+
+def _signs(observations: list[Observation]) -> Mapping[Hashable, set[str]]:
+    """By fault the rules that show it; a hint is no sign."""
+    signs: dict[Hashable, set[str]] = {}
+    for observation in observations:
+        if observation.finding.confidence is not Confidence.POSSIBLE:
+            fault = fault_of(observation.finding, by_process=True)
+            signs.setdefault(fault, set()).add(observation.row)
+    return signs
+
+
+def _weighed(finding: Finding, signs: set[str]) -> Finding:
+    """Some classes need two independent signs, as kernel log and stuck tasks, to be confirmed."""
+    if not catalog.failure(finding.failure_class).needs_two_signs:
+        return finding
+    if len(signs) > 1:
+        return replace(finding, confidence=Confidence.CONFIRMED)
+    return replace(finding, confidence=finding.confidence.at_most(Confidence.LIKELY))
+
+
+def _with_address(finding: Finding, machines: Mapping[str, tuple[str, str]]) -> Finding:
+    """The finding with its short host name; where machines share that, with the address as well."""
+    if finding.host is None or finding.host not in machines:
+        return finding
+    host, address = machines[finding.host]
+    if finding.host == host:
+        return finding
+    text = f"this is {host} at {address}; another machine has the same name"
+    evidence = (Evidence(NODE_TABLE, text), *finding.evidence)
+    return replace(finding, host=host, address=address, evidence=evidence)

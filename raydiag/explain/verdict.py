@@ -29,8 +29,8 @@ from raydiag.explain.choice import (
     is_symptom,
     observations_of,
 )
+from raydiag.explain.diagnosis import NODES
 from raydiag.explain.job_case import JobCase
-from raydiag.explain.node_findings import NODES
 from raydiag.model import Confidence, Diagnosis, Finding, Observation
 from raydiag.playbooks.observations import RuledOut
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Optional
 
-from raydiag.explain.node_findings import judge_nodes
+from raydiag.explain.diagnosis import judge_nodes
 from raydiag.exporter.metrics import OWN_PREFIX
 from raydiag.exporter.supervise import MOST_RESTARTS as MOST_RESTARTS  # the shell exporter's too
 from raydiag.exposition import ExpositionLine

@@ -8,9 +8,8 @@ from operator import attrgetter
 
 from raydiag import __version__
 from raydiag.explain.comparison import Comparison, relevance
-from raydiag.explain.comparison.checklist import MEAN
 from raydiag.explain.comparison.gap import PERSISTENT, SINCE, TRANSIENT, SpeedGap
-from raydiag.explain.comparison.metrics import ComparedMetrics
+from raydiag.explain.comparison.metrics import MEAN, ComparedMetrics
 from raydiag.explain.comparison.pair import Contrast
 from raydiag.explain.comparison.saves import LOADS, Saves
 from raydiag.explain.comparison.side import Side

@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 from raydiag import nodeset
 from raydiag.errors import UsageError
-from raydiag.explain.job.words import own_words
+from raydiag.explain.job.ticket import own_words
 from raydiag.render.names import Names
 from raydiag.tsdb import promql
 

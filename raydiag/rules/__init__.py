@@ -1,6 +1,6 @@
 """JUDGE: probe records -> findings. Pure functions of a snapshot, one file per domain, no I/O.
 
-`judge` runs every rule; `explain.node_findings` merges what they yield, so that one fault is one
+`judge` runs every rule; `explain.diagnosis` merges what they yield, so that one fault is one
 finding.
 """
 
@@ -11,23 +11,25 @@ from collections.abc import Callable, Iterable, Iterator
 from raydiag.model import Finding, Snapshot
 from raydiag.rules import metrics_exporter, network
 from raydiag.rules.blocked import d_state_accumulation, driver_faults
-from raydiag.rules.clock import skewed_clocks
-from raydiag.rules.clock_correction import on_one_clock
+from raydiag.rules.clock import on_one_clock, skewed_clocks
 from raydiag.rules.cpu import cpu_contention, noisy_neighbours, thread_oversubscription
 from raydiag.rules.exposure import exposed_endpoints
 from raydiag.rules.gpu import bad_pages, thermal_throttling, uncorrectable_errors
 from raydiag.rules.gpu_outliers import full_gpu_memory, hot_gpus, slow_gpus
-from raydiag.rules.job_hosts import missing_hosts
 from raydiag.rules.kernel import kernel_findings
-from raydiag.rules.memory import cgroup_memory_pressure
-from raydiag.rules.nodes import dead_nodes, hung_reads, unreachable_nodes
+from raydiag.rules.nodes import dead_nodes, hung_reads, missing_hosts, unreachable_nodes
 from raydiag.rules.pcie import degraded_links, growing_link_errors
 from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew
 from raydiag.rules.previous_boot import crashes
 from raydiag.rules.progress import silent_jobs, stragglers
 from raydiag.rules.rdma import ports_down, slow_ports
 from raydiag.rules.rdma_counters import congestion, losses
-from raydiag.rules.storage import exhausted_inodes, full_disks, stalled_storage
+from raydiag.rules.storage import (
+    cgroup_memory_pressure,
+    exhausted_inodes,
+    full_disks,
+    stalled_storage,
+)
 from raydiag.rules.worker_state import dead_ranks, missing_workers, stopped_workers
 
 Rule = Callable[[Snapshot], Iterable[Finding]]

@@ -81,7 +81,7 @@ def _driver_symbol(task: BlockedTask) -> str:
 
 
 def _is_driver_symbol(frame: str) -> bool:
-    name, symbols = _bare(frame), catalog.driver_fault_symbols()
+    name, symbols = _bare(frame), catalog.kernel_table().driver_fault_symbols
     if name in symbols or name.startswith(_DRIVER_PREFIXES):
         return True
     return len(name) == _PS_WIDTH and any(symbol.startswith(name) for symbol in symbols)

@@ -1,25 +1,77 @@
-"""Clock skew: clocks that differ from the head's by more than the measurement leaves open."""
+"""Clock skew: clocks that differ from the head's by more than the measurement leaves open.
+
+Times of nodes with such a clock are corrected to the head's, so that onsets can be compared.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raydiag import catalog
-from raydiag.model import Evidence, Finding, Snapshot
+from raydiag.model import Evidence, Finding, NodeReport, Snapshot
 from raydiag.rules.grades import critical_if
 from raydiag.rules.machines import machines
 
+# Clocks that are kept by NTP agree far better; a smaller offset does not blur the order of events.
+_AGREES_WITHIN_S = 1.0
+
+# Probes whose records hold times of the node's clock, and the fields that do.
+_TIME_FIELDS = {
+    "kernel_log": ("time_s",),
+    "processes": ("start_time_s",),
+    "previous_boot": ("time_s",),
+    "exporter": ("data_time_s", "restarts"),
+}
 _SKEWED_S = 2.0  # less is what readers of logs and Prometheus can bear
 _SEVERE_S = 60.0  # more expires tokens and certificates
 # Hosts that agree with each other and not with the head: from how many on the head is wrong.
 _MAJORITY, _FEWEST = 0.8, 3
 _AGREE_WITHIN_S = 1.0
 _SOURCE = "clock of the node minus clock of the head"
+
+
+def clock_offset_s(report: NodeReport) -> float:
+    """How far the node's clock is ahead of the head's; 0 where it may agree, or is not known."""
+    low, high = report.clock_offset_s or (0.0, 0.0)
+    if low <= _AGREES_WITHIN_S and high >= -_AGREES_WITHIN_S:
+        return 0.0
+    return (low + high) / 2
+
+
+def on_one_clock(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with the times of its kernel logs and processes by the head's clock."""
+    return replace(snapshot, nodes=list(map(_corrected, snapshot.nodes)))
+
+
+def _corrected(report: NodeReport) -> NodeReport:
+    offset_s = clock_offset_s(report)
+    if not offset_s:
+        return report
+    probes = dict(report.probes)
+    for name in _TIME_FIELDS.keys() & probes.keys():
+        result, shifted = probes[name], partial(_shifted_record, _TIME_FIELDS[name], -offset_s)
+        records, later = list(map(shifted, result.records)), list(map(shifted, result.later))
+        probes[name] = replace(result, records=records, later=later)
+    collected_at = report.collected_at and report.collected_at - offset_s
+    return replace(report, probes=probes, collected_at=collected_at)
+
+
+def _shifted_record(fields: Sequence[str], seconds: float, record: Any) -> Any:
+    shifted = {name: _shifted(getattr(record, name), seconds) for name in fields}
+    return replace(record, **shifted)
+
+
+def _shifted(time_s: Any, seconds: float) -> Any:
+    """A time, several, or None."""
+    if isinstance(time_s, tuple):
+        return tuple(time + seconds for time in time_s)
+    return None if time_s is None else time_s + seconds
 
 
 class _Offset(NamedTuple):

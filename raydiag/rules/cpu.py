@@ -13,8 +13,7 @@ from typing import NamedTuple
 from raydiag.model import Confidence, Evidence, Finding, Snapshot
 from raydiag.probes.processes import RayProcess
 from raydiag.probes.scheduler import SchedulerState
-from raydiag.rules.grades import warning_if
-from raydiag.rules.growth import grown_counters, growth
+from raydiag.rules.grades import grown_counters, growth, warning_if
 from raydiag.rules.machines import Machine, machines
 
 _SETTLED_S = 900.0  # of the job and of the node: covers what avg300 and load15 look back on

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from raydiag import catalog
-from raydiag.catalog.kernel_table import KernelEvent
-from raydiag.catalog.nvidia_codes import NvidiaCode
+from raydiag.catalog.kernel_table import KernelEvent, NvidiaCode
 from raydiag.model import Severity
 from raydiag.probes.kernel_log import KernelLine
-from raydiag.rules.growth import known
+from raydiag.rules.grades import known
 
 _REPORT_GAP_S = 5.0  # lines of one report about one device follow each other within this
 _TRACE_GAP_S = 1.0  # a stack trace is printed in one go
@@ -115,13 +114,14 @@ class _Report:
 
     def note_symbol(self, line: KernelLine) -> None:
         called = _CALLED.search(line.text)
-        if called and called[1] in catalog.driver_fault_symbols():
+        if called and called[1] in catalog.kernel_table().driver_fault_symbols:
             self.symbol = self.symbol or called[1]
 
     def seen(self) -> KernelEventSeen:
         row, finding, severity = self.row, self.row.finding_for(self.block), self.severity
         if self.symbol and row.event in _ARE_THE_FAULT | _SHOW_THE_FAULT:
-            fault = next(entry for entry in catalog.kernel_events() if entry.event == "amdgpu-cper")
+            rows = catalog.kernel_table().events
+            fault = next(entry for entry in rows if entry.event == "amdgpu-cper")
             row = fault if row.event in _ARE_THE_FAULT else replace(row, lasting=True)
             finding, severity = fault.finding, fault.severity
         meaning = catalog.nvidia_code(row.codes, self.code) if self.code is not None else None

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot, Status
 from raydiag.probes.exporter import FILE, LOG, Exporter
-from raydiag.rules.grades import confirmed_if, warning_if
-from raydiag.rules.growth import known
+from raydiag.rules.grades import confirmed_if, known, warning_if
 from raydiag.rules.machines import Machine, Samples, machines
 
 _STALE_S = 300.0

@@ -11,8 +11,7 @@ from typing import Any
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.network import NetworkState
 from raydiag.probes.processes import RayProcess
-from raydiag.rules.grades import warning_if
-from raydiag.rules.growth import grown_counters, growth
+from raydiag.rules.grades import grown_counters, growth, warning_if
 from raydiag.rules.machines import Machine, Samples, each_sample, machines
 
 _MANY_DROPS = 100  # fewer may be frames of protocols that the node does not use

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from raydiag.model import Evidence, Finding, Severity, Snapshot
 from raydiag.probes.pcie import ALL_ONES, PcieFunction
-from raydiag.rules.gpu_readings import every_gpu
-from raydiag.rules.grades import confirmed_if, warning_if
-from raydiag.rules.growth import growth, known
+from raydiag.rules.gpu_outliers import every_gpu
+from raydiag.rules.grades import confirmed_if, growth, known, warning_if
 from raydiag.rules.machines import Machine, Samples, machines
 from raydiag.rules.pcie_paths import PcieLink, PciePaths
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from raydiag.probes.pcie import PcieFunction
-from raydiag.rules.growth import known
+from raydiag.rules.grades import known
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from statistics import median
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.ray_logs import RayLog
-from raydiag.rules.grades import confirmed_if
-from raydiag.rules.growth import known
+from raydiag.rules.grades import confirmed_if, known
 from raydiag.rules.machines import Machine, Samples, machines
 
 _LEAST_STEPS = 3  # fewer steps behind are the difference between two moments

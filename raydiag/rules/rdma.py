@@ -13,7 +13,7 @@ from raydiag.model import Evidence, Finding, Severity, Snapshot
 from raydiag.probes.network import NetworkState
 from raydiag.probes.rdma import DIRECTORY, RdmaPort
 from raydiag.rdma_names import STANDARD_TRAFFIC, files_of
-from raydiag.rules.growth import known
+from raydiag.rules.grades import known
 from raydiag.rules.machines import Machine, machines
 
 _BOOT_GRACE_S = 600.0  # links and switches come up after the node

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.rdma import RdmaPort
 from raydiag.rdma_names import LINK_ERRORS, all_files, files_of
-from raydiag.rules.grades import confirmed_if, warning_if
-from raydiag.rules.growth import grown_counters, growth
+from raydiag.rules.grades import confirmed_if, grown_counters, growth, warning_if
 from raydiag.rules.machines import Machine, Samples, machines
 from raydiag.rules.rdma import Ports, also_known, is_down, packets, port_path
 

@@ -1,14 +1,15 @@
-"""File systems that run out of space or inodes; storage on which all work stalls."""
+"""Memory and file systems that run out; storage on which all work stalls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from raydiag.model import Confidence, Finding, Severity, Snapshot
+from raydiag.probes.memory import MemoryState
 from raydiag.probes.storage import MountUsage
 from raydiag.rules.cpu import settled_loads
 from raydiag.rules.grades import critical_if, warning_if
-from raydiag.rules.machines import Machine, machines
+from raydiag.rules.machines import Machine, each_record, machines
 
 _GIB = 1 << 30
 _JUDGED_FROM_BYTES = 64 << 10  # smaller ones hold control files, not data
@@ -16,6 +17,7 @@ _LOW_FRACTION, _LOW_BYTES = 0.05, 20 * _GIB
 _FULL_FRACTION = 0.01
 _SHARED_MEMORY, _SHARED_MEMORY_LOW_BYTES = "/dev/shm", 64 << 20
 _STALLED_MINUTE, _STALLED_5_MINUTES = 20, 10  # percent of the time in which nothing else ran
+_PRESSURE_FRACTION = 0.90
 
 
 def full_disks(snapshot: Snapshot) -> Iterator[Finding]:
@@ -123,3 +125,27 @@ def _size(size_bytes: int) -> str:
         value /= 1024
         units.pop()
     return f"{value:.1f} {units[-1]}"
+
+
+def cgroup_memory_pressure(snapshot: Snapshot) -> Iterator[Finding]:
+    """Control groups that have filled their limit with memory the kernel cannot just drop.
+
+    Page cache, active or not, is given back before anything is killed, so it does not count as
+    used; where its size is unknown all of it counts, and the finding is a possible one only. OOM
+    counters run since boot and decide nothing.
+    """
+    for machine, group in each_record(snapshot, MemoryState):
+        used_bytes, limit_bytes = group.cgroup_current_bytes, group.cgroup_limit_bytes
+        if used_bytes is None or not limit_bytes:
+            continue
+        inactive, active = group.cgroup_inactive_file_bytes, group.cgroup_active_file_bytes
+        counted, confidence = "page cache included", Confidence.POSSIBLE
+        if inactive is not None and active is not None:
+            counted, confidence = "without page cache", Confidence.CONFIRMED
+            used_bytes -= inactive + active
+        fraction = used_bytes / limit_bytes
+        if fraction >= _PRESSURE_FRACTION:
+            text = f"{used_bytes} of {limit_bytes} bytes in use ({fraction:.1%}), {counted}"
+            evidence = machine.evidence(group.cgroup_path, text, fraction)
+            weight = {"severity": Severity.WARNING, "confidence": confidence}
+            yield machine.finding("cgroup-memory-pressure", evidence, **weight)

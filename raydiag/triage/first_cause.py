@@ -49,7 +49,7 @@ def first_cause(symptoms: Sequence[Symptom]) -> Optional[FirstCause]:
     if not symptoms:
         return None
     candidates = _candidates(symptoms)
-    for chain_rule in catalog.cascades():
+    for chain_rule in catalog.failure_table().cascades:
         roots = _possible_roots(chain_rule, candidates)
         if roots and _holds(chain_rule, roots, candidates, symptoms):
             return caused_by(first_of(roots, roots[0].failure_class), chain_rule.rule, symptoms)

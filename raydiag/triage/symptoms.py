@@ -76,7 +76,7 @@ class Symptom:
     @property
     def priority(self) -> int:
         """Among symptoms of one line the lowest comes first."""
-        priority = catalog.log_priority()
+        priority = catalog.failure_table().log_priority
         if self.failure_class not in priority:
             return len(priority)
         return priority.index(self.failure_class)

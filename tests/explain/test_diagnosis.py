@@ -12,8 +12,7 @@ from raydiag import catalog
 from raydiag.catalog.completion import complete
 from raydiag.catalog.failure_classes import FailureClass
 from raydiag.explain import chains as causes
-from raydiag.explain.diagnosis import coverage, exit_code, explain
-from raydiag.explain.node_findings import NODES
+from raydiag.explain.diagnosis import NODES, coverage, exit_code, explain
 from raydiag.model import (
     Chain,
     Confidence,

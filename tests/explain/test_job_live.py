@@ -17,14 +17,13 @@ from raydiag import triage
 from raydiag.cli.live import without_log
 from raydiag.cluster import ray_job
 from raydiag.explain import verdict
+from raydiag.explain.diagnosis import NODES
 from raydiag.explain.job import nodes
 from raydiag.explain.job.case import case_of
-from raydiag.explain.job.contradictions import contradictions
-from raydiag.explain.job.join import join
+from raydiag.explain.job.join import contradictions, join
 from raydiag.explain.job.nodes import LiveNodes
 from raydiag.explain.job.query import SeenMetrics, since
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
-from raydiag.explain.node_findings import NODES
 from raydiag.model import (
     Blind,
     Confidence,

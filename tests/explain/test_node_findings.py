@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from raydiag import catalog, rules
-from raydiag.explain.node_findings import judge_nodes
+from raydiag.explain.diagnosis import judge_nodes
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot, StuckReader
 from raydiag.probes.d_state import BlockedTask
 from raydiag.probes.gpu_sensors import GpuSensors

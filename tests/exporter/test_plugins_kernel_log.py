@@ -190,7 +190,7 @@ def test_what_user_space_wrote_shows_no_fault(node: Node) -> None:
 
 
 def test_functions_of_the_fault_are_the_catalogs() -> None:
-    assert set(DRIVER_FAULT_SYMBOLS) == set(catalog.driver_fault_symbols())
+    assert set(DRIVER_FAULT_SYMBOLS) == set(catalog.kernel_table().driver_fault_symbols)
 
 
 def test_the_real_log_is_read_once_and_then_its_end_only() -> None:

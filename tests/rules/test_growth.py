@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydiag.rules.growth import growth
+from raydiag.rules.grades import growth
 
 
 @pytest.mark.parametrize(

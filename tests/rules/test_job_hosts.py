@@ -6,7 +6,7 @@ import pytest
 
 from raydiag.model import Finding, NodeReport, NodeStatus, Severity
 from raydiag.probes.processes import RayProcess
-from raydiag.rules.job_hosts import missing_hosts
+from raydiag.rules.nodes import missing_hosts
 from tests.rules.snapshots import NOW, dead, report, snapshot
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "gpu[001-004]"}

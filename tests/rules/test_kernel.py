@@ -524,7 +524,7 @@ def test_actor_without_a_name_is_called_by_its_class() -> None:
 
 # --- anything ------------------------------------------------------------------------------------
 
-EXAMPLES = [line for row in catalog.kernel_events() for line in row.examples] + FAULT + OOM
+EXAMPLES = [line for row in catalog.kernel_table().events for line in row.examples] + FAULT + OOM
 
 
 @given(

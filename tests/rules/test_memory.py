@@ -4,7 +4,7 @@ import pytest
 
 from raydiag.model import Confidence, Severity
 from raydiag.probes.memory import MemoryState
-from raydiag.rules.memory import cgroup_memory_pressure
+from raydiag.rules.storage import cgroup_memory_pressure
 from tests.rules.snapshots import report, snapshot
 
 GIB = 1 << 30

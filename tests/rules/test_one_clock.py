@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from raydiag.explain.node_findings import judge_nodes
+from raydiag.explain.diagnosis import judge_nodes
 from raydiag.model import NodeReport, Severity
 from raydiag.probes.kernel_log import KernelLine
 from raydiag.probes.previous_boot import CrashDump
-from raydiag.rules.clock_correction import clock_offset_s, on_one_clock
+from raydiag.rules.clock import clock_offset_s, on_one_clock
 from tests.rules.snapshots import NOW, report, snapshot
 
 OFF_S = 7200.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raydiag.explain.node_findings import judge_nodes
+from raydiag.explain.diagnosis import judge_nodes
 from raydiag.model import Confidence, NodeReport, ProbeResult, Severity, Status
 from raydiag.probes.kernel_log import KernelLine
 from raydiag.probes.pcie import PcieFunction

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raydiag.explain.node_findings import judge_nodes
+from raydiag.explain.diagnosis import judge_nodes
 from raydiag.model import Actor, Confidence, Finding, NodeReport, Severity, Snapshot
 from raydiag.probes.processes import RayProcess
 from raydiag.rules.worker_state import dead_ranks, missing_workers, stopped_workers

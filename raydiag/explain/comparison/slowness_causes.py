@@ -13,8 +13,7 @@ from typing import Any
 from raydiag import catalog
 from raydiag.catalog.completion import severity_of
 from raydiag.explain.comparison import leak
-from raydiag.explain.comparison.checklist import CLOCK, CNP, HEAT, RETX, TCP, TIMEOUTS, UNITS
-from raydiag.explain.comparison.metrics import Looked
+from raydiag.explain.comparison.metrics import CLOCK, CNP, HEAT, RETX, TCP, TIMEOUTS, UNITS, Looked
 from raydiag.explain.comparison.pair import CPU, GPU, NETWORK, OWN, STORAGE, Pair, SlownessCause
 from raydiag.explain.comparison.side import Side
 from raydiag.model import Confidence, Evidence, Finding, Observation, Severity

@@ -9,8 +9,7 @@ from typing import Optional
 
 from raydiag import catalog
 from raydiag.explain.job import nodes
-from raydiag.explain.job.contradictions import contradictions
-from raydiag.explain.job.join import join
+from raydiag.explain.job.join import contradictions, join
 from raydiag.explain.job.nodes import LiveNodes
 from raydiag.explain.job.query import SeenMetrics
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob

@@ -3,19 +3,23 @@
 Every finding gets the names of its machine and GPU; one that names no device gets that of the only
 finding that can be about the same. Then `merge` sees that they are one fault. What is only another
 report of an event, such as the kernel's line about an out-of-memory kill, becomes its evidence.
+Where a node itself says another thing than its series do, that is told, and decided by nobody here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from raydiag import catalog
 from raydiag.explain.merge import with_evidence_of
 from raydiag.explain.names import Names
-from raydiag.model import Finding, Observation, Snapshot
+from raydiag.model import Finding, HostUnread, NodeReport, Observation, Snapshot, Status
 
 _NEAR_S = 300.0
+_UNCORRECTED = ("gpu-memory-error", "gpu-ras-error", "xgmi-error")
 
 
 def join(
@@ -75,3 +79,47 @@ def _may_be_same(finding: Finding, candidate: Finding) -> bool:
     same_gpu = finding.gpu is None or candidate.gpu in (None, finding.gpu)
     same_device = finding.device is None or candidate.device in (None, finding.device)
     return finding.class_and_host == candidate.class_and_host and same_gpu and same_device
+
+
+def contradictions(observations: Iterable[Observation], snapshot: Snapshot) -> Iterator[HostUnread]:
+    """Of `told` by the series, what the same host's own files, read just now, do not show."""
+    reports: dict[str, list[NodeReport]] = {}
+    for report in snapshot.nodes:
+        reports.setdefault(report.node.host, []).append(report)
+    for observation in observations:
+        of_host = reports.get(observation.finding.host or "", ())
+        if observation.recovered or not of_host:
+            continue
+        if observation.finding.failure_class in _UNCORRECTED and _counts_none(
+            observation.finding, of_host
+        ):
+            reason = (
+                f"the metrics count uncorrected errors of GPU {observation.finding.gpu} and "
+                "the node itself none: its driver was loaded again, or one of them is wrong"
+            )
+            yield HostUnread(of_host[0].node.host, "ras", Status.ERROR, reason)
+        if observation.finding.failure_class == "rdma-port-down" and _is_active(
+            observation.finding, of_host
+        ):
+            reason = (
+                f"the metrics call {observation.finding.device} down and the node itself ACTIVE"
+            )
+            yield HostUnread(of_host[0].node.host, "rdma", Status.ERROR, reason)
+
+
+def _counts_none(finding: Finding, reports: Sequence[NodeReport]) -> bool:
+    counts = {record.ue for record in _records(reports, "ras") if record.gpu == finding.gpu}
+    return counts == {0}
+
+
+def _is_active(finding: Finding, reports: Sequence[NodeReport]) -> bool:
+    device, _, port = (finding.device or "").partition("/")
+    states = set()
+    for record in _records(reports, "rdma"):
+        if record.device == device and str(record.port) == (port or "1"):
+            states.add(record.state)
+    return states == {"ACTIVE"}
+
+
+def _records(reports: Iterable[NodeReport], probe: str) -> Iterator[Any]:
+    return itertools.chain.from_iterable(report.records(probe) for report in reports)

@@ -1,4 +1,4 @@
-"""What triage knows of a job, in the words of the playbooks and of the identity check."""
+"""What the logs know of a job, in the words of the playbooks and of the identity check."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Optional
 
 import numpy as np
 
+from raydiag.explain.job.request import TriagedJob
 from raydiag.joblog.facts import JobFacts, LoggedSave, LoggedSteps
-from raydiag.model import Window
+from raydiag.model import Evidence, Window
 from raydiag.timeline import steps as training_steps
 from raydiag.timeline.answers import Answers
 from raydiag.timeline.context import SaveWindow, TrainingJob
@@ -19,14 +20,18 @@ from raydiag.timeline.steps_from_power import PlacedSteps, place
 from raydiag.timeline.training_series import LOSS, SECONDS, STEP, TGS, with_training
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.verdict import Verdict as Triage
+from raydiag.tsdb import stack_logs
 from raydiag.tsdb.discovery_types import short_name
 from raydiag.tsdb.identity import Logged
 from raydiag.tsdb.series import Series
+from raydiag.tsdb.stack_logs import StackLogs
 
 _SHORTEST_PERIOD = 2.0  # steps between two saves
 _MIN_TIMED = 8  # step lines with a time, to go by those
 _TIMED_SHARE = 0.8  # of all step lines
 _PRINTED_LATE_S = 2.0  # after its step a line may be printed
+_FAILURES = ("no-server", "port-taken", "gave-up")
+_HEAD_LINES = 3
 
 
 def job_of(facts: JobFacts, judged: Triage) -> TrainingJob:
@@ -162,3 +167,21 @@ def logged(facts: JobFacts) -> Logged:
         return Logged(hosts=hosts, window=window)
     numbers = [int(number) for number in steps.series.step]
     return Logged(numbers, list(steps.series.loss), hosts, window)
+
+
+def logs_of(job: TriagedJob) -> StackLogs:
+    """The logs of what watches the job."""
+    return stack_logs.read(job.directory) if job.directory is not None else StackLogs()
+
+
+def lines_on_no_samples(job: TriagedJob) -> list[Evidence]:
+    """Lines of the monitoring's own logs, then of the job's log, that tell why."""
+    logs, facts = logs_of(job), job.facts
+    evidence = []
+    for failure in _FAILURES:
+        for line in logs.of(failure):
+            evidence.append(Evidence(f"{line.file}:{line.line}", line.text, time=line.time))
+    head = [line for line in facts.head if line.startswith("[Prometheus]")]
+    log = facts.files[0].path if facts.files else facts.resolved.asked
+    evidence += [Evidence(log, line) for line in head[:_HEAD_LINES]]
+    return evidence

@@ -11,10 +11,9 @@ import numpy as np
 
 from raydiag.errors import CannotRun
 from raydiag.explain.job import event_files
-from raydiag.explain.job.logged import logged
+from raydiag.explain.job.logged import lines_on_no_samples, logged
 from raydiag.explain.job.query import SeenMetrics, query
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
-from raydiag.explain.job.stack_lines import lines_on_no_samples
 from raydiag.model import HostUnread, Status, Window
 from raydiag.playbooks import observability
 from raydiag.tsdb.connection import Connection, EmptyTsdb, connect, open_directory

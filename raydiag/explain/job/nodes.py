@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Optional
 
 from raydiag import catalog
-from raydiag.explain.node_findings import NODES
+from raydiag.explain.diagnosis import NODES
 from raydiag.model import (
     Blind,
     Coverage,

@@ -17,14 +17,15 @@ from raydiag import catalog, playbooks
 from raydiag.explain.job import event_files
 from raydiag.explain.job.logged import (
     job_of,
+    lines_on_no_samples,
     logged,
+    logs_of,
     placed,
     start_of,
     with_log,
     with_logged_training,
 )
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
-from raydiag.explain.job.stack_lines import lines_on_no_samples, logs_of
 from raydiag.model import Coverage, HostUnread, Observation, Status, Window
 from raydiag.playbooks import observability
 from raydiag.playbooks.observability.stack import Stack, observation

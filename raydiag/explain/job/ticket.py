@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import cache
 
+from raydiag import catalog
+from raydiag.explain import verdict
 from raydiag.explain.job import ExaminedJob
 from raydiag.model import Confidence, Finding
 from raydiag.playbooks.observations import Report
+from raydiag.triage.verdict import JobStatus
 from raydiag.tsdb.series import AskedQuery
 
 # Causes in the job's own software: reading its source is the next step.
@@ -85,3 +89,10 @@ def correlation(examined: ExaminedJob) -> Correlation:
     if verdict.confidence is Confidence.CONFIRMED and verdict.failure_class != "unknown":
         return Correlation.CONTRADICTED
     return Correlation.UNCONFIRMED
+
+
+@cache
+def own_words() -> frozenset[str]:
+    """Classes and statuses. A job or a host may be called so; then these stay what they are."""
+    names = {status.value for status in JobStatus} | catalog.failures().keys()
+    return frozenset(names | {verdict.HEALTHY, verdict.UNKNOWN, "idle"})
