@@ -168,7 +168,7 @@ def _logged_events(event: KernelEventSeen, path: str) -> Iterator[LoggedEvent]:
     if event.meaning:
         meaning = f"{event.meaning.name}: {event.meaning.title}"
         next_step = event.meaning.next_step
-    for event_class in (event.event, *event.also):
+    for event_class in (event.event, *event.related):
         yield LoggedEvent(
             event_class=event_class,
             file=path,
@@ -179,7 +179,7 @@ def _logged_events(event: KernelEventSeen, path: str) -> Iterator[LoggedEvent]:
             level=first.level if first.level >= 0 else None,
             text=first.text,
             host=first.host or None,
-            recovery=bool(event.recovers),
+            recovery=bool(event.row.recovers),
             meaning=meaning,
             next_step=next_step,
             **{name: getattr(event, name) for name in _OF_EVENT},

@@ -252,7 +252,6 @@ EXPLAINS = [
     PACKAGE / "explain" / name
     for name in (
         "diagnosis.py",
-        "node_findings.py",
         "names.py",
         "merge.py",
         "chains.py",

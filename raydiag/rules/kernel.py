@@ -87,7 +87,7 @@ def _specific(event: KernelEventSeen, seen: Sequence[KernelEventSeen]) -> Kernel
     for candidate in seen:
         kind = candidate.event
         says_more = kind.startswith(_UNSPECIFIC[event.event]) and kind not in _UNSPECIFIC
-        is_alike = not candidate.recovers and candidate.userspace is event.userspace
+        is_alike = not candidate.row.recovers and candidate.userspace is event.userspace
         before_s, after_s = event.first_s - candidate.last_s, candidate.first_s - event.last_s
         is_near = before_s <= _FOLD_S and after_s <= _FOLD_S
         if says_more and is_alike and is_near and event.device in (None, candidate.device):
@@ -149,7 +149,7 @@ class _Fault:
             return Severity.INFO
         limit = Severity.CRITICAL
         if self._all_old:
-            holds = any(map(attrgetter("lasting"), self._trusted)) and self._recovery() is None
+            holds = any(map(attrgetter("row.lasting"), self._trusted)) and self._recovery() is None
             limit = warning_if(holds)
         elif self._only_user_space:
             limit = Severity.WARNING
@@ -179,24 +179,24 @@ class _Fault:
 
     def _is_over(self) -> bool:
         """Whether the log says that it is over and nothing is left of it."""
-        return any(map(attrgetter("clears"), self.members)) and self._recovery() is not None
+        return any(map(attrgetter("row.clears"), self.members)) and self._recovery() is not None
 
     def _is_history(self) -> bool:
         """Whether it happened so long ago that its not coming back means that it is over."""
         return self.log.now_s is not None and all(
-            event.expires_s is not None and self.log.now_s - event.last_s > event.expires_s
+            event.row.expires_s is not None and self.log.now_s - event.last_s > event.row.expires_s
             for event in self._trusted
         )
 
     def _recovery(self) -> float | None:
         """When the log last says that what happened here is over; None while it is not."""
-        troubles = list(filterfalse(attrgetter("recovers"), self.members))
+        troubles = list(filterfalse(attrgetter("row.recovers"), self.members))
         names = set(map(attrgetter("event"), troubles))
         last_s = max(map(attrgetter("last_s"), troubles), default=math.inf)
         recoveries = []
         for event in self.log.events:
             is_here = self.device in (None, event.device) or event.device is None
-            ends_it = not names.isdisjoint(event.recovers) and event.last_s >= last_s
+            ends_it = not names.isdisjoint(event.row.recovers) and event.last_s >= last_s
             if is_here and ends_it and not event.userspace:
                 recoveries.append(event.last_s)
         return max(recoveries, default=None)

@@ -47,44 +47,47 @@ _ARE_THE_FAULT = frozenset({"kernel-oops", "amdgpu-other-error"})
 _SHOW_THE_FAULT = frozenset({"hung-task", "soft-lockup", "hard-lockup", "rcu-stall"})
 
 
-# What an event has from its row in the catalog, and from its lines.
-_OF_ROW = ("event", "recovers", "lasting", "clears", "expires_s", "many")
-_OF_REPORT = (
-    *("device", "pid", "process", "ring", "block", "errors", "symbol", "userspace", "trace"),
-    *("not_later_than", "code"),
-)
+@dataclass(frozen=True, kw_only=True)
+class _Stated:
+    """What the lines of an event state; None: nothing."""
+
+    device: str | None = None  # PCI address, lower case
+    pid: int | None = None  # as the kernel counts, outside of containers
+    process: str | None = None  # the kernel's name of it, 15 characters
+    ring: str | None = None
+    block: str | None = None  # hardware block, lower case
+    errors: int | None = None  # the largest number of errors that one line states
+    code: int | None = None  # NVIDIA's number of the error
+    symbol: str | None = None  # driver-fault function in the trace
+
+    def also(self, other: _Stated) -> _Stated:
+        """With what the other one states besides."""
+        own = {name: value for name, value in vars(self).items() if value not in (None, "")}
+        return replace(other, **{**own, "errors": _larger(self.errors, other.errors)})
 
 
-@dataclass(frozen=True)
-class KernelEventSeen:
+@dataclass(frozen=True, kw_only=True)
+class KernelEventSeen(_Stated):
     """One event, or the same one several times."""
 
-    event: str  # class id of the kernel-log family
+    row: KernelEvent  # what the catalog knows of it
     finding: str  # failure class that it is evidence of
     severity: Severity
     lines: tuple[KernelLine, ...]  # the first ones, verbatim
     first_s: float  # Unix seconds; NaN where the log has no times
     last_s: float
-    device: str | None  # PCI address, lower case
-    pid: int | None  # as the kernel counts, outside of containers
-    process: str | None  # the kernel's name of it, 15 characters
-    ring: str | None
-    block: str | None  # hardware block, lower case
-    errors: int | None  # the largest number of errors that one line states
-    symbol: str | None  # driver-fault function in the trace
     userspace: bool  # not written by the kernel
-    recovers: tuple[str, ...]  # events that this one ends
-    lasting: bool
     trace: bool
     not_later_than: bool  # it may have begun in records that are lost
-    code: int | None  # NVIDIA's number of the error
     meaning: NvidiaCode | None
-    also: tuple[str, ...]  # other events that the lines are as much about
-    clears: bool
-    expires_s: int | None
-    many: int | None
+    related: tuple[str, ...]  # other events that the lines are as much about
     count: int = 1  # how often it happened
     device_beside: bool = False  # it does not name its device, all lines beside it name this one
+
+    @property
+    def event(self) -> str:
+        """Class id of the kernel-log family."""
+        return self.row.event
 
 
 @dataclass
@@ -95,17 +98,10 @@ class _Report:
     severity: Severity
     userspace: bool
     not_later_than: bool
+    stated: _Stated
+    recent_s: float
     lines: list[KernelLine] = field(default_factory=list)
-    recent_s: float = math.nan
-    device: str | None = None
-    pid: int | None = None
-    process: str | None = None
-    ring: str | None = None
-    block: str | None = None
-    errors: int | None = None
-    symbol: str | None = None
     trace: bool = False
-    code: int | None = None
 
     def add(self, line: KernelLine) -> None:
         if len(self.lines) < TRACE_LINES:
@@ -115,22 +111,23 @@ class _Report:
     def note_symbol(self, line: KernelLine) -> None:
         called = _CALLED.search(line.text)
         if called and called[1] in catalog.kernel_table().driver_fault_symbols:
-            self.symbol = self.symbol or called[1]
+            self.stated = self.stated.also(_Stated(symbol=called[1]))
 
     def seen(self) -> KernelEventSeen:
-        row, finding, severity = self.row, self.row.finding_for(self.block), self.severity
-        if self.symbol and row.event in _ARE_THE_FAULT | _SHOW_THE_FAULT:
+        row, stated, severity = self.row, self.stated, self.severity
+        finding = row.finding_for(stated.block)
+        if stated.symbol and row.event in _ARE_THE_FAULT | _SHOW_THE_FAULT:
             rows = catalog.kernel_table().events
             fault = next(entry for entry in rows if entry.event == "amdgpu-cper")
             row = fault if row.event in _ARE_THE_FAULT else replace(row, lasting=True)
             finding, severity = fault.finding, fault.severity
-        meaning = catalog.nvidia_code(row.codes, self.code) if self.code is not None else None
-        also = row.also
+        meaning = catalog.nvidia_code(row.codes, stated.code) if stated.code is not None else None
+        related = row.also
         if meaning:
             finding = meaning.finding or finding
-            also += meaning.also
+            related += meaning.also
         if finding == "xgmi-error" and row.event != "amdgpu-xgmi":
-            also += ("amdgpu-xgmi",)
+            related += ("amdgpu-xgmi",)
         return KernelEventSeen(
             finding=finding,
             severity=severity,
@@ -138,9 +135,12 @@ class _Report:
             first_s=self.lines[0].time_s,
             last_s=self.recent_s,
             meaning=meaning,
-            also=also,
-            **{name: getattr(row, name) for name in _OF_ROW},
-            **{name: getattr(self, name) for name in _OF_REPORT},
+            related=related,
+            row=row,
+            userspace=self.userspace,
+            trace=self.trace,
+            not_later_than=self.not_later_than,
+            **vars(stated),
         )
 
 
@@ -244,7 +244,8 @@ class Grouping:
         """Events that differ in time only become one."""
         for event in _placed(self._closed):
             new = event.first_s >= self._border_s
-            what = (event.event, event.finding, event.device, event.code, bool(event.recovers), new)
+            recovers = bool(event.row.recovers)
+            what = (event.event, event.finding, event.device, event.code, recovers, new)
             key: object = (what, event.block, event.pid, event.process, event.userspace)
             if key not in self._found and len(self._found) >= _KINDS:
                 key = (what, event.userspace)
@@ -263,21 +264,24 @@ def _report(
 ) -> _Report:
     """What the line alone says."""
     stated = {name: value.strip() for name, value in match.groupdict().items() if value}
-    fresh = _Report(row, row.severity, bool(line.facility), not_later_than)
-    fresh.device = _device(stated.get("device"), line.text)
-    fresh.pid = int(stated.get("pid", 0)) or None  # pid 0: the driver does not know
-    fresh.process = (stated.get("process") if fresh.pid else None) or None
-    fresh.ring = stated.get("ring")
-    fresh.block = stated.get("block", "").lower() or None
-    if "count" in stated:
-        fresh.errors = int(stated["count"])
-    fresh.recent_s = line.time_s
-    if "code" in stated and row.codes:
-        fresh.code = int(stated["code"])
-        meaning = catalog.nvidia_code(row.codes, fresh.code)
+    numbers = {name: int(stated[name]) for name in ("pid", "count", "code") if name in stated}
+    pid = numbers.get("pid") or None  # pid 0: the driver does not know
+    severity, code = row.severity, None
+    if "code" in numbers and row.codes:
+        code = numbers["code"]
+        meaning = catalog.nvidia_code(row.codes, code)
         if meaning and meaning.severity and not row.recovers:
-            fresh.severity = meaning.severity
-    return fresh
+            severity = meaning.severity
+    known_here = _Stated(
+        device=_device(stated.get("device"), line.text),
+        pid=pid,
+        process=(stated.get("process") if pid else None) or None,
+        ring=stated.get("ring"),
+        block=stated.get("block", "").lower() or None,
+        errors=numbers.get("count"),
+        code=code,
+    )
+    return _Report(row, severity, bool(line.facility), not_later_than, known_here, line.time_s)
 
 
 def _device(stated: str | None, text: str) -> str | None:
@@ -300,13 +304,11 @@ def _is_same(report: _Report, fresh: _Report) -> bool:
     row, fresh_row = report.row, fresh.row
     if bool(row.recovers) is not bool(fresh_row.recovers):
         return False
-    if (
-        row.event not in (fresh_row.event, *fresh_row.part_of)
-        and fresh_row.event not in row.part_of
-    ):
+    is_part = row.event in fresh_row.part_of or fresh_row.event in row.part_of
+    if row.event != fresh_row.event and not is_part:
         return False
     stated = attrgetter("device", "pid", "block", "code")
-    for first, second in zip(stated(report), stated(fresh), strict=True):
+    for first, second in zip(stated(report.stated), stated(fresh.stated), strict=True):
         if None not in (first, second) and first != second:
             return False
     return True
@@ -318,13 +320,7 @@ def _merge(report: _Report, fresh: _Report) -> None:
     elif fresh.row.lasting and report.row.event == fresh.row.event:
         report.row = fresh.row
     report.severity = graver(report.severity, fresh.severity)
-    report.device = report.device or fresh.device
-    report.process = report.process or fresh.process
-    report.pid = report.pid or fresh.pid
-    report.ring = report.ring or fresh.ring
-    report.block = report.block or fresh.block
-    report.code = next(iter(known((report.code, fresh.code))), None)
-    report.errors = _larger(report.errors, fresh.errors)
+    report.stated = report.stated.also(fresh.stated)
 
 
 def _placed(seen: Sequence[KernelEventSeen]) -> Iterator[KernelEventSeen]:
@@ -355,16 +351,16 @@ def _together(first: KernelEventSeen, again: KernelEventSeen) -> KernelEventSeen
         lines=first.lines + again.lines[: max(0, TRACE_LINES - len(first.lines))],
         severity=graver(first.severity, again.severity),
         errors=_larger(first.errors, again.errors),
-        also=tuple(dict.fromkeys((*first.also, *again.also))),
+        related=tuple(dict.fromkeys((*first.related, *again.related))),
         symbol=first.symbol or again.symbol,
-        lasting=first.lasting or again.lasting,
+        row=replace(first.row, lasting=first.row.lasting or again.row.lasting),
     )
 
 
 def _weighed(event: KernelEventSeen) -> KernelEventSeen:
     """A few corrected errors are a remark, many are a warning."""
     seen = max(event.count, event.errors or 0)
-    if event.many is None or seen < event.many:
+    if event.row.many is None or seen < event.row.many:
         return event
     return replace(event, severity=graver(event.severity, Severity.WARNING))
 

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
+from typing import Any
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.ray_logs import RayLog
-from raydiag.rules.grades import confirmed_if, known
+from raydiag.rules.grades import confirmed_if, known, warning_if
 from raydiag.rules.machines import Machine, Samples, machines
 
 _LEAST_STEPS = 3  # fewer steps behind are the difference between two moments
@@ -186,15 +187,10 @@ def silent_jobs(snapshot: Snapshot) -> Iterator[Finding]:
     """Jobs none of whose workers has made a step for long; a note until that is a stall."""
     for pace in paces(snapshot):
         if pace.is_late and snapshot.job_start is not None:
-            severity = Severity.WARNING if pace.is_stalled else Severity.INFO
             evidence = Evidence(f"Ray job {pace.job_id}", pace.text, pace.silent_s, snapshot.time)
-            yield Finding(
-                "hang",
-                severity=severity,
-                confidence=Confidence.POSSIBLE,
-                onset=snapshot.time - pace.silent_s,
-                evidence=(evidence,),
-            )
+            known: dict[str, Any] = {"severity": pace.severity, "evidence": (evidence,)}
+            onset = snapshot.time - pace.silent_s
+            yield Finding("hang", onset=onset, confidence=Confidence.POSSIBLE, **known)
 
 
 def waiting(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
@@ -222,9 +218,9 @@ class Pace:
         return self.silent_s > max(_LATE_S, _LATE_STEPS * (self.step_s or 0))
 
     @property
-    def is_stalled(self) -> bool:
-        """Whether it is later than any evaluation may last."""
-        return self.silent_s > max(_STALLED_S, _LATE_STEPS * (self.step_s or 0))
+    def severity(self) -> Severity:
+        """A warning where it is later than any evaluation may last."""
+        return warning_if(self.silent_s > max(_STALLED_S, _LATE_STEPS * (self.step_s or 0)))
 
     @property
     def text(self) -> str:

@@ -48,7 +48,9 @@ def case_of(
         )
         coverage = _with_nodes(coverage, odds, metrics, request, own_nodes, probed)
         observations = join(observations, nodes.observed(probed), own_nodes.snapshot)
-    asides = _asides(observations, own_nodes)
+    asides: list[Observation] = []
+    if own_nodes is not None:
+        asides = [aside for aside in observations if nodes.is_aside(aside, own_nodes)]
     is_idle = own_nodes is not None and own_nodes.idle and status == "unknown"
     is_told = is_idle or (status != "unknown" and not _never_began(job, metrics, status))
     progress = job.triage.progress
@@ -68,15 +70,6 @@ def case_of(
         shared_cluster=own_nodes is not None and own_nodes.unplaced,
         asides=asides,
     )
-
-
-def _asides(
-    observations: Sequence[Observation], own_nodes: Optional[LiveNodes]
-) -> list[Observation]:
-    """What is true of the nodes, and no cause of what the job does."""
-    if own_nodes is None:
-        return []
-    return [observation for observation in observations if nodes.is_aside(observation, own_nodes)]
 
 
 def _with_nodes(

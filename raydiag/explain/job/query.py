@@ -160,8 +160,8 @@ def _judged(
     """Query what the playbooks need, then let them judge."""
     origin = client.connection.origin
     first = Answers(client.ask(playbooks.plan(context)), context.discovery)
-    files = _from_event_files(first, job, context.window, origin)
-    context, known = _with_masks(context, files.answers, job)
+    filled, files = _from_event_files(first, job, context.window, origin)
+    context, known = _with_masks(context, filled, job)
     answers = known.also(client.ask(playbooks.follow_up(context, known, client.queries_left)))
     outcome = _outcome(context, answers)
     last_step, ray = job.triage.progress.last_step, job.facts.header.ray
@@ -170,14 +170,13 @@ def _judged(
     fresh = itertools.filterfalse(partial(_is_repeated, context), outcome.observations)
     reports = _fitting_reports(job, outcome, report, client.request)
     queries = tuple(client.connection.client.asked)
-    return SeenMetrics(
+    return replace(
+        files,
         observations=(*files.observations, *fresh, *watched),
-        unread=files.unread,
         metrics=Metrics(context, context.discovery, identity, outcome, reports, queries, origin),
         coverage=observability.coverage(stack, _dead_hosts(outcome)),
-        steps=training_steps.steps_of(files.answers),
+        steps=training_steps.steps_of(filled),
         window=context.window,
-        training=files.training,
     )
 
 
@@ -218,19 +217,10 @@ def _fitting_reports(
 # ---- steps
 
 
-@dataclass(frozen=True)
-class _FromEventFiles:
-    """Answers with the steps that the metrics lack, and that they lack them."""
-
-    answers: Answers
-    unread: tuple[HostUnread, ...] = ()
-    observations: tuple[Observation, ...] = ()
-    training: str = ""
-
-
 def _from_event_files(
     answers: Answers, job: TriagedJob, window: Window, origin: str
-) -> _FromEventFiles:
+) -> tuple[Answers, SeenMetrics]:
+    """Answers with the steps that the metrics lack, and that they lack them."""
     events = event_files.read(job.facts, window, job.moment.alive)
     training = TrainingSeries.of(answers)
     last_at = next(map(float, training.times[::-1]), None)
@@ -240,13 +230,13 @@ def _from_event_files(
         for gap in missing.findings(origin)
     )
     if not missing.missing:
-        return _FromEventFiles(answers, missing.unread, gaps)
+        return answers, SeenMetrics(gaps, missing.unread)
     text = (
         f"{missing.missing_total} of {missing.steps} steps are missing in the metrics and were "
         f"read from {', '.join(missing.files)}"
     )
     filled = event_files.filled(answers, events, missing)
-    return _FromEventFiles(filled, missing.unread, gaps, text)
+    return filled, SeenMetrics(gaps, missing.unread, training=text)
 
 
 def _with_masks(context: Context, answers: Answers, job: TriagedJob) -> tuple[Context, Answers]:
