@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 
 from raydiag import catalog
@@ -39,20 +40,19 @@ def d_state_accumulation(snapshot: Snapshot) -> Iterator[Finding]:
     """
     for machine in machines(snapshot):
         _, unexplained = _split_by_fault(machine)
-        waiting = list(filter(_counts_as_waiting, unexplained))
+        waiting = []
+        for task in unexplained:
+            if task.state == "D" and not task.kernel_thread and not task.raydiag_reader:
+                waiting.append(task)
         if len(waiting) >= _ACCUMULATION:
             evidence = _task_evidence(machine, waiting)
             yield machine.finding("d-state-accumulation", *evidence, severity=Severity.WARNING)
 
 
-def _counts_as_waiting(task: BlockedTask) -> bool:
-    return task.state == "D" and not task.kernel_thread and not task.raydiag_reader
-
-
 def _readers_in_driver(machine: Machine, known_pids: set[int]) -> Mapping[int, StuckReader]:
     """Stuck readers of ours in the driver, by pid, without those that are known as tasks."""
     readers = {}
-    for reader in machine.stuck_readers:
+    for reader in chain.from_iterable(map(attrgetter("stuck"), machine.reports)):
         if reader.pid not in known_pids and _is_driver_symbol(reader.wchan):
             readers[reader.pid] = reader
     return readers

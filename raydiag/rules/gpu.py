@@ -12,7 +12,7 @@ from raydiag.probes.gpu_sensors import GpuSensors
 from raydiag.probes.nvidia import NvidiaGpu
 from raydiag.probes.ras import RasCount
 from raydiag.rules.grades import critical_if, warning_if
-from raydiag.rules.machines import Machine, machines
+from raydiag.rules.machines import Machine, each_record, machines
 
 # Bits of NVIDIA's clock event reasons (nvml.h). Left out: idle, limits that were set, power cap.
 _SOFTWARE_HEAT, _HARDWARE_HEAT, _POWER_BRAKE = 0x20, 0x40, 0x80
@@ -95,13 +95,7 @@ def thermal_throttling(snapshot: Snapshot) -> Iterator[Finding]:
 
     What the driver does by itself to keep a GPU below its limits is a note.
     """
-    for machine in machines(snapshot):
-        yield from _overheated(machine)
-        yield from _nvidia_slowdown(machine)
-
-
-def _overheated(machine: Machine) -> Iterator[Finding]:
-    for gpu in machine.records(GpuSensors):
+    for machine, gpu in each_record(snapshot, GpuSensors):
         temperature, limit = gpu.temperature_c, gpu.temperature_crit_c
         if temperature is None or limit is None or temperature < limit:
             continue
@@ -109,10 +103,11 @@ def _overheated(machine: Machine) -> Iterator[Finding]:
         evidence = machine.evidence(f"hwmon of {gpu.address}", text, temperature)
         finding = _finding(machine, gpu, "thermal-throttling", evidence)
         yield replace(finding, severity=Severity.WARNING)
+    yield from _nvidia_slowdown(snapshot)
 
 
-def _nvidia_slowdown(machine: Machine) -> Iterator[Finding]:
-    for gpu in machine.records(NvidiaGpu):
+def _nvidia_slowdown(snapshot: Snapshot) -> Iterator[Finding]:
+    for machine, gpu in each_record(snapshot, NvidiaGpu):
         reasons = gpu.clock_reasons or 0
         names = [name for bit, name in _SLOWDOWN_REASONS.items() if reasons & bit]
         if not names:

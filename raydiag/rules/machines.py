@@ -40,11 +40,6 @@ class Machine:
         """When its first report was collected, Unix seconds; None: unknown."""
         return self.reports[0].collected_at or None
 
-    @property
-    def stuck_readers(self) -> list[model.StuckReader]:
-        """Reader processes of raydiag that hang on it."""
-        return list(chain.from_iterable(map(attrgetter("stuck"), self.reports)))
-
     def results(self, probe: str) -> list[model.ProbeResult]:
         """Results of one probe, one for each Ray node that ran it."""
         return [report.probes[probe] for report in self.reports if probe in report.probes]

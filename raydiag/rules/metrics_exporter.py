@@ -80,7 +80,8 @@ def exporter_down(snapshot: Snapshot) -> Iterator[Finding]:
         majority = _serving_majority(machine, serving, all_machines)
         state = states.get(machine.name)
         if state is None:
-            if majority and _was_looked_for(machine):
+            statuses = map(attrgetter("status"), machine.results("exporter"))
+            if majority and Status.NO_DATA in statuses:
                 text = f"nothing listens, and nothing is left of an exporter; {majority}"
                 yield _finding("exporter-down", machine, Evidence("exporter", text))
         elif state.fails:
@@ -240,10 +241,6 @@ def _states(snapshot: Snapshot) -> Iterator[_ExporterState]:
     for machine in machines(snapshot):
         for samples in machine.newest(Exporter):
             yield _ExporterState(machine, samples)
-
-
-def _was_looked_for(machine: Machine) -> bool:
-    return Status.NO_DATA in map(attrgetter("status"), machine.results("exporter"))
 
 
 def _has_gpus(machine: Machine) -> bool:

@@ -76,7 +76,8 @@ def _departure(snapshot: Snapshot, node: Node, live_addresses: set[str]) -> str:
     began = snapshot.time - _NEWS_S if snapshot.job_start is None else snapshot.job_start
     if node.address in live_addresses:
         return "the machine has rejoined the cluster under another node id"
-    if _was_planned(node):
+    reason = node.death_reason
+    if _UNPLANNED_END not in reason.upper() and _PLANNED_END.search(reason):
         return "Ray ended this node on purpose"
     if node.ended_at is None or node.ended_at >= began:
         return ""
@@ -160,11 +161,6 @@ def _hung_read(host: str, reader: model.StuckReader, read_at: float | None) -> F
 def is_dead(report: NodeReport) -> bool:
     """Whether Ray lists the node as dead."""
     return report.status is NodeStatus.DEAD or not report.node.alive
-
-
-def _was_planned(node: Node) -> bool:
-    reason = node.death_reason
-    return _UNPLANNED_END not in reason.upper() and bool(_PLANNED_END.search(reason))
 
 
 class _NodeList(NamedTuple):

@@ -53,7 +53,7 @@ def compare(
             contrasts.append(answer.contrast(_pair(sides[0], side_b, deadline_s)))
         saved = [saves.compare(job_side, len(sides) == 1, deadline_s) for job_side in sides]
         queries = list(map(attrgetter("asked_besides"), sides))
-    closed = list(map(side.without_connection, sides))
+    closed = [replace(job_side, connection=None) for job_side in sides]  # the servers are gone
     diagnosis, owners = _diagnosis(sides, contrasts, saved)
     return Comparison(closed, contrasts, saved, diagnosis, owners, queries)
 

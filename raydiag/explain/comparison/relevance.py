@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from operator import attrgetter
 
 from raydiag.explain.comparison import Comparison
@@ -21,11 +21,11 @@ _MOST_NEXT_STEPS = 8
 
 def notable_settings(contrast: Contrast) -> list[Setting]:
     """Settings that may explain the difference, or that its reader looks for."""
-    return list(filter(_is_notable, contrast.pair.settings))
-
-
-def _is_notable(setting: Setting) -> bool:
-    return setting.explains or any(part in setting.parameter for part in _ALWAYS_SHOWN)
+    notable = []
+    for setting in contrast.pair.settings:
+        if setting.explains or any(part in setting.parameter for part in _ALWAYS_SHOWN):
+            notable.append(setting)
+    return notable
 
 
 def trains_the_same(gap: SpeedGap) -> bool:
@@ -75,14 +75,11 @@ def other_findings(comparison: Comparison, show_all: bool) -> Iterator[tuple[str
 
     Notes only with `show_all`, but for what the TensorBoard bridge has lost.
     """
-    causes = _causes(comparison.contrasts)
+    causes: set[tuple[str, str | None, str]] = set()
+    for cause in itertools.chain(*map(attrgetter("causes"), comparison.contrasts)):
+        causes.add((*cause.finding.class_and_host, cause.label))
     for finding, label in zip(comparison.diagnosis.findings, comparison.owners, strict=True):
         is_note = finding.severity is Severity.INFO and finding.failure_class != "tb-bridge-gap"
         is_cause = (finding.failure_class, finding.host, label) in causes
         if not is_cause and (show_all or not is_note):
             yield label, finding
-
-
-def _causes(contrasts: Sequence[Contrast]) -> set[tuple[str, str | None, str]]:
-    causes = itertools.chain.from_iterable(map(attrgetter("causes"), contrasts))
-    return {(*cause.finding.class_and_host, cause.label) for cause in causes}

@@ -102,15 +102,14 @@ def compare(side: Side, is_alone: bool, deadline_s: float) -> Saves:
     if not chosen:
         return Saves(notes=(f"job {side.label}: no save whose time is known",))
     measured = [load for load in LOADS if metrics.discovery.has(load.metric)]
-    queries = [_query(save, load) for save, load in itertools.product(chosen, measured)]
+    queries = []
+    for save, load in itertools.product(chosen, measured):
+        name = f"save-{save.step}-{load.metric}"
+        queries.append(Query.over(name, load.promql, save.window, STEP_S))
     answers = side.ask(queries, deadline_s)
     peaks = Answers(answers, metrics.discovery)
     loads = tuple(replace(save, peaks=_peaks(save.step, peaks)) for save in chosen)
     return _judged(side, loads, tuple(unanswered(answers)))
-
-
-def _query(save: SaveLoad, load: StorageLoad) -> Query:
-    return Query.over(f"save-{save.step}-{load.metric}", load.promql, save.window, STEP_S)
 
 
 def _chosen(side: Side, failed: Mapping[int, Optional[float]], limit: float) -> Iterator[SaveLoad]:

@@ -111,7 +111,8 @@ def differences(a: JobSettings, b: JobSettings) -> list[Setting]:
     for name in dict.fromkeys([*a.given, *b.given, *a.effective, *b.effective]):
         pair = _pair(name, a, b)
         if pair is not None:
-            settings.append(Setting(name, *pair, _explains(name)))
+            explains = name not in _NEUTRAL and not _BOOKKEEPING.search(name)
+            settings.append(Setting(name, *pair, explains))
     return sorted(settings, key=lambda setting: (not setting.explains, setting.parameter))
 
 
@@ -134,7 +135,3 @@ def _plain(text: str) -> str:
         return repr(float(word))
     except ValueError:
         return word
-
-
-def _explains(name: str) -> bool:
-    return name not in _NEUTRAL and not _BOOKKEEPING.search(name)

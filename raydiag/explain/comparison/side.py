@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Optional
 
@@ -233,8 +233,3 @@ def _from_metrics(
 def _values(answer: QueryResult, label: str) -> Optional[str]:
     values = {series.labels.get(label) for series in answer.series}
     return ", ".join(sorted(filter(None, values))) or None
-
-
-def without_connection(side: Side) -> Side:
-    """For everything after the servers have gone."""
-    return replace(side, connection=None)
