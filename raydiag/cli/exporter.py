@@ -135,13 +135,13 @@ def _once(arguments: argparse.Namespace) -> int:
 def _status(arguments: argparse.Namespace) -> int:
     from raydiag.explain.diagnosis import exit_code
     from raydiag.exporter.status import examine
-    from raydiag.render import exporter, exporter_document
+    from raydiag.render import exporter
 
     logs = [os.path.abspath(path) for path in arguments.log]
     examined = examine(arguments.port, _host(arguments), wait_s=arguments.wait, logs=logs)
     options.show(
         arguments,
-        lambda: exporter_document.status_document(examined, time.time()),
+        lambda: exporter.status_document(examined, time.time()),
         lambda: exporter.status_report(examined, arguments.verbose),
     )
     return exit_code(examined.diagnosis)
@@ -149,12 +149,12 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     from raydiag.exporter.check import check
-    from raydiag.render import exporter, exporter_document
+    from raydiag.render import exporter
 
     checked = check(arguments.files, _host(arguments), not arguments.no_run, arguments.root)
     options.show(
         arguments,
-        lambda: exporter_document.check_document(checked, time.time()),
+        lambda: exporter.check_document(checked, time.time()),
         lambda: exporter.check_report(checked),
     )
     return 0 if all(plugin.passes for plugin in checked) else 1

@@ -158,7 +158,7 @@ def when(facts: JobFacts, arguments: argparse.Namespace) -> Moment:
 
 
 def _show(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
-    from raydiag.render.triage_document import triage_document
+    from raydiag.render.triage import triage_document
 
     if arguments.redact:
         from raydiag.render.redact_job import redacted_triage

@@ -94,8 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    from raydiag.render.tsdb import info_report
-    from raydiag.render.tsdb_document import info_document
+    from raydiag.render.tsdb import info_document, info_report
 
     with _reached(arguments, arguments.job) as connection:
         discovery = _discovered(connection, _facts_if_any(arguments, arguments.job))
@@ -105,8 +104,7 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _query(arguments: argparse.Namespace) -> int:
-    from raydiag.render.tsdb import query_report
-    from raydiag.render.tsdb_document import query_document
+    from raydiag.render.tsdb import query_document, query_report
     from raydiag.tsdb.time_bounds import bounds
 
     with _reached(arguments, arguments.job) as connection:
@@ -148,8 +146,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     from raydiag.catalog.completion import complete
     from raydiag.explain.diagnosis import exit_code
     from raydiag.model import Diagnosis
-    from raydiag.render.tsdb import verify_report
-    from raydiag.render.tsdb_document import verify_document
+    from raydiag.render.tsdb import verify_document, verify_report
     from raydiag.tsdb import identity
 
     facts = _facts(arguments, arguments.job)
@@ -168,8 +165,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _view(arguments: argparse.Namespace) -> int:
-    from raydiag.render.tsdb import view_report
-    from raydiag.render.tsdb_document import view_document
+    from raydiag.render.tsdb import view_document, view_report
 
     with contextlib.ExitStack() as stack:
         servers = []

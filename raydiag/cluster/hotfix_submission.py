@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,9 +48,8 @@ def submit_hotfix(
     request = {"nonce": nonce, "select": select, "symbols": symbols, "options": options}
     job = SubmittedJob(api, bundle.hotfix_command(work, request), "hotfix")
     changes = work["command"] in ("apply", "rollback")
-    follower = _Follower(
-        job, nonce, hear, lambda start: submission.check_cluster(address, version, start)
-    )
+    check = functools.partial(submission.check_cluster, address, version)
+    follower = _Follower(job, nonce, hear, check)
     try:
         end = follower.run()
     except _NotHeard as error:

@@ -11,7 +11,7 @@ from raydiag.playbooks.observations import Report as PlaybookReport
 from raydiag.playbooks.observations import RuledOut
 from raydiag.render import document
 from raydiag.render.document import picked, picked_from_each
-from raydiag.render.triage_document import job_object
+from raydiag.render.triage import job_object
 from raydiag.timeline.queries import template_ids
 from raydiag.tsdb.series import AskedQuery
 

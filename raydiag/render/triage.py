@@ -1,16 +1,19 @@
-"""The verdict on a job's logs as a report; several jobs stand below each other."""
+"""The verdict on a job's logs as a report, where several jobs stand below each other, and as JSON.
+
+`raydiag/schemas/triage.json` states the shape.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Optional
+from typing import Any, Optional
 
-from raydiag.model import Evidence, Finding
-from raydiag.render import report
+from raydiag.model import Chain, Coverage, Diagnosis, Evidence, Finding, HostUnread
+from raydiag.render import document, report
 from raydiag.render.coverage import not_read
-from raydiag.render.document import severity_of
+from raydiag.render.document import picked, plain, severity_of
 from raydiag.render.formats import beginning, count, counted, filled, or_dash, span
 from raydiag.render.groups import source_and_text
 from raydiag.render.report import Block, Bullet, Paragraph, Report, Section, Words, bullets, table
@@ -25,6 +28,10 @@ _TONES = {
 }
 _MOST_QUOTED = 8  # lines of evidence in the report; all of them stand in the JSON
 _MOST_TUNNELS = 2
+_STEPS = ("start", "first_step", "last_step", "total_steps", "steps_this_run", "percent")
+_TIMES = ("step_time_s", "last_step_time", "expected_step", "stalled_s")
+_CHECKPOINTS = ("checkpoint_period", "last_checkpoint", "progress_lost_steps", "progress_lost_s")
+_REST = ("time_remaining_s", "unexplained_s", "complete", "source")
 
 
 def triage_report(verdicts: Sequence[Verdict], verbose: bool) -> Report:
@@ -191,3 +198,46 @@ def _stored_series(verdict: Verdict) -> Iterator[str]:
     if there or printed:
         place = f"its series are in {there}" if there else f"it wrote its series to {printed}"
         yield f"The job is over and its dashboards are gone; {place}."
+
+
+# ---- JSON
+
+
+def triage_document(verdicts: Sequence[Verdict], generated_at: float) -> dict[str, Any]:
+    """One job's object, or a document with a list of several."""
+    if len(verdicts) == 1:
+        return {**document.head("triage", generated_at), **job_object(verdicts[0])}
+    return _jobs_document(verdicts, generated_at)
+
+
+def _jobs_document(verdicts: Sequence[Verdict], generated_at: float) -> dict[str, Any]:
+    """Several jobs; `findings` and `coverage` are those of all of them."""
+    findings: list[Finding] = []
+    chains: list[Chain] = []
+    unread: list[HostUnread] = []
+    for verdict in verdicts:
+        findings += verdict.diagnosis.findings
+        chains += verdict.diagnosis.chains
+        unread += verdict.diagnosis.coverage.unread
+    merged = Diagnosis(findings, chains, Coverage(0, 0, (), unread))
+    return {
+        **document.head("triage", generated_at),
+        "jobs": list(map(job_object, verdicts)),
+        **document.findings_and_coverage(merged),
+    }
+
+
+def job_object(verdict: Verdict) -> dict[str, Any]:
+    """What triage says of one job, without the head of a document."""
+    return {
+        "log": verdict.log,
+        "job_dir": verdict.resolved.job_dir,
+        **picked(verdict, "job_id", "job_name", "status", "primary", "stage", "cascade", "rule"),
+        "what_happened": " ".join(verdict.story),
+        "progress": {
+            **picked(verdict.progress, *_STEPS, *_TIMES, *_CHECKPOINTS, *_REST),
+            "throughput": plain(verdict.progress.throughput) or {},
+        },
+        **picked(verdict, "tasks", "dashboards", "phase", "attempts", "notes", "next_steps"),
+        **document.findings_and_coverage(verdict.diagnosis),
+    }

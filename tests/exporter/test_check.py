@@ -15,8 +15,7 @@ import pytest
 from raydiag.errors import CannotRun
 from raydiag.exporter import naming
 from raydiag.exporter.check import CheckedPlugin, check
-from raydiag.render.exporter import check_report
-from raydiag.render.exporter_document import check_document
+from raydiag.render.exporter import check_document, check_report
 from raydiag.render.markdown import markdown_text
 from raydiag.render.text import text as written
 from tests.exporter.foreign_cycle import HOST, write

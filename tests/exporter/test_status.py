@@ -25,8 +25,7 @@ from raydiag.exporter.status import ExaminedExporter, examine
 from raydiag.exposition import parse
 from raydiag.model import Finding, Node, NodeReport, NodeStatus, ProbeResult, Snapshot, Status
 from raydiag.probes.exporter import FILE, Exporter, Process
-from raydiag.render.exporter import status_report
-from raydiag.render.exporter_document import status_document
+from raydiag.render.exporter import status_document, status_report
 from raydiag.render.markdown import markdown_text
 from raydiag.render.text import text as written
 from tests.cluster.shell_exporter import metrics, shell_exporter
