@@ -83,6 +83,13 @@ def _by_length(literal: bytes) -> tuple[int, bytes]:
     return len(literal), literal
 
 
+def _database(hyperscan: Any, expressions: Sequence[bytes], flags: Sequence[int]) -> Any:
+    """The expressions compiled; each is known by its place."""
+    database, count = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK), len(expressions)
+    database.compile(expressions=expressions, ids=list(range(count)), elements=count, flags=flags)
+    return database
+
+
 class _Hyperscan:
     """All literals at once; besides it tells whether anything hides text in a chunk."""
 
@@ -90,13 +97,8 @@ class _Hyperscan:
         hiding = [b"[" + b"".join(b"\\x%02x" % code for code in _CONTROL) + b"]", re.escape(_CARET)]
         count = len(literals)
         self._first_hiding = count
-        self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-        self._database.compile(
-            expressions=[*map(_escaped, literals), *hiding],
-            ids=list(range(count + len(hiding))),
-            elements=count + len(hiding),
-            flags=[0] * count + [hyperscan.HS_FLAG_SINGLEMATCH] * len(hiding),
-        )
+        flags = [0] * count + [hyperscan.HS_FLAG_SINGLEMATCH] * len(hiding)
+        self._database = _database(hyperscan, [*map(_escaped, literals), *hiding], flags)
         self._hidden = False  # in the chunk before: most logs have colours in all or in no lines
 
     def __call__(self, chunk: bytes, /) -> Sequence[int]:
@@ -131,13 +133,8 @@ class _HyperscanFinder:
     """Each literal is reported once a text."""
 
     def __init__(self, hyperscan: Any, literals: Sequence[bytes]) -> None:
-        self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-        self._database.compile(
-            expressions=list(map(_escaped, literals)),
-            ids=list(range(len(literals))),
-            elements=len(literals),
-            flags=[hyperscan.HS_FLAG_SINGLEMATCH] * len(literals),
-        )
+        flags = [hyperscan.HS_FLAG_SINGLEMATCH] * len(literals)
+        self._database = _database(hyperscan, list(map(_escaped, literals)), flags)
 
     def __call__(self, text: bytes, /) -> Collection[int]:
         match: list[int] = []

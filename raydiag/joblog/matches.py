@@ -104,11 +104,7 @@ def _match(
 ) -> Match:
     prefix = line.prefix
     return Match(
-        row=hit.row,
-        failure_class=hit.failure_class,
-        role=hit.role,
-        stage=hit.stage,
-        groups=hit.groups,
+        **vars(hit),
         file=line.file,
         line=line.number,
         where=prefix.where,

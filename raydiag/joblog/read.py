@@ -12,12 +12,9 @@ from typing import Any, Optional
 from raydiag.errors import CannotRun
 from raydiag.joblog.facts import (
     JobFacts,
-    LogFile,
-    LoggedSave,
     LoggedSteps,
     Match,
     Resolved,
-    Restore,
     WorkerLogs,
 )
 from raydiag.joblog.lines import CHUNK_BYTES
@@ -92,46 +89,29 @@ class _JobLogReader:
     def workers(self, resolved: Resolved, head: Optional[str]) -> WorkerLogs:
         """The workers' own logs, the head node's first; the one that came furthest is kept."""
         paths = sorted(resolved.worker_logs, key=lambda path: _host(path) != head)
-        joined = _WorkerTally()
+        workers = WorkerLogs(files_found=len(paths))
         for path in paths[:WORKER_FILES]:
             log = self.file(path, "worker", host=_host(path))
             self.worker_unread += log.unread
-            joined.add(log)
-        return joined.worker_logs(len(paths))
+            workers = _with_worker(workers, log)
+        return workers
 
 
-@dataclass
-class _WorkerTally:
-    """What the logs of all workers say together."""
-
-    files: list[LogFile] = field(default_factory=list)
-    furthest: Optional[LoggedSteps] = None
-    matches: list[Match] = field(default_factory=list)
-    restores: list[Restore] = field(default_factory=list)
-    saves: list[LoggedSave] = field(default_factory=list)
-
-    def add(self, log: Pass) -> None:
-        """One worker's log."""
-        self.files += log.files
-        self.matches += log.learnt.matches.in_order()
-        self.restores += log.learnt.saves.restores
-        self.saves += log.learnt.saves.saves
-        steps = log.learnt.steps.logged()
-        if steps is None or not steps.regular:
-            return
-        if self.furthest is None or steps.last_step > self.furthest.last_step:
-            self.furthest = steps
-
-    def worker_logs(self, files_found: int) -> WorkerLogs:
-        """All of them; `files_found` counts those that were not read as well."""
-        return WorkerLogs(
-            files=tuple(self.files),
-            files_found=files_found,
-            steps=self.furthest,
-            restores=tuple(self.restores),
-            matches=tuple(self.matches),
-            saves=tuple(self.saves),
-        )
+def _with_worker(workers: WorkerLogs, log: Pass) -> WorkerLogs:
+    """With one worker's log; of the steps those that came furthest are kept."""
+    saves, steps = log.learnt.saves, log.learnt.steps.logged()
+    if steps is None or not steps.regular:
+        steps = workers.steps
+    elif workers.steps is not None:
+        steps = max(workers.steps, steps, key=attrgetter("last_step"))
+    return replace(
+        workers,
+        files=(*workers.files, *log.files),
+        steps=steps,
+        restores=(*workers.restores, *saves.restores),
+        matches=(*workers.matches, *log.learnt.matches.in_order()),
+        saves=(*workers.saves, *saves.saves),
+    )
 
 
 def _attempt(reader: _JobLogReader, resolved: Resolved, logs: tuple[str, ...]) -> JobFacts:

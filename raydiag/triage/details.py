@@ -40,8 +40,9 @@ def coverage(facts: JobFacts) -> Coverage:
 def tasks(facts: JobFacts) -> tuple[Task, ...]:
     """Tasks of the node list, of the step lines and of the exits, by number."""
     codes = exit_codes(facts)
-    logged = facts.steps.writers if facts.steps is not None else ()
-    writers = {writer.where: writer for writer in logged}
+    writers = {}
+    if facts.steps is not None:
+        writers = {writer.where: writer for writer in facts.steps.writers}
     names = {*map(str, facts.hosts), *map(str, codes), *filter(None, writers)}
     listed = []
     for name in sorted(names, key=_task_order)[:_TASKS]:

@@ -26,11 +26,6 @@ class Front:
     step: int  # of most tasks
     behind: tuple[WriterProgress, ...]  # stragglers, the furthest behind first
 
-    @property
-    def uniform(self) -> bool:
-        """All stopped at the same step."""
-        return not self.behind
-
 
 def front(facts: JobFacts) -> Optional[Front]:
     """Last step by task; None without step lines."""

@@ -28,7 +28,9 @@ def reference_steps(facts: JobFacts) -> tuple[Optional[LoggedSteps], str]:
 
 def _regular(steps: Optional[LoggedSteps]) -> Optional[LoggedSteps]:
     """Not a bar that may count anything."""
-    return steps if steps is not None and steps.regular else None
+    if steps is None or not steps.regular:
+        return None
+    return steps
 
 
 def project(facts: JobFacts, now: Optional[float]) -> TrainingProgress:
@@ -249,11 +251,8 @@ def unexplained_s(facts: JobFacts) -> Optional[float]:
 
 
 def _before_training_s(facts: JobFacts) -> float:
-    total = 0.0
-    for event in facts.stages:
-        if event.name != "Training" and event.event in ("end", "timeout", "failed"):
-            total += event.elapsed_s or 0.0
-    return total
+    ended = [event for event in facts.stages if event.event in ("end", "timeout", "failed")]
+    return sum(event.elapsed_s or 0.0 for event in ended if event.name != "Training")
 
 
 def training_s(facts: JobFacts) -> Optional[float]:

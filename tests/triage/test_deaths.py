@@ -73,7 +73,7 @@ def test_the_line_that_names_a_task_beats_who_wrote_it() -> None:
 def test_where_tasks_stopped() -> None:
     together = job(steps=steps(range(100), writers={"0": 99, "1": 99, "2": 98, "3": 99}))
     where = front(together)
-    assert where is not None and where.uniform and straggler(together) is None
+    assert where is not None and not where.behind and straggler(together) is None
     apart = job(steps=steps(range(100), writers={"0": 99, "1": 99, "2": 90, "3": 99}))
     last = straggler(apart)
     assert last is not None and (last.where, last.last_step) == ("2", 90)
