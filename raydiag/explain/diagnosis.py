@@ -10,27 +10,12 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Optional
 
-from raydiag import catalog
+from raydiag import catalog, model
 from raydiag.catalog.completion import complete
 from raydiag.explain.chains import chains
 from raydiag.explain.merge import fault_of, merge
 from raydiag.explain.names import Names
-from raydiag.model import (
-    Blind,
-    Confidence,
-    Coverage,
-    Diagnosis,
-    Evidence,
-    Finding,
-    HostUnread,
-    NodeReport,
-    NodeStatus,
-    Observation,
-    ProbeResult,
-    Snapshot,
-    Status,
-    Window,
-)
+from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Snapshot, Status
 from raydiag.rules import judge
 from raydiag.rules.machines import machine_names
 from raydiag.rules.nodes import NODE_TABLE, departed
@@ -42,14 +27,14 @@ NODES = "nodes"
 def explain(snapshot: Snapshot) -> Diagnosis:
     """Judge a snapshot and put what was found in order."""
     collected = filter(None, map(attrgetter("collected_at"), snapshot.nodes))
-    window = Window(snapshot.time, max(collected, default=snapshot.time))
+    window = model.Window(snapshot.time, max(collected, default=snapshot.time))
     return of_findings(judge_nodes(snapshot), coverage(snapshot, window))
 
 
 def of_findings(findings: Iterable[Finding], covered: Coverage) -> Diagnosis:
     """Findings of nodes, or of one kernel log, completed, in order and in chains."""
     ordered = complete(findings)
-    observations = [Observation(finding, NODES, finding.failure_class) for finding in ordered]
+    observations = [model.Observation(finding, NODES, finding.failure_class) for finding in ordered]
     return Diagnosis(ordered, chains(observations), covered)
 
 
@@ -60,7 +45,7 @@ def exit_code(diagnosis: Diagnosis) -> int:
     return 0 if diagnosis.coverage.complete else 3
 
 
-def coverage(snapshot: Snapshot, window: Optional[Window] = None) -> Coverage:
+def coverage(snapshot: Snapshot, window: Optional[model.Window] = None) -> Coverage:
     """What the answer rests on. A dead node that rejoined, or that Ray ended, is not missed."""
     absent = departed(snapshot)
     expected = [report for report in snapshot.nodes if report.node.node_id not in absent]
@@ -74,15 +59,15 @@ def coverage(snapshot: Snapshot, window: Optional[Window] = None) -> Coverage:
     return Coverage(len(expected), answered, blind, tuple(unread.values()), window)
 
 
-def _blind_nodes(reports: Iterable[NodeReport]) -> Iterator[Blind]:
+def _blind_nodes(reports: Iterable[model.NodeReport]) -> Iterator[model.Blind]:
     """Nodes that did not answer, with the reason."""
     for report in reports:
-        if report.status not in (NodeStatus.OK, NodeStatus.PARTIAL):
+        if report.status not in (model.NodeStatus.OK, model.NodeStatus.PARTIAL):
             reasons = (report.status.value, report.reason or report.node.death_reason)
-            yield Blind(report.node.host, ": ".join(filter(None, reasons)))
+            yield model.Blind(report.node.host, ": ".join(filter(None, reasons)))
 
 
-def _unread_sources(report: NodeReport) -> Iterator[HostUnread]:
+def _unread_sources(report: model.NodeReport) -> Iterator[HostUnread]:
     """Stuck sources first: they say more than the timeout that they caused.
 
     A probe as a whole stands in only where no source of its own says as much.
@@ -101,7 +86,7 @@ def _unread_sources(report: NodeReport) -> Iterator[HostUnread]:
                 yield HostUnread(host, source.source, source.status, source.reason)
 
 
-def _stands_for_its_sources(result: ProbeResult) -> bool:
+def _stands_for_its_sources(result: model.ProbeResult) -> bool:
     """Whether a probe failed in a way that none of its sources tells."""
     is_told = result.status in map(attrgetter("status"), result.unread)
     return result.status in _UNSEEN and not is_told
@@ -112,7 +97,7 @@ def judge_nodes(snapshot: Snapshot) -> list[Finding]:
     names = Names(snapshot)
     machines = {name: machine for machine, name in machine_names(snapshot).items()}
     observations = [
-        Observation(names.named(finding), NODES, rule) for rule, finding in judge(snapshot)
+        model.Observation(names.named(finding), NODES, rule) for rule, finding in judge(snapshot)
     ]
     signs = _signs(observations)
     findings = []
@@ -123,11 +108,11 @@ def judge_nodes(snapshot: Snapshot) -> list[Finding]:
     return findings
 
 
-def _signs(observations: list[Observation]) -> Mapping[Hashable, set[str]]:
+def _signs(observations: list[model.Observation]) -> Mapping[Hashable, set[str]]:
     """By fault the rules that show it; a hint is no sign."""
     signs: dict[Hashable, set[str]] = {}
     for observation in observations:
-        if observation.finding.confidence is not Confidence.POSSIBLE:
+        if observation.finding.confidence is not model.Confidence.POSSIBLE:
             fault = fault_of(observation.finding, by_process=True)
             signs.setdefault(fault, set()).add(observation.row)
     return signs
@@ -138,8 +123,8 @@ def _weighed(finding: Finding, signs: set[str]) -> Finding:
     if not catalog.failure(finding.failure_class).needs_two_signs:
         return finding
     if len(signs) > 1:
-        return replace(finding, confidence=Confidence.CONFIRMED)
-    return replace(finding, confidence=finding.confidence.at_most(Confidence.LIKELY))
+        return replace(finding, confidence=model.Confidence.CONFIRMED)
+    return replace(finding, confidence=finding.confidence.at_most(model.Confidence.LIKELY))
 
 
 def _with_address(finding: Finding, machines: Mapping[str, tuple[str, str]]) -> Finding:
@@ -150,5 +135,5 @@ def _with_address(finding: Finding, machines: Mapping[str, tuple[str, str]]) -> 
     if finding.host == host:
         return finding
     text = f"this is {host} at {address}; another machine has the same name"
-    evidence = (Evidence(NODE_TABLE, text), *finding.evidence)
+    evidence = (model.Evidence(NODE_TABLE, text), *finding.evidence)
     return replace(finding, host=host, address=address, evidence=evidence)

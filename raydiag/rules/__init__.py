@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from raydiag.model import Finding, Snapshot
-from raydiag.rules import metrics_exporter, network
+from raydiag.rules import metrics_exporter, network, storage
 from raydiag.rules.blocked import d_state_accumulation, driver_faults
 from raydiag.rules.clock import on_one_clock, skewed_clocks
 from raydiag.rules.cpu import cpu_contention, noisy_neighbours, thread_oversubscription
@@ -24,12 +24,6 @@ from raydiag.rules.previous_boot import crashes
 from raydiag.rules.progress import silent_jobs, stragglers
 from raydiag.rules.rdma import ports_down, slow_ports
 from raydiag.rules.rdma_counters import congestion, losses
-from raydiag.rules.storage import (
-    cgroup_memory_pressure,
-    exhausted_inodes,
-    full_disks,
-    stalled_storage,
-)
 from raydiag.rules.worker_state import dead_ranks, missing_workers, stopped_workers
 
 Rule = Callable[[Snapshot], Iterable[Finding]]
@@ -40,8 +34,8 @@ RULES: tuple[Rule, ...] = (
     kernel_findings, crashes, driver_faults,
     uncorrectable_errors, bad_pages, thermal_throttling, hot_gpus, slow_gpus, full_gpu_memory,
     growing_link_errors, degraded_links, d_state_accumulation, hung_reads,
-    dead_nodes, unreachable_nodes, missing_hosts, cgroup_memory_pressure,
-    full_disks, exhausted_inodes, stalled_storage,
+    dead_nodes, unreachable_nodes, missing_hosts, storage.cgroup_memory_pressure,
+    storage.full_disks, storage.exhausted_inodes, storage.stalled_storage,
     noisy_neighbours, thread_oversubscription, cpu_contention,
     network.job_interfaces_down, ports_down, slow_ports, losses, congestion,
     network.interface_errors, network.tcp_retransmits, network.tcp_aborts,

@@ -17,16 +17,7 @@ from typing import Any, NamedTuple
 
 from raydiag import catalog, model
 from raydiag.errors import UsageError
-from raydiag.model import (
-    Confidence,
-    Evidence,
-    Finding,
-    Node,
-    NodeReport,
-    NodeStatus,
-    Severity,
-    Snapshot,
-)
+from raydiag.model import Evidence, Finding, NodeStatus, Severity, Snapshot
 from raydiag.nodeset import expand
 from raydiag.probes.processes import RayProcess
 from raydiag.rules.grades import warning_if
@@ -71,7 +62,7 @@ def departed(snapshot: Snapshot) -> Mapping[str, str]:
     return reasons
 
 
-def _departure(snapshot: Snapshot, node: Node, live_addresses: set[str]) -> str:
+def _departure(snapshot: Snapshot, node: model.Node, live_addresses: set[str]) -> str:
     """Why the absence of a dead node is no fault; empty when it may be one."""
     began = snapshot.time - _NEWS_S if snapshot.job_start is None else snapshot.job_start
     if node.address in live_addresses:
@@ -132,7 +123,7 @@ def hung_reads(snapshot: Snapshot) -> Iterator[Finding]:
                 yield _hung_mount(names[report.node.machine], unread, report.collected_at or None)
 
 
-def _unread_mounts(report: NodeReport) -> Iterator[model.Unread]:
+def _unread_mounts(report: model.NodeReport) -> Iterator[model.Unread]:
     """Mount points that had all their time; not those that the runner reached late or never."""
     storage = report.probes.get("storage")
     for unread in storage.unread if storage else ():
@@ -158,7 +149,7 @@ def _hung_read(host: str, reader: model.StuckReader, read_at: float | None) -> F
     return Finding("hung-read", host, pid=reader.pid, evidence=evidence, **known)
 
 
-def is_dead(report: NodeReport) -> bool:
+def is_dead(report: model.NodeReport) -> bool:
     """Whether Ray lists the node as dead."""
     return report.status is NodeStatus.DEAD or not report.node.alive
 
@@ -259,7 +250,7 @@ def _known_nodes(snapshot: Snapshot) -> int:
     return len(alive) + len({report.node.address for report in nodes} - set(alive))
 
 
-def _is_mere_head(report: NodeReport) -> bool:
+def _is_mere_head(report: model.NodeReport) -> bool:
     """A node that answered, without GPUs and without a process of the job: it is not one of its."""
     answered = report.status in (NodeStatus.OK, NodeStatus.PARTIAL)
     gpus = report.records("gpu_sensors") or report.records("nvidia")
@@ -275,6 +266,6 @@ def _finding(
         "host-missing",
         host=host,
         severity=warning_if(start is not None and snapshot.time - start >= _JOINED_S),
-        confidence=Confidence.LIKELY,
+        confidence=model.Confidence.LIKELY,
         evidence=(Evidence(source, text, float(value), snapshot.time),),
     )

@@ -12,19 +12,9 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Optional
 
-from raydiag import catalog
+from raydiag import catalog, model
 from raydiag.explain.diagnosis import NODES
-from raydiag.model import (
-    Blind,
-    Coverage,
-    Diagnosis,
-    Finding,
-    HostUnread,
-    NodeReport,
-    Observation,
-    Snapshot,
-    Status,
-)
+from raydiag.model import Blind, Coverage, HostUnread, Observation, Status
 from raydiag.rules.nodes import departed
 from raydiag.rules.progress import Pace, paces
 from raydiag.tsdb.discovery_types import short_name
@@ -38,7 +28,7 @@ _LONG_S = 3600.0
 class LiveNodes:
     """A live cluster, after its nodes were probed."""
 
-    snapshot: Snapshot
+    snapshot: model.Snapshot
     cluster: Mapping[str, Any] = field(default_factory=dict)  # address, session_name, ray_version
     job: str = ""  # Ray's id of the job that is meant; "" where none is
     idle: bool = False  # Ray knows of no job that runs
@@ -50,7 +40,7 @@ class LiveNodes:
     unplaced: bool = False  # which nodes are the job's, among those of others, nothing tells
 
     @property
-    def present(self) -> list[NodeReport]:
+    def present(self) -> list[model.NodeReport]:
         """Nodes that belong to the cluster; those that left it are history."""
         absent_ids = departed(self.snapshot)
         return [report for report in self.snapshot.nodes if report.node.node_id not in absent_ids]
@@ -110,7 +100,7 @@ def absent(nodes: LiveNodes, nodelist: Sequence[str]) -> list[Blind]:
     return [Blind(name, "on the job's list and not in the cluster") for name in missing_names]
 
 
-def is_late(finding: Finding, nodes: LiveNodes) -> bool:
+def is_late(finding: model.Finding, nodes: LiveNodes) -> bool:
     """Whether it is of a time after the job, which it cannot have harmed.
 
     What has no date is of now: long after the end, or once others run, it tells nothing of the job.
@@ -131,12 +121,12 @@ def foreign(nodes: LiveNodes, nodelist: Sequence[str]) -> str:
     return f"none of its nodes is on the job's list ({listed}), so what they show is not used"
 
 
-def _is_of(report: NodeReport, nodelist: Sequence[str]) -> bool:
+def _is_of(report: model.NodeReport, nodelist: Sequence[str]) -> bool:
     names = {report.node.host, report.node.address}
     return not names.isdisjoint(map(short_name, nodelist))
 
 
-def observed(of_nodes: Diagnosis) -> list[Observation]:
+def observed(of_nodes: model.Diagnosis) -> list[Observation]:
     """What the rules found on the nodes."""
     return [Observation(finding, NODES, finding.failure_class) for finding in of_nodes.findings]
 

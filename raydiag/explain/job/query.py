@@ -14,17 +14,7 @@ from typing import Optional
 import numpy as np
 
 from raydiag import catalog, playbooks
-from raydiag.explain.job import event_files
-from raydiag.explain.job.logged import (
-    job_of,
-    lines_on_no_samples,
-    logged,
-    logs_of,
-    placed,
-    start_of,
-    with_log,
-    with_logged_training,
-)
+from raydiag.explain.job import event_files, logged
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
 from raydiag.model import Coverage, HostUnread, Observation, Status, Window
 from raydiag.playbooks import observability
@@ -87,7 +77,7 @@ def query(connection: Connection, job: TriagedJob, request: DiagnosisRequest) ->
         metrics = _without_window(connection, job)
         return replace(metrics, unread=(*unread, *metrics.unread))
     hosts = job.facts.header.nodelist or request.hosts
-    identity = check(connection.client, discovery, replace(logged(job.facts), hosts=hosts))
+    identity = check(connection.client, discovery, replace(logged.logged(job.facts), hosts=hosts))
     if identity.belief is Belief.WRONG:
         wrong = observability.wrong_job(connection.origin, identity.reason)
         reason = "the metrics belong to another job"
@@ -95,7 +85,7 @@ def query(connection: Connection, job: TriagedJob, request: DiagnosisRequest) ->
     names = tuple(dict.fromkeys(map(short_name, hosts)))
     window = _window(discovery.window, job, now)
     context = Context(
-        job_of(job.facts, job.triage),
+        logged.job_of(job.facts, job.triage),
         window,
         now,
         discovery,
@@ -124,7 +114,7 @@ def _without_window(connection: Connection, job: TriagedJob) -> SeenMetrics:
         reason = f"the metrics cannot be read: {failed[0].reason}"
         return SeenMetrics(unread=unread, log_only=reason)
     reason = f"{connection.origin}: no sample of any host in the time of the job"
-    empty = observability.empty(reason, lines_on_no_samples(job))
+    empty = observability.empty(reason, logged.lines_on_no_samples(job))
     return SeenMetrics((empty,), log_only="the job's Prometheus holds no samples")
 
 
@@ -165,7 +155,9 @@ def _judged(
     answers = known.also(client.ask(playbooks.follow_up(context, known, client.queries_left)))
     outcome = _outcome(context, answers)
     last_step, ray = job.triage.progress.last_step, job.facts.header.ray
-    stack = Stack(context, answers, logs_of(job), training_steps.steps_of(first), last_step, ray)
+    stack = Stack(
+        context, answers, logged.logs_of(job), training_steps.steps_of(first), last_step, ray
+    )
     watched, report = observability.judge(stack)
     fresh = itertools.filterfalse(partial(_is_repeated, context), outcome.observations)
     reports = _fitting_reports(job, outcome, report, client.request)
@@ -241,13 +233,13 @@ def _from_event_files(
 
 def _with_masks(context: Context, answers: Answers, job: TriagedJob) -> tuple[Context, Answers]:
     """With the times that playbooks leave out, as start-up and saves, and with the log's steps."""
-    steps, slack_s = with_log(training_steps.steps_of(answers), job.facts), 0.0
+    steps, slack_s = logged.with_log(training_steps.steps_of(answers), job.facts), 0.0
     if not len(steps):
-        from_log = placed(answers, job.facts, context.job)
+        from_log = logged.placed(answers, job.facts, context.job)
         steps, slack_s = from_log.steps, from_log.slack_s
         context = _trained(context, steps)
-        answers = with_logged_training(answers, job.facts, steps)
-    started = replace(context.job, start=start_of(job.facts, steps))
+        answers = logged.with_logged_training(answers, job.facts, steps)
+    started = replace(context.job, start=logged.start_of(job.facts, steps))
     context = replace(context, job=started)
     return replace(context, masks=masks.of_job(context, answers, steps, slack_s)), answers
 
