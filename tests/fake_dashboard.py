@@ -59,6 +59,8 @@ class FakeDashboard:
         self.over = threading.Event()
         self.submitted: Optional[dict[str, Any]] = None
         self.stopped: list[str] = []
+        self.forgotten: list[str] = []
+        self.start_time: Optional[int] = None  # of our job, in ms: then it is in the list too
         self._read = False
         dashboard = self
 
@@ -120,21 +122,29 @@ class FakeDashboard:
         if route == "GET /api/version":
             return _json({"version": "4", "ray_version": "2.60.0", "session_name": SESSION})
         if route == "GET /api/jobs/":
-            return _json(self.jobs)
+            return _json([*self.jobs, *self._own_row()])
         if route == "POST /api/jobs/":
             self.submitted = json.loads(body)
             return _json({"job_id": self.submitted["submission_id"]})
+        if route == "DELETE JOB/":
+            self.forgotten.append(submission_id)
+            return _json({"deleted": True})
+        if route == "POST JOB/stop":
+            self.stopped.append(submission_id)
+            self.status = "STOPPED"
+            return _json({"stopped": True})
         if self.submitted is None or submission_id != self.submitted["submission_id"]:
             return None
         if route == "GET JOB/logs":
             self._read = True
             return _json({"logs": self.log(carried(self.submitted["entrypoint"])["request"])})
-        if route == "POST JOB/stop":
-            self.stopped.append(submission_id)
-            self.status = "STOPPED"
-            return _json({"stopped": True})
         status = self.status if self._read else "PENDING"
         return _json({"submission_id": submission_id, "status": status, "message": self.message})
+
+    def _own_row(self) -> list[dict[str, Any]]:
+        if self.submitted is None or self.start_time is None:
+            return []
+        return [{"submission_id": self.submitted["submission_id"], "start_time": self.start_time}]
 
 
 def _json(value: Any) -> Reply:

@@ -468,26 +468,34 @@ class TestRun:
             assert collected.nodes[1].reason.startswith("its answer was lost")
         assert dashboard.stopped == [job_id(dashboard)]
 
-    @pytest.mark.parametrize(("count", "forgotten"), [(10, 0), (11, 6)])
-    def test_old_jobs_of_ours_are_forgotten_but_for_the_last_few(
-        self, count: int, forgotten: int, dashboard: FakeDashboard
-    ) -> None:
-        ours: list[dict[str, Any]] = [
-            {"submission_id": f"raydiag-probe-{n}", "status": "SUCCEEDED", "end_time": n}
-            for n in range(count)
+    def test_only_our_last_job_stays_in_the_list_of_jobs(self, dashboard: FakeDashboard) -> None:
+        def row(submission_id: str, status: str, **more: object) -> dict[str, Any]:
+            return {"submission_id": submission_id, "status": status, **more}
+
+        limit = {"raydiag_longest_s": "90"}
+        dashboard.jobs = [
+            row("raydiag-probe-old", "SUCCEEDED", start_time=1000),
+            row("raydiag-probe-waits", "PENDING", start_time=1000, metadata=limit),
+            row("raydiag-probe-beside", "RUNNING", start_time=150_000, metadata=limit),
+            row("raydiag-hotfix-long", "RUNNING", start_time=1000, metadata={}),
+            row("raysubmit_1", "SUCCEEDED", start_time=1000),
         ]
-        others: list[dict[str, Any]] = [
-            {"submission_id": "raydiag-probe-new", "status": "RUNNING"},
-            {"submission_id": "raysubmit_1", "status": "SUCCEEDED", "end_time": 1},
-            {"submission_id": None, "status": "SUCCEEDED", "end_time": 1},
-        ]
-        dashboard.jobs = [*others, *reversed(ours)]
         job_that_prints(dashboard, {0: start_message(), END: END_MESSAGE})
         ends(dashboard, "SUCCEEDED")
+        dashboard.start_time = 200_000
         with run(dashboard):
             pass
-        deleted = [asked.path for asked in dashboard.asked if asked.method == "DELETE"]
-        assert deleted == [f"/api/jobs/raydiag-probe-{n}" for n in range(forgotten)]
+        assert dashboard.forgotten == ["raydiag-probe-old"]
+        assert dashboard.stopped == ["raydiag-probe-waits"]
+
+    def test_a_ray_that_forgets_nothing_costs_no_report(self, dashboard: FakeDashboard) -> None:
+        dashboard.jobs = [{"submission_id": "raydiag-probe-old", "status": "SUCCEEDED"}]
+        dashboard.overrides["DELETE JOB/"] = Reply(405, "no", "text/plain")
+        job_that_prints(dashboard, {0: start_message(node(1)), 1: packed(ANSWER), END: END_MESSAGE})
+        ends(dashboard, "SUCCEEDED")
+        with run(dashboard) as collected:
+            assert [report.status.value for report in collected.nodes] == ["ok"]
+        assert dashboard.forgotten == []
 
     def test_dashboard_that_goes_away(self, dashboard: FakeDashboard) -> None:
         dashboard.overrides["GET JOB/"] = Reply(500, "GCS is gone", "text/plain")

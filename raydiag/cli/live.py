@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ _SEARCH_S = 40.0  # for a server on the head, one forward after the other
 _RAY = "Ray's Jobs API"
 _STATES = {"SUCCEEDED": "COMPLETED", "FAILED": "FAILED", "STOPPED": "CANCELLED"}  # as Slurm's
 _NO_JOB = "no job was named"
+_THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class _LiveSources:
     nodes: Optional[LiveNodes] = None
     unread: tuple[HostUnread, ...] = ()
     notes: tuple[str, ...] = ()
+    on_head: bool = False  # the dashboard is dead, and its machine is this one
 
 
 def is_cluster_meant(arguments: argparse.Namespace) -> bool:
@@ -115,6 +118,8 @@ def _cluster(call: _Call) -> _LiveSources:
         nodes = _probed(call, sources, api, address)
     except CannotRun as error:
         if sources is None:
+            sources = _left_on_this_head(call)
+        if sources is None:
             if arguments.job is None and arguments.prometheus is None:
                 raise CannotRun(f"{error}; or name a job's directory, log or id") from None
             sources = _log_of(call)
@@ -136,6 +141,24 @@ def _log_of(call: _Call) -> _LiveSources:
         return _LiveSources(without_log("the metrics alone"), _NO_JOB)
     call.progress.say("reading the job's log ...")
     return _LiveSources(_read(find.resolve(arguments.job, arguments.outputs or "outputs")))
+
+
+def _left_on_this_head(call: _Call) -> Optional[_LiveSources]:
+    """What needs no dashboard, where that should be on this machine: the newest job's own log."""
+    from raydiag.cluster import address
+    from raydiag.joblog import driver_logs, find
+
+    arguments = call.arguments
+    if arguments.ssh is not None or arguments.job is not None or arguments.prometheus is not None:
+        return None
+    target = address.resolve(arguments.address)
+    log = driver_logs.newest(time.time())
+    is_here = not target.is_local and urlsplit(target.url).hostname in _THIS_MACHINE
+    if log is None or not is_here or not driver_logs.is_ray_here():
+        return None
+    job_id = driver_logs.submission_id(log)
+    note = f"without Ray's dashboard: the log is that of {job_id}, the newest in Ray's session here"
+    return _LiveSources(_read(find.resolve(str(log), "outputs")), notes=(note,), on_head=True)
 
 
 def _log(call: _Call, api: ClusterAccess, jobs: Sequence[Mapping[str, Any]]) -> _LiveSources:
@@ -254,7 +277,7 @@ class _MetricsServer:
 def _metrics(call: _Call, sources: _LiveSources) -> _MetricsServer:
     """The server that is named, else the job's own, else one that watches the cluster's nodes."""
     url = call.arguments.prometheus
-    if url is None and sources.nodes is None:
+    if url is None and sources.nodes is None and not sources.on_head:
         return _MetricsServer(reason="the cluster was not reached")
     if call.arguments.ssh is not None and url is not None:
         return _named_through_ssh(call, sources, url)
@@ -350,7 +373,9 @@ def _data(sources: _LiveSources) -> Optional[Path]:
 
 def _hosts(sources: _LiveSources) -> list[str]:
     nodes = sources.nodes
-    return [*nodes.hosts, *nodes.addresses] if nodes is not None else []
+    if nodes is None:
+        return [*sources.facts.header.nodelist, socket.gethostname()]
+    return [*nodes.hosts, *nodes.addresses]
 
 
 def _no_server(whose: str, ports: Sequence[int]) -> str:

@@ -69,7 +69,8 @@ def collect(
     nonce = secrets.token_hex(8)
     session = str(version.get("session_name") or "")
     command = bundle.job_command(request.probes, _coordinator_request(request, nonce, session))
-    job = SubmittedJob(api, command, "probe")
+    longest_s = _STARTUP_LIMIT_S + request.deadline_s + _AFTER_DEADLINE_S
+    job = SubmittedJob(api, command, "probe", longest_s)
     patience_s = 0.0
     jobs: Sequence[Mapping[str, Any]] = ()
     try:

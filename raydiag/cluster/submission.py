@@ -8,7 +8,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import raydiag
 from raydiag.cluster import bundle
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 POLL_S = 0.1
 _STOP_LIMIT_S = 6.0
 _CALL_LIMIT_S = 2.0  # for one call, when nothing but cleaning up is left
-_JOBS_KEPT = 5
+_MOST_FORGOTTEN = 20  # by one call: each costs a request
+_LONGEST = "raydiag_longest_s"  # in the metadata of a job
 
 
 # What carries a job of ours: a dashboard, or a temporary Ray.
@@ -33,10 +34,15 @@ ClusterAccess = Union["JobsApi", "LocalRay"]
 class SubmittedJob:
     """Our submission, from the POST until it is certainly over."""
 
-    def __init__(self, api: ClusterAccess, command: str, kind: str) -> None:
+    def __init__(
+        self, api: ClusterAccess, command: str, kind: str, longest_s: Optional[float] = None
+    ) -> None:
+        """`longest_s`: what lives longer is stopped by a later call; None: it may take its time."""
         self.api = api
         self.id = f"{SUBMISSION_PREFIX}{kind}-{secrets.token_hex(6)}"
         metadata = {"raydiag": kind, "raydiag_version": raydiag.__version__}
+        if longest_s is not None:
+            metadata[_LONGEST] = f"{longest_s:.0f}"
         try:
             api.submit(command, self.id, metadata)
         except BaseException:
@@ -64,13 +70,35 @@ class SubmittedJob:
             time.sleep(POLL_S)
 
     def tidy(self, jobs: Sequence[Mapping[str, Any]]) -> None:
-        """Let Ray forget our jobs of earlier times, all but the last few: each is a long text."""
-        ended = [job for job in jobs if is_ours(job) and job.get("status") in TERMINAL]
-        if len(ended) <= 2 * _JOBS_KEPT:  # not one in every run: each costs a request
-            return
-        ended.sort(key=lambda job: job.get("end_time") or 0)
-        for job in ended[:-_JOBS_KEPT]:
-            self.api.delete(str(job["submission_id"]))
+        """Let Ray forget what earlier calls left in its list; only this job, just ended, stays.
+
+        Ray's monitor needs some seconds to see the end of a job: what is deleted before comes back
+        as FAILED. What should have ended long ago, as it waited for an agent, is stopped.
+        """
+        ours = {str(job["submission_id"]): job for job in jobs if is_ours(job)}
+        now_s = _start_s(ours.pop(self.id, {}))  # by the head's clock
+        ended = [name for name, job in ours.items() if job.get("status") in TERMINAL]
+        overdue = [name for name, job in ours.items() if _is_overdue(job, now_s)]
+        self.api.limit = time.monotonic() + _CALL_LIMIT_S
+        with contextlib.suppress(CannotRun):  # an old Ray cannot; the report is worth more
+            for submission_id in ended[:_MOST_FORGOTTEN]:
+                self.api.delete(submission_id)
+            for submission_id in overdue:
+                self.api.stop(submission_id)
+
+
+def _start_s(job: Mapping[str, Any]) -> Optional[float]:
+    start = job.get("start_time")
+    return start / 1000 if isinstance(start, (int, float)) else None
+
+
+def _is_overdue(job: Mapping[str, Any], now_s: Optional[float]) -> bool:
+    """Whether it waits or runs for longer than it may."""
+    longest = str((job.get("metadata") or {}).get(_LONGEST, ""))
+    start_s = _start_s(job)
+    if start_s is None or now_s is None or not longest.isdecimal():
+        return False
+    return job.get("status") not in TERMINAL and now_s - start_s > float(longest)
 
 
 def unpacked(payload: bytes) -> dict[str, Any]:

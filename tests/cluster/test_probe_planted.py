@@ -99,11 +99,10 @@ def test_unknown_node_is_a_usage_error(planted: Cluster) -> None:
 
 
 def test_nothing_is_left_on_the_cluster(planted: Cluster) -> None:
-    probe(planted, "--all-nodes")
+    for _ in range(2):
+        probe(planted, "--all-nodes")
     assert own_processes(planted) == []
-    states = job_states(planted)
-    assert states
-    assert set(states.values()) <= {"SUCCEEDED", "FAILED", "STOPPED"}
+    assert list(job_states(planted).values()) == ["SUCCEEDED"]  # of the last call
 
 
 def test_quiet_cluster_is_clean(four_hosts: FourHosts) -> None:
