@@ -64,7 +64,7 @@ ARROWS = {
     | {"file_writing"}
     | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file", "exposition"}
     | {"rdma_names", "records", "explain"},  # of `status`, which judges what it sees
-    "tsdb": FOUNDATION | {"event_file"},
+    "tsdb": FOUNDATION | {"catalog", "event_file"},
     "timeline": FOUNDATION | {"catalog", "tsdb"},
     "playbooks": FOUNDATION | {"catalog", "tsdb", "timeline"},
     "render": FOUNDATION

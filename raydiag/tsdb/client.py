@@ -22,6 +22,7 @@ import urllib3
 from raydiag.errors import ParseError, ReadError, UsageError
 from raydiag.model import Status
 from raydiag.tsdb import response
+from raydiag.tsdb.discovery_types import SpokenDialect
 from raydiag.tsdb.series import AskedQuery, Query, QueryResult
 
 IN_FLIGHT = 2
@@ -161,6 +162,10 @@ class Client:
         except ReadError as error:
             return Metadata(error.status, str(error))
         return Metadata(Status.OK, "", data)
+
+    def spoken(self) -> tuple[SpokenDialect, ...]:
+        """Dialects of other exporters that are understood; a plain client understands none."""
+        return ()
 
     def _answer(self, query: Query, limit: float) -> QueryResult:
         started = time.monotonic()

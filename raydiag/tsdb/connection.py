@@ -14,6 +14,7 @@ from raydiag.errors import CannotRun
 from raydiag.model import Status, Unread, Window
 from raydiag.tsdb import directory, private_directory, server, view
 from raydiag.tsdb.client import DEADLINE_S, Client
+from raydiag.tsdb.dialects import TranslatingClient
 from raydiag.tsdb.directory import TsdbDirectory
 
 _ATTEMPTS = 8  # each with one block fewer, or over the directory as it is by then
@@ -38,7 +39,7 @@ class EmptyTsdb(CannotRun):
 
 def connect(url: str, deadline_s: float = DEADLINE_S) -> Connection:
     """To a server that runs. Raises CannotRun when nobody answers as Prometheus does."""
-    client = Client(url, deadline_s)
+    client = TranslatingClient(url, deadline_s)
     answer = client.metadata("status/flags")
     if not answer.ok:
         # Stores that speak Prometheus's language (Thanos, Mimir, VictoriaMetrics) have no flags.
@@ -65,7 +66,7 @@ def open_directory(
         tsdb, running, tsdb_view, left_out = _serve(source, private, stack, wait)
         errors = [_server_error(source, text) for text in running.troubles()]
         yield Connection(
-            client=Client(running.url, deadline_s),
+            client=TranslatingClient(running.url, deadline_s),
             origin=str(source),
             live=False,
             stored=replace(tsdb, blocks=tsdb_view.blocks).window,

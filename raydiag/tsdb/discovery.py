@@ -24,23 +24,10 @@ from raydiag.tsdb import promql, time_bounds
 from raydiag.tsdb.client import Client
 from raydiag.tsdb.connection import Connection
 from raydiag.tsdb.discovery_types import Discovery, Family, Target, short_name
+from raydiag.tsdb.families import OTHER, PREFIXES, family_of, sampled
 from raydiag.tsdb.hostnames import HostRow, joined
 from raydiag.tsdb.series import Query, QueryResult, Series
 
-# The longest prefix that fits is the family of a metric.
-# fmt: off
-PREFIXES = (
-    "hw_gpu_", "hw_tcp_", "hw_rdma_", "hw_io_", "hw_mem_", "hw_oom_", "hw_net_", "hw_procs_",
-    "hw_dmesg_", "hw_", "ray_node_", "ray_", "tb_", "up", "scrape_",
-)
-OTHER = "other"
-# What stands for its family: on every host, few series, and its value moves.
-_SAMPLED = (
-    "hw_gpu_power_watts", "hw_scrape_duration_seconds", "ray_node_mem_used", "tb_step",
-    "hw_rdma_port_state", "hw_procs_running", "hw_tcp_retransmits_total", "hw_mem_dirty_bytes",
-    "hw_io_pressure_full_pct", "hw_oom_kills_total", "hw_net_rx_bytes_total",
-)
-# fmt: on
 # Families with several series a host, and the label that tells these apart.
 _MANY = {"hw_gpu_": "gpu", "hw_rdma_": "device"}
 _MAIN = ("hw_", "ray_node_", "tb_")  # looked at most closely
@@ -92,6 +79,7 @@ def discover(
         nnodes=nnodes,
         missing=wanted,
         unread=tuple(unread),
+        dialects=client.spoken(),
     )
     if bounds is None or not metrics:
         return discovery
@@ -116,11 +104,6 @@ def discover(
     )
 
 
-def family_of(metric: str) -> str:
-    """Prefix of the family; "other" for a metric that belongs to none."""
-    return max(filter(metric.startswith, PREFIXES), key=len, default=OTHER)
-
-
 def _extent(rows: Sequence[HostRow]) -> Optional[Window]:
     if not rows:
         return None
@@ -143,7 +126,7 @@ class _Search:
         self.grouped: dict[str, list[str]] = defaultdict(list)
         for metric in metrics:
             self.grouped[family_of(metric)].append(metric)
-        self.sampled = {prefix: _sampled(names) for prefix, names in self.grouped.items()}
+        self.sampled = {prefix: sampled(names) for prefix, names in self.grouped.items()}
 
     def rows(self) -> list[HostRow]:
         """One row for each family and set of labels that name a host."""
@@ -319,11 +302,6 @@ class _Search:
 
 
 _Freshness = tuple[Optional[float], Optional[float]]  # resolution, refresh
-
-
-def _sampled(metrics: Sequence[str]) -> str:
-    """The metric that stands for a family."""
-    return next(filter(metrics.__contains__, _SAMPLED), metrics[0])
 
 
 def _key(family: str, labels: Mapping[str, str]) -> _Key:

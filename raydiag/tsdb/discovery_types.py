@@ -85,6 +85,16 @@ class Target:
 
 
 @dataclass(frozen=True)
+class SpokenDialect:
+    """Another exporter whose series are read as ours."""
+
+    name: str
+    hosts: tuple[str, ...]
+    used: Mapping[str, str]  # our metric -> what is read for it
+    lacking: tuple[str, ...]  # metrics of ours that it could have and has not here
+
+
+@dataclass(frozen=True)
 class Discovery:
     """What there is. Without a `window` nothing was ever scraped."""
 
@@ -100,6 +110,7 @@ class Discovery:
     foreign: tuple[str, ...] = ()  # hosts that are not in `expected`
     unread: tuple[Unread, ...] = ()
     notes: tuple[str, ...] = ()
+    dialects: tuple[SpokenDialect, ...] = ()  # of other exporters
 
     def family(self, prefix: str) -> Optional[Family]:
         """The family of that prefix; None without samples of it."""

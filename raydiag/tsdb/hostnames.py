@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 from operator import attrgetter
 
 from raydiag.tsdb.discovery_types import HostSeries, SampleRange, is_address, short_name
@@ -69,7 +70,8 @@ def _host(group: _SeriesGroup, gpus: Mapping[str, int]) -> HostSeries:
     ranges: dict[str, SampleRange] = {}
     for row in rows:
         ranges[row.family] = SampleRange(row.first, row.last).joined(ranges.get(row.family))
-    by_preference = [*map(short_name, labels), *sorted(group.names - addresses), *sorted(addresses)]
+    told = filterfalse(is_address, map(short_name, labels))
+    by_preference = [*told, *sorted(group.names - addresses), *sorted(addresses)]
     return HostSeries(
         name=by_preference[0],
         labels=labels,

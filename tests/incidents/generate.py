@@ -12,7 +12,7 @@ import math
 import sys
 from pathlib import Path
 
-from tests.incidents import baseline, jobdir, tsdb
+from tests.incidents import baseline, exporters, jobdir, tsdb
 from tests.incidents.job import Job, Options, draw
 from tests.incidents.kinds import Run, World, load
 from tests.incidents.noise import disturb
@@ -44,9 +44,12 @@ def generate(
     truth = _play_out(play, world)
     if options.noise:
         disturb(job, signals)
-    export(job, training, signals, until)
+    if not options.dialect:
+        export(job, training, signals, until)
     for change in world.afterwards:
         change(signals)
+    if options.dialect:
+        exporters.translate(job, signals, options.dialect)
     directory = jobdir.write(job, timeline, training, out, end)
     if job.ray and signals.series:
         wal_from = until - options.wal_s if options.wal_s else math.inf
@@ -94,6 +97,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="of training; default: 35 to 65")
     parser.add_argument("--interval", type=float, help="seconds between scrapes; default: 10 or 15")
     parser.add_argument("--wal", type=float, default=0.0, help="newest seconds that go to a WAL")
+    words = "other exporters' series instead of ours"
+    parser.add_argument("--dialect", choices=["dcgm", "amd"], default="", help=words)
     parser.add_argument("--noise", action="store_true", help="what happens beside as well")
     asked = parser.parse_args(argv)
     if asked.kind == "list":
@@ -111,6 +116,7 @@ def main(argv: list[str] | None = None) -> int:
         interval_s=asked.interval,
         wal_s=asked.wal,
         noise=asked.noise,
+        dialect=asked.dialect,
     )
     try:
         made = generate(asked.kind, asked.seed, asked.out, options)

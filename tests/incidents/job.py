@@ -60,6 +60,7 @@ class Options:
     wal_s: float = 0.0  # the newest of it lies in the write-ahead log, not in blocks
     ray_refresh_s: float | None = None  # None: with every scrape, mostly
     noise: bool = False  # what happens beside, see noise.py
+    dialect: str = ""  # dcgm, amd: other exporters' series instead of ours, see exporters.py
 
 
 @dataclass

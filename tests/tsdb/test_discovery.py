@@ -12,8 +12,9 @@ from raydiag.errors import CannotRun
 from raydiag.model import Window
 from raydiag.tsdb import time_bounds
 from raydiag.tsdb.connection import connect, open_directory
-from raydiag.tsdb.discovery import discover, family_of
+from raydiag.tsdb.discovery import discover
 from raydiag.tsdb.discovery_types import Discovery, short_name
+from raydiag.tsdb.families import family_of
 from raydiag.tsdb.series import Query
 from tests.tsdb import promtool, samples
 from tests.tsdb.conftest import Live
