@@ -505,30 +505,14 @@ COUNTS = planted(
 
 
 def test_counters_are_read_again_after_the_interval(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).write_text("1")
-    stop = threading.Event()
-
-    def count() -> None:
-        for number in range(2, 10_000):
-            (tmp_path / "b.new").write_text(str(number))
-            (tmp_path / "b.new").rename(tmp_path / "b")
-            if stop.wait(0.05):
-                return
-
-    # The counter must not be a source of its own while it is replaced.
+    (tmp_path / "a").write_text("1")
+    (tmp_path / "b").symlink_to("/proc/uptime")  # it counts, whatever the machine does besides
     body = COUNTS.replace("sources=sources", "sources=lambda h: [h.path('/a'), h.path('/b')]")
-    thread = threading.Thread(target=count)
-    thread.start()
-    try:
-        answer = run({"counts": body, "good": GOOD}, root=str(tmp_path), interval_s=0.4)
-    finally:
-        stop.set()
-        thread.join()
+    answer = run({"counts": body, "good": GOOD}, root=str(tmp_path), interval_s=0.4)
     counts = answer["probes"]["counts"]
     first, later = texts(counts), [record["text"] for record in counts["later"]]
     assert first[0] == later[0] == "1"
-    assert int(later[1]) > int(first[1])
+    assert float(later[1].split()[0]) > float(first[1].split()[0])
     assert counts["interval_s"] >= 0.4
     assert answer["probes"]["good"]["later"] == []
 
@@ -557,5 +541,9 @@ def test_what_has_counted_before_is_watched_for_longer(
 ) -> None:
     (tmp_path / "errors").write_text(text)
     body = COUNTS.replace("samples=2", "samples=2, watch=lambda seen: seen.text != '0'")
-    counts = run({"counts": body}, root=str(tmp_path))["probes"]["counts"]
-    assert least_s <= counts["interval_s"] <= most_s
+    for _ in range(5):  # a busy machine may keep the second look waiting
+        counts = run({"counts": body}, root=str(tmp_path))["probes"]["counts"]
+        assert least_s <= counts["interval_s"]
+        if counts["interval_s"] <= most_s:
+            return
+    pytest.fail(f"watched for {counts['interval_s']} s each time")

@@ -99,7 +99,8 @@ def exit_code(explained: Explained) -> int:
     """1: a problem was found; 3: none, but not everything could be seen or told; 0: healthy."""
     if explained.diagnosis.problems:
         return 1
-    return 0 if explained.verdict.failure_class == HEALTHY else 3
+    is_told = explained.verdict.failure_class != UNKNOWN and explained.diagnosis.coverage.complete
+    return 0 if explained.verdict.failure_class == HEALTHY or is_told else 3
 
 
 # ---- what is said of it
@@ -189,6 +190,8 @@ def _without_cause(ordered: Iterable[CauseChain], case: JobCase) -> JobVerdict:
         first = min(unexplained, key=dated_first).finding
         text = f"{first.title}, and nothing that was seen explains it."
         return replace(_unknown(text), onset=first.onset)
+    if case.primary not in (None, case.status):
+        return _of_note(ordered, case)
     if not case.told:
         return _unknown("The status of the job is not known, and nothing wrong was found.")
     if case.is_broken:
@@ -200,6 +203,16 @@ def _without_cause(ordered: Iterable[CauseChain], case: JobCase) -> JobVerdict:
     if case.is_cut_undated and not case.log_only:
         return _unknown("The job was cancelled; whether it had stalled, no dated step tells.")
     return _healthy(case)
+
+
+def _of_note(ordered: Iterable[CauseChain], case: JobCase) -> JobVerdict:
+    """What the log tells of the end is no problem: it came after all was done."""
+    for observation in observations_of(ordered):
+        finding = observation.finding
+        if finding.failure_class == case.primary:
+            text = f"{finding.title}. {finding.explanation}"
+            return JobVerdict(case.primary, text, finding.confidence, onset=finding.onset)
+    return _unknown("The job failed, and neither its log nor its metrics say why.")
 
 
 def _lateness(case: JobCase) -> str:

@@ -92,6 +92,11 @@ class _Pair:
         return catalog.failure(self.effect.finding.failure_class)
 
     @property
+    def causing(self) -> FailureClass:
+        """The class of the cause."""
+        return catalog.failure(self.cause.finding.failure_class)
+
+    @property
     def slack_s(self) -> float:
         """By how much the order of the two may be wrong."""
         if not self.reach.of_job:
@@ -149,7 +154,9 @@ def _is_it_felt_there(pair: _Pair) -> Optional[Reply]:
 
 
 def _did_it_come_first(pair: _Pair) -> Optional[Reply]:
-    if pair.effect.facts.get("first_in_log") and pair.cause.playbook == TRIAGE:
+    is_told_later = pair.effect.facts.get("first_in_log") and pair.cause.playbook == TRIAGE
+    # How a process ended, and not why, is told before its cause at times.
+    if is_told_later and (not pair.felt.mechanism or pair.causing.mechanism):
         return Reply("the log tells of it later")
     if is_later(pair.cause, pair.effect, pair.reach):
         return Reply("it began later")
@@ -165,7 +172,7 @@ def _did_it_change_then(pair: _Pair) -> Optional[Reply]:
         return Reply("it was the same before")
     changes = _changes(pair.cause)
     since_s = min(abs(noticed - moment) for moment in changes if moment <= noticed + pair.slack_s)
-    entry = catalog.failure(pair.cause.finding.failure_class)
+    entry = pair.causing
     if pair.felt.late_notice and noticed - min(changes) < (entry.acts_after_s or 0):
         return Reply("too short before")
     if since_s <= _NEAR_S:
@@ -198,7 +205,7 @@ def _did_it_last_as_long(pair: _Pair) -> Optional[Reply]:
 def _is_it_enough(pair: _Pair) -> Optional[Reply]:
     """A few errors that were corrected cost nothing."""
     count = pair.cause.facts.get("grew_by")
-    least = catalog.failure(pair.cause.finding.failure_class).harmless_below or 0
+    least = pair.causing.harmless_below or 0
     if _severity(pair.cause) is Severity.CRITICAL or not isinstance(count, (int, float)):
         return None
     return Reply(f"{count:.0f} of them are harmless") if count < least else None

@@ -63,7 +63,9 @@ def _of_other_classes(case: TriageCase, outcome: TriageOutcome) -> Iterator[Find
 
 def _severity(outcome: TriageOutcome, is_history: bool) -> Optional[Severity]:
     """Of what is not the primary: what the job got over is no problem any more."""
-    if is_history or outcome.status is JobStatus.COMPLETED or outcome.primary == "cancelled":
+    primary = catalog.failure(outcome.primary) if outcome.primary is not None else None
+    is_harmless = primary is not None and primary.severity is Severity.INFO
+    if is_history or is_harmless or outcome.status is JobStatus.COMPLETED:
         return Severity.INFO
     return Severity.WARNING if outcome.status is JobStatus.RUNNING else None
 

@@ -67,6 +67,12 @@ def _is_soft_success(case: TriageCase, code: Optional[int]) -> bool:
     return not of_class(case.live, "checkpoint-fs-error", "disk-full")
 
 
+def _failed_after_last_step(case: TriageCase) -> bool:
+    steps = case.facts.steps
+    is_later = steps is not None and all(symptom.line > steps.last_line for symptom in case.live)
+    return is_later and _is_soft_success(case, 1)
+
+
 def _soft_success(case: TriageCase, code: Optional[int]) -> TriageOutcome:
     return TriageOutcome(
         JobStatus.CANCELLED if code in TERMINATED else JobStatus.FAILED,
@@ -99,6 +105,8 @@ def _without_summary(case: TriageCase) -> TriageOutcome:
         # What ended then was another one's step of the same job: an exporter's, a monitor's.
         return TriageOutcome(JobStatus.COMPLETED, rule=f"{scheduler.source}: COMPLETED")
     if case.live and _shows_an_end(case) and not _goes_on(case):
+        if _failed_after_last_step(case):
+            return _soft_success(case, None)
         return _ended_by_error(case)
     if scheduler is not None and scheduler.waiting:
         return _unknown("the job waits in the queue to be started again")

@@ -187,3 +187,13 @@ def test_the_two_best_candidates_are_shown_with_what_speaks_for_and_against_them
 
 def test_a_symptom_alone_has_no_candidates() -> None:
     assert slowed().candidates == ()
+
+
+def test_of_two_ends_that_the_log_tells_the_first_one_counts() -> None:
+    actor = replace(seen("actor-fail", "node1", facts={"first_in_log": 1.0}), playbook=TRIAGE)
+    launcher = replace(seen("subprocess-fail"), playbook=TRIAGE)
+    told = judged(actor, launcher, status="failed", primary="actor-fail")
+    assert (told.verdict.failure_class, told.verdict.hosts) == ("actor-fail", ("node1",))
+    cause = replace(seen("oom-host", "node1"), playbook=TRIAGE)
+    killed = judged(actor, cause, status="failed", primary="actor-fail")
+    assert killed.verdict.failure_class == "oom-host"

@@ -121,6 +121,14 @@ def test_a_learning_rate_that_jumps(factor: float) -> None:
     assert (found.finding.failure_class, found.finding.onset) == ("lr-anomaly", T0 + 3000)
 
 
+def test_a_schedule_goes_on_where_steps_have_no_samples() -> None:
+    world = World()
+    count = world.ended.size
+    world.scalars[RATE] = np.geomspace(1e-4, 1e-6, count)
+    world.lose_steps(count // 3, 2 * count // 3)
+    assert classes(world.judge(ONLY)) == set()
+
+
 def test_the_end_of_the_warm_up_is_no_anomaly() -> None:
     world = World()
     count = world.ended.size

@@ -181,6 +181,12 @@ class World:
         self.ended = self.ended[keep]
         self.scalars = {name: values[keep] for name, values in self.scalars.items()}
 
+    def lose_steps(self, first: int, last: int) -> None:
+        """No sample has these steps."""
+        keep = np.r_[0:first, last : self.ended.size]
+        self.ended = self.ended[keep]
+        self.scalars = {name: values[keep] for name, values in self.scalars.items()}
+
     def hang(self, time: float, power: float = 300.0, use: float = 100.0) -> None:
         """Every GPU spins from `time` on."""
         self.stop(time)

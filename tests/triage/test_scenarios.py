@@ -159,6 +159,13 @@ SOFT = [
         "soft-success",
     ),
     Row(
+        "without a summary, what starts the job complains after the last step",
+        header(31) + steps(0, 30) + ["Job 'raysubmit_a1' failed"],
+        "failed",
+        "soft-success",
+        ENDED,
+    ),
+    Row(
         "one step is missing",
         header(32) + steps(0, 30) + ["NODE_EXIT host=n3 exit=1"] + summary("FAILED", 1),
         "failed",

@@ -7,7 +7,6 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Optional
 
-from raydiag import catalog
 from raydiag.explain.job import nodes
 from raydiag.explain.job.join import contradictions, join
 from raydiag.explain.job.nodes import LiveNodes
@@ -161,17 +160,11 @@ def _of_triage(job: TriagedJob, metrics: SeenMetrics, is_refuted: bool) -> Itera
     """What triage found, as observations; a hang that the metrics refute is none."""
     for finding in job.triage.diagnosis.findings:
         if finding.failure_class != "hang":
-            is_first = finding.failure_class == job.triage.primary
-            first = {"first_in_log": 1.0} if is_first and not _is_mechanism(finding) else {}
+            first = {"first_in_log": 1.0} if finding.failure_class == job.triage.primary else {}
             dated = _dated_end(finding, job, metrics)
             yield Observation(dated, TRIAGE, job.triage.rule, facts=first)
         elif not is_refuted:
             yield Observation(_dated_hang(finding, job, metrics), TRIAGE, job.triage.rule)
-
-
-def _is_mechanism(finding: Finding) -> bool:
-    """Whether it tells how a process ended, and not why: an error before it may be the cause."""
-    return catalog.failure(finding.failure_class).mechanism
 
 
 def _dated_hang(hang: Finding, job: TriagedJob, metrics: SeenMetrics) -> Finding:

@@ -193,11 +193,13 @@ def judge_learning_rate(timeline: RunTimeline, report: ReportWriter) -> None:
 
 def _jump(series: Series) -> Optional[_Anomaly]:
     """From one step to the next by more than any schedule does, but for the first steps."""
-    values = series.values
+    values, usual_s = series.values, series.spacing_s or 1.0
     for index in range(MIN_STEPS, values.size):
         before, now = float(values[index - 1]), float(values[index])
         usual_change = float(np.max(np.abs(np.diff(values[index - MIN_STEPS : index]))))
-        if abs(now - before) <= max(SIGMAS * usual_change, 0.0) or before < 0 or now < 0:
+        # Where steps have no samples, it may have changed in each of them.
+        steps = max(1.0, float(series.times[index] - series.times[index - 1]) / usual_s)
+        if abs(now - before) <= SIGMAS * usual_change * steps or before < 0 or now < 0:
             continue
         low, high = min(before, now), max(before, now)
         if high > 0 and (low == 0 or high / low > _JUMP):
