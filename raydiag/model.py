@@ -171,6 +171,13 @@ class Snapshot:
     actors: Sequence[Actor] = ()
     whole_cluster: bool = False  # every node of the cluster was asked
 
+    @property
+    def news_since(self) -> float:
+        """From when on things matter, Unix seconds: the start of the jobs, else a day ago."""
+        if self.job_start is None:
+            return self.time - 86_400.0
+        return self.job_start
+
 
 @dataclass(frozen=True)
 class Evidence:

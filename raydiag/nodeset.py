@@ -88,7 +88,9 @@ def _split(name: str) -> tuple[str, str, str]:
         return name, "", ""
     prefix = name[: last.end()].rstrip(_DIGITS)
     digits = name[len(prefix) : last.end()]
-    return (prefix, digits, name[last.end() :]) if len(digits) <= _MAX_DIGITS else (name, "", "")
+    if len(digits) <= _MAX_DIGITS:
+        return (prefix, digits, name[last.end() :])
+    return (name, "", "")
 
 
 def _by_width(runs: list[str]) -> list[tuple[int, list[int]]]:

@@ -35,6 +35,7 @@ class StepFormat:
     source: str  # pattern with the group `step`; perhaps total, rate, unit
     seconds: str = ""  # pattern in front of a step's duration
     scale: float = 1.0  # from that number to seconds
+    flags: int = 0  # of the pattern
 
     @cached_property
     def anchor_bytes(self) -> tuple[bytes, ...]:
@@ -44,7 +45,7 @@ class StepFormat:
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         """Compiled when it is first needed: that costs more than reading most workers' logs."""
-        return re.compile(self.source, re.IGNORECASE if self.id == "generic" else 0)
+        return re.compile(self.source, self.flags)
 
 
 # fmt: off
@@ -93,7 +94,8 @@ STEP_FORMATS = (
                r"(?:^|[\s\[|,({'\"])(?<!val )(?<!eval )(?<!validate )(?<!validation )(?<!test )"
                r"(?:global[_ ])?(?:step|iter|iteration)\b['\"]?\s*(?:[=:#]\s*)?\[?"
                r"(?P<step>\d{1,12})\b(?:\s*(?:/|of)\s*(?P<total>\d{1,12})\b)?\]?[\s,:|;)\]]"
-               r".{0,200}?\b(?:train[_ ])?loss\b['\"]?\s*(?:[=:]\s*)?['\"]?[-+]?(?:\.?\d|nan|inf)"),
+               r".{0,200}?\b(?:train[_ ])?loss\b['\"]?\s*(?:[=:]\s*)?['\"]?[-+]?(?:\.?\d|nan|inf)",
+               flags=re.IGNORECASE),
 )
 # fmt: on
 
@@ -141,7 +143,7 @@ def field_pattern(pattern: str) -> re.Pattern[str]:
 
 def field_number(pattern: str, text: str, start: int = 0) -> float:
     """NaN where the field is not there, and where it is printed as nan."""
-    match = field_pattern(pattern).search(text, start) if pattern else None
+    match = pattern and field_pattern(pattern).search(text, start)
     if not match:
         return math.nan
     try:

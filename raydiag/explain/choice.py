@@ -29,6 +29,7 @@ from raydiag.explain.merge import merge, with_most_specific
 from raydiag.explain.weighing import Account, Reach, weigh
 from raydiag.model import Chain, Confidence, Finding, Observation, Severity
 from raydiag.playbooks.observations import RuledOut
+from raydiag.rules.grades import confirmed_if
 
 _EARLY_SHARE = 0.1  # of the run: what began so early and lasts is a level, not a change
 _CLOSE_POINTS = 1  # so near to the best account, another cause may be the one
@@ -145,9 +146,13 @@ class JobSymptom:
         A job that failed or hangs did so for one reason, however grave another fault is.
         """
         if not self.classes or self.seen_in(chain) is not None:
-            return 2 if self.classes and chain.is_alone else 0
+            if self.classes and chain.is_alone:
+                return 2
+            return 0
         is_grave = severity_of(chain.root.finding) is Severity.CRITICAL
-        return 1 if is_grave and not case.is_broken else 3
+        if is_grave and not case.is_broken:
+            return 1
+        return 3
 
 
 # ---- the choice
@@ -209,7 +214,7 @@ class Choice:
         points = self._account(self.chosen.root).points
         rivals = (account.points for account in self._rivals)
         is_close = max(rivals, default=points - _CLOSE_POINTS - 1) >= points - _CLOSE_POINTS
-        return Confidence.LIKELY if is_close or points < _CLEAR_POINTS else Confidence.CONFIRMED
+        return confirmed_if(not is_close and points >= _CLEAR_POINTS)
 
     def best_two(self) -> Iterator[Candidate]:
         """The verdict's root and its best rival; nothing where no symptom is explained by it."""

@@ -33,6 +33,7 @@ from raydiag.explain.diagnosis import NODES
 from raydiag.explain.job_case import JobCase
 from raydiag.model import Confidence, Diagnosis, Finding, Observation
 from raydiag.playbooks.observations import RuledOut
+from raydiag.rules.grades import confirmed_if
 
 __all__ = ["Explained", "JobCase", "JobVerdict", "exit_code", "explain"]
 
@@ -237,7 +238,7 @@ def _healthy(case: JobCase) -> JobVerdict:
             return JobVerdict(HEALTHY, text, Confidence.LIKELY)
         return JobVerdict(HEALTHY, "Nothing is wrong; everything was seen.", Confidence.CONFIRMED)
     text = f"Nothing is wrong {' and '.join(_places(case))}"
-    confidence = Confidence.LIKELY if case.log_only else Confidence.CONFIRMED
+    confidence = confirmed_if(not case.log_only)
     if case.status == "idle":
         return JobVerdict(HEALTHY, f"{text}; no job runs here.", confidence)
     missing = []

@@ -144,7 +144,9 @@ def _is_it_felt_there(pair: _Pair) -> Optional[Reply]:
         return None
     if not _same_host(cause, effect):
         is_felt = pair.felt.felt_by_peers or pair.felt.late_notice
-        return Reply("another host", 0) if pair.reach.of_job and is_felt else Reply("another host")
+        if pair.reach.of_job and is_felt:
+            return Reply("another host", 0)
+        return Reply("another host")
     if _same_device(cause, effect):
         return Reply("the same device", 4)
     apart = cause.gpu is not None and effect.gpu is not None and cause.gpu != effect.gpu
@@ -199,7 +201,9 @@ def _did_it_last_as_long(pair: _Pair) -> Optional[Reply]:
         return None
     if abs(cause.until - effect.until) <= max(pair.slack_s, _NEAR_S):
         return Reply("both ended together", 2)
-    return Reply("it goes on, and its effect is over", -2) if cause.until > effect.until else None
+    if cause.until > effect.until:
+        return Reply("it goes on, and its effect is over", -2)
+    return None
 
 
 def _is_it_enough(pair: _Pair) -> Optional[Reply]:
@@ -215,7 +219,9 @@ def _is_it_more_than_a_note(pair: _Pair) -> Optional[Reply]:
     """A note may tell why a job is slow; it ends none."""
     if not pair.reach.of_job or pair.felt.slow or _severity(pair.effect) is Severity.INFO:
         return None
-    return Reply("it is no more than a note") if _severity(pair.cause) is Severity.INFO else None
+    if _severity(pair.cause) is Severity.INFO:
+        return Reply("it is no more than a note")
+    return None
 
 
 def _how_certain_is_it(pair: _Pair) -> Optional[Reply]:

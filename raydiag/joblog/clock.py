@@ -53,7 +53,9 @@ def _of_day(hour: bytes, minute: bytes, second: bytes) -> Optional[float]:
 
 def _dated(year: int, month: int, day: int, of_day: Optional[float]) -> Optional[float]:
     midnight = _midnight(year, month, day) if 1970 <= year < 2200 else None
-    return None if midnight is None or of_day is None else midnight + of_day
+    if midnight is None or of_day is None:
+        return None
+    return midnight + of_day
 
 
 def _zone_s(zone: Optional[bytes]) -> float:

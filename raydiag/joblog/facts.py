@@ -367,3 +367,8 @@ class JobFacts:
     unread: tuple[Unread, ...]
     done_markers: tuple[tuple[int, str], ...] = ()  # (line, text) of "Training completed" and such
     resumed_at: int = 0  # bytes skipped thanks to --state
+
+    @property
+    def summary_time(self) -> Optional[float]:
+        """When the summary was printed, Unix seconds; None without one, or without a time."""
+        return self.summary.time if self.summary is not None else None

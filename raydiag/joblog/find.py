@@ -285,7 +285,9 @@ def _path_in(link: Path) -> Optional[Path]:
     if not text or "\n" in text or "\0" in text:
         return None
     target = Path(os.path.normpath(link.parent / text))
-    return target if target.is_file() and log_files.stem(target.name) else None
+    if target.is_file() and log_files.stem(target.name):
+        return target
+    return None
 
 
 def _file(named: str, path: Path) -> _FoundLogs:
@@ -315,7 +317,9 @@ def _directory_of(log: Path) -> Optional[Path]:
         return beside
     is_like_one = STEM.match(log.parent.resolve().name) is not None
     is_like_one = is_like_one or any((log.parent / part).is_dir() for part in _PARTS)
-    return log.parent if is_like_one and _live_logs(log.parent) == [log] else None
+    if is_like_one and _live_logs(log.parent) == [log]:
+        return log.parent
+    return None
 
 
 def _by_id(named: str, outputs: Path) -> _FoundLogs:

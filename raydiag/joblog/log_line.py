@@ -55,7 +55,9 @@ class JobLogLine:
     @property
     def whole_words(self) -> str:
         """`text` without a last word that may be cut: 13 of 137 is a wrong number."""
-        return self.text if self.complete else self.text[: max(self.text.rfind(" "), 0)]
+        if self.complete:
+            return self.text
+        return self.text[: max(self.text.rfind(" "), 0)]
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,9 @@ def seconds_of(text: str) -> Optional[float]:
         days, hours, minutes, seconds = (float(part or 0) for part in clock.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     parts = _PART.findall(text)
-    return sum(float(number) * _UNIT_S[unit] for number, unit in parts) if parts else None
+    if parts:
+        return sum(float(number) * _UNIT_S[unit] for number, unit in parts)
+    return None
 
 
 def each_in_seconds(text: str) -> list[float]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
 from raydiag.joblog.facts import StepSeries
+from raydiag.joblog.numbers import whole_number
 from raydiag.joblog.step_formats import JobStepFormat
 from raydiag.step_formats import field_number, field_pattern, step_seconds
 
@@ -35,7 +36,7 @@ def searched(form: JobStepFormat, match: re.Match[str], text: str) -> StepValues
     total = None if form.id == "bar" else match.groupdict().get("total")
     loss = field_number(form.loss, text, start)
     return (
-        int(total) if total else None,
+        whole_number(total),
         step_seconds(form, match, text, start),
         loss,
         _loss_state(form, text, start, loss),

@@ -309,4 +309,6 @@ class StepTally:
             return None
         best = min(candidates, key=lambda progress: _ORDER[progress.format])
         logged = best.logged(_FORMATS[best.format].regular or counts_training)
-        return replace(logged, format="huggingface") if best is bar and self.hf_losses else logged
+        if best is bar and self.hf_losses:
+            return replace(logged, format="huggingface")
+        return logged

@@ -91,7 +91,9 @@ def chain_indices(diagnosis: Diagnosis) -> list[list[int]]:
 
     def _position(finding: Finding) -> int:
         index = positions.get(id(finding))
-        return diagnosis.findings.index(finding) if index is None else index
+        if index is None:
+            return diagnosis.findings.index(finding)
+        return index
 
     return [list(map(_position, chain.findings)) for chain in diagnosis.chains]
 
@@ -112,7 +114,9 @@ def severity_of(finding: Finding) -> Severity:
 
 def finite(value: float | None) -> float | None:
     """The number; null for NaN and infinity, which JSON does not have."""
-    return value if value is not None and math.isfinite(value) else None
+    if value is not None and math.isfinite(value):
+        return value
+    return None
 
 
 def plain(value: Any) -> Any:

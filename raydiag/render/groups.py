@@ -11,7 +11,7 @@ from typing import Optional
 from raydiag.model import Diagnosis, Evidence, Finding, Severity
 from raydiag.nodeset import fold
 from raydiag.render.document import chain_indices, severity_of
-from raydiag.render.formats import beginning, counted, filled, number, shape, since, utc
+from raydiag.render.formats import beginning, counted, filled, number, shape, since, timed
 from raydiag.render.report import Paragraph, Quote, Section, Steps, severity_label
 
 EVIDENCE_LINES = 5
@@ -113,7 +113,7 @@ def evidence_line(evidence: Evidence) -> str:
     line = source_and_text(evidence)
     if evidence.value is not None and not evidence.text:
         line += f" = {number(evidence.value)}"
-    return line if evidence.time is None else f"{line}  ({utc(evidence.time)})"
+    return timed(line, evidence.time)
 
 
 def source_and_text(evidence: Evidence, source: Optional[str] = None) -> str:

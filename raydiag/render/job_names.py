@@ -154,7 +154,9 @@ class JobNames(Names):
         except UsageError:
             return match[0]
         shorts = [name.partition(".")[0].lower() for name in names]
-        return match[0] if self._hosts.keys().isdisjoint(shorts) else f"{len(shorts)} hosts"
+        if self._hosts.keys().isdisjoint(shorts):
+            return match[0]
+        return f"{len(shorts)} hosts"
 
 
 def hosts_of_tunnels(commands: Iterable[str]) -> Iterator[str]:

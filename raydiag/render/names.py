@@ -165,7 +165,9 @@ class Names:
         """The stand-in for what the pattern found; the match itself where it names no one."""
         kind, found = match.lastgroup or "", match[0]
         if kind not in ("ip", "colons"):
-            return found if found in _NOBODY else self._stand_in(_KINDS.get(kind, kind), found)
+            if found in _NOBODY:
+                return found
+            return self._stand_in(_KINDS.get(kind, kind), found)
         # A colon behind an address belongs to the sentence.
         end = ":" if found.endswith(":") and not found.endswith("::") else ""
         # In a regular expression the dots of an address are escaped.

@@ -98,7 +98,9 @@ def _status(verdict: Verdict) -> report.Toned:
 
 def _primary_finding(verdict: Verdict) -> Optional[Finding]:
     findings = verdict.diagnosis.findings
-    return findings[0] if verdict.primary is not None and findings else None
+    if verdict.primary is not None and findings:
+        return findings[0]
+    return None
 
 
 def _where(finding: Optional[Finding], between: str = "") -> str:
@@ -179,7 +181,9 @@ def _dashboards(verdict: Verdict) -> Iterable[str]:
     """The way to them while the job lives, then where its series are."""
     if not verdict.dashboards:
         return ()
-    return _live_dashboards(verdict) if verdict.live else _stored_series(verdict)
+    if verdict.live:
+        return _live_dashboards(verdict)
+    return _stored_series(verdict)
 
 
 def _live_dashboards(verdict: Verdict) -> Iterator[str]:

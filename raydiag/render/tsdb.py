@@ -192,7 +192,9 @@ def _server(connection: Connection) -> Iterator[str]:
 def _length(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 # ---- JSON

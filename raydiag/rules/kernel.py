@@ -20,7 +20,6 @@ from raydiag.rules.victims import RayProcesses, Victim
 
 _SOURCE = "/dev/kmsg"
 _FOLD_S = 60.0  # an unspecific driver error this near to a specific one belongs to it
-_NEWS_S = 86_400.0  # without a job: what is older decides nothing beside what is newer
 _REPORT_LINES = 8  # evidence from an event without stack trace
 _EVIDENCE = 96  # in one finding
 _DETAILS = 6  # of a kind, in one explanation
@@ -37,11 +36,11 @@ def kernel_findings(snapshot: Snapshot) -> Iterator[Finding]:
     for machine in machines(snapshot):
         # Several Ray nodes on one machine read the same log.
         lines = next(filter(None, map(methodcaller("records", "kernel_log"), machine.reports)), ())
-        began = snapshot.job_start
-        border_s = snapshot.time - _NEWS_S if began is None else began
+        # What is older decides nothing beside what is newer.
+        border_s = snapshot.news_since
         seen = list(filterfalse(_is_own_reader, events(lines, border_s)))
         ray = RayProcesses.of(snapshot, machine)
-        log = KernelLog(seen, snapshot.time, ray, began, border_s=border_s)
+        log = KernelLog(seen, snapshot.time, ray, snapshot.job_start, border_s=border_s)
         yield from log.findings(machine.name)
 
 

@@ -36,7 +36,6 @@ _ANSWER_UNUSABLE = (
     "node runner: ended before it answered",
 )
 
-_NEWS_S = 86_400.0
 NODE_TABLE = "Ray node table (GCS)"
 _LISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "JOB_NODELIST")
 _COUNTS = ("SLURM_JOB_NUM_NODES", "NNODES")
@@ -64,13 +63,12 @@ def departed(snapshot: Snapshot) -> Mapping[str, str]:
 
 def _departure(snapshot: Snapshot, node: model.Node, live_addresses: set[str]) -> str:
     """Why the absence of a dead node is no fault; empty when it may be one."""
-    began = snapshot.time - _NEWS_S if snapshot.job_start is None else snapshot.job_start
     if node.address in live_addresses:
         return "the machine has rejoined the cluster under another node id"
     reason = node.death_reason
     if _UNPLANNED_END not in reason.upper() and _PLANNED_END.search(reason):
         return "Ray ended this node on purpose"
-    if node.ended_at is None or node.ended_at >= began:
+    if node.ended_at is None or node.ended_at >= snapshot.news_since:
         return ""
     ended = datetime.fromtimestamp(node.ended_at, timezone.utc)
     return f"it ended {ended:%Y-%m-%d %H:%M} UTC, before what runs now"

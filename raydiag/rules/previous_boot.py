@@ -10,7 +10,6 @@ from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.previous_boot import CrashDump
 from raydiag.rules.machines import machines
 
-_NEWS_S = 86_400.0  # without a job
 _SEVERITIES = {"kernel-panic": Severity.CRITICAL, "kernel-oops": Severity.WARNING}
 _LINES = 4  # of each dump
 _PARTS = 3  # dumps told of one kind: the first parts of the newest crash
@@ -18,13 +17,12 @@ _PARTS = 3  # dumps told of one kind: the first parts of the newest crash
 
 def crashes(snapshot: Snapshot) -> Iterator[Finding]:
     """The newest panic and the newest oops of each host; from before the job it is a remark."""
-    began = snapshot.time - _NEWS_S if snapshot.job_start is None else snapshot.job_start
     for machine in machines(snapshot):
         dumps = sorted(machine.records(CrashDump), key=attrgetter("time_s"), reverse=True)
         for failure_class in _SEVERITIES:
             alike = [dump for dump in dumps if _class(dump) == failure_class]
             if alike:
-                yield _finding(failure_class, machine.name, alike, began)
+                yield _finding(failure_class, machine.name, alike, snapshot.news_since)
 
 
 def _finding(failure_class: str, host: str, dumps: Sequence[CrashDump], began: float) -> Finding:

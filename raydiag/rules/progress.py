@@ -107,7 +107,9 @@ class _Group:
         lowest, second, top = _load(ordered[0]), _load(ordered[1]), _load(ordered[-1])
         if top >= _BUSY and top >= _UNLIKE * _load(ordered[-2]):
             return ordered[-1:]
-        return ordered[:1] if second >= _SPINS and second >= _UNLIKE * lowest else []
+        if second >= _SPINS and second >= _UNLIKE * lowest:
+            return ordered[:1]
+        return []
 
     def without(self, workers: Sequence[_WorkerProgress]) -> list[_WorkerProgress]:
         """All but these."""
@@ -146,7 +148,9 @@ class _Group:
         if len(ordered) == 2:
             lower, upper = ordered
             only_one_moves = bool(upper.advanced) and not lower.advanced
-            return [lower] if only_one_moves and upper.step - lower.step >= least else []
+            if only_one_moves and upper.step - lower.step >= least:
+                return [lower]
+            return []
         minority = range(1, (len(steps) + 1) // 2)
         gap, count = max(
             ((steps[count] - steps[count - 1], count) for count in minority), default=(0, 0)

@@ -141,7 +141,9 @@ def _judged_by_peers(port: RdmaPort, same_name: Sequence[RdmaPort], ports: Ports
         return "without-address"
     if used:
         return "down-everywhere"
-    return "" if 4 * up < len(same_name) and _count_up(ports.values()) else "unused"
+    if 4 * up < len(same_name) and _count_up(ports.values()):
+        return ""
+    return "unused"
 
 
 def _judged_by_own_host(port: RdmaPort, ports: Ports) -> str:
@@ -227,7 +229,9 @@ def _usual_rate(each: _MachinePorts, key: PortKey) -> float | None:
     for ports in each.alike:
         rates_of_driver += _rates(port for port in ports.values() if port.driver == driver)
     rate, count = rates_of_driver.most_common(1)[0]
-    return rate if 2 * count > rates_of_driver.total() and rate in rates_of_name else None
+    if 2 * count > rates_of_driver.total() and rate in rates_of_name:
+        return rate
+    return None
 
 
 def _rates(ports: Iterable[RdmaPort]) -> Counter[float | None]:

@@ -54,7 +54,9 @@ class RayProcesses:
         """
         record = self.processes.get(pid)
         if record and not killed and not time_s < record.start_time_s - _START_SLACK_S:
-            return self._of_record(record, bool(name)) if _alike(name, record.comm) else None
+            if _alike(name, record.comm):
+                return self._of_record(record, bool(name))
+            return None
         actor = self._actor_with_pid(pid, name, killed, record is not None)
         if actor is not None:
             return _worker(actor, name is not None)

@@ -65,7 +65,9 @@ def exit_code(verdict: Verdict) -> int:
     if any(finding.severity is not Severity.INFO for finding in diagnosis.findings):
         return 1
     is_decided = verdict.status is not JobStatus.UNKNOWN
-    return 0 if is_decided and diagnosis.coverage.complete else 3
+    if is_decided and diagnosis.coverage.complete:
+        return 0
+    return 3
 
 
 def _earlier_runs(facts: JobFacts) -> Iterator[tuple[JobFacts, TriageOutcome]]:

@@ -83,7 +83,9 @@ def _origin(steps: LoggedSteps) -> int:
 
 
 def _time_of(steps: Optional[int], step_s: Optional[float]) -> Optional[float]:
-    return None if steps is None or step_s is None else steps * step_s
+    if steps is None or step_s is None:
+        return None
+    return steps * step_s
 
 
 def _lost_steps(complete: bool, last: int, saved: Optional[int], first_of_run: int) -> int:

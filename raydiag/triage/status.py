@@ -249,7 +249,9 @@ def _silence_s(case: TriageCase) -> Optional[float]:
     facts, newest = case.facts, case.facts.last_time
     if (facts.barrier_line or 0) > (facts.last_time_line or 0):
         newest = None if case.moment.log_end else max(mtimes(facts), default=None)
-    return None if case.moment.now is None or newest is None else case.moment.now - newest
+    if case.moment.now is None or newest is None:
+        return None
+    return case.moment.now - newest
 
 
 def _is_abandoned(case: TriageCase) -> bool:

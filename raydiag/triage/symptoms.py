@@ -16,6 +16,7 @@ from raydiag import catalog
 from raydiag.catalog.failure_classes import FailureClass
 from raydiag.catalog.signatures import table
 from raydiag.joblog.facts import JobFacts, Match, StageEvent, TaskExit
+from raydiag.joblog.numbers import whole_number
 from raydiag.model import Evidence
 from raydiag.triage.exits import TERMINATED, all_terminated, failed_exits
 from raydiag.triage.progress import step_interval
@@ -170,7 +171,7 @@ def _of_matches(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom
     for match in facts.matches:
         if match.role == HARMLESS or not match.failure_class:
             continue
-        code = _number(match.groups.get("code"))
+        code = whole_number(match.groups.get("code"))
         is_normal_exit = code == 0 or (was_cancelled and code in TERMINATED)
         if match.failure_class == "node-fail" and is_normal_exit:
             continue
@@ -184,7 +185,7 @@ def _of_matches(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom
             task=_task_name(match),
             srun_task=match.task,
             host=_host(facts, match),
-            pid=_number(match.groups.get("pid")) or match.pid,
+            pid=whole_number(match.groups.get("pid")) or match.pid,
             where=match.where,
             last_step=match.last_step,
             exception=match.exception,
@@ -231,7 +232,9 @@ def _task_name(match: Match) -> Optional[str]:
         return str(match.rank)
     if match.task is not None:
         return str(match.task)
-    return f"{match.actor or 'process'} pid={match.pid}" if match.pid is not None else None
+    if match.pid is not None:
+        return f"{match.actor or 'process'} pid={match.pid}"
+    return None
 
 
 def _host(facts: JobFacts, match: Match) -> Optional[str]:
@@ -239,7 +242,7 @@ def _host(facts: JobFacts, match: Match) -> Optional[str]:
     name = match.groups.get("host") or match.groups.get("ip") or match.groups.get("peer")
     if name:
         return name if _is_address(name) else name.split(".")[0]
-    task = _number(match.groups.get("task"))
+    task = whole_number(match.groups.get("task"))
     if task is not None and task in facts.hosts:
         return facts.hosts[task]
     if catalog.failure(match.failure_class).told_by_others:
@@ -249,13 +252,6 @@ def _host(facts: JobFacts, match: Match) -> Optional[str]:
 
 def _is_address(text: str) -> bool:
     return ":" in text or text.replace(".", "").isdigit()
-
-
-def _number(text: Optional[str]) -> Optional[int]:
-    try:
-        return int(text) if text else None
-    except ValueError:
-        return None
 
 
 # ---- stages and exits

@@ -304,7 +304,7 @@ def test_a_host_of_the_job_that_the_cluster_does_not_have_is_blind() -> None:
     assert missing.host == "gpu003"
     hosts = ("gpu001", "gpu002")
     series = Coverage(3, 2, (Blind("gpu003", "no series"),))
-    for told in (None, series):
+    for told in (Coverage(0, 0), series):
         found = nodes.coverage(Coverage(2, 2), told, Coverage(0, 0), hosts, [missing])
         assert (found.asked, found.answered, found.blind) == (3, 2, (missing,))
     assert not nodes.absent(LiveNodes(SNAPSHOT), [])

@@ -63,7 +63,9 @@ def exit_code(comparison: Comparison) -> int:
     if comparison.diagnosis.problems:
         return 1
     is_told = all(map(attrgetter("examined.case.told"), comparison.sides))
-    return 0 if is_told and comparison.diagnosis.coverage.complete else 3
+    if is_told and comparison.diagnosis.coverage.complete:
+        return 0
+    return 3
 
 
 def _pair(a: Side, b: Side, deadline_s: float) -> Pair:

@@ -26,6 +26,7 @@ from raydiag.explain.comparison.pair import (
 )
 from raydiag.explain.comparison.settings import Setting
 from raydiag.model import Confidence, Evidence, Finding, Severity
+from raydiag.rules.grades import confirmed_if, warning_if
 from raydiag.timeline.training_series import TGS
 
 _LEAK_PERCENT = 4.0  # a leak costs about one percent: more has another cause as well
@@ -122,9 +123,8 @@ def _no_gap(speed: SpeedGap, pair: Pair, causes: Sequence[SlownessCause]) -> Com
         chance = "which chance may do: steps vary, and few are in common"
         return _undecided(UNDECIDED, f"{measure} differs by {size}, {chance}")
     is_precise = speed.error_percent < gap.LEAST_PERCENT
-    confidence = Confidence.CONFIRMED if is_precise else Confidence.LIKELY
     text = _sentence(f"Alike: {measure} differs by {size}")
-    return ComparisonAnswer(ALIKE, "healthy", confidence, text)
+    return ComparisonAnswer(ALIKE, "healthy", confirmed_if(is_precise), text)
 
 
 def _passed(
@@ -224,7 +224,7 @@ def _slower(pair: Pair, answer: ComparisonAnswer, label: str) -> Finding:
     text = f"{a}, {b} over steps {pair.overlap.start} to {pair.overlap.last}"
     return Finding(
         slowness_causes.SLOWER,
-        severity=Severity.INFO if answer.kind == SETTINGS else Severity.WARNING,
+        severity=warning_if(answer.kind != SETTINGS),
         onset=_onset(pair),
         confidence=Confidence.CONFIRMED,
         evidence=(Evidence(speed.metric, text, speed.percent),),

@@ -172,7 +172,9 @@ def _begin(blocks: _Blocks) -> Optional[int]:
     error = _MEDIAN_ERROR * blocks.noise * np.sqrt(1.0 / best + 1.0 / (count - best))
     far = abs(after - before) >= max(2 * LEAST_PERCENT, _SURER * error)
     stays = (changes[best:] * np.sign(after) >= 0.5 * abs(after)).all()
-    return best if far and stays and abs(before) <= _BEFORE * abs(after) else None
+    if far and stays and abs(before) <= _BEFORE * abs(after):
+        return best
+    return None
 
 
 def _residue(changes: Floats, cut: int) -> float:

@@ -108,7 +108,9 @@ def _refuted(pair: Pair, side: Side, additional: Optional[Extra]) -> Optional[st
     other_side = pair.other(side)
     uniform = additional is not None and additional.uniform
     if not side.settings.is_on(FLAG):
-        return f"{additional.text}, but it runs without {FLAG}" if additional and uniform else ""
+        if additional and uniform:
+            return f"{additional.text}, but it runs without {FLAG}"
+        return ""
     if side.restored is not True:
         return f"{FLAG} is on, but it started afresh: nothing was restored"
     if other_side.settings.is_on(FLAG) and other_side.restored:

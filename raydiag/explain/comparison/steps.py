@@ -41,12 +41,12 @@ class TrainingRun:
     @property
     def first(self) -> Optional[int]:
         """The number of the first step."""
-        return int(self.numbers[0]) if self.numbers.size else None
+        return next(map(int, self.numbers), None)
 
     @property
     def last(self) -> Optional[int]:
         """The number of the last step."""
-        return int(self.numbers[-1]) if self.numbers.size else None
+        return next(map(int, self.numbers[-1:]), None)
 
     @property
     def dated(self) -> MetricSteps:

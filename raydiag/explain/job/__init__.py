@@ -55,14 +55,13 @@ def examine(facts: JobFacts, moment: Moment, request: DiagnosisRequest) -> Exami
     request, probed = _probed(facts, request)
     metrics = look(job, request)
     case = case_of(job, metrics, request, probed)
-    of_nodes = request.nodes.notes if request.nodes is not None else ()
     return ExaminedJob(
         job.triage,
         case,
         verdict.explain(case),
         metrics.log_only,
         metrics.metrics,
-        (*job.triage.notes, *metrics.notes, *request.notes, *of_nodes),
+        (*job.triage.notes, *metrics.notes, *request.notes, *request.live.notes),
         request.no_log,
         request.nodes,
         metrics.training,

@@ -31,7 +31,7 @@ def case_of(
 ) -> JobCase:
     """All sources in one: what they tell, and what they leave open."""
     own_nodes = request.nodes
-    paces = own_nodes.paces if own_nodes is not None else []
+    paces = request.live.paces
     status = _status(job, metrics)
     if paces and status == "unknown" and request.no_log and job.moment.alive:
         status = "running"  # its workers have made steps; when, is judged below
@@ -50,23 +50,24 @@ def case_of(
     asides: list[Observation] = []
     if own_nodes is not None:
         asides = [aside for aside in observations if nodes.is_aside(aside, own_nodes)]
-    is_idle = own_nodes is not None and own_nodes.idle and status == "unknown"
+    is_idle = request.live.idle and status == "unknown"
     is_told = is_idle or (status != "unknown" and not _never_began(job, metrics, status))
     progress = job.triage.progress
+    step_s = next((pace.step_s for pace in paces), None)
     return JobCase(
         observations=[observation for observation in observations if observation not in asides],
         coverage=coverage,
         status="idle" if is_idle else status,
         primary=None if is_refuted else job.triage.primary,
         last_step_at=_last_step_at(job, metrics),
-        step_time_s=metrics.steps.step_time_s or progress.step_time_s or _step_s(paces),
+        step_time_s=metrics.steps.step_time_s or progress.step_time_s or step_s,
         silent_s=_silent_s(job, metrics, status, paces),
         ruled_out=_ruled_out(metrics, is_refuted),
         told=is_told,
         no_log=request.no_log,
         no_metrics=metrics.log_only,
         of_cluster=own_nodes is not None,
-        shared_cluster=own_nodes is not None and own_nodes.unplaced,
+        shared_cluster=request.live.unplaced,
         asides=asides,
     )
 
@@ -82,7 +83,8 @@ def _with_nodes(
     """With the nodes that did not answer, and where nodes contradict their series."""
     missing = nodes.absent(own_nodes, request.nodelist)
     coverage = replace(coverage, unread=(*coverage.unread, *odds))
-    return nodes.coverage(probed.coverage, metrics.coverage, coverage, own_nodes.hosts, missing)
+    of_series = metrics.coverage or Coverage(0, 0)
+    return nodes.coverage(probed.coverage, of_series, coverage, own_nodes.hosts, missing)
 
 
 # ---- the status of the job
@@ -122,10 +124,6 @@ def _last_step_at(job: TriagedJob, metrics: SeenMetrics) -> Optional[float]:
         return metrics.steps.last_at
     computed = metrics.metrics.context.trained if metrics.metrics is not None else None
     return job.triage.progress.last_step_time or (computed.end if computed is not None else None)
-
-
-def _step_s(paces: Sequence[Pace]) -> Optional[float]:
-    return paces[0].step_s if paces else None
 
 
 def _silent_s(
@@ -187,10 +185,12 @@ def _dated_end(finding: Finding, job: TriagedJob, metrics: SeenMetrics) -> Findi
 
 
 def _ruled_out(metrics: SeenMetrics, is_refuted: bool) -> tuple[RuledOut, ...]:
-    by_playbooks = tuple(metrics.metrics.outcome.ruled_out) if metrics.metrics is not None else ()
+    by_playbooks: Sequence[RuledOut] = ()
+    sample = "one of the event file"
+    if metrics.metrics is not None:
+        by_playbooks, sample = metrics.metrics.outcome.ruled_out, "sample of the metrics"
     if not is_refuted:
-        return by_playbooks
-    sample = "sample of the metrics" if metrics.metrics is not None else "one of the event file"
+        return tuple(by_playbooks)
     return (*by_playbooks, RuledOut("hang", f"steps go on to the last {sample}", "triage"))
 
 

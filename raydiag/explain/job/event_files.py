@@ -54,11 +54,11 @@ class Bridge:
         """One where steps were lost in the middle of the run."""
         if not self.missing:
             return
-        ranges = ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in self.missing[:_SHOWN])
-        ellipsis = ", ..." if len(self.missing) > _SHOWN else ""
+        ranges = [f"{a}" if a == b else f"{a} to {b}" for a, b in self.missing]
+        ranges[_SHOWN:] = ["..."] * (len(ranges) > _SHOWN)
         missing = f"{self.missing_total} of {self.steps} steps are missing in {origin}"
-        text = f"{missing}: {ranges}{ellipsis}"
-        source = self.files[0] if self.files else "event file"
+        text = f"{missing}: {', '.join(ranges)}"
+        source = next(iter(self.files), "event file")
         yield Finding(
             "tb-bridge-gap",
             onset=self.first_time,
@@ -80,7 +80,7 @@ def read(facts: JobFacts, window: Optional[Window], alive: Optional[bool]) -> Ev
         # A log may print local time; of the jobs that shared the directory, the newest counts.
         since = None if facts.first_time is None else facts.first_time - _ZONES_S
         files = tfevents.find(places, host, since)[-1:]
-    ended = facts.summary.time if facts.summary is not None else None
+    ended = facts.summary_time
     if ended is None and window is not None and alive is not True:
         ended = window.end
     return tfevents.read([file for file in files if ended is None or file.created <= ended])
@@ -94,8 +94,7 @@ def alone(events: Events, logged: Mapping[int, float]) -> MetricSteps:
     steps, times = events.steps, events.times
     if not steps.size or not _agrees(events.of_metric(LOSS), logged):
         return MetricSteps()
-    back = np.flatnonzero(np.diff(times) <= 0)
-    first = int(back[-1]) + 1 if back.size else 0
+    first = max(np.flatnonzero(np.diff(times) <= 0) + 1, default=0)
     return MetricSteps(steps[first:], times[first:])
 
 
@@ -134,8 +133,7 @@ def compared(
         return Bridge(events.files, int(steps.size), cut=events.cut, unread=unread)
     lacks = steps[~np.isin(steps, known_steps)]
     inside = lacks[lacks < known_steps[-1]] if known_steps.size else lacks
-    late = events.times[-1] - last_at if last_at is not None else 0.0
-    if late > _FLUSH_S:
+    if last_at is not None and events.times[-1] - last_at > _FLUSH_S:
         inside = lacks
     ranges = _ranges(list(map(int, inside)), list(map(int, steps)))
     times = events.times[np.isin(steps, inside)]

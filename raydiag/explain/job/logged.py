@@ -39,19 +39,19 @@ def job_of(facts: JobFacts, judged: Triage) -> TrainingJob:
     header, progress = facts.header, judged.progress
     steps, _ = reference_steps(facts)
     beats = facts.heartbeats
-    accused = [facts.hosts.get(task) for task in (beats.accused if beats is not None else ())]
     saves = tuple(_saves(facts.saves or facts.worker_logs.saves, steps))
     rhythm = _rhythm(progress.checkpoint_period, saves)
-    crash = None
+    crash, accused = None, []
     if judged.origin is not None:
         crash = judged.origin.time
-    if beats is not None and beats.time is not None:
-        crash = beats.time
+    if beats is not None:
+        crash = beats.time or crash
+        accused = [facts.hosts.get(task) for task in beats.accused]
     return TrainingJob(
         status=judged.status.value,
         primary=judged.primary,
         cascade=judged.cascade,
-        end=facts.summary.time if facts.summary is not None else None,
+        end=facts.summary_time,
         first_step=progress.first_step,
         last_step=progress.last_step,
         total_steps=progress.total_steps,
@@ -61,7 +61,7 @@ def job_of(facts: JobFacts, judged: Triage) -> TrainingJob:
         crash_time=crash,
         heartbeat_timeout_s=header.heartbeat_timeout_s,
         accused=tuple(dict.fromkeys(short_name(host) for host in accused if host)),
-        coordinator=short_name(header.nodelist[0]) if header.nodelist else None,
+        coordinator=next(map(short_name, header.nodelist), None),
         checkpoint_period=rhythm.period if rhythm is not None else None,
         save_offset=rhythm.offset if rhythm is not None else 0,
         async_saves=header.async_checkpointing,

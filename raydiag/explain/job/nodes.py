@@ -158,7 +158,7 @@ def _hosts_of(blind: Iterable[Blind]) -> set[str]:
 
 def coverage(
     probed: Coverage,
-    series: Optional[Coverage],
+    series: Coverage,
     others: Coverage,
     hosts: Sequence[str],
     missing: Iterable[Blind] = (),
@@ -171,7 +171,7 @@ def coverage(
     silent = _hosts_of(probed.blind)
     blind, unread = list(probed.blind), list(probed.unread)
     blind += [node for node in missing if node.host not in silent]
-    for node in series.blind if series is not None else ():
+    for node in series.blind:
         if node.host in hosts:
             if node.host not in silent:
                 unread.append(HostUnread(node.host, "metrics", Status.NO_DATA, node.reason))

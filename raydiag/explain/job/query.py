@@ -76,7 +76,7 @@ def query(connection: Connection, job: TriagedJob, request: DiagnosisRequest) ->
     if discovery.window is None:
         metrics = _without_window(connection, job)
         return replace(metrics, unread=(*unread, *metrics.unread))
-    hosts = job.facts.header.nodelist or request.hosts
+    hosts = job.facts.header.nodelist or request.live.hosts
     identity = check(connection.client, discovery, replace(logged.logged(job.facts), hosts=hosts))
     if identity.belief is Belief.WRONG:
         wrong = observability.wrong_job(connection.origin, identity.reason)
@@ -100,10 +100,9 @@ def _discovered(
 ) -> Discovery:
     request.say("looking at what the metrics hold ...")
     header = job.facts.header
-    addresses = request.nodes.addresses if request.nodes is not None else {}
     start = since(connection, job.moment, now, request)
-    hosts = header.nodelist or request.hosts
-    return discover(connection, now, hosts, header.nnodes, addresses, start)
+    hosts = header.nodelist or request.live.hosts
+    return discover(connection, now, hosts, header.nnodes, request.live.addresses, start)
 
 
 def _without_window(connection: Connection, job: TriagedJob) -> SeenMetrics:

@@ -9,7 +9,7 @@ from typing import Optional
 
 from raydiag.explain.job.nodes import LiveNodes
 from raydiag.joblog.facts import JobFacts
-from raydiag.model import HostUnread
+from raydiag.model import HostUnread, Snapshot
 from raydiag.triage.verdict import JobStatus, Moment
 from raydiag.triage.verdict import Verdict as Triage
 from raydiag.tsdb.connection import Connection
@@ -37,9 +37,9 @@ class DiagnosisRequest:
     notes: tuple[str, ...] = ()
 
     @property
-    def hosts(self) -> tuple[str, ...]:
-        """Of the live cluster."""
-        return self.nodes.hosts if self.nodes is not None else ()
+    def live(self) -> LiveNodes:
+        """The live cluster; one without nodes where none was probed."""
+        return self.nodes or LiveNodes(Snapshot((), 0.0))
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,12 @@ class TriagedJob:
     @property
     def ended_at(self) -> Optional[float]:
         """When a job that is over ended by its own log, Unix seconds; None where it has no time."""
-        summary = self.facts.summary
-        if summary is not None and summary.time is not None:
-            return summary.time
-        return self.facts.last_time
+        return self.facts.summary_time or self.facts.last_time
 
     @property
     def end(self) -> Optional[float]:
         """Until when the job is judged, Unix seconds; None where nobody tells."""
-        summary = self.facts.summary
-        if self.moment.log_end or (summary is not None and summary.time is not None):
+        if self.moment.log_end or self.facts.summary_time is not None:
             return self.ended_at
         return self.moment.now
 
