@@ -16,14 +16,15 @@ from dataclasses import dataclass
 
 from raydiag.tsdb import promql
 
-_STRING = r'"(?:\\.|[^"\\])*"'
-_BRACES = rf"\{{(?:{_STRING}|[^\"}}])*\}}"
+# What is not closed goes on to the end: so no text takes more than linear time.
+_STRING = r'"(?:\\.|[^"\\])*(?:"|\\?$)'
+_BRACES = rf"\{{(?:{_STRING}|[^\"}}])*(?:\}}|$)"
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _PIECE = re.compile(rf"{_STRING}|(?P<name>{_NAME})?(?P<braces>{_BRACES})|(?P<bare>{_NAME})")
-_MATCHER = re.compile(rf"\s*({_NAME})\s*(=~|!~|!=|=)\s*({_STRING})\s*,?")
+_MATCHER = re.compile(rf"(?<![a-zA-Z0-9_:])({_NAME})\s*(=~|!~|!=|=)\s*({_STRING})\s*,?")
 _RANGE = re.compile(r"\s*\[[^\]:]*\]")
 _MODIFIERS = re.compile(r"(?:\s*@\s*[\w.]+|\s*offset\s+-?\w+)*")
-_CALL = re.compile(rf"({_NAME})\s*$")
+_CALL = re.compile(rf"(?<![a-zA-Z0-9_:])({_NAME})\s*$")
 _ESCAPED = re.compile(r"\\(.)")
 OF = "raydiag_of"  # keeps several metrics of one host apart, which `or` would take for one
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r"}

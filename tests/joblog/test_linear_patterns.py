@@ -16,6 +16,7 @@ import raydiag
 from raydiag import exposition, step_formats
 from raydiag.joblog import fast_step_lines
 from raydiag.joblog.step_formats import FORMATS
+from raydiag.tsdb import rewriting
 
 try:
     from re import _parser as sre_parse  # type: ignore[attr-defined]
@@ -24,7 +25,11 @@ except ImportError:
 
 CHARS = 4096
 # Only ever tried at the one place where a line or a label begins.
-MATCHED_IN_PLACE = {fast_step_lines._LINE.pattern, exposition._LABEL.pattern}
+MATCHED_IN_PLACE = {
+    fast_step_lines._LINE.pattern,
+    exposition._LABEL.pattern,
+    rewriting._RANGE.pattern,
+}
 FAST_ENOUGH_S = 0.02  # below this, 8 KB at once: too short to be compared
 MODULES = ("joblog", "tsdb", "event_file", "exposition", "nodeset", "step_formats", "worker_log")
 

@@ -315,3 +315,29 @@ def test_throughput_that_drifts_down_dates_from_where_it_left_its_level(lasts_s:
     ]
     assert found.onset is not None
     assert -60 <= found.onset - began <= 180
+
+
+@pytest.mark.parametrize(
+    ("lengths", "seen"),
+    [
+        ([50, 55, 50, 300, 280], True),
+        ([50, 55, 50, 300, 50], False),
+        ([50, 55, 50, 300], False),
+        ([20, 22, 21, 70, 65], False),
+        ([300, 50, 55, 50], False),
+    ],
+)
+@pytest.mark.parametrize("waits", [True, False])
+def test_saves_that_became_slow(lengths: list[int], seen: bool, waits: bool) -> None:
+    world = World()
+    for number, length in enumerate(lengths):
+        start = 600 + 600 * number
+        world.save(start, start + length)
+        if waits and length > 100:
+            world.set("storage", 80.0, start, start + length, ["n2"], "hw_io_pressure_full_pct")
+    found = world.judge(ONLY).observations
+    expected = "storage-stall" if waits else "checkpoint-effect"
+    slow = [one.finding for one in found if one.row == "slow-saves"]
+    assert [finding.failure_class for finding in slow] == ([expected] if seen else [])
+    if seen:
+        assert slow[0].onset == T0 + 2400

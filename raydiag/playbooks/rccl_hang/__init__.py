@@ -19,8 +19,10 @@ from raydiag.playbooks.rccl_hang.host_states import (
     ACTIVE,
     AWAY,
     IDLE,
+    QUIET_PERCENT,
     UNKNOWN,
     HostState,
+    absentees,
     host_states,
     lone_workers,
     stragglers,
@@ -52,6 +54,9 @@ def busy_gpus(timeline: RunTimeline) -> Iterator[Query]:
     promql = f"sum by (instance, ip) ({UTILISATION} >= bool {BUSY_PERCENT:.0f})"
     start = stall.end - math.floor(length / step) * step
     yield Query("gpu-busy", promql, Window(start, stall.end, step))
+    settled_s = max(stall.end - stall.settled.start, step)
+    highest = f"max_over_time({UTILISATION}[{math.ceil(settled_s)}s])"
+    yield Query.at("gpu-idle", f"{highest} < {QUIET_PERCENT:.0f}", stall.end)
 
 
 @playbook("rccl-hang", busy_gpus)
@@ -141,7 +146,8 @@ class _Hang:
         busy = list(filter(attrgetter("is_busy"), states))
         if powers == {ACTIVE} and busy and len(busy) >= _MOST * len(with_utilisation):
             return self._computing()
-        slow = stragglers(states)
+        away = absentees(self.timeline, self.judged, self.stall.start)
+        slow = list(map(self.states.__getitem__, away)) or stragglers(states)
         if slow:
             return self._straggler(slow)
         if busy and powers == {IDLE}:
@@ -223,6 +229,9 @@ class _Hang:
         step_s = self.timeline.step_time_s or self.timeline.context.resolution_s()
         for state in slow:
             use = "unknown" if state.busiest is None else f"{state.busiest:.0f} %"
+            idle = self._idle_gpus(state.host)
+            if idle and state.is_busy:
+                use += f", idle GPU {', '.join(map(str, idle))}"
             wait = f"the others wait at {wait_watts:.0f} W"
             text = f"{state.watts or 0:.0f} W, busiest GPU {use}; {wait}"
             self.report.row("straggler", True, text, [state.host], state.watts, "W", "gpu-power")
@@ -232,6 +241,7 @@ class _Hang:
                 "straggler",
                 [self.report.evidence("gpu-power", text, state.watts, at)],
                 host=state.host,
+                gpu=idle[0] if len(idle) == 1 else None,
                 period=self._period(step_s),
                 confidence=likely_if(state.busiest is not None),
                 explanation=f"The other hosts wait for {state.host}: {text}.",
@@ -239,6 +249,11 @@ class _Hang:
         text = f"hosts wait at {wait_watts:.0f} W for {', '.join(names)}"
         self._observe_hang("straggler", [self.report.evidence("gpu-power", text, wait_watts)], text)
         return f"Straggler: {text}."
+
+    def _idle_gpus(self, host: str) -> list[int]:
+        """GPUs of a host that ran no kernel in all of the stall."""
+        table = self.timeline.table("gpu-idle").pick(hosts=[host])
+        return sorted(subject.gpu for subject in table.subjects if subject.gpu is not None)
 
     def _observe_hang(self, row: str, evidence: Sequence[Evidence], text: str) -> None:
         timeline = self.timeline

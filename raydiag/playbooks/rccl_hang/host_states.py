@@ -97,6 +97,22 @@ def stragglers(states: Sequence[HostState]) -> list[HostState]:
     return minority if waiting >= len(majority) / 2 else []
 
 
+def absentees(timeline: RunTimeline, window: Window, start: float) -> list[str]:
+    """The few hosts of which one GPU lies idle while every GPU of the others is in a kernel.
+
+    Its rank is not in the collective. `start`: of the stall, before which that GPU was used.
+    """
+    table = timeline.table("gpu-utilisation").pick("min")
+    idlest, before = table.medians(window), table.medians(Window(timeline.window.start, start))
+    idle = []
+    for host, percent in idlest.items():
+        if percent < QUIET_PERCENT <= before.get(host, 0.0):
+            idle.append(host)
+    busy = sum(percent > BUSY_PERCENT for percent in idlest.values())
+    is_clear = 0 < len(idle) < busy and busy + len(idle) == len(idlest)
+    return idle if is_clear else []
+
+
 def _majority(states: Sequence[HostState]) -> list[HostState]:
     groups: dict[str, list[HostState]] = {}
     for state in states:

@@ -19,7 +19,7 @@ from raydiag.playbooks.training_stability.speed import (
     judge_throughput,
     report_step_times,
 )
-from raydiag.playbooks.training_stability.storage import fine_storage
+from raydiag.playbooks.training_stability.storage import fine_storage, judge_saves
 from raydiag.timeline.run_timeline import RunTimeline
 
 
@@ -31,6 +31,7 @@ def training_stability(timeline: RunTimeline, report: ReportWriter) -> str:
         report.row("training", None, f"no tb_ samples ({reason}): read the event file")
     else:
         _judge_training(timeline, report)
+    judge_saves(timeline, report)
     contention.check(timeline, report)
     classes = ", ".join(report.observed_classes)
     verdict = f"Seen: {classes}." if classes else ""

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
+from typing import Optional
 
-from raydiag.model import Confidence, Severity
+import numpy as np
+
+from raydiag.model import Confidence, Severity, Window
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
 from raydiag.timeline import follow_up, known_values
 from raydiag.timeline.answers import ResultTable
@@ -25,12 +28,14 @@ from raydiag.timeline.threshold_spans import (
     sustained_above,
     sustained_by_host,
 )
-from raydiag.tsdb.series import Query
+from raydiag.tsdb.series import Floats, Query
 
 STALL_PERCENT = 20.0  # I/O pressure, "full": all tasks that could run wait for storage
 _BRIEF_PERCENT = 50.0  # the same where it does not last, but comes again
 _STALL_BLOCKED = 3.0
 _NAMED = 8
+_FEW_SAVES = 2  # usual ones before, and slow ones after
+_SLOW_SAVE, _SLOW_SAVE_S = 3.0, 60.0  # times the usual save, and by so much
 
 
 def fine_storage(timeline: RunTimeline) -> Iterator[Query]:
@@ -61,6 +66,43 @@ def report_hidden(report: ReportWriter, share: float) -> None:
         confidence=Confidence.POSSIBLE,
         severity=Severity.INFO,
     )
+
+
+def judge_saves(timeline: RunTimeline, report: ReportWriter) -> None:
+    """Saves that take several times as long from some moment on, to the end."""
+    saves = [mask for mask in timeline.context.masks if mask.kind == SAVE and mask.start > 0]
+    lengths = np.array([save.end - save.start for save in saves])
+    first = _first_slow_save(lengths)
+    if first is None:
+        return
+    usual, slow = float(np.median(lengths[:first])), float(np.median(lengths[first:]))
+    text = f"each of the last {lengths.size - first} saves takes {slow:.0f} s, {usual:.0f} s before"
+    table = timeline.table("storage").pick(IO_FULL)
+    pressure = table.medians(Window(saves[-1].start, saves[-1].end))
+    waiting = [host for host, percent in pressure.items() if percent > STALL_PERCENT]
+    failure_class = "storage-stall" if waiting else "checkpoint-effect"
+    report.finding(
+        failure_class,
+        "slow-saves",
+        text,
+        query="training",
+        value=slow,
+        unit="s",
+        at=saves[first].start,
+        period=Period(saves[first].start, saves[-1].end, uncertainty_s=timeline.next_step_s),
+        confidence=likely_if(bool(waiting)),
+        severity=Severity.WARNING,
+    )
+
+
+def _first_slow_save(lengths: Floats) -> Optional[int]:
+    """From where on all saves are slow; None where they are not, or are too few to tell."""
+    for first in range(_FEW_SAVES, lengths.size - _FEW_SAVES + 1):
+        usual = float(np.median(lengths[:first]))
+        limit = max(_SLOW_SAVE * usual, usual + _SLOW_SAVE_S)
+        if lengths[first:].min() > limit >= lengths[:first].max():
+            return first
+    return None
 
 
 def judge_storage(timeline: RunTimeline, report: ReportWriter, hidden: bool) -> None:
