@@ -339,7 +339,10 @@ def test_a_gpu_that_fell_silent() -> None:
     world.set("gpu-count", 7.0, 3000, hosts=["n1"])
     (found,) = world.judge(NODE).observations
     assert (found.finding.failure_class, found.finding.host) == ("gpu-missing", "n1")
-    assert found.finding.onset == T0 + 3000
+    assert (found.finding.onset, found.finding.gpu) == (T0 + 3000, None)
+    world.put("gpus-gone", np.ones(world.times.size), host="n1", gpu="5")
+    (found,) = world.judge(NODE).observations
+    assert (found.finding.host, found.finding.gpu) == ("n1", 5)
 
 
 def test_processes_that_end_on_one_host_first() -> None:

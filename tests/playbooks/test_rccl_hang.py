@@ -369,3 +369,28 @@ def test_a_pause_of_all_hosts_is_no_nodes() -> None:
         world.pause(host, HANG, HANG + 240)
     world.only("reboots", 1.0, LENGTH_S, LENGTH_S, host="n3")
     assert "node-death" not in classes(world.judge("node-failure"))
+
+
+def test_a_host_of_which_one_gpu_lies_idle_keeps_the_others_waiting() -> None:
+    world = World()
+    world.hang(HANG)
+    world.set("gpu-utilisation", 0.0, HANG + 10, hosts=["n2"], metric="min")
+    outcome = world.judge("rccl-hang")
+    straggler = next(
+        o.finding for o in outcome.observations if o.row == "straggler" and o.finding.host
+    )
+    assert (straggler.failure_class, straggler.host) == ("straggler", "n2")
+
+
+def test_gpus_that_were_idle_before_keep_nobody_waiting() -> None:
+    world = World()
+    world.hang(HANG)
+    world.set("gpu-utilisation", 0.0, hosts=["n2"], metric="min")
+    assert "straggler" not in classes(world.judge("rccl-hang"))
+
+
+def test_where_some_gpus_of_every_host_are_idle_nobody_is_accused() -> None:
+    world = World()
+    world.hang(HANG)
+    world.set("gpu-utilisation", 0.0, HANG + 10, metric="min")
+    assert "straggler" not in classes(world.judge("rccl-hang"))

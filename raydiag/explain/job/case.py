@@ -177,7 +177,8 @@ def _dated_end(finding: Finding, job: TriagedJob, metrics: SeenMetrics) -> Findi
     at, window = metrics.steps.last_at, metrics.window
     if finding.onset is not None or finding.failure_class != job.triage.primary:
         return finding
-    if at is None or window is None or job.triage.status is not JobStatus.FAILED:
+    has_died = job.triage.status in (JobStatus.FAILED, JobStatus.UNKNOWN)
+    if at is None or window is None or not has_died:
         return finding
     if window.end - at > _STALL_S:
         return finding  # steps had stopped before, nobody knows how long

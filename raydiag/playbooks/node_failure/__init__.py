@@ -22,9 +22,9 @@ from raydiag.playbooks.node_failure.error_counters import (
 )
 from raydiag.playbooks.registry import playbook
 from raydiag.playbooks.report_writer import Period, ReportWriter
-from raydiag.timeline import known_values
+from raydiag.timeline import follow_up, known_values
 from raydiag.timeline.answers import ResultTable
-from raydiag.timeline.queries import DMESG, PROCESSES, SCRAPE
+from raydiag.timeline.queries import DMESG, POWER, PROCESSES, SCRAPE
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.tsdb.series import Floats, Query
 
@@ -38,6 +38,7 @@ def fine_errors(timeline: RunTimeline) -> Iterator[Query]:
     """Error counters that grew, to date them."""
     yield from fine_uncorrected(timeline)
     yield from fine_corrected(timeline)
+    yield from _fine_gpus(timeline)
 
 
 @playbook("node-failure", fine_errors)
@@ -140,31 +141,51 @@ def _changes(flags: NDArray[np.bool_]) -> Floats:
     return np.diff(flags.astype(np.float64))
 
 
-def judge_missing_gpus(timeline: RunTimeline, report: ReportWriter) -> None:
-    """A GPU whose series end while its host goes on."""
-    if report.cannot_judge("gpu-missing", "gpu-count"):
-        return
-    table, any_missing = timeline.table("gpu-count"), False
+def _hosts_with_fewer_gpus(timeline: RunTimeline) -> Iterator[tuple[str, float, float, float]]:
+    """(host, GPUs once, GPUs now, since when) where series of a GPU end and its host goes on."""
+    table = timeline.table("gpu-count")
     for subject, row in table:
         answered = np.flatnonzero(~np.isnan(row))
         if answered.size < 3 or subject.host in timeline.dead_hosts:
             continue
         counts = row[answered]
         full, now = float(np.max(counts)), float(np.median(counts[-3:]))
-        if now >= full or _has_power_gaps(table, subject.host):
-            continue
+        if now < full and not _has_power_gaps(table, subject.host):
+            gone_at = table.times[answered[np.flatnonzero(counts >= full)[-1] + 1]]
+            yield subject.host, full, now, float(gone_at)
+
+
+def _fine_gpus(timeline: RunTimeline) -> Iterator[Query]:
+    """Which GPUs were measured before one of their host fell silent, and are not now."""
+    context = timeline.context
+    gone_at = {host: at for host, _, _, at in _hosts_with_fewer_gpus(timeline)}
+    if gone_at:
+        power = f"{POWER}{{{follow_up.host_matcher(context, follow_up.first_hosts(gone_at))}}}"
+        earliest, end = min(gone_at.values()), context.window.end
+        before = f"count_over_time({power}[10m] @ {earliest:.3f})"
+        promql = f"{before} unless count_over_time({power}[{follow_up.lookback(context)}])"
+        yield Query.at("gpus-gone", promql, end)
+
+
+def judge_missing_gpus(timeline: RunTimeline, report: ReportWriter) -> None:
+    """A GPU whose series end while its host goes on."""
+    if report.cannot_judge("gpu-missing", "gpu-count"):
+        return
+    any_missing = False
+    for host, full, now, gone_at in _hosts_with_fewer_gpus(timeline):
         any_missing = True
-        gone_at = float(table.times[answered[np.flatnonzero(counts >= full)[-1] + 1]])
+        gone = timeline.table("gpus-gone").pick(hosts=[host]).subjects
         report.finding(
             "gpu-missing",
             "gpu-missing",
             f"{now:.0f} of {full:.0f} GPUs are still measured",
             query="gpu-count",
-            host=subject.host,
+            host=host,
+            gpu=gone[0].gpu if len(gone) == 1 else None,
             value=now,
             unit="GPUs",
             at=gone_at,
-            period=Period(gone_at, uncertainty_s=table.step_s),
+            period=Period(gone_at, uncertainty_s=timeline.table("gpu-count").step_s),
         )
     if not any_missing:
         report.row("gpu-missing", False, "no GPU fell silent on its own", query="gpu-count")

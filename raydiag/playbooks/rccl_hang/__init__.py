@@ -55,8 +55,8 @@ def busy_gpus(timeline: RunTimeline) -> Iterator[Query]:
     start = stall.end - math.floor(length / step) * step
     yield Query("gpu-busy", promql, Window(start, stall.end, step))
     settled_s = max(stall.end - stall.settled.start, step)
-    highest = f"max_over_time({UTILISATION}[{math.ceil(settled_s)}s])"
-    yield Query.at("gpu-idle", f"{highest} < {QUIET_PERCENT:.0f}", stall.end)
+    usual = f"quantile_over_time(0.5, {UTILISATION}[{math.ceil(settled_s)}s])"
+    yield Query.at("gpu-idle", f"{usual} < {QUIET_PERCENT:.0f}", stall.end)
 
 
 @playbook("rccl-hang", busy_gpus)
@@ -251,7 +251,7 @@ class _Hang:
         return f"Straggler: {text}."
 
     def _idle_gpus(self, host: str) -> list[int]:
-        """GPUs of a host that ran no kernel in all of the stall."""
+        """GPUs of a host that ran no kernel in most of the stall."""
         table = self.timeline.table("gpu-idle").pick(hosts=[host])
         return sorted(subject.gpu for subject in table.subjects if subject.gpu is not None)
 
