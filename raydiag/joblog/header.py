@@ -27,17 +27,6 @@ from raydiag.nodeset import expand_in_order
 _VARIABLES = table("variables")
 CONFIG_KEYS = tuple(table("config_keys"))
 _KEY = re.compile(r"^\s*(?:export |declare -x )?([A-Z][A-Z_]{2,24})=(.*)$")
-CONFIG_KEYS = (
-    "steps",
-    "checkpoint_period",
-    "enable_checkpointing",
-    "async_checkpointing",
-    "jax_distributed_heartbeat_timeout_seconds",
-    "model_name",
-    "run_name",
-    "per_device_batch_size",
-    "num_slices",
-)
 _CONFIG = re.compile(r"\bConfig param (\w+): (.*)$")
 _COMMENT = re.compile(r"#SBATCH\s+--comment[= ]\s*'?(\{.{0,2000}\})'?")
 _TITAN = re.compile(r"\btotal steps (\d{1,12})\b")

@@ -8,12 +8,15 @@ what is wrong there. What stands out is queried again, finer, by the playbook th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib import resources
 from itertools import chain
 from string import Template
 from typing import Optional
 
+from raydiag.catalog.rows import CatalogRow, loaded, rows
 from raydiag.model import Window
 from raydiag.timeline.context import Context
 from raydiag.tsdb.series import Query, QueryResult
@@ -32,8 +35,6 @@ FEW = "few"  # a handful of points
 ONCE = "once"  # at the end, over the whole window
 RAW = "raw"  # samples as they are, at their own times
 
-RAS_BLOCKS = ("umc", "xgmi", "gfx", "mmhub", "sdma")
-
 
 @dataclass(frozen=True)
 class QueryTemplate:
@@ -51,10 +52,9 @@ class QueryTemplate:
     faults_only: bool = False
 
 
-def min_avg_max(metric: str, by: str) -> str:
-    """Lowest, mean and highest of a host, told apart by the label `stat`."""
+def _spread(metrics: Sequence[str], by: str) -> str:
     return " or ".join(
-        f'label_replace({stat} by ({by}) ({metric}), "stat", "{stat}", "", "")'
+        f'label_replace({stat} by ({by}) ({metrics[0]}), "stat", "{stat}", "", "")'
         for stat in ("min", "avg", "max")
     )
 
@@ -82,17 +82,10 @@ def gauges(
     return f'{aggregate} by ({by}, __name__) ({{__name__=~"{names}"{and_match}}}{only})'
 
 
-def rate_by_host(metric: str) -> str:
-    """Rate of a counter, summed over a host."""
-    return f"sum by (host) (rate({metric}[$range]))"
+def _rate(metrics: Sequence[str], by: str) -> str:
+    return f"sum by ({by}) (rate({metrics[0]}[$range]))"
 
 
-UNCORRECTED = tuple(f"hw_gpu_ras_{block}_ue_total" for block in RAS_BLOCKS)
-CORRECTED = (
-    *(f"hw_gpu_ras_{block}_ce_total" for block in RAS_BLOCKS),
-    "hw_gpu_pcie_correctable_total",
-)
-FATAL = (*UNCORRECTED, "hw_gpu_pcie_fatal_total", "hw_gpu_pcie_nonfatal_total")
 POWER, TEMPERATURE = "hw_gpu_power_watts", "hw_gpu_temperature_celsius"
 UTILISATION = "ray_node_gpus_utilization"
 DMESG, PROCESSES = "hw_dmesg_gpu_errors_total", "hw_gpu_user_processes"
@@ -102,117 +95,49 @@ VRAM_USED, VRAM_TOTAL = "hw_gpu_vram_used_bytes", "hw_gpu_vram_total_bytes"
 OOM_KILLS = "hw_oom_kills_total"
 DIRTY, WRITEBACK = "hw_mem_dirty_bytes", "hw_mem_writeback_bytes"
 IO_FULL, IO_SOME = "hw_io_pressure_full_pct", "hw_io_pressure_some_pct"
-STORAGE = (DIRTY, WRITEBACK, IO_FULL, IO_SOME)
 CPU = "ray_node_cpu_utilization"
 RUNNING, BLOCKED = "hw_procs_running", "hw_procs_blocked"
 SWITCHES = "hw_context_switches_total"
 TCP_RETX, TCP_ABORTS = "hw_tcp_retransmits_total", "hw_tcp_abort_on_timeout_total"
 TCP_RESETS = "hw_tcp_estab_resets_total"
 LISTEN = ("hw_tcp_listen_drops_total", "hw_tcp_listen_overflows_total")
-TCP_ERRORS = (TCP_ABORTS, TCP_RESETS, *LISTEN)
 RDMA_RETX, RDMA_TIMEOUTS = "hw_rdma_tx_retx_pkts_total", "hw_rdma_tx_ack_timeout_total"
-RDMA_CNP, RDMA_PORT = "hw_rdma_rx_cnp_pkts_total", "hw_rdma_port_state"
-RDMA_SENT = "hw_rdma_tx_bytes_total"
+RDMA_PORT = "hw_rdma_port_state"
 RETRY, CQE = "hw_rdma_req_tx_retry_excd_err_total", "hw_rdma_req_rx_cqe_err_total"
 FILL = "tb_metrics_plugin_staleness_fill"
-TB = (
-    "tb_step",
-    "tb_learning_loss",
-    "tb_learning_grad_norm",
-    "tb_learning_raw_grad_norm",
-    "tb_learning_current_learning_rate",
-    "tb_learning_moe_lb_loss",
-    "tb_perf_step_time_seconds",
-    "tb_perf_per_device_tokens_per_sec",
-)
 RAY_HOST = "instance, ip"  # what Ray's series name their host by
 # Asked as one, since nothing but their metrics tells them apart; the answer is split by name.
 _JOINED = ((("driver", "storage", "tasks"), "host"), (("memory", "cpu"), RAY_HOST))
 _AND = "+"
 
 
-def _gauge(query_id: str, metric: str, promql: str) -> QueryTemplate:
-    return QueryTemplate(query_id, promql, GRID, (metric,))
+_FORMS: Mapping[str, Callable[[Sequence[str], str], str]] = {
+    "spread": _spread,
+    "rate": _rate,
+    "named": gauges,
+    "above-zero": partial(gauges, above="0"),
+    "grew": increases,
+}
 
 
-def _counter_rate(query_id: str, metric: str, promql: str = "") -> QueryTemplate:
-    """A counter's rate by host, or another query over one counter."""
-    return QueryTemplate(query_id, promql or rate_by_host(metric), GRID, (metric,), True)
+def _template(row: CatalogRow) -> QueryTemplate:
+    metrics, form = row.texts("metrics"), row.choice("form", tuple(_FORMS), "")
+    if not form:
+        return row.rest(QueryTemplate, id=row.name, metrics=metrics)
+    promql = _FORMS[form](metrics, row.text("by"))
+    return row.rest(QueryTemplate, id=row.name, metrics=metrics, promql=promql)
 
 
-def _named_gauges(query_id: str, metrics: tuple[str, ...], by: str) -> QueryTemplate:
-    return QueryTemplate(query_id, gauges(metrics, by), GRID, metrics)
-
-
-def _error_counters(
-    query_id: str, metrics: tuple[str, ...], by: str, kind: str = SPARSE
-) -> QueryTemplate:
-    """What counters of errors grew by, where they did."""
-    return QueryTemplate(query_id, increases(metrics, by), kind, metrics, True, True)
-
-
-# Training's own scalars, as they are.
-TRAINING = QueryTemplate("training", f'{{__name__=~"{"|".join((*TB, FILL))}"}}', RAW, ("tb_step",))
-_PORTS_DOWN = f"min by (host, device, port) ({RDMA_PORT}) == 0"
-_OOM_KILLS = f"sum by (host) (increase({OOM_KILLS}[$range]) > 0)"
-_REBOOTS = f"max by (host) (resets({SWITCHES}[$range]) > 0)"
-_NEWEST = (
-    f"max by (host) (timestamp({SCRAPE}) or timestamp({RUNNING}))"
-    f" or max by ({RAY_HOST}) (timestamp({MEM_USED}))"
-)
-_SENT_AGAIN, _SENT = "hw_rdma_ccl_tx_retx_pkts_total", "hw_rdma_ccl_tx_pkts_total"
-_SENT_AGAIN_SHARE = f"{rate_by_host(_SENT_AGAIN)} / {rate_by_host(_SENT)}"
-_CARD_ERRORS = ("hw_net_rx_errors_total", "hw_net_tx_errors_total")
-_CYCLE = "raydiag_exporter_cycle_timestamp_seconds"
-# Of the first plan. What stands out is asked again, finer, by the playbook that needs it.
-_ALL = (
-    _gauge("gpu-power", POWER, min_avg_max(POWER, "host")),
-    _gauge("gpu-temperature", TEMPERATURE, min_avg_max(TEMPERATURE, "host")),
-    _gauge("gpu-clock", "hw_gpu_clock_mhz", min_avg_max('hw_gpu_clock_mhz{type="sclk"}', "host")),
-    _gauge("gpu-utilisation", UTILISATION, min_avg_max(UTILISATION, f"{RAY_HOST}, GpuDeviceName")),
-    _gauge("gpu-vram", VRAM_USED, f"max by (host) ({VRAM_USED})"),
-    # Counted from samples, so that a GPU that fell silent is not repeated for minutes.
-    _gauge("gpu-count", POWER, f"count by (host) (count_over_time({POWER}[$short]))"),
-    QueryTemplate(
-        "capacity",
-        gauges((VRAM_TOTAL, MEM_TOTAL), f"host, {RAY_HOST}", "min"),
-        FEW,
-        (VRAM_TOTAL, MEM_TOTAL),
-    ),
-    QueryTemplate(
-        "gpu-errors", gauges(FATAL, "host, gpu", above="0"), SPARSE, FATAL, faults_only=True
-    ),
-    _error_counters("gpu-corrected", CORRECTED, "host, gpu"),
-    _named_gauges("driver", (DMESG, PROCESSES, SCRAPE), "host"),
-    _named_gauges("memory", (MEM_USED, MEM_HOST), RAY_HOST),
-    QueryTemplate("oom-kills", _OOM_KILLS, GRID, (OOM_KILLS,), True, True),
-    _named_gauges("storage", STORAGE, "host"),
-    _named_gauges("tasks", (RUNNING, BLOCKED), "host"),
-    _named_gauges("cpu", (CPU,), RAY_HOST),
-    _counter_rate("tcp-retransmits", TCP_RETX),
-    _error_counters("tcp-errors", TCP_ERRORS, "host", GRID),
-    _counter_rate("rdma-retransmits", RDMA_RETX),
-    _counter_rate("rdma-timeouts", RDMA_TIMEOUTS),
-    _counter_rate("rdma-cnp", RDMA_CNP, f"max by (host) (rate({RDMA_CNP}[$range]))"),
-    _error_counters("rdma-errors", (RETRY, CQE), "host, device, port"),
-    QueryTemplate("rdma-ports-down", _PORTS_DOWN, SPARSE, (RDMA_PORT,), faults_only=True),
-    _counter_rate("rdma-sent", RDMA_SENT),
-    TRAINING,
-    QueryTemplate("alive", _NEWEST, GRID, (SCRAPE, RUNNING, MEM_USED)),
-    _gauge("up", "up", "min by (job, instance) (up)"),
-    # The kernel counts them from boot, whatever becomes of the exporter.
-    QueryTemplate("reboots", _REBOOTS, ONCE, (SWITCHES,), True, True),
-    _counter_rate("rdma-collectives", _SENT_AGAIN, _SENT_AGAIN_SHARE),
-    _error_counters("nic-errors", _CARD_ERRORS, "host, device"),
-    _gauge("cycle-age", _CYCLE, f"max by (host) (timestamp({_CYCLE}) - {_CYCLE})"),
-    _counter_rate("context-switches", SWITCHES),
-)
-_templates = {template.id: template for template in _ALL}
+_FILE = "queries.yaml"
+_TEXT = resources.files(__package__).joinpath(_FILE).read_text("utf-8")
+_templates = {row.name: _template(row) for row in rows(loaded(_TEXT, _FILE), _FILE, "id")}
+TRAINING = _templates["training"]
+FATAL, CORRECTED = _templates["gpu-errors"].metrics, _templates["gpu-corrected"].metrics
 
 
 def templates() -> tuple[QueryTemplate, ...]:
     """Of every query of the first plan."""
-    return _ALL
+    return tuple(_templates.values())
 
 
 def template(query_id: str) -> Optional[QueryTemplate]:

@@ -6,6 +6,7 @@ what is wrong has no row where nothing is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Optional
@@ -18,7 +19,7 @@ from raydiag.playbooks import run
 from raydiag.playbooks.observations import PlaybookOutcome
 from raydiag.timeline.answers import Answers
 from raydiag.timeline.context import Context, Mask, TrainingJob
-from raydiag.timeline.queries import FILL, TB, templates
+from raydiag.timeline.queries import FILL, TRAINING, templates
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.tsdb.discovery_types import Discovery, Family, HostSeries
 from raydiag.tsdb.series import Floats, Query, QueryResult, Series
@@ -29,6 +30,8 @@ TRAINED_FROM = 300.0
 HOSTS = ("n1", "n2", "n3", "n4")
 ACTIVE_WATTS, IDLE_WATTS = 900.0, 260.0
 GB = 1e9
+
+TB = {*re.findall(r"tb_\w+", TRAINING.promql)} - {FILL}
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -44,7 +47,7 @@ class World:
         self.rng = np.random.default_rng(seed)
         self.rows: dict[str, dict[Labels, Floats]] = {one.id: {} for one in templates()}
         self.failed: dict[str, str] = {}
-        self.metrics = {metric for one in templates() for metric in one.metrics} | set(TB)
+        self.metrics = {metric for one in templates() for metric in one.metrics} | TB
         self.masks: list[Mask] = [Mask("warm-up", T0 - 1e6, T0 + TRAINED_FROM + 50)]
         self.job = TrainingJob(
             status="running", start=T0, step_time_s=EACH_S, coordinator=self.hosts[0]

@@ -10,12 +10,12 @@ import pytest
 from raydiag.explain.job.logged import job_of, placed
 from raydiag.timeline import masks
 from raydiag.timeline.context import SAVE, TrainingJob
-from raydiag.timeline.queries import FILL, TB
+from raydiag.timeline.queries import FILL
 from raydiag.timeline.rhythm import Rhythm
 from raydiag.triage import judge
 from raydiag.triage.verdict import Moment
 from tests.joblog.joblogs import facts_of
-from tests.playbooks.world import T0, TRAINED_FROM, World
+from tests.playbooks.world import T0, TB, TRAINED_FROM, World
 
 EVERY, SAVE_S, STEP_S = 40, 60.0, 10.0
 STEPS = 200

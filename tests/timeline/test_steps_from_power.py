@@ -10,10 +10,19 @@ import pytest
 from raydiag.model import Window
 from raydiag.playbooks import run
 from raydiag.timeline import masks
-from raydiag.timeline.queries import FILL, TB
+from raydiag.timeline.queries import FILL
 from raydiag.timeline.steps import MetricSteps
 from raydiag.timeline.steps_from_power import place
-from tests.playbooks.world import EACH_S, IDLE_WATTS, LENGTH_S, T0, TRAINED_FROM, World, classes
+from tests.playbooks.world import (
+    EACH_S,
+    IDLE_WATTS,
+    LENGTH_S,
+    T0,
+    TB,
+    TRAINED_FROM,
+    World,
+    classes,
+)
 
 SAVE_S, PERIOD = 300.0, 100
 COUNT = int((LENGTH_S - TRAINED_FROM - 3 * SAVE_S) / EACH_S)
