@@ -9,7 +9,7 @@ from operator import attrgetter
 from raydiag import __version__
 from raydiag.explain.comparison import Comparison, relevance
 from raydiag.explain.comparison.gap import PERSISTENT, SINCE, TRANSIENT, SpeedGap
-from raydiag.explain.comparison.metrics import MEAN, ComparedMetrics
+from raydiag.explain.comparison.metrics import MEAN, TABLES, ComparedMetrics
 from raydiag.explain.comparison.pair import Contrast
 from raydiag.explain.comparison.saves import LOADS, Saves
 from raydiag.explain.comparison.side import Side
@@ -29,15 +29,7 @@ _MOST_EVIDENCE_OF_OTHERS = 2
 _UNITS = {TGS: "tokens/s/device", SECONDS: "s"}
 _TONES = {"healthy": report.Tone.GOOD, "unknown": report.Tone.DOUBTFUL}
 _SAME = "none: the same"
-_USUAL_CAUSES = {
-    "cpu": "CPU contention: a leak where it is alike on all hosts, else other processes",
-    "tcp": "storage and coordination, not collectives: explains no throughput",
-    "rdma": "a bad link makes all collectives wait",
-    "storage": "storage outside saves",
-    "memory": "not by itself: look for swapping or an OOM kill",
-    "thermal": "a symptom, unless temperature is at its limit",
-    "hardware": "faulty hardware",
-}
+_USUAL_CAUSES: Mapping[str, str] = TABLES["usual_causes"]
 
 
 def comparison_report(comparison: Comparison, show_all: bool) -> Report:

@@ -11,6 +11,7 @@ from typing import Optional
 from raydiag.catalog.completion import completed
 from raydiag.explain.comparison import gap, slowness_causes
 from raydiag.explain.comparison.gap import SpeedGap
+from raydiag.explain.comparison.metrics import TABLES
 from raydiag.explain.comparison.pair import (
     ALIKE,
     LEAK,
@@ -31,13 +32,7 @@ from raydiag.timeline.training_series import TGS
 
 _LEAK_PERCENT = 4.0  # a leak costs about one percent: more has another cause as well
 _SETTINGS_NAMED, _BESIDES_NAMED = 4, 3
-_TRACE = (
-    "The difference stays, is the same on every host and no metric names its mechanism. From the "
-    "event at which it begins follow the calls in /workspace/maxtext/src/MaxText/, "
-    "/opt/venv/lib/python3.12/site-packages/orbax/checkpoint/ and "
-    "/opt/venv/lib/python3.12/site-packages/jax/, and jaxlib.__path__: what is made and not freed, "
-    "which other path does the same; then check with the workers' logs."
-)
+_TRACE: str = TABLES["trace"]
 
 
 def contrast(pair: Pair) -> Contrast:

@@ -16,8 +16,8 @@ import numpy as np
 from raydiag import playbooks
 from raydiag.explain.comparison.side import Side
 from raydiag.explain.comparison.steps import Overlap
+from raydiag.joblog.tables import tables
 from raydiag.model import HostUnread, Window
-from raydiag.timeline import queries
 from raydiag.timeline.answers import Answers, ResultTable
 from raydiag.timeline.context import SAVE, Mask
 from raydiag.timeline.queries import DMESG
@@ -26,14 +26,9 @@ from raydiag.tsdb.series import AskedQuery, Floats
 from raydiag.tsdb.unread import unanswered
 
 MEAN, GREW, WORST = "mean", "grew", "worst"
-SWITCHES, CPU = "rate(hw_context_switches_total)", "ray_node_cpu_utilization"
-TCP, OOM = "rate(hw_tcp_retransmits_total)", "hw_oom_kills_total"
+TCP, HEAT = "rate(hw_tcp_retransmits_total)", "hw_gpu_temperature_celsius"
 RETX, TIMEOUTS = "rate(hw_rdma_tx_retx_pkts_total)", "rate(hw_rdma_tx_ack_timeout_total)"
-CNP = "rate(hw_rdma_rx_cnp_pkts_total)"
-HEAT, CLOCK = "hw_gpu_temperature_celsius", 'hw_gpu_clock_mhz{type="sclk"}'
-WATTS = "hw_gpu_power_watts"
-UNCORRECTED = "hw_gpu_ras_*, hw_gpu_pcie_* (uncorrected)"
-CORRECTED = "hw_gpu_ras_*, hw_gpu_pcie_* (corrected)"
+CNP, CLOCK = "rate(hw_rdma_rx_cnp_pkts_total)", 'hw_gpu_clock_mhz{type="sclk"}'
 
 
 @dataclass(frozen=True)
@@ -51,33 +46,8 @@ class Measure:
     falls: bool = False  # lower is worse
 
 
-MEASURES = (
-    Measure("cpu", queries.RUNNING, "tasks", "tasks", queries.RUNNING, MEAN, 0.1, 4.0),
-    Measure("cpu", queries.BLOCKED, "tasks", "tasks", queries.BLOCKED, MEAN, 0.5, 3.0),
-    Measure("cpu", SWITCHES, "/s", "context-switches", share=0.25),
-    Measure("cpu", CPU, "%", "cpu", share=0.2, least=5.0),
-    Measure("cpu", queries.PROCESSES, "processes", "driver", queries.PROCESSES, MEAN, 0.1, 0.9),
-    Measure("tcp", TCP, "/s", "tcp-retransmits", share=1.0, least=2.0),
-    Measure("tcp", queries.TCP_RESETS, "events", "tcp-errors", queries.TCP_RESETS, GREW, 1.0, 50.0),
-    Measure("tcp", queries.TCP_ABORTS, "events", "tcp-errors", queries.TCP_ABORTS, GREW, 1.0, 5.0),
-    Measure("rdma", RETX, "/s", "rdma-retransmits", share=1.0, least=0.2),
-    Measure("rdma", TIMEOUTS, "/s", "rdma-timeouts", share=1.0, least=0.02),
-    Measure("rdma", CNP, "/s", "rdma-cnp", share=2.0, least=100.0),
-    Measure("rdma", queries.RETRY, "errors", "rdma-errors", queries.RETRY, GREW, 0.0, 0.5),
-    Measure("rdma", queries.CQE, "errors", "rdma-errors", queries.CQE, GREW, 0.0, 0.5),
-    Measure("storage", queries.IO_FULL, "%", "storage", queries.IO_FULL, MEAN, 0.5, 5.0),
-    Measure("storage", queries.IO_SOME, "%", "storage", queries.IO_SOME, MEAN, 0.5, 5.0),
-    Measure("storage", queries.DIRTY, "bytes", "storage", queries.DIRTY, MEAN, 1.0, 1e9),
-    Measure("storage", queries.WRITEBACK, "bytes", "storage", queries.WRITEBACK, MEAN, 1.0, 1e9),
-    Measure("memory", queries.MEM_USED, "bytes", "memory", queries.MEM_USED, MEAN, 0.2, 1e10),
-    Measure("memory", OOM, "kills", "oom-kills", None, GREW, 0.0, 0.5),
-    Measure("thermal", HEAT, "C", "gpu-temperature", "max", MEAN, 0.0, 5.0),
-    Measure("thermal", CLOCK, "MHz", "gpu-clock", "min", share=0.05, falls=True),
-    Measure("thermal", WATTS, "W", "gpu-power", "avg", share=0.05, falls=True),
-    Measure("hardware", UNCORRECTED, "errors", "gpu-errors", None, WORST, 0.0, 0.5),
-    Measure("hardware", CORRECTED, "errors", "gpu-corrected", None, GREW, 0.0, 9.5),
-    Measure("hardware", queries.DMESG, "lines", "driver", queries.DMESG, GREW, 0.0, 0.5),
-)
+TABLES = tables("raydiag.explain.comparison", "tables.yaml")
+MEASURES = tuple(Measure(**row) for row in TABLES["measures"])
 UNITS = {measure.metric: measure.unit for measure in MEASURES}
 
 

@@ -14,29 +14,20 @@ from typing import Any, Optional
 from raydiag.errors import ReadError
 from raydiag.joblog.facts import JobFacts
 from raydiag.joblog.lines import open_log
+from raydiag.joblog.tables import tables
 
 _CONFIG = re.compile(rb"\bConfig param (\w{1,64}): ([^\r\n]{0,300})")
 _MOST_BYTES, _CHUNK = 8 << 20, 1 << 16
 _TRAINING = b"completed step: "  # nothing of the configuration follows
 UNSET = "not set"
-# Not settings but facts: where one job has none, nothing is known, and there is no default.
-_FACTS = {
-    *("NNODES", "GPUs per node", "GPU model", "Ray version", "model", "model alias"),
-    *("experiment tag", "job name", "RAY"),
-}
+_TABLES = tables("raydiag.explain.comparison", "tables.yaml")
+_FACTS, _NEUTRAL = frozenset(_TABLES["facts"]), frozenset(_TABLES["neutral"])
 
 # Names and places: they differ from job to job and change nothing.
 _BOOKKEEPING = re.compile(
     r"(?:^|_)(?:dir|directory|path|file|filename|name|id|tag|port|host|hosts|url|user|time|date)$"
     r"|^(?:run_name|steps|hash|seed_file|log_\w+|upload_\w+|vertex_\w+|tensorboard_\w+)$"
 )
-# They change when saves happen, or what is watched; steps that save are left out anyway.
-_NEUTRAL = {
-    *("enable_checkpointing", "checkpoint_period", "async_checkpointing", "total steps"),
-    *("enable_single_replica_ckpt_restoring", "jax_distributed_heartbeat_timeout_seconds"),
-    *("load_parameters_path", "load_full_state_path", "checkpoint_storage_target_data_file_size"),
-    *("eval_interval", "eval_steps", "RAY", "job name", "model alias", "experiment tag"),
-}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Optional
 import numpy as np
 
 from raydiag.model import Confidence, Severity
+from raydiag.playbooks.registry import CLASS_OF_COUNTER
 from raydiag.playbooks.report_writer import Period, ReportWriter
 from raydiag.timeline import follow_up
 from raydiag.timeline.answers import ResultTable, Subject
@@ -18,22 +19,6 @@ from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.threshold_spans import Growth, first_present, growths
 from raydiag.tsdb.series import Floats, Query
 
-# What a counter is evidence of.
-_CLASS_OF = {
-    "hw_gpu_ras_umc_ue_total": "gpu-memory-error",
-    "hw_gpu_ras_xgmi_ue_total": "xgmi-error",
-    "hw_gpu_ras_gfx_ue_total": "gpu-ras-error",
-    "hw_gpu_ras_mmhub_ue_total": "gpu-ras-error",
-    "hw_gpu_ras_sdma_ue_total": "gpu-ras-error",
-    "hw_gpu_pcie_fatal_total": "pcie-fatal",
-    "hw_gpu_pcie_nonfatal_total": "pcie-degraded",
-    "hw_gpu_ras_umc_ce_total": "gpu-memory-degrading",
-    "hw_gpu_ras_xgmi_ce_total": "xgmi-error",
-    "hw_gpu_ras_gfx_ce_total": "gpu-ras-error",
-    "hw_gpu_ras_mmhub_ce_total": "gpu-ras-error",
-    "hw_gpu_ras_sdma_ce_total": "gpu-ras-error",
-    "hw_gpu_pcie_correctable_total": "pcie-degraded",
-}
 _ONLY_IF_GROWN = ("hw_gpu_pcie_nonfatal_total",)  # old ones say nothing
 _SEVERITY_OF_GROWTH = dict.fromkeys(_ONLY_IF_GROWN)  # others are critical
 _NO_VALUES = np.empty(0)
@@ -137,7 +122,7 @@ def _judge_count(report: ReportWriter, count: _Count, step_s: float) -> None:
     if count.is_old and subject.metric in _ONLY_IF_GROWN:
         return
     report.observe(
-        _CLASS_OF[subject.metric],
+        CLASS_OF_COUNTER[subject.metric],
         "uncorrected",
         [report.evidence("gpu-errors", text, count.last, count.grew_at)],
         host=subject.host,
@@ -190,7 +175,7 @@ def judge_corrected(timeline: RunTimeline, report: ReportWriter) -> None:
             text += ", a few only"
             severity = Severity.INFO
         report.finding(
-            _CLASS_OF[subject.metric],
+            CLASS_OF_COUNTER[subject.metric],
             "corrected",
             text,
             query="gpu-corrected",
