@@ -1,42 +1,14 @@
-"""ssh's error messages, as one line that says what to do.
-
-Source: OpenSSH 8.2 to 9.9, sshconnect.c, channels.c, readconf.c
-"""
+"""What to do about what ssh says, on one line: the advice stands in `ssh_errors.yaml`."""
 
 from __future__ import annotations
 
-# In ssh's own words, the first that is there decides: what a jump host says comes before the
-# "Connection closed" of the ssh behind it, but the cause of a cause is found by its rank here.
-_ADVICE = (
-    (
-        "IDENTIFICATION HAS CHANGED",
-        "the host key has changed: either the machine was reinstalled, or somebody intercepts "
-        "the connection. Ask its admin for the fingerprint, then `ssh-keygen -R HOST`",
-    ),
-    (
-        "Host key verification failed",
-        "the host key is not known: log in once by hand and compare the fingerprint",
-    ),
-    (
-        "Permission denied (",
-        "no login: raydiag cannot ask for a passphrase or a password, so put the key into an agent "
-        "with ssh-add, and look whether `ssh -o BatchMode=yes HEAD true` works",
-    ),
-    ("Too many authentication failures", "no login: name the key with IdentityFile in the config"),
-    ("administratively prohibited", "a machine on the way does not allow forwarding for this user"),
-    ("Could not resolve hostname", "no such name: give [USER@]HOST as for ssh"),
-    ("Name or service not known", "no such name, as the jump host sees it"),
-    ("Address already in use", "a LocalForward of the ssh configuration for that host wants a port "
-     "that is taken: end the other ssh, or give --ssh-config FILE without it"),
-    ("remote port forwarding failed", "a RemoteForward of the ssh configuration for that host does "
-     "not stand: end the other ssh, or give --ssh-config FILE without it"),
-    ("Connection refused", "no ssh server answers there: is it the right machine, and is it up?"),
-    ("timed out", "it does not answer: is it up, and is a jump host (-J) needed?"),
-    ("No route to host", "there is no route to it: is it up, and is a jump host (-J) needed?"),
-    ("Network is unreachable", "there is no route to it: is a jump host (-J) needed?"),
-    ("Can't open user config file", "give another --ssh-config FILE"),
-    ("configuration option", "look at the ssh configuration"),
-)  # fmt: skip
+from collections.abc import Mapping
+from importlib import resources
+
+import yaml
+
+_TABLE = resources.files(__package__).joinpath("ssh_errors.yaml")
+_ADVICE: Mapping[str, str] = yaml.safe_load(_TABLE.read_text("utf-8"))
 _NO_NEWS = (
     "Connection closed by UNKNOWN",
     "kex_exchange_identification",
@@ -48,7 +20,7 @@ _OPEN_FAILED = "open failed"
 
 def not_opened(login: str, words: str) -> str:
     """Why there is no forward; `words` is all that ssh said."""
-    for sign, advice in _ADVICE:
+    for sign, advice in _ADVICE.items():
         complaints = [line.strip() for line in words.splitlines() if sign in line]
         if complaints:
             return f"ssh {login}: {_cut(complaints[0].strip('@ '))}; {advice}"

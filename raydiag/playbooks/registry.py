@@ -27,6 +27,7 @@ _TABLE = CatalogRow(
 _ROWS = {row.name: row for row in rows(_TABLE.take("playbooks"), _FILE, "id")}
 _FOLLOW_UPS = _TABLE.texts("follow_ups")
 CLASS_OF_COUNTER = _TABLE.mapping("class_of_counter")
+COMPARED, COUNTED = _TABLE.take("compared"), _TABLE.take("counted")
 
 
 @dataclass(frozen=True)

@@ -13,52 +13,20 @@ from typing import Optional
 import numpy as np
 
 from raydiag.model import Confidence, Window
+from raydiag.playbooks.registry import COMPARED, COUNTED
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
 from raydiag.playbooks.training_stability.storage import judge_storage, report_hidden
 from raydiag.timeline import known_values, write_back
 from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.context import BEFORE_JOB, GHOST, WARM_UP
 from raydiag.timeline.deviations import departure
-from raydiag.timeline.queries import (
-    BLOCKED,
-    DIRTY,
-    IO_FULL,
-    IO_SOME,
-    PROCESSES,
-    RUNNING,
-    WRITEBACK,
-)
+from raydiag.timeline.queries import PROCESSES, RUNNING
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.slowdowns import Slowdown
 from raydiag.timeline.threshold_spans import Span, first_spans, sustained_above
 from raydiag.timeline.training_series import BALANCE, GRAD, LOSS
 from raydiag.tsdb.series import Floats
 
-_COMPARED = (
-    ("cpu", "tasks", RUNNING),
-    ("cpu", "tasks", BLOCKED),
-    ("cpu", "context-switches", None),
-    ("cpu", "cpu", None),
-    ("cpu", "driver", PROCESSES),
-    ("tcp", "tcp-retransmits", None),
-    ("rdma", "rdma-retransmits", None),
-    ("rdma", "rdma-timeouts", None),
-    ("rdma", "rdma-cnp", None),
-    ("storage", "storage", IO_FULL),
-    ("storage", "storage", IO_SOME),
-    ("storage", "storage", DIRTY),
-    ("storage", "storage", WRITEBACK),
-    ("memory", "memory", None),
-    ("thermal", "gpu-temperature", "max"),
-    ("thermal", "gpu-clock", "min"),
-    ("thermal", "gpu-power", "avg"),
-)
-_COUNTED = (
-    ("tcp", "tcp-errors"),
-    ("memory", "oom-kills"),
-    ("hardware", "gpu-errors"),
-    ("hardware", "gpu-corrected"),
-)
 _FALLS = ("min", "avg")  # what falls, not rises, where it hurts
 _CPU_FACTOR, _CPU_TASKS = 1.5, 16.0  # more running tasks than usual
 _MORE = 1.2  # times what is usual, for a row to hold
@@ -79,9 +47,9 @@ def check(timeline: RunTimeline, report: ReportWriter) -> None:
     _judge_foreign_processes(timeline, report)
     if slowdown is not None:
         _judge_stragglers(timeline, report, slowdown)
-    for group, query, metric in _COMPARED:
+    for group, query, metric in COMPARED:
         _compare(timeline, report, f"checklist-{group}", query, metric, slowdown)
-    for group, query in _COUNTED:
+    for group, query in COUNTED:
         _report_counted(timeline, report, f"checklist-{group}", query)
     for metric in (BALANCE, GRAD, LOSS):
         _compare_scalar(timeline, report, metric, slowdown)
