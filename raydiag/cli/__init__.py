@@ -169,10 +169,11 @@ def _parser() -> tuple[argparse.ArgumentParser, config.Commands]:
     commands = {}
     for module in _COMMANDS:
         name = module.__name__.rpartition(".")[2]
+        summary = f"{module.HELP[0].upper()}{module.HELP[1:]}."
         command = subparsers.add_parser(
             name,
             help=module.HELP,
-            description=module.DESCRIPTION,
+            description=summary + getattr(module, "REMARK", ""),
             epilog=_examples_and_exit_codes(module),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from raydiag.explain.comparison import AskedJob, Comparison
 
 HELP = "find out why one job is slower than another: settings, then speed step by step"
-DESCRIPTION = f"F{HELP[1:]}. The first job is the baseline."
+REMARK = " The first job is the baseline."
 _WIDEST = 100  # columns
 
 

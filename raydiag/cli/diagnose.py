@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _MOST_NAMED = 4
 
 HELP = "find the root cause of a job that hangs, slows down or dies, from log, metrics and nodes"
-DESCRIPTION = f"F{HELP[1:]}."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

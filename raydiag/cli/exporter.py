@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from raydiag.exporter.main import ExporterSettings
 
 HELP = "serve this node's GPU, network and host metrics, and check the exporter's health"
-DESCRIPTION = f"S{HELP[1:]}."
 _PORT = 9400
 _LIMITS_S = (0.01, 3600)
 

@@ -30,7 +30,7 @@ from raydiag.errors import UsageError
 HELP = (
     "roll out a fixed plugin or exporter to the nodes of a live job, with verification and rollback"
 )
-DESCRIPTION = f"R{HELP[1:]}. Training processes are never touched."
+REMARK = " Training processes are never touched."
 _LONGEST_VERIFY_S = 600.0
 
 

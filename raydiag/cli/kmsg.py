@@ -23,7 +23,6 @@ from raydiag.cli import options
 from raydiag.errors import CannotRun
 
 HELP = "classify kernel log text: faults of GPUs, links, memory, disks, networks, the kernel"
-DESCRIPTION = f"C{HELP[1:]}."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

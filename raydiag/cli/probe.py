@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from raydiag.model import Diagnosis, Snapshot
 
 HELP = "run read-only probes on the nodes of a Ray cluster and report unhealthy nodes"
-DESCRIPTION = HELP[0].upper() + HELP[1:] + "."
 _LONGEST_DEADLINE_S = 600.0
 _READING_S = 3.0  # what the two samples of counters take besides the interval, at most
 

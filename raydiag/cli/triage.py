@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from raydiag.triage.verdict import Moment, Verdict
 
 HELP = "classify a job's logs: status, first failure, progress lost, next steps"
-DESCRIPTION = f"C{HELP[1:]}. Needs neither Ray nor a GPU."
+REMARK = " Needs neither Ray nor a GPU."
 
 JOB_STATES = ("running", "ended", "auto")
 STATE_WORDS = "whether the job is still running (default: ask Slurm, where it is installed)"

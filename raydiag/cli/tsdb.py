@@ -45,7 +45,7 @@ _ALIVE = "status/buildinfo"  # what a server that lives always answers
 _show = partial(options.show, columns=1_000_000)  # a series stays on its line, for grep
 
 HELP = "inspect, query, browse and verify a job's Prometheus data"
-DESCRIPTION = f"I{HELP[1:]}. The job's directory is not modified."
+REMARK = " The job's directory is not modified."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -97,7 +97,6 @@ DIRTY, WRITEBACK = "hw_mem_dirty_bytes", "hw_mem_writeback_bytes"
 IO_FULL, IO_SOME = "hw_io_pressure_full_pct", "hw_io_pressure_some_pct"
 CPU = "ray_node_cpu_utilization"
 RUNNING, BLOCKED = "hw_procs_running", "hw_procs_blocked"
-SWITCHES = "hw_context_switches_total"
 TCP_RETX, TCP_ABORTS = "hw_tcp_retransmits_total", "hw_tcp_abort_on_timeout_total"
 TCP_RESETS = "hw_tcp_estab_resets_total"
 LISTEN = ("hw_tcp_listen_drops_total", "hw_tcp_listen_overflows_total")

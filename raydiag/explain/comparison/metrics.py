@@ -25,7 +25,7 @@ from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.tsdb.series import AskedQuery, Floats
 from raydiag.tsdb.unread import unanswered
 
-MEAN, GREW, WORST = "mean", "grew", "worst"
+MEAN, WORST = "mean", "worst"  # else what it grew by
 TCP, HEAT = "rate(hw_tcp_retransmits_total)", "hw_gpu_temperature_celsius"
 RETX, TIMEOUTS = "rate(hw_rdma_tx_retx_pkts_total)", "rate(hw_rdma_tx_ack_timeout_total)"
 CNP, CLOCK = "rate(hw_rdma_rx_cnp_pkts_total)", 'hw_gpu_clock_mhz{type="sclk"}'
