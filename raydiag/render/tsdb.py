@@ -23,7 +23,7 @@ from raydiag.render.coverage import not_read
 from raydiag.render.formats import count, filled, grouped, number, quantity, utc
 from raydiag.render.report import Block, Bullet, Paragraph, Report, Section, bullets, table
 from raydiag.tsdb.connection import Connection
-from raydiag.tsdb.discovery_types import Discovery, Family, Target
+from raydiag.tsdb.discovery_types import Discovery, Family, SpokenDialect, Target
 from raydiag.tsdb.identity import Belief, TsdbIdentity
 from raydiag.tsdb.series import AskedQuery, QueryResult, Series
 
@@ -44,7 +44,8 @@ def info_report(discovery: Discovery) -> Report:
     rows = [_family_row(family, discovery) for family in discovery.families]
     families = Section("Families", [table(header, rows)])
     targets = Section("Scrape targets", [bullets(_targets(discovery.targets))])
-    return Report([overview, families, targets, not_read(discovery.unread)])
+    others = Section("Other exporters", list(_dialects(discovery.dialects)))
+    return Report([overview, families, others, targets, not_read(discovery.unread)])
 
 
 def query_report(answer: QueryResult, data: Optional[Window], unread: Sequence[Unread]) -> Report:
@@ -131,6 +132,13 @@ def _family_row(family: Family, discovery: Discovery) -> list[str]:
     ]
 
 
+def _dialects(dialects: Iterable[SpokenDialect]) -> Iterator[Block]:
+    for dialect in dialects:
+        lacking = filled("; absent: {}", ", ".join(dialect.lacking))
+        yield Paragraph(f"{dialect.name} on {fold(dialect.hosts)}{lacking}")
+        yield table(("Read as", "From"), map(list, dialect.used.items()))
+
+
 def _lag(lag_s: Optional[float]) -> str:
     if lag_s is None:
         return "-"
@@ -209,6 +217,7 @@ def info_document(discovery: Discovery, live: bool) -> dict[str, Any]:
         **document.picked(discovery, "nnodes", "expected", "missing", "foreign", "families"),
         "hosts": list(map(_host_object, discovery.hosts)),
         "targets": document.plain(discovery.targets),
+        "dialects": document.plain(discovery.dialects),
     }
 
 

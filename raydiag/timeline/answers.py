@@ -213,7 +213,9 @@ class Answers:
         """Write NaN where the server repeated a row's last sample while its source was silent."""
         last = frame.times.max(initial=-np.inf)
         for row, labels in enumerate(frame.labels):
-            for start, end in self._silences.get((self._host_of(labels), _source(labels)), ()):
+            host, sources = self._host_of(labels), (_source(labels), EXPORTER)
+            of_host = (self._silences.get((host, source)) for source in sources)
+            for start, end in next(filter(None, of_host), ()):
                 if start < last:
                     frame.values[row, (frame.times > start) & (frame.times < end)] = np.nan
 

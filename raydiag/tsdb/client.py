@@ -85,6 +85,7 @@ class Client:
         self.url = base_url(url)
         self.deadline_s = deadline_s
         self.asked: list[AskedQuery] = []
+        self.addresses: Mapping[str, str] = {}  # host names by IP address, as far as series tell
         self._misses = 0
         self._http = requests.Session()
         self._http.headers["user-agent"] = "raydiag"

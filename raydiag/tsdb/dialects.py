@@ -27,6 +27,8 @@ from raydiag.tsdb.series import Query, QueryResult, Series
 
 _NAMES, _SERIES = "label/__name__/values", "series"
 _RAY, _UNAME = "ray_node_mem_used", "node_uname_info"
+_OF_GPUS = "ray_node_gpus_utilization"  # names each GPU, as its exporter does
+_NAMING = ("nodename", "host", "hostname", "Hostname")
 
 Labels = Mapping[str, str]
 
@@ -38,6 +40,7 @@ class Translation:
     names: tuple[str, ...]  # of the server's metrics
     speakers: tuple[Speakers, ...] = ()
     native: Mapping[str, frozenset[str]] = field(default_factory=dict)  # hosts by family of ours
+    addresses: Labels = field(default_factory=dict)  # host names by IP address
 
     @cached_property
     def sources(self) -> Mapping[str, Sequence[Source]]:
@@ -49,7 +52,7 @@ class Translation:
                 silent = set(chain.from_iterable(part.speakers.hosts for part in earlier))
                 if foreign.metric in self.names:
                     silent |= self.native.get(family_of(foreign.metric), frozenset())
-                if foreign.times_only:
+                if foreign.times:
                     silent |= self._with_two_witnesses
                 expressions = foreign.answerable(self.names)
                 if expressions and not silent >= speakers.hosts:
@@ -90,7 +93,7 @@ class Translation:
         used, lacking = {}, []
         for foreign in speakers.dialect.series:
             for source in self.sources.get(foreign.metric, ()):
-                if source.speakers is speakers and not foreign.times_only:
+                if source.speakers is speakers and not foreign.times:
                     used[foreign.metric] = " or ".join(source.expressions)
             if not foreign.answerable(self.names):
                 lacking.append(foreign.metric)
@@ -135,7 +138,7 @@ class Translation:
                 labels = source.translated(series.labels)
                 if labels is not None:
                     yield replace(
-                        series, labels=labels, values=series.values * source.foreign.factor
+                        series, labels=labels, values=series.values * (source.foreign.factor or 1)
                     )
             return
         labels = {name: value for name, value in series.labels.items() if name != rewriting.OF}
@@ -222,10 +225,11 @@ class TranslatingClient(Client):
         markers = [(dialect, dialect.marker(known)) for dialect in dialects()]
         if any(marker for _, marker in markers):
             wanted = [marker for _, marker in markers if marker] + _representatives(names)
+            wanted += [name for name in names if name == _OF_GPUS]
             rows = super().metadata(_SERIES, {"match[]": wanted})
             if isinstance(rows.data, list):
                 translation = _translation(names, markers, rows.data)
-        self._translation = translation
+        self._translation, self.addresses = translation, translation.addresses
         return answer, translation
 
 
@@ -249,21 +253,25 @@ def _translation(
             speakers.append(Speakers.of(dialect, of_dialect, addresses))
     native: dict[str, set[str]] = {}
     for row in rows:
-        host = short_name(row.get("host") or row.get("instance", ""))
+        host = row.get("ip") or short_name(row.get("host") or row.get("instance", ""))
         family = native.setdefault(family_of(row.get("__name__", "")), set())
-        family.add(addresses.get(row.get("ip", host), addresses.get(host, host)))
-    return Translation(
-        names, tuple(speakers), {key: frozenset(hosts) for key, hosts in native.items()}
-    )
+        family.add(addresses.get(host, host))
+    hosts = {family: frozenset(of_family) for family, of_family in native.items()}
+    return Translation(names, tuple(speakers), hosts, addresses)
 
 
 def _names_by_address(rows: Iterable[Labels]) -> Labels:
-    """Host names by IP address, as far as series tell both; the kernel's own word counts most."""
+    """Host names by IP address and by GPU, as far as series tell both; the last word counts."""
     names: dict[str, str] = {}
-    for row in sorted(rows, key=lambda row: row.get("__name__") == _UNAME):
-        address = row.get("ip") or short_name(row.get("instance", ""))
-        told = (row.get("nodename"), row.get("host"), row.get("instance"))
+    for row in sorted(rows, key=_trust):
+        told = (*map(row.get, _NAMING), names.get(row.get("GpuUuid", "")), row.get("instance"))
         name = next((short_name(text) for text in told if text), "")
         if name and not is_address(name):
-            names[address] = name
+            address = row.get("ip") or short_name(row.get("instance", ""))
+            names |= dict.fromkeys(filter(None, (address, row.get("UUID"))), name)
     return names
+
+
+def _trust(row: Labels) -> int:
+    """The kernel itself knows best; of a GPU its exporter may know no more than its own pod."""
+    return (row.get("__name__") == _UNAME) - bool(row.get("hostname") or row.get("Hostname"))

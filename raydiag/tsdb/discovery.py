@@ -87,7 +87,7 @@ def discover(
     slack = time_bounds.SEARCH_STEP_S if connection.live and window is None else 0.0
     search = _Search(client, metrics, bounds, slack)
     rows = search.rows()
-    hosts = joined(rows, addresses or {}, search.gpus)
+    hosts = joined(rows, {**client.addresses, **(addresses or {})}, search.gpus)
     host_names = list(dict.fromkeys(map(attrgetter("name"), hosts)))
     discovery = replace(
         discovery,

@@ -32,7 +32,7 @@ class Speakers:
         names, instances = {}, {}
         for row in rows:
             instance = row.get("instance", "")
-            labels = ("instance", *dialect.host_labels)
+            labels = ("instance", *dialect.hosts)
             called = [row[label] for label in labels if row.get(label)][-1:] or [""]
             name = addresses.get(short_name(instance)) or short_name(called[0])
             names[called[0]] = names[instance] = instances[instance] = name
@@ -71,13 +71,13 @@ class Source:
         # Ray does not live because an exporter does.
         if match is None or (timed and self.foreign.metric.startswith("ray_")):
             return ""
-        if self.foreign.times_only and not timed:
+        if self.foreign.times and not timed:
             return ""
         text = " or ".join(self._applied(unit, part, match) for part in self.expressions)
         for label, theirs in self._renamed():
             text = f'label_replace({text}, "{label}", "$1", "{theirs}", "(.+)")'
         text = f"max by ({', '.join(('host', 'instance', *self.foreign.by))}) ({text})"
-        constants = dict(self.foreign.constants)
+        constants = dict(self.foreign.labels)
         if not unit.function:
             constants["__name__"] = self.foreign.metric
         if several:
@@ -89,7 +89,7 @@ class Source:
     def _renamed(self) -> Iterator[tuple[str, str]]:
         """(our label, theirs), the last that is set counts."""
         dialect = self.speakers.dialect
-        for label in ("instance", *dialect.host_labels):
+        for label in ("instance", *dialect.hosts):
             yield "host", label
         for label in self.foreign.by:
             if dialect.labels[label] != label:
@@ -97,7 +97,7 @@ class Source:
 
     def _match(self, unit: Unit) -> Optional[list[str]]:
         """The unit's matchers as theirs; None where no series of theirs fits."""
-        fixed, theirs = dict(self.foreign.constants), self.speakers.dialect.labels
+        fixed, theirs = dict(self.foreign.labels), self.speakers.dialect.labels
         match = self._hosts(unit)
         for matcher in unit.matchers:
             if matcher.label in fixed and not matcher.fits(fixed[matcher.label]):
@@ -123,8 +123,8 @@ class Source:
         measured, first = self.foreign.measured(expression, match)
         if unit.function == "timestamp":
             return unit.applied_to(first)
-        factor = f" * {self.foreign.factor:.12g}"
-        if unit.function in _COUNTING or self.foreign.factor == 1:
+        factor = f" * {self.foreign.factor}" if self.foreign.factor else ""
+        if unit.function in _COUNTING:
             factor = ""
         if measured == first:
             return unit.applied_to(measured) + factor
@@ -149,5 +149,5 @@ class Source:
         ):
             return None
         ours = {label: labels.get(dialect.labels[label], "") for label in self.foreign.by}
-        ours |= {**dict(self.foreign.constants), "__name__": self.foreign.metric}
+        ours |= {**dict(self.foreign.labels), "__name__": self.foreign.metric}
         return {**ours, "host": host, "instance": instance}

@@ -19,6 +19,7 @@ _GPU = {
         "hw_gpu_ras_umc_ue_total": ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 1.0),
         "hw_gpu_ras_umc_ce_total": ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", 1.0),
         "hw_gpu_pcie_correctable_total": ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", 1.0),
+        "hw_gpu_ras_gfx_ue_total": ("DCGM_FI_DEV_XID_ERRORS", 79.0),
     },
     "amd": {
         "hw_gpu_power_watts": ("gpu_package_power", 1.0),

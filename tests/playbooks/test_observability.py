@@ -18,7 +18,14 @@ from raydiag.timeline.answers import Answers
 from raydiag.timeline.context import Context, TrainingJob
 from raydiag.timeline.steps import MetricSteps
 from raydiag.tsdb import stack_logs
-from raydiag.tsdb.discovery_types import Discovery, Family, HostSeries, Target
+from raydiag.tsdb.discovery_types import (
+    Discovery,
+    Family,
+    HostSeries,
+    SampleRange,
+    SpokenDialect,
+    Target,
+)
 from raydiag.tsdb.series import Query, QueryResult, Series
 from raydiag.tsdb.stack_logs import StackLogs
 
@@ -348,3 +355,59 @@ def test_a_clock_that_differs_and_an_exporter_that_hangs(
 def test_an_exporter_that_is_down_has_skipped_no_plugin() -> None:
     made = replace_families(stack(until("node2", 2000)), ())
     assert found(made) == [("exporter-down", "node2")]
+
+
+# ---- where other exporters are, and ours never was
+
+
+def translated(seen: Seen = always, families: Mapping[str, tuple[str, ...]] | None = None) -> Stack:
+    """Hosts with dcgm-exporter and node_exporter."""
+    made = stack(seen, families=families)
+    dialects = tuple(SpokenDialect(name, HOSTS, {}, ()) for name in ("dcgm", "node"))
+    hosts = []
+    for host in made.context.discovery.hosts:
+        ranges: dict[str, SampleRange] = {}
+        for source, prefixes in (("hw", ("hw_gpu_", "hw_procs_")), ("ray", ("ray_node_",))):
+            times = seen(host.name, source)
+            if not np.isnan(times).all():
+                newest = SampleRange(START, float(np.nanmax(times)))
+                ranges |= dict.fromkeys(prefixes, newest)
+        hosts.append(replace(host, sample_ranges=ranges))
+    found = replace(made.context.discovery, dialects=dialects, hosts=tuple(hosts), targets=())
+    context = replace(made.context, discovery=found)
+    answers = Answers([part for part in made.answers if part.query.id != "driver"], found)
+    return replace(made, context=context, answers=answers, steps=MetricSteps(), last_step=300)
+
+
+def test_what_was_never_installed_is_not_missing() -> None:
+    def without_ray(host: str, source: str) -> np.ndarray:
+        return np.full(GRID.size, np.nan) if source == "ray" else np.array(GRID)
+
+    made = translated(without_ray)
+    observations, report = judge(made)
+    assert observations == []
+    undecided = {row.row for row in report.rows if row.holds is None}
+    assert undecided == {
+        *("plugin-timeout", "plugin-skipped", "clock-skew", "ghost-data"),
+        *("bridge-gap", "ray-metrics"),
+    }
+    assert coverage(made).complete
+
+
+def test_no_exporter_anywhere_is_no_fault_of_one() -> None:
+    def ray_alone(host: str, source: str) -> np.ndarray:
+        return np.full(GRID.size, np.nan) if source == "hw" else np.array(GRID)
+
+    made = stack(ray_alone)
+    bare = replace(made.context.discovery, targets=())
+    observations, report = judge(replace(made, context=replace(made.context, discovery=bare)))
+    assert not any(found.finding.failure_class == "exporter-down" for found in observations)
+    (row,) = (row for row in report.rows if row.row == "exporter-down")
+    assert row.holds is None and "ever there" in row.interpretation
+
+
+def test_another_exporter_that_stops_is_down() -> None:
+    observations, _ = judge(translated(until("node2", 1800)))
+    assert {found.finding.failure_class for found in observations} == {"exporter-down"}
+    assert {found.finding.host for found in observations} == {"node2"}
+    assert {found.finding.onset for found in observations} == {START + 1800}

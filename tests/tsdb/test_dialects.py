@@ -247,6 +247,14 @@ def test_hosts_by_address_where_no_label_names_them(monkeypatch: pytest.MonkeyPa
     assert spoken.hosts == ("n1", "n2", "n7")
 
 
+def test_rays_hosts_are_named_by_their_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = {"__name__": "ray_node_gpus_utilization", "ip": "10.9.0.8", "instance": "10.9.0.8:80"}
+    named = {**dcgm(8), "instance": "n8.example.org:9400", "UUID": "GPU-1"}
+    server = cluster(monkeypatch, {**ray, "GpuUuid": "GPU-1"}, named)
+    server.query("up")
+    assert server.client.addresses["10.9.0.8"] == "n8"
+
+
 def test_names_that_an_exporter_is_set_up_to_begin_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -269,7 +277,9 @@ def test_what_is_used_and_what_is_lacking(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("dialect", dialects(), ids=lambda dialect: dialect.markers[0])
 def test_every_expression_of_the_table_can_be_given_matchers(dialect: Dialect) -> None:
     for foreign in dialect.series:
-        for expression in foreign.expressions:
+        assert dialect.labels.keys() >= set(foreign.by)
+        for expression in foreign.read:
+            assert foreign.names(expression)
             measured, first = foreign.measured(expression, ['a="b"'])
             assert measured.count('a="b"') == len(foreign.names(expression))
             assert first in measured

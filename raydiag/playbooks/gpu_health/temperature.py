@@ -18,7 +18,9 @@ from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.threshold_spans import Span, above, below, sustained_by_host
 from raydiag.tsdb.series import Floats
 
-WARM_C, HOT_C = 90.0, 100.0
+WARM_C, HOT_C = 90.0, 100.0  # of AMD's hottest spot
+# dcgm-exporter has the mean of the die, at which NVIDIA's boards slow down: from 83 to 87 degrees.
+_MEAN_IS_COOLER_C = 7.0
 _WARMER_C = 4.0  # above its level: it began
 _SOON_S = 120.0
 _CLOCK_FELL_S = 60.0  # so long before the heat a clock may fall for it
@@ -30,9 +32,16 @@ def warm_hosts(timeline: RunTimeline) -> list[str]:
     peaks = {}
     for subject, row in timeline.table("gpu-temperature").pick("max"):
         peak = known_values.highest(row)
-        if peak is not None and peak > WARM_C:
+        if peak is not None and peak > _slowing_c(timeline, subject.host):
             peaks[subject.host] = peak
     return sorted(peaks, key=peaks.__getitem__, reverse=True)
+
+
+def _slowing_c(timeline: RunTimeline, host: str) -> float:
+    """At how many degrees a GPU of the host may be slow for the heat."""
+    dialects = timeline.context.discovery.dialects
+    is_mean = any(dialect.name == "dcgm" and host in dialect.hosts for dialect in dialects)
+    return WARM_C - _MEAN_IS_COOLER_C * is_mean
 
 
 def judge_temperature(
@@ -44,10 +53,11 @@ def judge_temperature(
     any_warm = False
     table = timeline.table("gpu-temperature").pick("max")
     for subject, row in table:
-        spans = above(table, row, WARM_C)
+        clock = slow_clocks.get(subject.host)
+        limit = WARM_C if clock is None else _slowing_c(timeline, subject.host)
+        spans = above(table, row, limit)
         if spans:
             any_warm = True
-            clock = slow_clocks.get(subject.host)
             throttled = clock is not None and clock.start >= spans[0].start - _CLOCK_FELL_S
             _report_warm(timeline, report, table, row, subject.host, spans, throttled)
     if not any_warm:

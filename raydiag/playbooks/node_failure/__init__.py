@@ -20,6 +20,7 @@ from raydiag.playbooks.node_failure.error_counters import (
     judge_corrected,
     judge_uncorrected,
 )
+from raydiag.playbooks.node_failure.xid import judge_xids
 from raydiag.playbooks.registry import playbook
 from raydiag.playbooks.report_writer import Period, ReportWriter
 from raydiag.timeline import follow_up, known_values
@@ -47,6 +48,7 @@ def node_failure(timeline: RunTimeline, report: ReportWriter) -> str:
     judge_node_deaths(timeline, report)
     judge_uncorrected(timeline, report)
     judge_corrected(timeline, report)
+    judge_xids(timeline, report)
     judge_driver(timeline, report)
     judge_missing_gpus(timeline, report)
     report_silent_exits(timeline, report)

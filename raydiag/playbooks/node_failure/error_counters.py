@@ -19,7 +19,8 @@ from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.threshold_spans import Growth, first_present, growths
 from raydiag.tsdb.series import Floats, Query
 
-_ONLY_IF_GROWN = ("hw_gpu_pcie_nonfatal_total",)  # old ones say nothing
+# Old ones say nothing; what was retired is of a card's whole life.
+_ONLY_IF_GROWN = ("hw_gpu_pcie_nonfatal_total", "hw_gpu_ras_retired_ue_total")
 _SEVERITY_OF_GROWTH = dict.fromkeys(_ONLY_IF_GROWN)  # others are critical
 _NO_VALUES = np.empty(0)
 _MANY = 10.0  # corrected errors; fewer are a remark
@@ -103,7 +104,8 @@ def judge_uncorrected(timeline: RunTimeline, report: ReportWriter) -> None:
         _judge_count(report, count, step)
     if not counts:
         report.row("uncorrected", False, "all zero on every GPU", query="gpu-errors")
-        for failure_class in ("gpu-memory-error", "pcie-fatal"):
+        counted = set(map(CLASS_OF_COUNTER.get, filter(timeline.context.discovery.has, FATAL)))
+        for failure_class in filter(counted.__contains__, ("gpu-memory-error", "pcie-fatal")):
             report.rule_out(failure_class, "its counters are zero on every GPU that has them")
 
 

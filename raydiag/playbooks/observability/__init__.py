@@ -52,9 +52,13 @@ def judge(stack: Stack) -> tuple[list[Observation], Report]:
     observations: list[Observation] = []
     rows = []
     for symptom, healthy in _SYMPTOMS:
+        row = symptom.__name__.replace("_", "-")
+        if row in stack.never_there:
+            rows.append(ReportRow(row, None, stack.never_there[row]))
+            continue
         symptoms = list(symptom(stack))
         observations += symptoms
-        rows.append(_row(symptom.__name__.replace("_", "-"), symptoms, healthy))
+        rows.append(_row(row, symptoms, healthy))
     queries = tuple(filter(stack.answers.__contains__, _QUERIES))
     state = "unhealthy in part" if observations else "healthy"
     verdict = f"The observability stack is {state}."
@@ -92,7 +96,7 @@ def coverage(stack: Stack, dead: Collection[str] = ()) -> Coverage:
         if host in dead or host in unseen:
             continue
         unread += _ends_early(stack, host, "hw_*", hw)
-        if stack.is_ray:
+        if stack.is_ray and "ray-metrics" not in stack.never_there:
             unread += _ends_early(stack, host, "ray_*", ray)
     unread += _failed(stack)
     unread += _repeated(stack)

@@ -31,9 +31,11 @@ def exporter_down(stack: Stack) -> Iterator[Observation]:
     """A node's hardware metrics stop, or never came, while its Ray goes on."""
     hw, ray = stack.newest_samples(EXPORTER), stack.newest_samples(RAY)
     for host in stack.hosts:
-        if host not in ray:
+        if host in stack.translated:
+            yield from _silent_exporters(stack, host)
+        elif host not in ray or "ray-metrics" in stack.never_there:
             continue
-        if host in hw:
+        elif host in hw:
             silence = ray[host] - hw[host]
             if silence > _SILENT_S:
                 yield _stopped(stack, host, hw[host], silence)
@@ -55,6 +57,26 @@ def _stopped(stack: Stack, host: str, last: float, silence: float) -> Observatio
         until=stack.end,
         uncertainty_s=stack.resolution_s,
     )
+
+
+def _silent_exporters(stack: Stack, host: str) -> Iterator[Observation]:
+    """Of several exporters of others one stops, or never came, while the host goes on."""
+    series = stack.context.discovery.host(host)
+    if series is None:
+        return
+    newest = max(part.last for part in map(series.sample_range, ("hw_", "ray_")) if part)
+    for prefix in ("hw_gpu_", "hw_procs_"):
+        own, last = series.sample_range(prefix), None
+        text = f"no {prefix}* of this host, which most others have"
+        is_down = 2 * len(_hosts_with(stack, prefix)) > len(stack.hosts)
+        if own is not None:
+            last, is_down = own.last, newest - own.last > _SILENT_S
+            text = f"{prefix}* ends {newest - last:.0f} s before other series of this host"
+        if is_down:
+            evidence = [Evidence(prefix, text, last, last)]
+            yield observation(
+                "exporter-down", "exporter-down", evidence, host, last, until=stack.end
+            )
 
 
 def _log(stack: Stack, kind: str, host: str) -> list[Evidence]:
@@ -101,7 +123,7 @@ def plugin_skipped(stack: Stack) -> Iterator[Observation]:
     """An exporter answers and a whole family is missing from it."""
     with_gpu, with_tasks = _hosts_with(stack, "hw_gpu_"), _hosts_with(stack, "hw_procs_")
     down = set(map(attrgetter("finding.host"), exporter_down(stack)))
-    for host in filterfalse(down.__contains__, stack.hosts):
+    for host in filterfalse(down.union(stack.translated).__contains__, stack.hosts):
         lines = stack.logs.of("plugin-skipped", host)
         log = [line for line in lines if "tb_" not in line.plugin]
         missing = _missing_family(stack, host, with_gpu, with_tasks)

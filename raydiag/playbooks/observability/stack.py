@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import Optional
 
 from raydiag.model import Confidence, Evidence, Finding, Observation, Severity
-from raydiag.timeline.answers import ALIVE, Answers
+from raydiag.timeline.answers import ALIVE, EXPORTER, RAY, Answers
 from raydiag.timeline.context import Context
+from raydiag.timeline.queries import SCRAPE
 from raydiag.timeline.steps import MetricSteps
 from raydiag.tsdb.stack_logs import StackLine, StackLogs
 
@@ -54,6 +57,35 @@ class Stack:
             if target.host == host and target.job == "node_hw" and target.share_up > 0:
                 return True
         return False
+
+    @cached_property
+    def translated(self) -> frozenset[str]:
+        """Hosts with other exporters than ours."""
+        dialects = self.context.discovery.dialects
+        return frozenset(chain.from_iterable(dialect.hosts for dialect in dialects))
+
+    @cached_property
+    def never_there(self) -> Mapping[str, str]:
+        """Why a symptom cannot be judged, by row: what was never installed is not missing."""
+        hw, ray = self.newest_samples(EXPORTER), self.newest_samples(RAY)
+        discovery = self.context.discovery
+        reasons: dict[str, str] = {}
+        if self.translated:
+            timed = ("plugin-timeout", "plugin-skipped", "clock-skew", "ghost-data")
+            if SCRAPE not in self.answers.table("driver").metrics:
+                reasons |= dict.fromkeys(timed, "the exporters do not time their cycles")
+            if discovery.family("tb_") is None:
+                reasons["bridge-gap"] = "no tb_* was ever there"
+            if not ray:
+                reasons["ray-metrics"] = "no ray_node_* was ever there"
+        scraped = any(target.job == "node_hw" for target in discovery.targets)
+        if not hw and not scraped and not self.logs.lines:
+            reasons["exporter-down"] = "no exporter of hardware metrics was ever there"
+        if hw and ray and not hw.keys() & ray.keys():
+            reasons["ray-metrics"] = "Ray's series and the exporters' name no host alike"
+        if not {*hw, *ray}.intersection(self.hosts):
+            reasons["hosts-missing"] = "no series names a host of the job"
+        return reasons
 
     def evidence_of_samples(self, text: str, value: float, time: float) -> Evidence:
         """About when samples came."""

@@ -1,0 +1,47 @@
+"""NVIDIA's error numbers, as far as an exporter shows the last one of each GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raydiag import catalog
+from raydiag.catalog.kernel_table import NvidiaCode
+from raydiag.model import Confidence, Severity
+from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.timeline.run_timeline import RunTimeline
+
+_QUERY = "gpu-xid"
+_NOT_LISTED = NvidiaCode("Xid", "a number that is not listed", "", Severity.WARNING)
+_OF_PROGRAMS = (13, 31, 43, 45, 69, 108, 137)  # what a program did, or that it ended
+
+
+def judge_xids(timeline: RunTimeline, report: ReportWriter) -> None:
+    """A finding for each number that was new while the job ran; an older one says nothing."""
+    if _QUERY not in timeline.answers:
+        return
+    table = timeline.table(_QUERY)
+    for subject, row in table:
+        answered = np.flatnonzero(~np.isnan(row))
+        before = np.nan
+        for place in answered:
+            if row[place] == before or table.times[place] <= table.asked_from + table.step_s:
+                before = row[place]
+                continue
+            before, code, onset = row[place], int(row[place]), float(table.times[place])
+            meaning = catalog.nvidia_code("xid", code) or _NOT_LISTED
+            severity = meaning.severity
+            if code in _OF_PROGRAMS:
+                severity = Severity.INFO
+            text = f"Xid {code}: {meaning.title}"
+            report.observe(
+                meaning.finding or "nvidia-xid",
+                "xid",
+                [report.evidence(_QUERY, text, float(code), onset)],
+                host=subject.host,
+                period=Period(onset, uncertainty_s=table.step_s),
+                confidence=Confidence.CONFIRMED,
+                severity=severity,
+                gpu=subject.gpu,
+            )
+    seen = [found for found in report.observations if found.row == "xid"]
+    report.row("xid", bool(seen), f"{len(seen)} new while the job ran", query=_QUERY)
