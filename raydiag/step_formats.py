@@ -120,18 +120,38 @@ def training_bar(name: str) -> Optional[re.Match[str]]:
     return _TRAINING_BAR.match(name)
 
 
+# Home-made loops: "step_time=10.7s", "dt: 512 ms", "13.9 s/it".
+_LOOP_SECONDS = re.compile(
+    r"(?:\b(?:step|iter(?:ation)?)[_ ]?(?:time|seconds)['\"]?|\bdt['\"]?(?=\s?[=:]))\s?[=:]?\s?"
+    r"(?P<time>\d{1,9}(?:\.\d{1,9})?)\s?(?P<scale>ms)?"
+    r"|(?<![\w.])(?P<rate>\d{1,9}(?:\.\d{1,9})?)\s?(?P<unit>s/it|it/s|s/step|steps/s|ms/step)\b"
+)
+_UNITS_S = {"s/it": 1.0, "s/step": 1.0, "ms/step": 0.001}  # any other is a rate
+
+
 def step_seconds(form: StepFormat, match: re.Match[str], text: str, start: int = 0) -> float:
     """How long the step of a line took, by its rate or by a field after `start`; NaN without."""
     groups = match.groupdict()
     if groups.get("rate") and groups.get("unit"):
         return _seconds_of_rate(groups)
+    if form.id == "generic":
+        return _seconds_of_loop(text)
     return field_number(form.seconds, text, start) * form.scale
+
+
+def _seconds_of_loop(text: str) -> float:
+    match = _LOOP_SECONDS.search(text)
+    if match is None:
+        return math.nan
+    if match["rate"]:
+        return _seconds_of_rate(match.groupdict())
+    return float(match["time"]) * (0.001 if match["scale"] else 1.0)
 
 
 def _seconds_of_rate(groups: Mapping[str, str]) -> float:
     rate = float(groups["rate"]) if groups["rate"].count(".") < 2 else math.nan
-    if groups["unit"] == "s/it":
-        return rate
+    if groups["unit"] in _UNITS_S:
+        return rate * _UNITS_S[groups["unit"]]
     return 1.0 / rate if rate else math.nan
 
 

@@ -197,3 +197,14 @@ def test_of_two_ends_that_the_log_tells_the_first_one_counts() -> None:
     cause = replace(seen("oom-host", "node1"), playbook=TRIAGE)
     killed = judged(actor, cause, status="failed", primary="actor-fail")
     assert killed.verdict.failure_class == "oom-host"
+
+
+def test_a_loss_that_diverged_ends_processes_and_a_bad_interface_slows() -> None:
+    nan = seen("loss-divergence")
+    exit_line = replace(
+        seen("node-fail", "node1", 90, facts={"first_in_log": 1.0}), playbook=TRIAGE
+    )
+    told = judged(nan, exit_line, status="failed", primary="node-fail")
+    assert told.verdict.failure_class == "loss-divergence"
+    errors = seen("nic-errors", "node2", 3590, until=T0 + 7100)
+    assert slowed(errors).verdict.failure_class == "nic-errors"

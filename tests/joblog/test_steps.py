@@ -104,6 +104,10 @@ LINES: list[tuple[str, str, int, Optional[int], float, float, float, float]] = [
     ),
     ("generic", "step 120/1000 loss 2.31", 120, 1000, NAN, 2.31, NAN, NAN),
     ("generic", "2026-03-01 10:00:00 INFO Iteration: 7, Loss = 0.3", 7, None, NAN, 0.3, NAN, NAN),
+    ("generic", "step 14/450 | loss 8.5 | lr 2.3e-05 | 13.9 s/it", 14, 450, 13.9, 8.5, NAN, NAN),
+    ("generic", "step=247 loss=2.5 lr=4.9e-04 step_time=10.7s", 247, None, 10.7, 2.5, NAN, NAN),
+    ("generic", "iter 9, loss 2.5, iteration time: 512 ms", 9, None, 0.512, 2.5, NAN, NAN),
+    ("generic", "step 9 loss 2.5 4.0it/s", 9, None, 0.25, 2.5, NAN, NAN),
     ("generic", "{'step': 5, 'train_loss': 0.75}", 5, None, NAN, 0.75, NAN, NAN),
 ]  # fmt: skip
 

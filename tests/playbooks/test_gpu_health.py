@@ -340,7 +340,8 @@ def test_a_gpu_that_fell_silent() -> None:
     (found,) = world.judge(NODE).observations
     assert (found.finding.failure_class, found.finding.host) == ("gpu-missing", "n1")
     assert (found.finding.onset, found.finding.gpu) == (T0 + 3000, None)
-    world.put("gpus-gone", np.ones(world.times.size), host="n1", gpu="5")
+    for gpu in "0123467":
+        world.put("gpus-left", np.ones(world.times.size), host="n1", gpu=gpu)
     (found,) = world.judge(NODE).observations
     assert (found.finding.host, found.finding.gpu) == ("n1", 5)
 
@@ -397,3 +398,16 @@ def test_an_exporter_that_is_slow_is_one_witness_of_a_driver_fault(
     assert [(one.failure_class, one.confidence) for one in found] == [
         ("gpu-driver-fault", confidence)
     ]
+
+
+@pytest.mark.parametrize(("trains", "severity"), [(True, Severity.INFO), (False, None)])
+def test_a_gpu_that_only_one_host_lacks_from_the_start(
+    trains: bool, severity: Severity | None
+) -> None:
+    world = World(hosts=("n1", "n2", "n3", "n4"))
+    world.set("gpu-count", 7.0, hosts=["n4"])
+    if not trains:
+        world.without("tb_step")
+    found = [one.finding for one in world.judge(NODE).observations]
+    missing = [finding for finding in found if finding.failure_class == "gpu-missing"]
+    assert [(finding.host, finding.severity) for finding in missing] == [("n4", severity)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raydiag.model import Confidence, Severity
+from raydiag.timeline.training_series import TGS
 from tests.playbooks.world import HOSTS, LENGTH_S, T0, World, classes, holds, is_symptom
 
 ONLY = "network-health"
@@ -152,6 +153,18 @@ def test_tcp_is_a_remark_and_a_symptom(rate: float, seen: bool) -> None:
     assert classes(outcome, severe=True) == set()
     assert bool(outcome.observations) is seen
     assert all(is_symptom(one) for one in outcome.observations)
+
+
+@pytest.mark.parametrize("has_rdma", [True, False])
+def test_tcp_that_slows_training_is_congestion_where_there_is_no_rdma(has_rdma: bool) -> None:
+    world = World()
+    world.scalar(TGS, 0.8, 2000, factor=True)
+    world.set("tcp-retransmits", 900.0, 2000, hosts=["n1"])
+    if not has_rdma:
+        world.without(*(metric for metric in world.metrics if metric.startswith("hw_rdma_")))
+    found = [one.finding for one in world.judge(ONLY).observations]
+    expected = "tcp-retransmits" if has_rdma else "network-congestion"
+    assert [(finding.failure_class, finding.host) for finding in found] == [(expected, "n1")]
 
 
 def test_tcp_while_a_checkpoint_is_saved() -> None:

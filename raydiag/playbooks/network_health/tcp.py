@@ -11,7 +11,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Optional
 
-from raydiag.model import Confidence
+from raydiag.model import Confidence, Severity
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
 from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.queries import LISTEN, TCP_ABORTS, TCP_RESETS
@@ -45,15 +45,19 @@ def judge_retransmits(
     peak = max(map(attrgetter("peak"), spans.values()))
     meaning = text if only_tcp else "together with RDMA retransmits"
     report.row(query, True, meaning, sorted(spans), peak, "segments/s")
+    has_rdma = not all(map(timeline.answers.missing, ("rdma-retransmits", "rdma-sent")))
     for host, span in _by_host_or_job(spans).items():
+        slows = _slows_training(timeline, span)
+        congests = slows and not has_rdma
         report.observe(
-            "tcp-retransmits",
+            # Without RDMA the collectives run over TCP as well.
+            "network-congestion" if congests else "tcp-retransmits",
             query,
             [report.evidence(query, text, span.peak, span.peak_time)],
             host=host,
             period=report.period(span, table.step_s),
             confidence=Confidence.CONFIRMED,
-            severity=remark_unless(_slows_training(timeline, span)),
+            severity=Severity.WARNING if congests else remark_unless(slows),
         )
     return only_tcp
 

@@ -6,7 +6,9 @@ that an uncorrectable error above zero always counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Optional
 
 import numpy as np
@@ -22,7 +24,7 @@ from raydiag.playbooks.node_failure.error_counters import (
 )
 from raydiag.playbooks.node_failure.xid import judge_xids
 from raydiag.playbooks.registry import playbook
-from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.playbooks.report_writer import Period, ReportWriter, remark_unless
 from raydiag.timeline import follow_up, known_values
 from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.queries import DMESG, POWER, PROCESSES, SCRAPE
@@ -143,54 +145,84 @@ def _changes(flags: NDArray[np.bool_]) -> Floats:
     return np.diff(flags.astype(np.float64))
 
 
-def _hosts_with_fewer_gpus(timeline: RunTimeline) -> Iterator[tuple[str, float, float, float]]:
-    """(host, GPUs once, GPUs now, since when) where series of a GPU end and its host goes on."""
+@dataclass(frozen=True)
+class _FewerGpus:
+    """A host of which fewer GPUs are measured than once, or than of the other hosts."""
+
+    host: str
+    full: float
+    now: float
+    gone_at: Optional[float]  # None: they were never there
+
+
+def _hosts_with_fewer_gpus(timeline: RunTimeline) -> Iterator[_FewerGpus]:
     table = timeline.table("gpu-count")
+    most = {subject.host: _highest(row) for subject, row in table}
+    usual = _usual_of_most(most.values())
     for subject, row in table:
         answered = np.flatnonzero(~np.isnan(row))
         if answered.size < 3 or subject.host in timeline.dead_hosts:
             continue
-        counts = row[answered]
-        full, now = float(np.max(counts)), float(np.median(counts[-3:]))
+        counts, full = row[answered], most[subject.host]
+        now = float(np.median(counts[-3:]))
         if now < full and not _has_power_gaps(table, subject.host):
             gone_at = table.times[answered[np.flatnonzero(counts >= full)[-1] + 1]]
-            yield subject.host, full, now, float(gone_at)
+            yield _FewerGpus(subject.host, full, now, float(gone_at))
+        elif usual is not None and now == full < usual:
+            yield _FewerGpus(subject.host, usual, now, None)
+
+
+def _usual_of_most(counts: Collection[float]) -> Optional[float]:
+    """What all hosts but one or two have, where they are many."""
+    (usual, number), *_ = [*Counter(counts).most_common(1), (0.0, 0)]
+    others = sum(1 for count in counts if count != usual)
+    return usual if number >= 3 * others else None
 
 
 def _fine_gpus(timeline: RunTimeline) -> Iterator[Query]:
-    """Which GPUs were measured before one of their host fell silent, and are not now."""
-    context = timeline.context
-    gone_at = {host: at for host, _, _, at in _hosts_with_fewer_gpus(timeline)}
-    if gone_at:
-        power = f"{POWER}{{{follow_up.host_matcher(context, follow_up.first_hosts(gone_at))}}}"
-        earliest, end = min(gone_at.values()), context.window.end
-        before = f"count_over_time({power}[10m] @ {earliest:.3f})"
-        promql = f"{before} unless count_over_time({power}[{follow_up.lookback(context)}])"
-        yield Query.at("gpus-gone", promql, end)
+    """Which GPUs are measured at the end, of hosts that lack some."""
+    hosts = [fewer.host for fewer in _hosts_with_fewer_gpus(timeline)]
+    if hosts:
+        context = timeline.context
+        match = follow_up.host_matcher(context, follow_up.first_hosts(hosts))
+        promql = f"count_over_time({POWER}{{{match}}}[{follow_up.lookback(context)}])"
+        yield Query.at("gpus-left", promql, context.window.end)
 
 
 def judge_missing_gpus(timeline: RunTimeline, report: ReportWriter) -> None:
-    """A GPU whose series end while its host goes on."""
+    """A GPU whose series end while its host goes on, or that only its host lacks."""
     if report.cannot_judge("gpu-missing", "gpu-count"):
         return
     any_missing = False
-    for host, full, now, gone_at in _hosts_with_fewer_gpus(timeline):
+    for fewer in _hosts_with_fewer_gpus(timeline):
         any_missing = True
-        gone = timeline.table("gpus-gone").pick(hosts=[host]).subjects
+        at = fewer.gone_at or timeline.window.start
+        trains = timeline.last_step[0] is not None
         report.finding(
             "gpu-missing",
             "gpu-missing",
-            f"{now:.0f} of {full:.0f} GPUs are still measured",
+            f"{fewer.now:.0f} of {fewer.full:.0f} GPUs are measured",
             query="gpu-count",
-            host=host,
-            gpu=gone[0].gpu if len(gone) == 1 else None,
-            value=now,
+            host=fewer.host,
+            gpu=_missing_gpu(timeline, fewer),
+            value=fewer.now,
             unit="GPUs",
-            at=gone_at,
-            period=Period(gone_at, uncertainty_s=timeline.table("gpu-count").step_s),
+            at=at,
+            period=Period(at, uncertainty_s=timeline.table("gpu-count").step_s),
+            # A job that trains without them does not miss them.
+            severity=remark_unless(fewer.gone_at is not None or not trains),
         )
     if not any_missing:
-        report.row("gpu-missing", False, "no GPU fell silent on its own", query="gpu-count")
+        report.row("gpu-missing", False, "every host has the GPUs that it had", query="gpu-count")
+
+
+def _missing_gpu(timeline: RunTimeline, fewer: _FewerGpus) -> Optional[int]:
+    """The only one that is not measured any more; None where that is not known."""
+    left = {
+        subject.gpu for subject in timeline.table("gpus-left").pick(hosts=[fewer.host]).subjects
+    }
+    missing = set(range(int(fewer.full))) - left
+    return next(iter(missing)) if left and len(missing) == 1 else None
 
 
 def report_silent_exits(timeline: RunTimeline, report: ReportWriter) -> None:
