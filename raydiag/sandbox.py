@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
-from raydiag import confinement
+from raydiag import confinement, environment
 from raydiag.errors import NoData, ReadError
 
 TAG_PREFIX = "rd-"
@@ -221,6 +221,7 @@ def _child(connection: socket.socket, serve: Serve, kind: str) -> None:
         confinement.set_name(_IDLE_NAME)
         confinement.die_with_parent()
         _keep_only(connection)
+        environment.forget()  # also for what it starts
         holds = confinement.confine(kind)
         _send(connection.fileno(), {"sandbox": holds})
         buffer = b""

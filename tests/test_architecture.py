@@ -45,9 +45,11 @@ ARROWS = {
     "worker_log": {"masking", "step_formats"},
     "nodeset": FOUNDATION,
     "confinement": set[str](),
+    "environment": set[str](),
+    "ownership": set[str](),
     "file_writing": set[str](),
     "memory_import": set[str](),
-    "sandbox": FOUNDATION | {"confinement"},
+    "sandbox": FOUNDATION | {"confinement", "environment"},
     "probes": NODE | {"amdgpu", "cgroup", "masking", "rdma_names", "sandbox", "worker_log"},
     "records": FOUNDATION,
     "runner": NODE | {"confinement", "sandbox", "probes"},
@@ -61,10 +63,10 @@ ARROWS = {
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
     | {"event_file"},
     "exporter": NODE
-    | {"file_writing"}
+    | {"file_writing", "environment", "ownership"}
     | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file", "exposition"}
     | {"rdma_names", "records", "explain"},  # of `status`, which judges what it sees
-    "tsdb": FOUNDATION | {"catalog", "event_file"},
+    "tsdb": FOUNDATION | {"catalog", "environment", "event_file"},
     "timeline": FOUNDATION | {"catalog", "tsdb"},
     "playbooks": FOUNDATION | {"catalog", "tsdb", "timeline"},
     "render": FOUNDATION
@@ -81,10 +83,11 @@ ARROWS = {
     },
     "cluster": FOUNDATION | {"probes", "records", "memory_import", "confinement"},
     # Its node side; what judges a rollout is pure and takes what nodes have answered.
-    "hotfix": NODE | {"file_writing", "probes", "records", "sandbox", "confinement", "exposition"},
+    "hotfix": NODE
+    | {"file_writing", "ownership", "probes", "records", "sandbox", "confinement", "exposition"},
     "cli": FOUNDATION
     | {"probes", "catalog", "explain", "render", "cluster", "kmsg", "nodeset"}
-    | {"joblog", "triage", "tsdb", "exporter", "hotfix"},
+    | {"joblog", "triage", "tsdb", "exporter", "hotfix", "environment", "ownership"},
 }
 
 IMPORTS_RAY = {

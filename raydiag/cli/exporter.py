@@ -70,6 +70,11 @@ def _add_collection(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, type=values.names, default=(), metavar="PLUGIN[,...]", help=words)
     words = "also run the plugins in these directories: *_metrics_plugin.sh, *.py, programs"
     _add_list(parser, "--plugins", "DIR", words)
+    _add_allow_unsafe(parser)
+    words = "pass these variables of the environment on to plugins as well"
+    parser.add_argument(
+        "--plugin-env", type=values.names, default=(), metavar="NAME[,...]", help=words
+    )
     words = "where counters survive a restart; local, never on a network file system "
     words += "(default: /run/raydiag, or the user's own)"
     parser.add_argument("--state-dir", metavar="DIR", help=words)
@@ -78,6 +83,11 @@ def _add_collection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", default="/", metavar="DIR", help=words)
     words = "serve the scalars of this job as tb_*"
     parser.add_argument("--tensorboard-dir", default="", metavar="DIR", help=words)
+
+
+def _add_allow_unsafe(parser: argparse.ArgumentParser) -> None:
+    words = "also run plugins that other users could change"
+    parser.add_argument("--allow-unsafe-plugins", action="store_true", help=words)
 
 
 def _add_list(parser: argparse.ArgumentParser, name: str, metavar: str, words: str) -> None:
@@ -98,6 +108,7 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="plugin file")
     parser.add_argument("--no-run", action="store_true", help="check the syntax only")
+    _add_allow_unsafe(parser)
     parser.add_argument("--host", default="", metavar="NAME", help="value of the label `host`")
     parser.add_argument("--root", default="/", metavar="DIR", help="as for run")
     options.add_output(parser)
@@ -110,9 +121,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from raydiag import environment
     from raydiag.exporter import supervise
 
     settings = _settings(arguments)
+    environment.forget()  # what is forked from here on has nothing else either
     with _written_lines() as write:
         if arguments.supervise and supervise.PARENT not in os.environ:
             return supervise.supervise(supervise.own_command(), write)
@@ -150,7 +163,9 @@ def _check(arguments: argparse.Namespace) -> int:
     from raydiag.exporter.check import check
     from raydiag.render import exporter
 
-    checked = check(arguments.files, _host(arguments), not arguments.no_run, arguments.root)
+    allowed = arguments.allow_unsafe_plugins
+    host, may_run = _host(arguments), not arguments.no_run
+    checked = check(arguments.files, host, may_run, arguments.root, allowed)
     options.show(
         arguments,
         lambda: exporter.check_document(checked, time.time()),
@@ -161,6 +176,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _settings(arguments: argparse.Namespace) -> ExporterSettings:
     """What the options say. Raises UsageError."""
+    from raydiag import environment, ownership
     from raydiag.exporter import main
     from raydiag.exporter.state import default_directory
 
@@ -170,11 +186,17 @@ def _settings(arguments: argparse.Namespace) -> ExporterSettings:
     for directory in arguments.plugins:
         if not os.path.isdir(directory):
             raise UsageError(f"--plugins {directory}: there is no such directory")
+        unsafe = ownership.changeable(directory)
+        if unsafe and not arguments.allow_unsafe_plugins:
+            words = "make that yours alone, or say --allow-unsafe-plugins"
+            raise UsageError(f"--plugins {directory}: {unsafe}: {words}")
+    environment.allow(arguments.plugin_env)
     settings = main.ExporterSettings(
         interval_s=arguments.interval,
         only=arguments.only,
         skip=arguments.skip,
         plugin_directories=arguments.plugins,
+        allow_unsafe_plugins=arguments.allow_unsafe_plugins,
         state_directory=arguments.state_dir or default_directory(),
         host=_host(arguments),
         root=arguments.root,

@@ -54,20 +54,32 @@ class CheckedPlugin:
 
 
 def check(
-    paths: Sequence[str], host: str, may_run: bool = True, root: str = "/"
+    paths: Sequence[str],
+    host: str,
+    may_run: bool = True,
+    root: str = "/",
+    allow_unsafe: bool = False,
 ) -> list[CheckedPlugin]:
-    """Check each file, in that order. Raises CannotRun for one that is not there."""
+    """Check each file, in that order. Raises CannotRun for one that is not there.
+
+    Unless `allow_unsafe`, a file that others could change is not run, and does not pass.
+    """
     for path in paths:
         if not os.path.lexists(path):
             raise CannotRun(f"{path}: no such file")
-    return list(_apart([_check(os.path.abspath(path), host, may_run, root) for path in paths]))
+    checked = []
+    for path in paths:
+        checked.append(_check(os.path.abspath(path), host, may_run, root, allow_unsafe))
+    return list(_apart(checked))
 
 
-def _check(path: str, host: str, may_run: bool, root: str) -> CheckedPlugin:
+def _check(path: str, host: str, may_run: bool, root: str, allow_unsafe: bool) -> CheckedPlugin:
     entry = _ask(external_plugins.Ask("", path, FILES, 5.0, {"look_at": path}))
     if "failed" in entry:
         return CheckedPlugin(path, problems=(entry["failed"][1],))
     checked = CheckedPlugin(path, entry["kind"], entry["digest"], entry["signature"][1])
+    if entry["unsafe"] and not allow_unsafe:
+        return replace(checked, problems=(f"{entry['unsafe']}{plugin_files.UNSAFE}",))
     warnings = list(_about_file(path, entry))
     if not may_run:
         return replace(_syntax_only(checked, path, entry), warnings=warnings)
@@ -93,8 +105,8 @@ def _check(path: str, host: str, may_run: bool, root: str) -> CheckedPlugin:
 
 def _about_file(path: str, entry: Mapping[str, Any]) -> Iterator[str]:
     name = os.path.basename(path)
-    if entry["mode"] & 0o002:
-        yield "anybody may write to this file, and the exporter runs it"
+    if entry["unsafe"]:
+        yield f"{entry['unsafe']}, and the exporter runs it"
     if name.endswith(".sh") and entry["kind"] != SHELL:
         yield f"runs as a plain program: the name does not end in {plugin_files.SHELL_SUFFIX}"
     if entry["content"] is None:

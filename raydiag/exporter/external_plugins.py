@@ -72,12 +72,21 @@ class ExternalPlugins:
     """All plugins of some directories."""
 
     def __init__(
-        self, directories: Sequence[str], host: str, reserved: Collection[str] = (), root: str = "/"
+        self,
+        directories: Sequence[str],
+        host: str,
+        reserved: Collection[str] = (),
+        root: str = "/",
+        allow_unsafe: bool = False,
     ) -> None:
-        """`reserved`: names of our own plugins; `root`: what Python plugins see as the node."""
+        """`reserved`: names of our own plugins; `root`: what Python plugins see as the node.
+
+        `allow_unsafe`: also run what others than root and we could change.
+        """
         self.directories = [os.path.abspath(directory) for directory in directories]
         self.host = host
         self.root = root
+        self.allow_unsafe = allow_unsafe
         self.taken = frozenset(reserved)
         self.passed_over: dict[str, str] = {}  # path -> why it is no plugin
         self.blind: dict[str, str] = {}  # directory -> why it could not be looked at
@@ -94,6 +103,7 @@ class ExternalPlugins:
             signatures = {os.path.basename(plugin.path): plugin.signature for plugin in plugins}
             settle = directory in self._seen
             looking = {"scan": directory, "known": signatures, "settle": settle}
+            looking["allow_unsafe"] = self.allow_unsafe
             yield Ask("", directory, FILES, _LOOK_S, looking)
 
     def looked(self, ask: Ask, answer: Optional[Answer], reason: str = "") -> list[str]:

@@ -29,6 +29,7 @@ from raydiag.model import Status
 OUTPUT_BYTES = 1 << 20
 NOT_HERE = 99  # exit status: do not run me any more
 _SYNTAX_S = 5.0
+_SCAN = ("scan", "known", "settle", "allow_unsafe")
 
 _collectors: dict[str, tuple[str, Any]] = {}  # path -> digest, function; of this reader
 
@@ -48,7 +49,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     try:
         if "scan" in request:
-            return plugin_files.scan(request["scan"], request["known"], request["settle"])
+            return plugin_files.scan(*(request[name] for name in _SCAN))
         if "look_at" in request:
             return plugin_files.entry(request["look_at"])
         if "syntax_of" in request:

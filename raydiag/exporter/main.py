@@ -54,6 +54,7 @@ class ExporterSettings:
     only: Sequence[str] = ()  # names of plugins; empty: all
     skip: Sequence[str] = ()
     plugin_directories: Sequence[str] = ()
+    allow_unsafe_plugins: bool = False
     state_directory: Optional[str] = None  # None: state ends with the process
     host: str = ""  # value of the label; "": the node's short name
     root: str = "/"
@@ -211,8 +212,8 @@ def _foreign(settings: ExporterSettings) -> Optional[ExternalPlugins]:
         return None
     from raydiag.exporter.external_plugins import ExternalPlugins
 
-    label, root = settings.label, settings.root
-    return ExternalPlugins(settings.plugin_directories, label, plugins.names(), root)
+    label, root, allow_unsafe = settings.label, settings.root, settings.allow_unsafe_plugins
+    return ExternalPlugins(settings.plugin_directories, label, plugins.names(), root, allow_unsafe)
 
 
 def be_nice() -> None:

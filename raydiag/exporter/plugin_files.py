@@ -35,7 +35,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from raydiag.errors import NoData, ParseError, ReadError
+from raydiag import ownership
+from raydiag.errors import Denied, NoData, ParseError, ReadError
 from raydiag.host import as_read_error
 from raydiag.probes import COMMANDS, FILES, PROCESSES, SOCKETS
 
@@ -46,6 +47,8 @@ PLUGINS = "plugins"  # the reader that runs programs
 # What editors and package managers leave beside a file.
 COPIES = ("~", ".bak", ".orig", ".rej", ".swp", ".tmp", ".new", ".old", ".rpmsave", ".dpkg-dist")
 TIMEOUT_S = 10.0  # of a program; the shell exporter's own
+
+UNSAFE = "; it is not run (--allow-unsafe-plugins runs it all the same)"
 
 _MOST_FILES = 200
 _MOST_CONTENT_BYTES = 2 << 20  # in one answer; what is left out comes with the next
@@ -64,16 +67,23 @@ _no_plugins: dict[str, tuple[Signature, str]] = {}
 
 
 def scan(
-    directory: str, known_signatures: Mapping[str, Sequence[int]], settle: bool
+    directory: str,
+    known_signatures: Mapping[str, Sequence[int]],
+    settle: bool,
+    allow_unsafe: bool = False,
 ) -> dict[str, Any]:
     """All plugins of a directory: {"files": {name: entry}, "passed_over": {name: reason}}.
 
     An entry has "signature"; unless that is the one in `known`, also "kind", "digest", "reader",
     "timeout_s", "content" (base64; None: too large for a copy) or "problem". With `settle`, an
-    entry whose file has just changed in place is left as it was known, and "unsettled". Raises
-    NoData, Denied, ReadError.
+    entry whose file has just changed in place is left as it was known, and "unsettled". Unless
+    `allow_unsafe`, what others could change is refused, and a link that leads out of the directory.
+    Raises NoData, Denied, ReadError.
     """
     try:
+        reason = ownership.changeable(directory)
+        if reason and not allow_unsafe:
+            raise Denied(f"{directory}: {reason}{UNSAFE}")
         candidates = sorted(os.listdir(directory))
     except OSError as error:
         raise as_read_error(error, directory) from None
@@ -89,6 +99,8 @@ def scan(
         path = os.path.join(directory, name)
         try:
             file_entry = entry(path, known_signatures.get(name, ()), settle, room)
+            if "digest" in file_entry and not allow_unsafe:
+                _require_safe(path, file_entry["unsafe"])
         except NoData as error:
             passed_over[name] = str(error)
             continue
@@ -104,6 +116,15 @@ def scan(
 def signature(status: os.stat_result) -> Signature:
     """What tells one content of a file from another without reading it."""
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _require_safe(path: str, reason: str) -> None:
+    """Raises Denied for a plugin that others could change, or that lies elsewhere."""
+    real, directory = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
+    if not real.startswith(f"{directory}/"):
+        reason = f"a link that leads out of the directory, to {real}"
+    if reason:
+        raise Denied(f"{path}: {reason}{UNSAFE}")
 
 
 def _inode(path: str) -> list[int]:
@@ -165,6 +186,7 @@ def _content(
         _check_executable(path, content)
     fields = {"signature": signature(status), "mode": status.st_mode, "digest": digest}
     fields.update(kind=kind, reader=reader, timeout_s=timeout_s)
+    fields["unsafe"] = ownership.changeable(path)
     fields["is_script"] = kind == SHELL or _is_script(content)
     if len(content) > COPY_BYTES and kind == PROGRAM:
         return {**fields, "content": None}

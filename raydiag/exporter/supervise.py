@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from raydiag import confinement
+from raydiag import confinement, environment
 from raydiag.errors import CannotRun
 from raydiag.exporter.signals import Signals
 
@@ -86,9 +86,9 @@ def end_with_watchdog() -> None:
 
 def _run_once(command: Sequence[str], signals: Signals) -> int:
     """Start the command and wait for its end; its exit code as a shell says it."""
-    environment = {**os.environ, PARENT: str(os.getpid())}
+    variables = {**environment.named(), PARENT: str(os.getpid())}
     try:
-        process = subprocess.Popen(command, env=environment)
+        process = subprocess.Popen(command, env=variables)
     except OSError as error:
         raise CannotRun(f"{command[0]}: cannot be started: {error.strerror}") from None
     told_at = 0.0

@@ -16,15 +16,18 @@ import json
 import os
 import re
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from raydiag import ownership
 from raydiag.errors import CannotRun
 from raydiag.file_writing import write_all
 
 _ROLLOUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = ".jsonl"
 _READ_LIMIT_BYTES = 16 << 20
 CLOSED = "closed"
@@ -113,15 +116,12 @@ class Journal:
         if not is_rollout(rollout):
             raise JournalError(f"not the name of a rollout: {rollout[:80]!r}")
         try:
-            with open(self._path(rollout), "rb") as file:
-                text = file.read(_READ_LIMIT_BYTES)
+            text = _content(self._path(rollout))
         except FileNotFoundError:
             return History(rollout, [])
-        except OSError as error:
-            raise JournalError(f"{self._path(rollout)}: {error.strerror}") from None
         records = []
         for line in text.split(b"\n"):
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)
                 if isinstance(record, dict):
                     records.append(record)
@@ -167,9 +167,8 @@ class Journal:
         """Content of that hash. Raises JournalError when it is not here, or is not whole."""
         path = self._backup_path(digest)
         try:
-            with open(path, "rb") as file:
-                content = file.read(_READ_LIMIT_BYTES)
-        except OSError as error:
+            content = _content(path)
+        except FileNotFoundError as error:
             raise JournalError(f"{path}: {error.strerror}") from None
         if sha256(content) != digest:
             raise JournalError(f"{path}: its content is not what was kept")
@@ -185,7 +184,28 @@ class Journal:
         return os.path.join(self.directory, f"{rollout}{_SUFFIX}")
 
     def _backup_path(self, digest: str) -> str:
+        if not _DIGEST.fullmatch(digest):
+            raise JournalError(f"not the hash of a content: {digest[:80]!r}")
         return os.path.join(self.directory, f"{digest}.old")
+
+
+def _content(path: str) -> bytes:
+    """A file of the journal. Raises FileNotFoundError, else JournalError; also where others may
+    have written it.
+    """
+    try:
+        reason = ownership.changeable(path)
+        if reason:
+            raise JournalError(f"{path} is not believed: {reason}")
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise JournalError(f"{path} is not a file")
+            return file.read(_READ_LIMIT_BYTES)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise JournalError(f"{path}: {error.strerror}") from None
 
 
 def number_of(value: object) -> float:

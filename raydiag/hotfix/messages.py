@@ -267,11 +267,15 @@ class Verified:
 
 @dataclass(frozen=True)
 class Rollback(NodeRequest):
-    """-> RolledBack. Undoes what the rollout did on this node, from its journal alone."""
+    """-> RolledBack. Undoes what the rollout did on this node, from its journal.
+
+    A record is believed where its path is that of its name in the directory of the files.
+    """
 
     rollout: str = ""
     who: str = ""
     name: str = ""  # "": every file of it
+    planned_directory: str = ""  # of the plan; "": the one of the request, or of the exporter
 
 
 @dataclass(frozen=True)

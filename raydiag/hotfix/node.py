@@ -192,8 +192,13 @@ def rollback(request: messages.Rollback) -> messages.RolledBack:
     with _lock(request) as reason:
         if reason:
             return messages.RolledBack((), False, reason)
+        directory = request.planned_directory
+        try:
+            directory = directory or chosen(request, discovery.look(request))
+        except ReplaceRefused as error:
+            return messages.RolledBack((), False, str(error))
         log_bytes = size(request.plugin_log)
-        return node_rollback.rollback(Journal(request.journal), request, log_bytes)
+        return node_rollback.rollback(Journal(request.journal), request, directory, log_bytes)
 
 
 def close(request: messages.Close) -> messages.Closed:

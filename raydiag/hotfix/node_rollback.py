@@ -99,8 +99,13 @@ def _file_status(rollout: str, change: _Change) -> FileStatus:
     return FileStatus(rollout, change.name, change.path, content, *digests, *last)
 
 
-def rollback(journal: Journal, request: Rollback, plugin_log_bytes: int) -> RolledBack:
-    """Give every file of the rollout its old content, unless somebody else changed it since."""
+def rollback(
+    journal: Journal, request: Rollback, directory: str, plugin_log_bytes: int
+) -> RolledBack:
+    """Give every file of the rollout its old content, unless somebody else changed it since.
+
+    Only what a plan could have chosen in `directory`, whatever a record says.
+    """
     try:
         history = journal.history(request.rollout)
     except JournalError as error:
@@ -112,11 +117,24 @@ def rollback(journal: Journal, request: Rollback, plugin_log_bytes: int) -> Roll
         return RolledBack((), not is_torn, torn if is_torn else "this node has no record of it")
     files = []
     for change in reversed(changes):
-        files.append(_restored_file(journal, request, change, plugin_log_bytes))
-        directory = os.path.dirname(change.path)
-        if os.path.isdir(directory):
-            replace.clean(directory)
+        doubt = _doubt(request, change, directory)
+        if doubt:
+            files.append(RestoredFile(change.name, change.path, "refused", doubt))
+        else:
+            files.append(_restored_file(journal, request, change, plugin_log_bytes))
+    replace.clean(directory)
     return RolledBack(tuple(files), all(file.outcome in _RESTORED for file in files))
+
+
+def _doubt(request: Rollback, change: _Change, directory: str) -> str:
+    """Why that record is not of a file that a plan would choose; "" when it is."""
+    reason = replace.name_refusal(request.exporter, change.name)
+    try:
+        if not reason and replace.current(directory, change.name).path != change.path:
+            reason = f"the journal has {change.path}, which is not {change.name} of {directory}"
+    except ReplaceRefused as error:
+        reason = str(error)
+    return reason
 
 
 def _restored_file(

@@ -34,6 +34,7 @@ class _Host:
     node: str
     writer: str
     before: Mapping[str, int]  # metrics that were served before the rollout
+    directory: str  # of the files, as planned; "": the plan is lost
     settled: bool = False  # on record as never touched, or put back already
     status: Optional[RolloutStatus] = None
     now: Optional[messages.Inspection] = None
@@ -84,7 +85,12 @@ class Retreat:
         for plan in self.progress.record["plan"]["hosts"]:
             if plan["state"] == "change":
                 node, settled = plan["node_id"], self.progress.is_settled(plan["node_id"])
-                self.hosts[node] = _Host(node, plan["writer"], plan["metrics"], settled)
+                planned = (
+                    plan["writer"],
+                    plan["metrics"],
+                    (plan["directory"] or {}).get("path", ""),
+                )
+                self.hosts[node] = _Host(node, *planned, settled)
 
     def run(self) -> bool:
         """Whether every host has its old files, and runs with them."""
@@ -114,7 +120,10 @@ class Retreat:
         # Also where there is no record: an operation that got no answer may be about to begin one,
         # and the node says so.
         touched = [host.node for host in self.hosts.values() if self._may_be_changed(host)]
-        requests = dict.fromkeys(touched, messages.Rollback(**self.signed))
+        requests = {}
+        for node in touched:
+            directory = self.hosts[node].directory
+            requests[node] = messages.Rollback(**self.signed, planned_directory=directory)
         answers = self.nodes.ask(requests, messages.RolledBack, _ROLLBACK_S)
         for node, missing in answers.missing.items():
             self.hosts[node].failures.append(f"rolling back: {_silence(missing)}")

@@ -9,10 +9,11 @@ import os
 import re
 import stat
 
+from raydiag import ownership
 from raydiag.hotfix.found_exporter import FoundExporter
 from raydiag.hotfix.messages import RAYDIAG, Directory, NodeRequest, TargetFile
 from raydiag.hotfix.process import SCRIPT
-from raydiag.hotfix.replace import ReplaceRefused, current, name_refusal
+from raydiag.hotfix.replace import Current, ReplaceRefused, current, name_refusal
 
 _NETWORK = re.compile(
     r"(nfs\d?|lustre|ceph|gpfs|beegfs|wekafs|cifs|smb3|9p|glusterfs|afs|orangefs|virtiofs"
@@ -93,9 +94,23 @@ def target(request: NodeRequest, path: str, name: str) -> TargetFile:
     except ReplaceRefused as error:
         return TargetFile(name, refused=str(error), restart=restart)
     if now.status is None:
-        refused = "" if request.exporter == RAYDIAG else "there is no such file"
+        refused = "there is no such file"
+        if request.exporter == RAYDIAG:
+            refused = _unsafe(now, os.stat(os.path.dirname(now.path)))
         return TargetFile(name, refused=refused, restart=restart)
     refused = "" if os.access(os.path.dirname(now.path), os.W_OK) else "the directory is read-only"
     if os.geteuid() not in (0, now.status.st_uid):
         refused = f"it belongs to user {now.status.st_uid}, and we are {os.geteuid()}"
+    refused = refused or _unsafe(now, now.status)
     return TargetFile(name, now.sha256, refused, restart)
+
+
+def _unsafe(now: Current, status: os.stat_result) -> str:
+    """Why nobody replaces a file that others than its owner write, or that runs as its owner."""
+    directory = os.path.dirname(now.path)
+    path = directory
+    if now.status is not None:
+        path = now.path
+        if now.status.st_mode & (stat.S_ISUID | stat.S_ISGID):
+            return f"{now.path} has a set-id bit"
+    return ownership.changeable(path, (status.st_uid, os.stat(directory).st_uid))

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from raydiag import environment
 from raydiag.errors import CannotRun
 from raydiag.tsdb import ports
 from raydiag.tsdb.client import Client
@@ -92,6 +93,7 @@ class PrometheusServer:
                     stdout=log,
                     stderr=log,
                     cwd=private,
+                    env=environment.named(),
                     start_new_session=True,  # Ctrl-C reaches only us, who end it
                 )
         except OSError as error:

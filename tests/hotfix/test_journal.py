@@ -102,3 +102,34 @@ def test_a_record_is_one_line_of_json_whatever_it_says(tmp_path: Path) -> None:
     journal.append("r1", "a\nb\udcff", "intent", name="x\ny")
     lines = (tmp_path / "journal" / "r1.jsonl").read_text().splitlines()
     assert [json.loads(line)["name"] for line in lines] == ["x\ny"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user: needs root")
+@pytest.mark.parametrize("how", ["owner", "mode", "directory", "link", "fifo"])
+def test_records_that_others_may_have_written_are_not_believed(tmp_path: Path, how: str) -> None:
+    journal = Journal(str(tmp_path / "journal"))
+    journal.append("r1", "me", "intent")
+    path = tmp_path / "journal" / "r1.jsonl"
+    if how == "owner":
+        os.chown(path, 1234, 1234)
+    elif how == "mode":
+        path.chmod(0o666)
+    elif how == "directory":
+        path.parent.chmod(0o777)
+    else:
+        path.unlink()
+    if how == "link":
+        (tmp_path / "elsewhere").write_text("{}")
+        path.symlink_to(tmp_path / "elsewhere")
+    elif how == "fifo":
+        os.mkfifo(path, 0o600)
+    with pytest.raises(JournalError):
+        journal.history("r1")
+
+
+def test_a_record_nested_without_end_is_passed_over(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "journal"))
+    journal.append("r1", "me", "intent")
+    with open(tmp_path / "journal" / "r1.jsonl", "a") as file:
+        file.write("[" * 200_000 + "\n")
+    assert [record["event"] for record in journal.history("r1").records] == ["intent"]

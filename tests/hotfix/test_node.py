@@ -356,6 +356,25 @@ def test_a_file_that_is_not_the_planned_one_is_left(node: ShellNode) -> None:
     assert answer(node, "status")["rollouts"] == []
 
 
+@pytest.mark.parametrize(("mode", "reason"), [(0o777, "others may write"), (0o4755, "set-id bit")])
+def test_a_target_that_others_write_or_that_runs_as_its_owner_is_left(
+    node: ShellNode, mode: int, reason: str
+) -> None:
+    (node.utils / NAME).chmod(mode)
+    assert reason in answer(node, "inspect", names=[NAME])["files"][0]["refused"]
+    done = apply(node, BETTER)
+    assert done["outcome"] == "refused"
+    assert reason in done["reason"]
+    assert (node.utils / NAME).read_text() == GPU
+
+
+def test_a_directory_that_others_write_is_left(node: ShellNode) -> None:
+    node.utils.chmod(0o777)
+    assert "others may write" in apply(node, BETTER)["reason"]
+    node.utils.chmod(0o755)
+    assert apply(node, BETTER)["outcome"] == "replaced"
+
+
 def test_one_rollout_at_a_time(node: ShellNode) -> None:
     held = sandbox.lock(hotfix.lock_name(hotfix.decoded(node.request("status"))))
     assert held is not None

@@ -12,7 +12,7 @@ import pytest
 
 from raydiag.hotfix import node_rollback, replace
 from raydiag.hotfix.journal import Journal, JournalError, sha256
-from raydiag.hotfix.messages import RAYDIAG, SHELL, Rollback
+from raydiag.hotfix.messages import RAYDIAG, SHELL, Rollback, RolledBack
 from raydiag.hotfix.replace import Replacement, ReplaceRefused
 
 NAME = "gpu_metrics_plugin.sh"
@@ -42,6 +42,11 @@ def replacement(utils: Path, content: bytes | None = NEW) -> Replacement:
     journal = Journal(str(utils.parent.parent / "journal"))
     old = replace.current(str(utils), NAME)
     return Replacement(journal, "r1", "ops@login1", NAME, old, content)
+
+
+def rolled_back(journal: Journal, utils: Path, exporter: str = SHELL) -> RolledBack:
+    request = Rollback(exporter=exporter, rollout="r1", who="me")
+    return node_rollback.rollback(journal, request, str(utils), 0)
 
 
 def killed_after(one: Replacement, steps: int) -> None:
@@ -87,7 +92,7 @@ def test_killed_after_any_step_the_file_is_whole_and_status_is_true(
     # The next one is not hindered by what was left, and nothing is left after it.
     replace.clean(str(utils))
     assert [path.name for path in utils.iterdir()] == [NAME]
-    done = node_rollback.rollback(one.journal, Rollback(rollout="r1", who="me"), 0)
+    done = rolled_back(one.journal, utils)
     assert done.complete
     assert (utils / NAME).read_bytes() == OLD
     assert stat.S_IMODE((utils / NAME).stat().st_mode) == 0o755
@@ -106,7 +111,7 @@ def test_killed_while_it_rolls_back_it_is_old_or_new_as_well(utils: Path, steps:
     assert content in (OLD, NEW)
     told = node_rollback.statuses(journal).rollouts[0].files[0]
     assert told.content == ("old" if content == OLD else "new")
-    assert node_rollback.rollback(journal, Rollback(rollout="r1", who="me"), 0).complete
+    assert rolled_back(journal, utils).complete
     assert (utils / NAME).read_bytes() == OLD
 
 
@@ -215,7 +220,7 @@ def test_a_later_change_of_somebody_else_is_not_rolled_back(utils: Path) -> None
     one = replacement(utils)
     one.run()
     (utils / NAME).write_bytes(b"#!/bin/bash\necho third\n")
-    done = node_rollback.rollback(one.journal, Rollback(rollout="r1", who="me"), 0)
+    done = rolled_back(one.journal, utils)
     assert not done.complete
     assert [file.outcome for file in done.files] == ["refused"]
     assert "neither old nor new" in done.files[0].reason
@@ -228,8 +233,7 @@ def test_a_new_plugin_is_removed_again(utils: Path) -> None:
     assert old.content is None
     Replacement(journal, "r1", "me", "extra.py", old, b"def collect(host):\n    pass\n").run()
     assert stat.S_IMODE((utils / "extra.py").stat().st_mode) == 0o644
-    request = Rollback(exporter=RAYDIAG, rollout="r1", who="me")
-    done = node_rollback.rollback(journal, request, 0)
+    done = rolled_back(journal, utils, RAYDIAG)
     assert [(file.outcome, file.sha256) for file in done.files] == [("removed", "")]
     assert not (utils / "extra.py").exists()
     assert node_rollback.statuses(journal).rollouts[0].files[0].content == "old"
@@ -239,7 +243,7 @@ def test_a_damaged_backup_is_not_written(utils: Path) -> None:
     one = replacement(utils)
     one.run()
     (Path(one.journal.directory) / f"{sha256(OLD)}.old").write_bytes(b"#!/bin/ba")
-    done = node_rollback.rollback(one.journal, Rollback(rollout="r1", who="me"), 0)
+    done = rolled_back(one.journal, utils)
     assert [file.outcome for file in done.files] == ["failed"]
     assert (utils / NAME).read_bytes() == NEW
 
@@ -315,3 +319,45 @@ def test_what_is_no_plain_file_is_refused(utils: Path, kind: str) -> None:
         target.symlink_to("nothing")
     with pytest.raises(ReplaceRefused):
         replace.current(str(utils), NAME)
+
+
+# ---- records are believed where they can be proved
+
+
+def forged(utils: Path, path: Path, name: str = NAME) -> RolledBack:
+    """A rollback with a record of a file that no plan of ours has chosen."""
+    replacement(utils).run()
+    journal = Journal(str(utils.parent.parent / "journal"))
+    path.write_bytes(NEW)
+    hashes = {"old_sha256": sha256(OLD), "new_sha256": sha256(NEW)}
+    journal.append("r1", "me", "intent", name=name, path=str(path), **hashes)
+    return rolled_back(journal, utils)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("elsewhere", NAME),
+        ("elsewhere", "elsewhere"),
+        ("artifact/utils/train.sh", NAME),
+        ("artifact/utils/train.sh", "train.sh"),
+        ("artifact/utils/../../elsewhere", NAME),
+        ("artifact/utils/host_metrics_plugin.sh", NAME),
+    ],
+)
+def test_a_record_of_a_foreign_path_changes_nothing_there(
+    utils: Path, path: str, name: str
+) -> None:
+    foreign = utils.parent.parent / path
+    done = forged(utils, foreign, name)
+    assert not done.complete
+    assert [file.outcome for file in done.files] == ["refused", "restored"]
+    assert foreign.read_bytes() == NEW
+    assert (utils / NAME).read_bytes() == OLD
+
+
+@pytest.mark.parametrize("digest", ["../artifact/utils/fifo", "", "9f" * 31, "9F" * 32])
+def test_a_content_is_kept_below_its_hash_alone(utils: Path, digest: str) -> None:
+    journal = Journal(str(utils.parent.parent / "journal"))
+    with pytest.raises(JournalError, match="not the hash of a content"):
+        journal.kept(digest)
