@@ -47,26 +47,30 @@ ARROWS = {
     "confinement": set[str](),
     "environment": set[str](),
     "ownership": set[str](),
+    "untrusted": set[str](),
     "file_writing": set[str](),
     "memory_import": set[str](),
     "sandbox": FOUNDATION | {"confinement", "environment"},
-    "probes": NODE | {"amdgpu", "cgroup", "masking", "rdma_names", "sandbox", "worker_log"},
+    "probes": {"untrusted"}
+    | NODE
+    | {"amdgpu", "cgroup", "masking", "rdma_names", "sandbox", "worker_log"},
     "records": FOUNDATION,
     "runner": NODE | {"confinement", "sandbox", "probes"},
     "catalog": FOUNDATION,
     "kernel_text": FOUNDATION | {"probes"},
     "kmsg": NODE | {"catalog", "explain", "kernel_text", "probes", "rules"},
     "rules": FOUNDATION | {"catalog", "nodeset", "probes", "rdma_names"},
-    "joblog": FOUNDATION | {"nodeset", "records", "step_formats"},
+    "joblog": {"untrusted"} | FOUNDATION | {"nodeset", "records", "step_formats"},
     "triage": FOUNDATION | {"catalog", "joblog"},
     "explain": FOUNDATION
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
     | {"event_file"},
-    "exporter": NODE
+    "exporter": {"untrusted"}
+    | NODE
     | {"file_writing", "environment", "ownership"}
     | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file", "exposition"}
     | {"rdma_names", "records", "explain"},  # of `status`, which judges what it sees
-    "tsdb": FOUNDATION | {"catalog", "environment", "event_file"},
+    "tsdb": {"untrusted"} | FOUNDATION | {"catalog", "environment", "event_file"},
     "timeline": FOUNDATION | {"catalog", "tsdb"},
     "playbooks": FOUNDATION | {"catalog", "tsdb", "timeline"},
     "render": FOUNDATION
@@ -81,11 +85,13 @@ ARROWS = {
         "explain",
         "exporter",
     },
-    "cluster": FOUNDATION | {"probes", "records", "memory_import", "confinement"},
+    "cluster": {"untrusted"} | FOUNDATION | {"probes", "records", "memory_import", "confinement"},
     # Its node side; what judges a rollout is pure and takes what nodes have answered.
-    "hotfix": NODE
+    "hotfix": {"untrusted"}
+    | NODE
     | {"file_writing", "ownership", "probes", "records", "sandbox", "confinement", "exposition"},
-    "cli": FOUNDATION
+    "cli": {"untrusted"}
+    | FOUNDATION
     | {"probes", "catalog", "explain", "render", "cluster", "kmsg", "nodeset"}
     | {"joblog", "triage", "tsdb", "exporter", "hotfix", "environment", "ownership"},
 }

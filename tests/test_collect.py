@@ -187,6 +187,28 @@ class TestAnswerOfANode:
         assert "over the size limit" in report.reason
         assert seen == []
 
+    @pytest.mark.parametrize("offset", [[1.0], [1.0, 2.0, 3.0], 1.0, [None, 1.0], ["a", "b"], {}])
+    def test_a_clock_offset_of_another_length_costs_its_own_node(self, offset: object) -> None:
+        packed = base64.b64encode(zlib.compress(json.dumps(ANSWER).encode())).decode()
+        message = {"status": "answered", "answer": packed, "clock_offset_s": offset}
+        report = reported(message)
+        assert report.status is NodeStatus.UNREACHABLE
+        assert "clock_offset_s" in report.reason
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            {},
+            {"status": "asleep"},
+            {"status": "dead"},
+            {"status": ["answered"]},
+            {"status": "answered", "duration_s": "long"},
+            {"status": "answered", "answer": 5},
+        ],
+    )
+    def test_a_message_that_is_none_costs_its_own_node(self, message: dict[str, Any]) -> None:
+        assert reported(message).status is NodeStatus.UNREACHABLE
+
     def test_lost_answer(self) -> None:
         report = reported(None)
         assert report.status is NodeStatus.TIMEOUT

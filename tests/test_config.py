@@ -235,7 +235,7 @@ def test_files_that_are_none(
 
 
 def test_a_directory_is_no_file(refused: Any, tmp_path: Path) -> None:
-    assert "Is a directory" in refused("kmsg", "--config", str(tmp_path))
+    assert "is not a regular file" in refused("kmsg", "--config", str(tmp_path))
     assert "expected one argument" in refused("kmsg", "--config")
 
 

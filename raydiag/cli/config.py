@@ -159,9 +159,10 @@ def _value(name: str, action: argparse.Action, value: Any) -> Any:
 
 def _settings(path: str) -> Mapping[str, Any]:
     from raydiag.catalog.rows import loaded  # YAML only where it is needed
+    from raydiag.untrusted import regular
 
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular) as file:
             data = file.read(_LIMIT_BYTES + 1)
     except OSError as error:
         raise _Wrong(str(error.strerror)) from None

@@ -155,15 +155,13 @@ def _who() -> str:
 def _files(arguments: argparse.Namespace) -> list[dict[str, str]]:
     """The new files by their names. Raises UsageError for what no node would take."""
     from raydiag.hotfix.replace import CONTENT_LIMIT_BYTES, content_refusal, name_refusal
+    from raydiag.untrusted import regular
 
     content_of: dict[str, str] = {}
     for path in arguments.files:
         name = os.path.basename(path)
         try:
-            # What is no plain file may have no end.
-            if os.path.exists(path) and not os.path.isfile(path):
-                raise UsageError(f"{path}: is not a file")
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=regular) as file:  # another may have no end
                 content = file.read(CONTENT_LIMIT_BYTES + 1)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error

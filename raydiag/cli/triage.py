@@ -186,9 +186,10 @@ def _state(path: Optional[str]) -> Optional[PassState]:
     if path is None:
         return None
     from raydiag.joblog.state import PassState
+    from raydiag.untrusted import regular
 
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=regular) as file:
             text = file.read()
     except FileNotFoundError:
         text = ""

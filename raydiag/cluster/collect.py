@@ -17,12 +17,13 @@ from raydiag.cluster.jobs_api import TERMINAL, training_start
 from raydiag.cluster.submission import ClusterAccess, SubmittedJob
 from raydiag.errors import CannotRun, ParseError, UsageError
 from raydiag.model import Node, NodeReport, NodeStatus, ProbeResult, Status, StuckReader, Unread
+from raydiag.untrusted import inflated
 
 _STARTUP_LIMIT_S = 120.0
 _AFTER_DEADLINE_S = 0.8  # of the second that the command may take longer than its deadline
 _MOST_FAILURES = 3  # looks at the job in a row, a second apart: the dashboard is gone
 _END = 999_999  # number of the coordinator's last message
-_NODE_ANSWER_LIMIT_BYTES = 256 << 20
+_NODE_ANSWER_LIMIT_BYTES = 64 << 20
 
 Progress = Callable[[int, int], None]  # nodes answered, nodes asked
 
@@ -152,11 +153,14 @@ def _follow(
                 failures += 1
         decoder.feed(job.api.logs(job.id))
         for number in [n for n in decoder.messages if n not in messages]:
-            messages[number] = submission.unpacked(decoder.messages[number])
+            try:
+                messages[number] = submission.unpacked(decoder.messages.pop(number))
+            except ValueError:
+                continue  # as lost as one that did not come
             if number == 0:
                 job.api.limit = time.monotonic() + deadline_s + _AFTER_DEADLINE_S
             elif number > _END:
-                progress(messages[number]["answered"], messages[number]["asked"])
+                progress(messages[number].get("answered", 0), messages[number].get("asked", 0))
         if _END in messages or status in TERMINAL or failures == _MOST_FAILURES:
             break
         # A long log takes the dashboard a while: leave it most of its time, and leave us enough
@@ -221,12 +225,13 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
     if message is None:
         reason = "its answer was lost: nothing of it came through the job's log in time"
         return NodeReport(node, NodeStatus.TIMEOUT, reason=reason)
-    duration_s = float(message.get("duration_s", 0.0))
-    if message["status"] != "answered":
-        status = NodeStatus(message["status"])
-        return NodeReport(node, status, duration_s, reason=message["reason"])
+    duration_s = 0.0
     try:
-        answer = frames.inflated(base64.b64decode(message["answer"]), _NODE_ANSWER_LIMIT_BYTES)
+        duration_s = float(message.get("duration_s", 0.0))
+        if message["status"] != "answered":
+            status = NodeStatus(message["status"])
+            return NodeReport(node, status, duration_s, reason=str(message["reason"]))
+        answer = inflated(base64.b64decode(message["answer"]), _NODE_ANSWER_LIMIT_BYTES)
         results = {name: _result(name, answer["probes"][name]) for name in names}
         stuck = [records.decode(StuckReader, item) for item in answer["stuck"]]
         clock_offset_s = message.get("clock_offset_s")  # never the node's own word

@@ -32,6 +32,7 @@ from raydiag import memory_import
 from raydiag.cluster import actor as actor_module
 from raydiag.cluster import frames
 from raydiag.cluster.actor import RaydiagNodeActor
+from raydiag.untrusted import parsed
 
 END = 999_999
 PROGRESS = 1_000_000
@@ -138,7 +139,7 @@ class Coordinator:
             if not isinstance(answer, bytes):
                 raise TypeError(f"{method} returned {type(answer).__name__}, not bytes")
             if method == "identify":
-                self._identified(node_id, json.loads(answer))
+                self._identified(node_id, parsed(answer))
                 return
             times, _, answer = answer.partition(b"\n")
             came_at, left_at = map(float, times.split())

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-import zlib
 from collections.abc import Iterator
-from typing import Any
 
 _MARK = "@raydiag"
 _PART_BYTES = 24 * 1024  # of payload a line: below what any log reader cuts
@@ -62,15 +59,6 @@ class Decoder:
             payload = b"".join(received[index] for index in sorted(received))
             if _digest(number, payload) == digest:
                 self.messages[number] = payload
-
-
-def inflated(packed: bytes, limit_bytes: int) -> Any:
-    """The content of zlib-compressed JSON. Raises ValueError for what is none, or too long."""
-    stream = zlib.decompressobj()
-    text = stream.decompress(packed, limit_bytes)
-    if not stream.eof:
-        raise ValueError("cut short, or over the size limit")
-    return json.loads(text)
 
 
 def _digest(number: int, payload: bytes) -> str:

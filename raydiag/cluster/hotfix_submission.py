@@ -103,7 +103,10 @@ class _Follower:
             new = sorted(self._decoder.messages.keys() - self._taken)
             for number in new:
                 self._taken.add(number)
-                message = submission.unpacked(self._decoder.messages[number])
+                try:
+                    message = submission.unpacked(self._decoder.messages[number])
+                except ValueError:
+                    continue  # as lost as one that did not come
                 if number == 0:
                     self.started = True
                     self._check(message)

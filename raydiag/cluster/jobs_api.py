@@ -7,7 +7,6 @@ Source: Ray's `dashboard/modules/job` and `dashboard/modules/state`; checked on 
 from __future__ import annotations
 
 import ipaddress
-import json
 import math
 import os
 import time
@@ -22,6 +21,7 @@ import requests
 from raydiag.cluster.address import Forward
 from raydiag.errors import AuthenticationFailed, CannotRun
 from raydiag.model import Actor
+from raydiag.untrusted import parsed
 
 _T = TypeVar("_T")
 
@@ -122,7 +122,7 @@ class JobsApi:
                 limits = f"{_LOG_BYTES >> 20} MiB, or did not come within {_LOG_S:.0f} s"
                 return PrintedLog(reason=f"its log is longer than {limits}: name its directory")
             if status == 200:
-                return PrintedLog(str(json.loads(body).get("logs") or ""))
+                return PrintedLog(str(parsed(body, _LOG_BYTES).get("logs") or ""))
             return PrintedLog(reason=f"Ray does not give its log: HTTP {status}")
         except (CannotRun, ValueError, AttributeError) as error:
             return PrintedLog(reason=f"Ray does not give its log: {error}")

@@ -16,8 +16,9 @@ from typing import Any
 import ray
 
 from raydiag import memory_import
-from raydiag.cluster import coordinator, frames
+from raydiag.cluster import coordinator
 from raydiag.cluster.actor import RaydiagNodeActor
+from raydiag.untrusted import inflated
 
 _START_S = 30.0  # for an actor, on a node that is alive
 _MARGIN_S = 5.0  # from the limit of an operation to the answer being here
@@ -157,7 +158,7 @@ def _packed(packed: dict[str, bytes], codes: Mapping[str, CodeType], request: Re
 
 
 def _inflated(answer: bytes) -> dict[str, Any]:
-    content = frames.inflated(answer.partition(b"\n")[2], _ANSWER_LIMIT_BYTES)
+    content = inflated(answer.partition(b"\n")[2], _ANSWER_LIMIT_BYTES)
     if not isinstance(content, dict):
         raise ValueError("its answer is not an object")
     return content

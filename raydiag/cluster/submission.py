@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -15,6 +13,7 @@ from raydiag.cluster import bundle
 from raydiag.cluster.address import Address
 from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL, is_ours
 from raydiag.errors import CannotRun
+from raydiag.untrusted import inflated
 
 if TYPE_CHECKING:
     from raydiag.cluster.jobs_api import JobsApi
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.1
 _STOP_LIMIT_S = 6.0
+_MESSAGE_LIMIT_BYTES = 64 << 20
 _CALL_LIMIT_S = 2.0  # for one call, when nothing but cleaning up is left
 _MOST_FORGOTTEN = 20  # by one call: each costs a request
 _LONGEST = "raydiag_longest_s"  # in the metadata of a job
@@ -102,8 +102,11 @@ def _is_overdue(job: Mapping[str, Any], now_s: Optional[float]) -> bool:
 
 
 def unpacked(payload: bytes) -> dict[str, Any]:
-    """A message of a job of ours."""
-    return dict(json.loads(zlib.decompress(payload)))
+    """A message of a job of ours. Raises ValueError for what is none."""
+    message = inflated(payload, _MESSAGE_LIMIT_BYTES)
+    if not isinstance(message, dict):
+        raise ValueError("a message is not an object")
+    return message
 
 
 def why_no_answer(job: SubmittedJob) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Optional
 
 from raydiag.errors import ReadError
 from raydiag.host import Host
+from raydiag.untrusted import parsed
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _LIMIT_BYTES = 4 << 20
@@ -113,7 +114,7 @@ class SavedState:
             content = file.read(_LIMIT_BYTES + 1)
         if len(content) > _LIMIT_BYTES:
             raise ValueError("too large")
-        document = json.loads(content)
+        document = parsed(content)
         if not isinstance(document, dict) or not isinstance(document.get("plugins"), dict):
             raise ValueError("not a state of the exporter")
         if document.get("boot_id") != self._boot:

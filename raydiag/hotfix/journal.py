@@ -16,7 +16,6 @@ import json
 import os
 import re
 import socket
-import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any, Optional
 from raydiag import ownership
 from raydiag.errors import CannotRun
 from raydiag.file_writing import write_all
+from raydiag.untrusted import parsed, regular
 
 _ROLLOUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -121,8 +121,8 @@ class Journal:
             return History(rollout, [])
         records = []
         for line in text.split(b"\n"):
-            with contextlib.suppress(ValueError, RecursionError):
-                record = json.loads(line)
+            with contextlib.suppress(ValueError):
+                record = parsed(line)
                 if isinstance(record, dict):
                     records.append(record)
         return History(rollout, records, torn=bool(text) and not text.endswith(b"\n"))
@@ -197,10 +197,7 @@ def _content(path: str) -> bytes:
         reason = ownership.changeable(path)
         if reason:
             raise JournalError(f"{path} is not believed: {reason}")
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise JournalError(f"{path} is not a file")
+        with open(path, "rb", opener=regular) as file:
             return file.read(_READ_LIMIT_BYTES)
     except FileNotFoundError:
         raise

@@ -18,6 +18,7 @@ from typing import Any, Optional
 from raydiag.errors import CannotRun, UsageError
 from raydiag.file_writing import write_all
 from raydiag.hotfix.journal import is_rollout, number_of, sync_directory, write_file
+from raydiag.untrusted import parsed, regular
 
 _SUFFIX = ".json"
 _STOP = ".stop"
@@ -92,12 +93,12 @@ class Ledger:
         path = self._path(f"{rollout}{_SUFFIX}")
         with self._explained():
             try:
-                with open(path, "rb") as file:
+                with open(path, "rb", opener=regular) as file:
                     text = file.read(_LIMIT_BYTES)
             except FileNotFoundError:
                 return None
         with contextlib.suppress(ValueError):
-            record = json.loads(text)
+            record = parsed(text, _LIMIT_BYTES)
             if isinstance(record, dict):
                 return record
         raise CannotRun(f"{path}: is not a record of a rollout")

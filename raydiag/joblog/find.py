@@ -388,6 +388,8 @@ def _resolved(job: _FoundLogs) -> Resolved:
         script = log_files.batch_script(job_dir)
         if (job_dir / "prometheus").is_dir():
             series_dir = str(job_dir / "prometheus")
+        job.logs, ranks = _inside(job, job_dir, job.logs), _inside(job, job_dir, ranks)
+        worker_logs = _inside(job, job_dir, worker_logs)
     return Resolved(
         asked=job.named,
         job_id=job.job_id,
@@ -405,6 +407,26 @@ def _resolved(job: _FoundLogs) -> Resolved:
         kubernetes=(job.job_id or "").startswith("k8s") or bool(ranks),
         batch_script=script,
     )
+
+
+def _inside(job: _FoundLogs, job_dir: Path, paths: Sequence[str]) -> list[str]:
+    """Those that lie in the job's directory or beside it, and what was named itself.
+
+    Whoever writes to a job's directory could have shown by links what only we may read. Raises
+    CannotRun where nothing is left.
+    """
+    outputs = os.path.dirname(os.path.realpath(job_dir)).rstrip("/")
+    inside, notes = [], []
+    for path in paths:
+        real = os.path.realpath(path)
+        if real.startswith(f"{outputs}/") or path == job.named:
+            inside.append(path)
+        else:
+            notes.append(f"{path} leads out of the job's directory: to read {real}, name it")
+    if notes and not inside:
+        raise CannotRun(notes[0])
+    job.notes += notes
+    return inside
 
 
 def _other_ranks(job_dir: Path, logs: Sequence[str]) -> list[str]:

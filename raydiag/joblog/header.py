@@ -12,7 +12,6 @@ restarts. The first value of a key counts, since later ones may be of something 
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from raydiag.joblog.log_line import JobLogLine
 from raydiag.joblog.numbers import decimal_number, whole_number
 from raydiag.joblog.tables import table
 from raydiag.nodeset import expand_in_order
+from raydiag.untrusted import parsed, regular
 
 _VARIABLES = table("variables")
 CONFIG_KEYS = tuple(table("config_keys"))
@@ -99,9 +99,9 @@ class HeaderTally:
     def take_comment(self, text: str) -> None:
         """The settings of automatic restarts from Slurm's comment, if it holds them."""
         try:
-            settings = json.loads(text)["APS"]
+            settings = parsed(text)["APS"]
             times = settings.get("max_requeue_times")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return
         self.max_requeue = times if isinstance(times, int) else None
 
@@ -113,7 +113,7 @@ class HeaderTally:
     def take_script(self, path: str) -> None:
         """The comment from a batch script, where the log does not show it."""
         try:
-            with open(path, "rb") as script:
+            with open(path, "rb", opener=regular) as script:
                 text = script.read(_SCRIPT_BYTES).decode("utf-8", "replace")
         except OSError:
             return

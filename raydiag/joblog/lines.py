@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
 from raydiag.errors import Denied, NoData, ParseError, ReadError
+from raydiag.untrusted import regular
 
 LINE_BYTES = 64 * 1024
 BEHIND_BYTES = 128 * 1024  # what stays in sight above a line, for context and silences
@@ -93,7 +94,7 @@ def open_log(path: str) -> Opened:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             raise ParseError("is not a regular file")
-        raw = open(path, "rb", buffering=0)  # noqa: SIM115 (Source closes it)
+        raw = open(path, "rb", 0, opener=regular)  # noqa: SIM115 (Source closes it)
     except FileNotFoundError:
         raise NoData("does not exist") from None
     except PermissionError:

@@ -12,7 +12,10 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any, Optional, TypeVar
 
+from raydiag.untrusted import parsed, regular
+
 VERSION = 2
+_LIMIT_BYTES = 64 << 20
 _DIGESTED_BYTES = 4096
 _T = TypeVar("_T")
 
@@ -45,12 +48,12 @@ class PassState:
     def loads(cls, text: str, fingerprint: str) -> PassState:
         """Empty unless the text is a whole state of this version and fingerprint."""
         try:
-            document = json.loads(text)
+            document = parsed(text, _LIMIT_BYTES)
             marks = document["marks"]
             if document["made_by"] != _made_by(fingerprint, marks):
                 return cls(fingerprint)
             return cls(fingerprint, {path: Mark(**mark) for path, mark in marks.items()})
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return cls(fingerprint)
 
     def mark_for(self, path: str, size: int, inode: int) -> Optional[Mark]:
@@ -70,7 +73,7 @@ def _made_by(fingerprint: str, marks: object) -> list[object]:
 def digests(path: str, offset: int) -> tuple[str, str]:
     """Of the first bytes and of the last ones before `offset`; empty where it cannot be read."""
     try:
-        with open(path, "rb") as log:
+        with open(path, "rb", opener=regular) as log:
             head = log.read(min(offset, _DIGESTED_BYTES))
             log.seek(max(0, offset - _DIGESTED_BYTES))
             edge = log.read(min(offset, _DIGESTED_BYTES))

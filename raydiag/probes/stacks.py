@@ -22,6 +22,7 @@ from raydiag.probes import COMMANDS, probe
 from raydiag.probes.processes import RayProcess, processes
 from raydiag.procfs import read_stat
 from raydiag.sandbox import run_command
+from raydiag.untrusted import parsed
 
 MOST_PROCESSES = 64
 MOST_BYTES = 2 << 20  # of all frames of a node
@@ -164,12 +165,10 @@ def _refusal(text: str) -> ReadError:
 
 def parse_dump(text: bytes, process: RayProcess) -> list[ThreadStack]:
     """Threads of py-spy's JSON, the main one first, then by id. Raises ParseError."""
-    import json
-
     try:
-        threads = json.loads(text.decode("utf-8", "replace"))
+        threads = parsed(text.decode("utf-8", "replace"))
         stacks_of_threads = [_thread(thread, process) for thread in threads]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ParseError(
             f"py-spy: not the JSON that it documents: {type(error).__name__}: {error}"[:300]
         ) from None

@@ -7,7 +7,6 @@ Source: Prometheus storage format (tsdb/docs/format): meta.json, index.md, chunk
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import struct
@@ -20,6 +19,7 @@ from typing import Any, Optional
 from raydiag.errors import CannotRun, Denied, NoData, ParseError, ReadError
 from raydiag.event_file import crc32c
 from raydiag.model import Status, Unread, Window
+from raydiag.untrusted import parsed, regular
 
 ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 _SEGMENT = re.compile(r"\d{6,8}")
@@ -162,7 +162,7 @@ def _block(path: Path) -> Block:
 
 def _meta(path: Path) -> dict[str, Any]:
     try:
-        meta = json.loads(_content(path, 0, 1 << 24))
+        meta = parsed(_content(path, 0, 1 << 24))
     except ValueError:
         raise ParseError("meta.json is cut short or no JSON") from None
     if not isinstance(meta, dict):
@@ -238,7 +238,7 @@ def _size_of_log(path: Path, unread: list[Unread]) -> Optional[int]:
 
 def _content(path: Path, offset: int, size: int) -> bytes:
     try:
-        with open(path, "rb") as handle:
+        with open(path, "rb", opener=regular) as handle:
             handle.seek(offset)
             return handle.read(size)
     except OSError as error:

@@ -20,6 +20,7 @@ from pathlib import Path
 from raydiag.errors import ParseError
 from raydiag.event_file import crc32c
 from raydiag.tsdb.directory import segments
+from raydiag.untrusted import regular
 
 _TOMBSTONES_HEAD = struct.pack(">IB", 0x0130BA30, 1)
 _SEGMENT_HEAD_BYTES = 8
@@ -62,7 +63,7 @@ def is_cut_short(block: Path) -> bool:
 
 def _ends_whole(path: Path) -> bool:
     size = path.stat().st_size
-    with open(path, "rb") as stream:
+    with open(path, "rb", opener=regular) as stream:
         stream.seek(max(_SEGMENT_HEAD_BYTES, size - _LONGEST_CHUNK))
         tail = stream.read()
     # From the end, because chunks are short: the first whose length fits is nearly always it.
@@ -78,7 +79,8 @@ def _ends_whole(path: Path) -> bool:
 def loss(block: Path) -> Loss:
     """Which chunks lie beyond the end of their file. Raises ParseError, OSError."""
     sizes = {int(file.name) - 1: file.stat().st_size for file in segments(block)}
-    index = (block / "index").read_bytes()
+    with open(block / "index", "rb", opener=regular) as file:
+        index = file.read()
     chunks = list(_chunks(index))
     by_segment: dict[int, list[Chunk]] = defaultdict(list)
     for chunk in sorted(chunks, key=attrgetter("segment", "offset")):

@@ -19,6 +19,7 @@ from typing import Optional
 
 from raydiag.model import Unread
 from raydiag.tsdb.unread import unread_file
+from raydiag.untrusted import regular
 
 _MOST_BYTES = 8 << 20  # of one log, from its end
 _MOST_LINE = 4096
@@ -100,7 +101,7 @@ def _logs_in(folder: Path) -> list[Path]:
 def _lines(path: Path, host: str) -> Iterator[StackLine]:
     """The first ones of each kind, and every restart: the newest has the number of all of them."""
     counts: Counter[str] = Counter()
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=regular) as file:
         size = os.fstat(file.fileno()).st_size
         if size > _MOST_BYTES:
             file.seek(size - _MOST_BYTES)

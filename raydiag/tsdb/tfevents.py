@@ -26,6 +26,7 @@ from raydiag.model import Status, Unread
 from raydiag.tsdb import tfrecords
 from raydiag.tsdb.series import Floats
 from raydiag.tsdb.unread import unread_file
+from raydiag.untrusted import regular
 
 _MOST_BYTES = 256 << 20  # of one file
 _DEPTH, _ENTRIES = 4, 4000
@@ -139,7 +140,7 @@ def read(files: Sequence[EventFile]) -> Events:
 
 
 def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=regular) as file:
         size = os.fstat(file.fileno()).st_size
         if size > _MOST_BYTES:
             raise OSError(0, f"{size >> 20} MiB: more than is read of one event file")

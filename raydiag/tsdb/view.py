@@ -21,6 +21,7 @@ from raydiag.event_file import crc32c
 from raydiag.model import Status, Unread
 from raydiag.tsdb import salvage
 from raydiag.tsdb.directory import LOGS, ULID, Block, TsdbDirectory, segments
+from raydiag.untrusted import regular
 
 # What the server adds while it reads the log: chunks of its own, as large as the log at most.
 _ROOM_FACTOR = 2
@@ -140,7 +141,8 @@ def _marks_of_loss(block: Block, existing: bytes, unread: list[Unread]) -> Optio
 
 def _are_intact(path: Path) -> bool:
     try:
-        content = path.read_bytes()
+        with open(path, "rb", opener=regular) as file:
+            content = file.read()
     except OSError:
         return False
     if len(content) < 9 or struct.unpack_from(">IB", content) != (_TOMBSTONES_MAGIC, 1):

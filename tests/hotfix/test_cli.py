@@ -185,8 +185,8 @@ def test_files_that_are_not_there(tmp_path: Path, invoke: Invoke) -> None:
     os.mkfifo(tmp_path / GPU)
     for path, words in (
         (tmp_path / "nowhere" / GPU, "No such file"),
-        (tmp_path, "is not a file"),
-        (tmp_path / GPU, "is not a file"),
+        (tmp_path, "is not a regular file"),
+        (tmp_path / GPU, "is not a regular file"),
     ):
         code, _, err = invoke("plan", "--all-nodes", str(path))
         assert code == 2

@@ -260,3 +260,37 @@ def test_different_logs_are_all_kept(tmp_path: Path, names: tuple[str, ...]) -> 
     jobs, problems = resolve_all([*paths, str(tmp_path / "nowhere")])
     assert [job.logs for job in jobs] == [(path,) for path in paths]
     assert len(problems) == 1
+
+
+# ---- what whoever writes to the job's directory may not have us read
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_a_link_out_of_the_jobs_directory_is_not_followed(
+    tmp_path: Path, outputs: Path, as_file: bool
+) -> None:
+    secret = write(tmp_path / "other" / "secret.log", "key\n")
+    link = outputs / "4711-llama" / "log"
+    link.unlink()
+    if as_file:
+        write(link, str(secret))
+    else:
+        link.symlink_to(secret)
+    if outputs == tmp_path:
+        (outputs / "sub").mkdir()
+        (outputs / "4711-llama").rename(outputs / "sub" / "4711-llama")
+        link = outputs / "sub" / "4711-llama" / "log"
+    with pytest.raises(CannotRun, match="leads out of the job's directory"):
+        resolve(str(link.parent))
+    assert resolve(str(secret)).logs == (str(secret),)
+
+
+def test_a_workers_log_that_leads_elsewhere_is_not_read(tmp_path: Path, outputs: Path) -> None:
+    host = outputs / "4711-llama" / "ray_logs" / "n1"
+    host.mkdir(parents=True, exist_ok=True)
+    write(host / "worker-1.out", "x\n")
+    (host / "worker-2.out").symlink_to("/etc/passwd")
+    found = resolve(str(outputs / "4711-llama"))
+    assert str(host / "worker-1.out") in found.worker_logs
+    assert str(host / "worker-2.out") not in found.worker_logs
+    assert any("/etc/passwd" in note for note in found.notes)
