@@ -18,6 +18,7 @@ from raydiag.catalog.completion import severity_of
 from raydiag.catalog.failure_classes import FailureClass
 from raydiag.explain.job_case import TRIAGE
 from raydiag.model import Finding, Observation, Severity
+from raydiag.tsdb.discovery_types import is_address
 
 _OVER_S = 600.0  # what ended so long before an effect did not cause it
 _NEAR_S = 120.0  # what changed so shortly before an effect speaks for itself
@@ -142,6 +143,8 @@ def _is_it_felt_there(pair: _Pair) -> Optional[Reply]:
         return Reply("of one host's fault the others would still have theirs")
     if cause.host is None or effect.host is None:
         return None
+    if is_address(cause.host) != is_address(effect.host):
+        return Reply("an address, and nothing says whose", 0)
     if not _same_host(cause, effect):
         is_felt = pair.felt.felt_by_peers or pair.felt.late_notice
         if pair.reach.of_job and is_felt:

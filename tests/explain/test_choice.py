@@ -208,3 +208,13 @@ def test_a_loss_that_diverged_ends_processes_and_a_bad_interface_slows() -> None
     assert told.verdict.failure_class == "loss-divergence"
     errors = seen("nic-errors", "node2", 3590, until=T0 + 7100)
     assert slowed(errors).verdict.failure_class == "nic-errors"
+
+
+def test_an_address_may_be_any_named_host() -> None:
+    link = seen("nvlink", "node2", 80, gpu=7, severity=Severity.CRITICAL)
+    raised = replace(seen("python-exception", "10.0.0.9"), playbook=TRIAGE)
+    told = judged(link, raised, status="failed", primary="python-exception")
+    assert (told.verdict.failure_class, told.verdict.hosts) == ("nvlink", ("node2",))
+    elsewhere = replace(seen("python-exception", "node9"), playbook=TRIAGE)
+    told = judged(link, elsewhere, status="failed", primary="python-exception")
+    assert told.verdict.failure_class == "python-exception"

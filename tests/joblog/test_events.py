@@ -158,6 +158,8 @@ def test_accused_tasks_on_lines_of_their_own_and_on_one_line(tmp_path: Path) -> 
     [
         ("Saved a checkpoint at step 80.", "finished", 80, None),
         ("Saving checkpoint at step 80...", "started", 80, None),
+        ("[INFO] saving checkpoint to /ckpt/run/step_253", "started", 253, None),
+        ("[INFO] checkpoint saved in 21.5s", "finished", None, 21.5),
         ("saving checkpoint at iteration     500 to /ckpt in torch format", "started", 500, None),
         (
             "successfully saved checkpoint from iteration     500 to /ckpt",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -411,3 +413,20 @@ def test_another_exporter_that_stops_is_down() -> None:
     assert {found.finding.failure_class for found in observations} == {"exporter-down"}
     assert {found.finding.host for found in observations} == {"node2"}
     assert {found.finding.onset for found in observations} == {START + 1800}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "twice"),
+    [
+        (("10.0.0.1", "10.0.0.2", "n1", "n2"), 4),
+        (("10.0.0.1", "n1", "n2"), 0),
+        (("n1", "n2"), 0),
+    ],
+)
+def test_ray_by_address_and_exporters_by_name_are_the_same_hosts(
+    hosts: tuple[str, ...], twice: int
+) -> None:
+    by_name = [host for host in hosts if host.startswith("n")]
+    by_address = [host for host in hosts if host not in by_name]
+    stack: Any = SimpleNamespace(hosts=hosts)
+    assert len(observability._under_two_names(stack, by_name, by_address)) == twice

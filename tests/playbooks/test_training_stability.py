@@ -333,6 +333,7 @@ def test_saves_that_became_slow(lengths: list[int], seen: bool, waits: bool) -> 
     for number, length in enumerate(lengths):
         start = 600 + 600 * number
         world.save(start, start + length)
+        world.save(start + 1, start + length + 10)  # as the log tells of it
         if waits and length > 100:
             world.set("storage", 80.0, start, start + length, ["n2"], "hw_io_pressure_full_pct")
     found = world.judge(ONLY).observations

@@ -28,6 +28,7 @@ from raydiag.playbooks.observability.stack import ID, Stack, observation
 from raydiag.playbooks.observations import Report, ReportRow
 from raydiag.timeline.answers import ALIVE, EXPORTER, RAY
 from raydiag.timeline.context import GHOST
+from raydiag.tsdb.discovery_types import is_address
 from raydiag.tsdb.unread import unanswered
 
 TITLE = "Health of the observability stack"
@@ -92,18 +93,32 @@ def coverage(stack: Stack, dead: Collection[str] = ()) -> Coverage:
     hw, ray = stack.newest_samples(EXPORTER), stack.newest_samples(RAY)
     unseen = [host for host in stack.hosts if host not in hw and host not in ray]
     unread: list[HostUnread] = []
+    twice = _under_two_names(stack, hw, ray)
     for host in stack.hosts:
         if host in dead or host in unseen:
             continue
-        unread += _ends_early(stack, host, "hw_*", hw)
-        if stack.is_ray and "ray-metrics" not in stack.never_there:
+        if host in hw or host not in twice:
+            unread += _ends_early(stack, host, "hw_*", hw)
+        is_with_ray = stack.is_ray and "ray-metrics" not in stack.never_there
+        if is_with_ray and (host in ray or host not in twice):
             unread += _ends_early(stack, host, "ray_*", ray)
     unread += _failed(stack)
     unread += _repeated(stack)
     blind = tuple(Blind(host, "no series of this host") for host in unseen)
     window = Window(stack.context.window.start, stack.end)
-    count = len(stack.hosts)
+    count = len(stack.hosts) - len(twice) // 2
     return Coverage(count, count - len(blind), blind, tuple(unread), window)
+
+
+def _under_two_names(stack: Stack, hw: Collection[str], ray: Collection[str]) -> tuple[str, ...]:
+    """Hosts of which Ray knows addresses and exporters names, and nothing says which is which.
+
+    As many of both are the same hosts, all of them seen.
+    """
+    addresses = [host for host in stack.hosts if is_address(host) and host not in hw]
+    names = [host for host in stack.hosts if not is_address(host) and host not in ray]
+    is_one_to_one = len(addresses) == len(names) and len(stack.hosts) == 2 * len(names)
+    return (*addresses, *names) if is_one_to_one else ()
 
 
 def _ends_early(

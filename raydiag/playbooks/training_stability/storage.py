@@ -70,7 +70,7 @@ def report_hidden(report: ReportWriter, share: float) -> None:
 
 def judge_saves(timeline: RunTimeline, report: ReportWriter) -> None:
     """Saves that take several times as long from some moment on, to the end."""
-    saves = [mask for mask in timeline.context.masks if mask.kind == SAVE and mask.start > 0]
+    saves = _whole_saves(timeline)
     lengths = np.array([save.end - save.start for save in saves])
     first = _first_slow_save(lengths)
     if first is None:
@@ -78,7 +78,7 @@ def judge_saves(timeline: RunTimeline, report: ReportWriter) -> None:
     usual, slow = float(np.median(lengths[:first])), float(np.median(lengths[first:]))
     text = f"each of the last {lengths.size - first} saves takes {slow:.0f} s, {usual:.0f} s before"
     table = timeline.table("storage").pick(IO_FULL)
-    pressure = table.medians(Window(saves[-1].start, saves[-1].end))
+    pressure = table.medians(saves[-1])
     waiting = [host for host, percent in pressure.items() if percent > STALL_PERCENT]
     failure_class = "storage-stall" if waiting else "checkpoint-effect"
     report.finding(
@@ -93,6 +93,19 @@ def judge_saves(timeline: RunTimeline, report: ReportWriter) -> None:
         confidence=likely_if(bool(waiting)),
         severity=Severity.WARNING,
     )
+
+
+def _whole_saves(timeline: RunTimeline) -> list[Window]:
+    """Each save once: log and steps may both tell of it."""
+    saves: list[Window] = []
+    masks = [mask for mask in timeline.context.masks if mask.kind == SAVE and mask.start > 0]
+    for mask in sorted(masks, key=attrgetter("start")):
+        if saves and mask.start <= saves[-1].end:
+            last = saves.pop()
+            saves.append(Window(last.start, max(last.end, mask.end)))
+        else:
+            saves.append(Window(mask.start, mask.end))
+    return saves
 
 
 def _first_slow_save(lengths: Floats) -> Optional[int]:
