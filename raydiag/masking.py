@@ -6,13 +6,16 @@ import re
 
 # Names of values that open something: HF_TOKEN, aws_secret_access_key, api-key, password. Not the
 # tokens of a language model, nor Python's KeyError.
-NAME = (
-    r"(?:[\w-]*(?:token|secret|password|passwd|passphrase|authorization|credentials?)"
-    r"|[\w-]*(?:api|access|private|secret|ssh|auth)[_-]?key(?:[_-]id)?|\b[A-Z][A-Z0-9_]*_KEY)"
+_WORDS = (
+    r"[\w-]*(?:token|secret|password|passwd|passphrase|authorization|credentials?)"
+    r"|[\w-]*(?:api|access|private|secret|ssh|auth)[_-]?key(?:[_-]id)?"
 )
+_CAPITALS = r"\b[A-Z][A-Z0-9_]*_KEY"
+NAME = rf"(?:{_WORDS}|{_CAPITALS})"
 # Compiled by `re` when first used: a node pays for that only where there is a line to show.
-_ASSIGNED = rf"(?i)({NAME}[\"']?\s*[=:]\s*).+"
-_OPTION = rf"(?i)(--?{NAME}\s+)\S+"
+# A name is looked at from its beginning only, or a long run of letters would take very long.
+_ASSIGNED = rf"(?i)((?:(?<![\w-])(?:{_WORDS})|{_CAPITALS})[\"']?\s*[=:]\s*).+"
+_OPTION = rf"(?i)((?<![\w-])--?{NAME}\s+)\S+"
 _BEARER = r"(?i)(\bbearer\s+)\S+"
 _URL_USER = r"(://)[^/@\s\0]+@"
 

@@ -18,6 +18,7 @@ from raydiag.catalog.rows import FAMILIES, CatalogRow, loaded, require_class, ro
 from raydiag.errors import CatalogError
 from raydiag.model import Severity
 
+_LONGEST = 1024  # characters of a message: LOG_LINE_MAX of the kernel
 _FILE = "kernel_events.yaml"
 _ANCHOR_LENGTH = 4  # of a part that many words share; shorter ones are in every line
 _CODES_FILE = "nvidia_codes.yaml"
@@ -65,6 +66,7 @@ class KernelTable:
 
     def match(self, message: str) -> tuple[KernelEvent, re.Match[str]] | None:
         """The first row that matches, with its match."""
+        message = message[:_LONGEST]
         lower = message.lower()
         # There are far fewer words than rows, and most lines contain one or two of them.
         positions: set[int] = set()

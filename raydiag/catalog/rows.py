@@ -17,6 +17,12 @@ _Entry = TypeVar("_Entry")
 _Kind = TypeVar("_Kind", Severity, Confidence)
 
 FAMILIES = {"xid": "Xid", "sxid": "SXid"}
+# What a repetition in a pattern spans at most, so that no line takes quadratic time.
+_BOUNDED = {
+    r"(?<!\\)\.\*": ".{0,400}",
+    r"(?<![\\\[\w])\\d\+": r"\\d{1,20}",
+    r"(?<![\\\[])\\S\*": r"\\S{0,200}",
+}
 _DIGITS = "0123456789"
 GROUPS = frozenset({"device", "pid", "process", "ring", "block", "count", "code"})
 
@@ -135,13 +141,16 @@ class CatalogRow:
     def pattern(
         self, key: str, groups: frozenset[str] = GROUPS, numbered: bool = False
     ) -> re.Pattern[str]:
-        """A regular expression, or a list of them any of which may match.
+        """A regular expression, or a list of them any of which may match; see `_BOUNDED`.
 
         `numbered`: a digit at the end keeps alternatives apart, the group code2 is a code.
         """
         is_list = isinstance(self.data.get(key), list)
         try:
-            compiled = re.compile("|".join(self.texts(key)) if is_list else self.text(key))
+            source = "|".join(self.texts(key)) if is_list else self.text(key)
+            for repeated, bounded in _BOUNDED.items():
+                source = re.sub(repeated, bounded, source)
+            compiled = re.compile(source)
         except re.error as error:
             raise self.error(f"{key}: {error}") from None
         names = compiled.groupindex.keys()

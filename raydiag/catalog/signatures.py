@@ -19,7 +19,6 @@ from raydiag.catalog.rows import CatalogRow, loaded, rows
 from raydiag.errors import CatalogError
 
 _FILE = "signatures.yaml"
-_REACH = 400  # characters that `.*` of a pattern spans, so that no line takes quadratic time
 _GROUP_NAME = re.compile(r"\(\?P<([a-z_]+)>")
 
 Role = Literal["root", "consequence", "either", "harmless"]
@@ -122,7 +121,7 @@ def _pattern(row: CatalogRow) -> re.Pattern[str]:
     numbered = []
     for number, pattern in enumerate(row.texts("patterns"), 1):
         numbered.append(_GROUP_NAME.sub(rf"(?P<\g<1>{number}>", pattern))
-    row.data["patterns"] = "|".join(numbered).replace(".*", f".{{0,{_REACH}}}")
+    row.data["patterns"] = "|".join(numbered)
     return row.pattern("patterns", GROUPS, numbered=True)
 
 

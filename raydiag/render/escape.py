@@ -10,6 +10,8 @@ from raydiag.render.secrets import masked_text
 # What means something in CommonMark, GitHub's tables and formulas, or HTML, anywhere in a line. An
 # underscore inside a word means nothing, and names of probes would be hard to read with it.
 _SPECIAL = re.compile(r"[\\`*\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+# Of mentions, numbers of issues and addresses: what trackers make links of.
+_LINKING = re.compile(r"@(?=\w)|[#!](?=\d)|:(?=//)|\b(?i:www)(?=\.)|\bGH(?=-\d)")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 # At the start of a line: headings, rules, lists.
 _OPENING = re.compile(r"^()([#=]|[-+](?=[ -]|$))|^(\d{1,9})([.)])(?= |$)")
@@ -33,9 +35,11 @@ def terminal(text: str) -> str:
 def markdown(text: str) -> str:
     """`text` on one line as Markdown that shows it as it is, in a paragraph, list or table cell.
 
-    A pipe becomes an entity, because a backslash does not protect it in every table.
+    A pipe becomes an entity, because a backslash does not protect it in every table. Trackers link
+    names, numbers and addresses in what has been rendered, so a space without width parts them.
     """
     plain = " ".join(terminal(text).split())
+    plain = _LINKING.sub("\\g<0>\u200b", plain)
     plain = _SPECIAL.sub(lambda match: f"\\{match[0]}", plain)
     for char, entity in _ENTITIES.items():
         plain = plain.replace(char, entity)

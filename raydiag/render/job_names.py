@@ -33,7 +33,7 @@ _OWN_KEYS = frozenset(("cluster", "counts", "dashboards", "facts", "sights", "so
 _PUBLIC = re.compile(
     r"/(?:sys|proc|dev|usr|lib|lib64|opt|etc|bin|sbin|boot|run|var/log)/|/workspace/maxtext/"
 )
-_FOLDED = re.compile(r"[\w.-]*\w\[[\d,-]+\][\w.,\[\]-]*")
+_FOLDED = re.compile(r"(?<![\w.-])[\w.-]*\w\[[\d,-]+\][\w.,\[\]-]*")
 _NAME_SETTING = re.compile(r"(?:^|_| )(?:name|user|tag|alias|dir|directory|path|file|bucket)$")
 _LONG_ID = 4  # digits; a shorter number may be anything, unless the word job stands before it
 _SHORTEST = 3

@@ -40,7 +40,7 @@ _TRACE_LINE = re.compile(
 _SHORT_ADDRESS = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?")
 # The type of an error section comes after the severity of the whole report, and is more specific.
 _FIRMWARE_SEVERITY = re.compile(r"(?:event severity|Error \d+, type): (\w+)")
-_CALLED = re.compile(r"(?<!\? )\b([A-Za-z_]\w*)(?:\.\w+)*\+0x[0-9a-f]+/0x[0-9a-f]+")
+_CALLED = re.compile(r"(?<!\? )(?<!\.)\b([A-Za-z_]\w*)(?:\.\w+)*\+0x[0-9a-f]+/0x[0-9a-f]+")
 
 # With a driver-fault symbol in their trace, these are that fault, and those are a sign of it.
 _ARE_THE_FAULT = frozenset({"kernel-oops", "amdgpu-other-error"})

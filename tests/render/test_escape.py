@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 import pytest
@@ -42,3 +43,22 @@ def test_no_character_that_acts_is_left(text: str) -> None:
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
 def test_printable_ascii_stays(text: str) -> None:
     assert escape.terminal(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@octocat", "ops@example.com", "#123", "!45", "GH-7", "org/repo#12", "http://a.b/c",
+        "https://a.b", "ftp://a", "www.example.com", "WWW.a.b", "(@x)", "::@team/ops",
+    ],
+)  # fmt: skip
+def test_trackers_make_no_link_of_a_nodes_text(text: str) -> None:
+    shown = escape.markdown(text)
+    links = r"@\w|[#!]\d|://|\bwww\.|\bGH-\d"
+    assert re.search(links, text, re.IGNORECASE)
+    assert not re.search(links, shown, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("text", ["10.0.0.4:9400", "a # b", "50 %!", "user @ host", "GHz", "wwwa"])
+def test_what_no_tracker_links_stays(text: str) -> None:
+    assert "\u200b" not in escape.markdown(text)

@@ -123,7 +123,7 @@ def test_nothing_of_a_node_acts() -> None:
         assert char not in rest, char
     assert not re.search(r"[*]|\b_|_\b", rest)
     acting = {c for c in hostile() if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
-    assert acting == {"\n"}
+    assert acting == {"\n", "\u200b"}  # the latter is ours: `terminal` shows others
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_escaped_text_reads_back(text: str) -> None:
     assert "\n" not in shown
     back = re.sub(r"\\([!-/:-@\[-`{-~])", lambda match: f"\0{ord(match[1])}\0", shown)
     back = back.replace("&lt;", "<").replace("&gt;", ">").replace("&#124;", "|")
-    back = back.replace("&amp;", "&")
+    back = back.replace("&amp;", "&").replace("\u200b", "")  # which `terminal` would show
     back = re.sub("\0(\\d+)\0", lambda match: chr(int(match[1])), back)
     assert back == " ".join(terminal(text).split())
 
