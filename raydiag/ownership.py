@@ -25,7 +25,8 @@ def changeable(path: str, owners: Collection[int] = ()) -> str:
         if status.st_uid not in trusted:
             return f"{place} belongs to user {status.st_uid}"
         is_above = bool(names) and status.st_mode & stat.S_ISVTX
-        if status.st_mode & _OTHERS and not is_link and not is_above:
+        may_write = status.st_mode & _OTHERS and not is_link and not is_above
+        if may_write and not os.statvfs(place).f_flag & os.ST_RDONLY:
             return f"others may write to {place}"
         if is_link:
             links += 1

@@ -496,7 +496,8 @@ class TestRun:
 
         limit = {"raydiag_longest_s": "90"}
         dashboard.jobs = [
-            row("raydiag-probe-old", "SUCCEEDED", start_time=1000),
+            row("raydiag-probe-old", "SUCCEEDED", start_time=1000, end_time=2000),
+            row("raydiag-probe-just-now", "SUCCEEDED", start_time=190_000, end_time=199_000),
             row("raydiag-probe-waits", "PENDING", start_time=1000, metadata=limit),
             row("raydiag-probe-beside", "RUNNING", start_time=150_000, metadata=limit),
             row("raydiag-hotfix-long", "RUNNING", start_time=1000, metadata={}),
@@ -512,6 +513,7 @@ class TestRun:
 
     def test_a_ray_that_forgets_nothing_costs_no_report(self, dashboard: FakeDashboard) -> None:
         dashboard.jobs = [{"submission_id": "raydiag-probe-old", "status": "SUCCEEDED"}]
+        dashboard.start_time = 200_000
         dashboard.overrides["DELETE JOB/"] = Reply(405, "no", "text/plain")
         job_that_prints(dashboard, {0: start_message(node(1)), 1: packed(ANSWER), END: END_MESSAGE})
         ends(dashboard, "SUCCEEDED")

@@ -24,6 +24,7 @@ _STOP_LIMIT_S = 6.0
 _MESSAGE_LIMIT_BYTES = 64 << 20
 _CALL_LIMIT_S = 2.0  # for one call, when nothing but cleaning up is left
 _MOST_FORGOTTEN = 20  # by one call: each costs a request
+_READ_S = 60.0  # after its end another caller may still read what a job of ours has printed
 _LONGEST = "raydiag_longest_s"  # in the metadata of a job
 
 
@@ -77,7 +78,7 @@ class SubmittedJob:
         """
         ours = {str(job["submission_id"]): job for job in jobs if is_ours(job)}
         now_s = _start_s(ours.pop(self.id, {}))  # by the head's clock
-        ended = [name for name, job in ours.items() if job.get("status") in TERMINAL]
+        ended = [name for name, job in ours.items() if _is_left(job, now_s)]
         overdue = [name for name, job in ours.items() if _is_overdue(job, now_s)]
         self.api.limit = time.monotonic() + _CALL_LIMIT_S
         with contextlib.suppress(CannotRun):  # an old Ray cannot; the report is worth more
@@ -85,6 +86,14 @@ class SubmittedJob:
                 self.api.delete(submission_id)
             for submission_id in overdue:
                 self.api.stop(submission_id)
+
+
+def _is_left(job: Mapping[str, Any], now_s: Optional[float]) -> bool:
+    """Whether it has ended, and so long ago that nobody reads its log any more."""
+    end = job.get("end_time")
+    if job.get("status") not in TERMINAL or now_s is None:
+        return False
+    return not isinstance(end, (int, float)) or now_s - end / 1000 > _READ_S
 
 
 def _start_s(job: Mapping[str, Any]) -> Optional[float]:

@@ -211,10 +211,11 @@ class Choice:
         """How certain the comparison with other causes allows to be."""
         if self.symptom is None or self.symptom is self.chosen.root:
             return Confidence.CONFIRMED
-        points = self._account(self.chosen.root).points
+        account = self._account(self.chosen.root)
+        points = account.points
         rivals = (account.points for account in self._rivals)
         is_close = max(rivals, default=points - _CLOSE_POINTS - 1) >= points - _CLOSE_POINTS
-        return confirmed_if(not is_close and points >= _CLEAR_POINTS)
+        return confirmed_if(not is_close and points >= _CLEAR_POINTS and not account.doubts)
 
     def best_two(self) -> Iterator[Candidate]:
         """The verdict's root and its best rival; nothing where no symptom is explained by it."""

@@ -143,8 +143,8 @@ def _is_it_felt_there(pair: _Pair) -> Optional[Reply]:
         return Reply("of one host's fault the others would still have theirs")
     if cause.host is None or effect.host is None:
         return None
-    if is_address(cause.host) != is_address(effect.host):
-        return Reply("an address, and nothing says whose", 0)
+    if is_address(cause.host) != is_address(effect.host) and not (cause.address or effect.address):
+        return Reply("an address, and nothing says whose", -2)
     if not _same_host(cause, effect):
         is_felt = pair.felt.felt_by_peers or pair.felt.late_notice
         if pair.reach.of_job and is_felt:

@@ -179,6 +179,10 @@ class Journal:
         status = os.stat(self.directory)
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise OSError(1, "others may write there")
+        # What would not be believed later is refused before anything is changed.
+        reason = ownership.changeable(self.directory)
+        if reason:
+            raise OSError(1, reason)
 
     def _path(self, rollout: str) -> str:
         return os.path.join(self.directory, f"{rollout}{_SUFFIX}")

@@ -388,8 +388,13 @@ def _resolved(job: _FoundLogs) -> Resolved:
         script = log_files.batch_script(job_dir)
         if (job_dir / "prometheus").is_dir():
             series_dir = str(job_dir / "prometheus")
-        job.logs, ranks = _inside(job, job_dir, job.logs), _inside(job, job_dir, ranks)
+        ranks = _inside(job, job_dir, ranks)
         worker_logs = _inside(job, job_dir, worker_logs)
+    directory = job_dir
+    if directory is None and os.path.isdir(job.named):
+        directory = Path(job.named)
+    if directory is not None:
+        job.logs = _inside(job, directory, job.logs)
     return Resolved(
         asked=job.named,
         job_id=job.job_id,

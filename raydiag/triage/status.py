@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Optional
 
-from raydiag.joblog.facts import JobFacts, Summary
+from raydiag.joblog.facts import JobFacts, LoggedSteps, Summary
 from raydiag.joblog.slurm import SlurmJob
 from raydiag.model import Confidence
 from raydiag.triage import deaths, hang
@@ -68,9 +69,20 @@ def _is_soft_success(case: TriageCase, code: Optional[int]) -> bool:
 
 
 def _failed_after_last_step(case: TriageCase) -> bool:
-    steps = case.facts.steps
-    is_later = steps is not None and all(symptom.line > steps.last_line for symptom in case.live)
-    return is_later and _is_soft_success(case, 1)
+    """Only what started the processes complains, after the last step and no save that was cut."""
+    steps, facts = case.facts.steps, case.facts
+    if steps is None or not _is_soft_success(case, 1):
+        return False
+    if any(task_exit.code not in (1, 143) for task_exit in failed_exits(facts)):
+        return False
+    if facts.saves and facts.saves[-1].event in ("started", "failed"):
+        return False
+    return all(map(partial(_is_shutdown_error, steps), case.live))
+
+
+def _is_shutdown_error(steps: LoggedSteps, symptom: Symptom) -> bool:
+    is_later = symptom.file == steps.file and symptom.line > steps.last_line
+    return is_later and symptom.failure.mechanism and symptom.failure_class != "signal-kill"
 
 
 def _soft_success(case: TriageCase, code: Optional[int]) -> TriageOutcome:

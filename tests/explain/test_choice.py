@@ -215,6 +215,7 @@ def test_an_address_may_be_any_named_host() -> None:
     raised = replace(seen("python-exception", "10.0.0.9"), playbook=TRIAGE)
     told = judged(link, raised, status="failed", primary="python-exception")
     assert (told.verdict.failure_class, told.verdict.hosts) == ("nvlink", ("node2",))
+    assert told.verdict.confidence is Confidence.LIKELY
     elsewhere = replace(seen("python-exception", "node9"), playbook=TRIAGE)
     told = judged(link, elsewhere, status="failed", primary="python-exception")
     assert told.verdict.failure_class == "python-exception"

@@ -408,6 +408,7 @@ def test_a_gpu_that_only_one_host_lacks_from_the_start(
     world.set("gpu-count", 7.0, hosts=["n4"])
     if not trains:
         world.without("tb_step")
+        world.tell(status="failed")
     found = [one.finding for one in world.judge(NODE).observations]
     missing = [finding for finding in found if finding.failure_class == "gpu-missing"]
     assert [(finding.host, finding.severity) for finding in missing] == [("n4", severity)]

@@ -416,17 +416,20 @@ def test_another_exporter_that_stops_is_down() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "twice"),
+    ("hosts", "nnodes", "twice"),
     [
-        (("10.0.0.1", "10.0.0.2", "n1", "n2"), 4),
-        (("10.0.0.1", "n1", "n2"), 0),
-        (("n1", "n2"), 0),
+        (("10.0.0.1", "10.0.0.2", "n1", "n2"), 2, 4),
+        (("10.0.0.1", "10.0.0.2", "n1", "n2"), 4, 0),
+        (("10.0.0.1", "10.0.0.2", "n1", "n2"), None, 0),
+        (("10.0.0.1", "n1", "n2"), 2, 0),
+        (("n1", "n2"), 2, 0),
     ],
 )
 def test_ray_by_address_and_exporters_by_name_are_the_same_hosts(
-    hosts: tuple[str, ...], twice: int
+    hosts: tuple[str, ...], nnodes: int | None, twice: int
 ) -> None:
     by_name = [host for host in hosts if host.startswith("n")]
     by_address = [host for host in hosts if host not in by_name]
-    stack: Any = SimpleNamespace(hosts=hosts)
+    context = SimpleNamespace(discovery=SimpleNamespace(nnodes=nnodes))
+    stack: Any = SimpleNamespace(hosts=hosts, context=context)
     assert len(observability._under_two_names(stack, by_name, by_address)) == twice

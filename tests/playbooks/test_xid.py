@@ -18,17 +18,20 @@ START, END, STEP = 1_795_000_000.0, 1_795_003_600.0, 15.0
 GRID = np.arange(START, END + 1, STEP)
 
 
-def judged(codes: np.ndarray) -> ReportWriter:
+def judged(codes: np.ndarray, measured_from: float = START) -> ReportWriter:
     """One GPU whose last number is this at each time; NaN where there was none."""
     window = Window(START, END, STEP)
     seen = ~np.isnan(codes)
     series = Series.of({"host": "n1", "gpu": "3"}, GRID[seen], codes[seen])
     other = Series.of({"host": "n2", "gpu": "0"}, GRID, np.full(GRID.size, 43.0))
     answer = QueryResult(Query("gpu-xid", "xid", window), Status.OK, series=(series, other))
+    measured = np.arange(measured_from, END + 1, STEP)
+    watts = Series.of({"host": "n1", "stat": "avg"}, measured, np.full(measured.size, 500.0))
+    power = QueryResult(Query("gpu-power", "power", window), Status.OK, series=(watts,))
     host = HostSeries("n1", labels=("n1",))
     found = Discovery("test", (), (), (host,), (), Window(START, END))
     context = Context(TrainingJob(), Window(START, END), END, found, ("n1", "n2"))
-    report = ReportWriter("node-failure", RunTimeline(context, Answers([answer], found)))
+    report = ReportWriter("node-failure", RunTimeline(context, Answers([answer, power], found)))
     judge_xids(report.timeline, report)
     return report
 
@@ -61,3 +64,8 @@ def test_another_number_after_an_older_one_is_new() -> None:
     codes = np.where(GRID >= START + 900, 79.0, 43.0)
     (observation,) = judged(codes).observations
     assert observation.finding.onset == START + 900
+
+
+def test_what_the_first_samples_of_a_host_show_may_be_old() -> None:
+    codes = np.where(GRID >= START + 900, 79.0, np.nan)
+    assert judged(codes, measured_from=START + 900).observations == []

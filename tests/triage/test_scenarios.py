@@ -166,6 +166,18 @@ SOFT = [
         ENDED,
     ),
     Row(
+        "the last save was killed",
+        header(31)
+        + steps(0, 30)
+        + [
+            "Saving checkpoint at step 31...",
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0",
+        ],
+        "failed",
+        "oom-host",
+        ENDED,
+    ),
+    Row(
         "one step is missing",
         header(32) + steps(0, 30) + ["NODE_EXIT host=n3 exit=1"] + summary("FAILED", 1),
         "failed",

@@ -45,7 +45,8 @@ def judge_retransmits(
     peak = max(map(attrgetter("peak"), spans.values()))
     meaning = text if only_tcp else "together with RDMA retransmits"
     report.row(query, True, meaning, sorted(spans), peak, "segments/s")
-    has_rdma = not all(map(timeline.answers.missing, ("rdma-retransmits", "rdma-sent")))
+    rdma = map(timeline.answers.missing, ("rdma-retransmits", "rdma-sent"))
+    has_rdma = any(reason != "metric absent" for reason in rdma)
     for host, span in _by_host_or_job(spans).items():
         slows = _slows_training(timeline, span)
         congests = slows and not has_rdma
@@ -56,7 +57,8 @@ def judge_retransmits(
             [report.evidence(query, text, span.peak, span.peak_time)],
             host=host,
             period=report.period(span, table.step_s),
-            confidence=Confidence.CONFIRMED,
+            # An RDMA fabric that nobody measures looks the same.
+            confidence=Confidence.LIKELY if congests else Confidence.CONFIRMED,
             severity=Severity.WARNING if congests else remark_unless(slows),
         )
     return only_tcp

@@ -197,7 +197,8 @@ def judge_missing_gpus(timeline: RunTimeline, report: ReportWriter) -> None:
     for fewer in _hosts_with_fewer_gpus(timeline):
         any_missing = True
         at = fewer.gone_at or timeline.window.start
-        trains = timeline.last_step[0] is not None
+        was_there = fewer.gone_at is not None
+        never_began = timeline.job.status == "failed" and timeline.last_step[0] is None
         report.finding(
             "gpu-missing",
             "gpu-missing",
@@ -209,8 +210,9 @@ def judge_missing_gpus(timeline: RunTimeline, report: ReportWriter) -> None:
             unit="GPUs",
             at=at,
             period=Period(at, uncertainty_s=timeline.table("gpu-count").step_s),
-            # A job that trains without them does not miss them.
-            severity=remark_unless(fewer.gone_at is not None or not trains),
+            # A job that trains without them does not miss them; hosts may differ.
+            severity=remark_unless(was_there or never_began),
+            confidence=Confidence.LIKELY if was_there else Confidence.POSSIBLE,
         )
     if not any_missing:
         report.row("gpu-missing", False, "every host has the GPUs that it had", query="gpu-count")

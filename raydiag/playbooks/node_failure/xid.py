@@ -19,12 +19,16 @@ def judge_xids(timeline: RunTimeline, report: ReportWriter) -> None:
     """A finding for each number that was new while the job ran; an older one says nothing."""
     if _QUERY not in timeline.answers:
         return
-    table = timeline.table(_QUERY)
+    table, power = timeline.table(_QUERY), timeline.table("gpu-power").pick("avg")
+    measured_at = {subject.host: power.times[~np.isnan(row)] for subject, row in power}
     for subject, row in table:
+        # What the first samples show may be weeks old.
+        first = measured_at.get(subject.host, np.empty(0)).min(initial=np.inf)
+        old_until = max(table.asked_from, float(first)) + table.step_s
         answered = np.flatnonzero(~np.isnan(row))
         before = np.nan
         for place in answered:
-            if row[place] == before or table.times[place] <= table.asked_from + table.step_s:
+            if row[place] == before or table.times[place] <= old_until:
                 before = row[place]
                 continue
             before, code, onset = row[place], int(row[place]), float(table.times[place])

@@ -113,11 +113,12 @@ def coverage(stack: Stack, dead: Collection[str] = ()) -> Coverage:
 def _under_two_names(stack: Stack, hw: Collection[str], ray: Collection[str]) -> tuple[str, ...]:
     """Hosts of which Ray knows addresses and exporters names, and nothing says which is which.
 
-    As many of both are the same hosts, all of them seen.
+    As many of both as the job has nodes are the same hosts, all of them seen.
     """
     addresses = [host for host in stack.hosts if is_address(host) and host not in hw]
     names = [host for host in stack.hosts if not is_address(host) and host not in ray]
-    is_one_to_one = len(addresses) == len(names) and len(stack.hosts) == 2 * len(names)
+    is_one_to_one = len(addresses) == len(names) == stack.context.discovery.nnodes
+    is_one_to_one = is_one_to_one and len(stack.hosts) == 2 * len(names)
     return (*addresses, *names) if is_one_to_one else ()
 
 

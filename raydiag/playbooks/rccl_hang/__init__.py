@@ -147,7 +147,7 @@ class _Hang:
         if powers == {ACTIVE} and busy and len(busy) >= _MOST * len(with_utilisation):
             return self._computing()
         away = absentees(self.timeline, self.judged, self.stall.start)
-        slow = list(map(self.states.__getitem__, away)) or stragglers(states)
+        slow = [self.states[host] for host in away if host in self.states] or stragglers(states)
         if slow:
             return self._straggler(slow)
         if busy and powers == {IDLE}:
