@@ -14,6 +14,7 @@ from raydiag.triage import hang, heartbeat
 from raydiag.triage.decision import TriageCase, TriageOutcome
 from raydiag.triage.exits import failed_exits, host_of
 from raydiag.triage.first_cause import of_their_own
+from raydiag.triage.loss import Divergence, jump
 from raydiag.triage.symptoms import Symptom, classes, first_of, live, of_class
 from raydiag.triage.throughput import POINTS_AT
 from raydiag.triage.verdict import JobStatus
@@ -217,7 +218,7 @@ def _lines_without_symptom(case: TriageCase, name: str) -> Iterator[Evidence]:
         yield from _last_step(case)
         yield from _at_barrier(case.facts)
     elif name == "loss-divergence":
-        yield from _divergence_line(case)
+        yield from _divergence_line(case, case.divergence)
     elif name in _SILENT_ENDS and case.facts.tail:
         yield from _last_step(case)
         yield from _last_line(case.facts)
@@ -262,12 +263,17 @@ def _of_series(case: TriageCase, outcome: TriageOutcome) -> Iterator[Finding]:
     divergence = case.divergence
     if divergence is not None and outcome.primary != "loss-divergence":
         severity = None if divergence.lasting else Severity.INFO
-        evidence = tuple(_divergence_line(case))
+        evidence = tuple(_divergence_line(case, divergence))
         yield Finding("loss-divergence", severity=severity, evidence=evidence)
+    jumped = jump(case.facts.steps)
+    if divergence is None and jumped is not None:
+        evidence = tuple(_divergence_line(case, jumped))
+        confidence = Confidence.LIKELY
+        yield Finding("loss-divergence", evidence=evidence, confidence=confidence)
 
 
-def _divergence_line(case: TriageCase) -> Iterator[Evidence]:
-    divergence, steps = case.divergence, case.facts.steps
+def _divergence_line(case: TriageCase, divergence: Optional[Divergence]) -> Iterator[Evidence]:
+    steps = case.facts.steps
     if divergence is not None and steps is not None:
         text = f"loss: {divergence.text} from step {divergence.step} on"
         yield Evidence(f"{steps.file}:{divergence.line}", text, float(divergence.step))

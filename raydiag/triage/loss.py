@@ -1,15 +1,20 @@
-"""Has the loss become nan or infinite, and did it stay so."""
+"""Has the loss become nan or infinite, or jumped, and did it stay so."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import median
 from typing import Optional
 
 from raydiag.joblog.facts import LoggedSteps
 
 _FINITE = ord("f")
 _TEXTS = {ord("a"): "nan", ord("i"): "inf"}
+_BLOCK = 20  # losses whose median is one level
+_LEARNT = 1.2  # times the lowest level, the first one: a loss that only climbs is another quantity
+_JUMP, _LEAST = 2.0, 0.5  # times the lowest level, and by so much: no other data does that
 
 
 @dataclass(frozen=True)
@@ -46,3 +51,30 @@ def _losses(steps: LoggedSteps) -> Iterator[tuple[int, int, int]]:
     for state, step, line in zip(series.loss_state, series.step, series.line, strict=True):
         if line >= first_line and (state == _FINITE or state in _TEXTS):
             yield state, int(step), int(line)
+
+
+def jump(steps: Optional[LoggedSteps]) -> Optional[Divergence]:
+    """A loss that had fallen, left its lowest level for a far higher one, and stays there."""
+    if steps is None or not steps.runs or not steps.regular:
+        return None
+    series, first_line = steps.series, steps.runs[-1].first_line
+    rows = [
+        (loss, int(step), int(line))
+        for loss, step, line in zip(series.loss, series.step, series.line, strict=True)
+        if line >= first_line and math.isfinite(loss)
+    ]
+    losses = [row[0] for row in rows]
+    starts = range(len(losses) % _BLOCK, len(losses), _BLOCK)
+    levels = [median(losses[start : start + _BLOCK]) for start in starts]
+    if not levels:
+        return None
+    lowest, newest = min(levels), levels[-1]
+    middle = (lowest + newest) / 2
+    has_learnt = levels[0] > _LEARNT * lowest
+    is_far = newest >= max(_JUMP * lowest, lowest + _LEAST)
+    if not has_learnt or not is_far or min(losses[-_BLOCK:]) <= middle:
+        return None
+    last_low = max(place for place, loss in enumerate(losses) if loss <= middle)
+    _, step, line = rows[last_low + 1]
+    text = f"{newest:.3g}, {lowest:.3g} at its lowest,"
+    return Divergence(step, line, len(losses) - last_low - 1, True, text)
