@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: probe test unit prometheus lint soak live bench figures clean
+.PHONY: probe test unit prometheus lint soak fuzz live bench figures clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(READY)
@@ -32,6 +32,10 @@ lint: $(READY)
 # Rollouts whose driver is killed at 50 random moments.
 soak: $(READY)
 	RAYDIAG_SOAK=50 $(BIN)/pytest -q -m cluster tests/cluster/test_hotfix.py -k random_moment
+
+# Texts of all kinds for everything that reads what others wrote; `make test` has a short run of it.
+fuzz: $(READY)
+	RAYDIAG_FUZZ=3000 $(BIN)/pytest -q -n 2 tests/test_fuzz.py
 
 # Faults planted in a training on four simulated hosts, and what raydiag says of each.
 live: $(READY) prometheus

@@ -201,7 +201,8 @@ def _content(path: str) -> bytes:
         reason = ownership.changeable(path)
         if reason:
             raise JournalError(f"{path} is not believed: {reason}")
-        with open(path, "rb", opener=regular) as file:
+        # Not as the opener: Python would call ioctl() then, which a guarded reader may not.
+        with open(regular(path, os.O_RDONLY), "rb") as file:
             return file.read(_READ_LIMIT_BYTES)
     except FileNotFoundError:
         raise

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from raydiag.hotfix import node
 from raydiag.hotfix.journal import Journal, JournalError, is_rollout, sha256
 
 
@@ -129,3 +130,11 @@ def test_a_record_nested_without_end_is_passed_over(tmp_path: Path) -> None:
     with open(tmp_path / "journal" / "r1.jsonl", "a") as file:
         file.write("[" * 200_000 + "\n")
     assert [record["event"] for record in journal.history("r1").records] == ["intent"]
+
+
+def test_a_guarded_reader_reads_it(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "journal"))
+    journal.append("r1", "me", "intent")
+    request = {"operation": "status", "journal": journal.directory}
+    (known,) = node.answer(request)["rollouts"]
+    assert known["rollout"] == "r1"
