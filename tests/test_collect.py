@@ -490,7 +490,7 @@ class TestRun:
             assert collected.nodes[1].reason.startswith("its answer was lost")
         assert dashboard.stopped == [job_id(dashboard)]
 
-    def test_only_our_last_job_stays_in_the_list_of_jobs(self, dashboard: FakeDashboard) -> None:
+    def test_old_jobs_of_ours_leave_the_list_of_jobs(self, dashboard: FakeDashboard) -> None:
         def row(submission_id: str, status: str, **more: object) -> dict[str, Any]:
             return {"submission_id": submission_id, "status": status, **more}
 

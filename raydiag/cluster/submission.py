@@ -71,10 +71,11 @@ class SubmittedJob:
             time.sleep(POLL_S)
 
     def tidy(self, jobs: Sequence[Mapping[str, Any]]) -> None:
-        """Let Ray forget what earlier calls left in its list; only this job, just ended, stays.
+        """Let Ray forget what earlier calls left in its list; what ended a moment ago stays.
 
-        Ray's monitor needs some seconds to see the end of a job: what is deleted before comes back
-        as FAILED. What should have ended long ago, as it waited for an agent, is stopped.
+        Somebody may still read its log, and Ray's monitor needs some seconds to see the end of a
+        job: what is deleted before comes back as FAILED. What should have ended long ago, as it
+        waited for an agent, is stopped.
         """
         ours = {str(job["submission_id"]): job for job in jobs if is_ours(job)}
         now_s = _start_s(ours.pop(self.id, {}))  # by the head's clock
