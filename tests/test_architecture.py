@@ -18,6 +18,7 @@ import pytest
 from raydiag import catalog
 from raydiag.catalog import signatures
 from raydiag.cluster import bundle
+from raydiag.playbooks.tables import ROWS
 from tools import module_table
 
 PACKAGE = Path(catalog.__file__).parent.parent
@@ -468,14 +469,17 @@ def test_what_judges_uses_the_catalogs_words_only() -> None:
     assert found - known == set()
 
 
-_CLASS_FIRST = {"observe", "finding", "rule_out", "Finding", "observation"}
+_CLASS_FIRST = {"rule_out", "Finding", "observation"}
 
 
 def test_playbooks_find_classes_of_the_catalog_only() -> None:
     """Their other words are ids of rows, queries and masks."""
-    said = set()
+    said = {kind.failure_class for kind in ROWS.values() if kind.failure_class}
     for path in PLAYBOOKS:
         for function, call in calls(path):
+            for keyword in call.keywords:
+                if keyword.arg == "failure_class" and isinstance(keyword.value, ast.Constant):
+                    said.add(str(keyword.value.value))
             if function.rpartition(".")[2] not in _CLASS_FIRST or not call.args:
                 continue
             if isinstance(call.args[0], ast.Constant):
@@ -486,6 +490,7 @@ def test_playbooks_find_classes_of_the_catalog_only() -> None:
 
 def test_every_class_is_named_by_what_can_yield_it() -> None:
     tables = set((PACKAGE / "catalog").glob("*.yaml")) - {PACKAGE / "catalog/failures.yaml"}
+    tables.add(PACKAGE / "playbooks/playbooks.yaml")
     texts = [path.read_text() for path in [*PACKAGE.rglob("*.py"), *tables]]
     named = set(re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)*", "\n".join(texts)))
     assert set(catalog.failures()) - named == set()

@@ -15,23 +15,22 @@ from raydiag.timeline.silent_hosts import SilentHost
 def judge_node_deaths(timeline: RunTimeline, report: ReportWriter) -> None:
     """A finding for each host that went silent while others went on."""
     if report.timeline.answers.missing("alive"):
-        report.row("node-death", None, timeline.answers.missing("alive"), query="alive")
+        report.row("node-death", None, timeline.answers.missing("alive"))
         return
     for silent in timeline.silent_hosts:
         signs = [_silence(timeline, silent), *_gpu_errors_before(timeline, silent)]
-        report.row("node-death", True, "; ".join(signs), [silent.host], silent.time, "s", "alive")
-        report.observe(
+        step_s = timeline.context.resolution_s()
+        report.finding(
             "node-death",
-            "node-death",
-            [report.evidence("alive", sign, time=silent.time) for sign in signs],
+            "; ".join(signs),
+            value=silent.time,
+            evidence=[report.evidence("alive", sign, time=silent.time) for sign in signs],
             host=silent.host,
-            period=Period(
-                silent.time, silent.back_at, uncertainty_s=timeline.context.resolution_s()
-            ),
+            period=Period(silent.time, silent.back_at, uncertainty_s=step_s),
             confidence=Confidence.CONFIRMED if len(silent.sources) > 1 else Confidence.POSSIBLE,
         )
     if not timeline.silent_hosts:
-        report.row("node-death", False, "every host with series has them to the end")
+        report.row("node-death", False, "every host with series has them to the end", query="")
         if not timeline.unseen_hosts:
             report.rule_out("node-death", "every host has series to the end of the window")
 

@@ -8,26 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import resources
 from typing import Optional
 
-from raydiag.catalog.rows import CatalogRow, loaded, rows
 from raydiag.playbooks.observations import Report
 from raydiag.playbooks.report_writer import ReportWriter
+from raydiag.playbooks.tables import FOLLOW_UPS, PLAYBOOKS
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.tsdb.series import Query
 
 Judgement = Callable[[RunTimeline, ReportWriter], str]
 FollowUps = Callable[[RunTimeline], Iterator[Query]]
-
-_FILE = "playbooks.yaml"
-_TABLE = CatalogRow(
-    loaded(resources.files(__package__).joinpath(_FILE).read_text("utf-8"), _FILE), _FILE, _FILE
-)
-_ROWS = {row.name: row for row in rows(_TABLE.take("playbooks"), _FILE, "id")}
-_FOLLOW_UPS = _TABLE.texts("follow_ups")
-CLASS_OF_COUNTER = _TABLE.mapping("class_of_counter")
-COMPARED, COUNTED = _TABLE.take("compared"), _TABLE.take("counted")
 
 
 @dataclass(frozen=True)
@@ -60,7 +50,7 @@ def playbook(
     Raises KeyError for a playbook without a row in the table, CatalogError for a row that is
     not understood.
     """
-    row = _ROWS[playbook_id]
+    row = PLAYBOOKS[playbook_id]
     about = (playbook_id, row.text("title"), row.text("analysis", playbook_id))
     queries = row.texts("queries")
     row.end()
@@ -74,7 +64,7 @@ def playbook(
 
 def playbooks() -> list[Playbook]:
     """All playbooks, in the order of their reports."""
-    return list(map(_registered.__getitem__, _ROWS))
+    return list(map(_registered.__getitem__, PLAYBOOKS))
 
 
 def follow_up_queries(timeline: RunTimeline) -> list[Query]:
@@ -83,4 +73,4 @@ def follow_up_queries(timeline: RunTimeline) -> list[Query]:
     for candidate in playbooks():
         if candidate.follow_ups is not None:
             queries.update((query.id, query) for query in candidate.follow_ups(timeline))
-    return sorted(queries.values(), key=lambda query: _FOLLOW_UPS.index(query.id))
+    return sorted(queries.values(), key=lambda query: FOLLOW_UPS.index(query.id))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Optional, TypedDict
 
 from raydiag.model import Confidence, Evidence, Finding, Observation, Severity
 from raydiag.playbooks.observations import Exclusion, ReportRow, RuledOut
+from raydiag.playbooks.tables import ROWS, RowKind
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.threshold_spans import Span
 
@@ -28,9 +29,10 @@ class Period:
 
 
 class _Details(TypedDict, total=False):
-    """What an observation says besides its class and its evidence."""
+    """What an observation says besides its row and its evidence."""
 
     period: Required[Period]
+    failure_class: str
     host: Optional[str]
     gpu: Optional[int]
     device: Optional[str]
@@ -82,61 +84,58 @@ class ReportWriter:
         hosts: Sequence[str] = (),
         value: Optional[float] = None,
         unit: str = "",
-        query: str = "",
+        query: Optional[str] = None,
         gpu: Optional[int] = None,
         device: Optional[str] = None,
     ) -> None:
         """One row; `holds` is None where it cannot be decided."""
-        place = (tuple(hosts), gpu, device)
-        self.rows.append(ReportRow(row, holds, interpretation, *place, value, unit, query))
+        kind, place = ROWS.get(row, RowKind()), (tuple(hosts), gpu, device)
+        if holds or value is not None:
+            unit = unit or kind.unit
+        query_id = kind.query if query is None else query
+        self.rows.append(ReportRow(row, holds, interpretation, *place, value, unit, query_id))
 
-    def cannot_judge(self, row: str, query: str) -> bool:
+    def cannot_judge(self, row: str) -> bool:
         """Write that a row cannot be decided; True when so."""
-        reason = self.timeline.missing(query)
+        reason = self.timeline.missing(ROWS[row].query)
         if reason:
-            self.row(row, None, reason, query=query)
+            self.row(row, None, reason)
         return bool(reason)
 
     def finding(
         self,
-        failure_class: str,
         row: str,
         text: str,
         *,
-        query: str,
         value: Optional[float] = None,
         unit: str = "",
         at: Optional[float] = None,
         evidence: Sequence[Evidence] = (),
         **details: Unpack[_Details],
     ) -> None:
-        """A row that holds, and an observation of which it is the evidence; `at`: of the value.
+        """A row that holds, and an observation of which it is the evidence.
 
-        `evidence` is what is seen in place of the row.
+        `at` is the time of the value where that is not the onset; `evidence` is what is seen in
+        place of the row.
         """
         hosts = filter(None, [details.get("host")])
         place = (details.get("gpu"), details.get("device"))
-        self.row(row, True, text, tuple(hosts), value, unit, query, *place)
-        seen = evidence or [self.evidence(query, text, value, at)]
-        self.observe(failure_class, row, seen, **details)
+        self.row(row, True, text, tuple(hosts), value, unit, None, *place)
+        time = details["period"].onset if at is None else at
+        seen = evidence or [self.evidence(ROWS[row].query, text, value, time)]
+        self.observe(row, seen, **details)
 
-    def observe(
-        self,
-        failure_class: str,
-        row: str,
-        evidence: Sequence[Evidence],
-        **details: Unpack[_Details],
-    ) -> None:
+    def observe(self, row: str, evidence: Sequence[Evidence], **details: Unpack[_Details]) -> None:
         """One finding, with what ordering needs besides."""
-        period = details["period"]
+        period, kind = details["period"], ROWS[row]
         finding = Finding(
-            failure_class,
+            details.get("failure_class", kind.failure_class),
             details.get("host"),
             details.get("gpu"),
             details.get("device"),
             severity=details.get("severity"),
             onset=None if period.before_job else period.onset,
-            confidence=details.get("confidence", Confidence.LIKELY),
+            confidence=details.get("confidence", Confidence(kind.confidence or "likely")),
             evidence=tuple(evidence),
             explanation=details.get("explanation", ""),
             before_job=period.before_job,

@@ -8,7 +8,6 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag.model import Confidence
 from raydiag.playbooks.gpu_health.single_gpus import OUTSIDE_STEADY
 from raydiag.playbooks.report_writer import Period, ReportWriter
 from raydiag.timeline import known_values
@@ -60,7 +59,7 @@ def uneven_hosts(timeline: RunTimeline) -> list[str]:
 
 def judge_power_spread(timeline: RunTimeline, report: ReportWriter) -> None:
     """A finding for each node with a GPU that draws much more or less than its neighbours."""
-    if report.cannot_judge("power-spread", "gpu-power"):
+    if report.cannot_judge("power-spread"):
         return
     any_odd = False
     if timeline.trained is not None:
@@ -72,30 +71,25 @@ def judge_power_spread(timeline: RunTimeline, report: ReportWriter) -> None:
         if timeline.trained is None:
             text += ", but no training was seen"
         holds = None if timeline.trained is None else False
-        report.row("power-spread", holds, text, query="gpu-power")
+        report.row("power-spread", holds, text)
 
 
 def _judge_host(timeline: RunTimeline, report: ReportWriter, host: str, bound: float) -> bool:
     fine = timeline.steady("gpu-power-fine").pick(hosts=[host])
     if len(fine) < 2:
         text = "at most, by extremes of single moments; not measured GPU by GPU"
-        report.row("power-spread", None, text, [host], bound, "W", "gpu-power")
+        report.row("power-spread", None, text, [host], bound)
         return False
     outlier = _outlier(timeline, fine, host)
     if outlier is None or outlier.spread <= SPREAD_WATTS:
         return False
     spread, minutes = outlier.spread, SMOOTH_S / 60
     report.finding(
-        "gpu-power-outlier",
         "power-spread",
         f"{spread:.0f} W between GPUs of one node over {minutes:.0f} minutes",
-        query="gpu-power",
         host=host,
         value=spread,
-        unit="W",
-        at=outlier.since,
         period=Period(outlier.since, uncertainty_s=fine.step_s),
-        confidence=Confidence.POSSIBLE,
         gpu=outlier.gpu,
     )
     return True

@@ -48,7 +48,7 @@ def judge_temperature(
     timeline: RunTimeline, report: ReportWriter, slow_clocks: Mapping[str, Span]
 ) -> None:
     """A hot moment is a remark; hot for minutes a concern; hot and slow, or too hot, throttles."""
-    if report.cannot_judge("temperature", "gpu-temperature"):
+    if report.cannot_judge("temperature"):
         return
     any_warm = False
     table = timeline.table("gpu-temperature").pick("max")
@@ -62,7 +62,7 @@ def judge_temperature(
             _report_warm(timeline, report, table, row, subject.host, spans, throttled)
     if not any_warm:
         text = f"none above {WARM_C:.0f} degrees"
-        report.row("temperature", False, text, query="gpu-temperature")
+        report.row("temperature", False, text)
         report.rule_out("thermal-throttling", text)
 
 
@@ -83,14 +83,12 @@ def _report_warm(
         text += ", and its clock fell"
     severe = hot or throttled
     meaning = "throttling" if severe else "of concern"
-    query = "gpu-temperature"
-    report.row("temperature", True, f"{text}: {meaning}", [host], hottest.peak, "C", query, gpu)
+    report.row("temperature", True, f"{text}: {meaning}", [host], hottest.peak, gpu=gpu)
     lasting = any(span.sustained for span in spans)
     onset = _heating_start(timeline, table, row, host, spans[0].start)
     report.observe(
-        "thermal-throttling",
         "temperature",
-        [report.evidence(query, text, hottest.peak, hottest.peak_time)],
+        [report.evidence("gpu-temperature", text, hottest.peak, hottest.peak_time)],
         host=host,
         period=report.period(spans[-1], table.step_s, onset),
         confidence=Confidence.CONFIRMED if throttled else likely_if(hot),
@@ -126,12 +124,12 @@ def slow_hosts(timeline: RunTimeline) -> list[str]:
 
 def judge_clock(timeline: RunTimeline, report: ReportWriter) -> dict[str, Span]:
     """Hosts whose slowest GPU stays slow; a clock follows load, so it is judged in training."""
-    if report.cannot_judge("clock", "gpu-clock"):
+    if report.cannot_judge("clock"):
         return {}
     table = timeline.steady("gpu-clock")
     lows = table.pick("min")
     if not len(lows) or not lows.times.size or timeline.trained is None:
-        report.row("clock", None, "no clock while training went on", query="gpu-clock")
+        report.row("clock", None, "no clock while training went on")
         return {}
     usual = known_values.column_medians(table.pick("avg").values)
     overall = known_values.median(usual) or 0.0
@@ -144,7 +142,7 @@ def judge_clock(timeline: RunTimeline, report: ReportWriter) -> dict[str, Span]:
     for host, span in islice(slow.items(), NAMED):
         _report_slow(timeline, report, lows, host, span, overall)
     if not slow:
-        report.row("clock", False, "no GPU runs slower than the others", query="gpu-clock")
+        report.row("clock", False, "no GPU runs slower than the others")
     return slow
 
 
@@ -158,14 +156,10 @@ def _report_slow(
 ) -> None:
     lowest = float(np.nanmin(lows.pick(hosts=[host]).between(span.start, span.end).values))
     report.finding(
-        "gpu-clock-drop",
         "clock",
         f"{lowest:.0f} MHz, where the job's GPUs run at {overall:.0f} MHz",
-        query="gpu-clock",
         host=host,
         value=lowest,
-        unit="MHz",
-        at=span.start,
         period=Period(span.start, span.end, not span.open, lows.step_s),
         gpu=extreme_gpu(timeline, "gpu-clock-fine", host, span, highest=False),
     )

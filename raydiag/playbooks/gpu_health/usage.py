@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from raydiag.model import Confidence, Severity
+from raydiag.model import Severity
 from raydiag.playbooks.gpu_health.single_gpus import NAMED, extreme_gpu
 from raydiag.playbooks.report_writer import Period, ReportWriter
 from raydiag.timeline import known_values
@@ -29,7 +29,7 @@ def full_hosts(timeline: RunTimeline) -> list[str]:
 
 def judge_memory(timeline: RunTimeline, report: ReportWriter) -> None:
     """Frameworks reserve memory in advance, so a full GPU is a remark."""
-    if report.cannot_judge("vram", "gpu-vram"):
+    if report.cannot_judge("vram"):
         return
     table, totals = timeline.table("gpu-vram"), timeline.capacities(VRAM_TOTAL)
     full: dict[str, Span] = {}
@@ -41,32 +41,30 @@ def judge_memory(timeline: RunTimeline, report: ReportWriter) -> None:
     for number, (host, worst) in enumerate(full.items()):
         gpu = extreme_gpu(timeline, "gpu-vram-fine", host, worst)
         text = f"{worst.peak:.1f} % of GPU memory in use, or reserved"
-        report.row("vram", True, text, [host], worst.peak, "%", "gpu-vram", gpu)
+        report.row("vram", True, text, [host], worst.peak, gpu=gpu)
         if number < NAMED:
             report.observe(
-                "vram-pressure",
                 "vram",
                 [report.evidence("gpu-vram", text, worst.peak, worst.peak_time)],
                 host=host,
                 period=Period(worst.start, worst.end, uncertainty_s=table.step_s),
-                confidence=Confidence.POSSIBLE,
                 severity=Severity.INFO,
                 gpu=gpu,
             )
     if not totals:
-        report.row("vram", None, f"{VRAM_TOTAL}: metric absent", query="gpu-vram")
+        report.row("vram", None, f"{VRAM_TOTAL}: metric absent")
     elif not full:
-        report.row("vram", False, f"none above {VRAM_PERCENT:.0f} %", query="gpu-vram")
+        report.row("vram", False, f"none above {VRAM_PERCENT:.0f} %")
 
 
 def judge_utilisation(timeline: RunTimeline, report: ReportWriter) -> None:
     """GPUs that are not busy though steps go on."""
     query = "gpu-utilisation"
-    if report.cannot_judge("utilisation", query):
+    if report.cannot_judge("utilisation"):
         return
     table = timeline.steady(query).pick("avg")
     if timeline.trained is None or not table.times.size:
-        report.row("utilisation", None, "no training to judge it by", query=query)
+        report.row("utilisation", None, "no training to judge it by")
         return
     low: dict[str, float] = {}
     for subject, row in table:
@@ -75,16 +73,13 @@ def judge_utilisation(timeline: RunTimeline, report: ReportWriter) -> None:
             low[subject.host] = usual
     for number, (host, usual) in enumerate(low.items()):
         text = f"{usual:.0f} % in the middle of training"
-        report.row("utilisation", True, text, [host], usual, "%", query)
+        report.row("utilisation", True, text, [host], usual)
         if number < NAMED:
             report.observe(
-                "gpu-underutilised",
                 "utilisation",
                 [report.evidence(query, "in steady training", usual)],
                 host=host,
                 period=Period(float(table.times[0]), uncertainty_s=table.step_s),
-                confidence=Confidence.POSSIBLE,
             )
     if not low:
-        text = f"not below {USED_PERCENT:.0f} % while training"
-        report.row("utilisation", False, text, query=query)
+        report.row("utilisation", False, f"not below {USED_PERCENT:.0f} % while training")

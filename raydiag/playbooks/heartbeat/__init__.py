@@ -103,7 +103,7 @@ class _Timeout:
             activity = host_activity(self.timeline, host, self.window, self.crash)
             text, watts = activity.description, activity.watts
             role = "control" if host in controls else "accused"
-            self.report.row(role, True, text, [host], watts, "W", "gpu-power")
+            self.report.row(role, True, text, [host], watts)
             activities.append(activity)
         return activities
 
@@ -122,7 +122,7 @@ class _Timeout:
         if not low or at_rest:
             return self._false_alarm(measured, at_rest)
         text = "not training when heartbeats stopped: the timeout may be justified"
-        self.report.row("low-utilisation", True, text, low, query="gpu-utilisation")
+        self.report.row("low-utilisation", True, text, low)
         return f"Possibly justified: {', '.join(low)} did not train."
 
     def _is_hang(self) -> bool:
@@ -134,11 +134,11 @@ class _Timeout:
         states = host_states(self.timeline, stall.settled)
         if set(map(attrgetter("power"), states.values())) == {ACTIVE}:
             text = "no steps, but GPUs draw training power: not a hang"
-            self.report.row("hang-test", False, text, sorted(states), query="gpu-power")
+            self.report.row("hang-test", False, text, sorted(states))
             return False
         before = self.crash - stall.start
         text = f"steps stopped {before:.0f} s before the error, and GPUs do not compute"
-        self.report.row("hang-test", True, text, query="gpu-power")
+        self.report.row("hang-test", True, text)
         self.report.rule_out("heartbeat-false-positive", text)
         return True
 
@@ -169,7 +169,6 @@ class _Timeout:
         confidence = Confidence.CONFIRMED if certain else Confidence.LIKELY
         for name in names:
             self.report.observe(
-                "heartbeat-false-positive",
                 row,
                 evidence,
                 host=name,
@@ -226,4 +225,4 @@ def _report_coordinator(timeline: RunTimeline, report: ReportWriter, stop: float
     if coordinator:
         hosts, holds = [coordinator], coordinator in refusing
     text = "its queue of new connections overflowed" if holds else "no connection was refused"
-    report.row("coordinator", holds, text, hosts, query="tcp-errors")
+    report.row("coordinator", holds, text, hosts)

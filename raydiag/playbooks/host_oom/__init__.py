@@ -72,9 +72,9 @@ def host_oom(timeline: RunTimeline, report: ReportWriter) -> str:
         text = f"judged by {metric}"
         if metric != MEM_HOST:
             text += ", which in a container is the container's"
-        report.row("memory", True, text, query="memory")
+        report.row("memory", True, text)
     else:
-        report.row("memory", None, timeline.answers.missing("memory"), query="memory")
+        report.row("memory", None, timeline.answers.missing("memory"))
     judge = _MemoryJudge(timeline, report, metric)
     if metric:
         judge.report_limits(kills)
@@ -103,16 +103,16 @@ def _kill_times(timeline: RunTimeline) -> dict[str, float]:
 
 def _report_kills(timeline: RunTimeline, report: ReportWriter) -> Mapping[str, float]:
     if not timeline.context.discovery.has(OOM_KILLS):
-        report.row("oom-kills", None, f"{OOM_KILLS}: metric absent", query="oom-kills")
+        report.row("oom-kills", None, f"{OOM_KILLS}: metric absent")
         return {}
     table, kills = timeline.table("oom-kills"), _kill_times(timeline)
     for subject, row in table:
         if subject.host in kills:
             count = max(1.0, float(np.nansum(row)) / table.overlap)
             text = f"the kernel killed {count:.0f} processes"
-            report.row("oom-kills", True, text, [subject.host], count, "kills", "oom-kills")
+            report.row("oom-kills", True, text, [subject.host], count)
     if not kills:
-        report.row("oom-kills", False, "the kernel killed nothing", query="oom-kills")
+        report.row("oom-kills", False, "the kernel killed nothing")
         report.rule_out("oom-host", "no host's kernel killed a process for memory")
     return kills
 
@@ -131,7 +131,6 @@ class _MemoryJudge:
         course = self._course(host, kill)
         if course is None:
             self.report.observe(
-                "oom-host",
                 "oom-kills",
                 [killed],
                 host=host,
@@ -142,21 +141,21 @@ class _MemoryJudge:
         other_hosts = list(self._courses_of_others(host, kill))
         kind = pattern(self.timeline, course, kill, other_hosts)
         text = course.description(kind, kill)
-        self.report.row(f"pattern-{kind}", True, text, [host], course.peak, "bytes", "memory")
-        recurs, meaning = _recurrence(self.timeline, course)
-        self.report.row("reproducible", recurs, meaning, [host], query="memory")
         memory = self.report.evidence("memory", text, course.peak, course.left_level or kill)
         onset = _onset(course, other_hosts, kind, kill)
-        self.report.observe(
-            "oom-host",
+        self.report.finding(
             f"pattern-{kind}",
-            [killed, memory],
+            text,
+            value=course.peak,
+            evidence=[killed, memory],
             host=host,
             period=Period(onset, uncertainty_s=course.uncertainty_s),
             confidence=Confidence.CONFIRMED,
             explanation=text,
             facts={"pattern": kind, "kill_time": kill},
         )
+        recurs, meaning = _recurrence(self.timeline, course)
+        self.report.row("reproducible", recurs, meaning, [host])
         return f"{host} ran out of memory ({kind})."
 
     def explain_without_kill(self) -> str:
@@ -173,12 +172,11 @@ class _MemoryJudge:
         kind = pattern(self.timeline, course, end, ())
         text = course.description(kind, end)
         onset = end if course.left_level is None else course.left_level
-        row = f"pattern-{kind}"
-        self.report.row(row, True, text, [course.host], course.peak, "bytes", "memory")
-        self.report.observe(
-            "oom-host",
-            row,
-            [self.report.evidence("memory", text, course.peak, course.left_level)],
+        self.report.finding(
+            f"pattern-{kind}",
+            text,
+            value=course.peak,
+            evidence=[self.report.evidence("memory", text, course.peak, course.left_level)],
             host=course.host,
             period=Period(onset, uncertainty_s=course.uncertainty_s),
             explanation=text,
@@ -198,11 +196,11 @@ class _MemoryJudge:
                 near_limit = True
                 percent = 100 * peak / total
                 text = f"{percent:.0f} % of the host's memory at its peak, and nothing killed"
-                self.report.row("limit", True, text, [subject.host], peak, "bytes", "memory")
+                self.report.row("limit", True, text, [subject.host], peak)
             if total and subject.host not in kills:
                 self._report_growth(subject.host, total)
         if not near_limit and not kills:
-            self.report.row("limit", False, "no host came near its limit", query="memory")
+            self.report.row("limit", False, "no host came near its limit")
 
     def _report_growth(self, host: str, total: float) -> None:
         """Memory that grows to the end, and would soon be all that the host has."""
@@ -216,14 +214,10 @@ class _MemoryJudge:
             return
         text = f"{course.description(LEAK, end)}; full in {left_s:.0f} s"
         self.report.finding(
-            "cgroup-memory-pressure",
             "growth",
             text,
-            query="memory",
             host=host,
             value=course.peak,
-            unit="bytes",
-            at=course.left_level,
             period=Period(course.left_level, end, uncertainty_s=course.uncertainty_s),
         )
 

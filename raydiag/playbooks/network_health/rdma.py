@@ -23,18 +23,16 @@ _AT_START_S = 60.0
 
 def judge_errors(timeline: RunTimeline, report: ReportWriter) -> list[str]:
     """Retries that ran out, and completions with an error. Returns the hosts of the former."""
-    query = "rdma-errors"
-    if report.cannot_judge("retry-exhausted", query):
+    if report.cannot_judge("retry-exhausted"):
         return []
+    query, row = "rdma-errors", "completion-errors"
     table = timeline.table(query)
     hosts = _judge_exhausted_retries(report, table)
     failed = [growth for growth in growths(table, CQE) if growth.host not in hosts]
     for growth in failed:
         text = f"{growth.total:.0f} requests completed with an error"
-        row = "completion-errors"
-        report.row(row, True, text, [growth.host], growth.total, "errors", query)
+        report.row(row, True, text, [growth.host], growth.total)
         report.observe(
-            "rdma-degraded",
             row,
             [report.evidence(query, text, growth.total, growth.span.start)],
             host=growth.host,
@@ -42,7 +40,7 @@ def judge_errors(timeline: RunTimeline, report: ReportWriter) -> list[str]:
             device=growth.subject.device,
         )
     if not failed:
-        report.row("completion-errors", False, "no further completion errors", query=query)
+        report.row(row, False, "no further completion errors")
     return hosts
 
 
@@ -50,28 +48,23 @@ def _judge_exhausted_retries(report: ReportWriter, table: ResultTable) -> list[s
     lost = list(growths(table, RETRY))
     for growth in lost:
         report.finding(
-            "rdma-retry-exhausted",
             "retry-exhausted",
             f"{growth.total:.0f} requests gave up after all retries: packets are lost permanently",
-            query="rdma-errors",
             host=growth.host,
             value=growth.total,
-            unit="errors",
-            at=growth.span.start,
             period=report.period(growth.span, table.step_s),
-            confidence=Confidence.CONFIRMED,
             device=growth.subject.device,
         )
     if not lost:
         text = "no request ran out of retries"
-        report.row("retry-exhausted", False, text, query="rdma-errors")
+        report.row("retry-exhausted", False, text)
         report.rule_out("rdma-retry-exhausted", f"{text} on any host")
     return list(dict.fromkeys(map(attrgetter("host"), lost)))
 
 
 def judge_ports(timeline: RunTimeline, report: ReportWriter) -> None:
     """A port that is not active; one that nobody uses is down everywhere."""
-    if report.cannot_judge("port-down", "rdma-ports-down"):
+    if report.cannot_judge("port-down"):
         return
     fine = timeline.table("rdma-ports-down-fine")
     table = fine if len(fine) else timeline.table("rdma-ports-down")
@@ -86,7 +79,7 @@ def judge_ports(timeline: RunTimeline, report: ReportWriter) -> None:
         names = ", ".join(sorted(unused))
         report.row("port-unused", True, f"{names}: down on most hosts throughout, so not in use")
     if not any_down:
-        report.row("port-down", False, "no port went down", query="rdma-ports-down")
+        report.row("port-down", False, "no port went down")
         report.rule_out("rdma-port-down", "no RDMA port went down on any host")
 
 
@@ -108,15 +101,11 @@ def _report_port(
     if before_job:
         text += " and was not when the job began"
     report.finding(
-        "rdma-port-down",
         "port-down",
         text,
-        query="rdma-ports-down",
         host=subject.host,
         value=0.0,
-        at=span.start,
         period=replace(report.period(span, step_s), before_job=before_job),
-        confidence=Confidence.CONFIRMED,
         severity=Severity.WARNING if before_job else None,
         device=subject.device,
     )
@@ -125,7 +114,7 @@ def _report_port(
 def judge_retransmits(timeline: RunTimeline, report: ReportWriter) -> dict[str, str]:
     """Retransmits and ACK timeouts, by host and port. Returns what is serious, by host."""
     query = "rdma-retransmits"
-    if report.cannot_judge(query, query):
+    if report.cannot_judge(query):
         return {}
     by_host: dict[str, list[RdmaEvent]] = {}
     for event in timeline.notable_rdma_events:
@@ -138,7 +127,7 @@ def judge_retransmits(timeline: RunTimeline, report: ReportWriter) -> dict[str, 
         if is_serious:
             serious[host] = "sustained retransmits" if worst.span.sustained else "retransmits"
     if not by_host:
-        report.row(query, False, "no retransmits beyond noise", query=query)
+        report.row(query, False, "no retransmits beyond noise")
         hosts = len(timeline.table(query).hosts)
         report.rule_out("rdma-degraded", f"no RDMA retransmits on {hosts} hosts")
     return serious
@@ -151,20 +140,19 @@ def _report_host(
     worst: RdmaEvent,
     is_serious: bool,
 ) -> None:
-    query, host, peak = "rdma-retransmits", worst.host, worst.span.peak
-    text = _description(worst)
-    report.row(query, True, text, [host], peak, "packets/s", query, device=worst.device)
+    query, peak, text = "rdma-retransmits", worst.span.peak, ", ".join(_facts(worst))
     evidence = [report.evidence(query, text, peak)]
     timeouts_per_s = max(map(attrgetter("timeouts_per_s"), events))
     if timeouts_per_s:
         evidence.append(report.evidence("rdma-timeouts", "ACK timeouts/s", timeouts_per_s))
     first = next((event for event in events if event.span.sustained or is_serious), worst)
     step_s, onset = timeline.table(query).step_s, first.span.start
-    report.observe(
-        "rdma-degraded",
+    report.finding(
         query,
-        evidence,
-        host=host,
+        text,
+        value=peak,
+        evidence=evidence,
+        host=worst.host,
         period=report.period(events[-1].span, step_s, onset),
         confidence=_confidence(events),
         severity=remark_unless(is_serious),
@@ -200,10 +188,6 @@ def _cleared(timeline: RunTimeline, events: Sequence[RdmaEvent]) -> bool:
 def _recoveries(events: Sequence[RdmaEvent]) -> set[Optional[bool]]:
     """Whether throughput recovered after the events for which that is known."""
     return set(map(attrgetter("came_back"), events)) - {None}
-
-
-def _description(event: RdmaEvent) -> str:
-    return ", ".join(_facts(event))
 
 
 def _facts(event: RdmaEvent) -> Iterator[str]:
@@ -245,7 +229,7 @@ def report_phases(timeline: RunTimeline, report: ReportWriter) -> None:
 
 def judge_congestion(timeline: RunTimeline, report: ReportWriter) -> list[str]:
     """Congestion notifications: on many nodes it is the switch. Returns the hosts."""
-    if report.cannot_judge("congestion", "rdma-cnp"):
+    if report.cannot_judge("congestion"):
         return []
     table = timeline.table("rdma-cnp")
     usual = known_values.median(table.values.ravel()) or 0.0
@@ -255,26 +239,24 @@ def judge_congestion(timeline: RunTimeline, report: ReportWriter) -> list[str]:
         _report_congestion(report, table, spans)
         return sorted(spans)
     text = f"no port above {floor:.0f} notifications/s (usual: {usual:.1f})"
-    report.row("congestion", False, text, query="rdma-cnp", value=usual, unit="packets/s")
+    report.row("congestion", False, text, value=usual)
     report.rule_out("network-congestion", text)
     return []
 
 
 def _report_congestion(report: ReportWriter, table: ResultTable, spans: dict[str, Span]) -> None:
-    hosts, query = len(table.hosts), "rdma-cnp"
-    meaning = "their path is congested"
+    hosts, meaning = len(table.hosts), "their path is congested"
     by_host: dict[Optional[str], Span] = dict(spans.items())
     if len(spans) >= max(_MANY_HOSTS, _MANY_SHARE * hosts):
         meaning = "the switch is congested, look at its ECN settings"
         by_host = {None: min(spans.values(), key=attrgetter("start"))}
     text = f"{len(spans)} of {hosts} hosts: {meaning}"
     peak = max(map(attrgetter("peak"), spans.values()))
-    report.row("congestion", True, text, sorted(spans), peak, "packets/s", query)
+    report.row("congestion", True, text, sorted(spans), peak)
     for host, span in by_host.items():
         report.observe(
-            "network-congestion",
             "congestion",
-            [report.evidence(query, text, span.peak, span.peak_time)],
+            [report.evidence("rdma-cnp", text, span.peak, span.peak_time)],
             host=host,
             period=report.period(span, table.step_s),
             severity=Severity.WARNING,  # sustained, so it may have slowed or stopped the job
@@ -287,4 +269,4 @@ def report_collectives(timeline: RunTimeline, report: ReportWriter) -> None:
         highest = known_values.highest(row)
         if highest is not None and highest > 0:
             text = f"{100 * highest:.3f} % of the collectives' own packets were sent again"
-            report.row("collectives", True, text, [subject.host], highest, "", "rdma-collectives")
+            report.row("collectives", True, text, [subject.host], highest)

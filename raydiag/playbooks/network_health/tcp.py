@@ -29,7 +29,7 @@ def judge_retransmits(
 ) -> list[str]:
     """TCP retransmits outside saves; alone they are storage or coordination. Returns such hosts."""
     query = "tcp-retransmits"
-    if report.cannot_judge(query, query):
+    if report.cannot_judge(query):
         return []
     table = timeline.outside_saves(query)
     spans = sustained_by_host(table, TCP_PER_S)
@@ -38,25 +38,25 @@ def judge_retransmits(
     if in_saves:
         report.row("tcp-in-saves", True, "only while checkpoints are saved: normal", in_saves)
     if not spans:
-        report.row(query, False, "not sustained outside saves", query=query)
+        report.row(query, False, "not sustained outside saves")
         return []
     only_tcp = sorted(set(spans).difference(rdma_hosts))
     text = "RDMA is clean there: storage or coordination traffic, which does not slow training"
     peak = max(map(attrgetter("peak"), spans.values()))
     meaning = text if only_tcp else "together with RDMA retransmits"
-    report.row(query, True, meaning, sorted(spans), peak, "segments/s")
+    report.row(query, True, meaning, sorted(spans), peak, query="")
     rdma = map(timeline.answers.missing, ("rdma-retransmits", "rdma-sent"))
     has_rdma = any(reason != "metric absent" for reason in rdma)
     for host, span in _by_host_or_job(spans).items():
         slows = _slows_training(timeline, span)
         congests = slows and not has_rdma
         report.observe(
-            # Without RDMA the collectives run over TCP as well.
-            "network-congestion" if congests else "tcp-retransmits",
             query,
             [report.evidence(query, text, span.peak, span.peak_time)],
             host=host,
             period=report.period(span, table.step_s),
+            # Without RDMA the collectives run over TCP as well.
+            failure_class="network-congestion" if congests else "tcp-retransmits",
             # An RDMA fabric that nobody measures looks the same.
             confidence=Confidence.LIKELY if congests else Confidence.CONFIRMED,
             severity=Severity.WARNING if congests else remark_unless(slows),
@@ -79,7 +79,7 @@ def _by_host_or_job(spans: Mapping[str, Span]) -> Mapping[Optional[str], Span]:
 
 def judge_connections(timeline: RunTimeline, report: ReportWriter) -> None:
     """Connections that timed out or were reset, and a server that cannot accept."""
-    if report.cannot_judge("tcp-aborts", "tcp-errors"):
+    if report.cannot_judge("tcp-aborts"):
         return
     table = timeline.table("tcp-errors")
     aborts = {growth.host: growth for growth in growths(table, TCP_ABORTS)}
@@ -89,10 +89,12 @@ def judge_connections(timeline: RunTimeline, report: ReportWriter) -> None:
         text = (
             f"{growth.total:.0f} connections reset and none timed out: the other side closed them"
         )
-        report.row("tcp-resets", True, text, [growth.host], growth.total, "", "tcp-errors")
+        report.row("tcp-resets", True, text, [growth.host], growth.total)
     if not resets:
         # Exporters that read the field from the wrong file always say 0.
-        report.row("tcp-resets", None, "no resets counted; some exporters cannot count them")
+        report.row(
+            "tcp-resets", None, "no resets counted; some exporters cannot count them", query=""
+        )
     _judge_refused(timeline, report, table)
 
 
@@ -100,19 +102,14 @@ def _judge_aborts(report: ReportWriter, table: ResultTable, aborts: Mapping[str,
     for growth in islice(aborts.values(), _NAMED):
         report.finding(
             "tcp-aborts",
-            "tcp-aborts",
             f"{growth.total:.0f} connections aborted after unanswered retransmits: a path failed",
-            query="tcp-errors",
             host=growth.host,
             value=growth.total,
-            unit="connections",
-            at=growth.span.start,
             period=report.period(growth.span, table.step_s),
-            confidence=Confidence.CONFIRMED,
             symptom=True,
         )
     if not aborts:
-        report.row("tcp-aborts", False, "no connection timed out", query="tcp-errors")
+        report.row("tcp-aborts", False, "no connection timed out")
 
 
 def _judge_refused(timeline: RunTimeline, report: ReportWriter, table: ResultTable) -> None:
@@ -121,7 +118,7 @@ def _judge_refused(timeline: RunTimeline, report: ReportWriter, table: ResultTab
         refused += growths(table, metric)
     for growth in refused[:_NAMED]:
         text = f"{growth.total:.0f} connections not accepted: the queue of a server there is full"
-        report.row("listen-queue", True, text, [growth.host], growth.total, "", "tcp-errors")
+        report.row("listen-queue", True, text, [growth.host], growth.total)
     by_host: dict[str, list[Growth]] = {}
     for growth in refused:
         by_host.setdefault(growth.host, []).append(growth)
@@ -131,7 +128,6 @@ def _judge_refused(timeline: RunTimeline, report: ReportWriter, table: ResultTab
         until = max(map(attrgetter("span.end"), of_host))
         first, text = of_host[0].span.start, "connections not accepted"
         report.observe(
-            "coordinator-overload",
             "listen-queue",
             [report.evidence("tcp-errors", text, total, first)],
             host=host,
@@ -140,29 +136,26 @@ def _judge_refused(timeline: RunTimeline, report: ReportWriter, table: ResultTab
             severity=remark_unless(total >= _FEW_ERRORS),
         )
     if not refused:
-        report.row("listen-queue", False, "no connection was refused", query="tcp-errors")
+        report.row("listen-queue", False, "no connection was refused")
 
 
 def judge_network_cards(timeline: RunTimeline, report: ReportWriter) -> None:
     """Errors that network cards count."""
     query = "nic-errors"
-    if report.cannot_judge(query, query):
+    if report.cannot_judge(query):
         return
     table = timeline.table(query)
     errors = list(growths(table))
     for growth in errors[:_NAMED]:
         subject, span = growth.subject, growth.span
         report.finding(
-            "nic-errors",
             query,
             f"{subject.metric} grew by {growth.total:.0f} on {subject.device}",
-            query=query,
             host=growth.host,
             value=growth.total,
-            at=span.start,
             period=Period(span.start, span.end, uncertainty_s=table.step_s),
             severity=remark_unless(growth.total >= _FEW_ERRORS),
             device=subject.device,
         )
     if not errors:
-        report.row(query, False, "no card counted an error", query=query)
+        report.row(query, False, "no card counted an error")

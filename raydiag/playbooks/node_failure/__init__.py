@@ -63,7 +63,7 @@ def judge_driver(timeline: RunTimeline, report: ReportWriter) -> None:
     table = timeline.table("driver")
     kernel_logs = {subject.host: row for subject, row in table.pick(DMESG)}
     if not kernel_logs:
-        report.row("driver", None, f"{DMESG}: metric absent", query="driver")
+        report.row("driver", None, f"{DMESG}: metric absent")
     with_errors = {host: row for host, row in kernel_logs.items() if _highest(row) > 0}
     few = 0 < len(with_errors) <= max(1, len(kernel_logs) // _FEW_HOSTS)
     for host in timeline.context.hosts:
@@ -78,7 +78,7 @@ def judge_driver(timeline: RunTimeline, report: ReportWriter) -> None:
             signs = [*in_log, *outside_log]
             _report_driver_fault(report, host, signs, onset, table.step_s, confirmed)
     if kernel_logs and not with_errors:
-        report.row("driver", False, "no GPU error in any kernel log", query="driver")
+        report.row("driver", False, "no GPU error in any kernel log")
 
 
 def _signs_outside_log(timeline: RunTimeline, host: str) -> Iterator[str]:
@@ -98,11 +98,10 @@ def _report_driver_fault(
     several: bool,
 ) -> None:
     growing = onset is not None
-    report.row("driver", True, "; ".join(signs), [host], query="driver")
-    report.observe(
-        "gpu-driver-fault",
+    report.finding(
         "driver",
-        [report.evidence("driver", sign, None, onset) for sign in signs],
+        "; ".join(signs),
+        evidence=[report.evidence("driver", sign, None, onset) for sign in signs],
         host=host,
         period=Period(onset, uncertainty_s=step_s, before_job=not growing),
         confidence=Confidence.CONFIRMED if several else Confidence.POSSIBLE,
@@ -191,7 +190,7 @@ def _fine_gpus(timeline: RunTimeline) -> Iterator[Query]:
 
 def judge_missing_gpus(timeline: RunTimeline, report: ReportWriter) -> None:
     """A GPU whose series end while its host goes on, or that only its host lacks."""
-    if report.cannot_judge("gpu-missing", "gpu-count"):
+    if report.cannot_judge("gpu-missing"):
         return
     any_missing = False
     for fewer in _hosts_with_fewer_gpus(timeline):
@@ -201,21 +200,17 @@ def judge_missing_gpus(timeline: RunTimeline, report: ReportWriter) -> None:
         never_began = timeline.job.status == "failed" and timeline.last_step[0] is None
         report.finding(
             "gpu-missing",
-            "gpu-missing",
             f"{fewer.now:.0f} of {fewer.full:.0f} GPUs are measured",
-            query="gpu-count",
             host=fewer.host,
             gpu=_missing_gpu(timeline, fewer),
             value=fewer.now,
-            unit="GPUs",
-            at=at,
             period=Period(at, uncertainty_s=timeline.table("gpu-count").step_s),
             # A job that trains without them does not miss them; hosts may differ.
             severity=remark_unless(was_there or never_began),
             confidence=Confidence.LIKELY if was_there else Confidence.POSSIBLE,
         )
     if not any_missing:
-        report.row("gpu-missing", False, "every host has the GPUs that it had", query="gpu-count")
+        report.row("gpu-missing", False, "every host has the GPUs that it had")
 
 
 def _missing_gpu(timeline: RunTimeline, fewer: _FewerGpus) -> Optional[int]:
@@ -231,16 +226,16 @@ def report_silent_exits(timeline: RunTimeline, report: ReportWriter) -> None:
     """Processes on GPUs that end on a few hosts while the others keep theirs: a silent exit."""
     table = timeline.table("driver").pick(PROCESSES)
     if not len(table):
-        report.row("silent-exit", None, f"{PROCESSES}: metric absent", query="driver")
+        report.row("silent-exit", None, f"{PROCESSES}: metric absent")
         return
     exits = _process_exits(table)
     first = min(exits.values(), default=0.0)
     early = [host for host, time in exits.items() if time <= first + 2 * table.step_s]
     if early and len(early) * 2 < len(table.hosts):
         text = "processes on its GPUs ended before those of the other hosts"
-        report.row("silent-exit", True, text, early, first, "s", "driver")
+        report.row("silent-exit", True, text, early, first)
     else:
-        report.row("silent-exit", False, "no host lost its processes first", query="driver")
+        report.row("silent-exit", False, "no host lost its processes first")
 
 
 def _process_exits(table: ResultTable) -> Mapping[str, float]:

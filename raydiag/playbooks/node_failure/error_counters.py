@@ -9,9 +9,9 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag.model import Confidence, Severity
-from raydiag.playbooks.registry import CLASS_OF_COUNTER
+from raydiag.model import Severity
 from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.playbooks.tables import CLASS_OF_COUNTER
 from raydiag.timeline import follow_up
 from raydiag.timeline.answers import ResultTable, Subject
 from raydiag.timeline.queries import CORRECTED, FATAL, gauges, increases
@@ -95,7 +95,7 @@ def _start_and_host(growth: Growth) -> tuple[float, str]:
 
 def judge_uncorrected(timeline: RunTimeline, report: ReportWriter) -> None:
     """Any above zero; critical where it grew, a warning where it was there before the job."""
-    if report.cannot_judge("uncorrected", "gpu-errors"):
+    if report.cannot_judge("uncorrected"):
         return
     table, fine = timeline.table("gpu-errors"), timeline.table("gpu-errors-fine")
     step = fine.step_s if len(fine) else table.step_s
@@ -103,7 +103,7 @@ def judge_uncorrected(timeline: RunTimeline, report: ReportWriter) -> None:
     for count in counts:
         _judge_count(report, count, step)
     if not counts:
-        report.row("uncorrected", False, "all zero on every GPU", query="gpu-errors")
+        report.row("uncorrected", False, "all zero on every GPU")
         counted = set(map(CLASS_OF_COUNTER.get, filter(timeline.context.discovery.has, FATAL)))
         for failure_class in filter(counted.__contains__, ("gpu-memory-error", "pcie-fatal")):
             report.rule_out(failure_class, "its counters are zero on every GPU that has them")
@@ -111,25 +111,16 @@ def judge_uncorrected(timeline: RunTimeline, report: ReportWriter) -> None:
 
 def _judge_count(report: ReportWriter, count: _Count, step_s: float) -> None:
     subject, text = count.subject, count.description
-    report.row(
-        "uncorrected",
-        True,
-        text,
-        [subject.host],
-        count.last,
-        "errors",
-        "gpu-errors",
-        subject.gpu,
-    )
     if count.is_old and subject.metric in _ONLY_IF_GROWN:
+        report.row("uncorrected", True, text, [subject.host], count.last, gpu=subject.gpu)
         return
-    report.observe(
-        CLASS_OF_COUNTER[subject.metric],
+    report.finding(
         "uncorrected",
-        [report.evidence("gpu-errors", text, count.last, count.grew_at)],
+        text,
+        failure_class=CLASS_OF_COUNTER[subject.metric],
+        value=count.last,
         host=subject.host,
         period=Period(count.grew_at, uncertainty_s=step_s, before_job=count.is_old),
-        confidence=Confidence.CONFIRMED,
         severity=count.severity,
         gpu=subject.gpu,
     )
@@ -161,7 +152,7 @@ def _growth(times: Floats, row: Floats, first: float) -> Optional[float]:
 
 def judge_corrected(timeline: RunTimeline, report: ReportWriter) -> None:
     """Corrected errors, by what they grew: nothing is lost yet."""
-    if report.cannot_judge("corrected", "gpu-corrected"):
+    if report.cannot_judge("corrected"):
         return
     table, fine = timeline.table("gpu-corrected"), timeline.table("gpu-corrected-fine")
     fine_rows = fine.by_subject
@@ -177,18 +168,15 @@ def judge_corrected(timeline: RunTimeline, report: ReportWriter) -> None:
             text += ", a few only"
             severity = Severity.INFO
         report.finding(
-            CLASS_OF_COUNTER[subject.metric],
             "corrected",
             text,
-            query="gpu-corrected",
+            failure_class=CLASS_OF_COUNTER[subject.metric],
             host=subject.host,
             value=growth.total,
-            unit="errors",
-            at=onset,
             period=Period(onset, uncertainty_s=step),
             severity=severity,
             gpu=subject.gpu,
             facts={"grew_by": growth.total},
         )
     if not grown:
-        report.row("corrected", False, "no counter grew while the job ran", query="gpu-corrected")
+        report.row("corrected", False, "no counter grew while the job ran")

@@ -6,7 +6,7 @@ import numpy as np
 
 from raydiag import catalog
 from raydiag.catalog.kernel_table import NvidiaCode
-from raydiag.model import Confidence, Severity
+from raydiag.model import Severity
 from raydiag.playbooks.report_writer import Period, ReportWriter
 from raydiag.timeline.run_timeline import RunTimeline
 
@@ -38,14 +38,13 @@ def judge_xids(timeline: RunTimeline, report: ReportWriter) -> None:
                 severity = Severity.INFO
             text = f"Xid {code}: {meaning.title}"
             report.observe(
-                meaning.finding or "nvidia-xid",
                 "xid",
                 [report.evidence(_QUERY, text, float(code), onset)],
+                failure_class=meaning.finding or "nvidia-xid",
                 host=subject.host,
                 period=Period(onset, uncertainty_s=table.step_s),
-                confidence=Confidence.CONFIRMED,
                 severity=severity,
                 gpu=subject.gpu,
             )
     seen = [found for found in report.observations if found.row == "xid"]
-    report.row("xid", bool(seen), f"{len(seen)} new while the job ran", query=_QUERY)
+    report.row("xid", bool(seen), f"{len(seen)} new while the job ran")

@@ -129,7 +129,7 @@ class _Hang:
                 text += f", {count:.0f} GPUs at {BUSY_PERCENT:.0f} % or more"
             elif state.busiest is not None:
                 text += f", busiest GPU at {state.busiest:.0f} %"
-            self.report.row("measured", True, text, [state.host], state.watts, "W", "gpu-power")
+            self.report.row("measured", True, text, [state.host], state.watts)
 
     def verdict(self) -> str:
         """The row of the table that fits, as a sentence."""
@@ -171,12 +171,12 @@ class _Hang:
         if not hosts:
             return ""
         text = "its processes left its GPUs as steps stopped, and the others wait for them"
-        self.report.row("process-gone", True, text, hosts, query="driver")
+        self.report.row("process-gone", True, text, hosts)
         return f"Processes ended on {', '.join(hosts)}; the others wait."
 
     def _computing(self) -> str:
         text = "GPUs are busy at training power: not a hang; look at triage again"
-        self.report.row("not-a-hang", True, text, sorted(self.states), query="gpu-power")
+        self.report.row("not-a-hang", True, text, sorted(self.states))
         self.report.rule_out("rccl-hang", text)
         return text.capitalize() + "."
 
@@ -187,11 +187,9 @@ class _Hang:
         if not ended and not self._no_process_left():
             text = f"no step for {stall.end - stall.start:.0f} s, and {reason}"
             self.report.observe(
-                "hang",
                 "inconclusive",
                 [self.report.evidence("training", text, time=stall.start)],
                 period=self._period(self.timeline.next_step_s),
-                confidence=Confidence.POSSIBLE,
             )
         return self._inconclusive(reason)
 
@@ -212,8 +210,8 @@ class _Hang:
         else:
             text += ", and the network is clean"
         hosts = sorted(map(attrgetter("host"), busy))
-        self.report.row(row, True, text, hosts, watts, "W", "gpu-power")
-        self.report.row(rejected, False, "see the other row")
+        self.report.row(row, True, text, hosts, watts)
+        self.report.row(rejected, False, "see the other row", query="")
         busiest = known_values.median(list(map(attrgetter("busiest"), busy)))
         evidence = [
             self.report.evidence("gpu-power", f"{watts:.0f} W in the stall", watts),
@@ -234,10 +232,9 @@ class _Hang:
                 use += f", idle GPU {', '.join(map(str, idle))}"
             wait = f"the others wait at {wait_watts:.0f} W"
             text = f"{state.watts or 0:.0f} W, busiest GPU {use}; {wait}"
-            self.report.row("straggler", True, text, [state.host], state.watts, "W", "gpu-power")
+            self.report.row("straggler", True, text, [state.host], state.watts)
             at = self.stall.settled.start
             self.report.observe(
-                "straggler",
                 "straggler",
                 [self.report.evidence("gpu-power", text, state.watts, at)],
                 host=state.host,
@@ -259,9 +256,9 @@ class _Hang:
         timeline = self.timeline
         all_seen = not timeline.unseen_hosts and not timeline.missing("gpu-utilisation")
         self.report.observe(
-            "rccl-hang",
             row,
             evidence,
+            failure_class="rccl-hang",
             period=self._period(timeline.next_step_s),
             confidence=Confidence.CONFIRMED if all_seen else Confidence.LIKELY,
             explanation=text,
@@ -332,4 +329,4 @@ def report_network(
     noisy = [subject.host for subject, row in before if above(before, row, TCP_PER_S)]
     if noisy:
         text = f"{TCP_RETX} rose before the stall, which alone does not stop a collective"
-        report.row("network-tcp", True, text, noisy, query="tcp-retransmits")
+        report.row("network-tcp", True, text, noisy)

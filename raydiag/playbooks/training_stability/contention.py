@@ -12,9 +12,9 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag.model import Confidence, Window
-from raydiag.playbooks.registry import COMPARED, COUNTED
+from raydiag.model import Window
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
+from raydiag.playbooks.tables import COMPARED, COUNTED
 from raydiag.playbooks.training_stability.storage import judge_storage, report_hidden
 from raydiag.timeline import known_values, write_back
 from raydiag.timeline.answers import ResultTable
@@ -136,15 +136,15 @@ def _judge_cpu(
     row = "cpu-contention"
     table = timeline.steady("tasks").pick(RUNNING)
     if not len(table):
-        report.row(row, None, f"{RUNNING}: metric absent", query="tasks")
+        report.row(row, None, f"{RUNNING}: metric absent")
         return
     overloaded = _overloaded(table)
     for host, (span, usual) in islice(overloaded.items(), _NAMED):
         _report_overload(timeline, report, host, span, usual, slowdown)
     if not overloaded and hidden:
-        report.row(row, None, "almost no time outside saves", query="tasks")
+        report.row(row, None, "almost no time outside saves")
     elif not overloaded:
-        report.row(row, False, "as many running tasks as usual", query="tasks")
+        report.row(row, False, "as many running tasks as usual")
         report.rule_out("cpu-contention", "the number of running tasks is steady on every host")
 
 
@@ -184,12 +184,9 @@ def _report_overload(
     step_s = timeline.steady("tasks").step_s
     report.finding(
         "cpu-contention",
-        "cpu-contention",
         text,
-        query="tasks",
         host=host,
         value=span.peak,
-        unit="tasks",
         at=span.peak_time,
         period=report.period(span, step_s, _overload_start(timeline, host, span, usual)),
         confidence=likely_if(slowed),
@@ -212,7 +209,7 @@ def _judge_foreign_processes(timeline: RunTimeline, report: ReportWriter) -> Non
     """Processes on the GPUs that came on top of the job's own."""
     table = timeline.steady("driver").pick(PROCESSES)
     if not len(table):
-        report.row("neighbours", None, f"{PROCESSES}: metric absent", query="driver")
+        report.row("neighbours", None, f"{PROCESSES}: metric absent")
         return
     hits = 0
     for subject, row in table:
@@ -222,19 +219,14 @@ def _judge_foreign_processes(timeline: RunTimeline, report: ReportWriter) -> Non
             continue
         hits += 1
         report.finding(
-            "noisy-neighbour",
             "neighbours",
             f"{span.peak:.0f} processes on its GPUs where the job has {usual:.0f}",
-            query="driver",
             host=subject.host,
             value=span.peak,
-            unit="processes",
-            at=span.start,
             period=Period(span.start, span.end, not span.open, table.step_s),
-            confidence=Confidence.POSSIBLE,
         )
     if not hits:
-        report.row("neighbours", False, "no process besides the job's own", query="driver")
+        report.row("neighbours", False, "no process besides the job's own")
 
 
 def _judge_stragglers(timeline: RunTimeline, report: ReportWriter, slowdown: Slowdown) -> None:
@@ -252,21 +244,14 @@ def _judge_stragglers(timeline: RunTimeline, report: ReportWriter, slowdown: Slo
     usual = float(np.median(list(ratios.values())))
     odd = {host: ratio for host, ratio in ratios.items() if abs(ratio - usual) > _ODD_POWER * usual}
     if not odd or len(odd) * 3 > len(ratios):
-        report.row(
-            "straggler", False, "power changed by the same share on all hosts", query="gpu-power"
-        )
+        report.row("straggler", False, "power changed by the same share on all hosts")
         return
     uncertainty_s = max(table.step_s, timeline.step_time_s)
     for host, ratio in odd.items():
         report.finding(
             "straggler",
-            "straggler",
             f"power changed to {100 * ratio:.0f} % there, {100 * usual:.0f} % elsewhere",
-            query="gpu-power",
             host=host,
             value=slow[host],
-            unit="W",
-            at=slowdown.start,
             period=Period(slowdown.start, slowdown.end, uncertainty_s=uncertainty_s),
-            confidence=Confidence.POSSIBLE,
         )

@@ -8,7 +8,6 @@ from typing import Optional
 
 import numpy as np
 
-from raydiag.model import Confidence
 from raydiag.playbooks.report_writer import Period, ReportWriter
 from raydiag.playbooks.training_stability.rises import (
     LOSS_SHARE,
@@ -42,45 +41,29 @@ class _Explosion:
     usual: float
 
 
-def report_step_finding(
-    timeline: RunTimeline,
-    report: ReportWriter,
-    failure_class: str,
-    row: str,
-    text: str,
-    time: float,
-    value: float,
-    confidence: Confidence = Confidence.LIKELY,
+def _report_at(
+    timeline: RunTimeline, report: ReportWriter, row: str, text: str, time: float, value: float
 ) -> None:
     """A row and an observation about training's own numbers, dated to a step."""
     period = Period(time, uncertainty_s=timeline.step_time_s)
-    report.finding(
-        failure_class,
-        row,
-        text,
-        query="training",
-        value=value,
-        at=time,
-        period=period,
-        confidence=confidence,
-    )
+    report.finding(row, text, value=value, period=period)
 
 
 def judge_loss(timeline: RunTimeline, report: ReportWriter) -> None:
     """NaN in the loss, or a rise that stays."""
     series = timeline.training.series(LOSS)
     if series is None:
-        report.row("loss", None, f"{LOSS}: metric absent", query="training")
+        report.row("loss", None, f"{LOSS}: metric absent")
         return
     infinite = series.times[np.isinf(series.values)]
     broken = np.sort(np.concatenate([series.nan_times, infinite]))
     if broken.size:
         _report_broken_loss(timeline, report, broken)
         return
-    report.row("loss-nan", False, "no NaN in the loss", query="training")
+    report.row("loss-nan", False, "no NaN in the loss")
     rise = first_rise(series, 1.0, LOSS_SHARE) or slow_rise(series)
     if rise is None:
-        report.row("loss-jump", False, "no lasting jump", query="training")
+        report.row("loss-jump", False, "no lasting jump")
         report.rule_out("loss-divergence", "the loss has no NaN and no lasting jump")
         return
     time = float(series.times[turning_point(series.values, rise.index)])
@@ -89,8 +72,7 @@ def judge_loss(timeline: RunTimeline, report: ReportWriter) -> None:
     explosion = _explosion(timeline)
     if explosion and abs(explosion.time - time) <= _SAME_TIME_STEPS * timeline.step_time_s:
         text += "; gradients rose with it"
-    about = ("loss-divergence", "loss-jump", text, time, rise.value)
-    report_step_finding(timeline, report, *about, Confidence.CONFIRMED)
+    _report_at(timeline, report, "loss-jump", text, time, rise.value)
 
 
 def _report_broken_loss(timeline: RunTimeline, report: ReportWriter, broken: Floats) -> None:
@@ -98,14 +80,11 @@ def _report_broken_loss(timeline: RunTimeline, report: ReportWriter, broken: Flo
     step = timeline.training.step_at(first)
     text = f"loss is NaN or infinite in {broken.size} samples, first at step {step}"
     report.finding(
-        "loss-divergence",
         "loss-nan",
         text,
-        query="training",
         value=float(broken.size),
         evidence=[report.evidence("training", text, None, first)],
         period=Period(first, uncertainty_s=timeline.step_time_s),
-        confidence=Confidence.CONFIRMED,
     )
 
 
@@ -131,15 +110,14 @@ def judge_gradients(timeline: RunTimeline, report: ReportWriter) -> None:
     """Gradients that explode, and clipping that is always at work."""
     raw, clipped = timeline.training.series(RAW_GRAD), timeline.training.series(GRAD)
     if raw is None and not clipped:
-        report.row("gradients", None, f"{GRAD}: metric absent", query="training")
+        report.row("gradients", None, f"{GRAD}: metric absent")
         return
     explosion = _explosion(timeline)
     if explosion is None:
-        report.row("gradients", False, "no explosion", query="training")
+        report.row("gradients", False, "no explosion")
     else:
         text = f"{explosion.metric} rises from {explosion.usual:.3g} to {explosion.value:.3g}"
-        about = ("gradient-explosion", "gradients", text, explosion.time, explosion.value)
-        report_step_finding(timeline, report, *about)
+        _report_at(timeline, report, "gradients", text, explosion.time, explosion.value)
     if raw is not None and clipped is not None:
         _report_clipping(report, raw, clipped)
 
@@ -150,24 +128,24 @@ def _report_clipping(report: ReportWriter, raw: Series, clipped: Series) -> None
     ratio = float(np.median(raw.values)) / max(float(np.median(clipped.values)), 1e-12)
     if ratio > _CLIP_FACTOR:
         text = "raw gradients are far above clipped ones: clipping is at work, maybe too much"
-        report.row("clipping", True, text, value=ratio, query="training")
+        report.row("clipping", True, text, value=ratio)
 
 
 def judge_expert_balance(timeline: RunTimeline, report: ReportWriter) -> None:
     """Expert load imbalance: their balance loss rises and stays there."""
     series = timeline.training.series(BALANCE)
     if series is None:
-        report.row("moe-balance", None, f"{BALANCE}: metric absent", query="training")
+        report.row("moe-balance", None, f"{BALANCE}: metric absent")
         return
     rise = first_rise(series, _BALANCE_FACTOR)
     if rise is None:
-        report.row("moe-balance", False, "experts stay balanced", query="training")
+        report.row("moe-balance", False, "experts stay balanced")
         report.rule_out("moe-imbalance", "the balance loss of the experts is steady")
         return
     change = f"from {rise.usual:.3g} to {rise.value:.3g}"
     text = f"balance loss of the experts rises {change}: routing changed"
     time = float(series.times[rise.index])
-    report_step_finding(timeline, report, "moe-imbalance", "moe-balance", text, time, rise.value)
+    _report_at(timeline, report, "moe-balance", text, time, rise.value)
 
 
 @dataclass(frozen=True)
@@ -181,14 +159,14 @@ def judge_learning_rate(timeline: RunTimeline, report: ReportWriter) -> None:
     """A finding where it leaves its schedule."""
     series = timeline.training.series(RATE)
     if series is None or len(series) < MIN_STEPS:
-        report.row("learning-rate", None, f"{RATE}: metric absent", query="training")
+        report.row("learning-rate", None, f"{RATE}: metric absent")
         return
     anomaly = _off_schedule(timeline, series) or _jump(series)
     if anomaly is None:
-        report.row("learning-rate", False, "follows a smooth schedule", query="training")
+        report.row("learning-rate", False, "follows a smooth schedule")
         return
-    text, value = anomaly.text, anomaly.value
-    report_step_finding(timeline, report, "lr-anomaly", "learning-rate", text, anomaly.time, value)
+    about = (anomaly.text, anomaly.time, anomaly.value)
+    _report_at(timeline, report, "learning-rate", *about)
 
 
 def _jump(series: Series) -> Optional[_Anomaly]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from raydiag.model import Confidence
 from raydiag.playbooks.report_writer import Period, ReportWriter
 from raydiag.timeline.context import SAVE
 from raydiag.timeline.run_timeline import RunTimeline
@@ -21,7 +20,7 @@ def report_step_times(timeline: RunTimeline, report: ReportWriter) -> None:
     """Slow steps: at saves they are normal, elsewhere they are reported."""
     series = timeline.training.series(SECONDS)
     if series is None or len(series) < MIN_STEPS:
-        report.row("step-time", None, f"{SECONDS}: metric absent", query="training")
+        report.row("step-time", None, f"{SECONDS}: metric absent")
         return
     judged, seconds = timeline.context.judged, series.values
     normal = float(np.median(seconds))
@@ -30,11 +29,11 @@ def report_step_times(timeline: RunTimeline, report: ReportWriter) -> None:
     if at_saves.any():
         extra = float(np.median(seconds[at_saves]) - normal)
         text = f"{int(at_saves.sum())} slow steps, each at a save, {extra:.0f} s longer: normal"
-        report.row("save-steps", True, text, value=extra, unit="s", query="training")
+        report.row("save-steps", True, text, value=extra)
     keep = judged(series.times, "", SECONDS)
     count = int((slow & keep).sum())
     text = f"{count} slow steps away from saves"
-    report.row("slow-steps", count > 0, text, value=normal, unit="s", query="training")
+    report.row("slow-steps", count > 0, text, value=normal)
     _report_gradual(report, seconds[keep & ~slow])
 
 
@@ -46,7 +45,7 @@ def _report_gradual(report: ReportWriter, steady: Floats) -> None:
     first, last = medians[0], medians[-1]
     gradual = medians == sorted(medians) and last > (1 + _GRADUAL) * first
     text = f"from {first:.2f} s to {last:.2f} s over the run" if gradual else "steady"
-    report.row("gradual", gradual, text, value=last, unit="s", query="training")
+    report.row("gradual", gradual, text, value=last)
 
 
 def judge_throughput(timeline: RunTimeline, report: ReportWriter) -> None:
@@ -57,25 +56,21 @@ def judge_throughput(timeline: RunTimeline, report: ReportWriter) -> None:
         text = f"{TGS}: metric absent"
         if timeline.training.throughput is not None:
             text = "too few steps outside saves and warm-up"
-        report.row("throughput", None, text, query="training")
+        report.row("throughput", None, text)
         return
     if slow is None:
         level = usual_level(steady.values)
         text = f"within {100 * REGRESSION:.0f} % of {level:.4g} {unit}"
-        report.row("throughput", False, text, value=level, query="training")
+        report.row("throughput", False, text, value=level)
         return
     text = f"{slow.change:.0f} % of {slow.level:.4g} {unit}"
     if slow.recovered:
         text += ", and back since"
     report.finding(
-        "tgs-degradation",
         "throughput",
         text,
-        query="training",
         value=slow.worst,
         unit=unit,
-        at=slow.start,
         period=Period(slow.start, slow.end, slow.recovered, timeline.step_time_s),
-        confidence=Confidence.CONFIRMED,
         facts={"change_percent": slow.change},
     )

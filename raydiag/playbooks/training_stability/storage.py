@@ -57,15 +57,9 @@ def report_hidden(report: ReportWriter, share: float) -> None:
         f"saves and what they write back cover {percent:.0f} % of training: a stall of storage or "
         "of a CPU in them could not be told from a save"
     )
-    report.row(row, None, text, value=percent, unit="%", query="storage")
-    report.observe(
-        "checkpoint-effect",
-        row,
-        [report.evidence("storage", text, percent)],
-        period=Period(),
-        confidence=Confidence.POSSIBLE,
-        severity=Severity.INFO,
-    )
+    report.row(row, None, text, value=percent)
+    evidence = [report.evidence("storage", text, percent)]
+    report.observe(row, evidence, period=Period(), severity=Severity.INFO)
 
 
 def judge_saves(timeline: RunTimeline, report: ReportWriter) -> None:
@@ -80,15 +74,11 @@ def judge_saves(timeline: RunTimeline, report: ReportWriter) -> None:
     table = timeline.table("storage").pick(IO_FULL)
     pressure = table.medians(saves[-1])
     waiting = [host for host, percent in pressure.items() if percent > STALL_PERCENT]
-    failure_class = "storage-stall" if waiting else "checkpoint-effect"
     report.finding(
-        failure_class,
         "slow-saves",
         text,
-        query="training",
+        failure_class="storage-stall" if waiting else "checkpoint-effect",
         value=slow,
-        unit="s",
-        at=saves[first].start,
         period=Period(saves[first].start, saves[-1].end, uncertainty_s=timeline.next_step_s),
         confidence=likely_if(bool(waiting)),
         severity=Severity.WARNING,
@@ -120,7 +110,7 @@ def _first_slow_save(lengths: Floats) -> Optional[int]:
 
 def judge_storage(timeline: RunTimeline, report: ReportWriter, hidden: bool) -> None:
     """Tasks that wait for storage outside saves, for minutes. `hidden`: next to no such time."""
-    if report.cannot_judge("storage-stall", "storage"):
+    if report.cannot_judge("storage-stall"):
         return
     table = timeline.outside_saves("storage").pick(IO_FULL)
     spans = {**_recurring(timeline, table), **sustained_by_host(table, STALL_PERCENT)}
@@ -131,9 +121,9 @@ def judge_storage(timeline: RunTimeline, report: ReportWriter, hidden: bool) -> 
     if report.observed_classes.count("storage-stall"):
         return
     if not spans and hidden:
-        report.row("storage-stall", None, "almost no time outside saves", query="storage")
+        report.row("storage-stall", None, "almost no time outside saves")
     elif not spans:
-        report.row("storage-stall", False, "no host waits for storage outside saves")
+        report.row("storage-stall", False, "no host waits for storage outside saves", query="")
         report.rule_out("storage-stall", "I/O pressure stays low outside saves")
 
 
@@ -169,12 +159,9 @@ def _report_hang(timeline: RunTimeline, report: ReportWriter) -> tuple[str, ...]
         percent = known_values.median(table.between(stall.settled.start, stall.end).values)
         report.finding(
             "storage-stall",
-            "storage-stall",
             f"I/O pressure {percent or 0.0:.0f} % as long as no step ends",
-            query="storage",
             host=host,
             value=percent,
-            unit="%",
             at=stall.settled.start,
             period=Period(float(since), stall.end, uncertainty_s=timeline.next_step_s),
             confidence=Confidence.CONFIRMED,
@@ -201,12 +188,9 @@ def _report_stall(
     when = "outside saves" if dated else "possibly during saves: no step is dated"
     report.finding(
         "storage-stall",
-        "storage-stall",
         f"I/O pressure {span.peak:.0f} % {when}, {tasks:.0f} tasks wait",
-        query="storage",
         host=host,
         value=span.peak,
-        unit="%",
         at=span.peak_time,
         period=report.period(span, step_s, onset),
         confidence=likely_if(tasks >= _STALL_BLOCKED and dated),
