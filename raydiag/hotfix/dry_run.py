@@ -19,6 +19,7 @@ from raydiag.hotfix import guarded_request, replace
 from raydiag.hotfix.journal import sha256, short_host
 from raydiag.hotfix.messages import Check, CheckedFile
 from raydiag.hotfix.process import SCRIPT
+from raydiag.hotfix.replace import ReplaceRefused
 from raydiag.hotfix.served_page import parse
 
 _SKIP = 99  # exit status of a plugin that does not want to run on this node
@@ -31,28 +32,23 @@ _WORDS_BYTES = 2000
 def check(
     request: Check, content: bytes, directory: str, fault: str, environment: Mapping[str, str]
 ) -> CheckedFile:
-    """Check that content for `request.name` in that directory. `fault`: of the driver, here."""
+    """Check that content for `request.name` in that directory. `fault`: of the driver, here.
+
+    Raises ReplaceRefused for what is not even run.
+    """
     digest = sha256(content)
-
-    def failed(reason: str) -> CheckedFile:
-        return CheckedFile(False, reason, "skipped", digest)
-
-    reason = replace.refusal(request.exporter, request.name, content)
-    if reason:
-        return failed(reason)
+    replace.require_writable(request.exporter, request.name, content)
     try:
         if replace.current(directory, request.name).sha256 == digest:
-            return failed("the new file is the same as the deployed one")
+            raise ReplaceRefused("the new file is the same as the deployed one")
         replace.clean(directory)
         staged = _stage(directory, request.name, content)
-    except replace.ReplaceRefused as error:
-        return failed(str(error))
     except OSError as error:
-        return failed(f"{directory}: {error.strerror}")
+        raise ReplaceRefused(f"{directory}: {error.strerror}") from None
     try:
         reason = _syntax(request.name, content, staged)
         if reason:
-            return failed(reason)
+            raise ReplaceRefused(reason)
         reason = _no_run(request, fault)
         if reason:
             return CheckedFile(True, reason, "skipped", digest)

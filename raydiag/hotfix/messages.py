@@ -45,6 +45,14 @@ class NodeRequest:
     root: str = ""  # of /sys, for tests; the real one is looked at as well
 
 
+@dataclass(frozen=True)
+class SignedRequest(NodeRequest):
+    """What a request says besides that changes something for a rollout."""
+
+    rollout: str = ""  # id: letters, digits, "-", at most 64
+    who: str = ""  # user@host of the driver
+
+
 Fields = dict[str, Any]  # of a request
 
 # How much longer than usual an exporter may take whose node is so loaded that its cycles come late.
@@ -173,11 +181,9 @@ class CheckedFile:
 
 
 @dataclass(frozen=True)
-class Apply(NodeRequest):
+class Apply(SignedRequest):
     """-> Applied. Replaces one file by rename; recorded before and after. Up to 10 s."""
 
-    rollout: str = ""  # id: letters, digits, "-", at most 64
-    who: str = ""  # user@host of the driver
     name: str = ""
     content: str = ""  # base64
     old_sha256: str = ""  # as planned; "" for a file that is new. Another content is refused.
@@ -199,11 +205,9 @@ class Applied:
 
 
 @dataclass(frozen=True)
-class Restart(NodeRequest):
+class Restart(SignedRequest):
     """-> Restarted. Ends the exporter and its server; its watchdog starts it anew. Up to 15 s."""
 
-    rollout: str = ""
-    who: str = ""
     pid: int = 0  # as planned: exactly this exporter
     start_ticks: int = 0
     least_left: int = 5  # restarts of the watchdog that must be left before; 2 at least
@@ -266,14 +270,12 @@ class Verified:
 
 
 @dataclass(frozen=True)
-class Rollback(NodeRequest):
+class Rollback(SignedRequest):
     """-> RolledBack. Undoes what the rollout did on this node, from its journal.
 
     A record is believed where its path is that of its name in the directory of the files.
     """
 
-    rollout: str = ""
-    who: str = ""
     name: str = ""  # "": every file of it
     planned_directory: str = ""  # of the plan; "": the one of the request, or of the exporter
 
@@ -298,11 +300,9 @@ class RolledBack:
 
 
 @dataclass(frozen=True)
-class Close(NodeRequest):
+class Close(SignedRequest):
     """-> Closed. Records the rollout's end on this node, which frees it for the next one."""
 
-    rollout: str = ""
-    who: str = ""
     outcome: str = ""  # "verified", "rolled back", "failed: ..."
 
 

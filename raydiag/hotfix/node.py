@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import dataclasses
 import json
 import os
+import socket
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +29,7 @@ from raydiag.hotfix.inspection import inspect
 from raydiag.hotfix.journal import Journal, JournalError, is_rollout, sha256
 from raydiag.hotfix.log_tail import size
 from raydiag.hotfix.messages import Applied, CheckedFile, NodeRequest
+from raydiag.hotfix.process import Doubt
 from raydiag.hotfix.replace import ReplaceRefused
 from raydiag.hotfix.restart import restart
 from raydiag.hotfix.target_directory import chosen, target
@@ -44,7 +45,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "Mapping": (Mapping,),
     "tuple": (list, tuple),
 }
-_CHANGING = (messages.Apply, messages.Restart, messages.Rollback, messages.Close)
 
 
 class Wrong(Exception):
@@ -95,9 +95,8 @@ def decoded(request: Mapping[str, Any]) -> NodeRequest:
     typed_request: NodeRequest = kind(**values)
     if typed_request.exporter not in (messages.SHELL, messages.RAYDIAG):
         raise Wrong(f"unknown exporter {typed_request.exporter[:40]!r}")
-    rollout = getattr(typed_request, "rollout", "")
-    if isinstance(typed_request, _CHANGING) and not is_rollout(rollout):
-        raise Wrong(f"not the name of a rollout: {rollout[:80]!r}")
+    if isinstance(typed_request, messages.SignedRequest) and not is_rollout(typed_request.rollout):
+        raise Wrong(f"not the name of a rollout: {typed_request.rollout[:80]!r}")
     return typed_request
 
 
@@ -139,66 +138,56 @@ def check(request: messages.Check) -> CheckedFile:
     exporters = discovery.look(request)
     try:
         directory = chosen(request, exporters)
+        with _lock(request):
+            fault = discovery.driver_fault(request)
+            return dry_run.check(request, content, directory, fault, exporters.environment)
     except ReplaceRefused as error:
         return CheckedFile(False, str(error), "skipped", sha256(content))
-    with _lock(request) as reason:
-        if reason:
-            return CheckedFile(False, reason, "skipped", sha256(content))
-        fault = discovery.driver_fault(request)
-        return dry_run.check(request, content, directory, fault, exporters.environment)
 
 
 def apply(request: messages.Apply) -> Applied:
     """See `Apply`."""
     content = _content(request.content)
-    reason = replace.refusal(request.exporter, request.name, content)
-    if reason:
-        return Applied("refused", reason)
-    exporters = discovery.look(request)
     try:
-        directory = chosen(request, exporters)
-    except ReplaceRefused as error:
+        replace.require_writable(request.exporter, request.name, content)
+        directory = chosen(request, discovery.look(request))
+        with _lock(request):
+            return _apply(request, content, directory)
+    except (ReplaceRefused, JournalError) as error:
         return Applied("refused", str(error))
-    with _lock(request) as reason:
-        return Applied("refused", reason) if reason else _apply(request, content, directory)
 
 
 def _apply(request: messages.Apply, content: bytes, directory: str) -> Applied:
+    """Raises ReplaceRefused or JournalError; the old file is there then."""
     journal, new = Journal(request.journal), sha256(content)
-    try:
-        for name in journal.unfinished(but=request.rollout):
-            raise ReplaceRefused(f"rollout {name} has not ended here: roll it back, or close it")
-        file = target(request, directory, request.name)
-        if file.refused:
-            raise ReplaceRefused(file.refused)
-        old = replace.current(directory, request.name)
-        if old.sha256 == new:
-            return Applied("already", "", old.path, new, new, time.time())
-        if old.sha256 != request.old_sha256:
-            raise ReplaceRefused(f"{old.path} is not the planned one: it was changed meanwhile")
-        replace.clean(directory)
-        log_bytes = size(request.plugin_log)
-        names = (request.rollout, request.who, request.name)
-        replacement = replace.Replacement(journal, *names, old, content)
-        replacement.run()
-    except (ReplaceRefused, JournalError) as error:
-        return Applied("refused", str(error))
+    for name in journal.unfinished(but=request.rollout):
+        raise ReplaceRefused(f"rollout {name} has not ended here: roll it back, or close it")
+    file = target(request, directory, request.name)
+    if file.refused:
+        raise ReplaceRefused(file.refused)
+    old = replace.current(directory, request.name)
+    if old.sha256 == new:
+        return Applied("already", "", old.path, new, new, time.time())
+    if old.sha256 != request.old_sha256:
+        raise ReplaceRefused(f"{old.path} is not the planned one: it was changed meanwhile")
+    replace.clean(directory)
+    log_bytes = size(request.plugin_log)
+    names = (request.rollout, request.who, request.name)
+    replacement = replace.Replacement(journal, *names, old, content)
+    replacement.run()
     changed = (old.sha256, new, replacement.at, log_bytes, file.restart)
     return Applied("replaced", "", old.path, *changed)
 
 
 def rollback(request: messages.Rollback) -> messages.RolledBack:
     """See `Rollback`."""
-    with _lock(request) as reason:
-        if reason:
-            return messages.RolledBack((), False, reason)
-        directory = request.planned_directory
-        try:
-            directory = directory or chosen(request, discovery.look(request))
-        except ReplaceRefused as error:
-            return messages.RolledBack((), False, str(error))
-        log_bytes = size(request.plugin_log)
-        return node_rollback.rollback(Journal(request.journal), request, directory, log_bytes)
+    try:
+        with _lock(request):
+            directory = request.planned_directory or chosen(request, discovery.look(request))
+            log_bytes = size(request.plugin_log)
+            return node_rollback.rollback(Journal(request.journal), request, directory, log_bytes)
+    except (ReplaceRefused, JournalError) as error:
+        return messages.RolledBack((), False, str(error))
 
 
 def close(request: messages.Close) -> messages.Closed:
@@ -225,23 +214,21 @@ def lock_name(request: NodeRequest) -> str:
     return sandbox.tag(f"hotfix:{Journal(request.journal).directory}")
 
 
-@contextlib.contextmanager
-def _lock(request: NodeRequest) -> Iterator[str]:
-    """Holds the node as long as the process lives; the reason why not, when another one does."""
+def _lock(request: NodeRequest) -> socket.socket:
+    """Holds the node until it is closed. Raises ReplaceRefused while another process holds it."""
     held = sandbox.lock(lock_name(request))
     if held is None:
-        yield "another rollout is at work on this node"
-        return
-    with held:
-        yield ""
+        raise ReplaceRefused("another rollout is at work on this node")
+    return held
 
 
 def end_exporter(request: messages.Restart) -> messages.Restarted:
     """See `Restart`."""
-    with _lock(request) as reason:
-        if reason:
-            return messages.Restarted("refused", reason)
-        return restart(request, Journal(request.journal))
+    try:
+        with _lock(request):
+            return restart(request, Journal(request.journal))
+    except (ReplaceRefused, JournalError, Doubt) as error:
+        return messages.Restarted("refused", str(error))
 
 
 def status(request: messages.StatusRequest) -> messages.Statuses:

@@ -104,12 +104,9 @@ def rollback(
 ) -> RolledBack:
     """Give every file of the rollout its old content, unless somebody else changed it since.
 
-    Only what a plan could have chosen in `directory`, whatever a record says.
+    Only what a plan could have chosen in `directory`, whatever a record says. Raises JournalError.
     """
-    try:
-        history = journal.history(request.rollout)
-    except JournalError as error:
-        return RolledBack((), False, str(error))
+    history = journal.history(request.rollout)
     changes = [change for change in _changes(history) if request.name in ("", change.name)]
     if not changes:
         is_torn = history.torn and not history.records

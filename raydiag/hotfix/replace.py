@@ -60,9 +60,11 @@ def name_refusal(exporter: str, name: str) -> str:
     return ""
 
 
-def refusal(exporter: str, name: str, content: bytes) -> str:
-    """Why no file of that name is written with that content; "" when it may be."""
-    return name_refusal(exporter, name) or content_refusal(name, content)
+def require_writable(exporter: str, name: str, content: bytes) -> None:
+    """Raises ReplaceRefused where no file of that name is written with that content."""
+    reason = name_refusal(exporter, name) or content_refusal(name, content)
+    if reason:
+        raise ReplaceRefused(reason)
 
 
 def content_refusal(name: str, content: bytes) -> str:

@@ -37,7 +37,10 @@ def refusals(discovered: FoundExporter, least_left: int) -> tuple[str, ...]:
 
 
 def restart(request: Restart, journal: Journal) -> Restarted:
-    """End exactly the planned exporter and its server, when there is no doubt about either."""
+    """End exactly the planned exporter and its server, when there is no doubt about either.
+
+    Raises Doubt or JournalError; nothing was ended then.
+    """
     discovered = discovery.look(request)
     reason = _refusal(request, discovered)
     watchdog = discovered.watchdog
@@ -45,10 +48,7 @@ def restart(request: Restart, journal: Journal) -> Restarted:
         return Restarted("refused", reason)
     log_bytes, plugin_log_bytes = size(watchdog.log), size(request.plugin_log)
     before = (watchdog.restarts, watchdog.log, log_bytes, plugin_log_bytes, time.time())
-    try:
-        ended, doubt = _end_all(request, journal, discovered.processes())
-    except (Doubt, JournalError) as error:
-        return Restarted("refused", str(error))
+    ended, doubt = _end_all(request, journal, discovered.processes())
     is_port_free = bool(ended) and _wait_until_free(request.port)
     if not doubt and not is_port_free:
         doubt = f"something still listens on port {request.port}"
