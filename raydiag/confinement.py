@@ -18,6 +18,7 @@ asm-generic/unistd.h.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -104,6 +105,17 @@ def die_with_parent() -> None:
 def adopt_orphans(yes: bool) -> None:
     """Whether descendants that lose their parent become children of this process."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
+
+
+def keep_only(*descriptors: int) -> None:
+    """Close all others: an inherited pipe would outlive the run in a child that is stuck."""
+    null = os.open("/dev/null", os.O_RDONLY)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd not in descriptors:
+            with contextlib.suppress(OSError):  # that of this listing is closed already
+                os.close(fd)
 
 
 def confine(kind: str) -> dict[str, Any]:

@@ -68,13 +68,6 @@ class Host:
         """Like `read_bytes`, decoded as UTF-8 (bad bytes as U+FFFD), surrounding blanks removed."""
         return self.read_bytes(path, limit).decode("utf-8", "replace").strip()
 
-    def read_int(self, path: str) -> int:
-        """The integer that the file holds. Raises ParseError when it holds something else."""
-        try:
-            return parse_int(self.read_text(path, 4096))
-        except ParseError as error:
-            raise ParseError(f"{path}: {error}") from None
-
     def text_or_empty(self, path: str, limit: int = 4096) -> str:
         """Like `read_text`; empty for a file that cannot be read."""
         try:
@@ -101,6 +94,12 @@ class Host:
         """Sorted names in a directory. Raises NoData when there is none."""
         with _translated(path):
             return sorted(os.listdir(self.path(path)))
+
+    def names_or_empty(self, path: str) -> list[str]:
+        """Like `listdir`; empty for a directory that cannot be listed."""
+        with contextlib.suppress(ReadError):
+            return self.listdir(path)
+        return []
 
     def numbers(self, path: str) -> list[int]:
         """The names in a directory that are numbers. Raises NoData when there is no directory."""

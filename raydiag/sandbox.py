@@ -14,7 +14,6 @@ long as the child does.
 from __future__ import annotations
 
 import array
-import contextlib
 import errno
 import json
 import math
@@ -220,7 +219,7 @@ def _child(connection: socket.socket, serve: Serve, kind: str) -> None:
     try:
         confinement.set_name(_IDLE_NAME)
         confinement.die_with_parent()
-        _keep_only(connection)
+        confinement.keep_only(connection.fileno())
         environment.forget()  # also for what it starts
         holds = confinement.confine(kind)
         _send(connection.fileno(), {"sandbox": holds})
@@ -311,18 +310,6 @@ def _listen(output: dict[int, bytearray], deadline: float, limit_bytes: int, nam
             if not chunk:
                 still_open.discard(fd)
                 poller.unregister(fd)
-
-
-def _keep_only(connection: socket.socket) -> None:
-    """Close every descriptor but one: an inherited pipe would outlive the run in a stuck child."""
-    null = os.open("/dev/null", os.O_RDONLY)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd > 2 and fd != connection.fileno():
-            with contextlib.suppress(OSError):  # the descriptor of this listing is closed already
-                os.close(fd)
 
 
 def _send(fd: int, message: dict[str, Any]) -> None:

@@ -105,7 +105,7 @@ def serve(
         confinement.die_with_parent()
         if os.getppid() != parent:
             return
-        _keep_only(listener.fileno(), pages.fileno())
+        confinement.keep_only(listener.fileno(), pages.fileno())
         served = _Served(host, context)
         threading.Thread(target=_accept, args=(listener, served), daemon=True).start()
         while True:
@@ -122,16 +122,6 @@ def serve(
         pass  # the collector is gone
     finally:
         os._exit(1)
-
-
-def _keep_only(*kept_descriptors: int) -> None:
-    null = os.open("/dev/null", os.O_RDONLY)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd not in kept_descriptors:
-            with suppress(OSError):  # that of this listing is closed already
-                os.close(fd)
 
 
 def _accept(listener: socket.socket, served: _Served) -> None:

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import socket
 from collections.abc import Iterable
 
 from raydiag.errors import CannotRun, ReadError
 from raydiag.host import Host
-from raydiag.probes.listeners import parse_sockets
-from raydiag.procfs import split_stat
+from raydiag.procfs import holds_socket, process_ids, sockets_of_port, split_stat
 
 _BACKLOG = 64
-_MOST_DESCRIPTORS = 4096
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -57,11 +54,11 @@ def is_exposed(listener: socket.socket) -> bool:
 def _whose(port: int) -> str:
     """Who listens on that port, as far as it can be seen."""
     host = Host()
-    sockets = _listening(host, port)
+    sockets = sockets_of_port(host, port)
     if not sockets:
         return "that port is taken"
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        if _holds(host, pid, sockets):
+    for pid in process_ids(host):
+        if holds_socket(host, pid, sockets):
             path = f"/proc/{pid}/stat"  # never its command line, which can block
             name = "a process"
             with contextlib.suppress(ReadError):
@@ -72,27 +69,5 @@ def _whose(port: int) -> str:
 
 def holders(host: Host, port: int, pids: Iterable[int]) -> list[int]:
     """Those of these processes that listen on the port, as far as it can be seen."""
-    sockets = _listening(host, port)
-    if not sockets:
-        return []
-    return [pid for pid in pids if _holds(host, str(pid), sockets)]
-
-
-def _listening(host: Host, port: int) -> set[str]:
-    """The listening sockets of a port, as links of descriptors name them."""
-    inodes: set[str] = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            sockets = parse_sockets(host.read_text(table, 16 << 20), table)
-        except ReadError:
-            continue
-        inodes |= {inode for inode, (_, used_port) in sockets.items() if used_port == port}
-    return {f"socket:[{inode}]" for inode in inodes}
-
-
-def _holds(host: Host, pid: str, sockets: set[str]) -> bool:
-    with contextlib.suppress(ReadError):  # another user's, or gone
-        for fd in host.listdir(f"/proc/{pid}/fd")[:_MOST_DESCRIPTORS]:
-            if host.readlink(f"/proc/{pid}/fd/{fd}") in sockets:
-                return True
-    return False
+    sockets = sockets_of_port(host, port)
+    return [pid for pid in pids if sockets and holds_socket(host, pid, sockets)]

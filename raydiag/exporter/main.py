@@ -24,9 +24,9 @@ from raydiag.exporter.metrics import OWN_PREFIX, Sample
 from raydiag.exporter.page import OWN, MetricsPage, Text
 from raydiag.exporter.server import PageServer, tls_context
 from raydiag.exporter.signals import Signals
-from raydiag.exporter.state import SavedState, boot_id
+from raydiag.exporter.state import SavedState
 from raydiag.host import Host
-from raydiag.procfs import split_stat
+from raydiag.procfs import boot_id, split_stat
 
 if TYPE_CHECKING:
     from raydiag.exporter.external_plugins import ExternalPlugins

@@ -4,8 +4,6 @@ The file is read once, at the start, and written when something in it has change
 another name, then a rename, so that it is old or new whenever the exporter is killed. Where it
 cannot be written the exporter goes on without. It is small and of this boot only, so its right
 place is a file system in memory, which cannot hang.
-
-Source: /proc/sys/kernel/random/boot_id (proc(5))
 """
 
 from __future__ import annotations
@@ -17,11 +15,8 @@ import stat
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from raydiag.errors import ReadError
-from raydiag.host import Host
 from raydiag.untrusted import parsed
 
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _LIMIT_BYTES = 4 << 20
 
 
@@ -31,14 +26,6 @@ def default_directory() -> str:
         return "/run/raydiag"
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     return f"{runtime}/raydiag" if os.path.isabs(runtime) else f"/tmp/raydiag-{os.geteuid()}"
-
-
-def boot_id(host: Host) -> str:
-    """Which boot this is; "" where the kernel does not tell."""
-    try:
-        return host.read_text(_BOOT_ID, 256)
-    except ReadError:
-        return ""
 
 
 class SavedState:

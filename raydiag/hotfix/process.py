@@ -7,7 +7,7 @@ shows its parent's arguments, as every subshell does, and that parent's end woul
 so what is ended is exactly one process, which was looked at twice, and never one that stands above
 anything that has the GPUs open.
 
-Source: proc(5): /proc/<pid>/{stat,cmdline,exe,fd}, /proc/net/tcp{,6}; /sys/class/kfd/kfd/proc
+Source: proc(5): /proc/<pid>/{stat,cmdline,exe,fd}; /sys/class/kfd/kfd/proc
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ SCRIPT = "metrics_exporter.sh"
 _GPU_DEVICES = ("/dev/kfd", "/dev/nvidia-uvm")
 _KFD_PROCESSES = "/sys/class/kfd/kfd/proc"
 _ARGUMENTS_LIMIT_BYTES = 1 << 18
-_LISTEN = "0A"
 _LOOKS_S, _LOOK_S = 2.0, 0.03
 
 
@@ -199,30 +198,6 @@ def _open_gpu(seen: SeenProcess) -> str:
     except OSError as error:
         return f"has files that cannot be seen: {error.strerror}"
     return ""
-
-
-def listeners(port: int) -> set[str]:
-    """Inodes of the sockets that listen on that TCP port in this network namespace."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError), open(table, encoding="ascii", errors="replace") as file:
-            for line in file.read(16 << 20).split("\n")[1:]:
-                fields = line.split()
-                listens = len(fields) > 9 and fields[3] == _LISTEN
-                if listens and int(fields[1].rpartition(":")[2], 16) == port:
-                    inodes.add(fields[9])
-    return inodes
-
-
-def holds(pid: int, sockets: set[str]) -> bool:
-    """Whether the process has one of these sockets open."""
-    targets = {f"socket:[{inode}]" for inode in sockets}
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{pid}/fd/{name}") in targets:
-                    return True
-    return False
 
 
 class Aim:

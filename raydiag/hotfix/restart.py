@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from raydiag.errors import ParseError
+from raydiag.host import Host
 from raydiag.hotfix import discovery, process
 from raydiag.hotfix.found_exporter import FoundExporter
 from raydiag.hotfix.journal import Journal, JournalError
@@ -20,6 +21,7 @@ from raydiag.hotfix.log_tail import size
 from raydiag.hotfix.messages import RAYDIAG, ProcessInfo, Restart, Restarted
 from raydiag.hotfix.process import Aim, Doubt, Gone, ProcessIdentity
 from raydiag.hotfix.watchdog_log import MOST_RESTARTS
+from raydiag.procfs import holds_socket, sockets_of_port
 
 # The watchdog waits 5 s before it starts the exporter again.
 _GONE_S, _FREE_S = 2.0, 3.0
@@ -117,11 +119,11 @@ def _may_be_gone(target: ProcessInfo) -> Iterator[None]:
 
 def _is_theirs(request: Restart, targets: Sequence[ProcessInfo]) -> bool:
     """Whether nobody would be left on the port: the server of raydiag's exporter ends with it."""
-    listening = process.listeners(request.port)
+    host, listening = Host(), sockets_of_port(Host(), request.port)
     pids = {process.pid for process in targets}
     if request.exporter == RAYDIAG:
         pids.update(process.descendants(targets[0].pid, process.processes()))
-    return not listening or any(process.holds(pid, listening) for pid in pids)
+    return not listening or any(holds_socket(host, pid, listening) for pid in pids)
 
 
 def _wait_until_gone(ended: Sequence[ProcessInfo]) -> bool:

@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
+from raydiag.host import Host
 from raydiag.hotfix import found_exporter, process
 from raydiag.hotfix.found_exporter import NO_WATCHDOG, FoundExporter, process_info
 from raydiag.hotfix.messages import NodeRequest, ProcessInfo, Watchdog
 from raydiag.hotfix.process import SeenProcess
 from raydiag.hotfix.watchdog_log import CLOCK_S, watchdog_of
+from raydiag.procfs import holds_socket, sockets_of_port
 
 _SEVERAL = "several processes look like the exporter"
 _SETTLE_S, _LOOK_S = 2.5, 0.05
@@ -97,14 +99,14 @@ class _Search:
 
     def _collect_servers(self) -> None:
         """Servers of our file and port; exporters of other ports are no candidates any more."""
-        listening = process.listeners(self.request.port)
+        listening = sockets_of_port(Host(), self.request.port)
         of_other_ports: set[int] = set()
         for seen in self.seen.values():
             # Only what can be the server is asked for its arguments: a trainer is a Python as well.
             if not seen.name.startswith("python"):
                 continue
             is_child = seen.parent in self.shells
-            if not is_child and not (listening and process.holds(seen.pid, listening)):
+            if not is_child and not (listening and holds_socket(Host(), seen.pid, listening)):
                 continue
             argv = process.arguments(seen)
             if process.is_server(argv, self.request.metrics_file, self.request.port):

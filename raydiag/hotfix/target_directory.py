@@ -10,10 +10,12 @@ import re
 import stat
 
 from raydiag import ownership
+from raydiag.host import Host
 from raydiag.hotfix.found_exporter import FoundExporter
 from raydiag.hotfix.messages import RAYDIAG, Directory, NodeRequest, TargetFile
 from raydiag.hotfix.process import SCRIPT
 from raydiag.hotfix.replace import Current, ReplaceRefused, current, name_refusal
+from raydiag.procfs import boot_id
 
 _NETWORK = re.compile(
     r"(nfs\d?|lustre|ceph|gpfs|beegfs|wekafs|cifs|smb3|9p|glusterfs|afs|orangefs|virtiofs"
@@ -51,7 +53,7 @@ def directory(path: str) -> Directory:
         raise ReplaceRefused(f"{path} is not a directory")
     fs_type, source = _mount(real)
     network, device, inode = bool(_NETWORK.fullmatch(fs_type)), status.st_dev, status.st_ino
-    identity = f"local:{_boot_id()}:{device}:{inode}"
+    identity = f"local:{boot_id(Host()) or os.uname().nodename}:{device}:{inode}"
     if network:
         identity = f"{fs_type.rstrip('0123456789')}:{source}:{inode}"
     return Directory(path, real, device, inode, fs_type, source, network, identity)
@@ -73,14 +75,6 @@ def _mount(path: str) -> tuple[str, str]:
             if below and len(point) >= best:
                 best, answer = len(point), (source_fields[0], source_fields[1])
     return answer
-
-
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read(64).strip()
-    except OSError:
-        return os.uname().nodename
 
 
 def target(request: NodeRequest, path: str, name: str) -> TargetFile:

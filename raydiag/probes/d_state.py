@@ -187,10 +187,8 @@ class _TaskScan:
     def _threads(self, process: _Sample) -> list[_Sample]:
         """Its threads, without the main one."""
         directory, main = f"{process.path}/task", str(process.pid)
-        try:
-            names = self.host.listdir(directory)
-        except ReadError:
-            return []  # it has ended, or the count below /proc/<pid>/stat already says refused
+        # Empty: it has ended, or the count below /proc/<pid>/stat already says refused.
+        names = self.host.names_or_empty(directory)
         others = [tid for tid in names if tid.isdigit() and tid != main]
         return self._samples([f"{directory}/{tid}" for tid in others])
 

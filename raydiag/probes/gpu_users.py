@@ -41,7 +41,7 @@ def gpu_users(host: Host) -> Iterator[Union[GpuUser, Unread]]:
     a GPU driver, Denied when KFD's list may not be read.
     """
     kfd = kfd_pids(host)
-    nvidia = any(_is_nvidia_gpu(f"/dev/{name}") for name in _names(host, "/dev"))
+    nvidia = any(_is_nvidia_gpu(f"/dev/{name}") for name in host.names_or_empty("/dev"))
     if kfd is None and not nvidia:
         raise NoData("neither KFD nor an NVIDIA GPU")
     for pid in kfd or ():
@@ -75,13 +75,6 @@ def kfd_pids(host: Host) -> Optional[Sequence[int]]:
         return None
 
 
-def _names(host: Host, directory: str) -> Sequence[str]:
-    try:
-        return host.listdir(directory)
-    except ReadError:
-        return ()
-
-
 class _HolderScan:
     """Open files of every process that is visible here, as far as they may be looked at."""
 
@@ -94,7 +87,7 @@ class _HolderScan:
 
     def holders(self, expected: Sequence[int]) -> Sequence[GpuUser]:
         """By pid. Where `expected`, in order, is right, nobody else needs to be looked into."""
-        pids = {int(name) for name in _names(self.host, "/proc") if name.isdigit()}
+        pids = {int(name) for name in self.host.names_or_empty("/proc") if name.isdigit()}
         users = list(self._among(pids.intersection(expected)))
         if not expected or [user.pid for user in users] != list(expected):
             users += self._among(pids.difference(expected))

@@ -186,11 +186,8 @@ def _query() -> tuple[list[_Row], Optional[ReadError]]:
 
 def _listed(host: Host) -> list[_Row]:
     """GPUs of the driver's own list whose device file is here, as rows with what the list says."""
-    try:
-        names = host.listdir(f"{_PROC}/gpus")
-    except ReadError:
-        return []
     rows = []
+    names = host.names_or_empty(f"{_PROC}/gpus")
     for gpu, address in enumerate(filter(is_pci_address, names)):
         information = _information(host.text_or_empty(f"{_PROC}/gpus/{address}/information"))
         minor = information.get("Device Minor", "")

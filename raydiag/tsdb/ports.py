@@ -2,36 +2,24 @@
 
 An occupant is never ended, whoever it is: a tunnel to a live Prometheus, another one's viewer, or
 something else. The next port is taken.
-
-Source: /proc/net/tcp, /proc/net/tcp6 (proc(5)); state 0A is LISTEN.
 """
 
 from __future__ import annotations
 
-import contextlib
 import socket
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 from raydiag.errors import CannotRun
+from raydiag.host import Host
+from raydiag.procfs import listening_sockets
 
 FIRST = 9190  # Prometheus of a job starts here and goes up when it is taken
 _LAST = 9190 + 2000
-_LISTEN = "0A"
 
 
-def listening(root: Path = Path("/proc/net")) -> frozenset[int]:
+def listening(root: str = "/") -> frozenset[int]:
     """Ports with a listener on any address, of any user; empty where the kernel does not tell."""
-    return frozenset((*_listeners(root / "tcp"), *_listeners(root / "tcp6")))
-
-
-def _listeners(path: Path) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        for line in path.read_text(encoding="ascii", errors="replace").splitlines()[1:]:
-            fields = line.split()
-            if len(fields) > 3 and fields[3] == _LISTEN:
-                with contextlib.suppress(ValueError):
-                    yield int(fields[1].rpartition(":")[2], 16)
+    return frozenset(listening_sockets(Host(root)).values())
 
 
 def free(avoid: Iterable[int] = (), first: int = FIRST) -> int:

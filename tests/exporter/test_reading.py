@@ -35,7 +35,7 @@ def test_files_of_sys_stay_open_and_others_do_not(tmp_path: Path) -> None:
     fake_sys.write(tmp_path / "proc/b", "2")
     files, before = NodeFiles(str(tmp_path)), open_files()
     for _ in range(3):
-        assert (files.read_int("/sys/a"), files.read_int("/proc/b")) == (1, 2)
+        assert (int(files.read_text("/sys/a")), int(files.read_text("/proc/b"))) == (1, 2)
     assert open_files() == before + 1
     files.close()
     assert open_files() == before
@@ -44,17 +44,17 @@ def test_files_of_sys_stay_open_and_others_do_not(tmp_path: Path) -> None:
 def test_a_file_that_was_written_replaced_or_removed_is_seen_as_it_is(tmp_path: Path) -> None:
     path, files = tmp_path / "sys/a", NodeFiles(str(tmp_path))
     fake_sys.write(path, "1")
-    assert files.read_int("/sys/a") == 1
+    assert int(files.read_text("/sys/a")) == 1
     path.chmod(0o644)
     path.write_text("22\n")
-    assert files.read_int("/sys/a") == 22
+    assert int(files.read_text("/sys/a")) == 22
     fake_sys.write(path, "3")
-    assert files.read_int("/sys/a") == 3
+    assert int(files.read_text("/sys/a")) == 3
     path.unlink()
     with pytest.raises(NoData):
-        files.read_int("/sys/a")
+        files.read_text("/sys/a")
     fake_sys.write(path, "4")
-    assert files.read_int("/sys/a") == 4
+    assert int(files.read_text("/sys/a")) == 4
     files.close()
 
 
@@ -64,7 +64,7 @@ def test_only_so_many_files_stay_open(tmp_path: Path, monkeypatch: pytest.Monkey
     for number in range(10):
         fake_sys.write(tmp_path / f"sys/{number}", number)
     for _ in range(2):
-        assert [files.read_int(f"/sys/{number}") for number in range(10)] == list(range(10))
+        assert [int(files.read_text(f"/sys/{number}")) for number in range(10)] == list(range(10))
     assert open_files() == before + 3
     files.close()
 
@@ -104,7 +104,7 @@ def test_files_whose_reading_acts_are_never_opened(tmp_path: Path, path: str) ->
     fake_sys.write(tmp_path / path[1:], "1")
     files, before = NodeFiles(str(tmp_path)), open_files()
     with pytest.raises(Denied):
-        files.read_int(path)
+        int(files.read_text(path))
     assert open_files() == before
 
 
@@ -139,14 +139,14 @@ def test_a_path_that_gave_einval_is_left_alone_and_others_are_not(tmp_path: Path
     fake_sys.refuse(tmp_path / "sys/a/bad")
     files = NodeFiles(str(tmp_path))
     with pytest.raises(ReadError, match="Invalid argument"):
-        files.read_int("/sys/a/bad")
+        int(files.read_text("/sys/a/bad"))
     assert files.left_alone == {"/sys/a/bad"}
     with pytest.raises(NoData, match="left alone"):
-        files.read_int("/sys/a/bad")
-    assert files.read_int("/sys/a/good") == 1
+        int(files.read_text("/sys/a/bad"))
+    assert int(files.read_text("/sys/a/good")) == 1
     files.left_alone.add("/sys/a")
     with pytest.raises(NoData, match="left alone"):
-        files.read_int("/sys/a/good")
+        int(files.read_text("/sys/a/good"))
 
 
 # ---- answers

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from raydiag.exporter.state import SavedState, boot_id, default_directory
+from raydiag.exporter.state import SavedState, default_directory
 from raydiag.host import Host
+from raydiag.procfs import boot_id
 
 
 def kept(directory: Path, values: object, boot: str = "b1", host: str = "n1") -> Path:

@@ -15,16 +15,18 @@ TABLE = """\
    2: nonsense
 """
 TABLE6 = """\
-  sl  local_address                         remote_address                        st
-   0: 00000000000000000000000000000000:23E8 00000000000000000000000000000000:0000 0A 0
+  sl  local_address                         remote_address                        st ...
+   0: 00000000000000000000000000000000:23E8 00000000000000000000000000000000:0000 0A 0 0 0 0 0 3
 """
 
 
 def test_listeners_are_read_from_the_kernels_tables(tmp_path: Path) -> None:
-    (tmp_path / "tcp").write_text(TABLE)
-    (tmp_path / "tcp6").write_text(TABLE6)
-    assert ports.listening(tmp_path) == {9190, 9192}
-    assert ports.listening(tmp_path / "nothing") == frozenset()
+    tables = tmp_path / "proc/net"
+    tables.mkdir(parents=True)
+    (tables / "tcp").write_text(TABLE)
+    (tables / "tcp6").write_text(TABLE6)
+    assert ports.listening(str(tmp_path)) == {9190, 9192}
+    assert ports.listening(str(tmp_path / "nothing")) == frozenset()
 
 
 def test_a_port_that_is_taken_is_passed_over() -> None:

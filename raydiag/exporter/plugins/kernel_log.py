@@ -20,9 +20,9 @@ from typing import Any, Optional
 from raydiag.errors import Denied, NoData
 from raydiag.exporter.metrics import OWN_PREFIX
 from raydiag.exporter.plugins import Collected, Sample, State, plugin
-from raydiag.exporter.state import boot_id
 from raydiag.host import Host, as_read_error
 from raydiag.probes.kernel_log import NOT_CHECKED, PATH, parse_line, read_lines
+from raydiag.procfs import boot_id
 
 _WARNING, _KERNEL_LEVELS = 4, 8  # a priority is 8 x facility + level, and the kernel is 0
 _DEVICES = (b"amdgpu", b"drm", b"xgmi")
