@@ -1,4 +1,4 @@
-"""Ray's processes on the node and what they started: raylet, workers, training children.
+"""Ray's processes on the node and what they started: raylet, its agents, workers, their children.
 
 Source: /proc/<pid>/{stat,cmdline,environ} (proc(5)); btime in /proc/stat
 """
@@ -54,7 +54,7 @@ class RayProcess:
     start_time_s: float  # Unix seconds, good to a second: btime + start time in clock ticks
     comm: str  # name of its main thread, at most 15 characters
     command: str  # title or arguments, at most 200 characters, secrets masked; "" when not readable
-    role: str  # "raylet", "worker", "child"
+    role: str  # "raylet", "agent" (Ray's own, of the dashboard and of runtimes), "worker", "child"
     worker_pid: Optional[int]  # the Ray worker that it is or descends from
     state: str  # R, S, D, Z, ...
     threads: int  # num_threads of stat
@@ -82,7 +82,7 @@ def processes(host: Host) -> Iterator[Union[RayProcess, Unread]]:
     boot_s = boot_time_s(host)
     for pid, role in roles.items():
         stat = table.stats[pid]
-        variables = table.environment(pid)
+        variables = table.environment(pid) if role != "agent" else {}
         inherited = table.environment(stat.ppid) if stat.ppid in roles else {}
         yield RayProcess(
             pid=pid,
@@ -95,7 +95,7 @@ def processes(host: Host) -> Iterator[Union[RayProcess, Unread]]:
             state=stat.state,
             threads=stat.threads,
             rss_bytes=stat.rss_pages * os.sysconf("SC_PAGE_SIZE"),
-            environment=_chosen(variables, VARIABLES) if role != "raylet" else {},
+            environment=_chosen(variables, VARIABLES) if role in ("worker", "child") else {},
             job=_chosen(dict(variables.items() - inherited.items()), JOB_VARIABLES),
         )
     yield from table.unread()
@@ -171,6 +171,8 @@ class _ProcessTable:
             return ""
         if self.stats[pid].comm == "raylet":
             return "raylet"
+        if _is_title_of(_AGENTS, self._title(pid)):
+            return "agent"
         worker = self.worker_of(pid)
         if worker is None or _is_title_of((_SUPERVISOR,), self._title(pid)):
             return ""

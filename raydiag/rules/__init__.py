@@ -24,7 +24,12 @@ from raydiag.rules.previous_boot import crashes
 from raydiag.rules.progress import silent_jobs, stragglers
 from raydiag.rules.rdma import ports_down, slow_ports
 from raydiag.rules.rdma_counters import congestion, losses
-from raydiag.rules.worker_state import dead_ranks, missing_workers, stopped_workers
+from raydiag.rules.worker_state import (
+    dead_ranks,
+    missing_workers,
+    stopped_ray_processes,
+    stopped_workers,
+)
 
 Rule = Callable[[Snapshot], Iterable[Finding]]
 
@@ -40,7 +45,8 @@ RULES: tuple[Rule, ...] = (
     network.job_interfaces_down, ports_down, slow_ports, losses, congestion,
     network.interface_errors, network.tcp_retransmits, network.tcp_aborts,
     network.full_accept_queues, missing_gpus, version_skew, environment_mismatch, skewed_clocks,
-    exposed_endpoints, stopped_workers, missing_workers, dead_ranks, stragglers, silent_jobs,
+    exposed_endpoints, stopped_workers, missing_workers, stopped_ray_processes, dead_ranks,
+    stragglers, silent_jobs,
     metrics_exporter.exporter_down, metrics_exporter.ghost_data,
     metrics_exporter.exporter_plugin_timeouts, metrics_exporter.exporter_plugins_skipped,
     metrics_exporter.exporter_restarts,

@@ -60,7 +60,7 @@ class CpuLoad(NamedTuple):
     def threads(self) -> int:
         """Threads of the job's processes, as far as they are visible."""
         processes = self.machine.records(RayProcess)
-        return sum(process.threads for process in processes if process.role != "raylet")
+        return sum(each.threads for each in processes if each.role in ("worker", "child"))
 
     @property
     def pressure(self) -> Mapping[str, float]:

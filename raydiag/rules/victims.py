@@ -19,7 +19,11 @@ from raydiag.rules.machines import Machine
 _COMM_LENGTH = 15  # the kernel cuts names of processes there
 _TITLE = "ray::"  # Ray titles its workers "ray::<class>" and "ray::<class>.<method>"
 _RANK = re.compile(r"_(\d+)$")
-_DESCRIPTIONS = {"raylet": "the raylet, Ray's own daemon on the node", "worker": "a Ray worker"}
+_DESCRIPTIONS = {
+    "raylet": "the raylet, Ray's own daemon on the node",
+    "agent": "an agent of Ray's own on the node",
+    "worker": "a Ray worker",
+}
 _CHILD = "a child of a Ray worker"
 _START_SLACK_S = 2.0  # both times rest on whole seconds of btime
 
@@ -80,7 +84,7 @@ class RayProcesses:
 
     def _of_record(self, record: RayProcess, certain: bool) -> Victim | None:
         living = [actor for actor in self.actors if actor.alive and actor.pid == record.worker_pid]
-        if not living or record.role == "raylet":
+        if not living or record.role in ("raylet", "agent"):
             return Victim(_DESCRIPTIONS.get(record.role, _CHILD), None, certain)
         worker = _worker(living[0], certain)
         if record.pid == record.worker_pid:

@@ -1,4 +1,4 @@
-"""Training workers whose process does not run: stopped, traced, a zombie, or gone.
+"""Processes that do not run though they should: training workers, and Ray's own on the node.
 
 A rank that does not run holds up all others, so nothing is waited for: neither a missing step nor
 a timeout.
@@ -48,6 +48,24 @@ def stopped_workers(snapshot: Snapshot) -> Iterator[Finding]:
             known["onset"] = _last_step_at(machine, first.worker_pid)
             evidence = _halted_evidence(machine, processes)
             yield machine.finding("worker-stopped", *evidence, severity=Severity.CRITICAL, **known)
+
+
+def stopped_ray_processes(snapshot: Snapshot) -> Iterator[Finding]:
+    """Raylets and Ray's agents that are stopped or zombies; one finding for a machine.
+
+    The training may go on without them for a while: Ray's control store declares a node dead only
+    when its health checks have failed for some time.
+    """
+    for machine in machines(snapshot):
+        halted = []
+        for process in machine.records(RayProcess):
+            if process.role in ("raylet", "agent") and process.state in (*_STOPPED, *_ENDED):
+                halted.append(process)
+        if halted:
+            evidence = _halted_evidence(machine, halted)
+            yield machine.finding(
+                "ray-node-dead", *evidence, variant="process-stopped", pid=halted[0].pid
+            )
 
 
 def _last_step_at(machine: Machine, worker_pid: int | None) -> float | None:
@@ -105,7 +123,7 @@ def _halted_state(process: RayProcess) -> str:
     """In what state a process does not run; empty when it does, or has no work."""
     if process.comm.startswith(_IDLE):
         return ""
-    if process.role == "worker" and process.state in _ENDED:
+    if process.role != "child" and process.state in _ENDED:
         return _ENDED[process.state]
     return _STOPPED.get(process.state, "")
 

@@ -165,7 +165,10 @@ def test_rays_agents_are_no_workers(ray_node: Node) -> None:
     ray_node.add(20, 10, "ray::DashboardA", "ray::DashboardAgent\0")
     ray_node.add(21, 10, "ray::RuntimeEnv", None, state="D")
     ray_node.add(22, 20, "sh", "sh\0")
-    assert roles(ray_node.read()[0]) == [(10, "raylet", None)]
+    records, unread = ray_node.read()
+    assert roles(records) == [(10, "raylet", None), (20, "agent", None), (21, "agent", None)]
+    assert unread == []
+    assert [record.environment for record in records] == [{}, {}, {}]
 
 
 def test_raydiag_itself_is_left_out(ray_node: Node) -> None:

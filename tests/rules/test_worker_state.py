@@ -10,7 +10,12 @@ import pytest
 from raydiag.explain.diagnosis import judge_nodes
 from raydiag.model import Actor, Confidence, Finding, NodeReport, Severity, Snapshot
 from raydiag.probes.processes import RayProcess
-from raydiag.rules.worker_state import dead_ranks, missing_workers, stopped_workers
+from raydiag.rules.worker_state import (
+    dead_ranks,
+    missing_workers,
+    stopped_ray_processes,
+    stopped_workers,
+)
 from tests.rules.snapshots import NOW, report, snapshot
 from tests.rules.test_progress import log
 
@@ -75,6 +80,17 @@ def test_what_has_no_work_or_is_not_a_worker_is_left_alone() -> None:
     ended = process(701, "Z", command="", comm="ray::IDLE")
     raylet = process(702, "T", role="raylet", comm="raylet", worker_pid=None)
     assert stopped(idle, ended, raylet) == []
+
+
+@pytest.mark.parametrize(("state", "words"), [("T", "state T"), ("Z", "zombie")])
+def test_an_agent_of_rays_that_does_not_run_is_told(state: str, words: str) -> None:
+    agent = process(703, state, role="agent", comm="ray::DashboardA", command="", worker_pid=None)
+    (finding,) = stopped_ray_processes(job(node("a"), node("b", agent)))
+    assert (finding.failure_class, finding.host, finding.pid) == ("ray-node-dead", "b", 703)
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert words in finding.evidence[0].text
+    assert list(stopped_workers(job(node("b", agent)))) == []
+    assert list(stopped_ray_processes(job(node("b", replace(agent, state="S"))))) == []
 
 
 def test_data_loaders_that_ended_are_left_alone_and_stopped_ones_are_not() -> None:
