@@ -51,6 +51,7 @@ def metrics(host: str, cycle: int) -> str:
         f"hw_tcp_retransmits_total{{{named}}} {cycle}",
         f"hw_oom_kills_total{{{named}}} 0",
         f'hw_rdma_port_state{{device="ionic_0",{named}}} 1',
+        f'hw_rdma_tx_retx_pkts_total{{device="ionic_3",{named}}} 7',
     ]
     return "".join(f"{line}\n" for line in lines)
 
@@ -79,7 +80,7 @@ class Watched:
         self._stack.close()
 
     def plant(self, host: str, lines: str) -> None:
-        """Lines that the host's exporter serves besides."""
+        """Lines that the host's exporter serves besides; they replace those of the same series."""
         self._file(host).write_text(lines)
 
     def stop_exporter(self, host: str) -> None:
@@ -166,12 +167,20 @@ def _configuration(places: Mapping[str, str]) -> dict[str, object]:
     }
 
 
+def _merged(usual: str, planted: str) -> str:
+    """What was planted counts where both have a series."""
+    lines = {}
+    for line in (usual + planted).splitlines():
+        lines[line.rpartition(" ")[0]] = line
+    return "".join(f"{line}\n" for line in lines.values())
+
+
 def _serve(host: str, port: int, file: Path) -> None:
     began = time.monotonic()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = metrics(host, int((time.monotonic() - began) * 2)) + file.read_text()
+            body = _merged(metrics(host, int((time.monotonic() - began) * 2)), file.read_text())
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.end_headers()

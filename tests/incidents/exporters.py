@@ -39,6 +39,7 @@ _PRESSURE = {
     "hw_io_pressure_some_pct": "node_pressure_io_waiting_seconds_total",
 }
 _NODE = {
+    "raydiag_exporter_cycle_timestamp_seconds": "node_time_seconds",
     "hw_procs_running": "node_procs_running",
     "hw_procs_blocked": "node_procs_blocked",
     "hw_context_switches_total": "node_context_switches_total",

@@ -30,6 +30,8 @@ KINDS = (
     ("thermal-throttling", "amd"),
     ("straggler-node", "dcgm"),
     ("exporter-down", "dcgm"),
+    ("clock-skew", "dcgm"),
+    ("clock-skew", "amd"),
 )
 
 

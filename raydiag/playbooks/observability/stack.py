@@ -71,13 +71,15 @@ class Stack:
         discovery = self.context.discovery
         reasons: dict[str, str] = {}
         if self.translated:
-            timed = ("plugin-timeout", "plugin-skipped", "clock-skew", "ghost-data")
+            timed = ("plugin-timeout", "plugin-skipped", "ghost-data")
             if SCRAPE not in self.answers.table("driver").metrics:
                 reasons |= dict.fromkeys(timed, "the exporters do not time their cycles")
             if discovery.family("tb_") is None:
                 reasons["bridge-gap"] = "no tb_* was ever there"
             if not ray:
                 reasons["ray-metrics"] = "no ray_node_* was ever there"
+        if not len(self.answers.table("cycle-age")):
+            reasons["clock-skew"] = "no series tells the time of a node's own clock"
         scraped = any(target.job == "node_hw" for target in discovery.targets)
         if not hw and not scraped and not self.logs.lines:
             reasons["exporter-down"] = "no exporter of hardware metrics was ever there"

@@ -10,9 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.cluster.live.lab import Answer, Lab, four_hosts, unavailable, watched_lab
+from tests.cluster.live.lab import Answer, Hosts, Lab, four_hosts, unavailable, watched_lab
 from tests.cluster.live.plantings import PLANTINGS, Planting, summary
-from tests.cluster.simulated_hosts import Cluster
 
 _ROW = "{name:24} {way:10} {said:34} {hosts:18} {confidence:10} {seconds:6} {right}"
 
@@ -50,11 +49,11 @@ def run(chosen: list[Planting], keep: Path) -> list[Answer]:
     wrong: list[Answer] = []
     waiting = list(chosen)
     while waiting:
-        with four_hosts() as cluster:
+        with four_hosts() as hosts:
             while waiting:
                 planting = waiting.pop(0)
                 place = keep / planting.name.replace(" ", "-").replace(",", "")
-                wrong += _planted(cluster, planting, place)
+                wrong += _planted(hosts, planting, place)
                 if planting.breaks:
                     break
     return wrong
@@ -63,21 +62,21 @@ def run(chosen: list[Planting], keep: Path) -> list[Answer]:
 def control(chosen: list[Planting], probes: int) -> None:
     """How the training goes on after each planting, with so many probes or none at all."""
     for planting in chosen:
-        with four_hosts() as cluster, tempfile.TemporaryDirectory(prefix="rdlab-") as scratch:
-            with watched_lab(cluster, Path(scratch)) as lab:
+        with four_hosts() as hosts, tempfile.TemporaryDirectory(prefix="rdlab-") as scratch:
+            with watched_lab(hosts, Path(scratch)) as lab:
                 lab.submit(f"toy-{int(time.time())}")
                 planting.plant(lab)
                 ended_s = lab.steps_end_within(_CONTROL_S, probes)
-                states = cluster.node_states()
+                states = hosts.cluster.node_states()
             ends = "steps go on" if ended_s is None else f"steps end after {ended_s:.0f} s"
             _say(f"{planting.name}, {probes} probes: {ends}; {states}")
 
 
-def _planted(cluster: Cluster, planting: Planting, place: Path) -> list[Answer]:
+def _planted(hosts: Hosts, planting: Planting, place: Path) -> list[Answer]:
     """One planting; a training that does not begin is told and is no answer."""
     answers: list[Answer] = []
     try:
-        with watched_lab(cluster, place) as lab:
+        with watched_lab(hosts, place) as lab:
             answers += _live_answers(lab, planting)
         answers.append(lab.diagnose_directory())
     except (TimeoutError, OSError) as error:
@@ -90,10 +89,11 @@ def _planted(cluster: Cluster, planting: Planting, place: Path) -> list[Answer]:
 
 def _live_answers(lab: Lab, planting: Planting) -> list[Answer]:
     lab.patient = planting.patient
+    planting.before(lab)
     if planting.alone:
         lab.start_alone()
     else:
-        lab.submit(f"toy-{int(time.time())}")
+        lab.submit(f"toy-{int(time.time())}", until_it_steps=planting.steps)
     time.sleep(10)
     planting.plant(lab)
     time.sleep(planting.wait_s)

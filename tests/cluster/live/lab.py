@@ -16,13 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import fake_node, namespaces
+from tests.cluster import fake_node, fake_rdma, fuse_hang, namespaces
 from tests.cluster.conftest import RAYDIAG, environment
+from tests.cluster.fuse_hang import HangingFile
 from tests.cluster.live import toy_job
 from tests.cluster.simulated_hosts import Cluster, HostSpec
 from tests.cluster.watched import RAY_ARGS, Watched
 
 HOSTS = tuple(f"node{number:03}" for number in range(1, 5))
+VICTIM = "node003"
+SAVES, SAVES_BYTES = "/mnt", 4_000_000  # of each host its own
+HUNG_GPU = 6  # the one whose counters can be made to hang
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 _ADDRESS = ("--address", "http://127.0.0.1:8265")
 _START_S, _ANSWER_S = 90.0, 180.0
 _RAY = str(Path(sys.executable).with_name("ray"))
@@ -31,21 +36,78 @@ _CANCELLED = "slurmstepd: error: *** JOB 88 ON node001 CANCELLED AT {at} ***\n"
 
 def unavailable() -> str:
     """Why the lab cannot be set up here; empty where it can."""
-    return namespaces.unavailable() or ("" if shutil.which("prometheus") else "no prometheus")
+    return (
+        namespaces.unavailable()
+        or fuse_hang.unavailable()
+        or ("" if shutil.which("prometheus") else "no prometheus")
+        or ("" if FAKETIME.exists() else f"a clock that is off needs {FAKETIME} (package faketime)")
+    )
+
+
+@dataclass
+class Hosts:
+    """Four simulated hosts, and what of the victim can be made to fail."""
+
+    cluster: Cluster
+    gpus: list[Path]  # of the victim, their directories in its /sys
+    counters: HangingFile  # of one GPU of the victim
+    data: HangingFile  # a file system of the victim
+    clock: Path  # holds the offset of the victim's clock, in seconds
 
 
 @contextlib.contextmanager
-def four_hosts() -> Iterator[Cluster]:
-    """Four well hosts, each with eight GPUs and a quiet kernel log."""
-    with tempfile.TemporaryDirectory(prefix="rdlab-") as name:
-        specs = []
+def four_hosts() -> Iterator[Hosts]:
+    """Four well hosts, each with eight GPUs, RDMA ports and a quiet kernel log."""
+    with contextlib.ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="rdlab-"))
+        specs, gpus = [], {}
+        clock, data = Path(name, "clock"), Path(name, "data")
+        clock.write_text("+0\n")
+        data.mkdir()
+        (data / "index").write_text("0\n")
         for host in HOSTS:
             tree, kmsg = Path(name, f"sys-{host}"), Path(name, f"kmsg-{host}")
-            fake_node.write_amdgpu(tree)
+            gpus[host] = fake_node.write_amdgpu(tree)
+            fake_rdma.write_rdma(tree)
             fake_node.write_kmsg(kmsg, fake_node.quiet_records())
-            specs.append(HostSpec(host, sys=tree, kmsg=kmsg, ray_args=RAY_ARGS))
-        with Cluster(specs, start_deadline_s=240) as cluster:
-            yield cluster
+            specs.append(
+                HostSpec(
+                    host,
+                    sys=tree,
+                    kmsg=kmsg,
+                    tmpfs={SAVES: SAVES_BYTES},
+                    ray_args=RAY_ARGS,
+                    ray_env=_clock_of(clock) if host == VICTIM else {},
+                )
+            )
+        counters = stack.enter_context(HangingFile(gpus[VICTIM][HUNG_GPU] / "ras"))
+        mounted = stack.enter_context(HangingFile(data))
+        cluster = stack.enter_context(_started(specs))
+        for host in HOSTS:
+            if host != VICTIM:
+                cluster.unmount(host, data)
+        yield Hosts(cluster, gpus[VICTIM], counters, mounted, clock)
+        counters.release()
+        mounted.release()
+
+
+@contextlib.contextmanager
+def _started(specs: list[HostSpec]) -> Iterator[Cluster]:
+    """On a machine with other load a node of Ray may give up at its start: once more, then."""
+    with contextlib.ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(Cluster(specs, start_deadline_s=240))
+        except RuntimeError:
+            cluster = stack.enter_context(Cluster(specs, start_deadline_s=240))
+        yield cluster
+
+
+def _clock_of(file: Path) -> dict[str, str]:
+    return {
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(file),
+        "FAKETIME_NO_CACHE": "1",
+    }
 
 
 @dataclass(frozen=True)
@@ -63,12 +125,17 @@ class Answer:
 class Lab:
     """One watched cluster, and the trainings on it."""
 
-    cluster: Cluster
+    hosts: Hosts
     directory: Path  # the job's: outputs/88-toy, with its log beside it
     watched: Watched
     patient: bool = False  # the driver does not notice that a rank has died
     submitted: list[str] = field(default_factory=list)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The simulated hosts."""
+        return self.hosts.cluster
 
     # ---- the job
 
@@ -77,11 +144,12 @@ class Lab:
         """Where the toy job looks for its faults."""
         return self.directory / "steering"
 
-    def submit(self, name: str) -> None:
-        """Start a training through Ray's Jobs API, and wait until its ranks make steps."""
+    def submit(self, name: str, *, until_it_steps: bool = True) -> None:
+        """Start a training through Ray's Jobs API; as a rule, wait until its ranks make steps."""
         self._ray_job("submit", "--no-wait", "--submission-id", name, "--", *self._argv())
         self.submitted.append(name)
-        self._wait_for_steps()
+        if until_it_steps:
+            self._wait_for_steps()
 
     def start_alone(self) -> None:
         """Start a training as a plain program on the head, as a batch script does."""
@@ -113,6 +181,12 @@ class Lab:
         return [
             pid for pid in self.cluster.processes(host) if namespaces.comm(pid).startswith(titled)
         ]
+
+    def own_pid(self, pid: int) -> int:
+        """The number that the host's own processes know it by."""
+        status = Path(f"/proc/{pid}/status").read_text()
+        (line,) = [line for line in status.splitlines() if line.startswith("NSpid:")]
+        return int(line.split()[-1])
 
     def signal_rank(self, host: str, number: int) -> None:
         """To the rank's own process, not to its threads' children."""
@@ -154,7 +228,8 @@ class Lab:
         self.steering.mkdir(parents=True, exist_ok=True)
         if self.patient:
             (self.steering / "patient").touch()
-        return [sys.executable, str(Path(toy_job.__file__)), str(self.steering)]
+        places = (self.steering, SAVES, self.hosts.data.directory)
+        return [sys.executable, str(Path(toy_job.__file__)), *map(str, places)]
 
     def _ray_job(self, *arguments: str) -> None:
         argv = [_RAY, "job", *arguments]
@@ -232,12 +307,12 @@ def _printed(cluster: Cluster, name: str) -> str:
 
 
 @contextlib.contextmanager
-def watched_lab(cluster: Cluster, outputs: Path) -> Iterator[Lab]:
+def watched_lab(hosts: Hosts, outputs: Path) -> Iterator[Lab]:
     """A fresh job directory with its own Prometheus; whatever trains ends with it."""
     directory = outputs / "88-toy"
     directory.mkdir(parents=True)
-    with Watched(cluster, directory, str(shutil.which("prometheus"))) as watched:
-        lab = Lab(cluster, directory, watched)
+    with Watched(hosts.cluster, directory, str(shutil.which("prometheus"))) as watched:
+        lab = Lab(hosts, directory, watched)
         try:
             yield lab
         finally:

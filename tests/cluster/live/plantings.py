@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from tests.cluster.live.lab import Answer, Lab
+from tests.cluster import fake_node, fake_rdma
+from tests.cluster.fake_node import KernelRecord
+from tests.cluster.live.lab import HUNG_GPU, SAVES, VICTIM, Answer, Lab
 
-VICTIM = "node003"
 _LOST = ("node-death", "node-unreachable", "ray-node-dead")
 _DEAD = ("worker-stopped", "signal-kill", "actor-fail")
 _STUCK = ("worker-stopped", "straggler", "hang", "rccl-hang")
+
+
+def _nothing(lab: Lab) -> None:
+    """Nothing is wrong."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,8 @@ class Planting:
     wait_s: float = 40.0  # from the planting to the question
     probe: tuple[str, ...] | None = None  # what a probe can know; None: the same
     directory: tuple[str, ...] | None = None  # what the directory can tell; None: the same
+    before: Callable[[Lab], None] = _nothing  # what is done before the training starts
+    steps: bool = True  # the training has made steps before the fault is planted
     alone: bool = False  # the job is not submitted through Ray
     patient: bool = False  # the driver waits for the other ranks
     ends: bool = False  # the training ends by the fault
@@ -87,8 +96,75 @@ def _steer(said: str) -> Callable[[Lab], None]:
     return plant
 
 
-def _nothing(lab: Lab) -> None:
-    """Nothing is wrong."""
+def _steered(name: str, text: str) -> Callable[[Lab], None]:
+    def plant(lab: Lab) -> None:
+        lab.steering.mkdir(parents=True, exist_ok=True)
+        (lab.steering / name).write_text(text)
+
+    return plant
+
+
+def _kernel_says(lab: Lab, *records: KernelRecord) -> None:
+    path = lab.cluster.hosts[VICTIM].spec.kmsg
+    assert path is not None
+    fake_node.write_kmsg(path, [*fake_node.quiet_records(time.time() - 30), *records])
+
+
+def _out_of_memory(lab: Lab) -> None:
+    """As the kernel ends a process of a node that is full."""
+    rank = lab.ranks(VICTIM)[0]
+    now = time.time()
+    invoked = "ray::Trainer.tr invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER), order=0"
+    killed = (
+        f"Out of memory: Killed process {lab.own_pid(rank)} (ray::Trainer.tr) "
+        "total-vm:91234567kB, anon-rss:61234567kB, file-rss:0kB, shmem-rss:0kB, UID:0"
+    )
+    _kernel_says(lab, KernelRecord(invoked, now, 4), KernelRecord(killed, now, 3))
+    lab.watched.plant(VICTIM, f'hw_oom_kills_total{{host="{VICTIM}"}} 1\n')
+    lab.signal_rank(VICTIM, signal.SIGKILL)
+
+
+def _uncorrectable(lab: Lab) -> None:
+    fake_node.set_ras(lab.hosts.gpus[2], "umc", (2, 0, 0))
+    line = f'hw_gpu_ras_umc_ue_total{{gpu="2",host="{VICTIM}"}} 2\n'
+    lab.watched.plant(VICTIM, line)
+
+
+def _hung_counters(lab: Lab) -> None:
+    """The driver crashes at a read of its counters, which never ends."""
+    address = fake_node.DEFAULT_ADDRESSES[HUNG_GPU]
+    _kernel_says(lab, *fake_node.cper_oops_records(time.time(), address))
+    lab.hosts.counters.hang("aca_umc")
+
+
+def _retransmits(lab: Lab) -> None:
+    tree = lab.cluster.hosts[VICTIM].spec.sys
+    assert tree is not None
+
+    def climb(tree: Path) -> None:
+        for number in range(1, 1200):
+            fake_rdma.set_counter(tree, "ionic_3", "tx_rdma_retx_pkts", 400 * number)
+            line = "hw_rdma_tx_retx_pkts_total"
+            labels = f'{{device="ionic_3",host="{VICTIM}"}}'
+            lab.watched.plant(VICTIM, f"{line}{labels} {400 * number}\n")
+            time.sleep(0.1)
+
+    threading.Thread(target=climb, args=(tree,), daemon=True).start()
+
+
+def _fill_disk(lab: Lab) -> None:
+    fill = f"head -c 100M /dev/zero > {SAVES}/other"
+    lab.cluster.run_on(VICTIM, ["sh", "-c", fill])
+    lab.wait_for_end()
+
+
+def _clock_off(lab: Lab) -> None:
+    lab.hosts.clock.write_text("+90\n")
+
+
+def _hung_file_system(lab: Lab) -> None:
+    lab.hosts.data.hang("index", "open")
+    lab.hosts.data.hang(".", "statfs")
 
 
 def _second_job(lab: Lab) -> None:
@@ -104,6 +180,12 @@ def _kill_driver_rank(lab: Lab) -> None:
     lab.wait_for_end()
     time.sleep(60)
 
+
+_CHATTER = """\
+WARNING: transparent hugepages are not enabled, performance may suffer
+UserWarning: The given NumPy array is not writable, errors may follow
+W0101 retrying a failed request to the metadata server (attempt 1 of 5): timeout
+NCCL WARN Could not find a faster path, using sockets"""
 
 PLANTINGS = (
     Planting("nothing", _nothing, wait_s=20),
@@ -133,6 +215,30 @@ PLANTINGS = (
              VICTIM, wait_s=90, probe=("any",)),
     Planting("agent stopped", lambda lab: lab.signal_agent(VICTIM, signal.SIGSTOP), _LOST, VICTIM,
              wait_s=5, directory=("any",), breaks=True, ends=True),
+    Planting("agent killed", lambda lab: lab.signal_agent(VICTIM, signal.SIGKILL), _LOST, VICTIM,
+             wait_s=20, directory=("any",), breaks=True, ends=True),
+    Planting("raylet killed", lambda lab: lab.cluster.kill_raylet(VICTIM), _LOST, VICTIM,
+             wait_s=20, breaks=True, ends=True),
+    Planting("warnings", _steered("chatter", _CHATTER), wait_s=20),
+    Planting("compiling", _nothing, wait_s=40, before=_steered("phase", "compile 150"),
+             steps=False, directory=("any",)),
+    Planting("evaluation", _steered("phase", "evaluate 120"), wait_s=60, directory=("any",)),
+    Planting("long save", _steered("phase", "save 120"), wait_s=60, directory=("any",)),
+    Planting("NaN loss", _steered("loss", "nan"), ("gradient-explosion", "loss-divergence"),
+             wait_s=20),
+    Planting("memory", _out_of_memory, ("oom-kill", "oom-host"), VICTIM, wait_s=10,
+             directory=("oom-kill", "oom-host", "signal-kill", "actor-fail"), ends=True,
+             breaks=True),
+    Planting("full disk", _fill_disk, ("disk-full",), VICTIM, wait_s=5, ends=True, breaks=True),
+    Planting("uncorrectable", _uncorrectable, ("gpu-memory-error",), VICTIM, wait_s=20,
+             breaks=True),
+    Planting("counters hang", _hung_counters, ("gpu-driver-fault",), VICTIM, wait_s=20,
+             directory=("any",), breaks=True),
+    Planting("retransmits", _retransmits, ("rdma-degraded",), VICTIM, wait_s=45, breaks=True),
+    Planting("clock off", _clock_off, ("clock-skew",), VICTIM, wait_s=20, directory=("any",),
+             breaks=True),
+    Planting("file system hangs", _hung_file_system, ("hung-read", "storage-stall"), VICTIM,
+             wait_s=45, directory=("any",), breaks=True),
     Planting("link cut", lambda lab: lab.cluster.cut_link(VICTIM), _LOST, VICTIM, breaks=True,
              ends=True),
 )  # fmt: skip

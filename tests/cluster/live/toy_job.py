@@ -1,45 +1,89 @@
 """A toy training: one rank on each host, which all wait for each other after every step.
 
-Run as a program on the head: `toy_job.py <directory>`. Files in that directory steer it:
-`fault-<rank>` holds "spin" or by how much that rank is slower, and once `finish` is there all ranks
-end after the next step. With `patient` the driver waits for all ranks, whichever has died. Every
-rank prints one line a step.
+Run as a program on the head: `toy_job.py <directory> <saves> <data>`. Files in the first steer it:
+
+- `fault-<rank>`: "spin", or by how much that rank is slower;
+- `phase`: "compile 60", "evaluate 60" or "save 60": what rank 0 does next, for so many seconds;
+- `loss`: what every rank prints as its loss from now on;
+- `chatter`: lines that rank 0 prints with every step;
+- `patient`: the driver waits for all ranks, whichever has died;
+- `finish`: all ranks end after the next step.
+
+Every rank prints one line a step. Every twentieth step it reads a file below `data` and writes one
+to `saves`, as a checkpoint does.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
 
 WORK_S, POLL_S = 0.4, 0.1
+SAVE_STEPS, SAVE_BYTES = 20, 100_000
 TRAINER = "Trainer"
 _LINE = (
     "completed step: {step}, seconds: {seconds:.3f}, TFLOP/s/device: {rate:.3f}, "
-    "Tokens/s/device: {tokens:.3f}, total_weights: 65536, loss: {loss:.3f}\n"
+    "Tokens/s/device: {tokens:.3f}, total_weights: 65536, loss: {loss}\n"
 )
 
 
-def step_line(step: int, seconds: float) -> str:
+def step_line(step: int, seconds: float, loss: str = "") -> str:
     """As MaxText prints it."""
-    loss = 3.0 + 5.0 / (step + 1)
+    loss = loss or f"{3.0 + 5.0 / (step + 1):.3f}"
     return _LINE.format(
         step=step, seconds=seconds, rate=155 / seconds, tokens=1105 / seconds, loss=loss
     )
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def _work(fault: Path) -> None:
     """One step's work, or what the file says instead."""
-    try:
-        said = fault.read_text().strip()
-    except FileNotFoundError:
-        said = "1"
+    said = _text(fault) or "1"
     while said == "spin":
         pass
     time.sleep(WORK_S * float(said))
 
 
-def _train(directory: str) -> None:
+def _phase(file: Path, step: int) -> None:
+    """What is asked for besides steps: once, and with what MaxText prints of it."""
+    name, _, seconds = _text(file).partition(" ")
+    if not seconds:
+        return
+    file.unlink()
+    end = time.monotonic() + float(seconds)
+    if name == "compile":
+        _say("Compiling train_step for this topology, this may take minutes")
+    while time.monotonic() < end:
+        time.sleep(2)
+        if name == "evaluate":
+            _say(f"Completed eval step {int(end - time.monotonic())}")
+    if name == "save":
+        _say(f"saved a checkpoint at step {step}")
+
+
+def _save(rank: int, saves: Path, data: Path) -> None:
+    """A checkpoint's share of this rank."""
+    (data / "index").read_text()
+    with (saves / f"shard-{rank}").open("wb") as file:
+        file.write(b"0" * SAVE_BYTES)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _train(directory: str, saves: str, data: str) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -64,14 +108,21 @@ def _train(directory: str) -> None:
             step, last = 0, sys.maxsize
             while step <= last:
                 began = time.monotonic()
+                if rank == 0:
+                    _phase(Path(directory, "phase"), step)
                 _work(Path(directory, f"fault-{rank}"))
+                if step % SAVE_STEPS == SAVE_STEPS - 1:
+                    _save(rank, Path(saves), Path(data))
                 slowest = -1
                 while slowest < step:
                     slowest, last = ray.get(barrier.arrive.remote(rank, step))  # type: ignore[attr-defined]
                     if slowest < step:
                         time.sleep(POLL_S)
-                sys.stdout.write(step_line(step, time.monotonic() - began))
+                loss = _text(Path(directory, "loss"))
+                sys.stdout.write(step_line(step, time.monotonic() - began, loss))
                 sys.stdout.flush()
+                if rank == 0 and (chatter := _text(Path(directory, "chatter"))):
+                    _say(chatter)
                 step += 1
 
     ray.init(address="auto", logging_level="ERROR")
@@ -99,4 +150,4 @@ def _address(node: dict[str, object]) -> str:
 
 
 if __name__ == "__main__":
-    _train(sys.argv[1])
+    _train(*sys.argv[1:])

@@ -252,3 +252,23 @@ def tsdb_empty(job: Job) -> Run:
     world.afterwards.append(lambda signals: signals.series.clear())
     job.prometheus_lines = ['level=error err="listen tcp 127.0.0.1:9195: address already in use"']
     return Truth("tsdb-empty", None, onset=None, never=_NEVER)
+
+
+@kind("clock-skew")
+def clock_skew(job: Job) -> Run:
+    """One node's clock is a minute or more off; what it measures is well."""
+    host, off_s = job.host(), job.uniform(60, 400)
+    world = yield
+    for name in job.hosts:
+        cycle = world.one(name, "hw_scrape_duration_seconds")
+        ages = job.rng.uniform(1, job.interval_s, cycle.times.size)
+        clock = cycle.times - ages + (off_s if name == host else 0.0)
+        world.signals.add(
+            "raydiag_exporter_cycle_timestamp_seconds",
+            name,
+            cycle.source,
+            cycle.times,
+            np.where(np.isnan(cycle.values), np.nan, np.round(clock, 3)),
+            dict(cycle.labels),
+        )
+    return Truth("clock-skew", (host,), never=_NEVER)
