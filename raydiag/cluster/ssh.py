@@ -21,53 +21,31 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import NoReturn, Optional
 from urllib.parse import urlsplit
 
+import yaml
+
+from raydiag import confinement
 from raydiag.cluster import ssh_errors
 from raydiag.cluster.address import Forward
 from raydiag.cluster.interrupts import undisturbed
 from raydiag.errors import CannotRun, UsageError
 
-_CONNECT_S = 15
 _LOGIN_S = 20.0  # beyond what connecting may take, for each machine on the way
 _TRIES = 5  # each with another port
 _END_PATIENCE_S = 3.0
-_READY = "raydiag: the forward stands"
 
-# PDEATHSIG outlives an exec, so it is set by a fresh interpreter that becomes ssh: after a fork,
-# nothing may be called safely. The parent may have ended before; 0 means that it is not known.
-_BECOME = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15, 0, 0, 0); "
-    "sys.argv[1] in ('0', str(os.getppid())) or sys.exit(1); os.execv(sys.argv[2], sys.argv[2:])"
-)
-
-# For every ssh on the way. No host-key option: what the user trusts decides.
-_EACH = {
-    "BatchMode": "yes",
-    "ConnectTimeout": str(_CONNECT_S),
-    "ServerAliveInterval": "10",
-    "ServerAliveCountMax": "3",
-    "LogLevel": "INFO",  # below that, ssh does not say why a forward fails
-    # A shared connection of the user's would keep the forward after us.
-    "ControlMaster": "no",
-    "ControlPath": "none",
-    "PermitLocalCommand": "no",
-    "ForwardAgent": "no",
-    "ForwardX11": "no",
-}
-# ssh runs this after the forward is bound, so nobody else's listener is taken for ours.
-_OUTER = {
-    "ExitOnForwardFailure": "yes",
-    "RemoteCommand": "none",
-    "PermitLocalCommand": "yes",
-    "LocalCommand": f"echo {_READY}",
-}
+_TABLE = resources.files(__package__).joinpath("ssh_options.yaml")
+_OPTIONS: Mapping[str, dict[str, str]] = yaml.safe_load(_TABLE.read_text("utf-8"))
+_EACH, _OUTER = _OPTIONS["each"], _OPTIONS["outer"]
+_CONNECT_S = int(_EACH["ConnectTimeout"])
+_READY = _OUTER["LocalCommand"].removeprefix("echo ")
 
 # Nothing that a shell or ssh's own command line could take for something else.
 _LOGIN = re.compile(
@@ -134,7 +112,7 @@ class Way:
 
     def _proxy(self, jumps: Sequence[Login]) -> str:
         """What ssh's own -J would run, which does not hand our options on to the jump host."""
-        words = [*_becoming(0), *self._ssh(_EACH, jumps[:-1])]
+        words = [*confinement.ending_with(0, signal.SIGTERM), *self._ssh(_EACH, jumps[:-1])]
         fixed = shlex.join(words).replace("%", "%%")
         return f"{fixed} -W '[%h]:%p' {shlex.join(jumps[-1].words()).replace('%', '%%')}"
 
@@ -190,8 +168,9 @@ class _Ssh:
         self.port = _free_port()
         # A file, because ssh would stand still before a pipe that nobody reads.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        ending_with_us = confinement.ending_with(os.getpid(), signal.SIGTERM)
         self._process = subprocess.Popen(
-            [*_becoming(os.getpid()), *way.command(self.port, target)],
+            [*ending_with_us, *way.command(self.port, target)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -263,11 +242,6 @@ class _Ssh:
             while time.monotonic() < limit:
                 os.killpg(self._process.pid, 0)  # no signal: is anybody left?
                 time.sleep(0.01)
-
-
-def _becoming(parent: int) -> list[str]:
-    """Words before a command that is to end when its parent ends."""
-    return [sys.executable, "-I", "-S", "-c", _BECOME, str(parent)]
 
 
 def _free_port() -> int:

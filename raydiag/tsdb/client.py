@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import resources
 from typing import Any, Optional
 from urllib.parse import urlsplit
 
 import requests
 import urllib3
+import yaml
 
 from raydiag.errors import ParseError, ReadError, UsageError
 from raydiag.model import Status
@@ -35,22 +37,8 @@ _STOP_AFTER = 3  # queries in a row that met their deadline: the server is given
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 _TOO_LATE = "no answer within the time that it was given"
-_REASONS = {
-    "Connection refused": "connection refused: nothing listens there",
-    "Name or service not known": "the host name is not known",
-    "Temporary failure in name resolution": "the host name cannot be looked up now",
-    "No route to host": "there is no route to the host",
-    "Connection reset": "the connection was broken off",
-    "Connection aborted": "the connection was broken off",
-    "IncompleteRead": "the connection was broken off in the middle of the answer",
-    "CERTIFICATE_VERIFY_FAILED": "its TLS certificate is not trusted here",
-    "WRONG_VERSION_NUMBER": "it does not speak TLS: http:// instead of https://?",
-}
-_SERVER_ERRORS = {
-    502: "the server behind the gateway does not answer",
-    503: "the server is not ready or overloaded",
-    504: "the server behind the gateway took too long",
-}
+_TABLE = resources.files(__package__).joinpath("http_errors.yaml")
+_WORDS: Mapping[str, Mapping[Any, str]] = yaml.safe_load(_TABLE.read_text("utf-8"))
 
 
 class TooLate(ReadError):
@@ -199,7 +187,8 @@ class Client:
         except requests.RequestException as error:
             raise Unreachable(_reason(error)) from None
         if status >= 500 and not body.lstrip().startswith(b"{"):
-            raise Unreachable(f"HTTP {status}: {_SERVER_ERRORS.get(status, 'the server failed')}")
+            words = _WORDS["statuses"].get(status, "the server failed")
+            raise Unreachable(f"HTTP {status}: {words}")
         return status, kind, body
 
     def _fetch(
@@ -275,7 +264,7 @@ def _query_result(query: Query, status: int, kind: str, body: bytes) -> QueryRes
 def _reason(error: requests.RequestException) -> str:
     """What went wrong, in words that do not show Python's objects."""
     message = str(error)
-    for sign, reason in _REASONS.items():
+    for sign, reason in _WORDS["exceptions"].items():
         if sign in message:
             return reason
     return f"{type(error).__name__}: no answer that can be read"

@@ -8,7 +8,7 @@ our own exporter is there, nothing is asked besides and nothing is rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -185,17 +185,15 @@ class TranslatingClient(Client):
     _translation: Optional[Translation] = None
 
     def ask_all(
-        self,
-        queries: Iterable[Query],
-        deadline_s: Optional[float] = None,
-        progress: Callable[[int, int], None] = lambda answered, queries: None,
+        self, queries: Iterable[Query], *limits: Any, **named_limits: Any
     ) -> dict[str, QueryResult]:
         """As `Client` does; `asked` has the queries as the server got them."""
         original = list(queries)
         translation = self._translation or self._learned()[1]
         if not translation.sources:
-            return super().ask_all(original, deadline_s, progress)
-        answers = super().ask_all(map(translation.query, original), deadline_s, progress)
+            return super().ask_all(original, *limits, **named_limits)
+        in_their_words = map(translation.query, original)
+        answers = super().ask_all(in_their_words, *limits, **named_limits)
         return {query.id: translation.answer(query, answers[query.id]) for query in original}
 
     def metadata(self, path: str, parameters: Mapping[str, Any] | None = None) -> Metadata:

@@ -71,10 +71,6 @@ def discover(
     discovery = Discovery(
         connection.origin,
         metrics,
-        families=(),
-        hosts=(),
-        targets=(),
-        window=None,
         expected=wanted,
         nnodes=nnodes,
         missing=wanted,

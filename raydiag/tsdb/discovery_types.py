@@ -100,10 +100,10 @@ class Discovery:
 
     origin: str  # the directory or the URL
     metrics: tuple[str, ...]
-    families: tuple[Family, ...]
-    hosts: tuple[HostSeries, ...]
-    targets: tuple[Target, ...]
-    window: Optional[Window]  # from the first to the last sample
+    families: tuple[Family, ...] = ()
+    hosts: tuple[HostSeries, ...] = ()
+    targets: tuple[Target, ...] = ()
+    window: Optional[Window] = None  # from the first to the last sample
     expected: tuple[str, ...] = ()  # the job's node list; empty when it is not known
     nnodes: Optional[int] = None
     missing: tuple[str, ...] = ()  # of `expected`: without any series

@@ -13,13 +13,13 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from raydiag import environment
+from raydiag import confinement, environment
 from raydiag.errors import CannotRun
 from raydiag.tsdb import ports
 from raydiag.tsdb.client import Client
@@ -32,10 +32,6 @@ _END_PATIENCE_S = 3.0
 _CONFIGURATION = "global: {scrape_interval: 999h}\nscrape_configs: []\n"
 _LOOKBACK = "15m"  # what ray_* need, whose values are renewed every few minutes
 
-_BECOME = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
-    "sys.argv[1] == str(os.getppid()) or sys.exit(1); os.execv(sys.argv[2], sys.argv[2:])"
-)
 _FIELD = re.compile(r'(?<!\w)(\w{1,64})=("(?:[^"\\]|\\.)*"|\S*)')
 
 
@@ -70,7 +66,7 @@ class PrometheusServer:
         self._data = data
         self._log = private / f"server-{port}.log"
         config = private / "prometheus.yml"
-        command = [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), program()]
+        command = [*confinement.ending_with(os.getpid(), signal.SIGKILL), program()]
         options = {
             "config.file": config,
             "storage.tsdb.path": data,

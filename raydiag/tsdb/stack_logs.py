@@ -11,11 +11,14 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from importlib import resources
 from pathlib import Path
 from typing import Optional
+
+import yaml
 
 from raydiag.model import Unread
 from raydiag.tsdb.unread import unread_file
@@ -26,18 +29,8 @@ _MOST_LINE = 4096
 _FIRST_LINES = 64  # of one kind and file
 _MOST_FILES = 4096
 
-_PLUGIN = r"(?<!\w)(?P<plugin>\w{1,64}_plugin)\S{0,128}"
-_LINES = {
-    "gave-up": r"Watchdog: too many restarts",
-    "restart": r"Watchdog: exited with code (?P<code>\d{1,9}), restart #(?P<number>\d{1,9})",
-    "plugin-timeout": _PLUGIN + r" timed out after",
-    "plugin-skipped": _PLUGIN + r" exited 99\b",
-    "port-taken": r"(?i)address already in use",
-    "no-server": r"(?i)Download failed|Unable to start web listener",
-    "too-old": r"(?i)samples that are too old|out of bounds",
-    "scrape-failed": r"(?i)context deadline exceeded|connection refused|no route to host",
-    "damaged": r"(?i)corrupt|unexpected checksum|panic:",
-}
+_TABLE = resources.files(__package__).joinpath("stack_lines.yaml")
+_LINES: Mapping[str, str] = yaml.safe_load(_TABLE.read_text("utf-8"))
 _KINDS = {kind: re.compile(pattern) for kind, pattern in _LINES.items()}
 _TARGET = re.compile(
     r"https?://(?P<host>[\w.-]{1,253}|\[[0-9a-fA-F:]{1,64}\]):\d"
