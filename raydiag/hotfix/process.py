@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from raydiag.errors import ParseError
+from raydiag.hotfix.messages import ProcessInfo
 from raydiag.procfs import split_stat
 
 SCRIPT = "metrics_exporter.sh"
@@ -48,15 +49,6 @@ class SeenProcess:
     state: str
     parent: int
     start_ticks: int
-
-
-@dataclass(frozen=True)
-class ProcessIdentity:
-    """What a process has to be at the moment when it is ended."""
-
-    pid: int
-    start_ticks: int  # since boot
-    argv: tuple[str, ...]
 
 
 def numbers_doubt() -> str:
@@ -203,12 +195,11 @@ def _open_gpu(seen: SeenProcess) -> str:
 class Aim:
     """A process that was verified, held so that its pid cannot come to mean another one.
 
-    `metrics_file` and `port`: of the exporter that it belongs to. Raises Doubt.
+    By pid, start and arguments it has to be the process of `identity` at the moment when it is
+    ended. `metrics_file` and `port`: of the exporter that it belongs to. Raises Doubt.
     """
 
-    def __init__(
-        self, identity: ProcessIdentity, metrics_file: str, port: int, root: str = ""
-    ) -> None:
+    def __init__(self, identity: ProcessInfo, metrics_file: str, port: int, root: str = "") -> None:
         self.identity = identity
         self.metrics_file, self.port, self.root = metrics_file, port, root
         self.fd: Optional[int] = None

@@ -19,7 +19,7 @@ from raydiag.hotfix.found_exporter import FoundExporter
 from raydiag.hotfix.journal import Journal, JournalError
 from raydiag.hotfix.log_tail import size
 from raydiag.hotfix.messages import RAYDIAG, ProcessInfo, Restart, Restarted
-from raydiag.hotfix.process import Aim, Doubt, Gone, ProcessIdentity
+from raydiag.hotfix.process import Aim, Doubt, Gone
 from raydiag.hotfix.watchdog_log import MOST_RESTARTS
 from raydiag.procfs import holds_socket, sockets_of_port
 
@@ -89,8 +89,7 @@ def _end_all(
         aims = []
         for target in targets:
             with _may_be_gone(target):
-                identity = ProcessIdentity(target.pid, target.start_ticks, target.argv)
-                aim = Aim(identity, request.metrics_file, request.port, request.root)
+                aim = Aim(target, request.metrics_file, request.port, request.root)
                 held.callback(aim.close)
                 aims.append((target, aim))
         processes = [f"{process.role} {process.pid} {process.start_ticks}" for process, _ in aims]

@@ -112,7 +112,7 @@ if trainer == 0:
     time.sleep(60)
     os._exit(0)
 seen = process.see(pid)
-one = process.ProcessIdentity(pid, seen.start_ticks, process.arguments(seen))
+one = process.ProcessInfo(pid, seen.start_ticks, process.arguments(seen), "exporter")
 said = {"same": trainer == pid, "doubt": ""}
 try:
     process.end(process.Aim(one, metrics_file, port))

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from raydiag.hotfix import discovery, process, watchdog_log
-from raydiag.hotfix.messages import NodeRequest
-from raydiag.hotfix.process import Aim, Doubt, ProcessIdentity
+from raydiag.hotfix.messages import NodeRequest, ProcessInfo
+from raydiag.hotfix.process import Aim, Doubt
 from tests.hotfix.training_tree import start_ticks
 from tests.hotfix.watchdog import ShellNode, free_port, wait_until
 
@@ -33,9 +33,9 @@ def asked(node: ShellNode, **fields: object) -> NodeRequest:
     return NodeRequest(port=node.port, metrics_file=str(node.metrics_file), **fields)  # type: ignore[arg-type]
 
 
-def identity(pid: int) -> ProcessIdentity:
+def identity(pid: int) -> ProcessInfo:
     seen = process.see(pid)
-    return ProcessIdentity(pid, seen.start_ticks, process.arguments(seen))
+    return ProcessInfo(pid, seen.start_ticks, process.arguments(seen), "exporter")
 
 
 def aim(node: ShellNode, pid: int, root: str = "") -> Aim:
@@ -180,10 +180,10 @@ def test_an_identity_that_is_off_by_anything_is_refused(node: ShellNode) -> None
     assert found.exporter is not None
     pid, ticks, argv = found.exporter.pid, found.exporter.start_ticks, found.exporter.argv
     for wrong, words in [
-        (ProcessIdentity(pid, ticks + 1, argv), "another process"),
-        (ProcessIdentity(pid, ticks, (*argv, "x")), "other arguments"),
-        (ProcessIdentity(pid, ticks, ()), "other arguments"),
-        (ProcessIdentity(2**22 + 1, ticks, argv), "ended"),
+        (ProcessInfo(pid, ticks + 1, argv, "exporter"), "another process"),
+        (ProcessInfo(pid, ticks, (*argv, "x"), "exporter"), "other arguments"),
+        (ProcessInfo(pid, ticks, (), "exporter"), "other arguments"),
+        (ProcessInfo(2**22 + 1, ticks, argv, "exporter"), "ended"),
     ]:
         with pytest.raises(Doubt, match=words):
             Aim(wrong, str(node.metrics_file), node.port)
@@ -221,7 +221,7 @@ def test_what_stands_above_us_is_left(tmp_path: Path) -> None:
         import os
         from raydiag.hotfix import process
         seen = process.see(os.getppid())
-        one = process.ProcessIdentity(seen.pid, seen.start_ticks, process.arguments(seen))
+        one = process.ProcessInfo(seen.pid, seen.start_ticks, process.arguments(seen), "exporter")
         try:
             process.Aim(one, "f", 1)
         except process.Doubt as doubt:
