@@ -31,11 +31,6 @@ from raydiag.errors import ReadError
 from raydiag.host import Host
 from raydiag.model import Status, Unread
 
-_SLOW_S = 0.25  # after this long the next source is started beside a slow one
-_MOST_AT_WORK = 8  # readers at once
-_MOST_STUCK = 8  # stuck readers on a node; with that many, only the first stage still reads
-_MOST_TIMEOUTS = 4  # of its own timeout, for a source whose reader runs or still sends
-_LOCK_RETRY_S = 0.05
 _LAST_LOOK_S = 0.2  # at the node's deadline, at readers that were killed then
 # Between the two samples of counters, at least: where nothing has counted yet, and where a record
 # asks for a longer look.
@@ -222,13 +217,14 @@ class Runner:
     def _may_start(self, now: float, sequential: bool) -> bool:
         if sequential:
             return not self.at_work
-        fresh = any(now - task.started < _SLOW_S for task in self.at_work)
-        return not fresh and len(self.at_work) < _MOST_AT_WORK
+        fresh = any(now - task.started < sandbox.SLOW_S for task in self.at_work)
+        return not fresh and len(self.at_work) < sandbox.MOST_AT_WORK
 
     def _start(self, task: _ProbeTask, queue: deque[_ProbeTask], now: float) -> None:
         probe = task.probe
-        if probe.stage != probes.FIRST and self._stuck_readers() >= _MOST_STUCK:
-            self._timed_out(task, f"not read: {_MOST_STUCK} readers are stuck on this node already")
+        if probe.stage != probes.FIRST and self._stuck_readers() >= sandbox.MOST_STUCK:
+            reason = f"not read: {sandbox.MOST_STUCK} readers are stuck on this node already"
+            self._timed_out(task, reason)
             return
         task.started = now
         task.due = now + probe.timeout_s
@@ -264,7 +260,7 @@ class Runner:
         """Somebody else is on this source: stuck for good, or another run that is quick?"""
         first = not task.waiting_since
         task.waiting_since = task.waiting_since or now
-        last = now - task.waiting_since >= task.probe.timeout_s + _SLOW_S
+        last = now - task.waiting_since >= task.probe.timeout_s + sandbox.SLOW_S
         if first or last:  # in between only the lock is tried: a look at all processes costs CPU
             pid, stuck, age_s = sandbox.readers_at_work().get(task.tag, (0, False, 0.0))
             if stuck:
@@ -275,7 +271,7 @@ class Runner:
         if last:
             self._timed_out(task, "not read: another raydiag reader on this machine holds it")
         else:
-            task.not_before = now + _LOCK_RETRY_S
+            task.not_before = now + sandbox.LOCK_RETRY_S
             queue.append(task)
 
     def _ready(self, now: float, next_start: float) -> list[_ProbeTask]:
@@ -285,7 +281,7 @@ class Runner:
         for task in self.at_work:
             by_fd[task.reader.fileno()] = task
             poller.register(task.reader.fileno(), select.POLLIN)
-        wake = now + (_SLOW_S if self.at_work else _LOCK_RETRY_S)
+        wake = now + (sandbox.SLOW_S if self.at_work else sandbox.LOCK_RETRY_S)
         wake = min(wake, self.deadline, *map(attrgetter("due"), self.at_work))
         if next_start > now:
             wake = min(wake, next_start)
@@ -341,7 +337,7 @@ class Runner:
                 continue
             # Slow is not hung: on a node whose CPUs are all taken we get little of them.
             alive = task in ready or task.reader.is_runnable()
-            if alive and now - task.started < _MOST_TIMEOUTS * task.probe.timeout_s:
+            if alive and now - task.started < sandbox.MOST_TIMEOUTS * task.probe.timeout_s:
                 task.due = now + task.probe.timeout_s / 4
                 continue
             self._abandon(task, now, f"no answer within {now - task.started:.1f} s")

@@ -35,6 +35,13 @@ _OUTPUT_LIMIT_BYTES = 4 << 20  # of one source; a probe that says more than this
 _MESSAGE_BYTES = 1 << 16
 _SIGKILL_BIT, _PF_EXITING = 1 << 8, 4  # include/linux/sched.h
 
+# How the node runner and the exporter's collector use readers.
+SLOW_S = 0.25  # after this long the next source is started beside a slow one
+MOST_AT_WORK = 8  # readers at once
+MOST_STUCK = 8  # stuck readers on a node; with that many, no source that may hang is read
+MOST_TIMEOUTS = 4  # of its own timeout, for a source whose reader runs or still sends
+LOCK_RETRY_S = 0.05
+
 Serve = Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
 
 _locks: list[int] = []  # in a reader: descriptors of the lock of the source that it is on

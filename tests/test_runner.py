@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from raydiag import memory_import, probes, runner, sandbox
+from raydiag import memory_import, probes, sandbox
 from raydiag.cluster import bundle
 from raydiag.cluster.actor import RaydiagNodeActor
 from tests.cluster import fuse_hang
@@ -26,7 +26,6 @@ from tests.cluster.fuse_hang import HangingFile
 
 PATIENCE_S = 120.0  # only a hang takes that long
 BUDGET_S = 60.0  # of a run in which the probes' own deadlines matter
-MOST_STUCK = runner._MOST_STUCK
 REPOSITORY = Path(memory_import.__file__).parent.parent
 
 _PREAMBLE = """
@@ -299,19 +298,19 @@ def test_two_runs_at_once_leave_one_stuck_reader(tree: HangingFile) -> None:
 
 @pytest.mark.slow
 def test_a_node_full_of_stuck_readers_is_not_given_more(tree: HangingFile) -> None:
-    names = [f"full{os.getpid()}_{number}" for number in range(MOST_STUCK + 2)]
+    names = [f"full{os.getpid()}_{number}" for number in range(sandbox.MOST_STUCK + 2)]
     tree.hang("a")
     slow = planted(f"yield Seen(content('{tree.directory}/a'))", ", timeout_s=0.3")
     first = planted("yield Seen('kernel log')", ", stage=FIRST")
     for _ in range(5):  # on a busy machine a reader may be ended before it has come to its file
-        run(dict.fromkeys(names[:MOST_STUCK], slow))
-        if len(tree.stuck_pids("rd-")) == MOST_STUCK:
+        run(dict.fromkeys(names[: sandbox.MOST_STUCK], slow))
+        if len(tree.stuck_pids("rd-")) == sandbox.MOST_STUCK:
             break
     answer = run({"first": first, **dict.fromkeys(names, slow)})
-    assert len(tree.stuck_pids("rd-")) == MOST_STUCK
+    assert len(tree.stuck_pids("rd-")) == sandbox.MOST_STUCK
     assert texts(answer["probes"]["first"]) == ["kernel log"]
     reasons = {answer["probes"][name]["reason"] for name in names}
-    assert reasons == {f"not read: {MOST_STUCK} readers are stuck on this node already"}
+    assert reasons == {f"not read: {sandbox.MOST_STUCK} readers are stuck on this node already"}
 
 
 # ---- the last stage

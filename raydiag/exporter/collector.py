@@ -28,11 +28,6 @@ from raydiag.model import Status
 if TYPE_CHECKING:
     from raydiag.exporter.external_plugins import Ask, ExternalPlugins
 
-_SLOW_S = 0.25  # after this long the next source is started beside a slow one
-_MOST_AT_WORK = 8  # readers at once
-_MOST_STUCK = 8  # stuck readers; with that many, what a driver fault hangs is not read
-_MOST_TIMEOUTS = 4  # of its own timeout, for a source whose reader runs or still sends
-_LOCK_RETRY_S = 0.05
 _LEFT_ALONE_S = 3600.0
 _MOST_TOLD = 4
 # Probes that read the same sources: under one lock, not both can get stuck in one of them.
@@ -110,7 +105,7 @@ class Collector:
             poller.register(fd, select.POLLIN)
             timeout_s = min(timeout_s, task.due - now)
         if self._queue or self._last:
-            timeout_s = min(timeout_s, _SLOW_S if self._at_work else _LOCK_RETRY_S)
+            timeout_s = min(timeout_s, sandbox.SLOW_S if self._at_work else sandbox.LOCK_RETRY_S)
         ready = poller.poll(max(0.0, timeout_s) * 1000)
         return [tasks[fd] for fd, _ in ready if fd in tasks]
 
@@ -176,8 +171,8 @@ class Collector:
 
     def _next_queue(self, now: float) -> deque[SourceTask]:
         """From which the next source may be started; empty while none may."""
-        is_full = len(self._at_work) >= _MOST_AT_WORK
-        if is_full or any(now - task.started < _SLOW_S for task in self._at_work):
+        is_full = len(self._at_work) >= sandbox.MOST_AT_WORK
+        if is_full or any(now - task.started < sandbox.SLOW_S for task in self._at_work):
             return deque()
         if not self._queue and all(task.ask is not None for task in self._at_work):
             return self._last  # the kernel log and all else of ours has answered
@@ -194,14 +189,14 @@ class Collector:
             task.request["state"] = self._state.get(task.key[0])
         task.waiting_since = task.waiting_since or now
         task.record.started = task.record.started or now
-        is_over = now - task.waiting_since >= task.timeout_s + _SLOW_S
+        is_over = now - task.waiting_since >= task.timeout_s + sandbox.SLOW_S
         try:
             task.reader = self._readers.start(task, look=is_over or task.waiting_since == now)
         except IsStuck as stuck:
             self._leave_out(task, f"not read: {stuck}")
         except IsHeld as held:
             if not is_over:
-                task.not_before = now + _LOCK_RETRY_S
+                task.not_before = now + sandbox.LOCK_RETRY_S
                 return False
             self._leave_out(task, f"not read: {held}")
         except OSError as error:
@@ -218,7 +213,7 @@ class Collector:
                 return f"{state['driver_fault']} in the kernel log shows the driver fault"
             if state.get("is_behind"):
                 return "the kernel log, which may show the driver fault, is not read to its end yet"
-        if len(self._readers.stuck) >= _MOST_STUCK:
+        if len(self._readers.stuck) >= sandbox.MOST_STUCK:
             return f"{len(self._readers.stuck)} readers are stuck on this node already"
         return ""
 
@@ -337,7 +332,7 @@ class Collector:
                 continue
             # Slow is not hung: on a node whose CPUs are all taken we get little of them.
             is_alive = task in answered or task.at_work().is_runnable()
-            if is_alive and now - task.started < _MOST_TIMEOUTS * task.timeout_s:
+            if is_alive and now - task.started < sandbox.MOST_TIMEOUTS * task.timeout_s:
                 task.due = now + task.timeout_s / 4
             else:
                 self._give_up(task, now)
