@@ -31,6 +31,14 @@ def amdgpu_addresses(host: Host) -> list[str]:
         return sorted(hwmon_directories(host))
 
 
+def required_addresses(host: Host) -> list[str]:
+    """As `amdgpu_addresses`. Raises NoData when there is none."""
+    addresses = amdgpu_addresses(host)
+    if not addresses:
+        raise NoData("no amdgpu device on this node")
+    return addresses
+
+
 def gpu_index(host: Host, address: str) -> int:
     """The index of the GPU with that address. Raises NoData when it is gone."""
     try:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from raydiag.amdgpu import DRIVER, HWMON, amdgpu_addresses, hwmon_directories
-from raydiag.errors import NoData, ParseError, ReadError
+from raydiag.amdgpu import DRIVER, HWMON, hwmon_directories, required_addresses
+from raydiag.errors import ParseError, ReadError
 from raydiag.host import Host, OptionalFiles, parse_int
 from raydiag.model import Unread
 from raydiag.probes import probe
@@ -46,9 +46,7 @@ def gpu_sensors(host: Host) -> Iterator[Union[GpuSensors, Unread]]:
     A file that does not exist leaves its field None and is no Unread: which sensors there are
     differs between models. Raises NoData without amdgpu devices.
     """
-    addresses = amdgpu_addresses(host)
-    if not addresses:
-        raise NoData("no amdgpu device on this node")
+    addresses = required_addresses(host)
     hwmon: dict[str, str] = {}
     try:
         hwmon = hwmon_directories(host)

@@ -17,9 +17,9 @@ documentation, ABI sysfs-class-infiniband). Samples:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Any, Optional, TypeVar, Union
 
 from raydiag.amdgpu import pci_addresses
 from raydiag.errors import NoData, ParseError, ReadError
@@ -27,6 +27,8 @@ from raydiag.host import Host, is_digits
 from raydiag.model import Status, Unread
 from raydiag.probes import probe
 from raydiag.rdma_names import HARDWARE_COUNTERS, STANDARD_COUNTERS, UNITS_OF_4_BYTES
+
+_T = TypeVar("_T")
 
 DIRECTORY = "/sys/class/infiniband"
 
@@ -108,13 +110,11 @@ def rdma(host: Host, source: str) -> Iterator[Union[RdmaPort, Unread]]:
             width=width,
             counters=files.counters(directory),
         )
-    if files.malformed:
-        yield Unread(source, Status.ERROR, "; ".join(files.malformed[:3]))
+    unread = list(files.unread(source))
+    yield from unread
     if files.failure is not None:
-        reason = f"{files.failure}; nothing more of this device was read"
-        yield Unread(source, files.failure.status, reason)
         # Only a source that ends well is read again for the second sample.
-        raise NoData(reason)
+        raise NoData(unread[-1].reason)
 
 
 class PortFiles:
@@ -127,15 +127,17 @@ class PortFiles:
 
     def text(self, path: str) -> str:
         """Empty for a file that is not there, and after a failure."""
-        if self.failure is not None:
-            return ""
-        try:
-            return self.host.read_text(path, 4096)
-        except NoData:
-            return ""
-        except ReadError as error:
-            self.failure = error
-            return ""
+        return self._read(self.host.read_text, path, 4096) or ""
+
+    def _read(self, read: Callable[..., _T], *arguments: Any) -> Optional[_T]:
+        if self.failure is None:
+            try:
+                return read(*arguments)
+            except NoData:
+                pass
+            except ReadError as error:
+                self.failure = error
+        return None
 
     def state(self, path: str) -> str:
         """The word in `4: ACTIVE`."""
@@ -180,13 +182,15 @@ class PortFiles:
 
     def names(self, directory: str) -> Sequence[str]:
         """Sorted names in a directory; none where it is not there, and after a failure."""
-        try:
-            return [] if self.failure else self.host.listdir(directory)
-        except NoData:
-            return []
-        except ReadError as error:
-            self.failure = error
-            return []
+        return self._read(self.host.listdir, directory) or []
+
+    def unread(self, source: str) -> Iterator[Unread]:
+        """What is to be said of the device: what was malformed, and what ended the reading."""
+        if self.malformed:
+            yield Unread(source, Status.ERROR, "; ".join(self.malformed[:3]))
+        if self.failure is not None:
+            reason = f"{self.failure}; nothing more of this device was read"
+            yield Unread(source, self.failure.status, reason)
 
 
 def parse_count(text: str) -> Optional[int]:

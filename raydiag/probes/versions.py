@@ -17,6 +17,7 @@ from raydiag.errors import NoData, ParseError
 from raydiag.host import Host, attempted
 from raydiag.model import Unread
 from raydiag.probes import probe
+from raydiag.probes.nvidia import driver_version
 
 _KERNEL = "/proc/sys/kernel/osrelease"
 _ROCM_ROOT = "/opt"
@@ -71,11 +72,10 @@ def _nvidia(host: Host, path: str) -> Version:
         line = _line(host, path)
     except NoData:
         return _module(host, "/sys/module/nvidia/version")
-    # The number is the first word made of digits and dots: "... Kernel Module  550.54.15  Fri ...".
-    for word in line.split():
-        if "." in word and word.replace(".", "").isdigit():
-            return Version("nvidia", word, path)
-    raise ParseError(f"{path}: no version number: {line[:80]!r}")
+    version = driver_version(line)
+    if not version:
+        raise ParseError(f"{path}: no version number: {line[:80]!r}")
+    return Version("nvidia", version, path)
 
 
 def _rocm(host: Host, path: str) -> Version:

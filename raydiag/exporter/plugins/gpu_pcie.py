@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raydiag.amdgpu import amdgpu_addresses, device_directory
-from raydiag.errors import NoData
+from raydiag.amdgpu import device_directory, required_addresses
 from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.host import Host, OptionalFiles
 from raydiag.probes.pcie import aer_total
@@ -17,10 +16,7 @@ from raydiag.probes.pcie import aer_total
 @plugin()
 def collect(host: Host) -> Collected:
     """The numbers are in the kernel's memory: no device is asked. Raises NoData without a GPU."""
-    addresses = amdgpu_addresses(host)
-    if not addresses:
-        raise NoData("no amdgpu device on this node")
-    for gpu, address in enumerate(addresses):
+    for gpu, address in enumerate(required_addresses(host)):
         directory = device_directory(host, address)
         yield from aer_samples(host, directory, gpu, ("correctable", "nonfatal", "fatal"))
 

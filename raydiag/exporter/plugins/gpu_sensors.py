@@ -5,25 +5,15 @@ Source: see `raydiag.probes.gpu_sensors`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Union
 
-from raydiag.amdgpu import amdgpu_addresses, device_directory, hwmon_directory
-from raydiag.errors import NoData
+from raydiag.amdgpu import amdgpu_addresses, device_directory, hwmon_directory, required_addresses
 from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.host import Host
 from raydiag.probes.gpu_sensors import SensorFiles
 
 
-def gpus(host: Host) -> Sequence[str]:
-    """PCI address of each GPU in index order: one that hangs costs no other its series."""
-    addresses = amdgpu_addresses(host)
-    if not addresses:
-        raise NoData("no amdgpu device on this node")
-    return addresses
-
-
-@plugin(sources=gpus)
+@plugin(sources=required_addresses)  # one GPU that hangs costs no other its series
 def collect(host: Host, source: str) -> Collected:
     """A sensor that is not there gives no sample, and no Unread: that differs between models."""
     gpu = {"gpu": str(amdgpu_addresses(host).index(source))}

@@ -18,7 +18,6 @@ from typing import Optional
 from raydiag.exporter.metrics import REGISTRY
 from raydiag.exporter.plugins import Collected, Sample, plugin
 from raydiag.exporter.reading import NodeFiles
-from raydiag.model import Status, Unread
 from raydiag.probes.rdma import PortFiles, rdma_devices
 from raydiag.rdma_names import STANDARD_TRAFFIC, SYNONYMS, UNITS_OF_4_BYTES, all_files
 
@@ -38,11 +37,7 @@ def collect(host: NodeFiles, source: str) -> Collected:
         if port.isascii() and port.isdigit():
             for quantity, value in _port(host, files, f"{source}/ports/{port}").items():
                 yield Sample(f"hw_rdma_{quantity}", {"device": device, "port": port}, value)
-    if files.malformed:
-        yield Unread(source, Status.ERROR, "; ".join(files.malformed[:3]))
-    if files.failure is not None:
-        reason = f"{files.failure}; nothing more of this device was read"
-        yield Unread(source, files.failure.status, reason)
+    yield from files.unread(source)
 
 
 def _port(host: NodeFiles, files: PortFiles, directory: str) -> dict[str, int]:
