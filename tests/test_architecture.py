@@ -71,7 +71,9 @@ ARROWS = {
     | {"file_writing", "environment", "ownership"}
     | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file", "exposition"}
     | {"rdma_names", "records", "explain"},  # of `status`, which judges what it sees
-    "tsdb": {"untrusted"} | FOUNDATION | {"catalog", "environment", "event_file", "host", "procfs"},
+    "tsdb": {"untrusted"}
+    | FOUNDATION
+    | {"catalog", "confinement", "environment", "event_file", "host", "procfs"},
     "timeline": FOUNDATION | {"catalog", "tsdb"},
     "playbooks": FOUNDATION | {"catalog", "tsdb", "timeline"},
     "render": FOUNDATION
