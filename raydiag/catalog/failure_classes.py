@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from raydiag.catalog.rows import CatalogRow, loaded, require_class, rows
 from raydiag.errors import CatalogError
@@ -60,9 +60,9 @@ class FailureClass:
     also_reported_as: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
     playbooks: tuple[str, ...] = ()
-    acts_after_s: Optional[int] = None
-    acts_within_s: Optional[int] = None
-    harmless_below: Optional[int] = None
+    acts_after_s: int | None = None
+    acts_within_s: int | None = None
+    harmless_below: int | None = None
     # Name of a circumstance -> what a finding says there: fields of `model.Finding`.
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
-from typing import Optional
 
 from raydiag.catalog.rows import CatalogRow, loaded, rows
 from raydiag.errors import CatalogError
@@ -22,12 +21,12 @@ class Accelerator:
 
     model: str
     names: tuple[str, ...]  # lower case, without separators
-    idle_watts: Optional[float]  # at most, between jobs
-    waiting_watts: Optional[float]  # at most, while a collective spins
-    active_watts: Optional[float]  # at least, in training
-    limit_watts: Optional[float]
-    clock_mhz: Optional[float]
-    memory_gb: Optional[float]  # 10^9 bytes
+    idle_watts: float | None  # at most, between jobs
+    waiting_watts: float | None  # at most, while a collective spins
+    active_watts: float | None  # at least, in training
+    limit_watts: float | None
+    clock_mhz: float | None
+    memory_gb: float | None  # 10^9 bytes
     sources: Mapping[str, str]  # by the name of the number
 
 
@@ -37,13 +36,13 @@ def accelerators() -> tuple[Accelerator, ...]:
     return parse_hardware(resources.files(__package__).joinpath(_FILE).read_text("utf-8"))
 
 
-def accelerator(device_name: Optional[str]) -> Optional[Accelerator]:
+def accelerator(device_name: str | None) -> Accelerator | None:
     """The model that a driver's name for a device means; None for one that is not in the table.
 
     Of several words that fit, the longest counts: "GB200" is not a "B200".
     """
     plain = "".join(filter(str.isalnum, (device_name or "").lower()))
-    best: Optional[Accelerator] = None
+    best: Accelerator | None = None
     longest = 0
     for model in accelerators():
         for name in model.names:
@@ -76,7 +75,7 @@ def parse_hardware(text: str, file: str = _FILE) -> tuple[Accelerator, ...]:
     return tuple(models)
 
 
-def _number(row: CatalogRow, key: str) -> tuple[Optional[float], str]:
+def _number(row: CatalogRow, key: str) -> tuple[float | None, str]:
     if key not in row.data:
         return None, ""
     part = CatalogRow(row.take(key), row.file, f"{row.name}: {key}")
@@ -87,7 +86,7 @@ def _number(row: CatalogRow, key: str) -> tuple[Optional[float], str]:
     return float(value), source
 
 
-def _check_levels(row: CatalogRow, numbers: Mapping[str, Optional[float]]) -> None:
+def _check_levels(row: CatalogRow, numbers: Mapping[str, float | None]) -> None:
     """Idle, waiting, active and limit go up, as far as they are known."""
     levels = [value for key, value in numbers.items() if key.endswith("_watts") and value]
     if levels != sorted(levels):

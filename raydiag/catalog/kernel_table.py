@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import chain, product
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Optional
 
 from raydiag.catalog.rows import FAMILIES, CatalogRow, loaded, require_class, rows
 from raydiag.errors import CatalogError
@@ -40,8 +39,8 @@ class KernelEvent:
     lasting: bool = False  # the fault outlives the message, until a reset or a reboot
     clears: bool = False  # a recovery that leaves nothing behind
     boot_grace: bool = False  # normal while the node boots
-    expires_s: Optional[int] = None  # s after which it is history if it does not recur; None: never
-    many: Optional[int] = None  # from this number on a warning instead of a note
+    expires_s: int | None = None  # s after which it is history if it does not recur; None: never
+    many: int | None = None  # from this number on a warning instead of a note
     also: tuple[str, ...] = ()  # further events of the line
     codes: str  # family of error numbers that the group `code` belongs to; empty: none
     examples: tuple[str, ...]
@@ -182,7 +181,7 @@ class NvidiaCode:
     name: str  # e.g. "Xid 79"
     title: str
     next_step: str
-    severity: Optional[Severity]  # None: the line itself states it
+    severity: Severity | None  # None: the line itself states it
     finding: str = ""  # failure class; empty: that of the event
     also: tuple[str, ...] = ()
 

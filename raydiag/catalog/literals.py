@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import groupby, product
-from typing import Any, Optional
+from typing import Any
 
 _re: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
@@ -25,7 +25,7 @@ _DIGITS = str.maketrans("", "", "0123456789")
 _Strings = frozenset[str]
 _EMPTY: _Strings = frozenset(("",))
 # Of a part of the pattern: all that it can match, if that is little; and the set asked for.
-_Known = tuple[Optional[_Strings], Optional[_Strings]]
+_Known = tuple[_Strings | None, _Strings | None]
 
 
 def required_literals(pattern: str) -> frozenset[str]:
@@ -78,7 +78,7 @@ def _part(item: Any) -> _Known:
     return None, None
 
 
-def _members(parts: Sequence[Any]) -> Optional[_Strings]:
+def _members(parts: Sequence[Any]) -> _Strings | None:
     if len(parts) > _CLASS or any(kind is not _re.LITERAL for kind, _ in parts):
         return None
     return frozenset(chr(code) for _, code in parts)
@@ -91,20 +91,20 @@ def _branches(known: Sequence[_Known]) -> _Known:
     return exact, best
 
 
-def _union(sets: Sequence[Optional[_Strings]]) -> Optional[_Strings]:
+def _union(sets: Sequence[_Strings | None]) -> _Strings | None:
     """None where one of them is not known."""
     if None in sets:
         return None
     return frozenset().union(*filter(None, sets))
 
 
-def _joined(left: _Strings, right: Optional[_Strings]) -> Optional[_Strings]:
+def _joined(left: _Strings, right: _Strings | None) -> _Strings | None:
     if right is None or len(left) * len(right) > _MOST:
         return None
     return frozenset(map("".join, product(left, right)))
 
 
-def _better(one: Optional[_Strings], other: Optional[_Strings]) -> Optional[_Strings]:
+def _better(one: _Strings | None, other: _Strings | None) -> _Strings | None:
     """The rarer of two sets; None where neither is of use."""
     choices = [each for each in (one, other) if each and _worth(each)]
     return max(choices, key=_worth) if choices else None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from types import MappingProxyType
-from typing import Any, Optional, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
@@ -47,7 +47,7 @@ class CatalogRow:
             raise self.error(f"{key} is missing")
         return self.data.pop(key)
 
-    def text(self, key: str, default: Optional[str] = None) -> str:
+    def text(self, key: str, default: str | None = None) -> str:
         """A text that is not blank; the default, if there is one, where the key is missing."""
         if default is not None and key not in self.data:
             return default
@@ -93,7 +93,7 @@ class CatalogRow:
             raise self.error(f"{key} must be a mapping of names")
         return MappingProxyType(dict(value))
 
-    def choice(self, key: str, choices: Sequence[str], default: Optional[str] = None) -> str:
+    def choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
         """One of `choices`; the default where the key is missing."""
         value = self.text(key, default)
         if value not in choices and value != default:
@@ -171,7 +171,7 @@ _READERS: Mapping[str, Callable[[CatalogRow, str, bool], object]] = {
     "str": lambda row, key, is_needed: row.text(key, None if is_needed else ""),
     "tuple[str, ...]": lambda row, key, is_needed: row.texts(key, least=int(is_needed)),
     "bool": lambda row, key, _: row.flag(key),
-    "Optional[int]": lambda row, key, _: row.number(key),
+    "int | None": lambda row, key, _: row.number(key),
 }
 
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib import resources
-from typing import Optional
 
 from raydiag.catalog.rows import CatalogRow, loaded, rows
 
@@ -24,7 +23,7 @@ class ForeignSeries:
     by: tuple[str, ...]  # our labels that tell series of one host apart
     labels: Mapping[str, str]  # of ours that are always the same
     read: tuple[str, ...]  # expressions; the first that can be had of each series counts
-    factor: Optional[int] = None  # from their unit to ours
+    factor: int | None = None  # from their unit to ours
     times: bool = False  # only when there are samples is meant
 
     def names(self, expression: str) -> list[str]:

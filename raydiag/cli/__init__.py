@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn, Optional
+from typing import NoReturn
 
 from raydiag import __version__
 from raydiag.cli import (
@@ -37,7 +37,7 @@ _MOST_OF_ERROR = 500  # characters
 _COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb, exporter, hotfix)
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = _plain_options(list(sys.argv[1:] if argv is None else argv))
     _ErrorReport.as_json = _wants_json(words)

@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from raydiag.cli import options
 from raydiag.errors import UsageError
@@ -68,7 +68,7 @@ def way(arguments: argparse.Namespace) -> Way:
     return ssh.Way.parse(arguments.ssh, arguments.jump, arguments.ssh_config)
 
 
-def selected_nodes(names: Optional[Sequence[str]]) -> Optional[list[str]]:
+def selected_nodes(names: Sequence[str] | None) -> list[str] | None:
     """The nodes that --node names; None where it is not given. Raises UsageError."""
     from raydiag import nodeset
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from raydiag.cli import cluster_options, options, triage
@@ -51,8 +51,8 @@ class _LiveSources:
 
     facts: JobFacts
     no_log: str = ""
-    job: Optional[RayJob] = None
-    nodes: Optional[LiveNodes] = None
+    job: RayJob | None = None
+    nodes: LiveNodes | None = None
     unread: tuple[HostUnread, ...] = ()
     notes: tuple[str, ...] = ()
     on_head: bool = False  # the dashboard is dead, and its machine is this one
@@ -143,7 +143,7 @@ def _log_of(call: _Call) -> _LiveSources:
     return _LiveSources(_read(find.resolve(arguments.job, arguments.outputs or "outputs")))
 
 
-def _left_on_this_head(call: _Call) -> Optional[_LiveSources]:
+def _left_on_this_head(call: _Call) -> _LiveSources | None:
     """What needs no dashboard, where that should be on this machine: the newest job's own log."""
     from raydiag.cluster import address
     from raydiag.joblog import driver_logs, find
@@ -188,7 +188,7 @@ def _log(call: _Call, api: ClusterAccess, jobs: Sequence[Mapping[str, Any]]) -> 
     return _LiveSources(facts, job=job, notes=tuple(filter(None, (job.note, printed.reason))))
 
 
-def facts_of_text(text: str, name: str, job_id: Optional[str] = None) -> JobFacts:
+def facts_of_text(text: str, name: str, job_id: str | None = None) -> JobFacts:
     """Of a log that is in no file here; it goes by `name`."""
     from raydiag.joblog.facts import Resolved
 
@@ -198,7 +198,7 @@ def facts_of_text(text: str, name: str, job_id: Optional[str] = None) -> JobFact
         return _read(Resolved(job_id or name, job_id, None, None, (name,)))
 
 
-def _written(facts: JobFacts) -> Optional[float]:
+def _written(facts: JobFacts) -> float | None:
     """When the job last wrote anything that is seen here."""
     times = [file.mtime for file in facts.files if file.mtime is not None]
     return max(times, default=None)
@@ -254,7 +254,7 @@ def _moment(arguments: argparse.Namespace, sources: _LiveSources) -> Moment:
     return moment
 
 
-def _scheduled(job: RayJob) -> Optional[SlurmJob]:
+def _scheduled(job: RayJob) -> SlurmJob | None:
     """How it ended, as a scheduler says it."""
     from raydiag.joblog.slurm import SlurmJob
 
@@ -269,7 +269,7 @@ def _scheduled(job: RayJob) -> Optional[SlurmJob]:
 class _MetricsServer:
     """The Prometheus to ask; without a URL, the reason."""
 
-    url: Optional[str] = None
+    url: str | None = None
     origin: str = ""  # what people call it, where that is not the URL
     reason: str = ""
 
@@ -364,7 +364,7 @@ def _tried_ports(sources: _LiveSources) -> list[int]:
     return list(dict.fromkeys([*_logged_ports(sources), *live.USUAL]))
 
 
-def _data(sources: _LiveSources) -> Optional[Path]:
+def _data(sources: _LiveSources) -> Path | None:
     """Where the job's metrics are stored; None where that is not here."""
     job_dir = sources.facts.resolved.job_dir
     data = Path(job_dir or "/nonexistent") / "prometheus"

@@ -22,7 +22,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 from raydiag import __version__
 from raydiag.cli import options, values
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _verdicts(
-    arguments: argparse.Namespace, state: Optional[PassState]
+    arguments: argparse.Namespace, state: PassState | None
 ) -> tuple[list[Verdict], list[str]]:
     """One verdict for each job that could be read, and why the others could not."""
     from functools import cache
@@ -112,9 +112,9 @@ def _verdicts(
 
 
 def _verdict(
-    job: Optional[Resolved],
+    job: Resolved | None,
     arguments: argparse.Namespace,
-    state: Optional[PassState],
+    state: PassState | None,
     selector: MakeSelector,
 ) -> Verdict:
     """Of the log on stdin, where no job is given."""
@@ -181,7 +181,7 @@ def _report(verdicts: Sequence[Verdict], arguments: argparse.Namespace) -> Repor
     return triage_report(verdicts, arguments.verbose)
 
 
-def _state(path: Optional[str]) -> Optional[PassState]:
+def _state(path: str | None) -> PassState | None:
     """What an earlier call has remembered; empty when the file is new or of another version."""
     if path is None:
         return None

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 from raydiag.cli import cluster_options, options, values
 from raydiag.errors import CannotRun, RaydiagError, UsageError
@@ -121,7 +121,7 @@ def _query(arguments: argparse.Namespace) -> int:
     return 3 if connection.unread else 0
 
 
-def _asked_query(arguments: argparse.Namespace, data: Optional[Window]) -> Query:
+def _asked_query(arguments: argparse.Namespace, data: Window | None) -> Query:
     """At one time, else over a range, which is that of the data where the options leave it open."""
     from raydiag.model import Window
     from raydiag.tsdb.series import Query
@@ -138,7 +138,7 @@ def _asked_query(arguments: argparse.Namespace, data: Optional[Window]) -> Query
     return Query.over("query", arguments.promql, window, arguments.step or 0.0)
 
 
-def _first_known(*times: Optional[float]) -> float:
+def _first_known(*times: float | None) -> float:
     return next(time_s for time_s in times if time_s is not None)
 
 
@@ -246,7 +246,7 @@ def _facts(arguments: argparse.Namespace, job: str) -> JobFacts:
     return read.read(find.resolve(job, arguments.outputs), make_selector, Classifier())
 
 
-def _facts_if_any(arguments: argparse.Namespace, job: str) -> Optional[JobFacts]:
+def _facts_if_any(arguments: argparse.Namespace, job: str) -> JobFacts | None:
     """A URL or a bare data directory has no log, which costs the comparison of hosts only."""
     from raydiag.tsdb import directory
 
@@ -257,7 +257,7 @@ def _facts_if_any(arguments: argparse.Namespace, job: str) -> Optional[JobFacts]
     return None
 
 
-def _discovered(connection: Connection, facts: Optional[JobFacts]) -> Discovery:
+def _discovered(connection: Connection, facts: JobFacts | None) -> Discovery:
     from raydiag.tsdb.discovery import discover
 
     if facts is None:

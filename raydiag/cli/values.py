@@ -6,7 +6,6 @@ import argparse
 import math
 import re
 from collections.abc import Callable
-from typing import Optional
 
 _LATEST_S = 1e11  # a time beyond it is not in seconds
 _MOST_PORT = 65535
@@ -32,7 +31,7 @@ def add_seconds(
     parser: argparse.ArgumentParser,
     name: str,
     limits: tuple[float, float],
-    default: Optional[float],
+    default: float | None,
     words: str,
 ) -> None:
     """An option that takes a number of seconds within limits."""

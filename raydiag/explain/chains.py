@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Optional
 
 from raydiag import catalog
 from raydiag.explain.weighing import CLUSTER, Account, Reach, is_later, weigh
@@ -19,10 +18,10 @@ class _Causes:
     observations: Sequence[Observation]
     reach: Reach
 
-    def all(self) -> list[Optional[int]]:
+    def all(self) -> list[int | None]:
         """For each observation the position of its most likely cause; None for a root."""
         candidates = self._candidates()
-        nearest: list[Optional[int]] = []
+        nearest: list[int | None] = []
         for observation in self.observations:
             able = candidates[observation.finding.failure_class]
             nearest.append(self._best(observation, able))
@@ -43,16 +42,16 @@ class _Causes:
                 causes[effect] += numbers
         return causes
 
-    def _best(self, effect: Observation, candidates: Iterable[int]) -> Optional[int]:
+    def _best(self, effect: Observation, candidates: Iterable[int]) -> int | None:
         """The cause that explains it best; None where none does."""
-        best: Optional[tuple[Account, int]] = None
+        best: tuple[Account, int] | None = None
         for position in sorted(candidates):
             account = weigh(self.observations[position], effect, self.reach)
             if not account.ruled_out and (best is None or account.rank > best[0].rank):
                 best = account, position
         return best[1] if best is not None else None
 
-    def _came_first(self, effect: int, nearest: Sequence[Optional[int]]) -> bool:
+    def _came_first(self, effect: int, nearest: Sequence[int | None]) -> bool:
         """Whether it came before what caused its cause, which has no date to show that."""
         if not self.reach.of_job:
             return False
@@ -64,7 +63,7 @@ class _Causes:
             return False
         return is_later(self.observations[above], self.observations[effect], self.reach)
 
-    def _onset(self, position: int) -> Optional[float]:
+    def _onset(self, position: int) -> float | None:
         return self.observations[position].finding.onset
 
 
@@ -74,7 +73,7 @@ def chains(observations: Sequence[Observation], reach: Reach = CLUSTER) -> list[
     A root is what no other present finding could have caused. The chains stand in the order of
     their first finding, the most severe one, which need not be the root.
     """
-    effects: dict[Optional[int], list[int]] = {}
+    effects: dict[int | None, list[int]] = {}
     for effect, cause in enumerate(_Causes(observations, reach).all()):
         effects.setdefault(cause, []).append(effect)
     built: dict[int, Chain] = {}

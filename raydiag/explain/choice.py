@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Optional
 
 from raydiag import catalog
 from raydiag.catalog.completion import completed, order, severity_of
@@ -135,7 +134,7 @@ class JobSymptom:
                 present.add(entry.id)
         return cls(frozenset(present))
 
-    def seen_in(self, chain: CauseChain) -> Optional[Observation]:
+    def seen_in(self, chain: CauseChain) -> Observation | None:
         """The first sign of it that the chain explains."""
         signs = (seen for seen in chain.observations if _class_of(seen).id in self.classes)
         return min(signs, key=dated_first, default=None)
@@ -163,7 +162,7 @@ class Candidate:
     """A fault that can cause what happened: what speaks for it, and what against it."""
 
     failure_class: str
-    host: Optional[str]
+    host: str | None
     speaks_for: str
     speaks_against: str  # "" where nothing does
 
@@ -175,7 +174,7 @@ class Choice:
     case: JobCase
     chosen: CauseChain
     others: Sequence[CauseChain]
-    symptom: Optional[Observation]  # what its root explains; None where that is nothing
+    symptom: Observation | None  # what its root explains; None where that is nothing
 
     @cached_property
     def alike(self) -> list[Observation]:
@@ -277,7 +276,7 @@ def _rivalry(account: Account) -> tuple[bool, int, int]:
     )
 
 
-def choose(candidates: Sequence[CauseChain], case: JobCase) -> Optional[Choice]:
+def choose(candidates: Sequence[CauseChain], case: JobCase) -> Choice | None:
     """The choice; None when there is nothing that could be the verdict."""
     symptom = JobSymptom.of(candidates, case)
 

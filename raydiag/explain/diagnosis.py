@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
-from typing import Optional
 
 from raydiag import catalog, model
 from raydiag.catalog.completion import complete
@@ -45,7 +44,7 @@ def exit_code(diagnosis: Diagnosis) -> int:
     return 0 if diagnosis.coverage.complete else 3
 
 
-def coverage(snapshot: Snapshot, window: Optional[model.Window] = None) -> Coverage:
+def coverage(snapshot: Snapshot, window: model.Window | None = None) -> Coverage:
     """What the answer rests on. A dead node that rejoined, or that Ray ended, is not missed."""
     absent = departed(snapshot)
     expected = [report for report in snapshot.nodes if report.node.node_id not in absent]

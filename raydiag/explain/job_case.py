@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 from raydiag.model import Coverage, Observation
 from raydiag.playbooks.observations import RuledOut
@@ -21,10 +20,10 @@ class JobCase:
     observations: Sequence[Observation]  # of the log, the playbooks, the nodes, the monitoring
     coverage: Coverage
     status: str = "unknown"  # of the job, by triage
-    primary: Optional[str] = None  # class that triage names
-    last_step_at: Optional[float] = None
-    step_time_s: Optional[float] = None  # the usual one
-    silent_s: Optional[float] = None  # from the last step to now, or to the end of the job
+    primary: str | None = None  # class that triage names
+    last_step_at: float | None = None
+    step_time_s: float | None = None  # the usual one
+    silent_s: float | None = None  # from the last step to now, or to the end of the job
     ruled_out: Sequence[RuledOut] = ()
     told: bool = True  # False: not even the status of the job is known
     no_log: str = ""  # why there is no log; "" where there is one

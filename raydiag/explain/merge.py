@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Optional
+from typing import Any
 
 from raydiag import catalog
 from raydiag.catalog.completion import order, severity_of
@@ -83,7 +83,7 @@ def _merged_finding(ranked: Sequence[Finding]) -> Finding:
     )
 
 
-def earliest_onset(findings: Iterable[Finding]) -> Optional[float]:
+def earliest_onset(findings: Iterable[Finding]) -> float | None:
     """Unix seconds; None where none of them has a date."""
     return min((finding.onset for finding in findings if finding.onset is not None), default=None)
 

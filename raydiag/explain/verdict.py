@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Optional
+from typing import Any
 
 from raydiag import catalog
 from raydiag.explain.choice import (
@@ -51,11 +51,11 @@ class JobVerdict:
     hosts: tuple[str, ...] = ()
     gpus: tuple[tuple[str, int], ...] = ()
     devices: tuple[tuple[str, str], ...] = ()
-    onset: Optional[float] = None
-    uncertainty_s: Optional[float] = None
+    onset: float | None = None
+    uncertainty_s: float | None = None
     recovered: bool = False
-    kill_time: Optional[float] = None  # of oom-host
-    pattern: Optional[str] = None  # of oom-host: leak, spike, checkpoint, all-nodes
+    kill_time: float | None = None  # of oom-host
+    pattern: str | None = None  # of oom-host: leak, spike, checkpoint, all-nodes
 
 
 @dataclass(frozen=True)

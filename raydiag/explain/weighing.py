@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Optional
 
 from raydiag import catalog
 from raydiag.catalog.completion import severity_of
@@ -32,7 +31,7 @@ class Reach:
     """How far a cause reaches."""
 
     of_job: bool = False  # hosts of one job wait for each other, and several sources tell of them
-    step_time_s: Optional[float] = None  # of the job
+    step_time_s: float | None = None  # of the job
 
 
 CLUSTER = Reach()
@@ -43,7 +42,7 @@ class Reply:
     """The answer to one question. Without points it rules the cause out."""
 
     text: str
-    points: Optional[int] = None
+    points: int | None = None
 
 
 @dataclass(frozen=True)
@@ -130,13 +129,13 @@ def is_later(cause: Observation, effect: Observation, reach: Reach) -> bool:
 # ---- the questions
 
 
-def _did_the_job_go_well_with_it(pair: _Pair) -> Optional[Reply]:
+def _did_the_job_go_well_with_it(pair: _Pair) -> Reply | None:
     if pair.cause.finding.before_job and not pair.effect.finding.before_job:
         return Reply("it was so before the job, which went well with it")
     return None
 
 
-def _is_it_felt_there(pair: _Pair) -> Optional[Reply]:
+def _is_it_felt_there(pair: _Pair) -> Reply | None:
     """Whether what happens at the one place is felt at the other."""
     cause, effect = pair.cause.finding, pair.effect.finding
     if pair.felt.cluster_wide and effect.host is None and cause.host is not None:
@@ -158,7 +157,7 @@ def _is_it_felt_there(pair: _Pair) -> Optional[Reply]:
     return Reply("the same host", 1)
 
 
-def _did_it_come_first(pair: _Pair) -> Optional[Reply]:
+def _did_it_come_first(pair: _Pair) -> Reply | None:
     is_told_later = pair.effect.facts.get("first_in_log") and pair.cause.playbook == TRIAGE
     # How a process ended, and not why, is told before its cause at times.
     if is_told_later and (not pair.felt.mechanism or pair.causing.mechanism):
@@ -168,7 +167,7 @@ def _did_it_come_first(pair: _Pair) -> Optional[Reply]:
     return None
 
 
-def _did_it_change_then(pair: _Pair) -> Optional[Reply]:
+def _did_it_change_then(pair: _Pair) -> Reply | None:
     """A mechanism takes its time; a level that was the same for long before explains nothing."""
     noticed = pair.effect.finding.onset
     if noticed is None or pair.cause.finding.onset is None:
@@ -191,7 +190,7 @@ def _did_it_change_then(pair: _Pair) -> Optional[Reply]:
     return Reply(f"for {since_s / 60:.0f} min nothing came of it", -2 if is_drift else None)
 
 
-def _did_it_last_as_long(pair: _Pair) -> Optional[Reply]:
+def _did_it_last_as_long(pair: _Pair) -> Reply | None:
     """What ended long before is no cause; what ends when its effect does is one."""
     cause, effect = pair.cause, pair.effect
     if cause.facts.get("cleared") and pair.felt.symptom:
@@ -209,7 +208,7 @@ def _did_it_last_as_long(pair: _Pair) -> Optional[Reply]:
     return None
 
 
-def _is_it_enough(pair: _Pair) -> Optional[Reply]:
+def _is_it_enough(pair: _Pair) -> Reply | None:
     """A few errors that were corrected cost nothing."""
     count = pair.cause.facts.get("grew_by")
     least = pair.causing.harmless_below or 0
@@ -218,7 +217,7 @@ def _is_it_enough(pair: _Pair) -> Optional[Reply]:
     return Reply(f"{count:.0f} of them are harmless") if count < least else None
 
 
-def _is_it_more_than_a_note(pair: _Pair) -> Optional[Reply]:
+def _is_it_more_than_a_note(pair: _Pair) -> Reply | None:
     """A note may tell why a job is slow; it ends none."""
     if not pair.reach.of_job or pair.felt.slow or _severity(pair.effect) is Severity.INFO:
         return None
@@ -227,17 +226,17 @@ def _is_it_more_than_a_note(pair: _Pair) -> Optional[Reply]:
     return None
 
 
-def _how_certain_is_it(pair: _Pair) -> Optional[Reply]:
+def _how_certain_is_it(pair: _Pair) -> Reply | None:
     confidence = pair.cause.finding.confidence
     return Reply(f"its finding is {confidence.value}", _severity(pair.cause).rank + confidence.rank)
 
 
-def _who_else_saw_it(pair: _Pair) -> Optional[Reply]:
+def _who_else_saw_it(pair: _Pair) -> Reply | None:
     sources = {evidence.source.partition(":")[0] for evidence in pair.cause.finding.evidence}
     return Reply("several sources show it", 1) if len(sources) > 1 else None
 
 
-_QUESTIONS: tuple[Callable[[_Pair], Optional[Reply]], ...] = (
+_QUESTIONS: tuple[Callable[[_Pair], Reply | None], ...] = (
     _is_it_felt_there,
     _did_the_job_go_well_with_it,
     _did_it_come_first,

@@ -12,7 +12,6 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Optional
 
 from raydiag.joblog.facts import JobFacts
 
@@ -34,7 +33,7 @@ class Artefact:
     mtime: float
 
 
-def newest(facts: JobFacts) -> Optional[Artefact]:
+def newest(facts: JobFacts) -> Artefact | None:
     """The newest checkpoint or event file of the job; None when there is none to be seen."""
     settings = {**facts.header.config, **facts.header.passthrough}
     directories = [facts.resolved.job_dir or ""]

@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from functools import lru_cache
-from typing import Optional
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _CLOCK = rb"(\d\d):(\d\d):(\d\d)"
@@ -37,28 +36,28 @@ _DAY_S = 86400.0
 
 
 @lru_cache(maxsize=4096)
-def _midnight(year: int, month: int, day: int) -> Optional[float]:
+def _midnight(year: int, month: int, day: int) -> float | None:
     try:
         return (date(year, month, day).toordinal() - 719163) * _DAY_S
     except ValueError:
         return None
 
 
-def _of_day(hour: bytes, minute: bytes, second: bytes) -> Optional[float]:
+def _of_day(hour: bytes, minute: bytes, second: bytes) -> float | None:
     hours, minutes, seconds = int(hour), int(minute), int(second)
     if hours > 23 or minutes > 59 or seconds > 60:
         return None
     return hours * 3600.0 + minutes * 60.0 + seconds
 
 
-def _dated(year: int, month: int, day: int, of_day: Optional[float]) -> Optional[float]:
+def _dated(year: int, month: int, day: int, of_day: float | None) -> float | None:
     midnight = _midnight(year, month, day) if 1970 <= year < 2200 else None
     if midnight is None or of_day is None:
         return None
     return midnight + of_day
 
 
-def _zone_s(zone: Optional[bytes]) -> float:
+def _zone_s(zone: bytes | None) -> float:
     if zone is None or zone[:1] not in b"+-":
         return 0.0
     digits = zone[1:].replace(b":", b"")
@@ -66,18 +65,18 @@ def _zone_s(zone: Optional[bytes]) -> float:
     return seconds if zone[:1] == b"+" else -seconds
 
 
-def _fraction(digits: Optional[bytes]) -> float:
+def _fraction(digits: bytes | None) -> float:
     return int(digits) / 10.0 ** len(digits) if digits else 0.0
 
 
 class Clock:
     """Reads the times of one log; years that are not printed come from what is near."""
 
-    def __init__(self, mtime: Optional[float]) -> None:
+    def __init__(self, mtime: float | None) -> None:
         self.mtime = mtime
-        self.anchor: Optional[float] = None  # newest time that was printed with its year
+        self.anchor: float | None = None  # newest time that was printed with its year
 
-    def time(self, line: bytes) -> Optional[float]:
+    def time(self, line: bytes) -> float | None:
         """The first time within the first `REACH` bytes of a line, Unix seconds."""
         head = line[:REACH]
         if _ANY.search(head) is None:
@@ -99,7 +98,7 @@ class Clock:
                 return
             self.time(match[0])
 
-    def _iso(self, match: re.Match[bytes]) -> Optional[float]:
+    def _iso(self, match: re.Match[bytes]) -> float | None:
         year, month, day, hour, minute, second, part, zone = match.groups()
         time = _dated(int(year), int(month), int(day), _of_day(hour, minute, second))
         if time is None:
@@ -107,7 +106,7 @@ class Clock:
         self.anchor = time + _fraction(part) - _zone_s(zone)
         return self.anchor
 
-    def _ctime(self, match: re.Match[bytes]) -> Optional[float]:
+    def _ctime(self, match: re.Match[bytes]) -> float | None:
         name, day, hour, minute, second, half, year = match.groups()
         if half is not None:
             hour = b"%d" % (int(hour) % 12 + 12 * (half == b"PM"))
@@ -116,7 +115,7 @@ class Clock:
         self.anchor = self.anchor if time is None else time
         return time
 
-    def _yearless(self, match: re.Match[bytes]) -> Optional[float]:
+    def _yearless(self, match: re.Match[bytes]) -> float | None:
         """Nearest to a time that was printed with its year, else the newest before the mtime."""
         month, day, hour, minute, second, part = match.groups()
         near, latest = self.anchor, math.inf
@@ -138,11 +137,11 @@ class Clock:
 class Timeline:
     """First and last time of a log, and its newest."""
 
-    first: Optional[float] = None
-    last: Optional[float] = None
+    first: float | None = None
+    last: float | None = None
     last_line: int = 0
     jumps: int = 0
-    newest: Optional[float] = None
+    newest: float | None = None
 
     def see(self, time: float, line: int) -> None:
         """One more time, in file order."""

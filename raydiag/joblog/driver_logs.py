@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Optional
 
 _DAY_S = 86400.0
 _RAY_PROCESSES = ("gcs_server", "raylet")
 _PREFIX, _OURS = "job-driver-", "raydiag-"
 
 
-def newest(now: float) -> Optional[Path]:
+def newest(now: float) -> Path | None:
     """Log of the submitted job that printed last, within a day; None where there is none."""
     logs = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "session_latest", "logs")
     printed: list[tuple[float, Path]] = []

@@ -10,7 +10,7 @@ import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from raydiag.joblog.facts import Heartbeats, TaskExit
 from raydiag.joblog.line_context import LineContext
@@ -35,7 +35,7 @@ _SRUN_SIGNALS: Mapping[str, int] = table("srun_signals")
 _BLOCK_LINES = 256
 
 
-def signal_of(code: Optional[int]) -> Optional[int]:
+def signal_of(code: int | None) -> int | None:
     """The signal in an exit code: 137 and -9 are both SIGKILL."""
     if code is None:
         return None
@@ -43,7 +43,7 @@ def signal_of(code: Optional[int]) -> Optional[int]:
     return number if 0 < number < 65 else None
 
 
-def _exit_code(text: Optional[str]) -> Optional[int]:
+def _exit_code(text: str | None) -> int | None:
     return int(text) if text else None
 
 
@@ -57,9 +57,9 @@ def _tasks(text: str) -> list[int]:
     return numbers[:1024]
 
 
-def _table_entry(view: LineContext) -> dict[str, Optional[str]]:
+def _table_entry(view: LineContext) -> dict[str, str | None]:
     """Rank and host of one entry of torchrun's table: they stand above the exit code."""
-    entry: dict[str, Optional[str]] = {}
+    entry: dict[str, str | None] = {}
     for text in view.above(8)[::-1]:
         if row := _TABLE_ROW.search(text):
             entry.setdefault(*filter(None, row.groups()))
@@ -76,7 +76,7 @@ class ExitTally:
     total: int = 0
     accused: dict[int, int] = field(default_factory=dict)  # task -> line
     first_line: int = 0
-    time: Optional[float] = None
+    time: float | None = None
     reporters: dict[str, int] = field(default_factory=dict)  # where -> line
     file: str = ""
     errors: int = 0
@@ -95,7 +95,7 @@ class ExitTally:
                 return
 
     def _exit(
-        self, kind: str, fields: dict[str, Optional[str]], line: JobLogLine, view: LineContext
+        self, kind: str, fields: dict[str, str | None], line: JobLogLine, view: LineContext
     ) -> None:
         if kind == "srun":
             self._srun(fields, line)
@@ -104,7 +104,7 @@ class ExitTally:
         else:
             self._add_fields(kind, line, fields)
 
-    def _srun(self, fields: Mapping[str, Optional[str]], line: JobLogLine) -> None:
+    def _srun(self, fields: Mapping[str, str | None], line: JobLogLine) -> None:
         how, code = fields["how"] or "", _exit_code(fields["code"])
         signals = [number for name, number in _SRUN_SIGNALS.items() if how.startswith(name)]
         if code is None and not signals:
@@ -113,7 +113,7 @@ class ExitTally:
             number = next(iter(signals), None)
             self._add("srun", line, fields["host"], code=code, signal=number, task=task)
 
-    def _add_fields(self, kind: str, line: JobLogLine, fields: Mapping[str, Optional[str]]) -> None:
+    def _add_fields(self, kind: str, line: JobLogLine, fields: Mapping[str, str | None]) -> None:
         numbers = {
             name: whole_number(fields.get(name)) for name in ("signal", "task", "rank", "pid")
         }
@@ -121,7 +121,7 @@ class ExitTally:
             numbers["signal"] = getattr(signal, fields.get("name") or "", None)
         self._add(kind, line, fields.get("host"), code=_exit_code(fields.get("code")), **numbers)
 
-    def _add(self, kind: str, line: JobLogLine, host: Optional[str], **numbers: Any) -> None:
+    def _add(self, kind: str, line: JobLogLine, host: str | None, **numbers: Any) -> None:
         """`numbers`: code, signal, task, rank, pid, as far as the line tells them."""
         prefix = line.prefix
         self.total += 1
@@ -173,7 +173,7 @@ class ExitTally:
             if len(self.accused) < ACCUSED:
                 self.accused.setdefault(int(task), number)
 
-    def heartbeats(self) -> Optional[Heartbeats]:
+    def heartbeats(self) -> Heartbeats | None:
         """Which tasks were called unhealthy, and by which; None when none was."""
         if not self.first_line:
             return None

@@ -12,7 +12,6 @@ import math
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Optional
 
 from raydiag.model import Unread
 
@@ -25,23 +24,23 @@ WARM_UP = 5  # steps
 class Header:
     """What the job said about itself before training; None where the log does not."""
 
-    job_id: Optional[str] = None
-    job_name: Optional[str] = None
-    nnodes: Optional[int] = None
+    job_id: str | None = None
+    job_name: str | None = None
+    nnodes: int | None = None
     nodelist: tuple[str, ...] = ()  # expanded; index = srun task id with one task a node
     ray: bool = False  # RAY_PORT, [Ray] or [Prometheus] lines, or a ray_logs directory
-    model_name: Optional[str] = None
-    model_alias: Optional[str] = None
-    exp_tag: Optional[str] = None
+    model_name: str | None = None
+    model_alias: str | None = None
+    exp_tag: str | None = None
     passthrough: Mapping[str, str] = field(default_factory=dict)  # PASSTHROUGH_ARGS as key=value
     config: Mapping[str, str] = field(default_factory=dict)  # `Config param KEY: VALUE`
-    steps: Optional[int] = None  # passthrough first, then config, then what a step line says
-    checkpoint_period: Optional[int] = None  # None: not printed; the default is the judge's matter
-    enable_checkpointing: Optional[bool] = None
-    async_checkpointing: Optional[bool] = None
-    heartbeat_timeout_s: Optional[float] = None
-    max_requeue_times: Optional[int] = None
-    framework: Optional[str] = None  # whose step lines it prints: the id of their format
+    steps: int | None = None  # passthrough first, then config, then what a step line says
+    checkpoint_period: int | None = None  # None: not printed; the default is the judge's matter
+    enable_checkpointing: bool | None = None
+    async_checkpointing: bool | None = None
+    heartbeat_timeout_s: float | None = None
+    max_requeue_times: int | None = None
+    framework: str | None = None  # whose step lines it prints: the id of their format
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,9 @@ class StageEvent:
     name: str  # as printed: Preflight, Docker pull, ECC check, Training
     event: str  # begin, end, timeout, failed
     line: int
-    elapsed_s: Optional[float]
-    exit_code: Optional[int]
-    time: Optional[float]
+    elapsed_s: float | None
+    exit_code: int | None
+    time: float | None
     raw: str
     file: str = ""
 
@@ -64,13 +63,13 @@ class Summary:
 
     line: int
     file: str
-    word: Optional[str]  # SUCCESS or FAILED; None: a summary without status
-    exit_code: Optional[int]
+    word: str | None  # SUCCESS or FAILED; None: a summary without status
+    exit_code: int | None
     reason: str  # what follows the dash; "" when nothing does
-    status_line: Optional[int]
+    status_line: int | None
     status_text: str
-    wall_s: Optional[float]
-    time: Optional[float]
+    wall_s: float | None
+    time: float | None
     count: int = 1  # summaries in this file
 
 
@@ -79,12 +78,12 @@ class Dashboards:
     """Where the job said that its dashboards are."""
 
     tunnels: tuple[str, ...] = ()  # commands verbatim, at most 8
-    head: Optional[str] = None  # host of the tunnel's target
-    prometheus_port: Optional[int] = None  # from the tunnel, else from [Prometheus] lines
+    head: str | None = None  # host of the tunnel's target
+    prometheus_port: int | None = None  # from the tunnel, else from [Prometheus] lines
     prometheus_source: str = ""  # tunnel, started, occupied; "" when nothing says
-    prometheus_dir: Optional[str] = None
-    tensorboard_port: Optional[int] = None
-    ray_fallback_line: Optional[int] = None  # "Ray cluster failed, falling back to non-Ray mode"
+    prometheus_dir: str | None = None
+    tensorboard_port: int | None = None
+    ray_fallback_line: int | None = None  # "Ray cluster failed, falling back to non-Ray mode"
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,9 @@ class PhaseMark:
 
     phase: str  # id: dataset, placement, mooncake, trainer-init, engine-init, queues, training, ...
     event: str  # reached, progress, done, error
-    first_time: Optional[float]  # on or above its first line
+    first_time: float | None  # on or above its first line
     last_line: int
-    last_time: Optional[float]
+    last_time: float | None
     raw: str  # newest, verbatim
     file: str = ""
 
@@ -131,8 +130,8 @@ class StepRun:
     last_step: int
     first_line: int
     last_line: int
-    first_time: Optional[float]  # printed on the line itself
-    last_time: Optional[float]
+    first_time: float | None  # printed on the line itself
+    last_time: float | None
     steps: int = 0  # different steps seen
     seconds_sum: float = 0.0  # of all its lines that print seconds
     seconds_count: int = 0
@@ -156,9 +155,9 @@ class WriterProgress:
     """How far one writer has come."""
 
     where: str
-    task: Optional[int]
-    rank: Optional[int]
-    host: Optional[str]
+    task: int | None
+    rank: int | None
+    host: str | None
     last_step: int
     run: int = 0  # index of the run that it is in
 
@@ -170,7 +169,7 @@ class LoggedSteps:
     format: str  # id in the table of formats; huggingface: a bar with that trainer's losses
     zero_based: bool  # the first step is 0, so that T steps end at T-1
     counts_done: bool  # the number is of completed steps (n/m bars): T steps end at T
-    total: Optional[int]  # as the step line says ("120/ 5000"); None where it does not
+    total: int | None  # as the step line says ("120/ 5000"); None where it does not
     series: StepSeries
     runs: tuple[StepRun, ...]  # of the reference writer, oldest first; the last 64
     runs_total: int
@@ -178,9 +177,9 @@ class LoggedSteps:
     first_step: int
     last_step: int  # the newest of any writer in the current run
     last_line: int
-    last_time: Optional[float]  # printed on that line
-    last_near_time: Optional[float]  # newest time printed at or above it
-    last_next_time: Optional[float]  # oldest time printed below it: an upper bound
+    last_time: float | None  # printed on that line
+    last_near_time: float | None  # newest time printed at or above it
+    last_next_time: float | None  # oldest time printed below it: an upper bound
     file: str
     regular: bool = True  # False: a bar that may count anything (downloads, shards), not training
 
@@ -189,12 +188,12 @@ class LoggedSteps:
 class LoggedSave:
     """A checkpoint save, as one line or several report it."""
 
-    step: Optional[int]
+    step: int | None
     event: str  # started, finished, failed
-    seconds: Optional[float]
+    seconds: float | None
     line: int
-    time: Optional[float]
-    near_time: Optional[float]
+    time: float | None
+    near_time: float | None
     file: str = ""
 
 
@@ -202,7 +201,7 @@ class LoggedSave:
 class Restore:
     """What the job says it started from."""
 
-    step: Optional[int]  # None: it found none and starts afresh
+    step: int | None  # None: it found none and starts afresh
     line: int
 
 
@@ -224,20 +223,20 @@ class Match:
     file: str
     line: int
     where: str  # `Prefix.where`
-    task: Optional[int]
-    rank: Optional[int]
-    host: Optional[str]  # from the prefix, else the task's host, else the actor's address
-    actor: Optional[str]
-    pid: Optional[int]
-    ip: Optional[str]
-    time: Optional[float]
-    near_time: Optional[float]
+    task: int | None
+    rank: int | None
+    host: str | None  # from the prefix, else the task's host, else the actor's address
+    actor: str | None
+    pid: int | None
+    ip: str | None
+    time: float | None
+    near_time: float | None
     text: str  # stripped, as it was matched
     raw: str  # verbatim, cut at 4 KiB
     before: tuple[str, ...]  # verbatim lines above, oldest first
     after: tuple[str, ...]  # verbatim lines below
-    exception: Optional[str]  # the line that ends the traceback which this line opens or stands in
-    last_step: Optional[int] = None  # newest step of any writer above this line in its file
+    exception: str | None  # the line that ends the traceback which this line opens or stands in
+    last_step: int | None = None  # newest step of any writer above this line in its file
     offset: int = 0  # bytes before the line in its (uncompressed) file
 
 
@@ -249,7 +248,7 @@ class Traceback:
     end_line: int  # of the exception
     where: str
     exception: str  # e.g. "ValueError: bad shape"; "" when the log ends before
-    time: Optional[float]
+    time: float | None
     file: str
 
 
@@ -258,16 +257,16 @@ class TaskExit:
     """One process that ended, by whoever noticed."""
 
     kind: str  # node-exit, srun, actor, torchrun, subprocess
-    code: Optional[int]
-    signal: Optional[int]
-    host: Optional[str]
-    task: Optional[int]
-    rank: Optional[int]
+    code: int | None
+    signal: int | None
+    host: str | None
+    task: int | None
+    rank: int | None
     where: str
-    pid: Optional[int]
+    pid: int | None
     line: int
-    time: Optional[float]
-    near_time: Optional[float]
+    time: float | None
+    near_time: float | None
     raw: str
     file: str = ""
 
@@ -278,7 +277,7 @@ class Heartbeats:
 
     accused: tuple[int, ...]  # task ids, ascending
     first_line: int
-    time: Optional[float]
+    time: float | None
     reporters: tuple[str, ...]  # `where` of the writers of "Polled error ..." and the like
     file: str = ""
 
@@ -295,7 +294,7 @@ class LogFile:
     size_bytes: int  # compressed size where it is compressed
     read_bytes: int  # uncompressed
     lines: int  # line ends seen, plus one for an unfinished last line
-    mtime: Optional[float]  # may support a stall, never prove life
+    mtime: float | None  # may support a stall, never prove life
     complete: bool  # the last byte is a line end: the opposite is an abrupt cut
     binary: bool = False  # NUL bytes make up much of its start
 
@@ -305,9 +304,9 @@ class Resolved:
     """What PATH or JOBID means: files in the order in which they were written."""
 
     asked: str
-    job_id: Optional[str]
-    name: Optional[str]  # of the job's configuration: the directory's name without the id
-    job_dir: Optional[str]
+    job_id: str | None
+    name: str | None  # of the job's configuration: the directory's name without the id
+    job_dir: str | None
     logs: tuple[str, ...]  # the newest attempt's main log; rotated pieces oldest first, live last
     attempts: tuple[tuple[str, ...], ...] = ()  # older ones, oldest first, each like `logs`
     rank_logs: tuple[str, ...] = ()  # rank-N.log of Kubernetes jobs, without rank 0's
@@ -316,9 +315,9 @@ class Resolved:
     notes: tuple[str, ...] = ()  # e.g. "the link `log` is broken: ...", in one line each
     empty_dir: bool = False  # a job directory without anything in it, and no log: died in prolog
     kubernetes: bool = False
-    batch_script: Optional[str] = None  # *.sbatch or similar beside it, for its directives
-    slurm_name: Optional[str] = None  # by which Slurm knows it, where the log is named %x-%j
-    series_dir: Optional[str] = None  # the job's Prometheus, where there is one
+    batch_script: str | None = None  # *.sbatch or similar beside it, for its directives
+    slurm_name: str | None = None  # by which Slurm knows it, where the log is named %x-%j
+    series_dir: str | None = None  # the job's Prometheus, where there is one
 
 
 @dataclass(frozen=True)
@@ -327,7 +326,7 @@ class WorkerLogs:
 
     files: tuple[LogFile, ...] = ()
     files_found: int = 0  # on disk, also those that were not read
-    steps: Optional[LoggedSteps] = None  # of the one that came furthest
+    steps: LoggedSteps | None = None  # of the one that came furthest
     restores: tuple[Restore, ...] = ()
     matches: tuple[Match, ...] = ()  # by file and line; `host` is the directory's name
     saves: tuple[LoggedSave, ...] = ()
@@ -341,23 +340,23 @@ class JobFacts:
     files: tuple[LogFile, ...]
     header: Header
     stages: tuple[StageEvent, ...]
-    summary: Optional[Summary]
-    steps: Optional[LoggedSteps]
+    summary: Summary | None
+    steps: LoggedSteps | None
     saves: tuple[LoggedSave, ...]  # the first 64 and the last 192 by line
     restores: tuple[Restore, ...]
     matches: tuple[Match, ...]  # by file and line
     tracebacks: tuple[Traceback, ...]
     exits: tuple[TaskExit, ...]
-    heartbeats: Optional[Heartbeats]
+    heartbeats: Heartbeats | None
     dashboards: Dashboards
     phases: tuple[PhaseMark, ...]
     barrier_writers: tuple[str, ...]  # who reached "Synchronizing hosts before training loop"
-    barrier_line: Optional[int]
+    barrier_line: int | None
     worker_logs: WorkerLogs
     attempts: tuple[JobFacts, ...]  # earlier ones, oldest first
-    first_time: Optional[float]
-    last_time: Optional[float]
-    last_time_line: Optional[int]
+    first_time: float | None
+    last_time: float | None
+    last_time_line: int | None
     clock_jumps: int  # times that run backwards by more than a minute
     head: tuple[str, ...]  # verbatim first lines, at most 80
     tail: tuple[str, ...]  # verbatim last lines, at most 200
@@ -369,6 +368,6 @@ class JobFacts:
     resumed_at: int = 0  # bytes skipped thanks to --state
 
     @property
-    def summary_time(self) -> Optional[float]:
+    def summary_time(self) -> float | None:
         """When the summary was printed, Unix seconds; None without one, or without a time."""
         return self.summary.time if self.summary is not None else None

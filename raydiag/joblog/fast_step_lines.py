@@ -8,7 +8,7 @@ stand on them. Both readings give the same.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from raydiag.joblog.lines import TextWindow
 from raydiag.joblog.log_line import JobLogLine, Prefix
@@ -58,7 +58,7 @@ class FastStepLines:
         end: int,
         number: int,
         steps: StepTally,
-        near_time: Optional[float],
+        near_time: float | None,
     ) -> bool:
         """Reads one line, if it is such a line. False: it has to be fully parsed."""
         data = window.data

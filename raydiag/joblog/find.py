@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
 
 from raydiag.errors import CannotRun
 from raydiag.joblog import log_files
@@ -34,10 +33,10 @@ class _FoundLogs:
     """A job on the way to being resolved."""
 
     named: str
-    job_id: Optional[str] = None
-    name: Optional[str] = None
-    slurm_name: Optional[str] = None
-    job_dir: Optional[Path] = None
+    job_id: str | None = None
+    name: str | None = None
+    slurm_name: str | None = None
+    job_dir: Path | None = None
     logs: list[str] = field(default_factory=list)
     attempts: list[list[str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -241,7 +240,7 @@ def _listed(paths: Sequence[Path]) -> str:
     return text
 
 
-def _log_of(path: Path, notes: list[str]) -> Optional[Path]:
+def _log_of(path: Path, notes: list[str]) -> Path | None:
     """The main log of a job directory: where `log` points to, else a file named like it."""
     link = path / "log"
     named_like_it = log_files.logs_named_like(path.resolve())
@@ -263,7 +262,7 @@ def _log_of(path: Path, notes: list[str]) -> Optional[Path]:
     return None
 
 
-def _log_by_link(link: Path, named_like_it: Sequence[Path], notes: list[str]) -> Optional[Path]:
+def _log_by_link(link: Path, named_like_it: Sequence[Path], notes: list[str]) -> Path | None:
     target = os.readlink(link)
     if os.path.isabs(target):
         notes.append(f"the link {link} is absolute: {target}")
@@ -277,7 +276,7 @@ def _log_by_link(link: Path, named_like_it: Sequence[Path], notes: list[str]) ->
     return short if short.exists() else link
 
 
-def _path_in(link: Path) -> Optional[Path]:
+def _path_in(link: Path) -> Path | None:
     """The log that a copied link names: archives and some checkouts turn links into small files."""
     if link.stat().st_size > _LINK_BYTES:
         return None
@@ -310,7 +309,7 @@ def _file(named: str, path: Path) -> _FoundLogs:
     return job
 
 
-def _directory_of(log: Path) -> Optional[Path]:
+def _directory_of(log: Path) -> Path | None:
     """The job's directory: beside its log and named like it, or around it; None without one."""
     beside = log.parent / log_files.without_tag(log_files.stem(log.name) or log.name)
     if beside.is_dir():
@@ -362,7 +361,7 @@ def _named_by_id(job_id: str, outputs: Path) -> tuple[list[Path], list[Path]]:
     return list(jobs.values()), attempts
 
 
-def _attempts(job: _FoundLogs, paths: Sequence[Path], index: Optional[int] = None) -> _FoundLogs:
+def _attempts(job: _FoundLogs, paths: Sequence[Path], index: int | None = None) -> _FoundLogs:
     """Several logs of one job id, ordered by the time in their names."""
     ordered = sorted(paths, key=log_files.attempt_time)
     ids = {log_files.job_of(log_files.stem(path.name)) or ("",) for path in ordered}

@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, field
-from typing import Optional
 
 from raydiag.joblog.facts import Header
 from raydiag.joblog.log_line import JobLogLine
@@ -66,9 +65,9 @@ class HeaderTally:
 
     values: dict[str, str] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
-    max_requeue: Optional[int] = None
-    total_steps: Optional[int] = None
-    save_interval: Optional[int] = None
+    max_requeue: int | None = None
+    total_steps: int | None = None
+    save_interval: int | None = None
     ray: bool = False
 
     def take(self, line: JobLogLine) -> None:
@@ -155,5 +154,5 @@ def _unquoted(value: str) -> str:
     return value
 
 
-def _truth(text: Optional[str]) -> Optional[bool]:
+def _truth(text: str | None) -> bool | None:
     return {"true": True, "1": True, "false": False, "0": False}.get((text or "").lower())

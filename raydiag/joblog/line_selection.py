@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate, compress
-from typing import Any, Optional, TypeVar
+from typing import Any, TypeVar
 
 from raydiag.joblog.log_line import Selector
 
@@ -51,7 +51,7 @@ def finder(literals: Sequence[bytes], fast: bool = True) -> Finder:
     return (_made(_HyperscanFinder, literals) if fast else None) or _Finder(literals)
 
 
-def _made(kind: Callable[[Any, Sequence[bytes]], _T], literals: Sequence[bytes]) -> Optional[_T]:
+def _made(kind: Callable[[Any, Sequence[bytes]], _T], literals: Sequence[bytes]) -> _T | None:
     """With hyperscan; None where it is not installed, or the processor lacks what it wants."""
     try:
         import hyperscan

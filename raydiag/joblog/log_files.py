@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Optional
 
 _ID = (
     r"k8s[-_]\d+[-_]\d+[-_][\da-f]+|k8s[-_]\d+(?:[-_]\d+)*|local_[\d_]+(?:[a-f][\da-f]*)?|\d+"
@@ -75,7 +74,7 @@ def live_stem(name: str) -> str:
     return "" if is_rotated(name) else stem(name)
 
 
-def job_of(log_stem: str) -> Optional[tuple[str, str]]:
+def job_of(log_stem: str) -> tuple[str, str] | None:
     """Job id and name, by the stem of a log or the name of a directory; None where it has none."""
     attempt = ATTEMPT.match(log_stem)
     if attempt:
@@ -84,7 +83,7 @@ def job_of(log_stem: str) -> Optional[tuple[str, str]]:
     return (plain[1], plain[2]) if plain else None
 
 
-def scheduled(name: str) -> Optional[tuple[str, Optional[str]]]:
+def scheduled(name: str) -> tuple[str, str | None] | None:
     """Job id and name by the name of a log that Slurm or Ray has named; None for any other."""
     piece = _PIECE.match(name)
     if piece is None or job_of(stem(name)):
@@ -167,7 +166,7 @@ def _worker_logs_of(host: Path) -> Iterator[Path]:
             yield from filter(Path.is_file, sorted(folder.glob(kind)))
 
 
-def batch_script(job_dir: Path) -> Optional[str]:
+def batch_script(job_dir: Path) -> str | None:
     """The first batch script in a job directory."""
     scripts = sorted((*job_dir.glob("*.sbatch"), *job_dir.glob("*.slurm")))
     return str(scripts[0]) if scripts else None

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Optional
 
 
 @dataclass(frozen=True)
 class Prefix:
     """Who wrote a line, from what launchers put before it. Fields are None where nothing says."""
 
-    task: Optional[int] = None  # of `srun -l`: index into the job's node list with one task a node
-    rank: Optional[int] = None  # global, `[rank3]:`
-    local_rank: Optional[int] = None  # `[default0]:`, the same number on every node
-    host: Optional[str] = None  # where the prefix names it
-    actor: Optional[str] = None  # Ray class or actor name, `(TrainerActor pid=12, ip=10.0.0.2)`
-    pid: Optional[int] = None  # of the actor
-    ip: Optional[str] = None  # of the actor's node; Ray leaves it out on the driver's own node
+    task: int | None = None  # of `srun -l`: index into the job's node list with one task a node
+    rank: int | None = None  # global, `[rank3]:`
+    local_rank: int | None = None  # `[default0]:`, the same number on every node
+    host: str | None = None  # where the prefix names it
+    actor: str | None = None  # Ray class or actor name, `(TrainerActor pid=12, ip=10.0.0.2)`
+    pid: int | None = None  # of the actor
+    ip: str | None = None  # of the actor's node; Ray leaves it out on the driver's own node
 
     @property
     def where(self) -> str:
@@ -42,13 +41,13 @@ class JobLogLine:
     text: str  # without prefixes, their timestamps kept, ANSI, NUL and line end; 64 KiB at most
     raw: str  # verbatim but for the line end, invalid UTF-8 as U+FFFD
     prefix: Prefix
-    time: Optional[float]  # printed on this very line
-    near_time: Optional[float]  # the newest time printed on this line or above it: a lower bound
+    time: float | None  # printed on this very line
+    near_time: float | None  # the newest time printed on this line or above it: a lower bound
     training: bool  # a step line stands above, in the same file
     complete: bool = True  # False: the log ends within it, so its last word may be cut
 
     @property
-    def about_time(self) -> Optional[float]:
+    def about_time(self) -> float | None:
         """The time printed on it, else the newest one above."""
         return self.near_time if self.time is None else self.time
 

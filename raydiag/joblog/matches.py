@@ -6,7 +6,6 @@ import os
 import re
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Optional
 
 from raydiag.joblog.facts import Match, Traceback
 from raydiag.joblog.line_context import LineContext
@@ -45,7 +44,7 @@ class MatchTally:
         line: JobLogLine,
         view: LineContext,
         classify: Classify,
-        last_step: Optional[int],
+        last_step: int | None,
     ) -> None:
         """One candidate line; `last_step` is the newest step above it."""
         traceback = self._traceback(line, view) if OPENING in line.text else None
@@ -67,7 +66,7 @@ class MatchTally:
             key = match.row
         self.newest[key] = match
 
-    def _traceback(self, line: JobLogLine, view: LineContext) -> Optional[Traceback]:
+    def _traceback(self, line: JobLogLine, view: LineContext) -> Traceback | None:
         self.examined += 1
         if self.examined > EXAMINED:
             return None
@@ -100,7 +99,7 @@ def _dead_actor(line: JobLogLine, view: LineContext) -> dict[str, str]:
 
 
 def _match(
-    hit: Hit, line: JobLogLine, offset: int, exception: Optional[str], last_step: Optional[int]
+    hit: Hit, line: JobLogLine, offset: int, exception: str | None, last_step: int | None
 ) -> Match:
     prefix = line.prefix
     return Match(
@@ -135,7 +134,7 @@ def _with_context(match: Match, view: LineContext) -> Match:
 def read_traceback(line: JobLogLine, view: LineContext) -> Traceback:
     """The traceback that opens on this line, by the lines of the same writer below it."""
     header, _, _ = line.text.partition(OPENING)
-    lead: Optional[str] = None
+    lead: str | None = None
     in_frames, exception, end = False, "", line.number
     for number, text in view.writers_below(TRACEBACK_LINES, line.prefix):
         if lead is None:

@@ -7,7 +7,6 @@ Source of durations: Slurm's TimeFormat, `2-03:04:05` and shorter; batch scripts
 from __future__ import annotations
 
 import re
-from typing import Optional
 
 _CLOCK = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6})")
 _PART = re.compile(r"(?<!\d)(\d{1,9}(?:\.\d{1,9})?)\s{0,8}([dhms])")
@@ -16,14 +15,14 @@ _UNIT_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _MOST_DIGITS = 15  # a longer run of digits is no number of anything here
 
 
-def whole_number(digits: Optional[str]) -> Optional[int]:
+def whole_number(digits: str | None) -> int | None:
     """None without digits, and for anything else."""
     if digits and digits.isdecimal() and len(digits) <= _MOST_DIGITS:
         return int(digits)
     return None
 
 
-def decimal_number(text: Optional[str]) -> Optional[float]:
+def decimal_number(text: str | None) -> float | None:
     """With commas between thousands; None for anything else."""
     try:
         return float((text or "").replace(",", ""))
@@ -31,7 +30,7 @@ def decimal_number(text: Optional[str]) -> Optional[float]:
         return None
 
 
-def seconds_of(text: str) -> Optional[float]:
+def seconds_of(text: str) -> float | None:
     """Seconds in all; None for a text that is no duration."""
     clock = _CLOCK.fullmatch(text)
     if clock:

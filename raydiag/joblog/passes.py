@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Optional
 
 from raydiag import records
 from raydiag.errors import ParseError, ReadError
@@ -88,7 +87,7 @@ class Learnt:
     hosts: dict[int, str] = field(default_factory=dict)  # task -> host, from lines with both
     seen_to: int = -1  # offset of the newest line that the timeline has
     probe_at: int = 0
-    anchor_time: Optional[float] = None
+    anchor_time: float | None = None
     binary: bool = False
 
 
@@ -98,8 +97,8 @@ class Pass:
 
     select: Selector
     classify: Classify
-    rank: Optional[int] = None  # of all lines: the file is of one rank
-    host: Optional[str] = None
+    rank: int | None = None  # of all lines: the file is of one rank
+    host: str | None = None
     chunk: int = CHUNK_BYTES
     learnt: Learnt = field(default_factory=Learnt)
     files: list[LogFile] = field(default_factory=list)
@@ -109,7 +108,7 @@ class Pass:
     complete: bool = True
     resumed_at: int = 0
 
-    def read(self, path: str, role: str, state: Optional[PassState] = None) -> bool:
+    def read(self, path: str, role: str, state: PassState | None = None) -> bool:
         """Reads one file. False, and a line in `unread`, where it cannot be opened."""
         try:
             opened = open_log(path)
@@ -155,7 +154,7 @@ class Pass:
             self.unread.append(Unread(path, ReadError.status, source.trouble))
         return True
 
-    def _resumed(self, opened: Opened, state: Optional[PassState]) -> Optional[Mark]:
+    def _resumed(self, opened: Opened, state: PassState | None) -> Mark | None:
         """The mark to go on from, its tallies loaded; None for reading from the start."""
         if state is None or opened.kind != "plain":
             return None
@@ -168,7 +167,7 @@ class Pass:
             return None
         return mark
 
-    def _remember(self, opened: Opened, window: TextWindow, state: Optional[PassState]) -> None:
+    def _remember(self, opened: Opened, window: TextWindow, state: PassState | None) -> None:
         """Before the last window: what is in it may still change as the log grows."""
         if state is None or opened.kind != "plain":
             return

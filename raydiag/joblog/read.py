@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from raydiag.errors import CannotRun
 from raydiag.joblog.facts import (
@@ -36,7 +36,7 @@ def read(
     make_selector: MakeSelector,
     classify: Classify,
     *,
-    state: Optional[PassState] = None,
+    state: PassState | None = None,
     workers: bool = True,
     chunk: int = CHUNK_BYTES,
 ) -> JobFacts:
@@ -62,11 +62,11 @@ class _JobLogReader:
 
     select: Selector
     classify: Classify
-    state: Optional[PassState]
+    state: PassState | None
     chunk: int
     worker_unread: list[Unread] = field(default_factory=list)
 
-    def _pass(self, rank: Optional[int] = None, host: Optional[str] = None) -> Pass:
+    def _pass(self, rank: int | None = None, host: str | None = None) -> Pass:
         return Pass(self.select, self.classify, rank, host, self.chunk)
 
     def log(self, paths: Sequence[str], role: str) -> Pass:
@@ -78,15 +78,13 @@ class _JobLogReader:
             log.read(path, role, self.state if len(paths) == 1 else None)
         return log
 
-    def file(
-        self, path: str, role: str, rank: Optional[int] = None, host: Optional[str] = None
-    ) -> Pass:
+    def file(self, path: str, role: str, rank: int | None = None, host: str | None = None) -> Pass:
         """One file of one rank, or of one host."""
         log = self._pass(rank, host)
         log.read(path, role, self.state)
         return log
 
-    def workers(self, resolved: Resolved, head: Optional[str]) -> WorkerLogs:
+    def workers(self, resolved: Resolved, head: str | None) -> WorkerLogs:
         """The workers' own logs, the head node's first; the one that came furthest is kept."""
         paths = sorted(resolved.worker_logs, key=lambda path: _host(path) != head)
         workers = WorkerLogs(files_found=len(paths))
@@ -183,7 +181,7 @@ def _of_all(logs: Sequence[Pass], path: str) -> tuple[Any, ...]:
     return tuple(itertools.chain.from_iterable(map(attrgetter(path), logs)))
 
 
-def _joined(steps: Optional[LoggedSteps], of_rank: Optional[LoggedSteps]) -> Optional[LoggedSteps]:
+def _joined(steps: LoggedSteps | None, of_rank: LoggedSteps | None) -> LoggedSteps | None:
     if steps is None or of_rank is None:
         return steps or of_rank
     further = max(steps, of_rank, key=attrgetter("last_step"))
@@ -191,7 +189,7 @@ def _joined(steps: Optional[LoggedSteps], of_rank: Optional[LoggedSteps]) -> Opt
 
 
 def _hosts(
-    hosts_on_lines: Mapping[int, str], nodelist: tuple[str, ...], nnodes: Optional[int]
+    hosts_on_lines: Mapping[int, str], nodelist: tuple[str, ...], nnodes: int | None
 ) -> dict[int, str]:
     """Task to host: lines that carry both, else the node list's order, one task a node."""
     if not hosts_on_lines:
@@ -214,7 +212,7 @@ def _on_host(match: Match, hosts: Mapping[int, str]) -> Match:
     return replace(match, host=host or match.ip)
 
 
-def _placed(steps: Optional[LoggedSteps], hosts: Mapping[int, str]) -> Optional[LoggedSteps]:
+def _placed(steps: LoggedSteps | None, hosts: Mapping[int, str]) -> LoggedSteps | None:
     """With the host of each writer."""
     if steps is None:
         return None
@@ -225,7 +223,7 @@ def _placed(steps: Optional[LoggedSteps], hosts: Mapping[int, str]) -> Optional[
     return replace(steps, writers=tuple(writers))
 
 
-def _rank(path: str) -> Optional[int]:
+def _rank(path: str) -> int | None:
     digits = Path(path).stem.partition("-")[2]
     return whole_number(digits)
 

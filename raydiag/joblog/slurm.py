@@ -11,7 +11,6 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 from raydiag.joblog.numbers import decimal_number, seconds_of, whole_number
 from raydiag.joblog.tables import table
@@ -31,14 +30,14 @@ class SlurmJob:
 
     state: str  # e.g. "RUNNING", "NODE_FAIL"
     reason: str = ""  # e.g. "job requeued in held state", "RaisedSignal:53(Real-time_signal_19)"
-    exit_code: Optional[int] = None
-    signal: Optional[int] = None
-    run_time_s: Optional[float] = None
-    restarts: Optional[int] = None
+    exit_code: int | None = None
+    signal: int | None = None
+    run_time_s: float | None = None
+    restarts: int | None = None
     source: str = "squeue"
 
     @property
-    def alive(self) -> Optional[bool]:
+    def alive(self) -> bool | None:
         """True on its nodes, False when over; None while it waits in the queue."""
         if self.state in _STATES["alive"]:
             return True
@@ -58,9 +57,7 @@ class SlurmJob:
 Run = Callable[[Sequence[str]], str]
 
 
-def ask(
-    job_id: Optional[str], run: Optional[Run] = None, name: Optional[str] = None
-) -> Optional[SlurmJob]:
+def ask(job_id: str | None, run: Run | None = None, name: str | None = None) -> SlurmJob | None:
     """The job's state; None without Slurm, for another kind of id, and when nothing answers.
 
     With a `name`, a job of another name is another job.
@@ -97,7 +94,7 @@ def _output(command: Sequence[str]) -> str:
     return answer.stdout.decode(errors="replace")
 
 
-def _from_squeue(text: str) -> Optional[SlurmJob]:
+def _from_squeue(text: str) -> SlurmJob | None:
     for line in text.splitlines():
         state, _, reason = line.strip().partition("|")
         if state.isupper():
@@ -105,7 +102,7 @@ def _from_squeue(text: str) -> Optional[SlurmJob]:
     return None
 
 
-def _from_scontrol(text: str, name: Optional[str]) -> Optional[SlurmJob]:
+def _from_scontrol(text: str, name: str | None) -> SlurmJob | None:
     fields = dict(_FIELD.findall(text))
     if "JobState" not in fields or (name and fields.get("JobName") != name):
         return None
@@ -129,7 +126,7 @@ def _scontrol_reason(text: str) -> str:
     return reason.replace("_", " ") if "held" in reason else reason
 
 
-def _from_sacct(text: str) -> Optional[SlurmJob]:
+def _from_sacct(text: str) -> SlurmJob | None:
     """The newest record: a requeued job has one for each attempt."""
     records = [line.split("|") for line in text.splitlines() if line.count("|") >= 3]
     if not records:
@@ -155,7 +152,7 @@ def _without_none(reason: str) -> str:
     return "" if reason == "None" else reason
 
 
-def _exit(text: str) -> tuple[Optional[int], Optional[int]]:
+def _exit(text: str) -> tuple[int | None, int | None]:
     """`137:0` as code and signal."""
     code, _, signal = text.partition(":")
     return whole_number(code), whole_number(signal) or None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from raydiag.joblog.facts import StageEvent, Summary
 from raydiag.joblog.line_context import LineContext
@@ -39,7 +39,7 @@ class StageTally:
     """Stage events and the last summary of one file."""
 
     events: list[StageEvent] = field(default_factory=list)
-    summary: Optional[Summary] = None
+    summary: Summary | None = None
     summaries: int = 0
 
     def take(self, line: JobLogLine, view: LineContext) -> None:
@@ -73,7 +73,7 @@ def _event(match: re.Match[str], line: JobLogLine) -> StageEvent:
 
 
 class _Field(NamedTuple):
-    line: Optional[int] = None
+    line: int | None = None
     text: str = ""
 
 

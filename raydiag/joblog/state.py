@@ -10,7 +10,7 @@ import hashlib
 import json
 from array import array
 from dataclasses import dataclass, field
-from typing import Any, Optional, TypeVar
+from typing import Any, TypeVar
 
 from raydiag.untrusted import parsed, regular
 
@@ -56,7 +56,7 @@ class PassState:
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls(fingerprint)
 
-    def mark_for(self, path: str, size: int, inode: int) -> Optional[Mark]:
+    def mark_for(self, path: str, size: int, inode: int) -> Mark | None:
         """The mark of a file that is still what it was up to there; None otherwise."""
         mark = self.marks.get(path)
         if mark is None or mark.inode != inode or not 0 < mark.offset <= size:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, fields
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Optional
+from typing import Any
 
 from raydiag.joblog.tables import table
 from raydiag.step_formats import NUMBER, STEP_FORMATS, StepFormat
@@ -29,10 +29,10 @@ class JobStepFormat(StepFormat):
     unit: str = ""  # of `tokens`
     regular: bool = True  # False: a bar that may count anything
     says_only_step: bool = True  # False: the line may say something else as well
-    shape: Optional[re.Pattern[bytes]] = None  # found in each of its lines without their digits
+    shape: re.Pattern[bytes] | None = None  # found in each of its lines without their digits
     # A whole line from the step on, as most print it: step, seconds, tflops, tokens, loss. What it
     # matches has no other field, nothing that could be a time, and no part of a prefix.
-    layout: Optional[re.Pattern[bytes]] = None
+    layout: re.Pattern[bytes] | None = None
 
 
 def _with_fields(row: StepFormat) -> JobStepFormat:

@@ -9,7 +9,7 @@ import math
 import re
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 from raydiag.joblog.facts import StepSeries
 from raydiag.joblog.numbers import whole_number
@@ -27,7 +27,7 @@ _COLUMNS = ("step", "seconds", "loss", "tflops", "tokens", "time", "line")
 _STATES = {state: state.encode() for state in "nfai"}
 # Total, seconds, loss, state of the loss, TFLOP/s, tokens/s; NaN where a line does not have it.
 # States: n no loss on the line; f finite; a nan; i infinite.
-StepValues = tuple[Optional[int], float, float, str, float, float]
+StepValues = tuple[int | None, float, float, str, float, float]
 
 
 def searched(form: JobStepFormat, match: re.Match[str], text: str) -> StepValues:
@@ -45,7 +45,7 @@ def searched(form: JobStepFormat, match: re.Match[str], text: str) -> StepValues
     )
 
 
-def read_at_once(form: JobStepFormat, data: bytes, start: int, end: int) -> Optional[StepValues]:
+def read_at_once(form: JobStepFormat, data: bytes, start: int, end: int) -> StepValues | None:
     """The values of `data[start:end]` where it has the format's usual layout from end to end.
 
     The same as `searched` finds, given that no field stands before `start`.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from raydiag.joblog.facts import LoggedSteps, StepRun, WriterProgress
 from raydiag.joblog.log_line import JobLogLine, Prefix
@@ -37,19 +37,19 @@ class StepProgress:
     """Step lines of one form (of bars: and one length) in one file."""
 
     format: str
-    total: Optional[int] = None
+    total: int | None = None
     reference: str = ""
     series: StepColumns = field(default_factory=StepColumns)
     runs: list[StepRun] = field(default_factory=list)
     runs_total: int = 0
     writers: dict[str, WriterProgress] = field(default_factory=dict)
-    near_time: Optional[float] = None
-    next_time: Optional[float] = None
+    near_time: float | None = None
+    next_time: float | None = None
     named: bool = False  # a bar whose name says that it is of training
     file: str = ""  # of the newest step
 
     def counts(
-        self, step: int, prefix: Prefix, writer_name: str, number: int, time: Optional[float]
+        self, step: int, prefix: Prefix, writer_name: str, number: int, time: float | None
     ) -> bool:
         """Counts a line of `step`; False where an earlier line was of that step."""
         writer = self.writers.get(writer_name)
@@ -70,7 +70,7 @@ class StepProgress:
         return self.named, sum(map(attrgetter("steps"), self.runs))
 
     def _restarted(
-        self, step: int, prefix: Prefix, writer_name: str, writer: Optional[WriterProgress]
+        self, step: int, prefix: Prefix, writer_name: str, writer: WriterProgress | None
     ) -> bool:
         """Whether a line shows that the job went back and runs again."""
         if writer is None:  # a restarted actor has a new process id
@@ -83,7 +83,7 @@ class StepProgress:
             return True
         return step < self.runs[-1].last_step - _LAG
 
-    def _open(self, step: int, writer_name: str, number: int, time: Optional[float]) -> None:
+    def _open(self, step: int, writer_name: str, number: int, time: float | None) -> None:
         self.runs.append(StepRun(step, step, number, number, time, time))
         self.runs_total += 1
         if len(self.runs) > RUNS:
@@ -103,8 +103,8 @@ class StepProgress:
         step: int,
         values: StepValues,
         number: int,
-        time: Optional[float],
-        near_time: Optional[float],
+        time: float | None,
+        near_time: float | None,
         file: str,
     ) -> None:
         """Takes the values of a step that is the newest of its run."""
@@ -148,7 +148,7 @@ class StepProgress:
         )
 
 
-def _seconds_between(start: Optional[float], end: Optional[float], steps: int) -> float:
+def _seconds_between(start: float | None, end: float | None, steps: int) -> float:
     """Of one of the steps that lie between two times; NaN where one is not known."""
     if start is None or end is None or end < start:
         return math.nan
@@ -165,11 +165,11 @@ def _writer_order(writer: WriterProgress) -> tuple[int, int, str]:
 class _Bar(NamedTuple):
     key: str  # bars of one key count the same steps
     step: int
-    total: Optional[int]
+    total: int | None
     named: bool  # its name says that it is of training, or its loss
 
 
-def _read_bar(match: re.Match[str], step: int) -> Optional[_Bar]:
+def _read_bar(match: re.Match[str], step: int) -> _Bar | None:
     """None for a bar whose name says that it counts something else."""
     name = bar_name(match.string, match.start())
     counted = training_bar(name)
@@ -191,7 +191,7 @@ class StepTally:
     progresses: dict[str, StepProgress] = field(default_factory=dict)
     hf_losses: int = 0
     step_lines: int = 0
-    newest: Optional[int] = None
+    newest: int | None = None
 
     def take(self, line: JobLogLine, forms: Sequence[JobStepFormat] = FORMATS) -> bool:
         """Whether it is a step line and nothing else; a bar may have an error glued to it.
@@ -239,7 +239,7 @@ class StepTally:
         prefix: Prefix,
         writer_name: str,
         number: int,
-        near_time: Optional[float],
+        near_time: float | None,
         file: str,
     ) -> bool:
         """Takes a line of a regular format, read by its layout; False before the first one."""
@@ -290,7 +290,7 @@ class StepTally:
         for progress in self.progresses.values():
             progress.series.settle()
 
-    def _bar(self) -> Optional[StepProgress]:
+    def _bar(self) -> StepProgress | None:
         """The likeliest bar of training: one that says so, else the longest that moves."""
         bars = [progress for progress in self._moving() if progress.format == "bar"]
         return max(bars, key=StepProgress.likelihood, default=None)
@@ -298,7 +298,7 @@ class StepTally:
     def _moving(self) -> Iterator[StepProgress]:
         return (progress for progress in self.progresses.values() if progress.runs)
 
-    def logged(self) -> Optional[LoggedSteps]:
+    def logged(self) -> LoggedSteps | None:
         """Progress in the first format of the table that has any; a nameless bar comes last."""
         candidates = [progress for progress in self._moving() if progress.format != "bar"]
         bar = self._bar()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Optional
+from typing import Any
 
 import yaml
 
@@ -23,7 +23,7 @@ class LinePattern:
     event: str  # what the line tells of
     phase: str = ""  # of start-up
 
-    def search(self, text: str) -> Optional[re.Match[str]]:
+    def search(self, text: str) -> re.Match[str] | None:
         """A match in a line of this kind; None for any other."""
         return self.pattern.search(text) if self.anchor in text else None
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable
-from typing import Optional
 
 from raydiag import catalog
 from raydiag.model import Observation
@@ -38,7 +37,7 @@ for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
     importlib.import_module(_module.name)  # a playbook registers itself, with its queries
 
 
-def chosen(primary: Optional[str], cascade: Iterable[str] = ()) -> tuple[str, ...]:
+def chosen(primary: str | None, cascade: Iterable[str] = ()) -> tuple[str, ...]:
     """Ids of the playbooks that fit what the log says; all of them where it names nothing."""
     fitting: set[str] = set()
     for name in filter(None, (primary, *cascade)):
@@ -47,14 +46,12 @@ def chosen(primary: Optional[str], cascade: Iterable[str] = ()) -> tuple[str, ..
     return tuple(filter(fitting.__contains__, all_ids)) or all_ids
 
 
-def follow_up(context: Context, answers: Answers, most: Optional[int] = None) -> list[Query]:
+def follow_up(context: Context, answers: Answers, most: int | None = None) -> list[Query]:
     """What to ask about the hosts that stand out in the first answers; `most`: so many at most."""
     return follow_up_queries(RunTimeline(context, answers))[:most]
 
 
-def run(
-    context: Context, answers: Answers, only: Optional[Iterable[str]] = None
-) -> PlaybookOutcome:
+def run(context: Context, answers: Answers, only: Iterable[str] | None = None) -> PlaybookOutcome:
     """Judge by the playbooks of `only`, or by all; several of them may observe the same fault.
 
     The cheap part is asking: what was asked for one playbook serves all, so all may run.

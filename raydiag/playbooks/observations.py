@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 from raydiag.model import Observation, Window
 
@@ -14,12 +13,12 @@ class ReportRow:
     """One row of an interpretation table, with the values that it was decided from."""
 
     row: str  # id of the row, e.g. "busy-wait"
-    holds: Optional[bool]  # None: it cannot be decided, and `interpretation` says why
+    holds: bool | None  # None: it cannot be decided, and `interpretation` says why
     interpretation: str
     hosts: tuple[str, ...] = ()
-    gpu: Optional[int] = None
-    device: Optional[str] = None
-    value: Optional[float] = None
+    gpu: int | None = None
+    device: str | None = None
+    value: float | None = None
     unit: str = ""
     query_id: str = ""  # id of the query that the value comes from
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Optional
 
 from raydiag.playbooks.observations import Report
 from raydiag.playbooks.report_writer import ReportWriter
@@ -29,7 +28,7 @@ class Playbook:
     analysis: str  # "Analysis type" of the report
     queries: tuple[str, ...]  # ids of all that it reads, follow-ups among them
     judge: Judgement
-    follow_ups: Optional[FollowUps]  # second queries about what stands out
+    follow_ups: FollowUps | None  # second queries about what stands out
 
     def report(self, timeline: RunTimeline, writer: ReportWriter) -> Report:
         """Judge; what was seen and ruled out is in the writer then."""
@@ -43,7 +42,7 @@ _registered: dict[str, Playbook] = {}
 
 
 def playbook(
-    playbook_id: str, follow_ups: Optional[FollowUps] = None
+    playbook_id: str, follow_ups: FollowUps | None = None
 ) -> Callable[[Judgement], Judgement]:
     """Register the decorated function, which writes rows and observations and returns a sentence.
 

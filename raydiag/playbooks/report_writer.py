@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Optional, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from raydiag.model import Confidence, Evidence, Finding, Observation, Severity
 from raydiag.playbooks.observations import Exclusion, ReportRow, RuledOut
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Period:
     """When what was observed began and ended."""
 
-    onset: Optional[float] = None
-    until: Optional[float] = None  # when it was last seen; None: a fact without an end
+    onset: float | None = None
+    until: float | None = None  # when it was last seen; None: a fact without an end
     recovered: bool = False  # it ended well before the window did
     uncertainty_s: float = 0.0  # of the onset
     before_job: bool = False  # it was so from the first sample on
@@ -33,11 +33,11 @@ class _Details(TypedDict, total=False):
 
     period: Required[Period]
     failure_class: str
-    host: Optional[str]
-    gpu: Optional[int]
-    device: Optional[str]
+    host: str | None
+    gpu: int | None
+    device: str | None
     confidence: Confidence
-    severity: Optional[Severity]
+    severity: Severity | None
     explanation: str
     symptom: bool
     facts: Mapping[str, float | str]
@@ -48,7 +48,7 @@ def likely_if(condition: bool) -> Confidence:
     return Confidence.LIKELY if condition else Confidence.POSSIBLE
 
 
-def remark_unless(serious: bool) -> Optional[Severity]:
+def remark_unless(serious: bool) -> Severity | None:
     """A remark; where it is serious, as severe as its class."""
     return None if serious else Severity.INFO
 
@@ -79,14 +79,14 @@ class ReportWriter:
     def row(
         self,
         row: str,
-        holds: Optional[bool],
+        holds: bool | None,
         interpretation: str,
         hosts: Sequence[str] = (),
-        value: Optional[float] = None,
+        value: float | None = None,
         unit: str = "",
-        query: Optional[str] = None,
-        gpu: Optional[int] = None,
-        device: Optional[str] = None,
+        query: str | None = None,
+        gpu: int | None = None,
+        device: str | None = None,
     ) -> None:
         """One row; `holds` is None where it cannot be decided."""
         kind, place = ROWS.get(row, RowKind()), (tuple(hosts), gpu, device)
@@ -107,9 +107,9 @@ class ReportWriter:
         row: str,
         text: str,
         *,
-        value: Optional[float] = None,
+        value: float | None = None,
         unit: str = "",
-        at: Optional[float] = None,
+        at: float | None = None,
         evidence: Sequence[Evidence] = (),
         **details: Unpack[_Details],
     ) -> None:
@@ -149,12 +149,12 @@ class ReportWriter:
         self.ruled_out.append(RuledOut(failure_class, reason, self.playbook))
 
     def evidence(
-        self, query: str, text: str, value: Optional[float] = None, time: Optional[float] = None
+        self, query: str, text: str, value: float | None = None, time: float | None = None
     ) -> Evidence:
         """What was seen in the answer to a query."""
         return Evidence(self.timeline.answers.promql(query), text, value, time)
 
-    def period(self, span: Span, uncertainty_s: float, onset: Optional[float] = None) -> Period:
+    def period(self, span: Span, uncertainty_s: float, onset: float | None = None) -> Period:
         """Of a span that began with it, or at `onset`."""
         start = span.start if onset is None else onset
         return Period(start, span.end, self.timeline.is_over(span), uncertainty_s)

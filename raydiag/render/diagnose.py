@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
-from typing import Optional
 
 from raydiag import __version__
 from raydiag.explain.job import ExaminedJob, ticket
@@ -93,7 +92,7 @@ def _head(examined: ExaminedJob) -> blocks.KeyValues:
     return blocks.KeyValues([*rows, ("Nodes", nodes)])
 
 
-def _time_window(window: Optional[Window]) -> Iterator[tuple[str, str]]:
+def _time_window(window: Window | None) -> Iterator[tuple[str, str]]:
     if window is not None:
         minutes = (window.end - window.start) / 60
         yield "Time window", f"{utc(window.start)} to {utc(window.end)} ({minutes:.0f} min)"

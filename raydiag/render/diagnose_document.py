@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any
 
 from raydiag.explain.job import ExaminedJob
 from raydiag.explain.job.ticket import asked_queries, playbook_reports
@@ -59,7 +59,7 @@ def query_object(query: AskedQuery) -> dict[str, Any]:
     return {**picked(query, *names, step="step_s"), **picked(query, "status", "reason", "rows")}
 
 
-def _triage(examined: ExaminedJob, generated_at: str) -> Optional[dict[str, Any]]:
+def _triage(examined: ExaminedJob, generated_at: str) -> dict[str, Any] | None:
     if examined.no_log:
         return None
     return {"generated_at": generated_at, **job_object(examined.triage)}
@@ -77,7 +77,7 @@ def _verdict(examined: ExaminedJob) -> dict[str, Any]:
     }
 
 
-def _cluster(examined: ExaminedJob) -> Optional[dict[str, Any]]:
+def _cluster(examined: ExaminedJob) -> dict[str, Any] | None:
     """The live cluster and how its nodes answered; what they show is in the findings."""
     live = examined.nodes
     if live is None:
@@ -89,7 +89,7 @@ def _cluster(examined: ExaminedJob) -> Optional[dict[str, Any]]:
     return {**cluster, "job": live.job or None, "nodes": nodes}
 
 
-def _metrics(examined: ExaminedJob) -> Optional[dict[str, Any]]:
+def _metrics(examined: ExaminedJob) -> dict[str, Any] | None:
     metrics = examined.metrics
     if metrics is None:
         return None

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Optional, TypeVar
+from typing import Any, TypeVar
 
 from raydiag.nodeset import fold
 from raydiag.render.document import rfc3339
@@ -18,7 +18,7 @@ _Key = TypeVar("_Key")
 _PLAIN_BELOW = 1e6  # larger numbers are written with an exponent
 
 
-def shape(text: str, host: Optional[str] = None) -> str:
+def shape(text: str, host: str | None = None) -> str:
     """`text` with everything that varies between like findings replaced by `*`."""
     return _VARYING.sub("*", text.replace(host, "*") if host else text)
 
@@ -48,7 +48,7 @@ def or_dash(value: object, template: str = "{}") -> str:
     return "-" if value is None else template.format(value)
 
 
-def quantity(value: Optional[float], unit: str, digits: int = 6) -> str:
+def quantity(value: float | None, unit: str, digits: int = 6) -> str:
     """`4.25 GB`, with the unit where there is one; `-` for what is not known."""
     return or_dash(value, f"{{:.{digits}g}} {unit}".rstrip())
 
@@ -79,12 +79,12 @@ def utc(time_s: float) -> str:
         return f"(no valid time: {time_s!r})"
 
 
-def since(onset_s: Optional[float]) -> str:
+def since(onset_s: float | None) -> str:
     """`since 2026-11-20 03:12:07Z`; empty without a time."""
     return "" if onset_s is None else f"since {utc(onset_s)}"
 
 
-def timed(line: str, time_s: Optional[float]) -> str:
+def timed(line: str, time_s: float | None) -> str:
     """`line  (2026-11-20 03:12:07Z)`; the line alone without a time."""
     return line if time_s is None else f"{line}  ({utc(time_s)})"
 
@@ -103,7 +103,7 @@ def extent(values: Iterable[float], unit: str) -> str:
     return f"{low}{unit}" if low == high else f"{low}-{high}{unit}"
 
 
-def span(seconds: Optional[float]) -> str:
+def span(seconds: float | None) -> str:
     """`48 s`, `49 min 0 s`, `14 h 37 min`; "n/a" for what is not known."""
     if seconds is None or not math.isfinite(seconds):
         return "n/a"

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Optional
 
 from raydiag.model import Diagnosis, Evidence, Finding, Severity
 from raydiag.nodeset import fold
@@ -116,7 +115,7 @@ def evidence_line(evidence: Evidence) -> str:
     return timed(line, evidence.time)
 
 
-def source_and_text(evidence: Evidence, source: Optional[str] = None) -> str:
+def source_and_text(evidence: Evidence, source: str | None = None) -> str:
     """`source: text`, or what there is of both; `source` replaces the evidence's own."""
     return ": ".join(filter(None, (source or evidence.source, evidence.text)))
 

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Optional
+from typing import Any
 
 from raydiag import nodeset
 from raydiag.errors import UsageError
@@ -53,7 +53,7 @@ class JobNames(Names):
         self._records: dict[int, tuple[Any, Any]] = {}  # by identity: the record, and its stand-in
         self._literals: dict[str, str] = {}
         self._ids: dict[str, str] = {}
-        self._pattern: Optional[re.Pattern[str]] = None
+        self._pattern: re.Pattern[str] | None = None
         for name in known:
             if name.lower() in self._hosts:
                 self._know_escaped(name)
@@ -65,7 +65,7 @@ class JobNames(Names):
             if escaped != name:
                 self._literals[escaped] = self._hosts[name.lower()]
 
-    def know_job(self, job_id: Optional[str], name: Optional[str], paths: Iterable[str]) -> None:
+    def know_job(self, job_id: str | None, name: str | None, paths: Iterable[str]) -> None:
         """A job, and where its files are."""
         stand_in = self._stand_in("job", job_id or name or next(iter(paths), "job"))
         places: list[str] = []

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from typing import Any, Optional, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 _T = TypeVar("_T")
 
@@ -187,7 +187,7 @@ class Names:
                 end_of_last = run.start() + len(name)
         return "".join([*pieces, text[end_of_last:]])
 
-    def _name_at(self, text: str, run: re.Match[str]) -> Optional[str]:
+    def _name_at(self, text: str, run: re.Match[str]) -> str | None:
         """The longest name that stands as a whole where this run of characters starts."""
         for name in self._by_first_run.get(run[0].lower(), ()):
             end = run.start() + len(name)
@@ -224,7 +224,7 @@ def _users(value: Any) -> Iterator[str]:
                     yield match["home"]
 
 
-def _in_domains(domains: Iterable[str]) -> Optional[re.Pattern[str]]:
+def _in_domains(domains: Iterable[str]) -> re.Pattern[str] | None:
     """Finds every name in the hosts' domains; None without a domain."""
     escaped = "|".join(map(re.escape, sorted(domains, key=len, reverse=True)))
     if not escaped:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import attrgetter
-from typing import Any, Optional
+from typing import Any
 
 from raydiag.model import Finding, NodeReport, NodeStatus, Severity, Status
 from raydiag.nodeset import fold
@@ -33,8 +33,8 @@ class _LikeNodes:
     """Nodes with the same status, GPU count, notes and versions, and what varies among them."""
 
     status: NodeStatus
-    problem: Optional[Severity]  # the most severe one that was found on each
-    gpus: Optional[int]  # None: not measured
+    problem: Severity | None  # the most severe one that was found on each
+    gpus: int | None  # None: not measured
     versions: Sequence[str]
     notes: Sequence[str]
     hosts: list[str] = field(default_factory=list)
@@ -121,7 +121,7 @@ def _rows(reports: Sequence[NodeReport], problems: Iterable[Finding]) -> list[_L
     return sorted(alike.values(), key=lambda nodes: nodes.order)
 
 
-def _worst_problem(report: NodeReport, by_host: Mapping[str, list[Finding]]) -> Optional[Severity]:
+def _worst_problem(report: NodeReport, by_host: Mapping[str, list[Finding]]) -> Severity | None:
     severities = []
     for finding in by_host.get(report.node.host, ()):
         if finding.address in (None, report.node.address):
@@ -135,7 +135,7 @@ def _shared_versions(rows: Iterable[_LikeNodes]) -> Sequence[str]:
     return versions.pop() if len(versions) == 1 else ()
 
 
-def _gpus(report: NodeReport) -> Optional[int]:
+def _gpus(report: NodeReport) -> int | None:
     sensors = report.probes.get("gpu_sensors")
     if sensors is None or sensors.status not in _MEASURED:
         return None
@@ -165,7 +165,7 @@ def _notes(report: NodeReport) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _fullness(mount: Any) -> Optional[tuple[float, str]]:
+def _fullness(mount: Any) -> tuple[float, str] | None:
     """(used percent as `df` counts it, mount point) of a MountUsage that can fill up."""
     used = mount.total_bytes - mount.free_bytes
     usable = used + mount.available_bytes
@@ -174,5 +174,5 @@ def _fullness(mount: Any) -> Optional[tuple[float, str]]:
     return 100 * used / usable, mount.mount_point
 
 
-def _known(value: Optional[float]) -> list[float]:
+def _known(value: float | None) -> list[float]:
     return [] if value is None else [value]

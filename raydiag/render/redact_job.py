@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Optional
 
 from raydiag.explain.comparison import Comparison
 from raydiag.explain.job import ExaminedJob
@@ -49,7 +48,7 @@ def redacted_comparison(comparison: Comparison) -> Comparison:
     return names.value(comparison)
 
 
-def _know(names: JobNames, verdict: Verdict, given_path: Optional[str] = None) -> None:
+def _know(names: JobNames, verdict: Verdict, given_path: str | None = None) -> None:
     resolved = verdict.resolved
     paths = [resolved.job_dir, verdict.log, given_path, *resolved.logs]
     paths += chain.from_iterable(resolved.attempts)

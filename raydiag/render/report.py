@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Optional, Union
 
 from raydiag.model import Severity
 
@@ -33,7 +32,7 @@ class Toned:
     tone: Tone = Tone.PLAIN
 
 
-Words = Union[str, Toned]
+Words = str | Toned
 
 
 def plain_text(words: Words) -> str:
@@ -74,7 +73,7 @@ class Bullet:
 
     text: str
     details: Sequence[str] = ()
-    badge: Optional[Toned] = None
+    badge: Toned | None = None
 
     @property
     def whole_text(self) -> str:
@@ -102,7 +101,7 @@ class Quote(Block):
     """Lines as they were read, such as evidence; one of them may be `marked` by its index."""
 
     lines: Sequence[str]
-    marked: Optional[int] = None
+    marked: int | None = None
 
     def marked_lines(self) -> list[str]:
         """The lines, with a `>` before the marked one."""
@@ -118,7 +117,7 @@ class KeyValues(Block):
     """Names with their values; a table in Markdown where `columns` names its two columns."""
 
     rows: Sequence[tuple[str, Words]]
-    columns: Optional[tuple[str, str]] = None
+    columns: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ class Section:
 
     title: str = ""
     blocks: Sequence[Block] = ()
-    label: Optional[Toned] = None
+    label: Toned | None = None
     tone: Tone = Tone.PLAIN
     facts: Sequence[str] = ()
     is_chapter: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Optional
+from typing import Any
 
 from raydiag.model import Chain, Coverage, Diagnosis, Evidence, Finding, HostUnread
 from raydiag.render import document, report
@@ -96,14 +96,14 @@ def _status(verdict: Verdict) -> report.Toned:
     return report.Toned(verdict.status.value, _TONES.get(verdict.status, report.Tone.DOUBTFUL))
 
 
-def _primary_finding(verdict: Verdict) -> Optional[Finding]:
+def _primary_finding(verdict: Verdict) -> Finding | None:
     findings = verdict.diagnosis.findings
     if verdict.primary is not None and findings:
         return findings[0]
     return None
 
 
-def _where(finding: Optional[Finding], between: str = "") -> str:
+def _where(finding: Finding | None, between: str = "") -> str:
     """Task and host where it began; without `between` the host, else the task."""
     if finding is None:
         return ""
@@ -151,7 +151,7 @@ def _start_up(verdict: Verdict) -> Iterator[str]:
         yield phase.advice
 
 
-def _attempts(attempts: Optional[Attempts]) -> Iterator[str]:
+def _attempts(attempts: Attempts | None) -> Iterator[str]:
     if attempts is None:
         return
     yield from map(_attempt, attempts.attempts)

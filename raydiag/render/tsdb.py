@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Optional
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -48,7 +48,7 @@ def info_report(discovery: Discovery) -> Report:
     return Report([overview, families, others, targets, not_read(discovery.unread)])
 
 
-def query_report(answer: QueryResult, data: Optional[Window], unread: Sequence[Unread]) -> Report:
+def query_report(answer: QueryResult, data: Window | None, unread: Sequence[Unread]) -> Report:
     """A value for each series, or its extent over the range."""
     sections = [Section(blocks=list(_answer(answer, data)))]
     sections.append(Section("Warnings", [bullets(answer.warnings)]))
@@ -86,7 +86,7 @@ def _origin(discovery: Discovery) -> Paragraph:
     return Paragraph(discovery.origin, strong=True)
 
 
-def _window(window: Optional[Window]) -> str:
+def _window(window: Window | None) -> str:
     if window is None:
         return "no samples"
     length = _length(window.end - window.start)
@@ -139,7 +139,7 @@ def _dialects(dialects: Iterable[SpokenDialect]) -> Iterator[Block]:
         yield table(("Read as", "From"), map(list, dialect.used.items()))
 
 
-def _lag(lag_s: Optional[float]) -> str:
+def _lag(lag_s: float | None) -> str:
     if lag_s is None:
         return "-"
     if lag_s < 1:
@@ -154,7 +154,7 @@ def _targets(targets: Iterable[Target]) -> Iterator[str]:
         yield f"scrape job {job}: {len(of_job) - len(down)} of {len(of_job)} up{suffix}"
 
 
-def _answer(answer: QueryResult, data: Optional[Window]) -> Iterator[Block]:
+def _answer(answer: QueryResult, data: Window | None) -> Iterator[Block]:
     if not answer.series:
         reach = f"; samples reach to {utc(data.end)}" if data is not None else ""
         yield Paragraph(f"No such series at {utc(answer.query.window.end)}{reach}.")
@@ -222,7 +222,7 @@ def info_document(discovery: Discovery, live: bool) -> dict[str, Any]:
 
 
 def query_document(
-    origin: str, answer: QueryResult, data: Optional[Window], unread: Iterable[Unread]
+    origin: str, answer: QueryResult, data: Window | None, unread: Iterable[Unread]
 ) -> dict[str, Any]:
     """All samples of one query; NaN and infinity as text, as Prometheus writes them."""
     return _document("query", _only_coverage(data, unread)) | {
@@ -261,7 +261,7 @@ def _document(action: str, diagnosis: Diagnosis) -> dict[str, Any]:
     return {**head, "action": action, **document.findings_and_coverage(diagnosis)}
 
 
-def _only_coverage(window: Optional[Window], unread: Iterable[Unread]) -> Diagnosis:
+def _only_coverage(window: Window | None, unread: Iterable[Unread]) -> Diagnosis:
     gaps = tuple(map(HostUnread.without_host, unread))
     return Diagnosis((), (), Coverage(0, 0, (), gaps, window))
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Optional
 
 import numpy as np
 
@@ -28,8 +27,8 @@ class Subject:
     """What one row is about."""
 
     host: str
-    gpu: Optional[int] = None
-    device: Optional[str] = None  # network device, with "/port" unless that is 1
+    gpu: int | None = None
+    device: str | None = None  # network device, with "/port" unless that is 1
     metric: str = ""  # the label `metric` or `stat` that the query sets, else the metric's name
 
     @classmethod
@@ -84,9 +83,7 @@ class ResultTable:
             return 1.0
         return max(1.0, self.lookback_s / self.step_s)
 
-    def pick(
-        self, metric: Optional[str] = None, hosts: Optional[Iterable[str]] = None
-    ) -> ResultTable:
+    def pick(self, metric: str | None = None, hosts: Iterable[str] | None = None) -> ResultTable:
         """The rows of one metric, of some hosts."""
         wanted_hosts = frozenset(self.hosts if hosts is None else hosts)
         rows = [
@@ -106,7 +103,7 @@ class ResultTable:
     def _row_numbers(self) -> Mapping[tuple[str, str], int]:
         return {(subject.host, subject.metric): row for row, subject in enumerate(self.subjects)}
 
-    def row(self, host: str, metric: str = "") -> Optional[Floats]:
+    def row(self, host: str, metric: str = "") -> Floats | None:
         """Values of one host; None when it has none. For tables by host only."""
         number = self._row_numbers.get((host, metric))
         return None if number is None else self.values[number]
@@ -153,7 +150,7 @@ class Answers:
     def __iter__(self) -> Iterator[QueryResult]:
         return iter(self._results.values())
 
-    def answer(self, query_id: str) -> Optional[QueryResult]:
+    def answer(self, query_id: str) -> QueryResult | None:
         """None for what was not asked."""
         return self._results.get(query_id)
 
@@ -189,7 +186,7 @@ class Answers:
             return ()
         return result.series
 
-    def _table(self, result: Optional[QueryResult]) -> ResultTable:
+    def _table(self, result: QueryResult | None) -> ResultTable:
         if result is None or not result.ok:
             return _NO_ROWS
         frame, query = Frame.of(result.series), result.query

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +28,9 @@ _UNFELT = {WRITE_BACK: ("hw_gpu_", "ray_node_gpus", "tb_")}
 class SaveWindow:
     """A checkpoint save as the job's log tells of it."""
 
-    step: Optional[int]
-    start: Optional[float] = None
-    end: Optional[float] = None
+    step: int | None
+    start: float | None = None
+    end: float | None = None
     failed: bool = False
 
 
@@ -40,28 +39,28 @@ class TrainingJob:
     """What triage says about the job, as plain values."""
 
     status: str = "unknown"  # completed, failed, cancelled, running, hanging, unknown
-    primary: Optional[str] = None  # failure class; None for a job that completed or runs
+    primary: str | None = None  # failure class; None for a job that completed or runs
     cascade: tuple[str, ...] = ()
-    start: Optional[float] = None
-    end: Optional[float] = None  # None: it still runs, or nobody knows
-    first_step: Optional[int] = None
-    last_step: Optional[int] = None
-    total_steps: Optional[int] = None
-    last_step_time: Optional[float] = None  # as the log prints it
-    step_time_s: Optional[float] = None
-    longest_save_s: Optional[float] = None
-    crash_time: Optional[float] = None  # of the error that ended it
-    heartbeat_timeout_s: Optional[float] = None
+    start: float | None = None
+    end: float | None = None  # None: it still runs, or nobody knows
+    first_step: int | None = None
+    last_step: int | None = None
+    total_steps: int | None = None
+    last_step_time: float | None = None  # as the log prints it
+    step_time_s: float | None = None
+    longest_save_s: float | None = None
+    crash_time: float | None = None  # of the error that ended it
+    heartbeat_timeout_s: float | None = None
     accused: tuple[str, ...] = ()  # hosts that the log blames
-    coordinator: Optional[str] = None  # host of task 0
-    checkpoint_period: Optional[int] = None  # None: no saves are known to happen
+    coordinator: str | None = None  # host of task 0
+    checkpoint_period: int | None = None  # None: no saves are known to happen
     save_offset: int = 0  # of the steps that save, from multiples of the period
-    async_saves: Optional[bool] = None
+    async_saves: bool | None = None
     saves: tuple[SaveWindow, ...] = ()
     config: Mapping[str, str] = field(default_factory=dict)  # key=value as the job was started
 
     @property
-    def save_rhythm(self) -> Optional[Rhythm]:
+    def save_rhythm(self) -> Rhythm | None:
         """Which steps save; None where no saves are known to happen."""
         return Rhythm(self.checkpoint_period, self.save_offset) if self.checkpoint_period else None
 
@@ -73,7 +72,7 @@ class Mask:
     kind: str  # one of the constants above
     start: float
     end: float  # inclusive
-    host: Optional[str] = None  # None: on every host
+    host: str | None = None  # None: on every host
     prefix: str = ""  # of the metrics that it covers, as in "hw_"; "": all
 
 
@@ -86,9 +85,9 @@ class Context:
     now: float
     discovery: Discovery
     hosts: tuple[str, ...]  # of the job, whether they have series or not
-    gpu_model: Optional[str] = None  # given from outside; else what Ray's series say
+    gpu_model: str | None = None  # given from outside; else what Ray's series say
     masks: tuple[Mask, ...] = ()
-    trained: Optional[Window] = None  # first to last step, where no series of steps says so
+    trained: Window | None = None  # first to last step, where no series of steps says so
 
     def resolution_s(self, prefix: str = "hw_") -> float:
         """Usual distance of two samples of the finest family; 15 s where it is not known."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,10 +42,10 @@ class Deviation:
 
     time: float  # of the first sample that departs
     level: Level
-    ended: Optional[float] = None  # first usual sample after it; None: still so at the end
+    ended: float | None = None  # first usual sample after it; None: still so at the end
 
 
-def level(values: Floats, keep: Flags) -> Optional[Level]:
+def level(values: Floats, keep: Flags) -> Level | None:
     """The usual level, from the early part of the samples to `keep`; None with too few of them."""
     clean = values[keep & np.isfinite(values)]
     if clean.size < MIN_SAMPLES:
@@ -127,9 +126,9 @@ def departure(
 
 def _leading_to(
     time: float, departures: Sequence[Deviation], outside_saves: Floats
-) -> Optional[Deviation]:
+) -> Deviation | None:
     """The departure that holds at a time, or the one before a save, in which everything rests."""
-    leading: Optional[Deviation] = None
+    leading: Deviation | None = None
     for earlier in reversed(departures):
         if leading is None:
             if earlier.time <= time and (earlier.ended is None or earlier.ended >= time):

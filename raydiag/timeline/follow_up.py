@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Optional
 
 from raydiag.model import Window
 from raydiag.timeline.context import Context
@@ -43,7 +42,7 @@ def fine_query(
     promql: str,
     hosts: Sequence[str],
     rows: int,
-    around: Optional[float] = None,
+    around: float | None = None,
     ray: bool = False,
 ) -> Iterator[Query]:
     """A finer query about some hosts, `rows` of each, around a moment; none without hosts.
@@ -64,7 +63,7 @@ def _label_values(context: Context, host: str, ray: bool) -> tuple[str, ...]:
 
 
 def fine_window(
-    context: Context, rows: int, around: Optional[float] = None, step_s: float = 0.0
+    context: Context, rows: int, around: float | None = None, step_s: float = 0.0
 ) -> Window:
     """At the resolution of the samples; around a moment where all of it would be too much."""
     step = step_s or context.resolution_s()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ def known(values: Sequence[float] | Floats) -> Floats:
     return array[~np.isnan(array)]
 
 
-def median(values: Sequence[float] | Floats) -> Optional[float]:
+def median(values: Sequence[float] | Floats) -> float | None:
     """Median of what is known."""
     numbers = known(values)
     if not numbers.size:
@@ -25,7 +24,7 @@ def median(values: Sequence[float] | Floats) -> Optional[float]:
     return float(np.median(numbers))
 
 
-def highest(values: Sequence[float] | Floats) -> Optional[float]:
+def highest(values: Sequence[float] | Floats) -> float | None:
     """Largest of what is known."""
     numbers = known(values)
     if not numbers.size:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Optional
 
 import numpy as np
 
@@ -35,7 +34,7 @@ class MaskedTables:
         return TrainingSeries.of(self.answers)
 
     @cached_property
-    def trained(self) -> Optional[tuple[float, float]]:
+    def trained(self) -> tuple[float, float] | None:
         """First and last completed step; where none has a time, when GPUs computed; else None."""
         times, placed = self.training.times, self.context.trained
         if times.size > 1:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Optional
 
 import numpy as np
 
@@ -64,8 +63,8 @@ def of_job(
 
 def saves(
     steps: MetricSteps,
-    rhythm: Optional[Rhythm],
-    is_async: Optional[bool],
+    rhythm: Rhythm | None,
+    is_async: bool | None,
     logged: Iterable[SaveWindow] = (),
 ) -> list[Mask]:
     """Windows in which a checkpoint is saved, from the end of the step before on.
@@ -86,7 +85,7 @@ def saves(
     return masks
 
 
-def _dated(window: SaveWindow, steps: MetricSteps) -> Optional[Mask]:
+def _dated(window: SaveWindow, steps: MetricSteps) -> Mask | None:
     """A save that the log dates: what it leaves open, the steps around it tell."""
     start, end = window.start, window.end
     if end is not None and start is None:
@@ -97,7 +96,7 @@ def _dated(window: SaveWindow, steps: MetricSteps) -> Optional[Mask]:
 
 
 def _masks_of_steps(
-    steps: MetricSteps, numbers: Iterable[int], usual_s: float, is_async: Optional[bool]
+    steps: MetricSteps, numbers: Iterable[int], usual_s: float, is_async: bool | None
 ) -> Iterator[Mask]:
     longest = 0.0
     for number in numbers:
@@ -124,8 +123,8 @@ def _save_start(steps: MetricSteps, number: int, usual_s: float) -> float:
 
 
 def _save_end(
-    steps: MetricSteps, number: int, usual_s: float, is_async: Optional[bool]
-) -> Optional[float]:
+    steps: MetricSteps, number: int, usual_s: float, is_async: bool | None
+) -> float | None:
     """When the last step that the save slowed down ended; None when no step followed."""
     after = int(np.searchsorted(steps.numbers, number))
     if after >= steps.numbers.size:
@@ -140,7 +139,7 @@ def _save_end(
 
 
 def outside_training(
-    steps: MetricSteps, job_start: Optional[float], job_end: Optional[float]
+    steps: MetricSteps, job_start: float | None, job_end: float | None
 ) -> Iterator[Mask]:
     """What is not steady training: before the job, warm-up, and all after the last step."""
     if job_start is not None:
@@ -218,7 +217,7 @@ def scrape_durations(answers: Answers) -> dict[str, Series]:
     return durations
 
 
-def _mean_power(answers: Answers, host: str) -> Optional[Series]:
+def _mean_power(answers: Answers, host: str) -> Series | None:
     table = answers.table("gpu-power")
     values = table.row(host, "avg")
     if values is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -25,7 +24,7 @@ class PowerLevels:
 
     idle_watts: float  # below: nothing is computed, though a collective may spin
     active_watts: float  # at least: training
-    usual_watts: Optional[float]  # in this job's own steady training
+    usual_watts: float | None  # in this job's own steady training
     source: str
 
     @property
@@ -35,7 +34,7 @@ class PowerLevels:
         return f"usual {self.usual_watts:.0f} W, {idle}" if self.usual_watts else idle
 
 
-def gpu_model(tables: MaskedTables) -> Optional[Accelerator]:
+def gpu_model(tables: MaskedTables) -> Accelerator | None:
     """The model, as given from outside or by Ray's series; None for one that is not listed."""
     model = accelerator(tables.context.gpu_model)
     for series in tables.answers.series("gpu-utilisation"):
@@ -43,7 +42,7 @@ def gpu_model(tables: MaskedTables) -> Optional[Accelerator]:
     return model
 
 
-def power_levels(tables: MaskedTables, model: Optional[Accelerator]) -> Optional[PowerLevels]:
+def power_levels(tables: MaskedTables, model: Accelerator | None) -> PowerLevels | None:
     """From the model's numbers and this job's own training; None with neither."""
     usual = active = _usual_watts(tables, model)
     idle = None
@@ -59,7 +58,7 @@ def power_levels(tables: MaskedTables, model: Optional[Accelerator]) -> Optional
     return PowerLevels(between, max(_ACTIVE_SHARE * active, between), usual, source)
 
 
-def _source(usual: Optional[float], model: Optional[Accelerator]) -> str:
+def _source(usual: float | None, model: Accelerator | None) -> str:
     """Of the levels, for a person; `model`: whose idle power they rest on."""
     if model is None:
         return "this job's own training" if usual else "the model's levels"
@@ -68,7 +67,7 @@ def _source(usual: Optional[float], model: Optional[Accelerator]) -> str:
     return f"the model's levels ({model.model})"
 
 
-def _without_training(tables: MaskedTables, model: Optional[Accelerator]) -> Optional[PowerLevels]:
+def _without_training(tables: MaskedTables, model: Accelerator | None) -> PowerLevels | None:
     if model and model.limit_watts:
         half = _LIMIT_SHARE * model.limit_watts
         return PowerLevels(half, half, None, f"half of {model.model}'s limit")
@@ -79,7 +78,7 @@ def _without_training(tables: MaskedTables, model: Optional[Accelerator]) -> Opt
     return PowerLevels(twice, twice, None, "twice this job's own idle power")
 
 
-def _resting_watts(tables: MaskedTables) -> Optional[float]:
+def _resting_watts(tables: MaskedTables) -> float | None:
     """What GPUs drew while none of them was used; None when they always were."""
     power = tables.table("gpu-power").pick("avg")
     use = tables.table("gpu-utilisation").pick("max")
@@ -89,7 +88,7 @@ def _resting_watts(tables: MaskedTables) -> Optional[float]:
     return known_values.median(power.values[:, np.isin(power.times, unused)].ravel())
 
 
-def _usual_watts(tables: MaskedTables, model: Optional[Accelerator]) -> Optional[float]:
+def _usual_watts(tables: MaskedTables, model: Accelerator | None) -> float | None:
     values = known_values.known(tables.steady("gpu-power").pick("avg").values)
     if tables.trained is None or values.size < _MIN_SAMPLES:
         return None

@@ -14,7 +14,6 @@ from functools import partial
 from importlib import resources
 from itertools import chain
 from string import Template
-from typing import Optional
 
 from raydiag.catalog.rows import CatalogRow, loaded, rows
 from raydiag.model import Window
@@ -139,7 +138,7 @@ def templates() -> tuple[QueryTemplate, ...]:
     return tuple(_templates.values())
 
 
-def template(query_id: str) -> Optional[QueryTemplate]:
+def template(query_id: str) -> QueryTemplate | None:
     """None for a follow-up, which has no template of its own."""
     return _templates.get(query_id)
 

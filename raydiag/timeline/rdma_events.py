@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +38,9 @@ class RdmaEvent:
     host: str
     span: Span  # of the rate, packets/s
     timeouts_per_s: float  # highest rate of ACK timeouts in it
-    device: Optional[str]
-    slower: Optional[float]  # share of throughput that was missing meanwhile; None: nothing says
-    came_back: Optional[bool]  # within two steps after its end; None: it did not end, or no steps
+    device: str | None
+    slower: float | None  # share of throughput that was missing meanwhile; None: nothing says
+    came_back: bool | None  # within two steps after its end; None: it did not end, or no steps
 
     @property
     def notable(self) -> bool:
@@ -73,12 +72,12 @@ def is_near(span: Span, stall_start: float) -> bool:
     return stall_start - BEFORE_STALL_S <= span.end and span.start <= stall_start + _INTO_STALL_S
 
 
-def is_slower(slower: Optional[float]) -> bool:
+def is_slower(slower: float | None) -> bool:
     """Whether a share of missing throughput is more than noise."""
     return slower is not None and slower > _SLOWER
 
 
-def slowdown(tables: MaskedTables, stretches: Sequence[tuple[float, float]]) -> Optional[float]:
+def slowdown(tables: MaskedTables, stretches: Sequence[tuple[float, float]]) -> float | None:
     """Share of throughput that is missing in some stretches of time; below zero: it was faster.
 
     Steps that save, or that warm up, count on neither side.
@@ -93,7 +92,7 @@ def slowdown(tables: MaskedTables, stretches: Sequence[tuple[float, float]]) -> 
     return float(1.0 - np.median(meanwhile) / np.median(usual))
 
 
-def held_up(tables: MaskedTables, stretches: Sequence[tuple[float, float]]) -> Optional[float]:
+def held_up(tables: MaskedTables, stretches: Sequence[tuple[float, float]]) -> float | None:
     """Share of the steps that did not end in some stretches of time, though only one was long."""
     pace = tables.training.pace
     if pace is None:
@@ -130,7 +129,7 @@ def _highest_timeouts(tables: MaskedTables, host: str, span: Span) -> float:
     return known_values.highest(row) or 0.0
 
 
-def _port(tables: MaskedTables, host: str, span: Span) -> Optional[str]:
+def _port(tables: MaskedTables, host: str, span: Span) -> str | None:
     """The network port that most of a host's retransmits are of."""
     table = tables.table("rdma-ports").pick(hosts=[host]).between(span.start, span.end)
     for metric in (RDMA_RETX, RDMA_TIMEOUTS):
@@ -144,7 +143,7 @@ def _port(tables: MaskedTables, host: str, span: Span) -> Optional[str]:
     return None
 
 
-def _came_back(tables: MaskedTables, start: float, end: float) -> Optional[bool]:
+def _came_back(tables: MaskedTables, start: float, end: float) -> bool | None:
     """Whether throughput was back two steps after `end`; None where nothing says."""
     series = tables.training.throughput
     if series is None or not len(series):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -30,7 +29,7 @@ class Rhythm:
         return min(late, self.period - late) <= tolerance
 
 
-def rhythm_of(numbers: Floats, least: float, tolerance: float = 1.0) -> Optional[Rhythm]:
+def rhythm_of(numbers: Floats, least: float, tolerance: float = 1.0) -> Rhythm | None:
     """Of what comes at distances that are alike, or multiples of what most are.
 
     None where they are not, or are less than `least`.

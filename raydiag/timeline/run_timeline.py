@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cached_property
 from operator import attrgetter
-from typing import Optional
 
 from raydiag.catalog.hardware import Accelerator
 from raydiag.timeline import rdma_events, step_stalls
@@ -25,17 +24,17 @@ class RunTimeline(MaskedTables):
     """The tables of a run, and what follows from them, worked out once."""
 
     @cached_property
-    def last_step(self) -> tuple[Optional[int], Optional[float]]:
+    def last_step(self) -> tuple[int | None, float | None]:
         """The newest step and when it ended, from series and log together."""
         return step_stalls.last_step(self)
 
     @cached_property
-    def stall(self) -> Optional[StepStall]:
+    def stall(self) -> StepStall | None:
         """When steps stopped; None while they go on, or when the job had done all of them."""
         return step_stalls.step_stall(self, self.levels)
 
     @cached_property
-    def slowdown(self) -> Optional[Slowdown]:
+    def slowdown(self) -> Slowdown | None:
         """When training got slower; None where it did not, or nothing says."""
         return slowdown(self)
 
@@ -89,12 +88,12 @@ class RunTimeline(MaskedTables):
         return tuple(host for host in self.context.hosts if host not in measured)
 
     @cached_property
-    def gpu_model(self) -> Optional[Accelerator]:
+    def gpu_model(self) -> Accelerator | None:
         """The model of the job's GPUs; None for one that is not listed."""
         return gpu_model(self)
 
     @cached_property
-    def levels(self) -> Optional[PowerLevels]:
+    def levels(self) -> PowerLevels | None:
         """What power means in this job; None where nothing says."""
         return power_levels(self, self.gpu_model)
 
@@ -116,6 +115,6 @@ class RunTimeline(MaskedTables):
         """A burst just before steps stopped."""
         return self.stall is not None and rdma_events.is_burst_before(span, self.stall.start)
 
-    def of_host(self, query_id: str, host: str, metric: Optional[str] = None) -> ResultTable:
+    def of_host(self, query_id: str, host: str, metric: str | None = None) -> ResultTable:
         """The rows of one host."""
         return self.table(query_id).pick(metric, [host])

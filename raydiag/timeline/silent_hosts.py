@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -22,7 +21,7 @@ class SilentHost:
     host: str
     time: float  # its last sample
     sources: tuple[str, ...]  # "hw", "ray": what it had
-    back_at: Optional[float] = None  # its first sample after it; None: it stayed silent
+    back_at: float | None = None  # its first sample after it; None: it stayed silent
 
 
 def silent_hosts(context: Context, answers: Answers) -> Iterator[SilentHost]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -38,7 +37,7 @@ class Slowdown:
         return start <= self.end and end >= self.start
 
 
-def steady_throughput(tables: MaskedTables) -> Optional[Series]:
+def steady_throughput(tables: MaskedTables) -> Series | None:
     """Outside of saves and warm-up; None with too few steps."""
     series = tables.training.throughput
     if series is None:
@@ -55,7 +54,7 @@ def usual_level(values: Floats) -> float:
     return float(np.median(early))
 
 
-def slowdown(tables: MaskedTables) -> Optional[Slowdown]:
+def slowdown(tables: MaskedTables) -> Slowdown | None:
     """Throughput below its usual level; several phases are one, from the first to the last."""
     series = steady_throughput(tables)
     if series is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -31,7 +30,7 @@ class StepStall:
 
     start: float  # the last completed step
     end: float
-    step: Optional[int]
+    step: int | None
 
     @property
     def settled(self) -> Window:
@@ -39,7 +38,7 @@ class StepStall:
         return Window(min(self.start + _SETTLE_S, self.end), self.end)
 
 
-def last_step(tables: MaskedTables) -> tuple[Optional[int], Optional[float]]:
+def last_step(tables: MaskedTables) -> tuple[int | None, float | None]:
     """The newest step and when it ended, from series and log together."""
     job, in_series = tables.job, tables.training.last
     if in_series is None:
@@ -54,7 +53,7 @@ def last_step(tables: MaskedTables) -> tuple[Optional[int], Optional[float]]:
     return job.last_step, min(time + (job.last_step - step) * step_s, tables.window.end)
 
 
-def step_stall(tables: MaskedTables, levels: Optional[PowerLevels]) -> Optional[StepStall]:
+def step_stall(tables: MaskedTables, levels: PowerLevels | None) -> StepStall | None:
     """The stall that lasts to the end of the window or of the job; None while steps go on."""
     step, time = last_step(tables)
     if tables.job.status in _FINAL or _is_last_of_job(tables, step):
@@ -95,8 +94,8 @@ def next_step_s(tables: MaskedTables) -> float:
 
 
 def _undated_stall(
-    tables: MaskedTables, levels: Optional[PowerLevels], end: float, step: Optional[int]
-) -> Optional[StepStall]:
+    tables: MaskedTables, levels: PowerLevels | None, end: float, step: int | None
+) -> StepStall | None:
     """Where no step is dated: GPUs that are busy and compute nothing, for long, to the end."""
     use = tables.table("gpu-utilisation").pick("max")
     power = tables.table("gpu-power").pick("max")
@@ -116,17 +115,17 @@ def _undated_stall(
     return StepStall(start, end, step)
 
 
-def _is_last_of_job(tables: MaskedTables, step: Optional[int]) -> bool:
+def _is_last_of_job(tables: MaskedTables, step: int | None) -> bool:
     total = tables.job.total_steps
     return step is not None and total is not None and step >= total - 1
 
 
-def _saves_next(tables: MaskedTables, step: Optional[int]) -> bool:
+def _saves_next(tables: MaskedTables, step: int | None) -> bool:
     rhythm = tables.job.save_rhythm
     return step is not None and rhythm is not None and rhythm.has(step + 1)
 
 
-def _patience_s(tables: MaskedTables, step: Optional[int], since: Window) -> float:
+def _patience_s(tables: MaskedTables, step: int | None, since: Window) -> float:
     """How long no step is no stall yet."""
     job = tables.job
     step_s = tables.training.step_time_s or job.step_time_s or 0.0

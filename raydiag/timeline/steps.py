@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Optional
 
 import numpy as np
 
@@ -32,22 +31,22 @@ class MetricSteps:
         return int(self.numbers.size)
 
     @property
-    def first(self) -> Optional[int]:
+    def first(self) -> int | None:
         """Number of the first step."""
         return next(map(int, self.numbers), None)
 
     @property
-    def last(self) -> Optional[int]:
+    def last(self) -> int | None:
         """Number of the newest step."""
         return next(map(int, self.numbers[::-1]), None)
 
     @property
-    def first_at(self) -> Optional[float]:
+    def first_at(self) -> float | None:
         """When the first step ended."""
         return next(map(float, self.ended_at), None)
 
     @property
-    def last_at(self) -> Optional[float]:
+    def last_at(self) -> float | None:
         """When the newest step ended."""
         return next(map(float, self.ended_at[::-1]), None)
 
@@ -57,18 +56,18 @@ class MetricSteps:
         return np.diff(self.ended_at) / np.diff(self.numbers)
 
     @property
-    def step_time_s(self) -> Optional[float]:
+    def step_time_s(self) -> float | None:
         """Usual time of one step; the bridge may leave steps out. None for fewer than three."""
         return float(np.median(self.durations)) if self.numbers.size >= 3 else None
 
-    def at(self, number: int) -> Optional[float]:
+    def at(self, number: int) -> float | None:
         """When that step ended, between its neighbours where it is missing; None outside."""
         if not self.numbers.size or not self.numbers[0] <= number <= self.numbers[-1]:
             return None
         return float(np.interp(number, self.numbers, self.ended_at))
 
 
-def completed(step: Series, fill: Optional[Series] = None) -> MetricSteps:
+def completed(step: Series, fill: Series | None = None) -> MetricSteps:
     """Steps from `tb_step`: no fills, no repeats; a number that falls starts a new run."""
     times, numbers = step.times, step.values
     if fill is not None and fill.times.size:
@@ -111,7 +110,7 @@ def with_log(steps: MetricSteps, numbers: Floats, seconds: Floats) -> MetricStep
     return MetricSteps(ordered, np.maximum.accumulate(times))
 
 
-def save_steps(steps: MetricSteps, rhythm: Optional[Rhythm]) -> list[int]:
+def save_steps(steps: MetricSteps, rhythm: Rhythm | None) -> list[int]:
     """Numbers of the steps that save, one beyond the last step as well."""
     if rhythm is None or steps.first is None or steps.last is None:
         return []
@@ -119,7 +118,7 @@ def save_steps(steps: MetricSteps, rhythm: Optional[Rhythm]) -> list[int]:
     return list(range(turns * rhythm.period + rhythm.offset, steps.last + 2, rhythm.period))
 
 
-def inferred_rhythm(steps: MetricSteps) -> Optional[Rhythm]:
+def inferred_rhythm(steps: MetricSteps) -> Rhythm | None:
     """Of slow steps that recur regularly; None where they do not.
 
     Where only every so many steps have a time, what was slow came right after the one before.

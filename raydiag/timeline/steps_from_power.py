@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Optional
 
 import numpy as np
 
@@ -82,7 +81,7 @@ def _since_first(numbers: Floats, seconds: Floats, usual: float) -> Floats:
     return np.concatenate([[0.0], np.cumsum(durations)])
 
 
-def computing_time(answers: Answers) -> Optional[Computing]:
+def computing_time(answers: Answers) -> Computing | None:
     """None where power does not tell computing from rest."""
     table = answers.table("gpu-power").pick("avg")
     if not len(table):

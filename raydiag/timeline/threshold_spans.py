@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +49,7 @@ def below(table: ResultTable, row: Floats, ceiling: float) -> list[Span]:
     return [replace(span, peak=-span.peak) for span in _spans(table, -row, holds)]
 
 
-def sustained_above(table: ResultTable, row: Floats, floor: float) -> Optional[Span]:
+def sustained_above(table: ResultTable, row: Floats, floor: float) -> Span | None:
     """The first time that a row is above a value for long enough to be no burst."""
     return next((span for span in above(table, row, floor) if span.sustained), None)
 
@@ -82,7 +81,7 @@ def present(table: ResultTable, row: Floats) -> list[Span]:
     return [_span(table, row, part, bool(table.times[part[-1]] >= last_asked)) for part in parts]
 
 
-def first_present(table: ResultTable, row: Floats) -> Optional[Span]:
+def first_present(table: ResultTable, row: Floats) -> Span | None:
     """The first time that such a query has an answer."""
     return next(iter(present(table, row)), None)
 
@@ -139,7 +138,7 @@ class Growth:
         return self.subject.host
 
 
-def growths(table: ResultTable, metric: Optional[str] = None) -> Iterator[Growth]:
+def growths(table: ResultTable, metric: str | None = None) -> Iterator[Growth]:
     """Rows of a query that keeps what grew."""
     for subject, row in table.pick(metric):
         span = first_present(table, row)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Optional
 
 import numpy as np
 
@@ -29,7 +28,7 @@ _NO_SERIES = Series({}, _NO_TIMES, _NO_TIMES)
 class TrainingSeries:
     """Real samples by metric, of the host that has most of them."""
 
-    host: Optional[str] = None
+    host: str | None = None
     by_metric: Mapping[str, Series] = field(default_factory=dict)
 
     @classmethod
@@ -47,7 +46,7 @@ class TrainingSeries:
         filled += [fill.times[fill.values != 0] for fill in by_host[host] if fill.metric == FILL]
         return cls(host, _real_samples(by_host[host], np.concatenate(filled)))
 
-    def series(self, metric: str) -> Optional[Series]:
+    def series(self, metric: str) -> Series | None:
         """None for a metric without real samples."""
         series = self.by_metric.get(metric)
         if series is None or not _has_samples(series):
@@ -55,7 +54,7 @@ class TrainingSeries:
         return series
 
     @property
-    def throughput(self) -> Optional[Series]:
+    def throughput(self) -> Series | None:
         """Tokens per second and device; where nobody counts them, steps per second."""
         tokens, seconds = self.series(TGS), self.series(SECONDS)
         if tokens is not None or seconds is None:
@@ -63,7 +62,7 @@ class TrainingSeries:
         return Series({}, seconds.times, 1.0 / np.maximum(seconds.values, 1e-9))
 
     @property
-    def pace(self) -> Optional[Series]:
+    def pace(self) -> Series | None:
         """Steps per second from one end of a step to the next, with what lies between them."""
         if self.times.size < 2:
             return None
@@ -87,19 +86,19 @@ class TrainingSeries:
         return self.by_metric.get(STEP, _NO_SERIES).values
 
     @property
-    def last(self) -> Optional[tuple[int, float]]:
+    def last(self) -> tuple[int, float] | None:
         """Newest step and when it ended."""
         if not self.times.size:
             return None
         return int(self.steps[-1]), float(self.times[-1])
 
-    def step_at(self, time: float) -> Optional[int]:
+    def step_at(self, time: float) -> int | None:
         """The newest step that had ended by then."""
         before = int(np.searchsorted(self.times, time, side="right"))
         return int(self.steps[before - 1]) if before else None
 
     @property
-    def step_time_s(self) -> Optional[float]:
+    def step_time_s(self) -> float | None:
         """Usual time of one step."""
         seconds = self.by_metric.get(SECONDS)
         if seconds is not None and len(seconds) >= 3:

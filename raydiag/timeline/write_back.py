@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Optional
 
 import numpy as np
 
@@ -81,7 +80,7 @@ def share(masks: Sequence[Mask], start: float, end: float) -> float:
     return float(covered.mean())
 
 
-def unjudged(context: Context, trained: Optional[tuple[float, float]]) -> Optional[float]:
+def unjudged(context: Context, trained: tuple[float, float] | None) -> float | None:
     """The share that is covered, where so little remains that storage could not be judged."""
     if trained is None:
         return None
@@ -89,7 +88,7 @@ def unjudged(context: Context, trained: Optional[tuple[float, float]]) -> Option
     return covered if covered > 1.0 - MIN_JUDGED else None
 
 
-def usual_s(masks: Sequence[Mask], answers: Answers) -> Optional[float]:
+def usual_s(masks: Sequence[Mask], answers: Answers) -> float | None:
     """Seconds that the slowest host usually writes on after a save; None with too few of them.
 
     The median of each host's saves: storage that stalls during a few of them changes nothing.
@@ -117,7 +116,7 @@ def _write_back_windows(masks: Sequence[Mask]) -> Iterator[tuple[float, float]]:
 
 def _written_s(
     table: ResultTable, row: Floats, windows: Sequence[tuple[float, float]]
-) -> Iterator[Optional[float]]:
+) -> Iterator[float | None]:
     """For each window, seconds from its start to the last sample under load before a pause."""
     for start, end in windows:
         inside = (table.times >= start) & (table.times <= end) & ~np.isnan(row)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Optional
 
 from raydiag.joblog.facts import JobFacts, LoggedSave
 from raydiag.triage.decision import TriageOutcome
@@ -15,7 +14,7 @@ from raydiag.triage.wording import first_known
 
 def attempts(
     facts: JobFacts, judged: Sequence[tuple[JobFacts, TriageOutcome]], moment: Moment
-) -> Optional[Attempts]:
+) -> Attempts | None:
     """All runs of the job; None for a job with one run that no scheduler requeues.
 
     `judged`: the runs, oldest first. Efficiency is a definition of our own: productive time, which
@@ -56,7 +55,7 @@ def main_log(facts: JobFacts) -> str:
     return next(reversed(facts.resolved.logs), facts.resolved.asked)
 
 
-def wall_s(facts: JobFacts) -> Optional[float]:
+def wall_s(facts: JobFacts) -> float | None:
     """By the summary, else from the first to the last time in the log."""
     if facts.summary is not None and facts.summary.wall_s is not None:
         return facts.summary.wall_s
@@ -65,7 +64,7 @@ def wall_s(facts: JobFacts) -> Optional[float]:
     return max(0.0, facts.last_time - facts.first_time)
 
 
-def _efficiency(runs: Sequence[Attempt]) -> Optional[float]:
+def _efficiency(runs: Sequence[Attempt]) -> float | None:
     total_s = productive_s = 0.0
     for run in runs:
         if run.wall_s is None or run.productive_s is None:
@@ -75,7 +74,7 @@ def _efficiency(runs: Sequence[Attempt]) -> Optional[float]:
     return min(1.0, productive_s / total_s) if total_s > 0 else None
 
 
-def _productive_s(facts: JobFacts) -> Optional[float]:
+def _productive_s(facts: JobFacts) -> float | None:
     """From the attempt's start to its last save; by step times where the log has no clock."""
     saves = _finished_saves(facts)
     if saves and facts.first_time is not None:
@@ -94,7 +93,7 @@ def _finished_saves(facts: JobFacts) -> list[LoggedSave]:
     return [save for save in facts.saves if save.event == "finished"]
 
 
-def _downtime_s(runs: Sequence[JobFacts]) -> Optional[float]:
+def _downtime_s(runs: Sequence[JobFacts]) -> float | None:
     """Time between attempts in which nothing ran; None where a log has no clock."""
     total_s = 0.0
     for earlier, later in pairwise(runs):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Optional
 
 from raydiag.joblog.facts import JobFacts, TaskExit
 from raydiag.joblog.slurm import SlurmJob
@@ -19,14 +18,14 @@ _PROLOG_S = 5.0  # a job that the prolog ended has not run longer
 _NAMED_HOSTS, _NAMED_CODES = 5, 3  # in sentences
 
 
-def scheduler_class(job: Optional[SlurmJob]) -> Optional[str]:
+def scheduler_class(job: SlurmJob | None) -> str | None:
     """The failure class that the scheduler's own state for the end means."""
     if job is None or job.alive is not False:
         return None
     return _CLASS_OF_STATE.get(job.state)
 
 
-def died_in_prolog(facts: JobFacts, job: Optional[SlurmJob]) -> bool:
+def died_in_prolog(facts: JobFacts, job: SlurmJob | None) -> bool:
     """Nothing was ever written: an empty directory, or the scheduler says so."""
     if job is not None and job.reason.startswith(_PROLOG_SIGNAL):
         return (job.run_time_s or 0.0) <= _PROLOG_S

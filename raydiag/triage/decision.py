@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Confidence
@@ -25,18 +24,18 @@ class TriageCase:
     symptoms: Sequence[Symptom]
     live: Sequence[Symptom]  # those that can have ended the job
     stall: StallJudgement
-    divergence: Optional[Divergence]
-    phase: Optional[Phase]
+    divergence: Divergence | None
+    phase: Phase | None
 
     @property
-    def diverged(self) -> Optional[Divergence]:
+    def diverged(self) -> Divergence | None:
         """A loss that was not finite up to the end; None without one, or when it recovered."""
         if self.divergence is None or not self.divergence.lasting:
             return None
         return self.divergence
 
     @property
-    def late_phase(self) -> Optional[Phase]:
+    def late_phase(self) -> Phase | None:
         """The start-up phase that takes longer than normal; None without one."""
         if self.phase is None or not self.phase.late:
             return None
@@ -48,12 +47,12 @@ class TriageOutcome:
     """The decision, before it is put into words."""
 
     status: JobStatus
-    primary: Optional[str] = None
+    primary: str | None = None
     rule: str = ""
     cascade: tuple[str, ...] = ()
     confidence: Confidence = Confidence.LIKELY
-    origin: Optional[Symptom] = None
-    stall: Optional[StallJudgement] = None  # of a hang
+    origin: Symptom | None = None
+    stall: StallJudgement | None = None  # of a hang
 
 
 def examined(facts: JobFacts, moment: Moment, progress: TrainingProgress) -> TriageCase:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Optional
 
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Coverage, HostUnread, Window
@@ -14,7 +13,7 @@ from raydiag.triage.verdict import Task
 _TASKS = 65536
 
 
-def stage(facts: JobFacts, outcome: TriageOutcome) -> Optional[str]:
+def stage(facts: JobFacts, outcome: TriageOutcome) -> str | None:
     """Where the failure belongs: its row's stage, else the stage that was open last."""
     if outcome.primary is None:
         return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Optional
 
 from raydiag.model import Confidence
 from raydiag.triage import hang, heartbeat
@@ -26,7 +25,7 @@ _STOP_REQUESTS = ("KeyboardInterrupt", "SignalException", "SIGTERM", "SIGINT", "
 _NOT_FINITE = re.compile(r"\b(?:nan|inf|infinite|(?:non-?|not )finite)\b", re.IGNORECASE)
 
 
-def failed(case: TriageCase, end_time: Optional[float], rule: str) -> TriageOutcome:
+def failed(case: TriageCase, end_time: float | None, rule: str) -> TriageOutcome:
     """A failure for sure; what caused it: a hang that something ended, or the first error."""
     cause = _first_cause(case, case.live)
     if cause is None or cause.symptom.failure.ends_hang:
@@ -53,7 +52,7 @@ def _is_killed(case: TriageCase) -> bool:
     return max(codes, default=0) > 128 or any(task_exit.signal for task_exit in exits)
 
 
-def _first_cause(case: TriageCase, symptoms: Sequence[Symptom]) -> Optional[FirstCause]:
+def _first_cause(case: TriageCase, symptoms: Sequence[Symptom]) -> FirstCause | None:
     """The cause among symptoms; an accused task that had failed before comes before the accuser."""
     cause = first_cause(symptoms)
     if cause is None:
@@ -72,8 +71,8 @@ def _first_cause(case: TriageCase, symptoms: Sequence[Symptom]) -> Optional[Firs
 
 
 def hang_behind(
-    case: TriageCase, cause: Optional[FirstCause], end_time: Optional[float]
-) -> Optional[TriageOutcome]:
+    case: TriageCase, cause: FirstCause | None, end_time: float | None
+) -> TriageOutcome | None:
     """A hang that a timeout, a cancellation or a heartbeat timeout ended; None without one."""
     if cause is not None and heartbeat.accused(case.facts, case.live).guilty is not None:
         return None
@@ -105,7 +104,7 @@ def confidence_of_hang(case: TriageCase) -> Confidence:
     return Confidence.POSSIBLE
 
 
-def cancelled(case: TriageCase, end_time: Optional[float]) -> TriageOutcome:
+def cancelled(case: TriageCase, end_time: float | None) -> TriageOutcome:
     """Cancellation is how it ended: an earlier failure, or a hang, is why."""
     cancellations = of_class(case.live, "cancelled")
     origin = next(iter(cancellations), None)
@@ -130,7 +129,7 @@ def cancelled(case: TriageCase, end_time: Optional[float]) -> TriageOutcome:
     return replace(outcome, origin=origin)
 
 
-def _came_before(symptom: Symptom, end: Optional[tuple[int, int]]) -> bool:
+def _came_before(symptom: Symptom, end: tuple[int, int] | None) -> bool:
     """A failure of its own, not what processes print when they are asked to stop."""
     is_notice = symptom.failure.mechanism or symptom.failure_class == heartbeat.CLASS
     if is_notice or symptom.role == CONSEQUENCE:

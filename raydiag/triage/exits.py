@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import filterfalse
-from typing import Optional
 
 from raydiag.joblog.facts import JobFacts, TaskExit
 from raydiag.triage.tables import TABLES
@@ -15,7 +14,7 @@ _CODES: Mapping[int, str] = TABLES["exit_codes"]
 _SIGNALS: Mapping[int, str] = TABLES["signals"]
 
 
-def meaning(code: Optional[int], signal: Optional[int] = None) -> str:
+def meaning(code: int | None, signal: int | None = None) -> str:
     """`137 (SIGKILL: ...)`; empty without either."""
     if code is not None and code < 0:
         code = 128 - code
@@ -29,7 +28,7 @@ def meaning(code: Optional[int], signal: Optional[int] = None) -> str:
     return f"{code} ({text})" if text else str(code)
 
 
-def host_of(task_exit: TaskExit, facts: JobFacts) -> Optional[str]:
+def host_of(task_exit: TaskExit, facts: JobFacts) -> str | None:
     """The host whose process ended: as the line says, else the host of its task."""
     if task_exit.host or task_exit.task is None:
         return task_exit.host or None
@@ -50,7 +49,7 @@ def exit_codes(facts: JobFacts) -> dict[int, int]:
     return codes
 
 
-def _code(task_exit: TaskExit) -> Optional[int]:
+def _code(task_exit: TaskExit) -> int | None:
     """As a shell would tell it."""
     if task_exit.code is None and task_exit.signal:
         return 128 + task_exit.signal

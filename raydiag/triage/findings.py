@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Optional
 
 from raydiag import catalog
 from raydiag.catalog.completion import completed
@@ -62,7 +61,7 @@ def _of_other_classes(case: TriageCase, outcome: TriageOutcome) -> Iterator[Find
         yield replace(finding, severity=_severity(outcome, is_history))
 
 
-def _severity(outcome: TriageOutcome, is_history: bool) -> Optional[Severity]:
+def _severity(outcome: TriageOutcome, is_history: bool) -> Severity | None:
     """Of what is not the primary: what the job got over is no problem any more."""
     primary = catalog.failure(outcome.primary) if outcome.primary is not None else None
     is_harmless = primary is not None and primary.severity is Severity.INFO
@@ -184,7 +183,7 @@ def _context(first: Symptom) -> Iterator[tuple[int, str]]:
             yield line, text
 
 
-def _traceback_of(facts: JobFacts, symptom: Symptom) -> Optional[Traceback]:
+def _traceback_of(facts: JobFacts, symptom: Symptom) -> Traceback | None:
     """The traceback that begins at this line."""
     for traceback in facts.tracebacks:
         if (traceback.file, traceback.line) == symptom.place and traceback.exception:
@@ -272,7 +271,7 @@ def _of_series(case: TriageCase, outcome: TriageOutcome) -> Iterator[Finding]:
         yield Finding("loss-divergence", evidence=evidence, confidence=confidence)
 
 
-def _divergence_line(case: TriageCase, divergence: Optional[Divergence]) -> Iterator[Evidence]:
+def _divergence_line(case: TriageCase, divergence: Divergence | None) -> Iterator[Evidence]:
     steps = case.facts.steps
     if divergence is not None and steps is not None:
         text = f"loss: {divergence.text} from step {divergence.step} on"

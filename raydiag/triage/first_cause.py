@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
 from operator import attrgetter
-from typing import Optional
 
 from raydiag import catalog
 from raydiag.catalog.failure_classes import Cascade
@@ -44,7 +43,7 @@ class FirstCause:
     cascade: tuple[str, ...]  # classes, the root first
 
 
-def first_cause(symptoms: Sequence[Symptom]) -> Optional[FirstCause]:
+def first_cause(symptoms: Sequence[Symptom]) -> FirstCause | None:
     """The first cause among live symptoms; None without any."""
     if not symptoms:
         return None
@@ -165,7 +164,7 @@ class _Explained:
         return index < len(lines) and lines[index] - symptom.line <= _TRACEBACK_LINES
 
 
-def _texts(symptom: Symptom) -> tuple[Optional[str], Optional[str]]:
+def _texts(symptom: Symptom) -> tuple[str | None, str | None]:
     """The exception that it stands in, and its chain_classes line."""
     if symptom.match is None:
         return symptom.exception, None

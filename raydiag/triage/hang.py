@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Optional
 
 from raydiag.joblog.facts import JobFacts, WriterProgress
 from raydiag.triage.stall import StallJudgement
@@ -27,7 +26,7 @@ class Front:
     behind: tuple[WriterProgress, ...]  # stragglers, the furthest behind first
 
 
-def front(facts: JobFacts) -> Optional[Front]:
+def front(facts: JobFacts) -> Front | None:
     """Last step by task; None without step lines."""
     steps = facts.steps
     if steps is None:
@@ -78,7 +77,7 @@ def _for(silence: str) -> str:
     return f" for {silence}" if silence else ""
 
 
-def _front_sentences(tasks_front: Optional[Front]) -> Iterator[str]:
+def _front_sentences(tasks_front: Front | None) -> Iterator[str]:
     """What it means where the tasks stopped."""
     if tasks_front is None:
         return
@@ -101,7 +100,7 @@ def _name(writer: WriterProgress) -> str:
     return f"{task_on_host(writer.where, writer.host)} (step {writer.last_step})"
 
 
-def straggler(facts: JobFacts) -> Optional[WriterProgress]:
+def straggler(facts: JobFacts) -> WriterProgress | None:
     """The task furthest behind; None where all stopped together."""
     tasks_front = front(facts)
     if tasks_front is None:

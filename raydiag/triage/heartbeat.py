@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 from raydiag.joblog.facts import Heartbeats, JobFacts
 from raydiag.triage.progress import longest_save_s, reference_steps
@@ -29,7 +28,7 @@ class Accused:
 
     tasks: tuple[int, ...]
     alive: tuple[int, ...]  # those that reported the error themselves
-    guilty: Optional[Symptom]  # earlier failure of one of them: the alarm was right
+    guilty: Symptom | None  # earlier failure of one of them: the alarm was right
 
 
 def accused(facts: JobFacts, symptoms: Sequence[Symptom]) -> Accused:
@@ -54,7 +53,7 @@ def _is_guilty(symptom: Symptom, heartbeats: Heartbeats) -> bool:
     return task in heartbeats.accused and is_earlier and is_own_failure
 
 
-def first_accused(facts: JobFacts) -> Optional[int]:
+def first_accused(facts: JobFacts) -> int | None:
     """The task to look at first; task 0 leads, and is the one when nobody hears the service."""
     if facts.heartbeats is not None and facts.heartbeats.accused:
         return facts.heartbeats.accused[0]
@@ -103,7 +102,7 @@ def recommended_timeout_s(
     return _SAFETY * (warm_up_s + restore_s + period_steps * step_s + save_s)
 
 
-def advice(facts: JobFacts, progress: TrainingProgress) -> Optional[str]:
+def advice(facts: JobFacts, progress: TrainingProgress) -> str | None:
     """The timeout that this job's own figures ask for; None where they are not known."""
     steps, _ = reference_steps(facts)
     if steps is None or progress.step_time_s is None or not progress.checkpoint_period:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
-from typing import Optional
 
 from raydiag.joblog.facts import LoggedSteps
 
@@ -28,11 +27,11 @@ class Divergence:
     text: str  # nan or inf
 
 
-def divergence(steps: Optional[LoggedSteps]) -> Optional[Divergence]:
+def divergence(steps: LoggedSteps | None) -> Divergence | None:
     """The last unbroken row of nan or inf losses; None when every loss was finite."""
     if steps is None or not steps.runs or not steps.regular:
         return None
-    start: Optional[tuple[int, int, int]] = None  # of the last unbroken row
+    start: tuple[int, int, int] | None = None  # of the last unbroken row
     count = length = 0  # of all such losses, of those in the row that is read
     for state, step, line in _losses(steps):
         length = 0 if state == _FINITE else length + 1
@@ -53,7 +52,7 @@ def _losses(steps: LoggedSteps) -> Iterator[tuple[int, int, int]]:
             yield state, int(step), int(line)
 
 
-def jump(steps: Optional[LoggedSteps]) -> Optional[Divergence]:
+def jump(steps: LoggedSteps | None) -> Divergence | None:
     """A loss that had fallen, left its lowest level for a far higher one, and stays there."""
     if steps is None or not steps.runs or not steps.regular:
         return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Optional
 
 from raydiag.joblog.facts import JobFacts, PhaseMark
 from raydiag.triage.tables import TABLES
@@ -39,7 +38,7 @@ _SHARDS_LOADED = "engine-init done"
 _Marks = Mapping[str, PhaseMark]
 
 
-def phase(facts: JobFacts, moment: Moment) -> Optional[Phase]:
+def phase(facts: JobFacts, moment: Moment) -> Phase | None:
     """The phase that the job is in; None for jobs that print no marks."""
     marks = {f"{mark.phase} {mark.event}": mark for mark in facts.phases}
     newest = max((n for n, step in enumerate(_STEPS) if _any(marks, step.marks)), default=None)
@@ -85,7 +84,7 @@ def _is_over(index: int, newest: int, marks: _Marks) -> bool:
     return index < newest and not (side_by_side and _any(marks, _STEPS[index].begun))
 
 
-def _since(marks: list[PhaseMark], goes_on: bool) -> Optional[float]:
+def _since(marks: list[PhaseMark], goes_on: bool) -> float | None:
     """The phase's own first mark; else where the phase before it ended."""
     if goes_on:
         return min(filter(None, map(attrgetter("first_time"), marks)), default=None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Optional
 
 from raydiag.joblog.facts import Header, JobFacts, LoggedSteps, StepRun
 from raydiag.triage.throughput import WARM_UP_STEPS, throughput
@@ -15,7 +14,7 @@ _LEAST_LINES = 6  # with fewer, all that there is is warm-up
 DEFAULT_PERIOD = 200  # MaxText's checkpoint_period, where checkpointing is on and none is printed
 
 
-def reference_steps(facts: JobFacts) -> tuple[Optional[LoggedSteps], str]:
+def reference_steps(facts: JobFacts) -> tuple[LoggedSteps | None, str]:
     """The step lines to go by, and their file where it is not the job's log.
 
     A Ray driver loses what its actors have buffered, so whichever log got further is right.
@@ -26,14 +25,14 @@ def reference_steps(facts: JobFacts) -> tuple[Optional[LoggedSteps], str]:
     return workers, workers.file
 
 
-def _regular(steps: Optional[LoggedSteps]) -> Optional[LoggedSteps]:
+def _regular(steps: LoggedSteps | None) -> LoggedSteps | None:
     """Not a bar that may count anything."""
     if steps is None or not steps.regular:
         return None
     return steps
 
 
-def project(facts: JobFacts, now: Optional[float]) -> TrainingProgress:
+def project(facts: JobFacts, now: float | None) -> TrainingProgress:
     """Every row of the projection; `now` in Unix seconds, None when it is not known."""
     steps, source = reference_steps(facts)
     period = checkpoint_period(facts.header)
@@ -82,13 +81,13 @@ def _origin(steps: LoggedSteps) -> int:
     return int(steps.counts_done or not steps.zero_based)
 
 
-def _time_of(steps: Optional[int], step_s: Optional[float]) -> Optional[float]:
+def _time_of(steps: int | None, step_s: float | None) -> float | None:
     if steps is None or step_s is None:
         return None
     return steps * step_s
 
 
-def _lost_steps(complete: bool, last: int, saved: Optional[int], first_of_run: int) -> int:
+def _lost_steps(complete: bool, last: int, saved: int | None, first_of_run: int) -> int:
     """Steps that a restart does again."""
     if complete:
         return 0
@@ -97,11 +96,11 @@ def _lost_steps(complete: bool, last: int, saved: Optional[int], first_of_run: i
 
 def _expected_step(
     last: int,
-    final: Optional[int],
-    last_time: Optional[float],
-    now: Optional[float],
-    step_s: Optional[float],
-) -> Optional[int]:
+    final: int | None,
+    last_time: float | None,
+    now: float | None,
+    step_s: float | None,
+) -> int | None:
     """The step that training would be at by `now`; None where nothing tells."""
     if now is None or last_time is None or not step_s:
         return None
@@ -109,14 +108,14 @@ def _expected_step(
     return expected if final is None else min(expected, max(final, last))
 
 
-def final_step(steps: LoggedSteps, total: Optional[int]) -> Optional[int]:
+def final_step(steps: LoggedSteps, total: int | None) -> int | None:
     """Number of the last step of all: T steps from 0 on end at T-1."""
     if total is None or total < 1:
         return None
     return total - 1 + _origin(steps)
 
 
-def checkpoint_period(header: Header) -> Optional[int]:
+def checkpoint_period(header: Header) -> int | None:
     """As printed; MaxText's default only where checkpointing is known to be on."""
     if header.enable_checkpointing is False:
         return None
@@ -134,7 +133,7 @@ def step_interval(run: StepRun) -> int:
     return max(1, round((run.last_step - run.first_step) / (run.steps - 1)))
 
 
-def step_time_s(steps: LoggedSteps) -> Optional[float]:
+def step_time_s(steps: LoggedSteps) -> float | None:
     """Mean time of one step without the warm-up; None with fewer than six step lines."""
     run = steps.runs[-1]
     if run.steps < _LEAST_LINES:
@@ -178,7 +177,7 @@ def _start(facts: JobFacts, steps: LoggedSteps, first: int) -> str:
     return "fresh"
 
 
-def _restored_step(facts: JobFacts, run: StepRun) -> Optional[int]:
+def _restored_step(facts: JobFacts, run: StepRun) -> int | None:
     """The step that the job says it started from; the workers speak where its log does not."""
     logged = [
         restore
@@ -190,8 +189,8 @@ def _restored_step(facts: JobFacts, run: StepRun) -> Optional[int]:
 
 
 def last_checkpoint(
-    facts: JobFacts, steps: LoggedSteps, period: Optional[int], last: int
-) -> Optional[int]:
+    facts: JobFacts, steps: LoggedSteps, period: int | None, last: int
+) -> int | None:
     """Newest periodic checkpoint that this run has finished; None without one.
 
     The log's own lines count where it logs saves; else the highest multiple of the period. The one
@@ -215,7 +214,7 @@ def saved_steps(facts: JobFacts, event: str) -> set[int]:
     return {save.step for save in facts.saves if save.step is not None and save.event == event}
 
 
-def longest_save_s(facts: JobFacts, steps: Optional[LoggedSteps], period: Optional[int]) -> float:
+def longest_save_s(facts: JobFacts, steps: LoggedSteps | None, period: int | None) -> float:
     """Longest save seen: as the log says, or the longest step at a multiple of the period.
 
     0.0 when none was seen. A synchronous save shows in the time of its own step or of the next.
@@ -235,7 +234,7 @@ def _steps_with_save(steps: LoggedSteps, period: int) -> Iterator[float]:
             yield seconds
 
 
-def unexplained_s(facts: JobFacts) -> Optional[float]:
+def unexplained_s(facts: JobFacts) -> float | None:
     """Wall time that neither step lines nor stages before training account for.
 
     The training stage's own time is the better one where the log tells it.
@@ -257,17 +256,17 @@ def _before_training_s(facts: JobFacts) -> float:
     return sum(event.elapsed_s or 0.0 for event in ended if event.name != "Training")
 
 
-def training_s(facts: JobFacts) -> Optional[float]:
+def training_s(facts: JobFacts) -> float | None:
     """Sum of the time of every step of one writer; None where lines do not print it."""
     sums = [_logged_training_s(facts.steps), _workers_training_s(facts.worker_logs.steps)]
     return max(known(sums), default=None)
 
 
-def _workers_training_s(steps: Optional[LoggedSteps]) -> Optional[float]:
+def _workers_training_s(steps: LoggedSteps | None) -> float | None:
     return None if steps is None else sum(run.seconds_sum for run in steps.runs)
 
 
-def _logged_training_s(steps: Optional[LoggedSteps]) -> Optional[float]:
+def _logged_training_s(steps: LoggedSteps | None) -> float | None:
     if steps is None:
         return 0.0
     if steps.runs_total != len(steps.runs) or not steps.runs:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Optional
 
 from raydiag.catalog.literals import without_digits
 from raydiag.catalog.signatures import Signature, SignatureTable, table
@@ -36,7 +35,7 @@ _DIGITS = b"0123456789"
 class Classifier:
     """Decides for one log after the other; remembers a few lines of what it saw."""
 
-    def __init__(self, signatures: Optional[SignatureTable] = None) -> None:
+    def __init__(self, signatures: SignatureTable | None = None) -> None:
         self._table = signatures or table()
         by_literal = _by_literal(self._table.rows)
         self._literals = finder(list(map(str.encode, by_literal)))
@@ -56,7 +55,7 @@ class Classifier:
         harmless = [hit for hit in hits if hit.role == "harmless"]
         return tuple(harmless[:1]) or self._strongest(hits)
 
-    def failure_class(self, text: str) -> Optional[str]:
+    def failure_class(self, text: str) -> str | None:
         """Class of one line by itself, such as the last one of a traceback; None for no class."""
         for index in self._possible(text):
             row = self._table.rows[index]
@@ -117,7 +116,7 @@ class Classifier:
         return tuple(sorted(rows))
 
 
-def _match(row: Signature, text: str) -> Optional[re.Match[str]]:
+def _match(row: Signature, text: str) -> re.Match[str] | None:
     match = row.pattern.search(text)
     if match is None and row.anchored:
         match = row.pattern.search(_message(text))

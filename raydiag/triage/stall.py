@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Optional, Union
 
 from raydiag.joblog.facts import JobFacts, LoggedSteps, WorkerLogs
 from raydiag.triage.progress import longest_save_s, reference_steps
@@ -40,14 +39,14 @@ class StallJudgement:
     """What is known of the time since the last step."""
 
     pace: StepPace
-    since_s: Optional[float] = None  # at least so long without a step
+    since_s: float | None = None  # at least so long without a step
     limit_s: float = math.inf  # from which on it is a stall
     at_save: bool = False  # the next step is a save
     basis: str = ""  # what the time of the last step comes from
 
 
 def limit_s(
-    facts: JobFacts, progress: TrainingProgress, steps: Optional[LoggedSteps]
+    facts: JobFacts, progress: TrainingProgress, steps: LoggedSteps | None
 ) -> tuple[float, bool]:
     """Silence that is still normal after the last step, and whether a save explains it."""
     step_s = progress.step_time_s
@@ -99,7 +98,7 @@ def _is_buffered(facts: JobFacts, moment: Moment, normal_s: float) -> bool:
     return newest > written + _BUFFERED_S and moment.now - newest <= normal_s
 
 
-def mtimes(logs: Union[JobFacts, WorkerLogs]) -> Iterator[float]:
+def mtimes(logs: JobFacts | WorkerLogs) -> Iterator[float]:
     """When each of them was last written to."""
     for file in logs.files:
         if file.mtime:
@@ -108,7 +107,7 @@ def mtimes(logs: Union[JobFacts, WorkerLogs]) -> Iterator[float]:
 
 def _bounds(
     facts: JobFacts, steps: LoggedSteps, progress: TrainingProgress, moment: Moment
-) -> tuple[Optional[float], Optional[float], str]:
+) -> tuple[float | None, float | None, str]:
     """Earliest and latest time at which the last step can have been done, and why."""
     exact = progress.last_step_time
     if exact is not None:
@@ -121,8 +120,8 @@ def _bounds(
 
 
 def ended_silence(
-    facts: JobFacts, progress: TrainingProgress, end_time: Optional[float]
-) -> Optional[StallJudgement]:
+    facts: JobFacts, progress: TrainingProgress, end_time: float | None
+) -> StallJudgement | None:
     """The stall of a job that is over: silence up to its end, or wall time without an explanation.
 
     None where steps went on to the end, were all done, or where nothing tells.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Optional
 
 from raydiag.joblog.facts import JobFacts, LoggedSteps, Summary
 from raydiag.joblog.slurm import SlurmJob
@@ -53,7 +52,7 @@ def _unknown(rule: str) -> TriageOutcome:
 # ---- with a summary
 
 
-def _summary_of_this_run(facts: JobFacts) -> Optional[Summary]:
+def _summary_of_this_run(facts: JobFacts) -> Summary | None:
     """A summary above the steps of a later run in the same file belongs to the run before."""
     summary, steps = facts.summary, facts.steps
     if summary is None or steps is None or not steps.runs or steps.file != summary.file:
@@ -61,7 +60,7 @@ def _summary_of_this_run(facts: JobFacts) -> Optional[Summary]:
     return None if steps.runs[-1].first_line > summary.line else summary
 
 
-def _is_soft_success(case: TriageCase, code: Optional[int]) -> bool:
+def _is_soft_success(case: TriageCase, code: int | None) -> bool:
     """All steps done, and the end went wrong; a checkpoint that failed is a real loss."""
     if not case.progress.complete or code not in (1, 143):
         return False
@@ -85,7 +84,7 @@ def _is_shutdown_error(steps: LoggedSteps, symptom: Symptom) -> bool:
     return is_later and symptom.failure.mechanism and symptom.failure_class != "signal-kill"
 
 
-def _soft_success(case: TriageCase, code: Optional[int]) -> TriageOutcome:
+def _soft_success(case: TriageCase, code: int | None) -> TriageOutcome:
     return TriageOutcome(
         JobStatus.CANCELLED if code in TERMINATED else JobStatus.FAILED,
         "soft-success",
@@ -142,7 +141,7 @@ def _is_done(case: TriageCase) -> bool:
     return True
 
 
-def _closing_message(facts: JobFacts) -> Optional[tuple[int, str]]:
+def _closing_message(facts: JobFacts) -> tuple[int, str] | None:
     """(line, text) of the last one; None without one, or when steps follow it."""
     if not facts.done_markers:
         return None
@@ -193,7 +192,7 @@ def _is_own_failure(symptom: Symptom) -> bool:
     return symptom.failure_class != "cancelled" and symptom.role != CONSEQUENCE
 
 
-def _ended_in_silence(case: TriageCase, job: Optional[SlurmJob]) -> TriageOutcome:
+def _ended_in_silence(case: TriageCase, job: SlurmJob | None) -> TriageOutcome:
     """The scheduler or the user says that the job is over; the log does not say why."""
     failure_class = deaths.scheduler_class(job)
     if failure_class is None or job is None:
@@ -256,7 +255,7 @@ def _stuck_before_training(case: TriageCase) -> str:
     return "all tasks reached the barrier before training, and no step followed"
 
 
-def _silence_s(case: TriageCase) -> Optional[float]:
+def _silence_s(case: TriageCase) -> float | None:
     """Since the newest time in the log; since its mtime where all times stand above the barrier."""
     facts, newest = case.facts, case.facts.last_time
     if (facts.barrier_line or 0) > (facts.last_time_line or 0):

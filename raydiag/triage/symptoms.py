@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import filterfalse
 from operator import attrgetter
-from typing import Any, Optional, Union
+from typing import Any
 
 from raydiag import catalog
 from raydiag.catalog.failure_classes import FailureClass
@@ -39,17 +39,17 @@ class Symptom:
     order: tuple[int, int]  # (index of the file, line)
     text: str  # verbatim
     stage: str = ""
-    time: Optional[float] = None  # printed on the line
-    near_time: Optional[float] = None
-    task: Optional[str] = None  # rank where it is known, else task
-    srun_task: Optional[int] = None
-    host: Optional[str] = None
-    pid: Optional[int] = None
+    time: float | None = None  # printed on the line
+    near_time: float | None = None
+    task: str | None = None  # rank where it is known, else task
+    srun_task: int | None = None
+    host: str | None = None
+    pid: int | None = None
     where: str = ""
-    last_step: Optional[int] = None
-    exception: Optional[str] = None
-    match: Optional[Match] = None
-    code: Optional[int] = None  # exit code, where it is about an exit
+    last_step: int | None = None
+    exception: str | None = None
+    match: Match | None = None
+    code: int | None = None  # exit code, where it is about an exit
     row: str = ""
     weak: bool = False  # it counts only where nothing stronger explains the end
     survived: bool = False
@@ -197,7 +197,7 @@ def _of_matches(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom
 
 
 def _symptom(
-    entry: Union[Match, StageEvent, TaskExit],
+    entry: Match | StageEvent | TaskExit,
     failure_class: str,
     role: str,
     file_order: dict[str, int],
@@ -221,7 +221,7 @@ def _is_weak(row_id: str) -> bool:
     return row is not None and row.weak
 
 
-def _task_name(match: Match) -> Optional[str]:
+def _task_name(match: Match) -> str | None:
     """The task that the line is about where it names one, else the one that wrote it."""
     for group in ("rank", "task", "local_rank"):
         if match.groups.get(group):
@@ -237,7 +237,7 @@ def _task_name(match: Match) -> Optional[str]:
     return None
 
 
-def _host(facts: JobFacts, match: Match) -> Optional[str]:
+def _host(facts: JobFacts, match: Match) -> str | None:
     """The host that the line is about where it names one, else the one that wrote it."""
     name = match.groups.get("host") or match.groups.get("ip") or match.groups.get("peer")
     if name:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, median
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from raydiag.joblog.facts import LoggedSteps, StepSeries
 from raydiag.triage.tables import TABLES
@@ -30,7 +30,7 @@ class _Speed(NamedTuple):
     value: float
 
 
-def throughput(steps: LoggedSteps, period: Optional[int]) -> Optional[Throughput]:
+def throughput(steps: LoggedSteps, period: int | None) -> Throughput | None:
     """Early and late throughput of the current run; None with too few steps to tell.
 
     Steps that wait for a save are left out: periodic spikes are expected, and mean nothing.
@@ -63,7 +63,7 @@ def _values(speeds: Sequence[_Speed]) -> list[float]:
     return [speed.value for speed in speeds]
 
 
-def _speeds(steps: LoggedSteps, values: Sequence[float], period: Optional[int]) -> list[_Speed]:
+def _speeds(steps: LoggedSteps, values: Sequence[float], period: int | None) -> list[_Speed]:
     """By step, after the warm-up, each step once."""
     run = steps.runs[-1]
     value_of_step: dict[float, float] = {}
@@ -96,7 +96,7 @@ def _stays_low(early: Sequence[float], late: Sequence[float]) -> bool:
     return drop > LOSS_PERCENT / 100.0 * middle and drop > 2.0 * noise
 
 
-def _decline(speeds: Sequence[_Speed], before: float) -> tuple[str, Optional[int]]:
+def _decline(speeds: Sequence[_Speed], before: float) -> tuple[str, int | None]:
     """Pattern of a lasting decline, and the step from which on it is slower."""
     blocks = _blocks(speeds)
     low = (1 - LOSS_PERCENT / 200.0) * before
@@ -117,7 +117,7 @@ def _falls(blocks: Sequence[_Speed], least: float) -> Iterator[tuple[int, float]
             yield index, previous.value - block.value
 
 
-def _dip(speeds: Sequence[_Speed], before: float) -> tuple[str, Optional[int]]:
+def _dip(speeds: Sequence[_Speed], before: float) -> tuple[str, int | None]:
     """A level more than 10 % lower that has passed again; single steps are no level."""
     low = (1 - LOSS_PERCENT / 100.0) * before
     values = _values(speeds)

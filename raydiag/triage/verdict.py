@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Optional
 
 from raydiag.joblog.artefacts import Artefact
 from raydiag.joblog.facts import Match, Resolved
@@ -29,12 +28,12 @@ class JobStatus(str, Enum):
 class Moment:
     """When a job is judged, and what is known of it from outside its logs."""
 
-    now: Optional[float]  # None: at the end of a log that shows no time
+    now: float | None  # None: at the end of a log that shows no time
     log_end: bool = False  # the question is what the log said when it ended
-    alive: Optional[bool] = None  # None: nobody says whether the job still exists
+    alive: bool | None = None  # None: nobody says whether the job still exists
     source: str = ""  # who says so: "--job-state", "squeue"
-    scheduler: Optional[SlurmJob] = None
-    artefact: Optional[Artefact] = None  # newest checkpoint or event file of the job
+    scheduler: SlurmJob | None = None
+    artefact: Artefact | None = None  # newest checkpoint or event file of the job
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Throughput:
     late_steps: tuple[int, int]
     change_percent: float  # negative: slower
     pattern: str  # steady, constant, gradual, phased, dip
-    since_step: Optional[int]  # where the drop begins; None without one
+    since_step: int | None  # where the drop begins; None without one
     degraded: bool
 
 
@@ -56,27 +55,27 @@ class Throughput:
 class TrainingProgress:
     """Where training stands. Steps as the log numbers them."""
 
-    start: Optional[str] = None  # "fresh" or "restored from checkpoint step N"
-    first_step: Optional[int] = None  # of this run
-    last_step: Optional[int] = None
-    total_steps: Optional[int] = None
-    steps_this_run: Optional[int] = None
-    steps_done: Optional[int] = None  # with those of earlier runs
-    percent: Optional[float] = None
-    step_time_s: Optional[float] = None  # steady-state mean
+    start: str | None = None  # "fresh" or "restored from checkpoint step N"
+    first_step: int | None = None  # of this run
+    last_step: int | None = None
+    total_steps: int | None = None
+    steps_this_run: int | None = None
+    steps_done: int | None = None  # with those of earlier runs
+    percent: float | None = None
+    step_time_s: float | None = None  # steady-state mean
     step_interval: int = 1  # steps from one printed line to the next
-    last_step_time: Optional[float] = None
-    expected_step: Optional[int] = None  # by `now`, were nothing wrong
-    stalled_s: Optional[float] = None  # since the last step; None unless it stalled
-    unexplained_s: Optional[float] = None  # wall time that no step and no stage accounts for
-    checkpoint_period: Optional[int] = None
-    last_checkpoint: Optional[int] = None  # periodic one of this run
-    progress_lost_steps: Optional[int] = None
-    progress_lost_s: Optional[float] = None
-    time_remaining_s: Optional[float] = None
+    last_step_time: float | None = None
+    expected_step: int | None = None  # by `now`, were nothing wrong
+    stalled_s: float | None = None  # since the last step; None unless it stalled
+    unexplained_s: float | None = None  # wall time that no step and no stage accounts for
+    checkpoint_period: int | None = None
+    last_checkpoint: int | None = None  # periodic one of this run
+    progress_lost_steps: int | None = None
+    progress_lost_s: float | None = None
+    time_remaining_s: float | None = None
     complete: bool = False  # the last step is the final one
     source: str = ""  # file of the step lines where it is not the job's log
-    throughput: Optional[Throughput] = None
+    throughput: Throughput | None = None
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,9 @@ class Task:
     """One task of the job."""
 
     task: str
-    host: Optional[str]
-    last_step: Optional[int]
-    exit_code: Optional[int]
+    host: str | None
+    last_step: int | None
+    exit_code: int | None
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Phase:
     name: str
     number: int  # 1 to 7
     done: tuple[str, ...]  # phases that are over
-    seconds: Optional[float]  # in this phase
+    seconds: float | None  # in this phase
     normal_s: float  # what it normally takes at most
     late: bool
     advice: str
@@ -112,12 +111,12 @@ class Attempt:
     index: int
     log: str
     status: JobStatus
-    primary: Optional[str]
-    first_step: Optional[int]
-    last_step: Optional[int]
+    primary: str | None
+    first_step: int | None
+    last_step: int | None
     reached_save: bool  # the criterion of a restart that worked
-    wall_s: Optional[float]
-    productive_s: Optional[float]  # up to its last save
+    wall_s: float | None
+    productive_s: float | None  # up to its last save
 
 
 @dataclass(frozen=True)
@@ -125,9 +124,9 @@ class Attempts:
     """All runs of one job id, oldest first."""
 
     attempts: tuple[Attempt, ...]
-    efficiency: Optional[float]  # productive time of all wall time, 0 to 1
-    downtime_s: Optional[float]  # between attempts
-    requeues_left: Optional[int]
+    efficiency: float | None  # productive time of all wall time, 0 to 1
+    downtime_s: float | None  # between attempts
+    requeues_left: int | None
     held: bool  # it waits in the queue, held, to be released
 
 
@@ -137,22 +136,22 @@ class Verdict:
 
     resolved: Resolved
     log: str
-    job_id: Optional[str]
-    job_name: Optional[str]
+    job_id: str | None
+    job_name: str | None
     status: JobStatus
-    primary: Optional[str]  # failure class; None for a job that is completed or running
-    stage: Optional[str]
+    primary: str | None  # failure class; None for a job that is completed or running
+    stage: str | None
     cascade: tuple[str, ...]  # classes, root first
     rule: str  # what decided
     story: tuple[str, ...]  # what happened, in sentences
     progress: TrainingProgress
     tasks: tuple[Task, ...]
     diagnosis: Diagnosis  # the primary's finding stands first
-    origin: Optional[Match] = None  # the line where it began
+    origin: Match | None = None  # the line where it began
     tunnels: tuple[str, ...] = ()
     dashboards: Mapping[str, object] = field(default_factory=dict)
     live: bool = False  # dashboards may still answer
-    phase: Optional[Phase] = None
-    attempts: Optional[Attempts] = None
+    phase: Phase | None = None
+    attempts: Attempts | None = None
     notes: tuple[str, ...] = ()
     next_steps: Sequence[str] = ()

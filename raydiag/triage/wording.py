@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Optional, TypeVar
+from typing import TypeVar
 
 _T = TypeVar("_T")
 
 
-def span(seconds: Optional[float]) -> str:
+def span(seconds: float | None) -> str:
     """A duration for sentences: `90 s`, `49 min`, `3.2 h`."""
     if seconds is None:
         return "an unknown time"
@@ -27,17 +27,17 @@ def listed(names: Iterable[str], at_most: int) -> str:
     return f"{text} and {len(every) - at_most} more"
 
 
-def task_on_host(task: Optional[str], host: Optional[str]) -> str:
+def task_on_host(task: str | None, host: str | None) -> str:
     """`task 3 on node-2`; empty without either."""
     parts = [f"task {task}"] if task else []
     return " on ".join(filter(None, [*parts, host]))
 
 
-def known(values: Iterable[Optional[_T]]) -> list[_T]:
+def known(values: Iterable[_T | None]) -> list[_T]:
     """Those that are not None."""
     return [value for value in values if value is not None]
 
 
-def first_known(*values: Optional[_T]) -> Optional[_T]:
+def first_known(*values: _T | None) -> _T | None:
     """The first one that is not None; None without one."""
     return next(iter(known(values)), None)

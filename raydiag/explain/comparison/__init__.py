@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
-from typing import Optional
 
 from raydiag.catalog.completion import completed, order
 from raydiag.explain.comparison import answer, metrics, saves, settings, side
@@ -140,7 +139,7 @@ def _diagnosis(
 
 
 def _findings_of(
-    job_side: Side, its_saves: Saves, listed: Collection[tuple[str, Optional[str]]]
+    job_side: Side, its_saves: Saves, listed: Collection[tuple[str, str | None]]
 ) -> Iterator[Finding]:
     """Of its saves, of its bridge, then of its diagnosis what is not `listed` yet."""
     metrics_of = job_side.examined.metrics

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Optional
 
 from raydiag.catalog.completion import completed
 from raydiag.explain.comparison import gap, slowness_causes
@@ -60,7 +59,7 @@ def _answer(pair: Pair, causes: Sequence[SlownessCause]) -> ComparisonAnswer:
 
 
 def _undecided(
-    kind: str, text: str, slower: Optional[str] = None, trace: str = ""
+    kind: str, text: str, slower: str | None = None, trace: str = ""
 ) -> ComparisonAnswer:
     """An answer without a cause."""
     sentence = _sentence(text)
@@ -229,7 +228,7 @@ def _slower(pair: Pair, answer: ComparisonAnswer, label: str) -> Finding:
     )
 
 
-def _onset(pair: Pair) -> Optional[float]:
+def _onset(pair: Pair) -> float | None:
     """When the slower job began to be so, where that is a step and not the start."""
     speed, slower = pair.speed, pair.slower
     if speed is None or slower is None or speed.kind != gap.SINCE or speed.since_step is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,10 +55,10 @@ class SpeedGap:
     percent: float  # of the medians
     kind: str  # one of the constants above
     error_percent: float  # of `percent`
-    since_step: Optional[int] = None  # first step of the block where it begins
-    until_step: Optional[int] = None  # last step of the block where it ended; None: it did not
+    since_step: int | None = None  # first step of the block where it begins
+    until_step: int | None = None  # last step of the block where it ended; None: it did not
     # Furthest block of what passes; median of the blocks of what begins late.
-    spike_percent: Optional[float] = None
+    spike_percent: float | None = None
 
     @property
     def stays(self) -> bool:
@@ -67,7 +66,7 @@ class SpeedGap:
         return self.kind in (PERSISTENT, SINCE)
 
     @property
-    def less_steady(self) -> Optional[str]:
+    def less_steady(self) -> str | None:
         """ "a" or "b": whose steps vary much more."""
         low, high = sorted((self.a.deviation, self.b.deviation))
         if not low or high < _LESS_STEADY * low:
@@ -75,7 +74,7 @@ class SpeedGap:
         return "a" if self.a.deviation > self.b.deviation else "b"
 
 
-def gap(metric: str, a: tuple[Floats, Floats], b: tuple[Floats, Floats]) -> Optional[SpeedGap]:
+def gap(metric: str, a: tuple[Floats, Floats], b: tuple[Floats, Floats]) -> SpeedGap | None:
     """Between (step numbers, values) of two runs; None where one has too few of them."""
     if min(a[0].size, b[0].size) < 2 * _LEAST_IN_BLOCK:
         return None
@@ -161,7 +160,7 @@ def _within(run: tuple[Floats, Floats], start: float, end: float) -> Floats:
     return run[1][(run[0] >= start) & (run[0] < end)]
 
 
-def _begin(blocks: _Blocks) -> Optional[int]:
+def _begin(blocks: _Blocks) -> int | None:
     """The first block of a gap that is not there before and stays to the end."""
     changes, count = blocks.changes, blocks.changes.size
     cuts = range(1, count - max(2, count // 8) + 1)
@@ -182,7 +181,7 @@ def _residue(changes: Floats, cut: int) -> float:
     return sum(float(np.abs(part - np.median(part)).sum()) for part in parts)
 
 
-def _passing(blocks: _Blocks) -> Optional[tuple[int, int]]:
+def _passing(blocks: _Blocks) -> tuple[int, int] | None:
     """First and last block of the furthest stretch that is well away from no gap at all."""
     off: NDArray[np.bool_] = np.abs(blocks.changes) >= max(_SPIKE_PERCENT, _SURER * blocks.noise)
     if not off.any():
@@ -197,7 +196,7 @@ def _passing(blocks: _Blocks) -> Optional[tuple[int, int]]:
 
 def _single(
     a: tuple[Floats, Floats], b: tuple[Floats, Floats], first: SpeedStatistic
-) -> Optional[tuple[int, float]]:
+) -> tuple[int, float] | None:
     """The one step that is furthest from usual, and by how much (%); None where none stands out."""
     spike = None
     for numbers, values in (a, b):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -49,7 +48,7 @@ class Extra:
         return f"{self.tasks:.0f} more running tasks a host ({spread}) on {self.hosts} hosts"
 
 
-def extra(pair: Pair, side: Side) -> Optional[Extra]:
+def extra(pair: Pair, side: Side) -> Extra | None:
     """None where it cannot be told, or there are none."""
     average, mine = pair.values(RUNNING, side)
     usual, theirs = pair.values(RUNNING, pair.other(side))
@@ -89,7 +88,7 @@ def look(pair: Pair) -> tuple[list[SlownessCause], list[RuledOut]]:
     return causes, ruled_out
 
 
-def _cause(pair: Pair, side: Side, additional: Optional[Extra]) -> SlownessCause:
+def _cause(pair: Pair, side: Side, additional: Extra | None) -> SlownessCause:
     finding = Finding(
         CLASS,
         onset=side.run.dated.first_at,
@@ -103,7 +102,7 @@ def _cause(pair: Pair, side: Side, additional: Optional[Extra]) -> SlownessCause
     return SlownessCause(LEAK, side.label, finding, f"{text} since a single-replica restore")
 
 
-def _refuted(pair: Pair, side: Side, additional: Optional[Extra]) -> Optional[str]:
+def _refuted(pair: Pair, side: Side, additional: Extra | None) -> str | None:
     """Why it is no leak: "" where nothing looks like one, None where it is one."""
     other_side = pair.other(side)
     uniform = additional is not None and additional.uniform
@@ -128,7 +127,7 @@ def _refuted(pair: Pair, side: Side, additional: Optional[Extra]) -> Optional[st
     return None
 
 
-def _confidence(pair: Pair, side: Side, additional: Optional[Extra]) -> Confidence:
+def _confidence(pair: Pair, side: Side, additional: Extra | None) -> Confidence:
     """Logs of both jobs prove the additional wave, which nothing has refuted."""
     if additional is None or not additional.lasting:
         return Confidence.POSSIBLE
@@ -137,7 +136,7 @@ def _confidence(pair: Pair, side: Side, additional: Optional[Extra]) -> Confiden
     return Confidence.CONFIRMED
 
 
-def _evidence(pair: Pair, side: Side, additional: Optional[Extra]) -> Iterator[Evidence]:
+def _evidence(pair: Pair, side: Side, additional: Extra | None) -> Iterator[Evidence]:
     yield Evidence(side.asked, f"{FLAG} is on, and the job was {side.start}")
     if additional is not None:
         lasting = "in every part of the run" if additional.lasting else "not all the time"

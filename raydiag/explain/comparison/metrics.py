@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Optional
 
 import numpy as np
 
@@ -39,7 +38,7 @@ class Measure:
     metric: str
     unit: str
     question: str
-    pick: Optional[str] = None  # label `metric`, `stat` or name within the question
+    pick: str | None = None  # label `metric`, `stat` or name within the question
     how: str = MEAN  # over time: mean, growth over the window, worst value
     share: float = 0.1  # least change that counts, of the smaller value
     least: float = 0.0  # least change that counts, in the unit
@@ -56,34 +55,34 @@ class ComparedMetrics:
     """One metric of both jobs; None where a job has none of it, and `missing` says why."""
 
     measure: Measure
-    a: Optional[float] = None  # mean of the hosts; of what grew or is counted, their sum
-    b: Optional[float] = None
+    a: float | None = None  # mean of the hosts; of what grew or is counted, their sum
+    b: float | None = None
     hosts_a: Mapping[str, float] = field(default_factory=dict)
     hosts_b: Mapping[str, float] = field(default_factory=dict)
     missing: str = ""
 
     @property
-    def delta(self) -> Optional[float]:
+    def delta(self) -> float | None:
         """The second job minus the first; None where one has no value."""
         if self.a is None or self.b is None:
             return None
         return self.b - self.a
 
-    def of(self, is_second: bool) -> tuple[Optional[float], Mapping[str, float]]:
+    def of(self, is_second: bool) -> tuple[float | None, Mapping[str, float]]:
         """The value of one of the jobs, and of each of its hosts."""
         if is_second:
             return self.b, self.hosts_b
         return self.a, self.hosts_a
 
     @property
-    def percent(self) -> Optional[float]:
+    def percent(self) -> float | None:
         """The difference, in percent of the first job."""
         if self.delta is None or not self.a:
             return None
         return 100.0 * self.delta / abs(self.a)
 
     @property
-    def differs(self) -> Optional[bool]:
+    def differs(self) -> bool | None:
         """Of the jobs' means, or of one host against all of the other job; None: unknown."""
         if self.a is None or self.b is None:
             return None
@@ -104,7 +103,7 @@ class Looked:
     unread: tuple[HostUnread, ...]
 
 
-def look(side: Side, overlap: Overlap, saves: Sequence[int], deadline_s: float) -> Optional[Looked]:
+def look(side: Side, overlap: Overlap, saves: Sequence[int], deadline_s: float) -> Looked | None:
     """Asks one job about the window of the steps; None where it has no metrics or no times."""
     metrics, steps = side.examined.metrics, side.run.dated
     if side.connection is None or metrics is None or overlap.start is None or overlap.last is None:
@@ -135,7 +134,7 @@ def _saving(side: Side, steps: Sequence[int]) -> list[Mask]:
     return spans
 
 
-def compare(a: Optional[Looked], b: Optional[Looked]) -> list[ComparedMetrics]:
+def compare(a: Looked | None, b: Looked | None) -> list[ComparedMetrics]:
     """Every line of the checklist, also after one that differs: sources add up."""
     with warnings.catch_warnings():
         # Of a row without any sample numpy warns, and gives the NaN that is wanted.
@@ -143,7 +142,7 @@ def compare(a: Optional[Looked], b: Optional[Looked]) -> list[ComparedMetrics]:
         return [_compared(measure, a, b) for measure in MEASURES]
 
 
-def _compared(measure: Measure, a: Optional[Looked], b: Optional[Looked]) -> ComparedMetrics:
+def _compared(measure: Measure, a: Looked | None, b: Looked | None) -> ComparedMetrics:
     hosts_a, reason_a = _by_host(measure, a)
     hosts_b, reason_b = _by_host(measure, b)
     reasons = {"A": reason_a, "B": reason_b}
@@ -152,7 +151,7 @@ def _compared(measure: Measure, a: Optional[Looked], b: Optional[Looked]) -> Com
     return ComparedMetrics(measure, *values, hosts_a, hosts_b, missing)
 
 
-def _of_job(measure: Measure, hosts: Mapping[str, float], missing: str) -> Optional[float]:
+def _of_job(measure: Measure, hosts: Mapping[str, float], missing: str) -> float | None:
     if missing:
         return None
     values = list(hosts.values())
@@ -161,7 +160,7 @@ def _of_job(measure: Measure, hosts: Mapping[str, float], missing: str) -> Optio
     return float(sum(values))
 
 
-def _by_host(measure: Measure, looked: Optional[Looked]) -> tuple[dict[str, float], str]:
+def _by_host(measure: Measure, looked: Looked | None) -> tuple[dict[str, float], str]:
     """One value a host, or why there is none. What keeps only faults has none where all is well."""
     if looked is None:
         return {}, "no metrics of these steps"
@@ -186,7 +185,7 @@ def _by_host(measure: Measure, looked: Optional[Looked]) -> tuple[dict[str, floa
     return by_host, ""
 
 
-def _over_time(measure: Measure, table: ResultTable, row: Floats) -> Optional[float]:
+def _over_time(measure: Measure, table: ResultTable, row: Floats) -> float | None:
     finite = row[np.isfinite(row)]
     if not finite.size:
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 from raydiag.explain.comparison.gap import SINCE, SpeedGap
 from raydiag.explain.comparison.metrics import ComparedMetrics, Looked, odd_hosts
@@ -57,17 +56,17 @@ class Pair:
     overlap: Overlap
     gaps: Sequence[SpeedGap]
     metrics: Sequence[ComparedMetrics]
-    looked_a: Optional[Looked] = None
-    looked_b: Optional[Looked] = None
+    looked_a: Looked | None = None
+    looked_b: Looked | None = None
 
     @property
-    def speed(self) -> Optional[SpeedGap]:
+    def speed(self) -> SpeedGap | None:
         """Throughput, else the time of steps; None without either."""
         by_metric = {gap.metric: gap for gap in self.gaps}
         return by_metric.get(TGS) or by_metric.get(SECONDS)
 
     @property
-    def slower_by(self) -> Optional[float]:
+    def slower_by(self) -> float | None:
         """Percent of the first job's throughput that the second lacks; negative: has more."""
         gap = self.speed
         if gap is None:
@@ -83,7 +82,7 @@ class Pair:
         return 100.0 * (1.0 - 1.0 / (1.0 + change / 100.0))
 
     @property
-    def slower(self) -> Optional[Side]:
+    def slower(self) -> Side | None:
         """The slower job where the difference stays; None otherwise."""
         by = self.slower_by
         if self.speed is None or by is None or not self.speed.stays:
@@ -100,7 +99,7 @@ class Pair:
         by = self.slower_by or 0.0
         return by if by >= 0 else -100.0 * by / (100.0 - by)
 
-    def looked(self, side: Side) -> Optional[Looked]:
+    def looked(self, side: Side) -> Looked | None:
         """What was queried of a side; None without metrics."""
         return self.looked_a if side is self.a else self.looked_b
 
@@ -113,17 +112,17 @@ class Pair:
         """The other one of the two jobs."""
         return self.b if side is self.a else self.a
 
-    def metric(self, name: str) -> Optional[ComparedMetrics]:
+    def metric(self, name: str) -> ComparedMetrics | None:
         """A compared metric by its name; None where it is not measured."""
         named = (compared for compared in self.metrics if compared.measure.metric == name)
         return next(named, None)
 
-    def values(self, name: str, side: Side) -> tuple[Optional[float], Mapping[str, float]]:
+    def values(self, name: str, side: Side) -> tuple[float | None, Mapping[str, float]]:
         """A metric of one job: the job's value and that of each host."""
         compared = self.metric(name)
         return (None, {}) if compared is None else compared.of(side is self.b)
 
-    def differing(self, name: str) -> Optional[ComparedMetrics]:
+    def differing(self, name: str) -> ComparedMetrics | None:
         """A compared metric that differs between the jobs; None where it does not."""
         compared = self.metric(name)
         return compared if compared is not None and compared.differs else None
@@ -147,7 +146,7 @@ class ComparisonAnswer:
     failure_class: str  # of the root; healthy, or unknown
     confidence: Confidence
     summary: str
-    slower: Optional[str] = None  # label of the slower job, where the difference stays
+    slower: str | None = None  # label of the slower job, where the difference stays
     hosts: tuple[str, ...] = ()
     trace: str = ""  # where to read in the sources, when a mechanism is missing
 

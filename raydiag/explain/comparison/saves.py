@@ -12,7 +12,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Optional
 
 import numpy as np
 
@@ -74,9 +73,9 @@ class Saves:
     unread: tuple[HostUnread, ...] = ()
 
 
-def failed_steps(side: Side) -> dict[int, Optional[float]]:
+def failed_steps(side: Side) -> dict[int, float | None]:
     """Saves that failed by the log: step, and the time that is printed there."""
-    times: dict[int, Optional[float]] = {}
+    times: dict[int, float | None] = {}
     for save in side.facts.saves:
         if save.event == "failed" and save.step is not None:
             times[save.step] = save.time
@@ -112,7 +111,7 @@ def compare(side: Side, is_alone: bool, deadline_s: float) -> Saves:
     return _judged(side, loads, tuple(unanswered(answers)))
 
 
-def _chosen(side: Side, failed: Mapping[int, Optional[float]], limit: float) -> Iterator[SaveLoad]:
+def _chosen(side: Side, failed: Mapping[int, float | None], limit: float) -> Iterator[SaveLoad]:
     """Failed saves, and good ones before them; the start-up is none to compare with."""
     run = side.run
     if run.first is None or run.last is None:
@@ -139,7 +138,7 @@ def _near_failed(good: Sequence[int], failed: Sequence[int]) -> list[int]:
     return [*(before or good)[-_GOOD:], *failed]
 
 
-def _begin(steps: MetricSteps, step: int) -> Optional[float]:
+def _begin(steps: MetricSteps, step: int) -> float | None:
     """When the step before it ended; a save that fails may be beyond the last completed step."""
     ended_at = steps.at(step - 1)
     if ended_at is not None or steps.last is None or steps.last_at is None:
@@ -208,7 +207,7 @@ def _worse(
             yield host, load, Evidence(load.promql, text, peak, wrong.window.start)
 
 
-def _highest(metric: str, host: str, good: Iterable[SaveLoad]) -> Optional[float]:
+def _highest(metric: str, host: str, good: Iterable[SaveLoad]) -> float | None:
     peaks = (load.peaks.get(metric, {}).get(host) for load in good)
     return max((peak for peak in peaks if peak is not None), default=None)
 

@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from raydiag.errors import ReadError
 from raydiag.joblog.facts import JobFacts
@@ -37,7 +37,7 @@ class JobSettings:
     given: Mapping[str, str] = field(default_factory=dict)  # on its command line, or its header
     effective: Mapping[str, str] = field(default_factory=dict)  # as the framework printed them
 
-    def get(self, name: str) -> Optional[str]:
+    def get(self, name: str) -> str | None:
         """The value of a setting; None where nothing tells."""
         return self.given.get(name, self.effective.get(name))
 
@@ -107,7 +107,7 @@ def differences(a: JobSettings, b: JobSettings) -> list[Setting]:
     return sorted(settings, key=lambda setting: (not setting.explains, setting.parameter))
 
 
-def _pair(name: str, a: JobSettings, b: JobSettings) -> Optional[tuple[str, str]]:
+def _pair(name: str, a: JobSettings, b: JobSettings) -> tuple[str, str] | None:
     mine, theirs = a.get(name), b.get(name)
     if mine is None or theirs is None:
         # Where only one of the logs lists its configuration, nothing says what the other has.

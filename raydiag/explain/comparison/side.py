@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Optional
+from typing import Any
 
 from raydiag.errors import CannotRun
 from raydiag.explain.comparison import settings, steps, worker_logs
@@ -47,7 +47,7 @@ class AskedJob:
     name: str
     facts: JobFacts
     moment: Moment
-    prometheus: Optional[str] = None
+    prometheus: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,20 +61,20 @@ class Side:
     source: str  # of its metrics: one of the constants above
     settings: JobSettings
     run: TrainingRun
-    period: Optional[int]  # steps between saves
+    period: int | None  # steps between saves
     saves: tuple[int, ...]  # steps that paid for one
     workers: WorkerLogCounts
     bridge: Bridge
-    connection: Optional[Connection] = None
+    connection: Connection | None = None
     unread: tuple[HostUnread, ...] = ()
 
     @property
-    def start(self) -> Optional[str]:
+    def start(self) -> str | None:
         """How training began: afresh or restored; None where nothing tells."""
         return self.examined.triage.progress.start
 
     @property
-    def restored(self) -> Optional[bool]:
+    def restored(self) -> bool | None:
         """Whether it went on from a checkpoint; None where nothing tells."""
         return None if self.start is None else self.start.startswith("restored")
 
@@ -160,7 +160,7 @@ def _side(label: str, job: AskedJob, deadline_s: float, stack: contextlib.ExitSt
 
 def _examined(
     job: AskedJob, deadline_s: float, stack: contextlib.ExitStack
-) -> tuple[ExaminedJob, Optional[Connection]]:
+) -> tuple[ExaminedJob, Connection | None]:
     """The diagnosis of one job, and where its metrics are asked; None where it has none."""
     url, connection = _server(job), None
     # Where there is no way, the examination says why. One server serves both.
@@ -176,7 +176,7 @@ def _examined(
     return examined, connection
 
 
-def _source(connection: Optional[Connection]) -> str:
+def _source(connection: Connection | None) -> str:
     if connection is None:
         return LOG_ONLY
     return LIVE if connection.live else STORED
@@ -187,7 +187,7 @@ def steps_of_logged_saves(facts: JobFacts) -> set[int]:
     return {save.step for save in facts.saves if save.step is not None}
 
 
-def _server(job: AskedJob) -> Optional[str]:
+def _server(job: AskedJob) -> str | None:
     """URL to ask instead of the directory: what was named, or the job's own while it lives."""
     if job.prometheus is not None:
         return job.prometheus
@@ -199,7 +199,7 @@ def _server(job: AskedJob) -> Optional[str]:
     return live.find(data, list(ports)) if data.is_dir() else None
 
 
-def _connected(job: AskedJob, url: Optional[str], stack: contextlib.ExitStack) -> Connection:
+def _connected(job: AskedJob, url: str | None, stack: contextlib.ExitStack) -> Connection:
     if url is not None:
         with contextlib.suppress(CannotRun):  # then the directory is read
             return connect(url)
@@ -230,6 +230,6 @@ def _from_metrics(
     return run, versions
 
 
-def _values(answer: QueryResult, label: str) -> Optional[str]:
+def _values(answer: QueryResult, label: str) -> str | None:
     values = {series.labels.get(label) for series in answer.series}
     return ", ".join(sorted(filter(None, values))) or None

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,12 +38,12 @@ class TrainingRun:
         return int(self.numbers.size)
 
     @property
-    def first(self) -> Optional[int]:
+    def first(self) -> int | None:
         """The number of the first step."""
         return next(map(int, self.numbers), None)
 
     @property
-    def last(self) -> Optional[int]:
+    def last(self) -> int | None:
         """The number of the last step."""
         return next(map(int, self.numbers[-1:]), None)
 
@@ -54,7 +53,7 @@ class TrainingRun:
         has_time = np.isfinite(self.ended_at)
         return MetricSteps(self.numbers[has_time], self.ended_at[has_time])
 
-    def periodic_saves(self, period: Optional[int], beyond: int = 0) -> range:
+    def periodic_saves(self, period: int | None, beyond: int = 0) -> range:
         """Steps of a job that saves every `period` steps, to so many beyond its last step."""
         if not period or self.first is None or self.last is None:
             return range(0)
@@ -98,7 +97,7 @@ def of_events(events: Events) -> TrainingRun:
     return TrainingRun(numbers, events.times, values, {"event file": int(numbers.size)})
 
 
-def of_log(steps: Optional[LoggedSteps]) -> TrainingRun:
+def of_log(steps: LoggedSteps | None) -> TrainingRun:
     """From step lines; many print no time."""
     if steps is None or not steps.runs:
         return TrainingRun()
@@ -142,9 +141,9 @@ def merged(runs: Sequence[TrainingRun]) -> TrainingRun:
 class Overlap:
     """Steps that are compared; `reason` says why there are none."""
 
-    first: Optional[int] = None  # that both jobs have
-    last: Optional[int] = None
-    start: Optional[int] = None  # the first one that counts
+    first: int | None = None  # that both jobs have
+    last: int | None = None
+    start: int | None = None  # the first one that counts
     saves: tuple[int, ...] = ()  # steps left out because one of the jobs saved then
     reason: str = ""
 
@@ -156,7 +155,7 @@ class Overlap:
         return inside & ~np.isin(run.numbers, self.saves)
 
 
-def slowed_by_saves(saves: Iterable[int], is_async: Optional[bool]) -> set[int]:
+def slowed_by_saves(saves: Iterable[int], is_async: bool | None) -> set[int]:
     """The steps that pay for a save: its own, and the next; two more where it goes on beside."""
     after = 1 if is_async is False else ASYNC_STEPS
     return {step + later for step in saves for later in range(after + 1)}

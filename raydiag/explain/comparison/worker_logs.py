@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median_low
-from typing import Any, Optional
+from typing import Any
 
 from raydiag.errors import ReadError
 from raydiag.joblog.clock import Clock
@@ -50,7 +50,7 @@ class Wave:
 
     lines: int
     first_line: int
-    time: Optional[float]
+    time: float | None
     text: str  # of its first line
 
 
@@ -59,11 +59,11 @@ class WorkerLogCounts:
     """All logs of one job's workers together."""
 
     counts: Mapping[str, int] = field(default_factory=dict)  # lines by the patterns above
-    waves: Optional[int] = None  # of most hosts; None: no line about communicators
+    waves: int | None = None  # of most hosts; None: no line about communicators
     of_file: tuple[Wave, ...] = ()  # of the first file that has so many
     file: str = ""
     files: int = 0
-    dumped_zeros: Optional[int] = None  # modules jit_create_zeros in xla_dump/; None: no dump
+    dumped_zeros: int | None = None  # modules jit_create_zeros in xla_dump/; None: no dump
     unread: tuple[Unread, ...] = ()
 
     def wave_evidence(self) -> Iterator[Evidence]:
@@ -73,7 +73,7 @@ class WorkerLogCounts:
             yield Evidence(source, text, wave.lines, wave.time)
 
 
-def read(resolved: Resolved, head: Optional[str]) -> WorkerLogCounts:
+def read(resolved: Resolved, head: str | None) -> WorkerLogCounts:
     """The head node's logs first. Never raises: what cannot be read is in `unread`."""
     counts: Counter[str] = Counter()
     by_file: dict[str, list[Wave]] = {}
@@ -100,7 +100,7 @@ def read(resolved: Resolved, head: Optional[str]) -> WorkerLogCounts:
     return WorkerLogCounts(lines, waves, of_file, file, files, dumped, tuple(unread))
 
 
-def _dumped(job_dir: Optional[str]) -> Optional[int]:
+def _dumped(job_dir: str | None) -> int | None:
     """Different modules that create zeros; each is dumped in several files."""
     if job_dir is None:
         return None
@@ -118,7 +118,7 @@ class _WorkerLogReader:
         self.counts: Counter[str] = Counter()
         self.waves: list[Wave] = []
         self.stopped = False
-        self._newest: Optional[float] = None  # time of the newest initialisation
+        self._newest: float | None = None  # time of the newest initialisation
         self._apart = 0  # other lines since then
         self._marked = False  # one of them is of a phase of the job
 
@@ -156,7 +156,7 @@ class _WorkerLogReader:
         self._newest = time if time is not None else self._newest
         self._apart, self._marked = 0, False
 
-    def _opens(self, time: Optional[float], is_own: bool) -> bool:
+    def _opens(self, time: float | None, is_own: bool) -> bool:
         """Time tells; without it, what stands between."""
         if time is not None and self._newest is not None and (is_own or time != self._newest):
             return time - self._newest > WAVE_GAP_S
@@ -186,7 +186,7 @@ def _lines(stream: Any) -> Iterable[bytes]:
         yield incomplete
 
 
-def _time(clock: Clock, lines: Iterable[bytes]) -> Optional[float]:
+def _time(clock: Clock, lines: Iterable[bytes]) -> float | None:
     """The newest time that one of the lines prints."""
     times = list(filter(None, map(clock.time, lines)))
     return times[-1] if times else None

@@ -9,7 +9,6 @@ missing. Each stage hands on values and changes none.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Optional
 
 from raydiag import triage
 from raydiag.explain import diagnosis, verdict
@@ -35,10 +34,10 @@ class ExaminedJob:
     case: verdict.JobCase
     explained: verdict.Explained
     log_only: str = ""
-    metrics: Optional[Metrics] = None
+    metrics: Metrics | None = None
     notes: tuple[str, ...] = ()
     no_log: str = ""
-    nodes: Optional[LiveNodes] = None
+    nodes: LiveNodes | None = None
     training: str = ""  # where training series come from that the metrics lack
 
     @property
@@ -70,7 +69,7 @@ def examine(facts: JobFacts, moment: Moment, request: DiagnosisRequest) -> Exami
 
 def _probed(
     facts: JobFacts, request: DiagnosisRequest
-) -> tuple[DiagnosisRequest, Optional[Diagnosis]]:
+) -> tuple[DiagnosisRequest, Diagnosis | None]:
     """What the nodes show, when they are the job's; else why nothing of them is used."""
     if request.nodes is None:
         return request, None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Optional
 
 from raydiag.explain.job import nodes
 from raydiag.explain.job.join import contradictions, join
@@ -27,7 +26,7 @@ def case_of(
     job: TriagedJob,
     metrics: SeenMetrics,
     request: DiagnosisRequest,
-    probed: Optional[Diagnosis],
+    probed: Diagnosis | None,
 ) -> JobCase:
     """All sources in one: what they tell, and what they leave open."""
     own_nodes = request.nodes
@@ -118,7 +117,7 @@ def _never_began(job: TriagedJob, metrics: SeenMetrics, status: str) -> bool:
     return job.triage.progress.last_step is None and waited_s > _START_UP_S
 
 
-def _last_step_at(job: TriagedJob, metrics: SeenMetrics) -> Optional[float]:
+def _last_step_at(job: TriagedJob, metrics: SeenMetrics) -> float | None:
     """By the metrics, by the log, else by the power that GPUs drew."""
     if len(metrics.steps):
         return metrics.steps.last_at
@@ -128,7 +127,7 @@ def _last_step_at(job: TriagedJob, metrics: SeenMetrics) -> Optional[float]:
 
 def _silent_s(
     job: TriagedJob, metrics: SeenMetrics, status: str, paces: Sequence[Pace]
-) -> Optional[float]:
+) -> float | None:
     """From the last step to now, or to the end of the job; None where nobody can tell.
 
     What the workers' own files say now is newer than any log that is brought together.

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Optional
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class Bridge:
     missing: tuple[tuple[int, int], ...] = ()  # ranges of steps that the metrics lack
     missing_total: int = 0
     cut: bool = False
-    first_time: Optional[float] = None  # of the first step that is missing
+    first_time: float | None = None  # of the first step that is missing
     unread: tuple[HostUnread, ...] = ()
 
     def findings(self, origin: str) -> Iterator[Finding]:
@@ -67,7 +66,7 @@ class Bridge:
         )
 
 
-def read(facts: JobFacts, window: Optional[Window], alive: Optional[bool]) -> Events:
+def read(facts: JobFacts, window: Window | None, alive: bool | None) -> Events:
     """The scalars of this job's own event files; without any, nothing.
 
     `window` is that of its metrics, None without.
@@ -98,7 +97,7 @@ def alone(events: Events, logged: Mapping[int, float]) -> MetricSteps:
     return MetricSteps(steps[first:], times[first:])
 
 
-def _agrees(loss: Optional[ScalarSeries], logged: Mapping[int, float]) -> bool:
+def _agrees(loss: ScalarSeries | None, logged: Mapping[int, float]) -> bool:
     """Whether the log has mostly the same losses; also where one of them has none."""
     if not logged or loss is None:
         return True
@@ -124,7 +123,7 @@ def _places(facts: JobFacts) -> Iterator[Path]:
 
 
 def compared(
-    events: Events, known_steps: Floats, last_at: Optional[float], has_metrics: bool = True
+    events: Events, known_steps: Floats, last_at: float | None, has_metrics: bool = True
 ) -> Bridge:
     """Steps of the event files that `told`, ascending, the metrics' own up to `last_at`, lacks."""
     steps = events.steps

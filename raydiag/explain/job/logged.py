@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Optional
 
 import numpy as np
 
@@ -70,9 +69,9 @@ def job_of(facts: JobFacts, judged: Triage) -> TrainingJob:
     )
 
 
-def _saves(logged: Sequence[LoggedSave], steps: Optional[LoggedSteps]) -> Iterator[SaveWindow]:
+def _saves(logged: Sequence[LoggedSave], steps: LoggedSteps | None) -> Iterator[SaveWindow]:
     """Saves of the log; a start and its end are one, and what names no step follows one."""
-    begun: dict[Optional[int], LoggedSave] = {}
+    begun: dict[int | None, LoggedSave] = {}
     for save in logged:
         if save.event == "started":
             begun[save.step] = save
@@ -87,7 +86,7 @@ def _saves(logged: Sequence[LoggedSave], steps: Optional[LoggedSteps]) -> Iterat
         yield SaveWindow(_step_of(save, steps), save.time)
 
 
-def _step_of(save: LoggedSave, steps: Optional[LoggedSteps]) -> Optional[int]:
+def _step_of(save: LoggedSave, steps: LoggedSteps | None) -> int | None:
     """The step that a save follows: by its own line, or by the step line before it."""
     if save.step is not None or steps is None or save.file != steps.file:
         return save.step
@@ -95,7 +94,7 @@ def _step_of(save: LoggedSave, steps: Optional[LoggedSteps]) -> Optional[int]:
     return int(steps.series.step[before]) + 1 if before >= 0 else None
 
 
-def _rhythm(period: Optional[int], saves: Iterable[SaveWindow]) -> Optional[Rhythm]:
+def _rhythm(period: int | None, saves: Iterable[SaveWindow]) -> Rhythm | None:
     """Which steps save: as the job was started, else as they did."""
     named = sorted({save.step for save in saves if save.step is not None})
     seen = rhythm_of(np.array(named, dtype=np.float64), _SHORTEST_PERIOD)
@@ -104,7 +103,7 @@ def _rhythm(period: Optional[int], saves: Iterable[SaveWindow]) -> Optional[Rhyt
     return Rhythm(period)
 
 
-def start_of(facts: JobFacts, steps: MetricSteps) -> Optional[float]:
+def start_of(facts: JobFacts, steps: MetricSteps) -> float | None:
     """The first time in the log, when that is one from before training: mostly the only one."""
     begun = facts.first_time
     if begun is None or not len(steps) or begun > float(steps.ended_at[0]):

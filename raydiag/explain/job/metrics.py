@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Optional
 
 import numpy as np
 
@@ -66,7 +65,7 @@ def _metrics(job: TriagedJob, request: DiagnosisRequest) -> SeenMetrics:
 class _Source:
     """Where the metrics are read."""
 
-    connection: Optional[Connection] = None  # None: the job's directory is opened
+    connection: Connection | None = None  # None: the job's directory is opened
     notes: tuple[str, ...] = ()  # why not the server that was named
 
 

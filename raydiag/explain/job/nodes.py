@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Optional
+from typing import Any
 
 from raydiag import catalog, model
 from raydiag.explain.diagnosis import NODES
@@ -32,7 +32,7 @@ class LiveNodes:
     cluster: Mapping[str, Any] = field(default_factory=dict)  # address, session_name, ray_version
     job: str = ""  # Ray's id of the job that is meant; "" where none is
     idle: bool = False  # Ray knows of no job that runs
-    ended: Optional[float] = None  # when the job ended, where it does not run now
+    ended: float | None = None  # when the job ended, where it does not run now
     others: int = 0  # jobs that run in this cluster besides
     notes: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()  # Ray's ids of all of the cluster's
@@ -66,7 +66,7 @@ class LiveNodes:
         return [pace for pace in of_all if self.ray_id in ("", pace.job_id)]
 
 
-def of_job(nodes: LiveNodes, nodelist: Sequence[str], start: Optional[float]) -> LiveNodes:
+def of_job(nodes: LiveNodes, nodelist: Sequence[str], start: float | None) -> LiveNodes:
     """Without what the job has nothing to do with: a cluster may be larger than one job."""
     snapshot = nodes.snapshot
     if snapshot.job_start is None and start is not None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import Optional
 
 import numpy as np
 
@@ -59,10 +58,10 @@ class SeenMetrics:
     observations: tuple[Observation, ...] = ()
     unread: tuple[HostUnread, ...] = ()
     log_only: str = ""
-    metrics: Optional[Metrics] = None
-    coverage: Optional[Coverage] = None
+    metrics: Metrics | None = None
+    coverage: Coverage | None = None
     steps: MetricSteps = field(default_factory=MetricSteps)
-    window: Optional[Window] = None
+    window: Window | None = None
     notes: tuple[str, ...] = ()
     training: str = ""  # where the training series come from, where not all are the metrics' own
 
@@ -259,7 +258,7 @@ def _trained(context: Context, steps: MetricSteps) -> Context:
 
 def since(
     connection: Connection, moment: Moment, now: float, request: DiagnosisRequest
-) -> Optional[Window]:
+) -> Window | None:
     """Of a server that runs longer than the job, the time from when Ray started the job."""
     if request.nodes is None:
         return None

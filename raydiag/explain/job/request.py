@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
 
 from raydiag.explain.job.nodes import LiveNodes
 from raydiag.joblog.facts import JobFacts
@@ -23,15 +22,15 @@ Say = Callable[[str], None]
 class DiagnosisRequest:
     """What is asked."""
 
-    prometheus: Optional[str] = None  # URL of a server to query instead of the directory
+    prometheus: str | None = None  # URL of a server to query instead of the directory
     every_playbook: bool = False
     deadline_s: float = DEADLINE_S
     say: Say = lambda text: None  # progress
-    connection: Optional[Connection] = None  # that is open, and stays so
+    connection: Connection | None = None  # that is open, and stays so
     origin: str = ""  # what people call the server, where the URL is a tunnel's
     no_metrics: str = ""  # why there is no server to query; "": look for what there is
     no_log: str = ""  # why there is no log
-    nodes: Optional[LiveNodes] = None  # of the live cluster, where they were probed
+    nodes: LiveNodes | None = None  # of the live cluster, where they were probed
     unread: tuple[HostUnread, ...] = ()  # what could not be reached before all this
     nodelist: tuple[str, ...] = ()  # of the job, as its log says
     notes: tuple[str, ...] = ()
@@ -56,25 +55,25 @@ class TriagedJob:
         return self.triage.status in _ENDED
 
     @property
-    def ended_at(self) -> Optional[float]:
+    def ended_at(self) -> float | None:
         """When a job that is over ended by its own log, Unix seconds; None where it has no time."""
         return self.facts.summary_time or self.facts.last_time
 
     @property
-    def end(self) -> Optional[float]:
+    def end(self) -> float | None:
         """Until when the job is judged, Unix seconds; None where nobody tells."""
         if self.moment.log_end or self.facts.summary_time is not None:
             return self.ended_at
         return self.moment.now
 
     @property
-    def directory(self) -> Optional[Path]:
+    def directory(self) -> Path | None:
         """The job's directory; None where the log lies alone."""
         path = self.facts.resolved.job_dir
         return Path(path) if path else None
 
     @property
-    def metrics_directory(self) -> Optional[Path]:
+    def metrics_directory(self) -> Path | None:
         """Where the job's Prometheus is, or would be."""
         return self.directory / "prometheus" if self.directory is not None else None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -28,7 +27,7 @@ class _Outlier:
     """The GPU furthest from the others of its node."""
 
     spread: float  # W, widest gap of averages between GPUs
-    gpu: Optional[int]
+    gpu: int | None
     since: float
 
 
@@ -95,7 +94,7 @@ def _judge_host(timeline: RunTimeline, report: ReportWriter, host: str, bound: f
     return True
 
 
-def _outlier(timeline: RunTimeline, fine: ResultTable, host: str) -> Optional[_Outlier]:
+def _outlier(timeline: RunTimeline, fine: ResultTable, host: str) -> _Outlier | None:
     """None where no GPU is further away than chance takes the mean of such samples."""
     away = fine.values - known_values.column_medians(fine.values)[None, :]
     means = np.array([_smoothed(row, fine.step_s) for row in away])

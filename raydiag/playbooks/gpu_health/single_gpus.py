@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Optional
 
 import numpy as np
 
@@ -20,10 +19,10 @@ NAMED = 8  # hosts that get a finding of their own
 
 def extreme_gpu(
     timeline: RunTimeline, query_id: str, host: str, span: Span, highest: bool = True
-) -> Optional[int]:
+) -> int | None:
     """The GPU with the highest value in a span, or with the lowest median; None: not known."""
     table = timeline.of_host(query_id, host).between(span.start, span.end)
-    gpu: Optional[int] = None
+    gpu: int | None = None
     extreme = -np.inf
     for subject, row in table:
         values = known(row)

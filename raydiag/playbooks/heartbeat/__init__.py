@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Optional
 
 from raydiag.model import Confidence, Window
 from raydiag.playbooks.heartbeat.accused_hosts import (
@@ -37,7 +36,7 @@ class _Measure:
 
     query: str
     text: str
-    value: Callable[[HostActivity], Optional[float]]
+    value: Callable[[HostActivity], float | None]
     gpus: str
 
 

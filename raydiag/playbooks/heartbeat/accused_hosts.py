@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 from raydiag.model import Window
 from raydiag.playbooks.report_writer import ReportWriter
@@ -25,10 +24,10 @@ class HostActivity:
     """One host around the time when heartbeats stopped; None: nothing says."""
 
     host: str
-    busiest: Optional[float]  # % of its busiest GPU
-    watts: Optional[float]
-    tcp_per_s: Optional[float]
-    io_percent: Optional[float]
+    busiest: float | None  # % of its busiest GPU
+    watts: float | None
+    tcp_per_s: float | None
+    io_percent: float | None
 
     @property
     def has_tcp_retransmits(self) -> bool:
@@ -61,14 +60,14 @@ class HostActivity:
         return ", ".join(parts)
 
 
-def _measured(value: Optional[float], text: str, absent: str) -> str:
+def _measured(value: float | None, text: str, absent: str) -> str:
     return absent if value is None else text.format(value)
 
 
 def host_activity(timeline: RunTimeline, host: str, window: Window, crash: float) -> HostActivity:
     """Around the time; where all of it is a save, in which GPUs rest, from then to the error."""
 
-    def _usual(query_id: str, metric: str) -> Optional[float]:
+    def _usual(query_id: str, metric: str) -> float | None:
         table = timeline.of_host(query_id, host, metric)
         working = timeline.without(table, SAVE)
         until_crash = Window(window.start, crash)
@@ -78,7 +77,7 @@ def host_activity(timeline: RunTimeline, host: str, window: Window, crash: float
                 return median
         return None
 
-    def _peak(query_id: str, metric: Optional[str] = None) -> Optional[float]:
+    def _peak(query_id: str, metric: str | None = None) -> float | None:
         table = timeline.of_host(query_id, host, metric).between(window.start, window.end)
         return known_values.highest(table.values)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -221,7 +220,7 @@ class _MemoryJudge:
             period=Period(course.left_level, end, uncertainty_s=course.uncertainty_s),
         )
 
-    def _course(self, host: str, until: float) -> Optional[MemoryCourse]:
+    def _course(self, host: str, until: float) -> MemoryCourse | None:
         if not self.metric:
             return None
         return memory_course(self.timeline, self.metric, host, until)
@@ -276,7 +275,7 @@ def _report_pressure(timeline: RunTimeline, report: ReportWriter, host: str, kil
 
 
 def _peak_before(
-    timeline: RunTimeline, query: str, host: str, kill: float, metric: Optional[str] = None
-) -> Optional[float]:
+    timeline: RunTimeline, query: str, host: str, kill: float, metric: str | None = None
+) -> float | None:
     table = timeline.of_host(query, host, metric).between(kill - NEAR_KILL_S, kill)
     return known_values.highest(table.values)

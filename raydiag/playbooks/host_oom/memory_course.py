@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -40,16 +39,16 @@ class MemoryCourse:
     """How one host's memory went, up to a moment."""
 
     host: str
-    left_level: Optional[float]  # when it left its usual level for good
+    left_level: float | None  # when it left its usual level for good
     peak: float  # bytes
     usual: float  # bytes
     uncertainty_s: float
-    total: Optional[float]  # bytes
+    total: float | None  # bytes
     times: Floats
     values: Floats
 
     @property
-    def share(self) -> Optional[float]:
+    def share(self) -> float | None:
         """Of the host's memory, at the peak."""
         return self.peak / self.total if self.total else None
 
@@ -74,7 +73,7 @@ class MemoryCourse:
 
 def memory_course(
     timeline: RunTimeline, metric: str, host: str, until: float
-) -> Optional[MemoryCourse]:
+) -> MemoryCourse | None:
     """None without memory samples of the host before `until`."""
     table = _finest(timeline, metric, host)
     row = table.row(host, metric)
@@ -102,7 +101,7 @@ def _finest(timeline: RunTimeline, metric: str, host: str) -> ResultTable:
     return fine if has_samples else timeline.table("memory")
 
 
-def _left_level(series: Series, total: Optional[float]) -> tuple[float, Optional[float]]:
+def _left_level(series: Series, total: float | None) -> tuple[float, float | None]:
     """The last level that held before the peak, and when memory left it.
 
     A first save may leave memory on a new level for good, so the early level is no measure.

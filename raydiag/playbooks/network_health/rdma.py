@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Optional
 
 from raydiag.model import Confidence, Severity
 from raydiag.playbooks.report_writer import ReportWriter, likely_if, remark_unless
@@ -185,7 +184,7 @@ def _cleared(timeline: RunTimeline, events: Sequence[RdmaEvent]) -> bool:
     return _recoveries(events) == {False} and not any(map(timeline.is_before_stall, spans))
 
 
-def _recoveries(events: Sequence[RdmaEvent]) -> set[Optional[bool]]:
+def _recoveries(events: Sequence[RdmaEvent]) -> set[bool | None]:
     """Whether throughput recovered after the events for which that is known."""
     return set(map(attrgetter("came_back"), events)) - {None}
 
@@ -246,7 +245,7 @@ def judge_congestion(timeline: RunTimeline, report: ReportWriter) -> list[str]:
 
 def _report_congestion(report: ReportWriter, table: ResultTable, spans: dict[str, Span]) -> None:
     hosts, meaning = len(table.hosts), "their path is congested"
-    by_host: dict[Optional[str], Span] = dict(spans.items())
+    by_host: dict[str | None, Span] = dict(spans.items())
     if len(spans) >= max(_MANY_HOSTS, _MANY_SHARE * hosts):
         meaning = "the switch is congested, look at its ECN settings"
         by_host = {None: min(spans.values(), key=attrgetter("start"))}

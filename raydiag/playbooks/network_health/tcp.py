@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from itertools import islice
 from operator import attrgetter
-from typing import Optional
 
 from raydiag.model import Confidence, Severity
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
@@ -70,7 +69,7 @@ def _slows_training(timeline: RunTimeline, span: Span) -> bool:
     return slow is not None and abs(slow.start - span.start) <= _AT_ONCE_S
 
 
-def _by_host_or_job(spans: Mapping[str, Span]) -> Mapping[Optional[str], Span]:
+def _by_host_or_job(spans: Mapping[str, Span]) -> Mapping[str | None, Span]:
     """One finding a host; one of the whole job (None) where there are many."""
     if len(spans) > _NAMED:
         return {None: next(iter(spans.values()))}

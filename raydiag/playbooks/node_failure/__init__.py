@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +92,7 @@ def _report_driver_fault(
     report: ReportWriter,
     host: str,
     signs: list[str],
-    onset: Optional[float],
+    onset: float | None,
     step_s: float,
     several: bool,
 ) -> None:
@@ -114,14 +113,14 @@ def _highest(row: Floats) -> float:
     return known_values.highest(row) or 0.0
 
 
-def _first_rise(table: ResultTable, row: Floats) -> Optional[float]:
+def _first_rise(table: ResultTable, row: Floats) -> float | None:
     """When the count of lines rose; it may fall, as the kernel's buffer forgets."""
     answered = np.flatnonzero(~np.isnan(row))
     rises = np.diff(row[answered]) > 0
     return next(map(float, table.times[answered[1:][rises]]), None)
 
 
-def _alternates(row: Optional[Floats]) -> bool:
+def _alternates(row: Floats | None) -> bool:
     """Between cycles that timed out and normal ones, again and again."""
     if row is None:
         return False
@@ -151,7 +150,7 @@ class _FewerGpus:
     host: str
     full: float
     now: float
-    gone_at: Optional[float]  # None: they were never there
+    gone_at: float | None  # None: they were never there
 
 
 def _hosts_with_fewer_gpus(timeline: RunTimeline) -> Iterator[_FewerGpus]:
@@ -171,7 +170,7 @@ def _hosts_with_fewer_gpus(timeline: RunTimeline) -> Iterator[_FewerGpus]:
             yield _FewerGpus(subject.host, usual, now, None)
 
 
-def _usual_of_most(counts: Collection[float]) -> Optional[float]:
+def _usual_of_most(counts: Collection[float]) -> float | None:
     """What all hosts but one or two have, where they are many."""
     (usual, number), *_ = [*Counter(counts).most_common(1), (0.0, 0)]
     others = sum(1 for count in counts if count != usual)
@@ -213,7 +212,7 @@ def judge_missing_gpus(timeline: RunTimeline, report: ReportWriter) -> None:
         report.row("gpu-missing", False, "every host has the GPUs that it had")
 
 
-def _missing_gpu(timeline: RunTimeline, fewer: _FewerGpus) -> Optional[int]:
+def _missing_gpu(timeline: RunTimeline, fewer: _FewerGpus) -> int | None:
     """The only one that is not measured any more; None where that is not known."""
     left = {
         subject.gpu for subject in timeline.table("gpus-left").pick(hosts=[fewer.host]).subjects

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Optional
 
 import numpy as np
 
@@ -33,7 +32,7 @@ class _Count:
     subject: Subject
     first: float  # value when the window began; 0 where it was not above zero
     last: float
-    grew_at: Optional[float]  # first time that it was higher than before
+    grew_at: float | None  # first time that it was higher than before
 
     @property
     def is_old(self) -> bool:
@@ -41,7 +40,7 @@ class _Count:
         return self.grew_at is None
 
     @property
-    def severity(self) -> Optional[Severity]:
+    def severity(self) -> Severity | None:
         """Critical where it grew, a warning where it was there before the job."""
         if self.is_old:
             return Severity.WARNING
@@ -142,7 +141,7 @@ def _counts(table: ResultTable, fine: ResultTable) -> Iterator[_Count]:
         yield _Count(subject, first, float(row[answered[-1]]), grew_at)
 
 
-def _growth(times: Floats, row: Floats, first: float) -> Optional[float]:
+def _growth(times: Floats, row: Floats, first: float) -> float | None:
     """When a counter first rose; a fall is a reset and says nothing."""
     has_value = ~np.isnan(row)
     values = row[has_value]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Optional
 
 import numpy as np
 
@@ -39,7 +38,7 @@ def gap(stack: Stack) -> Iterator[Observation]:
 
 
 def _gap(
-    stack: Stack, text: str, length: float, start: float, end: Optional[float] = None
+    stack: Stack, text: str, length: float, start: float, end: float | None = None
 ) -> Observation:
     """`end` is None for a gap that lasts to the end of the window."""
     log = [*stack.logs.of("restart", ""), *stack.logs.of("damaged", "")]
@@ -84,7 +83,7 @@ def _no_steps(stack: Stack) -> Iterator[Observation]:
 
 
 def _missing_steps(
-    stack: Stack, text: str, count: int, start: float, end: Optional[float] = None
+    stack: Stack, text: str, count: int, start: float, end: float | None = None
 ) -> Observation:
     """`end` is None for steps that are missing to the end of the window."""
     return observation(
@@ -152,7 +151,5 @@ def hosts_missing(stack: Stack) -> Iterator[Observation]:
         yield _host_missing(stack, [Evidence("label values of host", text)])
 
 
-def _host_missing(
-    stack: Stack, evidence: list[Evidence], host: Optional[str] = None
-) -> Observation:
+def _host_missing(stack: Stack, evidence: list[Evidence], host: str | None = None) -> Observation:
     return observation("host-missing", "hosts-missing", evidence, host, until=stack.end)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Optional
 
 from raydiag.model import Confidence, Evidence, Finding, Observation, Severity
 from raydiag.timeline.answers import ALIVE, EXPORTER, RAY, Answers
@@ -28,7 +27,7 @@ class Stack:
     answers: Answers
     logs: StackLogs
     steps: MetricSteps
-    last_step: Optional[int] = None  # by the job's log
+    last_step: int | None = None  # by the job's log
     is_ray: bool = True  # the job started Ray, so its metrics should be there
 
     @property
@@ -98,10 +97,10 @@ def observation(
     failure_class: str,
     row: str,
     evidence: Sequence[Evidence],
-    host: Optional[str] = None,
-    onset: Optional[float] = None,
-    severity: Optional[Severity] = None,
-    until: Optional[float] = None,
+    host: str | None = None,
+    onset: float | None = None,
+    severity: Severity | None = None,
+    until: float | None = None,
     uncertainty_s: float = 0.0,
     recovered: bool = False,
     confidence: Confidence = Confidence.CONFIRMED,

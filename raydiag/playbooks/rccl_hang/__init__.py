@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Optional
 
 from raydiag.model import Confidence, Evidence, Window
 from raydiag.playbooks.network_health.tcp import TCP_PER_S
@@ -286,7 +285,7 @@ class _Hang:
         return self.timeline.job.status == "cancelled" and held
 
 
-def _median_watts(states: Iterable[HostState]) -> Optional[float]:
+def _median_watts(states: Iterable[HostState]) -> float | None:
     return known_values.median([state.watts for state in states if state.watts])
 
 

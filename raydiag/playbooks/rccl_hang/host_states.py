@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Optional
 
 from raydiag.model import Window
 from raydiag.timeline.power_levels import PowerLevels
@@ -23,8 +22,8 @@ class HostState:
 
     host: str
     power: str  # IDLE, ACTIVE, MIXED or UNKNOWN
-    watts: Optional[float]  # mean of its GPUs
-    busiest: Optional[float]  # % of its busiest GPU
+    watts: float | None  # mean of its GPUs
+    busiest: float | None  # % of its busiest GPU
 
     @property
     def is_busy(self) -> bool:
@@ -55,10 +54,10 @@ def host_states(timeline: RunTimeline, window: Window) -> dict[str, HostState]:
 
 
 def _power(
-    levels: Optional[PowerLevels],
-    low: Optional[float],
-    mean: Optional[float],
-    high: Optional[float],
+    levels: PowerLevels | None,
+    low: float | None,
+    mean: float | None,
+    high: float | None,
 ) -> str:
     if levels is None or low is None or mean is None or high is None:
         return UNKNOWN

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
-from typing import Optional
 
 import numpy as np
 
@@ -60,8 +59,8 @@ def _compare(
     report: ReportWriter,
     row: str,
     query: str,
-    metric: Optional[str],
-    slowdown: Optional[Slowdown],
+    metric: str | None,
+    slowdown: Slowdown | None,
 ) -> None:
     """The hosts that changed most when training was slow."""
     name = metric if metric and metric.startswith("hw_") else query
@@ -111,7 +110,7 @@ def _report_counted(timeline: RunTimeline, report: ReportWriter, row: str, query
 
 
 def _compare_scalar(
-    timeline: RunTimeline, report: ReportWriter, metric: str, slowdown: Optional[Slowdown]
+    timeline: RunTimeline, report: ReportWriter, metric: str, slowdown: Slowdown | None
 ) -> None:
     """Did training's own numbers change with it?"""
     row = "checklist-training"
@@ -130,7 +129,7 @@ def _compare_scalar(
 
 
 def _judge_cpu(
-    timeline: RunTimeline, report: ReportWriter, slowdown: Optional[Slowdown], hidden: bool
+    timeline: RunTimeline, report: ReportWriter, slowdown: Slowdown | None, hidden: bool
 ) -> None:
     """More tasks than usual in steady training; a constant tax shows in a comparison only."""
     row = "cpu-contention"
@@ -162,7 +161,7 @@ def _overloaded(table: ResultTable) -> dict[str, tuple[Span, float]]:
     return hosts
 
 
-def _early_median(row: Floats) -> Optional[float]:
+def _early_median(row: Floats) -> float | None:
     """Of the first third."""
     return known_values.median(row[: max(4, row.size // 3)])
 
@@ -173,7 +172,7 @@ def _report_overload(
     host: str,
     span: Span,
     usual: float,
-    slowdown: Optional[Slowdown],
+    slowdown: Slowdown | None,
 ) -> None:
     text = f"{span.peak:.0f} running tasks where {usual:.0f} are usual"
     percent = timeline.steady("cpu").pick(hosts=[host])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +34,7 @@ class Rise:
 
 def first_rise(
     series: Series, factor: float, min_share: float = 0.0, hold: int = HOLD
-) -> Optional[Rise]:
+) -> Rise | None:
     """The first rise above what is usual that stays for `hold` steps.
 
     What is usual is frozen at the departure, so that a new level does not become normal.
@@ -77,7 +76,7 @@ def _begin(values: Floats, index: int, noise: float) -> int:
     return index
 
 
-def slow_rise(series: Series) -> Optional[Rise]:
+def slow_rise(series: Series) -> Rise | None:
     """Where a loss turns and climbs for good, however slowly, from its lowest."""
     values = series.values
     if values.size < 2 * MIN_STEPS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -88,7 +87,7 @@ def _report_broken_loss(timeline: RunTimeline, report: ReportWriter, broken: Flo
     )
 
 
-def _explosion(timeline: RunTimeline) -> Optional[_Explosion]:
+def _explosion(timeline: RunTimeline) -> _Explosion | None:
     """The first one, of raw or of clipped gradients."""
     return min(_explosions(timeline), key=lambda explosion: explosion.time, default=None)
 
@@ -169,7 +168,7 @@ def judge_learning_rate(timeline: RunTimeline, report: ReportWriter) -> None:
     _report_at(timeline, report, "learning-rate", *about)
 
 
-def _jump(series: Series) -> Optional[_Anomaly]:
+def _jump(series: Series) -> _Anomaly | None:
     """From one step to the next by more than any schedule does, but for the first steps."""
     values, usual_s = series.values, series.spacing_s or 1.0
     for index in range(MIN_STEPS, values.size):
@@ -186,7 +185,7 @@ def _jump(series: Series) -> Optional[_Anomaly]:
     return None
 
 
-def _off_schedule(timeline: RunTimeline, series: Series) -> Optional[_Anomaly]:
+def _off_schedule(timeline: RunTimeline, series: Series) -> _Anomaly | None:
     """Away from the warm-up that the job was configured with; only where its numbers are known."""
     peak, warm_up_steps = _configured(timeline.job)
     if not peak or not warm_up_steps:
@@ -216,7 +215,7 @@ def _configured(job: TrainingJob) -> tuple[float, float]:
     return peak, _number(job.config.get("warmup_steps_fraction")) * total
 
 
-def _number(text: Optional[str]) -> float:
+def _number(text: str | None) -> float:
     try:
         return float(text) if text else 0.0
     except ValueError:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
-from typing import Optional
 
 import numpy as np
 
@@ -98,7 +97,7 @@ def _whole_saves(timeline: RunTimeline) -> list[Window]:
     return saves
 
 
-def _first_slow_save(lengths: Floats) -> Optional[int]:
+def _first_slow_save(lengths: Floats) -> int | None:
     """From where on all saves are slow; None where they are not, or are too few to tell."""
     for first in range(_FEW_SAVES, lengths.size - _FEW_SAVES + 1):
         usual = float(np.median(lengths[:first]))
