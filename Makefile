@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
+# Compiled tests are kept: each worker would else compile all of them, 12 s each, in each run.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: probe test unit prometheus lint soak fuzz live bench figures clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.

@@ -13,20 +13,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from raydiag import __version__
 from raydiag.cli import main, options, probe
 from raydiag.errors import CannotRun
+from tests import schemas
 from tests.fake_dashboard import END, FakeDashboard, Reply, framed, node, packed, start_message
 
 Invoke = Callable[..., tuple[int, str, str]]
-ERROR_SCHEMA = json.loads(files("raydiag").joinpath("schemas/error.json").read_text("utf-8"))
 RESULT = {
     "status": "ok",
     "duration_s": 0.1,
@@ -378,7 +376,7 @@ def test_errors_are_json_where_json_was_asked_for(invoke: Invoke, words: Sequenc
     code, out, err = invoke(*words)
     assert out == "" and err.count("\n") == 1
     document = json.loads(err)
-    jsonschema.validate(document, ERROR_SCHEMA)
+    schemas.fits(document, "error")
     assert document["error"]["exit_code"] == code
     assert "no/such" in document["error"]["message"] or "--no-such-option" in err
 
@@ -393,6 +391,7 @@ def test_json_is_short_for_its_format(invoke: Invoke, tmp_path: Path) -> None:
 def test_an_early_interrupt_ends_quietly() -> None:
     program = """
 import signal, sys
+from tests import schemas
 import raydiag.__main__
 early = signal.getsignal(signal.SIGINT)
 raydiag.__main__.main(["triage", "no/such/job"])

@@ -7,19 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from raydiag import kmsg
 from raydiag.cli import main
 from raydiag.errors import Denied
 from raydiag.model import Severity
+from tests import schemas
 
-SCHEMA = json.loads(files("raydiag").joinpath("schemas/kmsg.json").read_text("utf-8"))
 XID = "NVRM: Xid (PCI:0000:1b:00): {}, pid=4242, name=python3, something"
 Examine = Callable[..., kmsg.ExaminedKernelLog]
 
@@ -195,7 +193,7 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 def document(capsys: pytest.CaptureFixture[str], *paths: str) -> tuple[int, dict[str, Any]]:
     code, out, _ = command(capsys, "--format", "json", *paths)
     parsed = json.loads(out)
-    jsonschema.validate(parsed, SCHEMA)
+    schemas.fits(parsed, "kmsg")
     return code, parsed
 
 
@@ -295,7 +293,7 @@ def test_redacted(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert word in told
     if form == "json":
         parsed = json.loads(told)
-        jsonschema.validate(parsed, SCHEMA)
+        schemas.fits(parsed, "kmsg")
         assert [event["host"] for event in parsed["events"]] == [
             *("host-1", "host-1", "host-2", "host-2"),
         ]

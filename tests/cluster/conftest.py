@@ -7,19 +7,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
+from tests import schemas
 from tests.cluster import fake_node, fuse_hang, namespaces
 from tests.cluster.fuse_hang import HangingFile
 from tests.cluster.simulated_hosts import Cluster, HostSpec
 
 RAYDIAG = [sys.executable, "-m", "raydiag"]
-SCHEMA = json.loads(files("raydiag").joinpath("schemas/probe.json").read_text())
 
 
 @dataclass
@@ -56,7 +54,7 @@ def probe(cluster: Cluster, *arguments: str, timeout: float = 90) -> Answer:
 def answer(done: subprocess.CompletedProcess[str]) -> Answer:
     assert done.stdout, f"exit {done.returncode}: {done.stderr}"
     document = json.loads(done.stdout)
-    jsonschema.validate(document, SCHEMA)
+    schemas.fits(document, "probe")
     return Answer(done.returncode, document, done.stderr)
 
 

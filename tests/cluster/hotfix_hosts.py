@@ -9,18 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
+from tests import schemas
 from tests.cluster import fake_node
 from tests.cluster.conftest import RAYDIAG, environment
 from tests.cluster.simulated_hosts import Cluster, HostSpec
 from tests.hotfix import on_host
 
-SCHEMA = json.loads(files("raydiag").joinpath("schemas/hotfix.json").read_text())
 PLACE, SHARED = "/mnt", "/media"  # what each host has its own directory at, and one for all
 _FILES = ("--metrics-file", f"{PLACE}/node/node_hw_metrics.prom")
 _LOG = ("--plugin-log", f"{PLACE}/node/metrics_exporter.log")
@@ -99,7 +96,7 @@ class Hosts:
         done = self.cluster.run_on(self.cluster.head, argv, env=environment(), timeout=timeout)
         assert done.stdout, f"exit {done.returncode}: {done.stderr}"
         document = json.loads(done.stdout)
-        jsonschema.validate(document, SCHEMA)
+        schemas.fits(document, "hotfix")
         return Result(done.returncode, document, done.stderr)
 
     def start_exporter(self, host: str) -> None:

@@ -10,14 +10,12 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-from tests import loopback_sshd
+from tests import loopback_sshd, schemas
 from tests.cluster import fake_node, namespaces
 from tests.cluster.conftest import RAYDIAG, environment, own_processes, wanted_or_skip
 from tests.cluster.simulated_hosts import Cluster, HostSpec
@@ -25,7 +23,6 @@ from tests.cluster.watched import RAY_ARGS, Watched
 from tests.loopback_sshd import LoopbackSshd
 
 pytestmark = pytest.mark.cluster
-SCHEMA = json.loads(files("raydiag").joinpath("schemas/diagnose.json").read_text())
 UNCORRECTED = 'hw_gpu_ras_umc_ue_total{{gpu="{gpu}",host="{host}"}} 2\n'
 _STEPS = """
 import time
@@ -82,7 +79,7 @@ def diagnose(site: Site, *arguments: str, host: str = "") -> tuple[int, dict[str
     done = run(site, "diagnose", *arguments, "--format", "json", host=host)
     assert done.stdout, f"exit {done.returncode}: {done.stderr}"
     document = json.loads(done.stdout)
-    jsonschema.validate(document, SCHEMA)
+    schemas.fits(document, "diagnose")
     return done.returncode, document
 
 

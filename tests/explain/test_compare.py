@@ -8,16 +8,15 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import requests
 
 from raydiag import cli
 from raydiag.tsdb import server
+from tests import schemas
 from tests.explain import comparable
 from tests.explain.comparable import Made, make
 from tests.incidents.job import Job
@@ -26,7 +25,6 @@ from tests.tsdb import promtool
 from tests.tsdb.conftest import free_port
 from tests.tsdb.evidence import digest
 
-SCHEMA = json.loads(files("raydiag").joinpath("schemas/compare.json").read_text("utf-8"))
 FLAG = "enable_single_replica_ckpt_restoring=true"
 FOR_EVER = 1e12
 Document = dict[str, Any]
@@ -59,7 +57,7 @@ def compare(capsys: pytest.CaptureFixture[str]) -> Compare:
     def run(*arguments: str) -> tuple[int, Document]:
         code = cli.main(["compare", *arguments, "--job-state", "ended", "--format", "json"])
         document = json.loads(capsys.readouterr().out)
-        jsonschema.validate(document, SCHEMA)
+        schemas.fits(document, "compare")
         return code, document
 
     return run
@@ -450,7 +448,7 @@ def test_a_live_a_finished_and_a_job_without_ray_in_one_comparison(
         # A server that is named is asked as well as one that is found.
         cli.main([*words, "--prometheus", f"{running.path}={url}"])
         named = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, SCHEMA)
+    schemas.fits(document, "compare")
     assert [job["metrics"] for job in document["jobs"]] == ["directory", "live", "log only"]
     assert [job["metrics"] for job in named["jobs"]] == ["directory", "live", "log only"]
     assert document["jobs"][1]["origin"] == url and document["jobs"][1]["status"] == "running"

@@ -15,19 +15,16 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-import raydiag
 from raydiag.cli import main
 from raydiag.tsdb.connection import open_directory
+from tests import schemas
 from tests.incidents.generate import generate
 from tests.incidents.job import Options
 from tests.incidents.truth import Incident
 
 SMALL = Options(nodes=3, gpus=2, ports=1, minutes=25, interval_s=15)
-_SCHEMA = Path(raydiag.__file__).with_name("schemas") / "diagnose.json"
-SCHEMA = json.loads(_SCHEMA.read_text())
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -67,7 +64,7 @@ def copy(made: Made, tmp_path: Path) -> Made:
 def diagnose(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
     code = main(["diagnose", *arguments, "--format", "json"])
     document = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, SCHEMA)
+    schemas.fits(document, "diagnose")
     return code, document
 
 

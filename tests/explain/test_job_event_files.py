@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 
 from raydiag.cli import main
 from raydiag.explain.job import event_files
 from raydiag.tsdb.tfevents import Events, ScalarSeries
+from tests import schemas
 from tests.explain.comparable import make
 from tests.incidents.job import Job
 from tests.incidents.kinds import World, slow
 
-SCHEMA = json.loads(files("raydiag").joinpath("schemas/diagnose.json").read_text("utf-8"))
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -47,7 +45,7 @@ def diagnosed(
     arguments = ["diagnose", made.path, "--job-state", "ended"]
     code = main([*arguments, "--format", "json"])
     document = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, SCHEMA)
+    schemas.fits(document, "diagnose")
     assert main(arguments) == code
     return code, document, " ".join(capsys.readouterr().out.split())
 
@@ -139,7 +137,7 @@ def test_without_any_metrics_the_event_file_dates_the_steps(
     arguments = ["diagnose", made.path, "--now", str(last.end + 30), "--format", "json"]
     main(arguments)
     document = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, SCHEMA)
+    schemas.fits(document, "diagnose")
     assert any(f"step {last.number} was the last" in one for one in document["notes"])
 
 

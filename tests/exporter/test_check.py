@@ -6,10 +6,8 @@ import json
 import shutil
 import subprocess
 import time
-from importlib.resources import files
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from raydiag.errors import CannotRun
@@ -18,11 +16,11 @@ from raydiag.exporter.check import CheckedPlugin, check
 from raydiag.render.exporter import check_document, check_report
 from raydiag.render.markdown import markdown_text
 from raydiag.render.text import text as written
+from tests import schemas
 from tests.exporter.foreign_cycle import HOST, write
 
 pytestmark = pytest.mark.slow
 
-SCHEMA = json.loads(files("raydiag").joinpath("schemas/exporter.json").read_text("utf-8"))
 GOOD = """\
 echo "# HELP my_depth Jobs that wait."
 echo "# TYPE my_depth gauge"
@@ -35,7 +33,7 @@ echo "# STATE 5"
 def checked(path: Path, may_run: bool = True) -> CheckedPlugin:
     (one,) = check([str(path)], HOST, may_run)
     document = json.loads(json.dumps(check_document([one], time.time())))
-    jsonschema.validate(document, SCHEMA)
+    schemas.fits(document, "exporter")
     assert document["files"][0]["passes"] is one.passes
     text = written(check_report([one]), width=1000)
     in_markdown = markdown_text(check_report([one]))

@@ -12,11 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from raydiag.explain import diagnosis
@@ -28,11 +26,10 @@ from raydiag.probes.exporter import FILE, Exporter, Process
 from raydiag.render.exporter import status_document, status_report
 from raydiag.render.markdown import markdown_text
 from raydiag.render.text import text as written
+from tests import schemas
 from tests.cluster.shell_exporter import metrics, shell_exporter
 
 pytestmark = pytest.mark.slow
-
-SCHEMA = json.loads(files("raydiag").joinpath("schemas/exporter.json").read_text("utf-8"))
 
 
 @pytest.fixture
@@ -68,7 +65,7 @@ def looked(port: int, root: Path, wait_s: float = 3.0, **more: Any) -> ExaminedE
     """Examine, and see that every format holds together."""
     examined = examine(port, "n1", str(root), wait_s, again_s=0.25, **more)
     document = json.loads(json.dumps(status_document(examined, time.time())))
-    jsonschema.validate(document, SCHEMA)
+    schemas.fits(document, "exporter")
     text = written(status_report(examined, verbose=True), width=1000)
     in_markdown = markdown_text(status_report(examined, verbose=True))
     for finding in examined.diagnosis.findings:

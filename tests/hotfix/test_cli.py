@@ -8,11 +8,9 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from raydiag.cli import main
@@ -20,12 +18,12 @@ from raydiag.errors import RaydiagError, UsageError
 from raydiag.hotfix import head
 from raydiag.hotfix.ledger import Ledger
 from raydiag.hotfix.messages import Statuses
+from tests import schemas
 from tests.fake_dashboard import END, GCS, SESSION, FakeDashboard, framed
 from tests.hotfix.test_plan import GPU, NEW, OLD, inspection, target
 
 pytestmark = pytest.mark.slow
 
-SCHEMA = json.loads(files("raydiag").joinpath("schemas/hotfix.json").read_text())
 SCRIPT = "#!/usr/bin/env bash\necho 'hw_gpu_power_watts{gpu=\"0\"} 1'\n"
 Invoke = Callable[..., tuple[int, str, str]]
 
@@ -209,7 +207,7 @@ def test_a_plan_as_json(dashboard: FakeDashboard, plugin: str, invoke: Invoke) -
         "plan", "--all-nodes", "--address", dashboard.url, "--format", "json", plugin
     )
     document = json.loads(out)
-    jsonschema.validate(document, SCHEMA)
+    schemas.fits(document, "hotfix")
     assert code == 1
     assert [host["state"] for host in document["hosts"]] == ["change", "refused", "unseen"]
     assert document["coverage"]["nodes"]["blind"] == [

@@ -298,6 +298,7 @@ def test_a_rollback_whose_driver_is_killed(cluster: Cluster, run: Run) -> None:
     assert run("rollback")["outcome"] == "rolled back"
 
 
+@pytest.mark.slow
 def test_a_thousand_hosts(run: Run, cluster: Cluster, tmp_path: Path) -> None:
     cluster.nodes = {f"node{number:04}": Node() for number in range(1000)}
     began = time.process_time()

@@ -15,12 +15,25 @@ from tests.incidents import tsdb
 from tests.incidents.generate import generate
 from tests.incidents.job import Options, draw
 from tests.incidents.timeline import SAVE, TRAIN, WAIT, Slow
+from tests.incidents.truth import Incident
 
 SMALL = Options(nodes=3, gpus=2, ports=1, minutes=20, interval_s=15)
 needs_promtool = pytest.mark.skipif(
     not (shutil.which("promtool") and shutil.which("prometheus")),
     reason="promtool and prometheus are not on PATH",
 )
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Incident:
+    """A job that nothing is wrong with."""
+    return generate("healthy", 5, tmp_path_factory.mktemp("healthy") / "out", SMALL)
+
+
+@pytest.fixture(scope="module")
+def degraded(tmp_path_factory: pytest.TempPathFactory) -> Incident:
+    """A job with one network device that sends again and again."""
+    return generate("rdma-degraded", 5, tmp_path_factory.mktemp("degraded") / "out", SMALL)
 
 
 def dump(job_dir: str) -> dict[str, list[tuple[int, float]]]:
@@ -37,50 +50,47 @@ def dump(job_dir: str) -> dict[str, list[tuple[int, float]]]:
 
 
 @needs_promtool
-def test_the_same_seed_makes_the_same_incident(tmp_path: Path) -> None:
-    first, second = (generate("rdma-degraded", 5, tmp_path / name, SMALL) for name in "ab")
-    assert first.truth == second.truth
-    assert dump(first.job_dir) == dump(second.job_dir)
-    other = generate("rdma-degraded", 6, tmp_path / "c", SMALL)
-    assert other.truth != first.truth
+def test_the_same_seed_makes_the_same_incident(degraded: Incident, tmp_path: Path) -> None:
+    again = generate("rdma-degraded", 5, tmp_path / "again", SMALL)
+    assert degraded.truth == again.truth
+    assert dump(degraded.job_dir) == dump(again.job_dir)
+    other = generate("rdma-degraded", 6, tmp_path / "other", SMALL)
+    assert other.truth != degraded.truth
 
 
 @needs_promtool
-def test_series_of_ray_name_no_host_and_those_of_the_exporter_do(tmp_path: Path) -> None:
-    made = generate("healthy", 5, tmp_path / "out", SMALL)
-    names = list(dump(made.job_dir))
+def test_series_of_ray_name_no_host_and_those_of_the_exporter_do(healthy: Incident) -> None:
+    names = list(dump(healthy.job_dir))
     ours = [one for one in names if '__name__="hw_' in one or '__name__="tb_' in one]
     rays = [one for one in names if '__name__="ray_' in one]
     assert all(re.search(r'[{ ]host="', one) for one in ours)
     assert not any(re.search(r'[{ ]host="', one) for one in rays)
-    assert all(f'instance="{host}:55080"' in " ".join(rays) for host in made.hosts)
+    assert all(f'instance="{host}:55080"' in " ".join(rays) for host in healthy.hosts)
 
 
 @needs_promtool
-def test_the_truth_is_in_the_series(tmp_path: Path) -> None:
-    made = generate("rdma-degraded", 5, tmp_path / "out", SMALL)
-    ((host, device),) = made.truth.devices
+def test_the_truth_is_in_the_series(degraded: Incident) -> None:
+    ((host, device),) = degraded.truth.devices
     grown = {}
-    for name, samples in dump(made.job_dir).items():
+    for name, samples in dump(degraded.job_dir).items():
         if '"hw_rdma_tx_retx_pkts_total"' in name and samples[-1][1] > samples[0][1]:
             first = next(at for at, value in samples if value > samples[0][1])
             grown[name] = first / 1000
     ((name, onset),) = grown.items()
     assert f'host="{host}"' in name
     assert f'device="{device}"' in name
-    assert made.truth.onset is not None
-    assert 0 <= onset - made.truth.onset <= made.interval_s
+    assert degraded.truth.onset is not None
+    assert 0 <= onset - degraded.truth.onset <= degraded.interval_s
 
 
 @needs_promtool
-def test_the_newest_samples_may_lie_in_the_log_alone(tmp_path: Path) -> None:
+def test_the_newest_samples_may_lie_in_the_log_alone(healthy: Incident, tmp_path: Path) -> None:
     with_wal = Options(**{**SMALL.__dict__, "wal_s": 300})
     made = generate("healthy", 5, tmp_path / "a", with_wal)
-    plain = generate("healthy", 5, tmp_path / "b", SMALL)
     blocks = Path(made.job_dir, "prometheus").glob("*/meta.json")
     newest = max(json.loads(path.read_text())["maxTime"] for path in blocks) / 1000
     assert newest < made.now - 250
-    assert dump(made.job_dir) == dump(plain.job_dir)
+    assert dump(made.job_dir) == dump(healthy.job_dir)
 
 
 def test_nothing_is_written_without_promtool(

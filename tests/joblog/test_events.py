@@ -281,9 +281,9 @@ def test_a_harmless_line_is_nothing_else(tmp_path: Path) -> None:
 
 
 def test_matches_are_bounded(tmp_path: Path) -> None:
-    facts = facts_of("".join(f"{n % 9}: NCCL WARN {n}\n" for n in range(30000)), tmp_path)
+    facts = facts_of("".join(f"{n % 9}: NCCL WARN {n}\n" for n in range(3000)), tmp_path)
     assert len(facts.matches) == 9 * 4
-    assert facts.matches[-1].line == 30000
+    assert facts.matches[-1].line == 3000
 
 
 def test_a_traceback_ends_with_its_exception(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ log = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(step_line)
 def test_a_line_read_at_once_says_what_searching_finds(line: str) -> None:
     data = line.encode()
@@ -84,7 +84,7 @@ def test_the_usual_line_is_read_at_once() -> None:
         assert read_at_once(MAXTEXT, data, 0, len(data) - 1) is not None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(log, st.booleans(), st.sampled_from(["\n", "\n", "\r\n"]))
 def test_the_short_way_tells_what_the_long_way_tells(
     lines: list[str], whole: bool, feed: str
@@ -165,7 +165,7 @@ words = st.lists(
 
 @example("step\u00a05, loss 2.5")
 @example("step\u00a05 loss 2.5")
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(words)
 def test_no_form_is_ruled_out_that_a_line_is_of(text: str) -> None:
     forms = Interests()(text.encode()).forms

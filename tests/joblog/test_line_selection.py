@@ -6,13 +6,14 @@ import importlib.util
 import random
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raydiag.joblog.line_selection import fewest, finder, selector
+from raydiag.joblog.line_selection import Finder, fewest, finder, selector
 from raydiag.joblog.log_line import Selector
 from raydiag.joblog.prefixes import plain
 
@@ -110,6 +111,21 @@ def test_longer_literals_that_hold_shorter_ones_are_left_out() -> None:
     assert fewest([b"abcd", b"bc", b"xbcx", b"d", b"bc", b"e"]) == [b"d", b"e", b"bc"]
 
 
+WORDS = [*LITERALS, b"NCCL", b"WARN", b"Errno"]
+
+
+@cache
+def selector_of_literals(fast: bool) -> Selector:
+    """Made once: that takes longer than an example. What it remembers must not matter."""
+    return selector(LITERALS, fast=fast)
+
+
+@cache
+def finder_of_words(fast: bool) -> Finder:
+    """The same for what finds words in a text."""
+    return finder(WORDS, fast=fast)
+
+
 TEXT = st.lists(
     st.one_of(
         st.sampled_from(LITERALS),
@@ -126,7 +142,7 @@ TEXT = st.lists(
 @settings(deadline=None, max_examples=150)
 @given(chunks=st.lists(TEXT, min_size=1, max_size=3))
 def test_lines_with_a_literal_are_selected_and_no_others(fast: bool, chunks: list[bytes]) -> None:
-    select = selector(LITERALS, fast=fast)
+    select = selector_of_literals(fast)
     for chunk in chunks:
         found = segments(chunk, select(chunk))
         assert sorted(expected(chunk, LITERALS)) == sorted(found)
@@ -136,7 +152,7 @@ def test_lines_with_a_literal_are_selected_and_no_others(fast: bool, chunks: lis
 @settings(deadline=None, max_examples=60)
 @given(chunk=TEXT)
 def test_offsets_ascend_and_lie_in_the_chunk(fast: bool, chunk: bytes) -> None:
-    offsets = list(selector(LITERALS, fast=fast)(chunk))
+    offsets = list(selector_of_literals(fast)(chunk))
     assert offsets == sorted(offsets)
     assert all(0 <= offset < len(chunk) and chunk[offset] not in b"\r\n" for offset in offsets)
 
@@ -166,6 +182,5 @@ def test_what_is_remembered_is_bounded() -> None:
 @settings(deadline=None, max_examples=100)
 @given(text=TEXT)
 def test_literals_of_a_text_are_found(fast: bool, text: bytes) -> None:
-    literals = [*LITERALS, b"NCCL", b"WARN", b"Errno"]
-    found = finder(literals, fast=fast)(text)
-    assert sorted(found) == [n for n, literal in enumerate(literals) if literal in text]
+    found = finder_of_words(fast)(text)
+    assert sorted(found) == [n for n, word in enumerate(WORDS) if word in text]

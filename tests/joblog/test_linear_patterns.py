@@ -14,7 +14,7 @@ import pytest
 
 import raydiag
 from raydiag import exposition, step_formats
-from raydiag.joblog import fast_step_lines
+from raydiag.joblog import fast_step_lines, steps
 from raydiag.joblog.step_formats import FORMATS
 from raydiag.tsdb import rewriting
 
@@ -24,9 +24,10 @@ except ImportError:
     import sre_parse
 
 CHARS = 4096
-# Only ever tried at the one place where a line or a label begins.
+# Only ever tried at the one place where a line, a field or a label begins.
 MATCHED_IN_PLACE = {
     fast_step_lines._LINE.pattern,
+    steps._BAR_LOSS.pattern,
     exposition._LABEL.pattern,
     rewriting._RANGE.pattern,
 }

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from raydiag.cli import main
+from tests import schemas
 from tests.triage.logs import HARMLESS
 from tests.triage.test_scenarios import (
     CASCADES,
@@ -19,7 +19,6 @@ from tests.triage.test_scenarios import (
     HANGS,
     HEARTBEATS,
     LOG_END,
-    SCHEMA,
     SERIES,
     SOFT,
     STATUS,
@@ -56,7 +55,7 @@ def answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Answer:
         out, err = capsys.readouterr()
         assert err == ""
         document: dict[str, Any] = json.loads(out)
-        jsonschema.validate(document, SCHEMA)
+        schemas.fits(document, "triage")
         return code, document
 
     return run

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from raydiag.cli import main
+from tests import schemas
 from tests.triage.logs import START, cancelled, header, steps, summary, traceback
-from tests.triage.test_scenarios import SCHEMA
 
 Invoke = Callable[..., tuple[int, str, str]]
 
@@ -45,7 +44,7 @@ def told(invoke: Invoke) -> Callable[..., dict[str, Any]]:
     def run(*arguments: str) -> dict[str, Any]:
         _, out, _ = invoke("--format", "json", *arguments)
         document: dict[str, Any] = json.loads(out)
-        jsonschema.validate(document, SCHEMA)
+        schemas.fits(document, "triage")
         return document
 
     return run

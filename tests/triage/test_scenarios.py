@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raydiag.cli import main
+from tests import schemas
 from tests.triage.logs import (
     HARMLESS,
     START,
@@ -25,9 +25,6 @@ from tests.triage.logs import (
     unhealthy,
 )
 
-SCHEMA = json.loads(
-    (Path(__file__).parents[2] / "raydiag" / "schemas" / "triage.json").read_text("utf-8")
-)
 RUNNING, ENDED = ("--job-state", "running"), ("--job-state", "ended")
 LOG_END = ("--now", "log-end")
 HOUR = 3600.0
@@ -45,7 +42,7 @@ def triage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Triage:
         log.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         code = main(["triage", str(log), "--format", "json", *arguments])
         document: dict[str, Any] = json.loads(capsys.readouterr().out)
-        jsonschema.validate(document, SCHEMA)
+        schemas.fits(document, "triage")
         return {**document, "exit": code}
 
     return run

@@ -5,19 +5,17 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from raydiag import cli
+from tests import schemas
 from tests.tsdb import samples
 from tests.tsdb.conftest import Live
 from tests.tsdb.evidence import digest
 
-SCHEMA = json.loads(files("raydiag").joinpath("schemas/tsdb.json").read_text("utf-8"))
 pytestmark = pytest.mark.slow
 
 
@@ -48,7 +46,7 @@ def run(*words: object) -> int:
 def documented(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
     code = run(*words, "--format", "json")
     document = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, SCHEMA)
+    schemas.fits(document, "tsdb")
     return code, document
 
 

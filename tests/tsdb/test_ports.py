@@ -29,13 +29,22 @@ def test_listeners_are_read_from_the_kernels_tables(tmp_path: Path) -> None:
     assert ports.listening(str(tmp_path / "nothing")) == frozenset()
 
 
-def test_a_port_that_is_taken_is_passed_over() -> None:
-    first = ports.free()
-    assert first >= ports.FIRST
-    with socket.create_server(("127.0.0.1", first)):
-        assert first in ports.listening()
-        assert ports.free() > first
-    assert ports.free(avoid=[first]) > first
+def test_a_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other programs listen on in the meantime changes nothing: the port is the kernel's."""
+    monkeypatch.setattr(ports, "_LAST", 1 << 16)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        assert taken in ports.listening()
+        assert ports.free(first=taken) > taken
+        monkeypatch.setattr(ports, "listening", frozenset)  # as where the kernel does not tell
+        assert ports.free(first=taken) > taken
+
+
+def test_the_first_port_that_is_not_avoided_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "listening", lambda: frozenset([ports.FIRST + 1]))
+    monkeypatch.setattr(ports, "_can_bind", lambda port: True)
+    assert ports.free() == ports.FIRST
+    assert ports.free(avoid=[ports.FIRST]) == ports.FIRST + 2
 
 
 def test_no_port_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
