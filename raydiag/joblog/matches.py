@@ -40,11 +40,7 @@ class MatchTally:
     examined: int = 0  # tracebacks
 
     def take(
-        self,
-        line: JobLogLine,
-        view: LineContext,
-        classify: Classify,
-        last_step: int | None,
+        self, line: JobLogLine, view: LineContext, classify: Classify, last_step: int | None
     ) -> None:
         """One candidate line; `last_step` is the newest step above it."""
         traceback = self._traceback(line, view) if OPENING in line.text else None

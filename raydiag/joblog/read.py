@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raydiag.errors import CannotRun
-from raydiag.joblog.facts import (
-    JobFacts,
-    LoggedSteps,
-    Match,
-    Resolved,
-    WorkerLogs,
-)
+from raydiag.joblog.facts import JobFacts, LoggedSteps, Match, Resolved, WorkerLogs
 from raydiag.joblog.lines import CHUNK_BYTES
 from raydiag.joblog.log_line import Classify, MakeSelector, Selector
 from raydiag.joblog.numbers import whole_number

@@ -15,11 +15,7 @@ from typing import NamedTuple
 
 from raydiag.joblog.facts import LoggedSteps, StepRun, WriterProgress
 from raydiag.joblog.log_line import JobLogLine, Prefix
-from raydiag.joblog.step_formats import (
-    FORMATS,
-    HF_LOSS,
-    JobStepFormat,
-)
+from raydiag.joblog.step_formats import FORMATS, HF_LOSS, JobStepFormat
 from raydiag.joblog.step_values import StepColumns, StepValues, printed_state, searched
 from raydiag.step_formats import bar_name, training_bar
 

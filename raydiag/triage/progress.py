@@ -95,11 +95,7 @@ def _lost_steps(complete: bool, last: int, saved: int | None, first_of_run: int)
 
 
 def _expected_step(
-    last: int,
-    final: int | None,
-    last_time: float | None,
-    now: float | None,
-    step_s: float | None,
+    last: int, final: int | None, last_time: float | None, now: float | None, step_s: float | None
 ) -> int | None:
     """The step that training would be at by `now`; None where nothing tells."""
     if now is None or last_time is None or not step_s:

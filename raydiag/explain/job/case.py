@@ -23,10 +23,7 @@ _START_UP_S = 1800.0  # until the first step: set-up and compilation
 
 
 def case_of(
-    job: TriagedJob,
-    metrics: SeenMetrics,
-    request: DiagnosisRequest,
-    probed: Diagnosis | None,
+    job: TriagedJob, metrics: SeenMetrics, request: DiagnosisRequest, probed: Diagnosis | None
 ) -> JobCase:
     """All sources in one: what they tell, and what they leave open."""
     own_nodes = request.nodes

@@ -42,10 +42,7 @@ class _Measure:
 
 _BY_UTILISATION = _Measure("gpu-utilisation", "busiest GPU", attrgetter("busiest"), "busy GPUs")
 _BY_POWER = _Measure(
-    "gpu-power",
-    "mean power of its GPUs",
-    attrgetter("watts"),
-    "GPUs at training power",
+    "gpu-power", "mean power of its GPUs", attrgetter("watts"), "GPUs at training power"
 )
 _AT_REST = "GPUs as busy as on hosts that nobody accused"
 

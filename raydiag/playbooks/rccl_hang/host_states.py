@@ -54,10 +54,7 @@ def host_states(timeline: RunTimeline, window: Window) -> dict[str, HostState]:
 
 
 def _power(
-    levels: PowerLevels | None,
-    low: float | None,
-    mean: float | None,
-    high: float | None,
+    levels: PowerLevels | None, low: float | None, mean: float | None, high: float | None
 ) -> str:
     if levels is None or low is None or mean is None or high is None:
         return UNKNOWN

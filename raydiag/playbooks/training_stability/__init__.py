@@ -15,10 +15,7 @@ from raydiag.playbooks.training_stability.scalars import (
     judge_learning_rate,
     judge_loss,
 )
-from raydiag.playbooks.training_stability.speed import (
-    judge_throughput,
-    report_step_times,
-)
+from raydiag.playbooks.training_stability.speed import judge_throughput, report_step_times
 from raydiag.playbooks.training_stability.storage import fine_storage, judge_saves
 from raydiag.timeline.run_timeline import RunTimeline
 
