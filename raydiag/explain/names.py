@@ -15,7 +15,7 @@ from raydiag.probes.nvidia import NvidiaGpu
 from raydiag.probes.pcie import PcieFunction
 from raydiag.probes.ras import RasCount
 from raydiag.rules.machines import Machine, machines
-from raydiag.rules.pcie_paths import PciePaths
+from raydiag.rules.pcie import PciePaths
 from raydiag.tsdb.discovery_types import Discovery, short_name
 
 

@@ -11,7 +11,7 @@ from raydiag.timeline.answers import Answers, ResultTable
 from raydiag.timeline.context import GHOST, LOADED, Context
 from raydiag.timeline.known_values import known
 from raydiag.timeline.queries import range_s, template
-from raydiag.timeline.steps_from_power import computing_time
+from raydiag.timeline.steps import computing_time
 from raydiag.timeline.training_series import TrainingSeries
 
 _FINE = "-fine"  # ends the id of a follow-up that asks for single devices

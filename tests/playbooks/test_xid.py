@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raydiag.model import Severity, Status, Window
-from raydiag.playbooks.node_failure.xid import judge_xids
+from raydiag.playbooks.node_failure.error_counters import judge_xids
 from raydiag.playbooks.report_writer import ReportWriter
 from raydiag.timeline.answers import Answers
 from raydiag.timeline.context import Context, TrainingJob

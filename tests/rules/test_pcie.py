@@ -12,8 +12,7 @@ from raydiag.explain.diagnosis import judge_nodes
 from raydiag.model import Confidence, NodeReport, ProbeResult, Severity, Status
 from raydiag.probes.kernel_log import KernelLine
 from raydiag.probes.pcie import PcieFunction
-from raydiag.rules.pcie import degraded_links, growing_link_errors
-from raydiag.rules.pcie_paths import PciePaths
+from raydiag.rules.pcie import PciePaths, degraded_links, growing_link_errors
 from tests.rules.gpu_records import ADDRESSES, amd_gpus
 from tests.rules.snapshots import NOW, report, snapshot
 

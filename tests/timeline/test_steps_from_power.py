@@ -11,8 +11,7 @@ from raydiag.model import Window
 from raydiag.playbooks import run
 from raydiag.timeline import masks
 from raydiag.timeline.queries import FILL
-from raydiag.timeline.steps import MetricSteps
-from raydiag.timeline.steps_from_power import place
+from raydiag.timeline.steps import MetricSteps, place
 from tests.playbooks.world import (
     EACH_S,
     IDLE_WATTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raydiag.timeline import masks, write_back
+from raydiag.timeline import masks
 from raydiag.timeline.context import SAVE, WRITE_BACK, Mask
 from raydiag.timeline.steps import MetricSteps
 from tests.playbooks.world import LENGTH_S, T0, TRAINED_FROM, World, classes, holds
@@ -29,7 +29,7 @@ def saving(written_s: float, writers: tuple[str, ...] = ("n1",), every_s: float 
 
 def bound(world: World) -> World:
     start, end = T0 + TRAINED_FROM, T0 + LENGTH_S
-    world.masks = write_back.bounded(world.masks, world.answers(), start, end)
+    world.masks = masks.bounded(world.masks, world.answers(), start, end)
     return world
 
 
@@ -92,8 +92,8 @@ def test_a_run_that_is_all_save_says_what_was_not_judged() -> None:
 
 def test_the_share_counts_overlapping_masks_once() -> None:
     saved = [Mask(SAVE, 0, 40), Mask(WRITE_BACK, 20, 50), Mask("ghost", 0, 100)]
-    assert write_back.share(saved, 0, 100) == pytest.approx(0.5, abs=0.01)
-    assert write_back.share(saved, 100, 100) == 0.0
+    assert masks.share(saved, 0, 100) == pytest.approx(0.5, abs=0.01)
+    assert masks.share(saved, 100, 100) == 0.0
 
 
 @pytest.mark.parametrize(("usually", "onset"), [(0.5, 3180.0), (60.0, 3250.0)])

@@ -14,8 +14,7 @@ from raydiag.timeline import steps as training_steps
 from raydiag.timeline.answers import Answers
 from raydiag.timeline.context import SaveWindow, TrainingJob
 from raydiag.timeline.rhythm import Rhythm, rhythm_of
-from raydiag.timeline.steps import MetricSteps
-from raydiag.timeline.steps_from_power import PlacedSteps, place
+from raydiag.timeline.steps import MetricSteps, PlacedSteps, place
 from raydiag.timeline.training_series import LOSS, SECONDS, STEP, TGS, with_training
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.verdict import Verdict as Triage

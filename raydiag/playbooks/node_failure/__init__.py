@@ -20,8 +20,8 @@ from raydiag.playbooks.node_failure.error_counters import (
     fine_uncorrected,
     judge_corrected,
     judge_uncorrected,
+    judge_xids,
 )
-from raydiag.playbooks.node_failure.xid import judge_xids
 from raydiag.playbooks.registry import playbook
 from raydiag.playbooks.report_writer import Period, ReportWriter, remark_unless
 from raydiag.timeline import follow_up, known_values

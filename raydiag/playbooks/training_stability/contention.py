@@ -15,7 +15,7 @@ from raydiag.model import Window
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
 from raydiag.playbooks.tables import COMPARED, COUNTED
 from raydiag.playbooks.training_stability.storage import judge_storage, report_hidden
-from raydiag.timeline import known_values, write_back
+from raydiag.timeline import known_values, masks
 from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.context import BEFORE_JOB, GHOST, WARM_UP
 from raydiag.timeline.deviations import departure
@@ -37,7 +37,7 @@ _MIN_HOSTS = 3  # to tell one from the others
 def check(timeline: RunTimeline, report: ReportWriter) -> None:
     """One row for each metric of the list; findings for storage, CPU and foreign processes."""
     slowdown = timeline.slowdown
-    share_of_saves = write_back.unjudged(timeline.context, timeline.trained)
+    share_of_saves = masks.unjudged(timeline.context, timeline.trained)
     hidden = share_of_saves is not None
     if share_of_saves is not None:
         report_hidden(report, share_of_saves)
