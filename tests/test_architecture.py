@@ -471,7 +471,7 @@ def test_what_judges_uses_the_catalogs_words_only() -> None:
     assert found - known == set()
 
 
-_CLASS_FIRST = {"rule_out", "Finding", "observation"}
+_CLASS_FIRST = {"rule_out", "Finding"}
 
 
 def test_playbooks_find_classes_of_the_catalog_only() -> None:

@@ -216,7 +216,7 @@ def _from_event_files(
     last_at = next(map(float, training.times[::-1]), None)
     missing = event_files.compared(events, np.unique(training.steps), last_at)
     gaps = tuple(
-        observation("tb-bridge-gap", "event-file", gap.evidence, onset=gap.onset, until=window.end)
+        observation("event-file", gap.evidence, onset=gap.onset, until=window.end)
         for gap in missing.findings(origin)
     )
     if not missing.missing:

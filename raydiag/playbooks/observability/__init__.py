@@ -77,12 +77,12 @@ def _row(row: str, symptoms: Sequence[Observation], healthy: str) -> ReportRow:
 
 def empty(reason: str, lines: Sequence[Evidence]) -> Observation:
     """The directory holds no samples."""
-    return observation("tsdb-empty", "empty", [Evidence("prometheus", reason), *lines])
+    return observation("empty", [Evidence("prometheus", reason), *lines])
 
 
 def wrong_job(source: str, reason: str) -> Observation:
     """What is served belongs to another job."""
-    return observation("tsdb-wrong-job", "wrong-job", [Evidence(source, reason)])
+    return observation("wrong-job", [Evidence(source, reason)])
 
 
 def coverage(stack: Stack, dead: Collection[str] = ()) -> Coverage:

@@ -42,14 +42,13 @@ def exporter_down(stack: Stack) -> Iterator[Observation]:
         elif not stack.is_scraped(host):
             text = "no hw_* of this host at all, although its Ray has metrics"
             evidence = [Evidence("hw_*", text), *_log(stack, "port-taken", host)]
-            yield observation("exporter-down", "exporter-down", evidence, host, until=stack.end)
+            yield observation("exporter-down", evidence, host, until=stack.end)
 
 
 def _stopped(stack: Stack, host: str, last: float, silence: float) -> Observation:
     text = f"hw_* ends {silence:.0f} s before ray_* of the same host"
     log = [*stack.logs.of("gave-up", host), *stack.logs.of("restart", host)[-1:]]
     return observation(
-        "exporter-down",
         "exporter-down",
         [stack.evidence_of_samples(text, last, last), *log_evidence(log)],
         host,
@@ -74,9 +73,7 @@ def _silent_exporters(stack: Stack, host: str) -> Iterator[Observation]:
             text = f"{prefix}* ends {newest - last:.0f} s before other series of this host"
         if is_down:
             evidence = [Evidence(prefix, text, last, last)]
-            yield observation(
-                "exporter-down", "exporter-down", evidence, host, last, until=stack.end
-            )
+            yield observation("exporter-down", evidence, host, last, until=stack.end)
 
 
 def _log(stack: Stack, kind: str, host: str) -> list[Evidence]:
@@ -108,7 +105,6 @@ def _slow_cycles(stack: Stack, host: str, durations: Series, slow: np.ndarray) -
         text += ", others fast"
     evidence = Evidence(SCRAPE, text, float(seconds[slow].max()), first)
     return observation(
-        "exporter-plugin-timeout",
         "plugin-timeout",
         [evidence, *_log(stack, "plugin-timeout", host)],
         host,
@@ -134,7 +130,6 @@ def plugin_skipped(stack: Stack) -> Iterator[Observation]:
             text = f"{missing} is missing on this host, whose exporter answers"
             evidence.insert(0, Evidence("label values of host", text))
         yield observation(
-            "exporter-plugin-skipped",
             "plugin-skipped",
             evidence,
             host,
@@ -173,7 +168,7 @@ def clock_skew(stack: Stack) -> Iterator[Observation]:
                 f"its newest cycle ended {age:.0f} s before it was scraped, {usual:.0f} s elsewhere"
             )
             evidence = Evidence(stack.answers.promql("cycle-age"), text, age)
-            yield observation("clock-skew", "clock-skew", [evidence], host, until=stack.end)
+            yield observation("clock-skew", [evidence], host, until=stack.end)
 
 
 def restarting(stack: Stack) -> Iterator[Observation]:
@@ -185,7 +180,6 @@ def restarting(stack: Stack) -> Iterator[Observation]:
         if not host or host in down or not (restarts or gave_up):
             continue
         yield observation(
-            "exporter-restarting",
             "restarting",
             log_evidence(
                 chain(gave_up, restarts[:1], restarts[-1:], stack.logs.of("port-taken", host))
@@ -211,7 +205,6 @@ def ghost_data(stack: Stack) -> Iterator[Observation]:
         lasted = until - mask.start
         text = f"{SCRAPE} did not change for {lasted:.0f} s, nor did power"
         yield observation(
-            "ghost-data",
             "ghost-data",
             [Evidence(SCRAPE, text, lasted, mask.start)],
             mask.host,

@@ -43,7 +43,6 @@ def _gap(
     """`end` is None for a gap that lasts to the end of the window."""
     log = [*stack.logs.of("restart", ""), *stack.logs.of("damaged", "")]
     return observation(
-        "tsdb-gap",
         "gap",
         [stack.evidence_of_samples(text, length, start), *log_evidence(log)],
         onset=start,
@@ -79,7 +78,7 @@ def _no_steps(stack: Stack) -> Iterator[Observation]:
     if trained and stack.end - stack.context.window.start > 2 * _FLUSH_S:
         text = f"no tb_* at all, although the log has steps up to {stack.last_step}"
         evidence = [Evidence("tb_step", text), *_rejected_samples(stack)]
-        yield observation("tb-bridge-gap", "bridge-gap", evidence)
+        yield observation("bridge-gap", evidence)
 
 
 def _missing_steps(
@@ -87,7 +86,6 @@ def _missing_steps(
 ) -> Observation:
     """`end` is None for steps that are missing to the end of the window."""
     return observation(
-        "tb-bridge-gap",
         "bridge-gap",
         [Evidence("tb_step", text, float(count), start), *_rejected_samples(stack)],
         onset=start,
@@ -109,7 +107,7 @@ def ray_metrics(stack: Stack) -> Iterator[Observation]:
     hw, ray = stack.newest_samples(EXPORTER), stack.newest_samples(RAY)
     if not ray:
         text = "there is no ray_node_* series at all"
-        yield observation("ray-metrics-missing", "ray-metrics", [Evidence("ray_node_*", text)])
+        yield observation("ray-metrics", [Evidence("ray_node_*", text)])
         return
     limit = max(_SILENT_S, 2 * _refresh_s(stack))
     for host in stack.hosts:
@@ -124,9 +122,7 @@ def ray_metrics(stack: Stack) -> Iterator[Observation]:
             evidence = stack.evidence_of_samples(text, last, last)
         else:
             continue
-        yield observation(
-            "ray-metrics-missing", "ray-metrics", [evidence], host, last, until=stack.end
-        )
+        yield observation("ray-metrics", [evidence], host, last, until=stack.end)
 
 
 def _refresh_s(stack: Stack) -> float:
@@ -152,4 +148,4 @@ def hosts_missing(stack: Stack) -> Iterator[Observation]:
 
 
 def _host_missing(stack: Stack, evidence: list[Evidence], host: str | None = None) -> Observation:
-    return observation("host-missing", "hosts-missing", evidence, host, until=stack.end)
+    return observation("hosts-missing", evidence, host, until=stack.end)

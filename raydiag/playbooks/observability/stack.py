@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import chain
 
 from raydiag.model import Confidence, Evidence, Finding, Observation, Severity
+from raydiag.playbooks.tables import ROWS
 from raydiag.timeline.answers import ALIVE, EXPORTER, RAY, Answers
 from raydiag.timeline.context import Context
 from raydiag.timeline.queries import SCRAPE
@@ -94,7 +95,6 @@ class Stack:
 
 
 def observation(
-    failure_class: str,
     row: str,
     evidence: Sequence[Evidence],
     host: str | None = None,
@@ -103,15 +103,14 @@ def observation(
     until: float | None = None,
     uncertainty_s: float = 0.0,
     recovered: bool = False,
-    confidence: Confidence = Confidence.CONFIRMED,
 ) -> Observation:
     """A symptom of the stack, with at most four pieces of evidence."""
     finding = Finding(
-        failure_class,
+        ROWS[row].failure_class,
         host,
         severity=severity,
         onset=onset,
-        confidence=confidence,
+        confidence=Confidence.CONFIRMED,
         evidence=tuple(evidence[:_MAX_EVIDENCE]),
     )
     return Observation(
