@@ -38,20 +38,7 @@ _IMPORTS = re.compile(r"^\s*from (raydiag[\w.]*) import (\([^)]*\)|[^(\n]*)", re
 # The bundle goes into the environment, where `ps` does not show it; a here-document would be
 # written to a file by some shells.
 LAST_LINE = "# the end of raydiag's command\n"
-_START = (
-    """\
-python=$(readlink /proc/$PPID/exe 2>/dev/null)
-[ -x "$python" ] || python=python3
-ray=$(sed -n 's#^[^/]*\\(/.*\\)/ray/_raylet[^/]*$#\\1#p' /proc/$PPID/maps 2>/dev/null | head -n 1)
-[ -n "$ray" ] && export PYTHONPATH="$ray${PYTHONPATH:+:$PYTHONPATH}"
-raylet=$(sed -n 's/^PPid:[[:space:]]*//p' /proc/$PPID/status 2>/dev/null)
-gcs=$(tr '\\0' '\\n' </proc/$raylet/cmdline 2>/dev/null | sed -n 's/^--gcs-address=//p')
-[ -n "$gcs" ] && export RAY_ADDRESS="$gcs"
-export RAYDIAG_BUNDLE='%s'
-exec "$python" -B -c '%s'
-"""
-    + LAST_LINE
-)
+_START = files(__package__).joinpath("start_job.sh").read_text("utf-8") + LAST_LINE
 
 
 def modules(probes: Iterable[str]) -> dict[str, str]:

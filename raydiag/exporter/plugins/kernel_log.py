@@ -11,7 +11,9 @@ Source: /dev/kmsg (Documentation/ABI/testing/dev-kmsg), /proc/sys/kernel/random/
 
 from __future__ import annotations
 
+import json
 import os
+import pkgutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -31,19 +33,8 @@ _READING_S = 3.0  # below the timeout; the rest of a long log is read in the nex
 _LOOK_AT_CLOCK_LINES = 512
 
 # Kernel functions that show the driver fault; as in the catalog, which nodes need not have.
-DRIVER_FAULT_SYMBOLS = (
-    "amdgpu_cper_ring_write",
-    "amdgpu_cper_ring_get_ent_sz",
-    "amdgpu_cper_ring_get_rptr",
-    "amdgpu_cper_generate_ce_records",
-    "amdgpu_cper_generate_ue_record",
-    "amdgpu_cper_generate_bp_threshold_record",
-    "amdgpu_ras_aca_sysfs_read",
-    "aca_sysfs_read",
-    "amdgpu_ras_sysfs_read",
-    "amdgpu_ras_query_error_status",
-    "amdgpu_ras_query_error_status_with_event",
-)
+_SYMBOLS = pkgutil.get_data("raydiag.exporter", "driver_fault_symbols.json")
+DRIVER_FAULT_SYMBOLS: tuple[str, ...] = tuple(json.loads(_SYMBOLS or b""))
 
 
 @dataclass
