@@ -24,7 +24,6 @@ import os
 import resource
 import signal
 import struct
-import sys
 from typing import Any, Optional
 
 # name:x86-64:aarch64, "-" where the architecture has no such call
@@ -90,11 +89,6 @@ _LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF = 444, 446  # the same on ever
 _ADDRESS_SPACE_BYTES = 1 << 30  # far above what a reader needs, far below what hurts a node
 _PROGRAMS = ("commands", "plugins")
 
-_BECOME = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, int(sys.argv[1]), 0, 0, 0); "
-    "sys.argv[2] in ('0', str(os.getppid())) or sys.exit(1); os.execv(sys.argv[3], sys.argv[3:])"
-)
-
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -106,15 +100,6 @@ def set_name(name: str) -> None:
 def die_with_parent() -> None:
     """Ask the kernel to end this process when its parent ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-
-
-def ending_with(parent: int, number: signal.Signals) -> list[str]:
-    """Words before a command that gets the signal when its parent ends; 0: whoever that is.
-
-    PDEATHSIG outlives an exec, so a fresh interpreter sets it and becomes the command: after a
-    fork, nothing may be called safely.
-    """
-    return [sys.executable, "-I", "-S", "-c", _BECOME, str(int(number)), str(parent)]
 
 
 def adopt_orphans(yes: bool) -> None:

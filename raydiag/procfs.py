@@ -1,14 +1,12 @@
 """Files of /proc that several readers understand in the same way.
 
-Source: proc(5): /proc/stat, /proc/uptime, /proc/<pid>/{stat,fd}, /proc/net/{tcp,tcp6}, in which
-state 0A is LISTEN; /proc/sys/kernel/random/boot_id
+Source: proc(5): /proc/stat, /proc/uptime, /proc/<pid>/stat, /proc/sys/kernel/random/boot_id
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -18,8 +16,6 @@ from raydiag.host import Host, is_digits
 STAT = "/proc/stat"
 STAT_LIMIT_BYTES = 4 << 20  # interrupt counts of many CPUs come before the single numbers
 _PROCESS_STAT_LIMIT_BYTES = 4096
-_TABLE_LIMIT_BYTES = 16 << 20
-_LISTEN = "0A"
 
 
 @dataclass(frozen=True)
@@ -120,33 +116,6 @@ def uptime_if_known(host: Host) -> Optional[float]:
 def boot_id(host: Host) -> str:
     """Which boot this is; "" where the kernel does not tell."""
     return host.text_or_empty("/proc/sys/kernel/random/boot_id", 256)
-
-
-def listening_sockets(host: Host) -> dict[str, int]:
-    """Ports that somebody listens on in this network namespace, by inode; none where hidden."""
-    ports = {}
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in host.text_or_empty(table, _TABLE_LIMIT_BYTES).split("\n")[1:]:
-            fields = line.split()
-            if len(fields) > 9 and fields[3] == _LISTEN:
-                with contextlib.suppress(ValueError):
-                    ports[fields[9]] = int(fields[1].rpartition(":")[2], 16)
-    return ports
-
-
-def sockets_of_port(host: Host, port: int) -> set[str]:
-    """Inodes of the sockets that listen on that port."""
-    return {inode for inode, used in listening_sockets(host).items() if used == port}
-
-
-def holds_socket(host: Host, pid: int, inodes: Collection[str]) -> bool:
-    """Whether the process has one of these sockets open, as far as it can be seen."""
-    links = {f"socket:[{inode}]" for inode in inodes}
-    for name in host.names_or_empty(f"/proc/{pid}/fd"):
-        with contextlib.suppress(ReadError):  # closed since it was listed
-            if host.readlink(f"/proc/{pid}/fd/{name}") in links:
-                return True
-    return False
 
 
 def _is_integer(value: str) -> bool:

@@ -49,6 +49,8 @@ ARROWS = {
     "environment": set[str](),
     "ownership": set[str](),
     "untrusted": set[str](),
+    "listening": FOUNDATION | {"host"},
+    "parent_death": set[str](),
     "file_writing": set[str](),
     "memory_import": set[str](),
     "sandbox": FOUNDATION | {"confinement", "environment"},
@@ -68,12 +70,12 @@ ARROWS = {
     | {"event_file"},
     "exporter": {"untrusted"}
     | NODE
-    | {"file_writing", "environment", "ownership"}
+    | {"file_writing", "environment", "listening", "ownership"}
     | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file", "exposition"}
     | {"rdma_names", "records", "explain"},  # of `status`, which judges what it sees
     "tsdb": {"untrusted"}
     | FOUNDATION
-    | {"catalog", "confinement", "environment", "event_file", "host", "procfs"},
+    | {"catalog", "environment", "event_file", "host", "listening", "parent_death"},
     "timeline": FOUNDATION | {"catalog", "tsdb"},
     "playbooks": FOUNDATION | {"catalog", "tsdb", "timeline"},
     "render": FOUNDATION
@@ -88,11 +90,15 @@ ARROWS = {
         "explain",
         "exporter",
     },
-    "cluster": {"untrusted"} | FOUNDATION | {"probes", "records", "memory_import", "confinement"},
+    "cluster": {"untrusted"}
+    | FOUNDATION
+    | {"probes", "records", "memory_import", "confinement"}
+    | {"parent_death"},
     # Its node side; what judges a rollout is pure and takes what nodes have answered.
     "hotfix": {"untrusted"}
     | NODE
-    | {"file_writing", "ownership", "probes", "records", "sandbox", "confinement", "exposition"},
+    | {"file_writing", "listening", "ownership", "probes", "records", "sandbox", "confinement"}
+    | {"exposition"},
     "cli": {"untrusted"}
     | FOUNDATION
     | {"probes", "catalog", "explain", "render", "cluster", "kmsg", "nodeset"}

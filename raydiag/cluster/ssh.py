@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from raydiag import confinement
+from raydiag import parent_death
 from raydiag.cluster import ssh_errors
 from raydiag.cluster.address import Forward
 from raydiag.cluster.interrupts import undisturbed
@@ -112,7 +112,7 @@ class Way:
 
     def _proxy(self, jumps: Sequence[Login]) -> str:
         """What ssh's own -J would run, which does not hand our options on to the jump host."""
-        words = [*confinement.ending_with(0, signal.SIGTERM), *self._ssh(_EACH, jumps[:-1])]
+        words = [*parent_death.ending_with(0, signal.SIGTERM), *self._ssh(_EACH, jumps[:-1])]
         fixed = shlex.join(words).replace("%", "%%")
         return f"{fixed} -W '[%h]:%p' {shlex.join(jumps[-1].words()).replace('%', '%%')}"
 
@@ -168,7 +168,7 @@ class _Ssh:
         self.port = _free_port()
         # A file, because ssh would stand still before a pipe that nobody reads.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
-        ending_with_us = confinement.ending_with(os.getpid(), signal.SIGTERM)
+        ending_with_us = parent_death.ending_with(os.getpid(), signal.SIGTERM)
         self._process = subprocess.Popen(
             [*ending_with_us, *way.command(self.port, target)],
             stdin=subprocess.DEVNULL,

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 from raydiag.errors import CannotRun, ReadError
 from raydiag.host import Host
-from raydiag.procfs import holds_socket, process_ids, sockets_of_port, split_stat
+from raydiag.listening import holds_socket, sockets_of_port
+from raydiag.procfs import process_ids, split_stat
 
 _BACKLOG = 64
 

@@ -21,7 +21,7 @@ from raydiag.hotfix.log_tail import size
 from raydiag.hotfix.messages import RAYDIAG, ProcessInfo, Restart, Restarted
 from raydiag.hotfix.process import Aim, Doubt, Gone
 from raydiag.hotfix.watchdog_log import MOST_RESTARTS
-from raydiag.procfs import holds_socket, sockets_of_port
+from raydiag.listening import holds_socket, sockets_of_port
 
 # The watchdog waits 5 s before it starts the exporter again.
 _GONE_S, _FREE_S = 2.0, 3.0

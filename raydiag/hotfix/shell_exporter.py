@@ -19,7 +19,7 @@ from raydiag.hotfix.found_exporter import NO_WATCHDOG, FoundExporter, process_in
 from raydiag.hotfix.messages import NodeRequest, ProcessInfo, Watchdog
 from raydiag.hotfix.process import SeenProcess
 from raydiag.hotfix.watchdog_log import CLOCK_S, watchdog_of
-from raydiag.procfs import holds_socket, sockets_of_port
+from raydiag.listening import holds_socket, sockets_of_port
 
 _SEVERAL = "several processes look like the exporter"
 _SETTLE_S, _LOOK_S = 2.5, 0.05

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from raydiag.errors import CannotRun
 from raydiag.host import Host
-from raydiag.procfs import listening_sockets
+from raydiag.listening import listening_sockets
 
 FIRST = 9190  # Prometheus of a job starts here and goes up when it is taken
 _LAST = 9190 + 2000

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from raydiag import confinement, environment
+from raydiag import environment, parent_death
 from raydiag.errors import CannotRun
 from raydiag.tsdb import ports
 from raydiag.tsdb.client import Client
@@ -66,7 +66,7 @@ class PrometheusServer:
         self._data = data
         self._log = private / f"server-{port}.log"
         config = private / "prometheus.yml"
-        command = [*confinement.ending_with(os.getpid(), signal.SIGKILL), program()]
+        command = [*parent_death.ending_with(os.getpid(), signal.SIGKILL), program()]
         options = {
             "config.file": config,
             "storage.tsdb.path": data,
