@@ -14,10 +14,12 @@ probe: $(READY)
 
 # Everything: lint, types, unit tests, those on real Prometheuses and exporters, those on a real Ray.
 # Real programs may be late on a machine with other load: a test of them that fails is run once more,
-# and the summary shows why (RERUN). One that fails twice has failed.
+# and the summary shows why (RERUN). One that fails twice has failed. A file of cluster tests shares
+# its cluster; in the order of their names the long ones do not come last.
 test: lint unit
 	$(BIN)/pytest -q -n 3 --reruns 1 --rerun-show-tracebacks -m 'slow and not cluster'
-	$(BIN)/pytest -q -n 2 --reruns 1 --rerun-show-tracebacks --dist loadfile -m cluster
+	$(BIN)/pytest -q -n 3 --reruns 1 --rerun-show-tracebacks --dist loadfile --no-loadscope-reorder \
+	  -m cluster
 
 # Three workers: on two cores one of them mostly waits, for a hang to be noticed.
 unit: $(READY) prometheus

@@ -17,7 +17,10 @@ from tests.cluster import fake_node
 from tests.cluster.conftest import RAYDIAG, environment
 from tests.cluster.simulated_hosts import Cluster, HostSpec
 from tests.hotfix import on_host
+from tests.hotfix.watchdog import GPU
 
+NAME = "gpu_metrics_plugin.sh"
+BETTER = GPU.replace("700", "800")
 PLACE, SHARED = "/mnt", "/media"  # what each host has its own directory at, and one for all
 _FILES = ("--metrics-file", f"{PLACE}/node/node_hw_metrics.prom")
 _LOG = ("--plugin-log", f"{PLACE}/node/metrics_exporter.log")
@@ -138,3 +141,27 @@ def hotfix_hosts(directory: Path, wishes: Mapping[str, Wish]) -> Iterator[Hosts]
                     if pipe is not None:
                         pipe.close()
                 process.wait(20)
+
+
+def new_file(directory: Path, name: str, text: str) -> str:
+    path = directory / name
+    path.write_text(text)
+    return str(path)
+
+
+def ids(hosts: Hosts) -> set[str]:
+    """Of the rollouts that the head has on record."""
+    return {path.stem for path in _ledger(hosts).glob("*.json")}
+
+
+def record(hosts: Hosts, rollout: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((_ledger(hosts) / f"{rollout}.json").read_text())
+    return found
+
+
+def _ledger(hosts: Hosts) -> Path:
+    return hosts.cluster.directory / hosts.cluster.head / "home" / ".raydiag" / "rollouts"
+
+
+def digests(hosts: Hosts, name: str = NAME) -> set[str]:
+    return {hosts.digest(host, name) for host in hosts.wishes}

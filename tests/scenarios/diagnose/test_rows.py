@@ -14,16 +14,6 @@ from tests.incidents.measure import diagnose, score
 from tests.scenarios.diagnose.rows import ROWS, Row
 
 CASES = [(table, row) for table, rows in ROWS for row in rows]
-# One of each table with the quick tests, all others with those that take minutes.
-QUICK = {rows[0].name for _, rows in ROWS}
-PARAMS = [
-    pytest.param(
-        row,
-        id=f"{table}: {row.name}",
-        marks=[pytest.mark.slow if row.name in QUICK else pytest.mark.cluster],
-    )
-    for table, row in CASES
-]
 SMALL = {"nodes": 4, "gpus": 4, "ports": 2, "minutes": 36.0}
 
 
@@ -31,7 +21,10 @@ SMALL = {"nodes": 4, "gpus": 4, "ports": 2, "minutes": 36.0}
     not (shutil.which("promtool") and shutil.which("prometheus")),
     reason="promtool and prometheus are not on PATH",
 )
-@pytest.mark.parametrize("row", PARAMS)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=f"{table}: {row.name}") for table, row in CASES]
+)
 def test_row(row: Row, tmp_path: Path) -> None:
     options = Options(**{**SMALL, **row.options})
     incident = generate(row.kind, row.seed, tmp_path / "outputs", options)
