@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 import typing
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,8 @@ from raydiag.errors import ParseError
 Record = TypeVar("Record")
 _LARGEST = 2.5e11  # seconds: the year 9892; no temperature, power or share comes near
 _Check = Callable[[Any], Any]  # returns the value to keep; raises ValueError
+# Optional[X], and X | None where Python is new enough to have it.
+_UNIONS = (Union, getattr(types, "UnionType", Union))
 
 
 def decode(record: type[Record], data: Mapping[str, Any]) -> Record:
@@ -63,7 +66,7 @@ def _fields(record: type) -> list[tuple[str, bool, object, _Check]]:
 def _check(kind: Any) -> _Check:
     inner = [_check(argument) for argument in typing.get_args(kind) if argument is not Ellipsis]
     origin = typing.get_origin(kind)
-    if origin is Union:
+    if origin in _UNIONS:
         return lambda value: None if value is None else inner[0](value)
     if origin is tuple and len(inner) > 1:
         return lambda value: tuple(check(item) for check, item in _pairs(inner, value))

@@ -20,6 +20,7 @@ class Sample:
     name: str
     seen: bool
     limit: Optional[int]
+    span: int | None
     frames: tuple[str, ...]
     values: dict[str, float]
     note: str = "none"
@@ -31,13 +32,14 @@ GOOD: dict[str, Any] = {
     "name": "a",
     "seen": True,
     "limit": None,
+    "span": 4,
     "frames": ["x", "y"],
     "values": {"avg10": 2},
 }
 
 
 def test_good_values_are_taken_and_unknown_fields_ignored() -> None:
-    expected = Sample(3, 1.0, "a", True, None, ("x", "y"), {"avg10": 2.0})
+    expected = Sample(3, 1.0, "a", True, None, 4, ("x", "y"), {"avg10": 2.0})
     assert decode(Sample, {**GOOD, "newer": 1}) == expected
 
 
