@@ -19,7 +19,7 @@ import numpy as np
 from raydiag.catalog.series import Dialect, dialects
 from raydiag.tsdb import promql, rewriting
 from raydiag.tsdb.client import Client, Metadata
-from raydiag.tsdb.discovery_types import SpokenDialect, is_address, short_name
+from raydiag.tsdb.discovery_types import ANY_HOST, SpokenDialect, is_address, short_name
 from raydiag.tsdb.families import family_of, sampled
 from raydiag.tsdb.foreign import Source, Speakers
 from raydiag.tsdb.rewriting import Unit
@@ -266,7 +266,8 @@ def _names_by_address(rows: Iterable[Labels]) -> Labels:
         name = next((short_name(text) for text in told if text), "")
         if name and not is_address(name):
             address = row.get("ip") or short_name(row.get("instance", ""))
-            names |= dict.fromkeys(filter(None, (address, row.get("UUID"))), name)
+            telling = {address, row.get("UUID", "")} - ANY_HOST
+            names |= dict.fromkeys(telling, name)
     return names
 
 

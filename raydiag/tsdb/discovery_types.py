@@ -179,6 +179,10 @@ def short_name(text: str) -> str:
     return host.partition(".")[0]
 
 
+# The same words on every host.
+ANY_HOST = frozenset({"", "localhost", "127.0.0.1", "::1", "0.0.0.0"})
+
+
 def is_address(host: str) -> bool:
     """Whether it is an IP address and no name."""
     return ":" in host or host.replace(".", "").isdigit()

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from itertools import filterfalse
 from operator import attrgetter
 
-from raydiag.tsdb.discovery_types import HostSeries, SampleRange, is_address, short_name
-
-# The same words on every host.
-_ANY_HOST = {"", "localhost", "127.0.0.1", "::1", "0.0.0.0"}
+from raydiag.tsdb.discovery_types import ANY_HOST, HostSeries, SampleRange, is_address, short_name
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class HostRow:
         names = {self.labels.get("ip", "")}
         names |= {short_name(self.labels.get(label, "")) for label in ("host", "instance")}
         known_by = filter(None, map(addresses.get, names))
-        return names.union(map(short_name, known_by)) - _ANY_HOST
+        return names.union(map(short_name, known_by)) - ANY_HOST
 
 
 @dataclass

@@ -283,3 +283,19 @@ def test_every_expression_of_the_table_can_be_given_matchers(dialect: Dialect) -
             measured, first = foreign.measured(expression, ['a="b"'])
             assert measured.count('a="b"') == len(foreign.names(expression))
             assert first in measured
+
+
+def test_an_address_of_every_machine_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exporters behind tunnels: `localhost:9401` is one host, `localhost:9402` another."""
+    tunnels: list[Row] = [
+        {**uname(number), "instance": f"127.0.0.1:910{number}", "nodename": f"n{number}"}
+        for number in (1, 2)
+    ]
+    server = Server(monkeypatch, ["node_uname_info", "node_procs_running"], tunnels)
+    server.answers = [
+        {"instance": "127.0.0.1:9101", "host": "n1"},
+        {"instance": "127.0.0.1:9102", "host": "n2"},
+    ]
+    server.query("hw_procs_running")
+    assert server.client.addresses == {}
+    assert {series.labels["host"] for series in server.answer.series} == {"n1", "n2"}
