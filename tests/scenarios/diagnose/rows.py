@@ -136,6 +136,7 @@ OBSERVABILITY = (
     Row("exporter killed again and again", "exporter-restarting", "exporter-restarting"),
     Row("each cycle 12 s", "exporter-plugin-timeout", "exporter-plugin-timeout"),
     Row("GPU plugin left out", "exporter-plugin-skipped", "exporter-plugin-skipped"),
+    Row("one clock minutes off", "clock-skew", "clock-skew"),
     Row("everything of a host flat", "ghost-data", "ghost-data"),
     Row("near miss: ghost data beside a fault", "ghost-beside-rdma", "rdma-degraded"),
 )
