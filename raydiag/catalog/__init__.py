@@ -5,8 +5,6 @@ kernel log to them, with what NVIDIA's error numbers mean from `nvidia_codes.yam
 mistake is refused as a whole: CatalogError names file and row.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache

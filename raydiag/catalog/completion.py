@@ -1,7 +1,5 @@
 """Findings get what the catalog knows of their class, and their order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 

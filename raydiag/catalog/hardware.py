@@ -1,7 +1,5 @@
 """KNOW: what accelerators draw, clock and hold, from `hardware.yaml`, each number with a source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache

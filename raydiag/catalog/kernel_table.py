@@ -3,8 +3,6 @@
 The strict loaders of `kernel_events.yaml` and `nvidia_codes.yaml`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Source: the parser of Python's own `re`, so that pattern and literals cannot drift apart.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import re

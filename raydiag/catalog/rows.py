@@ -1,12 +1,10 @@
 """Strict reading of the catalog's YAML: what is not understood is refused, with file and row."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import yaml
 
@@ -72,10 +70,11 @@ class CatalogRow:
 
         What has no default must be there, and nothing else may be.
         """
+        types = get_type_hints(kind)
         for entry in fields(kind):  # type: ignore[arg-type]
             if entry.name not in read:
                 is_needed = entry.default is MISSING
-                read[entry.name] = _READERS[str(entry.type)](self, entry.name, is_needed)
+                read[entry.name] = _READERS[types[entry.name]](self, entry.name, is_needed)
         self.end()
         return kind(**read)
 
@@ -167,11 +166,11 @@ class CatalogRow:
             raise self.error(f"unknown key {min(self.data)!r}")
 
 
-_READERS: Mapping[str, Callable[[CatalogRow, str, bool], object]] = {
-    "str": lambda row, key, is_needed: row.text(key, None if is_needed else ""),
-    "tuple[str, ...]": lambda row, key, is_needed: row.texts(key, least=int(is_needed)),
-    "bool": lambda row, key, _: row.flag(key),
-    "int | None": lambda row, key, _: row.number(key),
+_READERS: Mapping[object, Callable[[CatalogRow, str, bool], object]] = {
+    str: lambda row, key, is_needed: row.text(key, None if is_needed else ""),
+    tuple[str, ...]: lambda row, key, is_needed: row.texts(key, least=int(is_needed)),
+    bool: lambda row, key, _: row.flag(key),
+    int | None: lambda row, key, _: row.number(key),
 }
 
 

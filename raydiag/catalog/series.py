@@ -1,7 +1,5 @@
 """KNOW: what other exporters call the quantities that playbooks judge, from `series.yaml`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Exit codes: 0 nothing wrong and everything was seen; 1 a problem was found; 2 us
 found, but not everything could be seen; 4 could not run; 130 interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import os

@@ -1,7 +1,5 @@
 """What caused what, by class, place and time: chains of findings, the root first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter

@@ -3,8 +3,6 @@
 What the rules find is merged first, so that each fault is one finding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter

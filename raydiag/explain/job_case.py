@@ -1,7 +1,5 @@
 """All that a verdict on a job rests on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

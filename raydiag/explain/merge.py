@@ -4,8 +4,6 @@ The most severe sighting leads: its texts and its evidence come first. The merge
 from the first sign and is as certain as the most certain one.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ A series knows a GPU by its index, the kernel by its PCI address or by that of t
 and a log often by none of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ A correlated symptom is never the verdict, nor is anything that came after what 
 cause may be on one host and be felt on others, because collectives wait for the slowest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter

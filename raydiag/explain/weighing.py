@@ -6,8 +6,6 @@ is the one that explains. What is true of a class (what it can cause, how soon, 
 harmless) stands in `failures.yaml`: no question names a class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter

@@ -4,8 +4,6 @@ A log whose stdout is block-buffered stands still while training goes on; its ch
 Source: mtimes below the job's directory and below the checkpoint directories that its log names.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -4,8 +4,6 @@ Source: the formats of Python's logging, absl and glog (no year), Ray, vLLM (no 
 and Slurm. A time without a zone is read as UTC.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

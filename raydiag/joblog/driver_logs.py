@@ -1,7 +1,5 @@
 """What jobs of Ray have printed, in the files of the session on this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -4,8 +4,6 @@ Source: the batch script's NODE_EXIT lines, srun, torchrun's failure table, mpir
 launcher, MaxText's Ray actor; JAX's coordination service.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ whose it is, and the next ones that begin alike are read by the layout alone. Fo
 stand on them. Both readings give the same.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@
 What is not clear is said: in `notes` where the reading goes on, as CannotRun where it cannot.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Sequence

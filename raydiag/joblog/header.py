@@ -10,8 +10,6 @@ Source: the batch script's header, MaxText's configuration dump, Slurm's `--comm
 restarts. The first value of a key counts, since later ones may be of something started by the job.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass, field

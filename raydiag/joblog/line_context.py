@@ -1,7 +1,5 @@
 """What stands around a line, for those who need more than the line itself."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 

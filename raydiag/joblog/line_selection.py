@@ -6,8 +6,6 @@ lines are looked up by their shape: without digits most lines of a log repeat th
 new shape is searched.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence

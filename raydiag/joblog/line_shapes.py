@@ -4,8 +4,6 @@ Lines of a log repeat themselves but for their numbers: what the tallies would l
 looked for once in each shape. It only rules out; each tally still decides on the line itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

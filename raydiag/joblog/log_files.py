@@ -7,8 +7,6 @@ job-driver-raysubmit_Ab3.log                   as Ray names them
 rank-3.log                                     in the directory of a Kubernetes job
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

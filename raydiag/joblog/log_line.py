@@ -1,7 +1,5 @@
 """A line of a log, who wrote it, and what selects and classifies lines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Signature matches and Python tracebacks with what stands around them."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Source of durations: Slurm's TimeFormat, `2-03:04:05` and shorter; batch scripts
 `900s`.
 """
 
-from __future__ import annotations
-
 import re
 
 _CLOCK = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6})")

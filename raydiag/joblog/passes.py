@@ -1,7 +1,5 @@
 """One pass over one log, which may lie in several pieces: candidate lines go to every tally."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

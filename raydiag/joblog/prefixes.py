@@ -4,8 +4,6 @@ Several may stand one after the other, `  3: [default0]:[rank24]:`. Each is take
 kept as the writer. Source: the launchers' own documentation and output.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """All logs of one job, read once each, as facts."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Source: the messages of MaxText and Orbax, Megatron-LM with and without NVRx, To
 DeepSpeed, the Hugging Face Trainer, NeMo and Lightning, nanoGPT.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Source: squeue -h -j ID -o '%T|%r', scontrol show job ID, sacct -n -P -X -j ID -
 A controller that does not answer in time says nothing; it is never waited for.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

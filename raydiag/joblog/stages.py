@@ -9,8 +9,6 @@
   Status: FAILED (exit 1) — Training FAILED (exit=1)
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import NamedTuple

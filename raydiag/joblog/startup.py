@@ -5,8 +5,6 @@ in the form `ssh -J LOGIN -L 8265:localhost:8265 -L 9190:localhost:9190 root@HEA
 `ssh -L 8265:HEAD:8265`.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field, replace
 

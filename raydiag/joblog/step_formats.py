@@ -5,8 +5,6 @@ by itself, because lines leave some out.
 Source: the print or log call of each framework, named there.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, fields
 from itertools import chain

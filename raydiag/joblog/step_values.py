@@ -3,8 +3,6 @@
 A line is read by a search for each field, or all of it at once.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from array import array

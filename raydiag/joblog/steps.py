@@ -4,8 +4,6 @@ The series follows the leading edge: the first line of each new step, whoever pr
 step that every task repeats counts once. A writer whose own steps jump back opens a new run.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

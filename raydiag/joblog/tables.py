@@ -1,7 +1,5 @@
 """What lines of job logs look like, from `lines.yaml`: literals that select them, and patterns."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

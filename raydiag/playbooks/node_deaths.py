@@ -1,7 +1,5 @@
 """Nodes whose series ended: no sample is not 0 %, and neither is it health."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from raydiag.model import Confidence

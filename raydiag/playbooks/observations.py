@@ -1,7 +1,5 @@
 """What a playbook hands back: rows for a person to read, observations for the verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ What a playbook is called and what it asks stands in `playbooks.yaml`, which cla
 fits in `catalog/failures.yaml`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

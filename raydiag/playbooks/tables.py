@@ -1,7 +1,5 @@
 """`playbooks.yaml`: what each playbook asks, what its rows rest on, and what is compared."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib import resources
 

@@ -1,7 +1,5 @@
 """A comparison of jobs as a report: the answer, what differs, and what it rests on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, starmap
 from operator import attrgetter

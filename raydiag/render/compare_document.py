@@ -1,7 +1,5 @@
 """A comparison of jobs as JSON; `raydiag/schemas/compare.json` states its shape."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the answer rests on: who answered, what could not be read, how readers were confined."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """The diagnosis of one job as a report: the verdict, what led to it, on what it rests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
 

@@ -1,7 +1,5 @@
 """The diagnosis of one job as JSON; `raydiag/schemas/diagnose.json` states its shape."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -3,8 +3,6 @@
 The shape is the public contract; `raydiag/schemas/probe.json` states it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -1,7 +1,5 @@
 """Make text that came from a node harmless for a terminal, and for Markdown."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

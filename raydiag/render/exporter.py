@@ -3,8 +3,6 @@
 `raydiag/schemas/exporter.json` states the shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any

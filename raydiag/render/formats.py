@@ -1,7 +1,5 @@
 """How numbers, times and sets of hosts are written, alike in all reports."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Like findings folded into one group, and the words for where, since when and on what evidence."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The documents are those of `raydiag.hotfix.documents`; `raydiag/schemas/hotfix.json` states them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any

@@ -5,8 +5,6 @@ the directories that it lies in (dir-1), every other path that is no part of the
 public package (path-1), folded lists of its hosts, and values of settings that are names or places.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping

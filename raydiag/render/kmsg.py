@@ -1,7 +1,5 @@
 """A kernel log's events as a report, and as JSON; `raydiag/schemas/kmsg.json` states its shape."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter

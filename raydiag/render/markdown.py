@@ -1,7 +1,5 @@
 """Reports as Markdown, to paste into a ticket; what was read is escaped or in a code block."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of nodes: nodes that look the same share one row, so a healthy cluster is one row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress

@@ -1,7 +1,5 @@
 """A probe run as a report: what is wrong, where, what to do, what is unseen."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

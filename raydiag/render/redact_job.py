@@ -1,7 +1,5 @@
 """`--redact` for what is said of jobs: triage, diagnosis and comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from operator import attrgetter

@@ -4,8 +4,6 @@ Source: the documented forms of GitHub's, GitLab's, Hugging Face's, OpenAI's, AW
 Slack's and npm's tokens; RFC 7519 (JSON web tokens), 6750 (bearer), 3986 (users in URLs).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Python stacks of all ranks, equal ones folded: who is at the same place, and who is not."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reports as text for a terminal: wrapped, in colour where that is wanted, harmless to print."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 `raydiag/schemas/triage.json` states the shape.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter

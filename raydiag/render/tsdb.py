@@ -4,8 +4,6 @@ The four actions make one kind of document, told apart by `action`; `raydiag/sch
 states its shape.
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence

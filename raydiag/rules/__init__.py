@@ -4,8 +4,6 @@
 finding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 from raydiag.model import Finding, Snapshot

@@ -1,7 +1,5 @@
 """Tasks that stay in uninterruptible sleep: a GPU driver fault, or many tasks blocked elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter

@@ -3,8 +3,6 @@
 Times of nodes with such a clock are corrected to the head's, so that onsets can be compared.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

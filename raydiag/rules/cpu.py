@@ -5,8 +5,6 @@ together with what happens between the two samples: a burst is no fault, and a n
 trainer itself keeps all CPUs busy is healthy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ sent; Prometheus, TensorBoard and metrics disclose what runs here. A firewall in
 seen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 

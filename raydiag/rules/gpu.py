@@ -1,7 +1,5 @@
 """What GPUs report about themselves: uncorrectable errors, retired pages, thermal throttling."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ there are clearly loaded, and a power that is low in two samples or on average. 
 compared by power: they may run other jobs.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How rules judge numbers: the usual choices, counters that move, and what may be unknown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Kernel log: events -> findings, with whom of the training job they hit."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence

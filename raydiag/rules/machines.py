@@ -3,8 +3,6 @@
 One machine may run several Ray nodes, which then report the same hardware: it is judged once.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

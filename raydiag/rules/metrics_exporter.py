@@ -5,8 +5,6 @@ job, or most other hosts have one. Values are called stale only by the time of t
 served, or by a counter of the kernel that is far ahead of what is served.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter

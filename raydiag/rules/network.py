@@ -3,8 +3,6 @@
 Counters run since boot: only their growth between the two samples is judged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

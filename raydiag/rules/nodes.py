@@ -5,8 +5,6 @@ that list may belong to something else: several jobs, lists that differ, or that
 which they were found.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ The odd one out is judged against a strict majority (more than half of the hosts
 compared). Where there is none, a difference is reported without saying which host is wrong.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Crashes of the kernel that a node went through, from what it saved before its reboot."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter

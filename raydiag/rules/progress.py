@@ -7,8 +7,6 @@ moving or not, accuse nobody, unless all wait for one: in a hang that one is bus
 sleep, or sleeps while they spin in the collective.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter

@@ -3,8 +3,6 @@
 They run since the driver was loaded: only their growth between the two samples is judged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import NamedTuple

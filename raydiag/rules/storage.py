@@ -1,7 +1,5 @@
 """Memory and file systems that run out; storage on which all work stalls."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from raydiag.model import Confidence, Finding, Severity, Snapshot

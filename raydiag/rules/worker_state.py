@@ -4,8 +4,6 @@ A rank that does not run holds up all others, so nothing is waited for: neither 
 a timeout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any

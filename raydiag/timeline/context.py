@@ -4,8 +4,6 @@ Filled by whoever has judged the job's log and looked at the Prometheus data, so
 needs neither. Times are Unix seconds UTC, None where nothing tells.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ The measure is robust (median and median absolute deviation) and has a least abs
 that a very quiet series does not accuse itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

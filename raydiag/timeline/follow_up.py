@@ -1,7 +1,5 @@
 """What second, finer queries share: a few hosts each, at a cost that stays bounded."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Figures over values of which some are unknown (NaN); None where all of them are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

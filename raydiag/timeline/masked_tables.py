@@ -1,7 +1,5 @@
 """The answers by host without what must not be judged: repeated samples, saves, warm-up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 

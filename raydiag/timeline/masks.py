@@ -5,8 +5,6 @@ saves that follow each other closely leave no time outside of "some minutes afte
 the storage itself shows after each save decides how long that is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace

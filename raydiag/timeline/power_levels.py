@@ -1,7 +1,5 @@
 """What power means in a job: idle, spinning in a collective, or computing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ what is wrong there. What stands out is queried again, finer, by the playbook th
 (`follow_up.py` has what these queries share).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Collectives are synchronous: one bad link slows or stops the whole job, so the t
 whether throughput falls with the retransmits and recovers with their end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

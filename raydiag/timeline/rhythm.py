@@ -1,7 +1,5 @@
 """What recurs regularly, as the steps that save do."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What all playbooks ask of a run: when training ran and stood, who reported, what power means."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from operator import attrgetter
 

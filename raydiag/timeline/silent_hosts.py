@@ -1,7 +1,5 @@
 """Who reported until when: hosts that went silent well before the others did, some for a while."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

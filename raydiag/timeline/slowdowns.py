@@ -1,7 +1,5 @@
 """When training got slower, by what it says itself: from where it left its level."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """When steps stopped for longer than any save or slow step explains."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ it ended. Where both lengths agree the steps have their times, within a slack; w
 when the log stopped before training did, nothing is said.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Stretches of time in which a row crosses a threshold, and whether that is "sustained"."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

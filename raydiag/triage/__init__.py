@@ -4,8 +4,6 @@ Pure functions over `joblog.facts.JobFacts`. A wrong cause is worse than none: w
 decides, the answer is "unknown", with what was seen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A job that is requeued keeps its id: what its attempts achieved together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Jobs that ended without logging an error, and nodes that failed: what can still be said."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 

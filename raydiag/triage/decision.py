@@ -1,7 +1,5 @@
 """What a decision on a job rests on, and the decision."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

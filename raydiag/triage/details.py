@@ -1,7 +1,5 @@
 """What a verdict tells besides the failure: stage, tasks, dashboards, notes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from raydiag.joblog.facts import JobFacts

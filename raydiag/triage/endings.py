@@ -4,8 +4,6 @@ A timeout, a cancellation or a heartbeat timeout is how a job ends; an error or 
 why.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Processes that ended: which ends are failures, whose they are, what their codes mean."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import filterfalse
 

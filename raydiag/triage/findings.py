@@ -1,7 +1,5 @@
 """Symptoms and projections as findings: one per class, with its lines as evidence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

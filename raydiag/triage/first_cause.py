@@ -4,8 +4,6 @@ Known cascades decide first, because a log does not keep the order of tasks. Oth
 earliest hard error; between errors of one line the order of the class table decides.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How a hang looks: all tasks at one step, or some of them behind."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass

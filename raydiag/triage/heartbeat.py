@@ -4,8 +4,6 @@ It is taken for a false alarm by default. It was right when an accused task had 
 steps had stopped long before it, the job hung and the timeout only ended it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

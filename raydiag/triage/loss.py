@@ -1,7 +1,5 @@
 """Has the loss become nan or infinite, or jumped, and did it stay so."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

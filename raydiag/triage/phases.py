@@ -4,8 +4,6 @@ Trainers and inference engines start side by side, so several phases may be open
 that is reported is the furthest one that is not over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter

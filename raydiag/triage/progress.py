@@ -1,7 +1,5 @@
 """Where training stands, what is lost and what is left: the projection, from step lines alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ A line that no row can match costs one look-up: lines of a log repeat themselves
 numbers, so what rows may match is remembered by the line without its digits.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -5,8 +5,6 @@ the newest time printed above it, and the oldest printed below it or the log's o
 which nothing was written. So an old mtime can show a stall; a fresh one shows nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A summary decides first; without one, what ended the job; then whether steps adv
 an answer: a job is hanging or dead only where something shows it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """What happened, in one to four sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from raydiag import catalog

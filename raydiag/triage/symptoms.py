@@ -4,8 +4,6 @@ An error is history when the job went on after it: steps followed, or it belongs
 in the same file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import filterfalse

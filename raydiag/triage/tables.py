@@ -1,7 +1,5 @@
 """What triage knows besides failure classes: phases of start-up, exit codes, words of others."""
 
-from __future__ import annotations
-
 from raydiag.joblog.tables import tables
 
 TABLES = tables("raydiag.triage", "tables.yaml")

@@ -1,7 +1,5 @@
 """Does training slow down: early throughput against that of the newest steps, and in which way."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise

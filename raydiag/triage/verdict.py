@@ -3,8 +3,6 @@
 Times are Unix seconds UTC, durations seconds. None means that nothing tells, never zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

@@ -1,7 +1,5 @@
 """Durations and lists in sentences, and what to take of values that may be unknown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 

@@ -6,8 +6,6 @@ says so: it never raises. What the caller may believe is in `Answer.status`.
 Source: Prometheus documentation, "HTTP API".
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -1,7 +1,5 @@
 """A server to ask: one that runs somewhere, or a temporary one over a job's directory."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil

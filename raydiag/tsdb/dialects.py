@@ -6,8 +6,6 @@ hosts'. What our own exporter says of a host counts, then the first dialect of t
 our own exporter is there, nothing is asked besides and nothing is rewritten.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

@@ -5,8 +5,6 @@ Nothing in it is opened for writing. What a live server removes meanwhile is not
 Source: Prometheus storage format (tsdb/docs/format): meta.json, index.md, chunks.md, tombstones.md.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import struct

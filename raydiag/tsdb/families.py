@@ -1,7 +1,5 @@
 """Families of metrics: by prefix, and which metric stands for each; see `families.yaml`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from importlib import resources
 

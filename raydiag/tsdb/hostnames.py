@@ -4,8 +4,6 @@ Series of Ray have no label `host`. What shares a name, an address or the host p
 is one host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import filterfalse

@@ -6,8 +6,6 @@ log and the server know are compared one by one. What the bridge fills in while 
 and times can contradict but not prove.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Who listens is asked what it is, whoever it is, and left alone whatever it answe
 assumed from a port: the data directory that a server names must be the job's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any, Optional

@@ -4,8 +4,6 @@ An occupant is never ended, whoever it is: a tunnel to a live Prometheus, anothe
 something else. The next port is taken.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterable
 

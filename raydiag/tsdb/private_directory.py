@@ -6,8 +6,6 @@ owner ends, however it ends, also in another PID namespace that shares the direc
 Source: flock(2).
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -3,8 +3,6 @@
 Source: Prometheus documentation, "Querying basics"; label matchers are RE2 and anchored.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 

@@ -6,8 +6,6 @@ Sample: {"status":"success","data":{"resultType":"vector","result":[
 Source: Prometheus documentation, "HTTP API".
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -8,8 +8,6 @@ which has neither ranges nor sample times.
 Source: Prometheus documentation, "Querying basics" and "Functions".
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

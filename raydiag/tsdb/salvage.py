@@ -7,8 +7,6 @@ server answers with the rest.
 Source: Prometheus storage format (tsdb/docs/format): index.md (series), chunks.md, tombstones.md.
 """
 
-from __future__ import annotations
-
 import itertools
 import struct
 from collections import defaultdict

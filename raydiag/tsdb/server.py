@@ -7,8 +7,6 @@ parent's thread: the server lives no longer than the thread that started it.
 Source: prctl(2) PR_SET_PDEATHSIG; `prometheus --help-long`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -6,8 +6,6 @@ a file on the node. So that a line is not there proves nothing.
 Source: prometheus/prometheus.log, metrics_exporter/<host>.log
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -5,8 +5,6 @@
 Source: as of `event_file`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -6,8 +6,6 @@ damaged is left out; behind a damaged length nothing can be found any more.
 Source: as of `event_file`.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 

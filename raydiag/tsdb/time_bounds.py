@@ -3,8 +3,6 @@
 The blocks on disk and the head block tell it; a server that runs somewhere is searched.
 """
 
-from __future__ import annotations
-
 from operator import attrgetter
 from typing import Any, Optional
 

@@ -1,7 +1,5 @@
 """Why a file of a job's directory, or the answer to a query, could not be read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Union

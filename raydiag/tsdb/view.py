@@ -6,8 +6,6 @@ real copy of the write-ahead log, whose newest records are in no block yet. The 
 the blocks are linked: a block that is made of it meanwhile is then there twice, not missing.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct

@@ -5,8 +5,6 @@ these steps; then the whole checklist of both, host by host, and what the worker
 first job is what the others are compared with.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Why two jobs differ: one answer, the settings first, then what was measured."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ show one more wave of initialisations than a job that did not restore so, and th
 modules that create zeros.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

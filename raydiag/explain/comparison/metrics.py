@@ -4,8 +4,6 @@ Everything is asked that the playbooks ask; what is compared is the mean of each
 steady steps, without saves of either job, warm-up, ghost data and time after the last step.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Two jobs next to each other, before and after causes are looked for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What of a comparison matters to its reader: which causes, settings, metrics and findings."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from operator import attrgetter

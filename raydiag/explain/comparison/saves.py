@@ -4,8 +4,6 @@ For 1800 s from each save on, every 30 s: I/O pressure, TCP retransmits and bloc
 host. A save that follows sooner ends the time that is looked at.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from bisect import bisect_left, bisect_right

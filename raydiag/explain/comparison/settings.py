@@ -3,8 +3,6 @@
 Source: the header and PASSTHROUGH_ARGS of a job's log; MaxText's `Config param KEY: VALUE`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A job that runs is asked in place: no second Prometheus is started over its dire
 one gets a temporary server, each job its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

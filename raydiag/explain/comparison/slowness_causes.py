@@ -4,8 +4,6 @@ TCP retransmits never are a cause by themselves: TCP carries storage and coordin
 and utilisation are symptoms. What both jobs have is no difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
 from typing import Any

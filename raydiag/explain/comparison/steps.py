@@ -3,8 +3,6 @@
 Jobs run at different times and speeds, so they are compared step by step and never by the clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter

@@ -9,8 +9,6 @@ restore built a communicator of its own.
 Source: ray_logs/<host>/**/worker*.out and .err; RCCL, src/init.cc.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping

@@ -6,8 +6,6 @@ becomes one case (`case_of`), and the case a verdict (`verdict.explain`). Log or
 missing. Each stage hands on values and changes none.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from raydiag import triage

@@ -1,7 +1,5 @@
 """What all sources tell of one job, put together: the case that a verdict rests on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter

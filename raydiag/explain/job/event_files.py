@@ -7,8 +7,6 @@ Source: <job directory>/tensorboard, or the directory that the configuration nam
 container may know another path: /outputs there is where job directories lie here.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ report of an event, such as the kernel's line about an out-of-memory kill, becom
 Where a node itself says another thing than its series do, that is told, and decided by nobody here.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace

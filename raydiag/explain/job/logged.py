@@ -1,7 +1,5 @@
 """What the logs know of a job, in the words of the playbooks and of the identity check."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterable, Iterator, Sequence
 

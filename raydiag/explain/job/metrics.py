@@ -1,7 +1,5 @@
 """A job's metrics, as far as they can be had: of a server, of the job's directory, or none."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A probe sees a node as it is now; most of what it finds has no date. Such a fact
 than what it could explain, so a chain that rests on it is possible and no more.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """One job's metrics: discover what is there, verify whose it is, query, judge by the playbooks."""
 
-from __future__ import annotations
-
 import itertools
 import time
 import warnings

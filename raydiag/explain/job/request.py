@@ -1,7 +1,5 @@
 """What is asked of one job, and what triage said of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a report on a job decides besides the verdict: where to read on, what triage is worth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import Enum
 from functools import cache

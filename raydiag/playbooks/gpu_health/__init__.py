@@ -4,8 +4,6 @@ Power, clock and utilisation follow what the job does, so they are judged in ste
 against the other GPUs of the node or the job, and count as symptoms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """GPUs of one node that draw differently for the same work."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Which GPU of a host it is, where each of them was asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import numpy as np

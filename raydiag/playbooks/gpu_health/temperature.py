@@ -1,7 +1,5 @@
 """GPUs that are too hot, GPUs that run slower than the others, and whether the heat is why."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import islice
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """GPU memory that is full, and GPUs that are not busy though steps go on."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 
 from raydiag.model import Severity

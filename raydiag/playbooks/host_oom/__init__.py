@@ -4,8 +4,6 @@ The kernel's own count of kills says that it happened; the memory series say how
 spike while a checkpoint is saved is normal up to the host's limit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

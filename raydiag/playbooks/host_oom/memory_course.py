@@ -1,7 +1,5 @@
 """How a host's memory went up to a moment: its level, when it left it, and in what pattern."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 TCP alone never is: it carries storage and coordination, not collectives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from operator import attrgetter
 

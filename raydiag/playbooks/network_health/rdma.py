@@ -1,7 +1,5 @@
 """RDMA: lost packets, ports that go down, retransmits, and congestion."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter

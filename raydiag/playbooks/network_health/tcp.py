@@ -4,8 +4,6 @@ Storage and coordination run over TCP, collectives do not: thousands of retransm
 full throughput, and while checkpoints are saved they are normal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from itertools import islice
 from operator import attrgetter

@@ -4,8 +4,6 @@ Since boot is not since the job began: what did not grow is reported as "before 
 that an uncorrectable error above zero always counts.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

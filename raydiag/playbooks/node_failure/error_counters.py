@@ -1,7 +1,5 @@
 """Errors that GPUs count: uncorrectable ones above zero, corrected ones that grew; Xids."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter

@@ -4,8 +4,6 @@ One function for each symptom. Where a node's exporter stops and its Ray goes on
 down; where both stop, that is for another playbook to judge.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
 

@@ -1,7 +1,5 @@
 """Symptoms of the nodes' metrics exporters: gone, hanging, incomplete, restarting, repeating."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain, filterfalse
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """Samples that never came: of all hosts for a while, of Ray, of single hosts, of training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

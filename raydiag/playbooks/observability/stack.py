@@ -1,7 +1,5 @@
 """What the symptoms of a faulty observability stack are judged from, and what they share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

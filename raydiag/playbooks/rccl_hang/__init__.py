@@ -4,8 +4,6 @@ Utilisation says that a kernel is there, power says that it computes: a collecti
 a GPU at 100 % and near idle power. Not every GPU must spin.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What each host does while steps stand still: compute, wait, or neither."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter

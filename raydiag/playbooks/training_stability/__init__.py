@@ -4,8 +4,6 @@ Only real samples count. A NaN is a sample: it is counted, never dropped. Slow s
 normal; throughput that falls otherwise is a symptom, and the contention checklist looks for why.
 """
 
-from __future__ import annotations
-
 from raydiag.playbooks.registry import playbook
 from raydiag.playbooks.report_writer import ReportWriter
 from raydiag.playbooks.training_stability import contention

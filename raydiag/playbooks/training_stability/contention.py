@@ -4,8 +4,6 @@ Sources add up, so the first one found is not the last one looked for. Each is c
 time when training was slow, or the whole run, and what is usual for the same host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import islice
 

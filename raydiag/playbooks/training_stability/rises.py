@@ -1,7 +1,5 @@
 """Where a scalar of training rises and stays there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

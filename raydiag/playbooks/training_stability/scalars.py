@@ -1,7 +1,5 @@
 """Loss, gradients, the balance of experts, and the learning rate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Steps that are slow, and throughput that falls."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from raydiag.playbooks.report_writer import Period, ReportWriter

@@ -1,7 +1,5 @@
 """Does storage keep the job waiting, apart from what saves do to it?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
