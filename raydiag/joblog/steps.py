@@ -259,6 +259,7 @@ class StepTally:
             return False
         writer.last_step = step
         self.step_lines += 1
+        self.newest = progress.runs[-1].last_step
         return True
 
     def _hugging_face(self, text: str) -> None:

@@ -20,6 +20,7 @@ from tests.joblog.test_passes import shown
 from tests.joblog.test_steps import LINES
 
 MAXTEXT = FORMATS[0]
+MEGATRON = next(line for name, line, *_ in LINES if name == "megatron")
 ALL = line_shapes._ANY
 number = st.one_of(
     st.decimals(0, 10**6, places=3).map(str),
@@ -111,8 +112,21 @@ def _same_both_ways(content: bytes) -> None:
         + "NODELIST_EXPANDED=mi01\n"
         + maxtext(1, prefix="mi01: [rank3]: "),
         "".join(maxtext(step % 7, prefix=f"{task}: ") for step in range(20) for task in range(3)),
+        maxtext(0)
+        + maxtext(1, prefix="0: ")
+        + MEGATRON
+        + "\n"
+        + maxtext(1)
+        + "0: Error: loss of step 5\n",
     ],
-    ids=["cut", "without its end", "a field before the step", "a host by now", "from the start"],
+    ids=[
+        "cut",
+        "without its end",
+        "a field before the step",
+        "a host by now",
+        "from the start",
+        "two formats",
+    ],
 )
 def test_hard_cases_of_the_short_way(content: str, tmp_path: Path) -> None:
     _same_both_ways(content.encode())
