@@ -154,11 +154,12 @@ WRITES_FILES |= {f"hotfix/{one}.py" for one in ("dry_run", "journal", "ledger", 
 WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private_directory", "server", "view")}
 # The state of plugins, with its directory; the pid file that was asked for.
 WRITES_FILES |= {"exporter/state.py", "exporter/main.py"}
+WRITES_FILES |= {"file_writing.py"}  # on behalf of these
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
 _WRITING_NAMES |= {"TemporaryDirectory", "TemporaryFile", "rmtree", "copytree", "copyfile", "move"}
 _WRITING_NAMES |= {"unlink", "rmdir", "mkdir", "makedirs", "touch", "chmod", "symlink", "mknod"}
-_WRITING_NAMES |= {"symlink_to", "hardlink_to", "mkfifo", "setxattr", "utime"}
+_WRITING_NAMES |= {"write_file", "symlink_to", "hardlink_to", "mkfifo", "setxattr", "utime"}
 _WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE"}
 
 # What coordinator and hotfix driver print is the job's log, which is how their frames travel.

@@ -25,6 +25,7 @@ from raydiag.exporter.page import OWN, MetricsPage, Text
 from raydiag.exporter.server import PageServer, tls_context
 from raydiag.exporter.signals import Signals
 from raydiag.exporter.state import SavedState
+from raydiag.file_writing import write_file
 from raydiag.host import Host
 from raydiag.procfs import boot_id, split_stat
 
@@ -234,14 +235,9 @@ def _pid_file(path: Optional[str]) -> Iterator[None]:
         return
     _, values = split_stat(Host().read_text("/proc/self/stat", 4096), "/proc/self/stat")
     text = f"{os.getpid()}\n{values[19]}\n"
-    new = f"{path}.{os.getpid()}"
     try:
-        with open(new, "w", encoding="ascii") as file:
-            file.write(text)
-        os.replace(new, path)
+        write_file(path, text.encode(), 0o644, to_disk=False)
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(new)
         raise CannotRun(f"--pid-file {path}: cannot be written: {error.strerror}") from None
     try:
         yield

@@ -8,13 +8,13 @@ place is a file system in memory, which cannot hang.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import stat
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from raydiag.file_writing import write_file
 from raydiag.untrusted import parsed
 
 _LIMIT_BYTES = 4 << 20
@@ -63,16 +63,10 @@ class SavedState:
         if not self._changed or not self._keep:
             return
         text = json.dumps({"boot_id": self._boot, "plugins": self._plugins})
-        new = f"{self._path}.new"
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(new, flags, 0o644), "wb") as file:
-                file.write(text.encode())
-            os.replace(new, self._path)
+            write_file(self._path, text.encode(), 0o644, to_disk=False)
         except OSError as error:
             self.problem = f"{self._path}: not written: {_said(error)}"
-            with contextlib.suppress(OSError):
-                os.unlink(new)  # half of it would take the room that is missing
             return
         self._changed, self.problem = False, ""
 

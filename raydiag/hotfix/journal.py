@@ -23,7 +23,7 @@ from typing import Any, Optional
 
 from raydiag import ownership
 from raydiag.errors import CannotRun
-from raydiag.file_writing import write_all
+from raydiag.file_writing import write_file
 from raydiag.untrusted import parsed, regular
 
 _ROLLOUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
@@ -148,18 +148,14 @@ class Journal:
         """Keep a file's content; returns its hash. Raises JournalError."""
         digest = sha256(content)
         path = self._backup_path(digest)
-        temporary = f"{path}.{os.getpid()}"
         try:
             self._make_directory()
             try:
                 self.kept(digest)  # then a way back needs no room on a disk that has become full
             except JournalError:
-                write_file(temporary, content)
-                os.replace(temporary, path)
+                write_file(path, content)
             sync_directory(self.directory)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
             raise JournalError(f"{path}: {error.strerror}") from None
         return digest
 
@@ -213,16 +209,6 @@ def _content(path: str) -> bytes:
 def number_of(value: object) -> float:
     """A number of a record; 0 for anything else."""
     return float(value) if isinstance(value, (int, float)) else 0.0
-
-
-def write_file(path: str, data: bytes) -> None:
-    """Write a file of our own, to its disk. Raises OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        write_all(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def sync_directory(path: str) -> None:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional
 
 from raydiag.errors import CannotRun, UsageError
-from raydiag.file_writing import write_all
-from raydiag.hotfix.journal import is_rollout, number_of, sync_directory, write_file
+from raydiag.file_writing import write_all, write_file
+from raydiag.hotfix.journal import is_rollout, number_of, sync_directory
 from raydiag.untrusted import parsed, regular
 
 _SUFFIX = ".json"
@@ -75,15 +75,8 @@ class Ledger:
     def write(self, record: Mapping[str, Any]) -> None:
         """Keep the record: afterwards the old one or this one is on the disk, never a part."""
         path = self._path(f"{record['rollout']}{_SUFFIX}")
-        temporary = f"{path}.{os.getpid()}"
         with self._explained():
-            try:
-                write_file(temporary, json.dumps(record).encode())
-                os.replace(temporary, path)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            write_file(path, json.dumps(record).encode())
             sync_directory(self.directory)
 
     def read(self, rollout: str) -> Optional[dict[str, Any]]:

@@ -10,7 +10,6 @@ An operation that finds any doubt does nothing and says why in `reason` or `refu
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -241,7 +240,7 @@ class Verify(NodeRequest):
     plugin_log_bytes: int = 0  # of Applied or Restarted
     before: Mapping[str, int] = field(default_factory=dict)  # Inspection.served.metrics
     expected: Mapping[str, int] = field(default_factory=dict)  # Checked.metrics of the canary
-    restarted: Optional[Mapping[str, Any]] = None  # the fields of Restarted, after a restart
+    restarted: Optional[Restarted] = None  # after a restart
     limit_s: float = 60.0
     late_limit_s: float = 0.0  # less than `limit_s`: no longer than that
 
@@ -249,8 +248,7 @@ class Verify(NodeRequest):
     def after(cls, change: Fields, restarted: Optional[Restarted], limit_s: float) -> Verify:
         """After a change, of which the fields up to `expected` tell; late cycles have more time."""
         late_limit_s = LATE_FACTOR * limit_s
-        restart = dataclasses.asdict(restarted) if restarted else None
-        return cls(**change, restarted=restart, limit_s=limit_s, late_limit_s=late_limit_s)
+        return cls(**change, restarted=restarted, limit_s=limit_s, late_limit_s=late_limit_s)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from raydiag import sandbox
+from raydiag import records, sandbox
+from raydiag.errors import ParseError
 from raydiag.file_writing import write_all
 from raydiag.hotfix import discovery, dry_run, guarded_request, messages, node_rollback, replace
 from raydiag.hotfix.inspection import inspect
@@ -36,15 +37,6 @@ from raydiag.hotfix.target_directory import chosen, target
 from raydiag.hotfix.verification import verify
 
 _INSPECT_LIMIT_S = 8.0
-# Types of a field's value, by the beginning of its annotation.
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-    "Mapping": (Mapping,),
-    "tuple": (list, tuple),
-}
 
 
 class Wrong(Exception):
@@ -87,33 +79,18 @@ def decoded(request: Mapping[str, Any]) -> NodeRequest:
     kind = messages.OPERATIONS.get(operation)
     if kind is None:
         raise Wrong(f"unknown operation {operation[:40]!r}")
-    types = {field.name: str(field.type) for field in dataclasses.fields(kind)}
-    for name, value in values.items():
-        if name not in types:
-            raise Wrong(f"{operation}: unknown field {name[:40]!r}")
-        values[name] = _checked(name, value, types[name])
-    typed_request: NodeRequest = kind(**values)
+    unknown = values.keys() - {field.name for field in dataclasses.fields(kind)}
+    if unknown:
+        raise Wrong(f"{operation}: unknown field {min(unknown)[:40]!r}")
+    try:
+        typed_request: NodeRequest = records.decode(kind, values)
+    except ParseError as error:
+        raise Wrong(str(error)) from None
     if typed_request.exporter not in (messages.SHELL, messages.RAYDIAG):
         raise Wrong(f"unknown exporter {typed_request.exporter[:40]!r}")
     if isinstance(typed_request, messages.SignedRequest) and not is_rollout(typed_request.rollout):
         raise Wrong(f"not the name of a rollout: {typed_request.rollout[:80]!r}")
     return typed_request
-
-
-def _checked(name: str, value: object, kind: str) -> object:
-    """A field's value, of the type that its annotation says. Raises Wrong."""
-    if kind.startswith("Optional["):
-        if value is None:
-            return None
-        kind = kind[len("Optional[") : -1]
-    types = _TYPES[kind.partition("[")[0]]
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise Wrong(f"{name}: {kind} was expected")
-    if isinstance(value, (list, tuple)):
-        if not all(isinstance(text, str) for text in value):
-            raise Wrong(f"{name}: texts were expected")
-        return tuple(value)
-    return value
 
 
 def _plain(result: Any) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import time
 from dataclasses import dataclass
 from typing import Optional
 
-from raydiag import records
 from raydiag.hotfix import discovery, page_verdict, plugin_log, watchdog_log
 from raydiag.hotfix.messages import RAYDIAG, ProcessInfo, Restarted, Verified, Verify
 from raydiag.hotfix.page_verdict import DURATION, MAY_STAND_STILL, OwnReport, own_value
@@ -45,9 +44,7 @@ class _Verification:
 
     def __init__(self, request: Verify) -> None:
         self.request = request
-        self.restarted: Optional[Restarted] = None  # whose new exporter is waited for
-        if request.restarted is not None:
-            self.restarted = records.decode(Restarted, request.restarted)
+        self.restarted = request.restarted  # whose new exporter is waited for
         self.began = time.monotonic()
         self.waits_for = "a cycle of the exporter"
         self.newest: Optional[_Cycle] = None
@@ -79,7 +76,7 @@ class _Verification:
         if not reason and self._is_late():
             self.notes.append(self._lateness())
         metrics = self.judged.metrics if self.judged else {}
-        exporter = self.exporter if self.request.restarted is not None else None
+        exporter = self.exporter if self.restarted is not None else None
         seen = (self.cycles, self.moved, metrics, exporter, self.restarts)
         duration_s = round(time.monotonic() - self.began, 2)
         return Verified(not reason, reason, tuple(self.notes), *seen, duration_s)

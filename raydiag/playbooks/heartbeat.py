@@ -79,7 +79,7 @@ class _Timeout:
         judged = accused or not_accused
         if self._is_hang():
             return "The job hung; the heartbeat only ended it."
-        guilty = hosts_in_trouble(self.timeline, self.report, judged, self.crash)
+        guilty = hosts_in_trouble(self.report, judged, self.crash)
         if guilty:
             return f"The timeout was justified: {', '.join(guilty)}."
         controls = dict.fromkeys(not_accused[:1])
@@ -315,11 +315,9 @@ def are_as_idle_as(controls: Sequence[HostActivity], accused: Sequence[HostActiv
     return all((host.busiest or 0.0) >= _ALIKE * busiest for host in accused)
 
 
-def hosts_in_trouble(
-    timeline: RunTimeline, report: ReportWriter, judged: Sequence[str], crash: float
-) -> list[str]:
+def hosts_in_trouble(report: ReportWriter, judged: Sequence[str], crash: float) -> list[str]:
     """Accused hosts that really were in trouble: silent, killed for memory, GPU errors."""
-    reasons = _reasons(timeline, crash)
+    reasons = _reasons(report.timeline, crash)
     guilty = list(reasons)
     if judged:
         guilty = list(filter(reasons.__contains__, judged))

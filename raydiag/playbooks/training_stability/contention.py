@@ -40,7 +40,7 @@ def check(timeline: RunTimeline, report: ReportWriter) -> None:
     if share_of_saves is not None:
         report_hidden(report, share_of_saves)
     judge_storage(timeline, report, hidden)
-    _judge_cpu(timeline, report, slowdown, hidden)
+    _judge_cpu(report, slowdown, hidden)
     _judge_foreign_processes(timeline, report)
     if slowdown is not None:
         _judge_stragglers(timeline, report, slowdown)
@@ -49,7 +49,7 @@ def check(timeline: RunTimeline, report: ReportWriter) -> None:
     for group, query in COUNTED:
         _report_counted(timeline, report, f"checklist-{group}", query)
     for metric in (BALANCE, GRAD, LOSS):
-        _compare_scalar(timeline, report, metric, slowdown)
+        _compare_scalar(report, metric, slowdown)
 
 
 def _compare(
@@ -107,12 +107,10 @@ def _report_counted(timeline: RunTimeline, report: ReportWriter, row: str, query
     report.row(row, bool(counting), text, sorted(counting), query=query)
 
 
-def _compare_scalar(
-    timeline: RunTimeline, report: ReportWriter, metric: str, slowdown: Slowdown | None
-) -> None:
+def _compare_scalar(report: ReportWriter, metric: str, slowdown: Slowdown | None) -> None:
     """Did training's own numbers change with it?"""
     row = "checklist-training"
-    series = timeline.training.series(metric)
+    series = report.timeline.training.series(metric)
     if series is None:
         report.row(row, None, f"{metric}: metric absent")
         return
@@ -126,18 +124,16 @@ def _compare_scalar(
     report.row(row, holds, text, value=slow)
 
 
-def _judge_cpu(
-    timeline: RunTimeline, report: ReportWriter, slowdown: Slowdown | None, hidden: bool
-) -> None:
+def _judge_cpu(report: ReportWriter, slowdown: Slowdown | None, hidden: bool) -> None:
     """More tasks than usual in steady training; a constant tax shows in a comparison only."""
     row = "cpu-contention"
-    table = timeline.steady("tasks").pick(RUNNING)
+    table = report.timeline.steady("tasks").pick(RUNNING)
     if not len(table):
         report.row(row, None, f"{RUNNING}: metric absent")
         return
     overloaded = _overloaded(table)
     for host, (span, usual) in islice(overloaded.items(), _NAMED):
-        _report_overload(timeline, report, host, span, usual, slowdown)
+        _report_overload(report, host, span, usual, slowdown)
     if not overloaded and hidden:
         report.row(row, None, "almost no time outside saves")
     elif not overloaded:
@@ -165,13 +161,9 @@ def _early_median(row: Floats) -> float | None:
 
 
 def _report_overload(
-    timeline: RunTimeline,
-    report: ReportWriter,
-    host: str,
-    span: Span,
-    usual: float,
-    slowdown: Slowdown | None,
+    report: ReportWriter, host: str, span: Span, usual: float, slowdown: Slowdown | None
 ) -> None:
+    timeline = report.timeline
     text = f"{span.peak:.0f} running tasks where {usual:.0f} are usual"
     percent = timeline.steady("cpu").pick(hosts=[host])
     load = percent.medians(Window(span.start, span.end)).get(host)
