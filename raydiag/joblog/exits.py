@@ -79,6 +79,7 @@ class ExitTally:
     file: str = ""
     errors: int = 0
     hosts: dict[int, str] = field(default_factory=dict)  # task -> host, of lines that name both
+    nodes: dict[str, int] = field(default_factory=dict)  # IP address -> task, likewise
 
     def take(self, line: JobLogLine, view: LineContext) -> None:
         """One line that may tell of an exit, or of a heartbeat timeout."""
@@ -126,10 +127,14 @@ class ExitTally:
         if len(self.exits) >= EXITS:
             del self.exits[EXITS // 2]
         told = {name: number for name, number in numbers.items() if number is not None}
-        of_line = {"task": prefix.task, "rank": prefix.rank, "pid": prefix.pid, **told}
+        # The task before what Ray brought from another node is the driver's.
+        of_writer = prefix.task if prefix.ip is None else self.nodes.get(prefix.ip)
+        of_line = {"task": of_writer, "rank": prefix.rank, "pid": prefix.pid, **told}
         code, task, host = told.get("code"), of_line["task"], host or prefix.host
         if host and task is not None and len(self.hosts) < HOSTS:
             self.hosts.setdefault(task, host)
+        if prefix.ip and task is not None and len(self.nodes) < HOSTS:
+            self.nodes.setdefault(prefix.ip, task)
         self.exits.append(
             TaskExit(
                 kind=kind,

@@ -24,7 +24,7 @@ from raydiag.joblog.lines import (
     open_log,
     windows,
 )
-from raydiag.joblog.log_line import Classify, JobLogLine, Selector
+from raydiag.joblog.log_line import Classify, JobLogLine, Prefix, Selector
 from raydiag.joblog.matches import MatchTally
 from raydiag.joblog.prefixes import of_rank, on_host, plain, split
 from raydiag.joblog.saves import SaveTally
@@ -83,6 +83,7 @@ class Learnt:
     timeline: Timeline = field(default_factory=Timeline)
     head: list[str] = field(default_factory=list)
     hosts: dict[int, str] = field(default_factory=dict)  # task -> host, from lines with both
+    addresses: dict[str, str] = field(default_factory=dict)  # IP address -> host, likewise
     seen_to: int = -1  # offset of the newest line that the timeline has
     probe_at: int = 0
     anchor_time: float | None = None
@@ -235,8 +236,8 @@ class Pass:
             learnt.steps.step_lines > 0,
             not window.last or end < len(window.data),
         )
-        if prefix.host and prefix.task is not None and prefix.task not in learnt.hosts:
-            self._know_host(prefix.task, prefix.host)
+        if prefix.host:
+            self._know_writer(prefix, prefix.host)
         if interest.steps and learnt.steps.take(line, interest.forms):
             if time is None:
                 self._fast_steps.learn(line, raw)
@@ -257,6 +258,14 @@ class Pass:
         if interest.startup and _holds(text, _STARTS):
             learnt.starts.take(line)
         learnt.matches.take(line, view, self.classify, learnt.steps.newest)
+
+    def _know_writer(self, prefix: Prefix, host: str) -> None:
+        """What Ray brings from an actor's node stands behind the task of the driver."""
+        addresses = self.learnt.addresses
+        if prefix.ip is not None and len(addresses) < _HOSTS:
+            addresses.setdefault(prefix.ip, host)
+        elif prefix.pid is None and prefix.task is not None:
+            self._know_host(prefix.task, host)
 
     def _know_host(self, task: int, host: str) -> None:
         if len(self.learnt.hosts) < _HOSTS:

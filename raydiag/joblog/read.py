@@ -133,6 +133,7 @@ def _facts(
     for rank in ranks:
         steps = _joined(steps, rank.learnt.steps.logged())
     timeline = learnt.timeline
+    names = {ip: hosts[task] for ip, task in learnt.exits.nodes.items() if task in hosts}
     matches = itertools.chain.from_iterable(log.learnt.matches.in_order() for log in logs)
     return JobFacts(
         resolved=resolved,
@@ -143,7 +144,7 @@ def _facts(
         steps=steps,
         saves=_of_all(logs, "learnt.saves.saves"),
         restores=tuple(learnt.saves.restores),
-        matches=tuple(_on_host(match, hosts) for match in matches),
+        matches=tuple(_on_host(match, hosts, {**names, **learnt.addresses}) for match in matches),
         tracebacks=_of_all(logs, "learnt.matches.tracebacks"),
         exits=_of_all(logs, "learnt.exits.exits"),
         heartbeats=next(filter(None, (log.learnt.exits.heartbeats() for log in logs)), None),
@@ -196,12 +197,18 @@ def _agrees(hosts_on_lines: Mapping[int, str], nodelist: tuple[str, ...]) -> boo
     )
 
 
-def _on_host(match: Match, hosts: Mapping[int, str]) -> Match:
-    """With the host that its task runs on; an actor has at least its node's address."""
-    if match.host is not None:
+def _on_host(match: Match, hosts: Mapping[int, str], addresses: Mapping[str, str]) -> Match:
+    """With the host that its task runs on; an actor has at least its node's address.
+
+    The task before what Ray brought from another node is the driver's.
+    """
+    if match.ip is not None:
+        host = match.host or addresses.get(match.ip, match.ip)
+        tasks = [task for task, host_of_task in hosts.items() if host_of_task == host]
+        return replace(match, host=host, task=next(iter(tasks), None))
+    if match.host is not None or match.task is None:
         return match
-    host = hosts.get(match.task) if match.task is not None else None
-    return replace(match, host=host or match.ip)
+    return replace(match, host=hosts.get(match.task))
 
 
 def _placed(steps: LoggedSteps | None, hosts: Mapping[int, str]) -> LoggedSteps | None:

@@ -80,6 +80,36 @@ def test_lines_that_name_task_and_host_beat_the_list(tmp_path: Path) -> None:
     assert facts.hosts == {0: "mi09", 1: "mi08"}
 
 
+def test_a_line_from_an_actors_node_does_not_say_where_the_drivers_task_runs(
+    tmp_path: Path,
+) -> None:
+    line = "0: (Trainer pid=7, ip=10.0.0.9) mi09:7:8 [0] init.cc:12 NCCL WARN slow path\n"
+    assert facts_of(HEADER + line, tmp_path).hosts[0] == "mi08"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[Node 2] Actor failed: Training subprocess exited with code 1",
+        "mi10:7:8 [0] init.cc:12 NCCL WARN slow path",
+    ],
+)
+def test_an_actors_line_is_of_its_own_node_and_not_of_the_drivers_task(
+    line: str, tmp_path: Path
+) -> None:
+    actor = "0: (Trainer pid=7, ip=10.0.0.9) "
+    facts = facts_of(f"{HEADER}{actor}Error: launch failed\n{actor}{line}\n", tmp_path)
+    match = next(match for match in facts.matches if match.row == "error")
+    assert (match.task, match.host) == (2, "mi10")
+    assert [gone.task for gone in facts.exits] in ([], [2])
+
+
+def test_an_actors_address_that_no_line_names_stays_an_address(tmp_path: Path) -> None:
+    line = "0: (Trainer pid=7, ip=10.0.0.9) Error: launch failed\n"
+    (match,) = facts_of(HEADER + line, tmp_path).matches
+    assert (match.task, match.host) == (None, "10.0.0.9")
+
+
 def test_more_tasks_than_nodes_have_no_host_by_the_list(tmp_path: Path) -> None:
     facts = facts_of(HEADER.replace("NNODES=3", "NNODES=4"), tmp_path)
     assert facts.hosts == {}
