@@ -1,7 +1,5 @@
 """Which cluster is meant: from the command line and Ray's environment variables to one URL."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Optional

@@ -1,7 +1,5 @@
 """What travels: the modules that run on the cluster, and the shell lines that start them there."""
 
-from __future__ import annotations
-
 import ast
 import base64
 import functools

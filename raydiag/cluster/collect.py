@@ -1,7 +1,5 @@
 """The caller's side: submit the coordinator, follow its log, decode what the nodes answered."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import secrets

@@ -1,7 +1,5 @@
 """The caller's side of a hotfix: submit its driver, follow what it says, return its document."""
 
-from __future__ import annotations
-
 import functools
 import secrets
 import time

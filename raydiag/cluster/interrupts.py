@@ -1,7 +1,5 @@
 """Cleaning up to the end, whoever loses patience meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The SDK would tie the caller to the cluster's Ray version and cost a second of i
 Source: Ray's `dashboard/modules/job` and `dashboard/modules/state`; checked on Ray 2.60.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import math
 import os

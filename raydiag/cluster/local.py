@@ -10,8 +10,6 @@ which takes most of the time that Ray needs to start. So the job is a child proc
 of a submission; everything after that is the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

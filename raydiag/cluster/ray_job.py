@@ -1,7 +1,5 @@
 """The job of a cluster that is meant, and what it has printed, as Ray's Jobs API tells of both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional

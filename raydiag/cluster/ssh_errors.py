@@ -1,7 +1,5 @@
 """What to do about what ssh says, on one line: the advice stands in `ssh_errors.yaml`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib import resources
 

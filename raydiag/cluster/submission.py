@@ -1,7 +1,5 @@
 """A job of ours on a cluster: from its submission until it is certainly over."""
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 import time

@@ -200,7 +200,7 @@ def query(template: QueryTemplate, context: Context) -> Query:
         start = window.end
     promql = Template(template.promql).substitute(
         range=_duration(range_s(context, step)),
-        short=_duration(_MIN_RATE_SAMPLES * context.resolution_s()),
+        short=_duration(short_s(context)),
     )
     return Query(template.id, promql, Window(start, max(window.end, start), step))
 
@@ -234,6 +234,11 @@ def _raw_query(template: QueryTemplate, window: Window, length: float) -> Query:
         return Query(template.id, promql, Window(window.start, window.end))
     step = float(math.ceil(length / _MAX_STEPS))
     return Query(template.id, template.promql, Window(window.start, window.end, step))
+
+
+def short_s(context: Context) -> float:
+    """`$short` in seconds: so long after its last sample a series still counts."""
+    return _MIN_RATE_SAMPLES * context.resolution_s()
 
 
 def _duration(seconds: float) -> str:

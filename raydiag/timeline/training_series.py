@@ -20,6 +20,7 @@ STEP = "tb_step"
 LOSS, GRAD, RAW_GRAD = "tb_learning_loss", "tb_learning_grad_norm", "tb_learning_raw_grad_norm"
 RATE, BALANCE = "tb_learning_current_learning_rate", "tb_learning_moe_lb_loss"
 SECONDS, TGS = "tb_perf_step_time_seconds", "tb_perf_per_device_tokens_per_sec"
+TFLOPS = "tb_perf_per_device_tflops_per_sec"
 _NO_TIMES = np.empty(0)
 _NO_SERIES = Series({}, _NO_TIMES, _NO_TIMES)
 
@@ -55,10 +56,13 @@ class TrainingSeries:
 
     @property
     def throughput(self) -> Series | None:
-        """Tokens per second and device; where nobody counts them, steps per second."""
-        tokens, seconds = self.series(TGS), self.series(SECONDS)
-        if tokens is not None or seconds is None:
-            return tokens or self.pace
+        """Tokens or operations per second and device; where nobody counts them, steps per second.
+
+        A batch that grows makes steps longer, and no work slower.
+        """
+        counted, seconds = self.series(TGS) or self.series(TFLOPS), self.series(SECONDS)
+        if counted is not None or seconds is None:
+            return counted or self.pace
         return Series({}, seconds.times, 1.0 / np.maximum(seconds.values, 1e-9))
 
     @property
@@ -73,7 +77,9 @@ class TrainingSeries:
     @property
     def throughput_unit(self) -> str:
         """Of `throughput`."""
-        return "tokens/s/device" if self.series(TGS) is not None else "steps/s"
+        units = {TGS: "tokens/s/device", TFLOPS: "TFLOP/s/device"}
+        counted = [unit for metric, unit in units.items() if self.series(metric) is not None]
+        return next(iter(counted), "steps/s")
 
     @property
     def times(self) -> Floats:

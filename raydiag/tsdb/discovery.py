@@ -48,9 +48,9 @@ def discover(
     connection: Connection,
     now: float,
     expected: Sequence[str] = (),
-    nnodes: Optional[int] = None,
+    nnodes: int | None = None,
     addresses: Mapping[str, str] | None = None,
-    window: Optional[Window] = None,
+    window: Window | None = None,
 ) -> Discovery:
     """Look at everything once.
 
@@ -100,7 +100,7 @@ def discover(
     )
 
 
-def _extent(rows: Sequence[HostRow]) -> Optional[Window]:
+def _extent(rows: Sequence[HostRow]) -> Window | None:
     if not rows:
         return None
     return Window(min(map(attrgetter("first"), rows)), max(map(attrgetter("last"), rows)))
@@ -349,12 +349,12 @@ def _target(labels: Mapping[str, str]) -> tuple[str, str]:
     return labels.get("job", ""), labels.get("instance", "")
 
 
-def _resolution(parts: Iterable[Series]) -> Optional[float]:
+def _resolution(parts: Iterable[Series]) -> float | None:
     spacings = [series.spacing_s for series in parts if series.spacing_s is not None]
     return float(np.median(spacings)) if spacings else None
 
 
-def _refresh(parts: Iterable[Series]) -> Optional[float]:
+def _refresh(parts: Iterable[Series]) -> float | None:
     """Usual distance of two changes; None where values stand still."""
     distances = []
     for series in parts:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Optional
 
 from raydiag.model import Blind, Coverage, HostUnread, Unread, Window
 from raydiag.tsdb import promql
@@ -19,12 +18,12 @@ class Family:
     metrics: tuple[str, ...]
     sampled: str = ""  # the metric that stands for the family in the fields below; "" for none
     hosts: tuple[str, ...] = ()  # that have samples of it
-    first: Optional[float] = None  # oldest sample of any host
-    last: Optional[float] = None  # newest sample of any host
-    resolution_s: Optional[float] = None  # usual distance of two samples
+    first: float | None = None  # oldest sample of any host
+    last: float | None = None  # newest sample of any host
+    resolution_s: float | None = None  # usual distance of two samples
     # Usual distance of two changes: a value that is scraped every 5 s may be renewed every 300 s.
-    refresh_s: Optional[float] = None
-    lag_s: Optional[float] = None  # from its newest sample to the end of the whole range
+    refresh_s: float | None = None
+    lag_s: float | None = None  # from its newest sample to the end of the whole range
 
     @property
     def uncertainty_s(self) -> float:
@@ -40,7 +39,7 @@ class SampleRange:
     first: float
     last: float
 
-    def joined(self, samples: Optional[SampleRange]) -> SampleRange:
+    def joined(self, samples: SampleRange | None) -> SampleRange:
         """From the first to the last sample of both."""
         if samples is None:
             return self
@@ -63,9 +62,9 @@ class HostSeries:
         """All names of the host, by the label that has them."""
         return {"host": (self.name, *self.labels), "instance": self.instances, "ip": self.ips}
 
-    def sample_range(self, prefix: str) -> Optional[SampleRange]:
+    def sample_range(self, prefix: str) -> SampleRange | None:
         """Of all families whose prefix begins so: "hw_" is the node exporter, "ray_" is Ray."""
-        joined: Optional[SampleRange] = None
+        joined: SampleRange | None = None
         for family, samples in self.sample_ranges.items():
             if family.startswith(prefix):
                 joined = samples.joined(joined)
@@ -103,16 +102,16 @@ class Discovery:
     families: tuple[Family, ...] = ()
     hosts: tuple[HostSeries, ...] = ()
     targets: tuple[Target, ...] = ()
-    window: Optional[Window] = None  # from the first to the last sample
+    window: Window | None = None  # from the first to the last sample
     expected: tuple[str, ...] = ()  # the job's node list; empty when it is not known
-    nnodes: Optional[int] = None
+    nnodes: int | None = None
     missing: tuple[str, ...] = ()  # of `expected`: without any series
     foreign: tuple[str, ...] = ()  # hosts that are not in `expected`
     unread: tuple[Unread, ...] = ()
     notes: tuple[str, ...] = ()
     dialects: tuple[SpokenDialect, ...] = ()  # of other exporters
 
-    def family(self, prefix: str) -> Optional[Family]:
+    def family(self, prefix: str) -> Family | None:
         """The family of that prefix; None without samples of it."""
         return next((family for family in self.families if family.prefix == prefix), None)
 
@@ -132,11 +131,11 @@ class Discovery:
     def _hosts(self) -> Mapping[str, HostSeries]:
         return {host.name: host for host in self.hosts}
 
-    def host(self, name: str) -> Optional[HostSeries]:
+    def host(self, name: str) -> HostSeries | None:
         """The host of that short name."""
         return self._hosts.get(name)
 
-    def host_of(self, labels: Mapping[str, str]) -> Optional[str]:
+    def host_of(self, labels: Mapping[str, str]) -> str | None:
         """Name of the host that a series belongs to; None when no label says."""
         for label in ("host", "instance", "ip"):
             name = self._names_of_hosts.get((label, labels.get(label, "")))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Optional
 
 from raydiag.catalog.series import Dialect, ForeignSeries
 from raydiag.tsdb import promql
@@ -95,7 +94,7 @@ class Source:
             if dialect.labels[label] != label:
                 yield label, dialect.labels[label]
 
-    def _match(self, unit: Unit) -> Optional[list[str]]:
+    def _match(self, unit: Unit) -> list[str] | None:
         """The unit's matchers as theirs; None where no series of theirs fits."""
         fixed, theirs = dict(self.foreign.labels), self.speakers.dialect.labels
         match = self._hosts(unit)
@@ -107,7 +106,7 @@ class Source:
                 match.append(replace(matcher, label=label).text)
         return match
 
-    def _hosts(self, unit: Unit) -> Optional[list[str]]:
+    def _hosts(self, unit: Unit) -> list[str] | None:
         by_host = [matcher for matcher in unit.matchers if matcher.label == "host"]
         instances = self.speakers.instances
         fitting = {name for name, host in instances.items() if all(m.fits(host) for m in by_host)}
@@ -138,7 +137,7 @@ class Source:
             for part in self.expressions:
                 yield self.foreign.measured(part, match)[1]
 
-    def translated(self, labels: Labels) -> Optional[dict[str, str]]:
+    def translated(self, labels: Labels) -> dict[str, str] | None:
         """Labels of a series of theirs as ours has them; None where it is another metric's."""
         dialect, instance = self.speakers.dialect, labels.get("instance", "")
         host = self.speakers.instances.get(instance)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Optional
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,7 +51,7 @@ class Series:
         return int(self.times.size)
 
     @property
-    def last(self) -> Optional[float]:
+    def last(self) -> float | None:
         """Value of the newest sample that is a number."""
         return float(self.values[-1]) if self.values.size else None
 
@@ -63,7 +62,7 @@ class Series:
         return Series(self.labels, self.times[keep], self.values[keep], self.nan_times[nans])
 
     @property
-    def spacing_s(self) -> Optional[float]:
+    def spacing_s(self) -> float | None:
         """Usual distance of two samples, NaN among them; None for fewer than two."""
         times = self.sampled_at
         return float(np.median(np.diff(times))) if times.size > 1 else None

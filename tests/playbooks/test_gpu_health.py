@@ -339,7 +339,8 @@ def test_a_gpu_that_fell_silent() -> None:
     world.set("gpu-count", 7.0, 3000, hosts=["n1"])
     (found,) = world.judge(NODE).observations
     assert (found.finding.failure_class, found.finding.host) == ("gpu-missing", "n1")
-    assert (found.finding.onset, found.finding.gpu) == (T0 + 3000, None)
+    # A minute after its last sample a GPU is still counted.
+    assert (found.finding.onset, found.finding.gpu) == (T0 + 3000 - 60, None)
     for gpu in "0123467":
         world.put("gpus-left", np.ones(world.times.size), host="n1", gpu=gpu)
     (found,) = world.judge(NODE).observations

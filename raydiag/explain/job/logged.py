@@ -13,7 +13,15 @@ from raydiag.timeline.answers import Answers
 from raydiag.timeline.context import SaveWindow, TrainingJob
 from raydiag.timeline.rhythm import Rhythm, rhythm_of
 from raydiag.timeline.steps import MetricSteps, PlacedSteps, place
-from raydiag.timeline.training_series import LOSS, SECONDS, STEP, TGS, with_training
+from raydiag.timeline.training_series import (
+    LOSS,
+    SECONDS,
+    STEP,
+    TFLOPS,
+    TGS,
+    TrainingSeries,
+    with_training,
+)
 from raydiag.triage.progress import longest_save_s, reference_steps
 from raydiag.triage.verdict import Verdict as Triage
 from raydiag.tsdb import stack_logs
@@ -133,22 +141,32 @@ def placed(answers: Answers, facts: JobFacts, job: TrainingJob) -> PlacedSteps:
 
 
 def with_logged_training(answers: Answers, facts: JobFacts, steps: MetricSteps) -> Answers:
-    """The answers with what the log prints of its steps, at the times at which they ended."""
+    """The answers with what the log prints of its steps, at the times at which they ended.
+
+    Where the metrics have steps of their own, they lack at most how fast the GPUs work.
+    """
     reference, _ = reference_steps(facts)
-    if reference is None or not len(steps):
+    training = TrainingSeries.of(answers)
+    if reference is None or not len(steps) or training.series(TGS) is not None:
         return answers
     logged = reference.series
+    columns = {TFLOPS: logged.tflops}
+    if training.host is None:
+        columns |= {STEP: logged.step, LOSS: logged.loss, SECONDS: logged.seconds}
+        if logged.throughput_unit == "tokens/s/device":
+            columns[TGS] = logged.tokens_per_s
     lines = {int(number): line for line, number in enumerate(logged.step)}
-    rows = np.array(list(map(lines.__getitem__, map(int, steps.numbers))))
+    is_logged = np.isin(steps.numbers, logged.step)
+    if is_logged.sum() < _TIMED_SHARE * len(steps):
+        return answers  # too few lines to follow the speed by
+    rows = np.array(list(map(lines.__getitem__, map(int, steps.numbers[is_logged]))), int)
     loss_printed = np.frombuffer(logged.loss_state, np.uint8)[rows] != ord("n")
-    columns = {STEP: logged.step, LOSS: logged.loss, SECONDS: logged.seconds}
-    if logged.throughput_unit == "tokens/s/device":
-        columns[TGS] = logged.tokens_per_s
     series = []
     for metric, column in columns.items():
         values = np.array(column)[rows]
         keep = loss_printed if metric == LOSS else np.isfinite(values)
-        series.append(Series.of({"__name__": metric}, steps.ended_at[keep], values[keep]))
+        labels = {"__name__": metric, "host": training.host or ""}
+        series.append(Series.of(labels, steps.ended_at[is_logged][keep], values[keep]))
     return with_training(answers, series, f"step lines of {reference.file or 'the log'}")
 
 

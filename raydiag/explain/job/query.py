@@ -234,7 +234,7 @@ def _with_masks(context: Context, answers: Answers, job: TriagedJob) -> tuple[Co
         from_log = logged.placed(answers, job.facts, context.job)
         steps, slack_s = from_log.steps, from_log.slack_s
         context = _trained(context, steps)
-        answers = logged.with_logged_training(answers, job.facts, steps)
+    answers = logged.with_logged_training(answers, job.facts, steps)
     started = replace(context.job, start=logged.start_of(job.facts, steps))
     context = replace(context, job=started)
     return replace(context, masks=masks.of_job(context, answers, steps, slack_s)), answers

@@ -43,7 +43,7 @@ def single_gpus(timeline: RunTimeline) -> Iterator[Query]:
 def gpu_health(timeline: RunTimeline, report: ReportWriter) -> str:
     """Every threshold is exclusive: exactly 90 degrees is healthy."""
     slow_clocks = judge_clock(timeline, report)
-    judge_temperature(timeline, report, slow_clocks)
+    judge_temperature(report, slow_clocks)
     judge_power_spread(timeline, report)
     judge_memory(timeline, report)
     judge_utilisation(timeline, report)

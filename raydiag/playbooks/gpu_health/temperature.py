@@ -42,22 +42,20 @@ def _slowing_c(timeline: RunTimeline, host: str) -> float:
     return WARM_C - _MEAN_IS_COOLER_C * is_mean
 
 
-def judge_temperature(
-    timeline: RunTimeline, report: ReportWriter, slow_clocks: Mapping[str, Span]
-) -> None:
+def judge_temperature(report: ReportWriter, slow_clocks: Mapping[str, Span]) -> None:
     """A hot moment is a remark; hot for minutes a concern; hot and slow, or too hot, throttles."""
     if report.cannot_judge("temperature"):
         return
     any_warm = False
-    table = timeline.table("gpu-temperature").pick("max")
+    table = report.timeline.table("gpu-temperature").pick("max")
     for subject, row in table:
         clock = slow_clocks.get(subject.host)
-        limit = WARM_C if clock is None else _slowing_c(timeline, subject.host)
+        limit = WARM_C if clock is None else _slowing_c(report.timeline, subject.host)
         spans = above(table, row, limit)
         if spans:
             any_warm = True
             throttled = clock is not None and clock.start >= spans[0].start - _CLOCK_FELL_S
-            _report_warm(timeline, report, table, row, subject.host, spans, throttled)
+            _report_warm(report, table, row, subject.host, spans, throttled)
     if not any_warm:
         text = f"none above {WARM_C:.0f} degrees"
         report.row("temperature", False, text)
@@ -65,7 +63,6 @@ def judge_temperature(
 
 
 def _report_warm(
-    timeline: RunTimeline,
     report: ReportWriter,
     table: ResultTable,
     row: Floats,
@@ -74,7 +71,7 @@ def _report_warm(
     throttled: bool,
 ) -> None:
     hottest = max(spans, key=attrgetter("peak"))
-    gpu = extreme_gpu(timeline, "gpu-temperature-fine", host, hottest)
+    gpu = extreme_gpu(report.timeline, "gpu-temperature-fine", host, hottest)
     hot = hottest.peak > HOT_C
     text = f"{hottest.peak:.0f} degrees at most"
     if throttled:
@@ -83,7 +80,7 @@ def _report_warm(
     meaning = "throttling" if severe else "of concern"
     report.row("temperature", True, f"{text}: {meaning}", [host], hottest.peak, gpu=gpu)
     lasting = any(span.sustained for span in spans)
-    onset = _heating_start(timeline, table, row, host, spans[0].start)
+    onset = _heating_start(report.timeline, table, row, host, spans[0].start)
     report.observe(
         "temperature",
         [report.evidence("gpu-temperature", text, hottest.peak, hottest.peak_time)],
@@ -138,19 +135,14 @@ def judge_clock(timeline: RunTimeline, report: ReportWriter) -> dict[str, Span]:
         for span in filter(attrgetter("sustained"), below(lows, row - floor, 0.0)):
             slow.setdefault(subject.host, span)
     for host, span in islice(slow.items(), NAMED):
-        _report_slow(timeline, report, lows, host, span, overall)
+        _report_slow(report, lows, host, span, overall)
     if not slow:
         report.row("clock", False, "no GPU runs slower than the others")
     return slow
 
 
 def _report_slow(
-    timeline: RunTimeline,
-    report: ReportWriter,
-    lows: ResultTable,
-    host: str,
-    span: Span,
-    overall: float,
+    report: ReportWriter, lows: ResultTable, host: str, span: Span, overall: float
 ) -> None:
     lowest = float(np.nanmin(lows.pick(hosts=[host]).between(span.start, span.end).values))
     report.finding(
@@ -159,5 +151,5 @@ def _report_slow(
         host=host,
         value=lowest,
         period=Period(span.start, span.end, not span.open, lows.step_s),
-        gpu=extreme_gpu(timeline, "gpu-clock-fine", host, span, highest=False),
+        gpu=extreme_gpu(report.timeline, "gpu-clock-fine", host, span, highest=False),
     )

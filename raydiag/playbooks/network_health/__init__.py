@@ -64,7 +64,7 @@ def network_health(timeline: RunTimeline, report: ReportWriter) -> str:
     rdma.judge_ports(timeline, report)
     retransmitting = rdma.judge_retransmits(timeline, report)
     congested = rdma.judge_congestion(timeline, report)
-    tcp_only = tcp.judge_retransmits(timeline, report, retransmitting)
+    tcp_only = tcp.judge_retransmits(report, retransmitting)
     exclusions: dict[str, Exclusion] = {}
     for priority, reasons in (
         (1, dict.fromkeys(lost_packets, "retries exhausted")),

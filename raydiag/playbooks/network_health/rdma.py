@@ -120,7 +120,7 @@ def judge_retransmits(timeline: RunTimeline, report: ReportWriter) -> dict[str, 
     for host, events in by_host.items():
         worst = max(events, key=attrgetter("span.sustained", "span.peak"))
         is_serious = _is_serious(timeline, events)
-        _report_host(timeline, report, events, worst, is_serious)
+        _report_host(report, events, worst, is_serious)
         if is_serious:
             serious[host] = "sustained retransmits" if worst.span.sustained else "retransmits"
     if not by_host:
@@ -131,11 +131,7 @@ def judge_retransmits(timeline: RunTimeline, report: ReportWriter) -> dict[str, 
 
 
 def _report_host(
-    timeline: RunTimeline,
-    report: ReportWriter,
-    events: Sequence[RdmaEvent],
-    worst: RdmaEvent,
-    is_serious: bool,
+    report: ReportWriter, events: Sequence[RdmaEvent], worst: RdmaEvent, is_serious: bool
 ) -> None:
     query, peak, text = "rdma-retransmits", worst.span.peak, ", ".join(_facts(worst))
     evidence = [report.evidence(query, text, peak)]
@@ -143,7 +139,7 @@ def _report_host(
     if timeouts_per_s:
         evidence.append(report.evidence("rdma-timeouts", "ACK timeouts/s", timeouts_per_s))
     first = next((event for event in events if event.span.sustained or is_serious), worst)
-    step_s, onset = timeline.table(query).step_s, first.span.start
+    step_s, onset = report.timeline.table(query).step_s, first.span.start
     report.finding(
         query,
         text,
@@ -154,7 +150,7 @@ def _report_host(
         confidence=_confidence(events),
         severity=remark_unless(is_serious),
         device=worst.device,
-        facts={"peak_per_s": peak, "cleared": float(_cleared(timeline, events))},
+        facts={"peak_per_s": peak, "cleared": float(_cleared(report.timeline, events))},
     )
 
 

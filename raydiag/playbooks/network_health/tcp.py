@@ -21,16 +21,14 @@ _AT_ONCE_S = 120.0  # a rate lags
 _NAMED = 8  # hosts that get a finding of their own; more are one of the whole job
 
 
-def judge_retransmits(
-    timeline: RunTimeline, report: ReportWriter, rdma_hosts: Collection[str]
-) -> list[str]:
+def judge_retransmits(report: ReportWriter, rdma_hosts: Collection[str]) -> list[str]:
     """TCP retransmits outside saves; alone they are storage or coordination. Returns such hosts."""
     query = "tcp-retransmits"
     if report.cannot_judge(query):
         return []
-    table = timeline.outside_saves(query)
+    table = report.timeline.outside_saves(query)
     spans = sustained_by_host(table, TCP_PER_S)
-    at_any_time = sustained_by_host(timeline.table(query), TCP_PER_S)
+    at_any_time = sustained_by_host(report.timeline.table(query), TCP_PER_S)
     in_saves = [host for host in at_any_time if host not in spans]
     if in_saves:
         report.row("tcp-in-saves", True, "only while checkpoints are saved: normal", in_saves)
@@ -42,10 +40,10 @@ def judge_retransmits(
     peak = max(map(attrgetter("peak"), spans.values()))
     meaning = text if only_tcp else "together with RDMA retransmits"
     report.row(query, True, meaning, sorted(spans), peak, query="")
-    rdma = map(timeline.answers.missing, ("rdma-retransmits", "rdma-sent"))
+    rdma = map(report.timeline.answers.missing, ("rdma-retransmits", "rdma-sent"))
     has_rdma = any(reason != "metric absent" for reason in rdma)
     for host, span in _by_host_or_job(spans).items():
-        slows = _slows_training(timeline, span)
+        slows = _slows_training(report.timeline, span)
         congests = slows and not has_rdma
         report.observe(
             query,

@@ -24,7 +24,7 @@ from raydiag.playbooks.registry import playbook
 from raydiag.playbooks.report_writer import Period, ReportWriter, remark_unless
 from raydiag.timeline import follow_up, known_values
 from raydiag.timeline.answers import ResultTable
-from raydiag.timeline.queries import DMESG, POWER, PROCESSES, SCRAPE
+from raydiag.timeline.queries import DMESG, POWER, PROCESSES, SCRAPE, short_s
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.tsdb.series import Floats, Query
 
@@ -163,7 +163,8 @@ def _hosts_with_fewer_gpus(timeline: RunTimeline) -> Iterator[_FewerGpus]:
         now = float(np.median(counts[-3:]))
         if now < full and not _has_power_gaps(table, subject.host):
             gone_at = table.times[answered[np.flatnonzero(counts >= full)[-1] + 1]]
-            yield _FewerGpus(subject.host, full, now, float(gone_at))
+            shown_for_s = short_s(timeline.context)
+            yield _FewerGpus(subject.host, full, now, float(gone_at) - shown_for_s)
         elif usual is not None and now == full < usual:
             yield _FewerGpus(subject.host, usual, now, None)
 

@@ -132,7 +132,7 @@ class _Hang:
         """The row of the table that fits, as a sentence."""
         states = list(self.states.values())
         triggers = network_triggers(self.timeline, self.stall)
-        report_network(self.timeline, self.report, self.stall, triggers)
+        report_network(self.report, self.stall, triggers)
         powers = set(map(attrgetter("power"), states)) - {UNKNOWN}
         with_utilisation = [state for state in states if state.busiest is not None]
         if not powers or not with_utilisation:
@@ -311,17 +311,15 @@ def _touches_start(span: Span, stall: StepStall) -> bool:
     return earliest <= span.end and span.start <= latest
 
 
-def report_network(
-    timeline: RunTimeline, report: ReportWriter, stall: StepStall, triggers: Sequence[str]
-) -> None:
+def report_network(report: ReportWriter, stall: StepStall, triggers: Sequence[str]) -> None:
     """Rows about RDMA, and about TCP, which alone does not stop a collective."""
-    if timeline.answers.missing("rdma-retransmits"):
+    if report.timeline.answers.missing("rdma-retransmits"):
         report.row("network", None, "RDMA retransmits: metric absent", query="rdma-retransmits")
     elif triggers:
         report.row("network", True, "; ".join(triggers), query="rdma-retransmits")
     else:
         report.row("network", False, "RDMA clean before and in the stall")
-    table = timeline.outside_saves("tcp-retransmits")
+    table = report.timeline.outside_saves("tcp-retransmits")
     before = table.between(stall.start - BEFORE_STALL_S, stall.start)
     noisy = [subject.host for subject, row in before if above(before, row, TCP_PER_S)]
     if noisy:

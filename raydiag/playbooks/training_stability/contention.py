@@ -45,7 +45,7 @@ def check(timeline: RunTimeline, report: ReportWriter) -> None:
     if slowdown is not None:
         _judge_stragglers(timeline, report, slowdown)
     for group, query, metric in COMPARED:
-        _compare(timeline, report, f"checklist-{group}", query, metric, slowdown)
+        _compare(report, f"checklist-{group}", query, metric, slowdown)
     for group, query in COUNTED:
         _report_counted(timeline, report, f"checklist-{group}", query)
     for metric in (BALANCE, GRAD, LOSS):
@@ -53,17 +53,12 @@ def check(timeline: RunTimeline, report: ReportWriter) -> None:
 
 
 def _compare(
-    timeline: RunTimeline,
-    report: ReportWriter,
-    row: str,
-    query: str,
-    metric: str | None,
-    slowdown: Slowdown | None,
+    report: ReportWriter, row: str, query: str, metric: str | None, slowdown: Slowdown | None
 ) -> None:
     """The hosts that changed most when training was slow."""
     name = metric if metric and metric.startswith("hw_") else query
-    reason = timeline.answers.missing(query)
-    table = timeline.steady(query).pick(metric)
+    reason = report.timeline.answers.missing(query)
+    table = report.timeline.steady(query).pick(metric)
     if reason or not len(table):
         report.row(row, None, f"{name}: {reason or 'metric absent'}", query=query)
         return
@@ -72,7 +67,7 @@ def _compare(
         number = "nan" if highest is None else f"{highest:.4g}"
         report.row(row, False, f"{name}: training was not slower, highest {number}", query=query)
         return
-    before, slow = _before_and_slow(timeline, table, slowdown)
+    before, slow = _before_and_slow(report.timeline, table, slowdown)
     falls = metric in _FALLS
     odd = [host for host in slow if host in before and _changed(before[host], slow[host], falls)]
     if not odd:

@@ -38,11 +38,9 @@ class _Explosion:
     usual: float
 
 
-def _report_at(
-    timeline: RunTimeline, report: ReportWriter, row: str, text: str, time: float, value: float
-) -> None:
+def _report_at(report: ReportWriter, row: str, text: str, time: float, value: float) -> None:
     """A row and an observation about training's own numbers, dated to a step."""
-    period = Period(time, uncertainty_s=timeline.step_time_s)
+    period = Period(time, uncertainty_s=report.timeline.step_time_s)
     report.finding(row, text, value=value, period=period)
 
 
@@ -69,7 +67,7 @@ def judge_loss(timeline: RunTimeline, report: ReportWriter) -> None:
     explosion = _explosion(timeline)
     if explosion and abs(explosion.time - time) <= _SAME_TIME_STEPS * timeline.step_time_s:
         text += "; gradients rose with it"
-    _report_at(timeline, report, "loss-jump", text, time, rise.value)
+    _report_at(report, "loss-jump", text, time, rise.value)
 
 
 def _report_broken_loss(timeline: RunTimeline, report: ReportWriter, broken: Floats) -> None:
@@ -114,7 +112,7 @@ def judge_gradients(timeline: RunTimeline, report: ReportWriter) -> None:
         report.row("gradients", False, "no explosion")
     else:
         text = f"{explosion.metric} rises from {explosion.usual:.3g} to {explosion.value:.3g}"
-        _report_at(timeline, report, "gradients", text, explosion.time, explosion.value)
+        _report_at(report, "gradients", text, explosion.time, explosion.value)
     if raw is not None and clipped is not None:
         _report_clipping(report, raw, clipped)
 
@@ -142,7 +140,7 @@ def judge_expert_balance(timeline: RunTimeline, report: ReportWriter) -> None:
     change = f"from {rise.usual:.3g} to {rise.value:.3g}"
     text = f"balance loss of the experts rises {change}: routing changed"
     time = float(series.times[rise.index])
-    _report_at(timeline, report, "moe-balance", text, time, rise.value)
+    _report_at(report, "moe-balance", text, time, rise.value)
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ def judge_learning_rate(timeline: RunTimeline, report: ReportWriter) -> None:
         report.row("learning-rate", False, "follows a smooth schedule")
         return
     about = (anomaly.text, anomaly.time, anomaly.value)
-    _report_at(timeline, report, "learning-rate", *about)
+    _report_at(report, "learning-rate", *about)
 
 
 def _jump(series: Series) -> _Anomaly | None:

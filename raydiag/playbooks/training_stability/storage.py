@@ -114,7 +114,7 @@ def judge_storage(timeline: RunTimeline, report: ReportWriter, hidden: bool) -> 
     for host in _report_hang(timeline, report):
         spans.pop(host, None)
     for host, span in islice(spans.items(), _NAMED):
-        _report_stall(timeline, report, host, span, table.step_s)
+        _report_stall(report, host, span, table.step_s)
     if report.observed_classes.count("storage-stall"):
         return
     if not spans and hidden:
@@ -166,22 +166,22 @@ def _report_hang(timeline: RunTimeline, report: ReportWriter) -> tuple[str, ...]
     return hosts
 
 
-def _report_stall(
-    timeline: RunTimeline, report: ReportWriter, host: str, span: Span, step_s: float
-) -> None:
+def _report_stall(report: ReportWriter, host: str, span: Span, step_s: float) -> None:
     onset = span.start
-    fine = timeline.outside_saves("storage-fine").pick(IO_FULL, [host])
+    fine = report.timeline.outside_saves("storage-fine").pick(IO_FULL, [host])
     for _, row in fine:
         closer = sustained_above(fine, row, STALL_PERCENT)
         if closer is not None:
             onset, step_s = closer.start, fine.step_s
-    onset = _start_in_save(timeline, host, onset)
-    blocked = timeline.outside_saves("tasks").pick(BLOCKED, [host])
+    onset = _start_in_save(report.timeline, host, onset)
+    blocked = report.timeline.outside_saves("tasks").pick(BLOCKED, [host])
     tasks = known_values.highest(blocked.between(span.start, span.end).values) or 0.0
-    outside_saves = timeline.outside_saves("storage").pick(IO_FULL, [host])
+    outside_saves = report.timeline.outside_saves("storage").pick(IO_FULL, [host])
     steady = is_steady(outside_saves, outside_saves.values[0], span, STALL_PERCENT)
-    has_steps = bool(timeline.training.times.size) or timeline.context.trained is not None
-    dated = has_steps or not timeline.job.checkpoint_period
+    has_steps = (
+        bool(report.timeline.training.times.size) or report.timeline.context.trained is not None
+    )
+    dated = has_steps or not report.timeline.job.checkpoint_period
     when = "outside saves" if dated else "possibly during saves: no step is dated"
     report.finding(
         "storage-stall",
