@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -170,7 +171,8 @@ def test_a_probe_that_breaks_costs_its_own_result_only() -> None:
     }
     assert results["raises"]["reason"] == "ValueError: odd"
     assert "more than 4 MiB" in results["talks"]["reason"]
-    assert "ended before it answered" in results["leaves"]["reason"]
+    # Whether it left before it was asked, or after.
+    assert re.search("ended before it answered|Broken pipe", results["leaves"]["reason"])
     # It never waited. So does a reader that gets no CPU: it had four times as long.
     assert float(results["loops"]["reason"].split()[4]) >= 2.0
     assert (results["no_such"]["reason"], results["refused"]["reason"]) == (

@@ -157,8 +157,10 @@ def _is_it_felt_there(pair: _Pair) -> Reply | None:
 
 def _did_it_come_first(pair: _Pair) -> Reply | None:
     is_told_later = pair.effect.facts.get("first_in_log") and pair.cause.playbook == TRIAGE
-    # How a process ended, and not why, is told before its cause at times.
-    if is_told_later and (not pair.felt.mechanism or pair.causing.mechanism):
+    # How a process ended, and not why, is told before its cause at times; not by the process.
+    task = pair.effect.finding.task
+    told_by_one = task is not None and task == pair.cause.finding.task
+    if is_told_later and (told_by_one or not pair.felt.mechanism or pair.causing.mechanism):
         return Reply("the log tells of it later")
     if is_later(pair.cause, pair.effect, pair.reach):
         return Reply("it began later")
@@ -175,7 +177,7 @@ def _did_it_change_then(pair: _Pair) -> Reply | None:
     changes = _changes(pair.cause)
     since_s = min(abs(noticed - moment) for moment in changes if moment <= noticed + pair.slack_s)
     entry = pair.causing
-    if pair.felt.late_notice and noticed - min(changes) < (entry.acts_after_s or 0):
+    if pair.felt.late_notice and noticed - min(changes) < (entry.acts_after_s or -pair.slack_s):
         return Reply("too short before")
     if since_s <= _NEAR_S:
         return Reply("it changed just then", 5)

@@ -261,9 +261,8 @@ class Pass:
 
     def _know_writer(self, prefix: Prefix, host: str) -> None:
         """What Ray brings from an actor's node stands behind the task of the driver."""
-        addresses = self.learnt.addresses
-        if prefix.ip is not None and len(addresses) < _HOSTS:
-            addresses.setdefault(prefix.ip, host)
+        if prefix.ip is not None and len(self.learnt.addresses) < _HOSTS:
+            self.learnt.addresses.setdefault(prefix.ip, host)
         elif prefix.pid is None and prefix.task is not None:
             self._know_host(prefix.task, host)
 

@@ -7,7 +7,7 @@ finding.
 from collections.abc import Callable, Iterable, Iterator
 
 from raydiag.model import Finding, Snapshot
-from raydiag.rules import metrics_exporter, network, storage
+from raydiag.rules import metrics_exporter, network, storage, worker_state
 from raydiag.rules.blocked import d_state_accumulation, driver_faults
 from raydiag.rules.clock import on_one_clock, skewed_clocks
 from raydiag.rules.cpu import cpu_contention, noisy_neighbours, thread_oversubscription
@@ -22,12 +22,6 @@ from raydiag.rules.previous_boot import crashes
 from raydiag.rules.progress import silent_jobs, stragglers
 from raydiag.rules.rdma import ports_down, slow_ports
 from raydiag.rules.rdma_counters import congestion, losses
-from raydiag.rules.worker_state import (
-    dead_ranks,
-    missing_workers,
-    stopped_ray_processes,
-    stopped_workers,
-)
 
 Rule = Callable[[Snapshot], Iterable[Finding]]
 
@@ -43,8 +37,8 @@ RULES: tuple[Rule, ...] = (
     network.job_interfaces_down, ports_down, slow_ports, losses, congestion,
     network.interface_errors, network.tcp_retransmits, network.tcp_aborts,
     network.full_accept_queues, missing_gpus, version_skew, environment_mismatch, skewed_clocks,
-    exposed_endpoints, stopped_workers, missing_workers, stopped_ray_processes, dead_ranks,
-    stragglers, silent_jobs,
+    exposed_endpoints, worker_state.stopped_workers, worker_state.missing_workers,
+    worker_state.stopped_ray_processes, worker_state.dead_ranks, stragglers, silent_jobs,
     metrics_exporter.exporter_down, metrics_exporter.ghost_data,
     metrics_exporter.exporter_plugin_timeouts, metrics_exporter.exporter_plugins_skipped,
     metrics_exporter.exporter_restarts,

@@ -11,7 +11,8 @@ _FINITE = ord("f")
 _TEXTS = {ord("a"): "nan", ord("i"): "inf"}
 _BLOCK = 20  # losses whose median is one level
 _LEARNT = 1.2  # times the lowest level, the first one: a loss that only climbs is another quantity
-_JUMP, _LEAST = 2.0, 0.5  # times the lowest level, and by so much: no other data does that
+_JUMP, _LEAST, _FAR = 2.0, 0.5, 1.5  # times the lowest level, and by so much; or by that much:
+# no other data does that, as a loss is a logarithm
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def jump(steps: LoggedSteps | None) -> Divergence | None:
     lowest, newest = min(levels), levels[-1]
     middle = (lowest + newest) / 2
     has_learnt = levels[0] > _LEARNT * lowest
-    is_far = newest >= max(_JUMP * lowest, lowest + _LEAST)
+    is_far = newest - lowest >= max(_LEAST, min((_JUMP - 1.0) * lowest, _FAR))
     if not has_learnt or not is_far or min(losses[-_BLOCK:]) <= middle:
         return None
     last_low = max(place for place, loss in enumerate(losses) if loss <= middle)

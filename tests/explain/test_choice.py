@@ -199,6 +199,38 @@ def test_of_two_ends_that_the_log_tells_the_first_one_counts() -> None:
     assert killed.verdict.failure_class == "oom-host"
 
 
+def test_what_a_process_wrote_keeps_its_order() -> None:
+    """The launcher's own exception below a crash of the same task is no cause of it."""
+    crash = replace(seen("signal-kill", "node1", 90, facts={"first_in_log": 1.0}), playbook=TRIAGE)
+    raised = replace(seen("python-exception", "node1"), playbook=TRIAGE)
+    told = judged(crash, raised, status="failed", primary="signal-kill")
+    assert told.verdict.failure_class == "python-exception"  # nobody knows who wrote which
+    of_task = [replace(each, finding=replace(each.finding, task="2")) for each in (crash, raised)]
+    told = judged(*of_task, status="failed", primary="signal-kill")
+    assert told.verdict.failure_class == "signal-kill"
+
+
+def test_a_cause_may_be_dated_after_an_end_that_is_dated_by_the_last_step() -> None:
+    end = replace(
+        seen("signal-kill", "node1", 90, facts={"first_in_log": 1.0}),
+        playbook=TRIAGE,
+        uncertainty_s=60.0,
+    )
+    for onset, expected in ((92, "gpu-missing"), (400, "signal-kill")):
+        lost = seen("gpu-missing", "node1", onset, gpu=3, severity=Severity.CRITICAL)
+        told = judged(end, lost, status="failed", primary="signal-kill")
+        assert told.verdict.failure_class == expected
+
+
+def test_connections_that_were_aborted_break_a_rendezvous() -> None:
+    aborts = seen("tcp-aborts", "node1", 85)
+    end = replace(
+        seen("rendezvous-fail", "node1", 90, facts={"first_in_log": 1.0}), playbook=TRIAGE
+    )
+    told = judged(aborts, end, status="failed", primary="rendezvous-fail")
+    assert told.verdict.failure_class == "tcp-aborts"
+
+
 def test_a_loss_that_diverged_ends_processes_and_a_bad_interface_slows() -> None:
     nan = seen("loss-divergence")
     exit_line = replace(

@@ -17,6 +17,7 @@ from raydiag.rules.progress import Pace
 from raydiag.triage.verdict import JobStatus
 
 _STALL_STEPS, _STALL_S = 10.0, 300.0
+_UNDATED_S = 60.0  # how well an end without a time of its own is dated
 _START_UP_S = 1800.0  # until the first step: set-up and compilation
 
 
@@ -154,7 +155,9 @@ def _of_triage(job: TriagedJob, metrics: SeenMetrics, is_refuted: bool) -> Itera
         if finding.failure_class != "hang":
             first = {"first_in_log": 1.0} if finding.failure_class == job.triage.primary else {}
             dated = _dated_end(finding, job, metrics)
-            yield Observation(dated, TRIAGE, job.triage.rule, facts=first)
+            # The log may tell of the end some steps late; how late, nobody says.
+            unsure_s = _UNDATED_S * (dated is not finding)
+            yield Observation(dated, TRIAGE, job.triage.rule, uncertainty_s=unsure_s, facts=first)
         elif not is_refuted:
             yield Observation(_dated_hang(finding, job, metrics), TRIAGE, job.triage.rule)
 
@@ -168,7 +171,7 @@ def _dated_hang(hang: Finding, job: TriagedJob, metrics: SeenMetrics) -> Finding
 
 def _dated_end(finding: Finding, job: TriagedJob, metrics: SeenMetrics) -> Finding:
     """What a log without times says a job died of came after the last step that samples show."""
-    at, window = metrics.steps.last_at, metrics.window
+    at, window = metrics.steps.last_at or job.triage.progress.last_step_time, metrics.window
     if finding.onset is not None or finding.failure_class != job.triage.primary:
         return finding
     has_died = job.triage.status in (JobStatus.FAILED, JobStatus.UNKNOWN)

@@ -62,7 +62,8 @@ def _silent_exporters(stack: Stack, host: str) -> Iterator[Observation]:
     series = stack.context.discovery.host(host)
     if series is None:
         return
-    newest = max(part.last for part in map(series.sample_range, ("hw_", "ray_")) if part)
+    ranges = filter(None, map(series.sample_range, ("hw_", "ray_")))
+    newest = max(map(attrgetter("last"), ranges), default=0.0)
     for prefix in ("hw_gpu_", "hw_procs_"):
         own, last = series.sample_range(prefix), None
         text = f"no {prefix}* of this host, which most others have"
