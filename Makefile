@@ -18,7 +18,7 @@ probe: $(READY)
 # its cluster; in the order of their names the long ones do not come last.
 test: lint unit
 	$(BIN)/pytest -q -n 3 --reruns 1 --rerun-show-tracebacks -m 'slow and not cluster'
-	$(BIN)/pytest -q -n 3 --reruns 1 --rerun-show-tracebacks --dist loadfile --no-loadscope-reorder \
+	$(BIN)/pytest -q -n 2 --reruns 1 --rerun-show-tracebacks --dist loadfile --no-loadscope-reorder \
 	  -m cluster
 
 # Three workers: on two cores one of them mostly waits, for a hang to be noticed.

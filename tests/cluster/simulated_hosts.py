@@ -113,7 +113,17 @@ class Cluster:
         self._switch: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Cluster:
-        """Raises RuntimeError with Ray's own output when the nodes do not come up in time."""
+        """Raises RuntimeError with Ray's own output when the nodes do not come up in time.
+
+        On a machine with other load a node of Ray may give up at its start: all once more, then.
+        """
+        try:
+            self._start_whole()
+        except RuntimeError:
+            self._start_whole()
+        return self
+
+    def _start_whole(self) -> None:
         # Not TMPDIR: the paths of Ray's sockets must stay under 108 bytes.
         self.directory = Path(tempfile.mkdtemp(prefix="rdsim-", dir="/tmp"))
         try:
@@ -122,7 +132,6 @@ class Cluster:
             with suppress(RuntimeError):
                 self.stop()
             raise
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()

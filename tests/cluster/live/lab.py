@@ -82,24 +82,13 @@ def four_hosts() -> Iterator[Hosts]:
             )
         counters = stack.enter_context(HangingFile(gpus[VICTIM][HUNG_GPU] / "ras"))
         mounted = stack.enter_context(HangingFile(data))
-        cluster = stack.enter_context(_started(specs))
+        cluster = stack.enter_context(Cluster(specs, start_deadline_s=240))
         for host in HOSTS:
             if host != VICTIM:
                 cluster.unmount(host, data)
         yield Hosts(cluster, gpus[VICTIM], counters, mounted, clock)
         counters.release()
         mounted.release()
-
-
-@contextlib.contextmanager
-def _started(specs: list[HostSpec]) -> Iterator[Cluster]:
-    """On a machine with other load a node of Ray may give up at its start: once more, then."""
-    with contextlib.ExitStack() as stack:
-        try:
-            cluster = stack.enter_context(Cluster(specs, start_deadline_s=240))
-        except RuntimeError:
-            cluster = stack.enter_context(Cluster(specs, start_deadline_s=240))
-        yield cluster
 
 
 def _clock_of(file: Path) -> dict[str, str]:
