@@ -9,7 +9,8 @@ from raydiag.joblog.facts import LoggedSteps
 
 _FINITE = ord("f")
 _TEXTS = {ord("a"): "nan", ord("i"): "inf"}
-_BLOCK = 20  # losses whose median is one level
+_BLOCK, _FEWEST = 20, 5  # losses whose median is one level; the fewer in a short log,
+_BLOCKS = 8  # so that it has so many levels
 _LEARNT = 1.2  # times the lowest level, the first one: a loss that only climbs is another quantity
 _JUMP, _LEAST, _FAR = 2.0, 0.5, 1.5  # times the lowest level, and by so much; or by that much:
 # no other data does that, as a loss is a logarithm
@@ -62,15 +63,16 @@ def jump(steps: LoggedSteps | None) -> Divergence | None:
         if line >= first_line and math.isfinite(loss)
     ]
     losses = [row[0] for row in rows]
-    starts = range(len(losses) % _BLOCK, len(losses), _BLOCK)
-    levels = [median(losses[start : start + _BLOCK]) for start in starts]
+    block = max(_FEWEST, min(_BLOCK, len(losses) // _BLOCKS))
+    starts = range(len(losses) % block, len(losses), block)
+    levels = [median(losses[start : start + block]) for start in starts]
     if not levels:
         return None
     lowest, newest = min(levels), levels[-1]
     middle = (lowest + newest) / 2
     has_learnt = levels[0] > _LEARNT * lowest
     is_far = newest - lowest >= max(_LEAST, min((_JUMP - 1.0) * lowest, _FAR))
-    if not has_learnt or not is_far or min(losses[-_BLOCK:]) <= middle:
+    if not has_learnt or not is_far or min(losses[-block:]) <= middle:
         return None
     last_low = max(place for place, loss in enumerate(losses) if loss <= middle)
     _, step, line = rows[last_low + 1]
