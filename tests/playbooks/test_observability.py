@@ -260,8 +260,15 @@ def test_rays_metrics_missing_on_one_host_on_all_or_ending_early() -> None:
 
 def test_a_host_that_was_never_scraped() -> None:
     made = stack(without("node2", "hw", "ray"))
+    targets = [replace(one, up=False, share_up=0.0) for one in made.context.discovery.targets]
+    discovery = replace(made.context.discovery, targets=tuple(targets[1:2]))
+    made = replace(made, context=replace(made.context, discovery=discovery))
     assert ("host-missing", "node2") in found(made)
     assert [one.host for one in coverage(made).blind] == ["node2"]
+
+
+def test_a_host_that_once_answered_is_not_missing() -> None:
+    assert ("host-missing", "node2") not in found(stack(without("node2", "hw", "ray")))
 
 
 # ---- the stack's own logs

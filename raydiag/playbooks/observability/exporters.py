@@ -18,7 +18,6 @@ from raydiag.tsdb.stack_logs import StackLine
 
 _SLOW_S, _TIMED_OUT_S, _FAST_S = 8.0, 11.5, 3.0  # duration of an exporter's cycle
 _SLOW_CYCLES = 3
-_MISSED_SCRAPES = 3  # an exporter that has missed these does not answer
 _SILENT_S = 120.0  # one source of a host silent for so long while the other goes on
 _RESTARTS = 2  # more than one is a habit
 _AHEAD_S, _SKEW_S = 3.0, 20.0  # of a clock, against Prometheus's and against the others'
@@ -119,12 +118,8 @@ def plugin_skipped(stack: Stack) -> Iterator[Observation]:
     """An exporter answers and a whole family is missing from it."""
     with_gpu, with_tasks = _hosts_with(stack, "hw_gpu_"), _hosts_with(stack, "hw_procs_")
     down = set(map(attrgetter("finding.host"), exporter_down(stack)))
-    newest = stack.newest_samples(EXPORTER)
-    quiet = max(newest.values(), default=0.0) - _MISSED_SCRAPES * stack.resolution_s
-    down.update(host for host, time in newest.items() if time < quiet)
-    for host in filterfalse(down.union(stack.translated).__contains__, stack.hosts):
-        lines = stack.logs.of("plugin-skipped", host)
-        log = [line for line in lines if "tb_" not in line.plugin]
+    for host in filterfalse(down.union(stack.translated, stack.silent).__contains__, stack.hosts):
+        log = [line for line in stack.logs.of("plugin-skipped", host) if "tb_" not in line.plugin]
         missing = _missing_family(stack, host, with_gpu, with_tasks)
         if not missing and not log:
             continue

@@ -130,20 +130,19 @@ def _refresh_s(stack: Stack) -> float:
 
 def hosts_missing(stack: Stack) -> Iterator[Observation]:
     """Nodes of the job's list without a single sample."""
+    discovery = stack.context.discovery
     sampled = {*stack.newest_samples(EXPORTER), *stack.newest_samples(RAY)}
     if not sampled:
         return
+    sampled |= {target.host for target in discovery.targets if target.share_up > 0}
     for host in stack.hosts:
         if host not in sampled:
             text = "in the job's node list, and never scraped successfully"
             log = log_evidence(stack.logs.of("scrape-failed", host))
-            yield _host_missing(stack, [Evidence("label values of host", text), *log], host)
-    discovery = stack.context.discovery
+            evidence = [Evidence("label values of host", text), *log]
+            yield observation("hosts-missing", evidence, host, until=stack.end)
     nodes, hosts = discovery.nnodes, len(discovery.hosts)
     if nodes and not discovery.expected and hosts < nodes:
         text = f"{hosts} hosts have series, the job has {nodes} nodes"
-        yield _host_missing(stack, [Evidence("label values of host", text)])
-
-
-def _host_missing(stack: Stack, evidence: list[Evidence], host: str | None = None) -> Observation:
-    return observation("hosts-missing", evidence, host, until=stack.end)
+        evidence = [Evidence("label values of host", text)]
+        yield observation("hosts-missing", evidence, until=stack.end)

@@ -11,6 +11,7 @@ from raydiag.timeline.answers import ALIVE, EXPORTER, RAY, Answers
 from raydiag.timeline.context import Context
 from raydiag.timeline.queries import SCRAPE
 from raydiag.timeline.steps import MetricSteps
+from raydiag.tsdb.discovery_types import Target
 from raydiag.tsdb.stack_logs import StackLine, StackLogs
 
 ID = "observability"
@@ -49,12 +50,20 @@ class Stack:
         sample_times = self.answers.sample_times(source)
         return {host: float(stamps.max()) for host, (_, stamps) in sample_times.items()}
 
+    @property
+    def _exporters(self) -> list[Target]:
+        return [target for target in self.context.discovery.targets if target.job == "node_hw"]
+
     def is_scraped(self, host: str) -> bool:
         """Whether the host's exporter answered Prometheus, whatever it had to say."""
-        for target in self.context.discovery.targets:
-            if target.host == host and target.job == "node_hw" and target.share_up > 0:
-                return True
-        return False
+        return any(target.host == host and target.share_up > 0 for target in self._exporters)
+
+    @cached_property
+    def silent(self) -> frozenset[str]:
+        """Hosts whose exporter did not answer its last scrape, though that of another did."""
+        answering = {target.host for target in self._exporters if target.up}
+        all_hosts = frozenset(target.host for target in self._exporters)
+        return all_hosts - answering if answering else frozenset()
 
     @cached_property
     def translated(self) -> frozenset[str]:
@@ -78,8 +87,7 @@ class Stack:
                 reasons["ray-metrics"] = "no ray_node_* was ever there"
         if not len(self.answers.table("cycle-age")):
             reasons["clock-skew"] = "no series tells the time of a node's own clock"
-        scraped = any(target.job == "node_hw" for target in discovery.targets)
-        if not hw and not scraped and not self.logs.lines:
+        if not hw and not self._exporters and not self.logs.lines:
             reasons["exporter-down"] = "no exporter of hardware metrics was ever there"
         if hw and ray and not hw.keys() & ray.keys():
             reasons["ray-metrics"] = "Ray's series and the exporters' name no host alike"
