@@ -6,7 +6,7 @@ READY := .venv/.ready
 # Compiled tests are kept: each worker would else compile all of them, 12 s each, in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: probe test unit prometheus lint soak fuzz live bench figures clean
+.PHONY: probe test unit prometheus lint soak fuzz audit live bench figures clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(READY)
@@ -38,9 +38,19 @@ lint: $(READY)
 soak: $(READY)
 	RAYDIAG_SOAK=50 $(BIN)/pytest -q -m cluster tests/cluster/test_hotfix.py -k random_moment
 
-# Texts of all kinds for everything that reads what others wrote; `make test` has a short run of it.
+# Odd inputs for everything that reads what others wrote, guided by coverage: CASES for each target.
+# `make test` has a short run of it without atheris.
+CASES ?= 1000000
 fuzz: $(READY)
-	RAYDIAG_FUZZ=3000 $(BIN)/pytest -q -n 2 tests/test_fuzz.py
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[audit]'
+	$(BIN)/python -m tests.fuzzing $(CASES) $(TARGETS)
+
+# Known weaknesses of what we depend on, and risky calls in our own code.
+audit: $(READY)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[audit]'
+	$(BIN)/bandit -q -r raydiag entrypoints -c pyproject.toml
+	$(BIN)/pip freeze --exclude-editable > .cache/installed.txt
+	$(BIN)/pip-audit --strict --no-deps --disable-pip -r .cache/installed.txt
 
 # Faults planted in a training on four simulated hosts, and what raydiag says of each.
 live: $(READY) prometheus

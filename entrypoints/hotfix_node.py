@@ -9,9 +9,10 @@ import sys
 import time
 import zlib
 
-carried = marshal.loads(zlib.decompress(sys.stdin.buffer.read()[4:]))  # after Python's magic number
+# Our own code, after Python's magic number.
+carried = marshal.loads(zlib.decompress(sys.stdin.buffer.read()[4:]))  # nosec B302
 scope = {"__name__": "raydiag.memory_import"}
-exec(carried["modules"].pop("raydiag.memory_import"), scope)
+exec(carried["modules"].pop("raydiag.memory_import"), scope)  # our own code  # nosec B102
 scope["install"](carried.pop("modules"))  # type: ignore[operator]
 
 from raydiag.hotfix.node import main  # noqa: E402

@@ -37,7 +37,7 @@ class _Importer:
         """Run the module's code, once."""
         # Taken out: nobody imports it twice, and a node has better uses for the memory.
         text = self.modules.pop(module.__name__)
-        exec(compiled(module.__name__, text), module.__dict__)
+        exec(compiled(module.__name__, text), module.__dict__)  # our own code  # nosec B102
 
 
 def install(modules: Mapping[str, Union[str, CodeType]]) -> None:

@@ -221,6 +221,6 @@ class _StrictLoader(_Loader):  # type: ignore[misc]
 def loaded(text: str, file: str) -> object:
     """What a YAML text holds. Raises CatalogError."""
     try:
-        return yaml.load(text, Loader=_StrictLoader)
+        return yaml.load(text, Loader=_StrictLoader)  # a SafeLoader  # nosec B506
     except yaml.YAMLError as error:
         raise CatalogError(f"{file}: {' '.join(str(error).split())}") from None
