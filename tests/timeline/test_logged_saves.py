@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from raydiag.explain.job.logged import job_of, placed
+from raydiag.explain.job.logged import job_of, placed, with_logged_training
 from raydiag.timeline import masks
 from raydiag.timeline.context import SAVE, TrainingJob
 from raydiag.timeline.queries import FILL
 from raydiag.timeline.rhythm import Rhythm
+from raydiag.timeline.steps import steps_of
+from raydiag.timeline.training_series import LOSS, TrainingSeries
 from raydiag.triage import judge
 from raydiag.triage.verdict import Moment
 from tests.joblog.joblogs import facts_of
@@ -78,3 +80,26 @@ def test_times_of_another_zone_place_nothing(tmp_path: Path) -> None:
     world.without(*TB, FILL)
     text = titan(True).replace("2023-11-14", "2023-11-12").replace("2023-11-15", "2023-11-13")
     assert not len(placed(world.answers(), facts_of(text, tmp_path), world.job).steps)
+
+
+@pytest.mark.parametrize("interval", [1, 5])
+def test_a_log_that_prints_each_fifth_step_says_how_fast_the_gpus_work(
+    interval: int, tmp_path: Path
+) -> None:
+    """A batch that grows makes steps longer, and no GPU slower."""
+    world = World()
+    world.without("tb_perf_per_device_tokens_per_sec", "tb_perf_per_device_tflops_per_sec")
+    lines, last = [], 510
+    for step in range(interval, last + 1, interval):
+        lines.append(
+            f" iteration {step:8}/{last:8} | elapsed time per iteration (ms): {9000 + 30 * step}.0"
+            f" | throughput per GPU (TFLOP/s/GPU): 455.1 | global batch size: {300 + step} |"
+            f" lm loss: {6 - step / 100:.6E} |"
+        )
+    answers = world.answers()
+    steps = steps_of(answers)
+    facts = facts_of("\n".join(lines) + "\n", tmp_path)
+    training = TrainingSeries.of(with_logged_training(answers, facts, steps))
+    assert training.throughput_unit == "TFLOP/s/device"
+    assert training.series(LOSS) is not None
+    assert training.throughput is not None and set(training.throughput.values) == {455.1}

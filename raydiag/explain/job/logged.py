@@ -157,11 +157,12 @@ def with_logged_training(answers: Answers, facts: JobFacts, steps: MetricSteps) 
             columns[TGS] = logged.tokens_per_s
     lines = {int(number): line for line, number in enumerate(logged.step)}
     is_logged = np.isin(steps.numbers, logged.step)
-    if is_logged.sum() < _TIMED_SHARE * len(steps):
+    interval = np.median(np.diff(logged.step)) if len(lines) > 1 else 1.0  # of the log's steps
+    if is_logged.sum() * interval < _TIMED_SHARE * len(steps):
         return answers  # too few lines to follow the speed by
     rows = np.array(list(map(lines.__getitem__, map(int, steps.numbers[is_logged]))), int)
     loss_printed = np.frombuffer(logged.loss_state, np.uint8)[rows] != ord("n")
-    series = []
+    series = list(training.by_metric.values())
     for metric, column in columns.items():
         values = np.array(column)[rows]
         keep = loss_printed if metric == LOSS else np.isfinite(values)

@@ -39,7 +39,7 @@ def exporter_down(stack: Stack) -> Iterator[Observation]:
                 yield _stopped(stack, host, hw[host], silence)
         elif not stack.is_scraped(host):
             text = "no hw_* of this host at all, although its Ray has metrics"
-            evidence = [Evidence("hw_*", text), *_log(stack, "port-taken", host)]
+            evidence = [Evidence("hw_*", text), *log_evidence(stack.logs.of("port-taken", host))]
             yield observation("exporter-down", evidence, host, until=stack.end)
 
 
@@ -75,10 +75,6 @@ def _silent_exporters(stack: Stack, host: str) -> Iterator[Observation]:
             yield observation("exporter-down", evidence, host, last, until=stack.end)
 
 
-def _log(stack: Stack, kind: str, host: str) -> list[Evidence]:
-    return log_evidence(stack.logs.of(kind, host))
-
-
 def plugin_timeout(stack: Stack) -> Iterator[Observation]:
     """Cycles of an exporter that take as long as a plugin is allowed, again and again."""
     ghosts = [mask for mask in stack.context.masks if mask.kind == GHOST]
@@ -105,7 +101,7 @@ def _slow_cycles(stack: Stack, host: str, durations: Series, slow: np.ndarray) -
     evidence = Evidence(SCRAPE, text, float(seconds[slow].max()), first)
     return observation(
         "plugin-timeout",
-        [evidence, *_log(stack, "plugin-timeout", host)],
+        [evidence, *log_evidence(stack.logs.of("plugin-timeout", host))],
         host,
         first,
         until=last,
