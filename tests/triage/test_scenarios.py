@@ -713,6 +713,14 @@ def test_what_steps_followed_is_no_cause(
     assert triage([*lines, *KEYBOARD], *ENDED)["primary"] == "cancelled"
 
 
+def test_a_loss_that_is_left_out_because_it_is_no_number(triage: Triage) -> None:
+    """Megatron leaves the loss out then, and goes on."""
+    lost = [line.replace("lm loss: 2.5E+00", "grad norm: nan") for line in megatron(51, 90)]
+    for lines, is_lost in ((megatron(1, 90), False), ([*megatron(1, 50), *lost], True)):
+        classes = {finding["class"] for finding in triage(lines, *ENDED)["findings"]}
+        assert ("loss-divergence" in classes) == is_lost
+
+
 @pytest.mark.parametrize(
     "lines", [steps(0, 60), [f"{t}: Synchronizing hosts before training loop" for t in range(4)]]
 )
