@@ -122,7 +122,7 @@ class _Report:
             row = fault if row.event in _ARE_THE_FAULT else replace(row, lasting=True)
             finding, severity = fault.finding, fault.severity
         meaning = catalog.nvidia_code(row.codes, stated.code) if stated.code is not None else None
-        related = row.also
+        related = (*row.also, *{self.row.event} - {row.event})  # an oops stays an oops as well
         if meaning:
             finding = meaning.finding or finding
             related += meaning.also

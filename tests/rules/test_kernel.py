@@ -116,11 +116,16 @@ def test_oops_is_one_event_with_its_whole_trace() -> None:
 
 
 @pytest.mark.parametrize(
-    "headline", [FAULT[0], "WARNING: CPU: 9 PID: 1 at drivers/gpu/drm/amd/x.c:3"]
+    ("headline", "kind"),
+    [
+        (FAULT[0], "kernel-oops"),
+        ("WARNING: CPU: 9 PID: 1 at drivers/gpu/drm/amd/x.c:3", "amdgpu-other-error"),
+    ],
 )
-def test_crash_in_the_error_reporting_path_is_the_driver_fault(headline: str) -> None:
+def test_crash_in_the_error_reporting_path_is_the_driver_fault(headline: str, kind: str) -> None:
     event = only(log(headline, *FAULT[1:]))
     assert (event.event, event.finding) == ("amdgpu-cper", "gpu-driver-fault")
+    assert event.related == (kind,)
     assert event.symbol == "amdgpu_cper_ring_get_ent_sz"
     assert event.severity is Severity.WARNING
     assert len(event.lines) == len(FAULT)
