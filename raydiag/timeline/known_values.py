@@ -44,6 +44,5 @@ def column_medians(values: Floats) -> Floats:
 
 
 def robust_noise(values: Floats) -> float:
-    """Standard deviation of the noise of a series that may trend, from its steps."""
-    steps = np.diff(values)
-    return 1.05 * float(np.median(np.abs(steps - np.median(steps))))
+    """Standard deviation of the noise of a series that may begin to trend, from its bends."""
+    return 0.605 * float(np.median(np.abs(np.diff(values, n=2))))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Optional
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raydiag.timeline import deviations
 from raydiag.timeline.deviations import Deviation, Flags
+from raydiag.timeline.known_values import robust_noise
 from raydiag.tsdb.series import Series
 
 START, EVERY = 1_795_000_000.0, 10.0
@@ -111,3 +113,13 @@ def test_a_slow_rise_is_followed_back_to_where_it_left_its_level(
     start = deviations.ramp_start(series, found)
     assert start <= found.time
     assert abs(start - series.times[at]) <= max(2 * EVERY, 6 / slope)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.7])
+def test_noise_is_the_same_where_a_share_of_the_series_climbs(share: float) -> None:
+    """Memory that leaks for half of a job has steps of two sizes."""
+    rng = np.random.default_rng(7)
+    climbing = int(share * 400)
+    values = rng.normal(280.0, 3.0, 400)
+    values[400 - climbing :] += 40.0 * np.arange(climbing)
+    assert robust_noise(values) == pytest.approx(3.0, rel=0.25)
