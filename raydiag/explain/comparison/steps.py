@@ -24,26 +24,11 @@ LEAST = 10  # steady steps on each side, to say anything
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingRun:
-    """Completed steps of a job's last run, each once, ascending; NaN where nothing tells."""
+class TrainingRun(MetricSteps):
+    """With their values, each step once, ascending; NaN where nothing tells, also of its end."""
 
-    numbers: Floats = field(default_factory=lambda: np.empty(0))
-    ended_at: Floats = field(default_factory=lambda: np.empty(0))
     values: Mapping[str, Floats] = field(default_factory=dict)  # by the name that the bridge gives
     sources: Mapping[str, int] = field(default_factory=dict)  # what told of how many steps
-
-    def __len__(self) -> int:
-        return int(self.numbers.size)
-
-    @property
-    def first(self) -> int | None:
-        """The number of the first step."""
-        return next(map(int, self.numbers), None)
-
-    @property
-    def last(self) -> int | None:
-        """The number of the last step."""
-        return next(map(int, self.numbers[-1:]), None)
 
     @property
     def dated(self) -> MetricSteps:
