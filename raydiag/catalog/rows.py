@@ -171,6 +171,7 @@ _READERS: Mapping[object, Callable[[CatalogRow, str, bool], object]] = {
     tuple[str, ...]: lambda row, key, is_needed: row.texts(key, least=int(is_needed)),
     bool: lambda row, key, _: row.flag(key),
     int | None: lambda row, key, _: row.number(key),
+    Mapping[str, str]: lambda row, key, _: row.mapping(key),
 }
 
 

@@ -20,6 +20,9 @@ WARM_UP = 5  # steps
 # ---- what the scripts around training print
 
 
+TERMINATED = (130, 143)  # exit codes of SIGINT and SIGTERM: somebody ended the process
+
+
 @dataclass(frozen=True)
 class Header:
     """What the job said about itself before training; None where the log does not."""

@@ -1,14 +1,22 @@
 """All logs of one job, read once each, as facts."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from raydiag.errors import CannotRun
-from raydiag.joblog.facts import JobFacts, LoggedSteps, Match, Resolved, WorkerLogs
+from raydiag.joblog.facts import (
+    TERMINATED,
+    JobFacts,
+    LoggedSteps,
+    Match,
+    Resolved,
+    TaskExit,
+    WorkerLogs,
+)
 from raydiag.joblog.lines import CHUNK_BYTES
 from raydiag.joblog.log_line import Classify, MakeSelector, Selector
 from raydiag.joblog.numbers import whole_number
@@ -134,7 +142,8 @@ def _facts(
         steps = _joined(steps, rank.learnt.steps.logged())
     timeline = learnt.timeline
     names = {ip: hosts[task] for ip, task in learnt.exits.nodes.items() if task in hosts}
-    matches = itertools.chain.from_iterable(log.learnt.matches.in_order() for log in logs)
+    matches = [*itertools.chain.from_iterable(log.learnt.matches.in_order() for log in logs)]
+    names = {**_address_of_failed(matches, learnt.exits.exits, hosts), **names, **learnt.addresses}
     return JobFacts(
         resolved=resolved,
         files=_of_all(logs, "files"),
@@ -144,7 +153,7 @@ def _facts(
         steps=steps,
         saves=_of_all(logs, "learnt.saves.saves"),
         restores=tuple(learnt.saves.restores),
-        matches=tuple(_on_host(match, hosts, {**names, **learnt.addresses}) for match in matches),
+        matches=tuple(_on_host(match, hosts, names) for match in matches),
         tracebacks=_of_all(logs, "learnt.matches.tracebacks"),
         exits=_of_all(logs, "learnt.exits.exits"),
         heartbeats=next(filter(None, (log.learnt.exits.heartbeats() for log in logs)), None),
@@ -185,16 +194,26 @@ def _hosts(
     hosts_on_lines: Mapping[int, str], nodelist: tuple[str, ...], nnodes: int | None
 ) -> dict[int, str]:
     """Task to host: lines that carry both, else the node list's order, one task a node."""
+    in_order = dict(enumerate(nodelist))
     if not hosts_on_lines:
-        return dict(enumerate(nodelist)) if nnodes in (None, len(nodelist)) else {}
-    in_order = dict(enumerate(nodelist)) if _agrees(hosts_on_lines, nodelist) else {}
-    return {**in_order, **hosts_on_lines}
+        return in_order if nnodes in (None, len(nodelist)) else {}
+    agrees = hosts_on_lines.items() <= in_order.items()
+    return {**in_order, **hosts_on_lines} if agrees else dict(hosts_on_lines)
 
 
-def _agrees(hosts_on_lines: Mapping[int, str], nodelist: tuple[str, ...]) -> bool:
-    return all(
-        task < len(nodelist) and nodelist[task] == host for task, host in hosts_on_lines.items()
-    )
+def _address_of_failed(
+    matches: Iterable[Match], exits: Iterable[TaskExit], hosts: Mapping[int, str]
+) -> dict[str, str]:
+    """Address to host, of the only actor with a root cause and the only node that failed.
+
+    The driver's own node, that of task 0, has no address on its lines.
+    """
+    addresses = {match.ip for match in matches if match.ip and match.role != "consequence"}
+    node_exits = [ended for ended in exits if ended.kind == "node-exit"]
+    failed = {ended.task for ended in node_exits if ended.code not in (None, 0, *TERMINATED)}
+    if len(addresses) != 1 or len(failed) != 1 or failed == {0}:
+        return {}
+    return {addresses.pop(): host for task, host in hosts.items() if task in failed}
 
 
 def _on_host(match: Match, hosts: Mapping[int, str], addresses: Mapping[str, str]) -> Match:

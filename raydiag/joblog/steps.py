@@ -21,6 +21,7 @@ RUNS = 64
 WRITERS = 16384
 PROGRESSES = 24
 _BAR_LOSS = re.compile(r"[^\]]{0,200}\bloss=")
+_BARS, _SMOOTHED = ("bar", "torchspec"), 10  # their speed holds the first step for so many
 _LAG = 8  # ranks without prefixes share one `where`: a slow one is no restart
 _FORMATS = {form.id: form for form in FORMATS}
 _ORDER = {form_id: index for index, form_id in enumerate(_FORMATS)}
@@ -106,6 +107,10 @@ class StepProgress:
         run = self.runs[-1]
         if total is not None:
             self.total = total
+        if self.format in _BARS and run.steps < _SMOOTHED:
+            seconds = math.nan
+        if time is None and near_time is not None and near_time > (self.near_time or near_time):
+            time = near_time  # printed since the step before
         steps = step - run.last_step if run.steps else 1
         if seconds != seconds and run.steps:
             seconds = _seconds_between(run.last_time, time, steps)

@@ -19,6 +19,7 @@ class RowKind:
     query: str = ""
     unit: str = ""  # of its values
     confidence: str = ""  # of its observations; likely, where there is none
+    healthy: str = ""  # what is true where it does not hold
 
 
 PLAYBOOKS = {row.name: row for row in rows(_TABLE.take("playbooks"), _FILE, "id")}

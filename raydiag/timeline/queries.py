@@ -7,7 +7,7 @@ what is wrong there. What stands out is queried again, finer, by the playbook th
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
 from itertools import chain
@@ -47,6 +47,7 @@ class QueryTemplate:
     counter: bool = False
     # Keeps only what is wrong: no series means that nothing is, not that nothing was measured.
     faults_only: bool = False
+    known_as: Mapping[str, str] = field(default_factory=dict)  # our name of a metric, by another
 
 
 def _spread(metrics: Sequence[str], by: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from raydiag.model import Status
 from raydiag.timeline.answers import Answers
-from raydiag.timeline.queries import FILL
+from raydiag.timeline.queries import FILL, TRAINING
 from raydiag.tsdb.series import Floats, Query, QueryResult, Series
 
 STEP = "tb_step"
@@ -138,9 +138,8 @@ def _real_samples(all_series: Sequence[Series], filled: Floats) -> dict[str, Ser
         if series.metric == FILL:
             continue
         real = _without(series, filled)
-        if series.metric in merged:
-            real = _joined(merged[series.metric], real)
-        merged[series.metric] = real
+        metric = TRAINING.known_as.get(series.metric, series.metric)
+        merged[metric] = _joined(merged[metric], real) if metric in merged else real
     return merged
 
 

@@ -8,10 +8,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from raydiag.joblog.facts import TERMINATED
 from raydiag.model import Confidence
 from raydiag.triage import hang, heartbeat
 from raydiag.triage.decision import TriageCase, TriageOutcome, single
-from raydiag.triage.exits import TERMINATED, failed_exits
+from raydiag.triage.exits import failed_exits
 from raydiag.triage.first_cause import FirstCause, caused_by, first_cause
 from raydiag.triage.stall import ended_silence
 from raydiag.triage.symptoms import CONSEQUENCE, ROOT, Symptom, cascade, live, of_class

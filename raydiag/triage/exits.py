@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from itertools import filterfalse
 
-from raydiag.joblog.facts import JobFacts, TaskExit
+from raydiag.joblog.facts import TERMINATED, JobFacts, TaskExit
 from raydiag.triage.tables import TABLES
 
-TERMINATED = (130, 143)  # exit codes of SIGINT and SIGTERM: somebody ended the process
 _TERMINATING_SIGNALS = (2, 15)
 _CODES: Mapping[int, str] = TABLES["exit_codes"]
 _SIGNALS: Mapping[int, str] = TABLES["signals"]

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from raydiag.joblog.facts import JobFacts, LoggedSteps, Summary
+from raydiag.joblog.facts import TERMINATED, JobFacts, LoggedSteps, Summary
 from raydiag.joblog.slurm import SlurmJob
 from raydiag.model import Confidence
 from raydiag.triage import deaths, hang
 from raydiag.triage.decision import TriageCase, TriageOutcome, single
 from raydiag.triage.endings import cancelled, confidence_of_hang, failed, hang_behind
-from raydiag.triage.exits import TERMINATED, failed_exits
+from raydiag.triage.exits import failed_exits
 from raydiag.triage.stall import UNEXPLAINED_S, StepPace, mtimes
 from raydiag.triage.symptoms import CONSEQUENCE, ROOT, Symptom, cascade, of_class, strong
 from raydiag.triage.tables import TABLES

@@ -13,10 +13,10 @@ from typing import Any
 from raydiag import catalog
 from raydiag.catalog.failure_classes import FailureClass
 from raydiag.catalog.signatures import table
-from raydiag.joblog.facts import JobFacts, Match, StageEvent, TaskExit
+from raydiag.joblog.facts import TERMINATED, JobFacts, Match, StageEvent, TaskExit
 from raydiag.joblog.numbers import whole_number
 from raydiag.model import Evidence
-from raydiag.triage.exits import TERMINATED, all_terminated, failed_exits
+from raydiag.triage.exits import all_terminated, failed_exits
 from raydiag.triage.progress import step_interval
 from raydiag.triage.tables import TABLES
 

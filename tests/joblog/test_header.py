@@ -104,6 +104,26 @@ def test_an_actors_line_is_of_its_own_node_and_not_of_the_drivers_task(
     assert [gone.task for gone in facts.exits] in ([], [2])
 
 
+@pytest.mark.parametrize(
+    ("codes", "host"),
+    [
+        ((143, 143, 1), "mi10"),
+        ((1, 143, 143), "10.0.0.9"),  # the driver's own node has no address on its lines
+        ((143, 1, 1), "10.0.0.9"),
+        ((143, 143, 143), "10.0.0.9"),
+    ],
+)
+def test_the_only_actor_that_failed_ran_on_the_only_node_that_did(
+    codes: tuple[int, ...], host: str, tmp_path: Path
+) -> None:
+    actor = "0: (Trainer pid=7, ip=10.0.0.9) "
+    lines = [f"{actor}Traceback (most recent call last):", f"{actor}KeyError: 'decoder'"]
+    for task, (name, code) in enumerate(zip(("mi08", "mi09", "mi10"), codes, strict=True)):
+        lines.append(f"{task}: NODE_EXIT host={name} exit={code}")
+    facts = facts_of(HEADER + "\n".join(lines) + "\n", tmp_path)
+    assert {match.host for match in facts.matches if match.ip} == {host}
+
+
 def test_an_actors_address_that_no_line_names_stays_an_address(tmp_path: Path) -> None:
     line = "0: (Trainer pid=7, ip=10.0.0.9) Error: launch failed\n"
     (match,) = facts_of(HEADER + line, tmp_path).matches

@@ -18,7 +18,7 @@ from raydiag.triage.verdict import JobStatus
 
 _STALL_STEPS, _STALL_S = 10.0, 300.0
 _UNDATED_S = 60.0  # how well an end without a time of its own is dated
-_START_UP_S = 1800.0  # until the first step: set-up and compilation
+_START_UP_S = 1200.0  # until the first step: set-up and compilation
 
 
 def case_of(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from raydiag.timeline import follow_up
 from raydiag.timeline.answers import ResultTable, Subject
 from raydiag.timeline.queries import CORRECTED, FATAL, gauges, increases
 from raydiag.timeline.run_timeline import RunTimeline
-from raydiag.timeline.threshold_spans import Growth, first_present, growths
+from raydiag.timeline.threshold_spans import first_present, growths
 from raydiag.tsdb.series import Floats, Query
 
 # Old ones say nothing; what was retired is of a card's whole life.
@@ -77,7 +77,7 @@ def fine_uncorrected(timeline: RunTimeline) -> Iterator[Query]:
 def fine_corrected(timeline: RunTimeline) -> Iterator[Query]:
     """Corrected counters that grew, to date them."""
     context = timeline.context
-    grown = sorted(growths(timeline.table("gpu-corrected")), key=_start_and_host)
+    grown = sorted(growths(timeline.table("gpu-corrected")), key=attrgetter("span.start", "host"))
     hosts = follow_up.first_hosts(growth.host for growth in grown)
     if not hosts:
         return
@@ -86,10 +86,6 @@ def fine_corrected(timeline: RunTimeline) -> Iterator[Query]:
     promql = increases(metrics, "host, gpu", "{$match}", follow_up.lookback(context))
     rows, first = follow_up.PER_HOST * len(metrics), grown[0].span.start
     yield from follow_up.fine_query(context, "gpu-corrected-fine", promql, hosts, rows, first)
-
-
-def _start_and_host(growth: Growth) -> tuple[float, str]:
-    return growth.span.start, growth.host
 
 
 def judge_uncorrected(timeline: RunTimeline, report: ReportWriter) -> None:

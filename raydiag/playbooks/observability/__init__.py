@@ -24,6 +24,7 @@ from raydiag.playbooks.observability.missing_samples import (
 )
 from raydiag.playbooks.observability.stack import ID, Stack, observation
 from raydiag.playbooks.observations import Report, ReportRow
+from raydiag.playbooks.tables import ROWS
 from raydiag.timeline.answers import ALIVE, EXPORTER, RAY
 from raydiag.timeline.context import GHOST
 from raydiag.tsdb.discovery_types import is_address
@@ -32,32 +33,26 @@ from raydiag.tsdb.unread import unanswered
 TITLE = "Health of the observability stack"
 SEEN_S = 60.0  # samples that reach so near to the end count as seen
 _QUERIES = (ALIVE, "up", "driver", "cycle-age", "training")
+# fmt: off
 _SYMPTOMS = (
-    (gap, "samples come without a gap"),
-    (exporter_down, "every exporter answered to the end"),
-    (plugin_timeout, "cycles of the exporters are fast"),
-    (plugin_skipped, "no exporter lacks a family"),
-    (clock_skew, "clocks agree"),
-    (restarting, "no running exporter was restarted"),
-    (ghost_data, "no exporter repeats old values"),
-    (bridge_gap, "the bridge has carried all steps"),
-    (ray_metrics, "Ray's metrics are there"),
-    (hosts_missing, "every node of the job has series"),
+    gap, exporter_down, plugin_timeout, plugin_skipped, clock_skew,
+    restarting, ghost_data, bridge_gap, ray_metrics, hosts_missing,
 )
+# fmt: on
 
 
 def judge(stack: Stack) -> tuple[list[Observation], Report]:
     """Every symptom, with a row for each, hit or not."""
     observations: list[Observation] = []
     rows = []
-    for symptom, healthy in _SYMPTOMS:
+    for symptom in _SYMPTOMS:
         row = symptom.__name__.replace("_", "-")
         if row in stack.never_there:
             rows.append(ReportRow(row, None, stack.never_there[row]))
             continue
         symptoms = list(symptom(stack))
         observations += symptoms
-        rows.append(_row(row, symptoms, healthy))
+        rows.append(_row(row, symptoms))
     queries = tuple(filter(stack.answers.__contains__, _QUERIES))
     state = "unhealthy in part" if observations else "healthy"
     verdict = f"The observability stack is {state}."
@@ -65,9 +60,8 @@ def judge(stack: Stack) -> tuple[list[Observation], Report]:
     return observations, Report(ID, TITLE, "observability", window, queries, tuple(rows), verdict)
 
 
-def _row(row: str, symptoms: Sequence[Observation], healthy: str) -> ReportRow:
-    hosts = set(map(attrgetter("finding.host"), symptoms))
-    text = healthy
+def _row(row: str, symptoms: Sequence[Observation]) -> ReportRow:
+    hosts, text = set(map(attrgetter("finding.host"), symptoms)), ROWS[row].healthy
     if symptoms and symptoms[0].finding.evidence:
         text = symptoms[0].finding.evidence[0].text
     return ReportRow(row, bool(symptoms), text, tuple(sorted(filter(None, hosts))))

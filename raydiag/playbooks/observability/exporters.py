@@ -10,7 +10,7 @@ from raydiag.model import Evidence, Observation
 from raydiag.playbooks.observability.stack import Stack, log_evidence, observation
 from raydiag.playbooks.report_writer import remark_unless
 from raydiag.timeline.answers import EXPORTER, RAY
-from raydiag.timeline.context import GHOST, Mask
+from raydiag.timeline.context import GHOST
 from raydiag.timeline.masks import scrape_durations
 from raydiag.timeline.queries import SCRAPE
 from raydiag.tsdb.series import Series
@@ -82,13 +82,9 @@ def plugin_timeout(stack: Stack) -> Iterator[Observation]:
         slow = durations.values > _SLOW_S
         for mask in ghosts:
             if mask.host == host:
-                slow &= ~_inside(durations, mask)
+                slow &= (durations.times <= mask.start) | (durations.times > mask.end)
         if int(slow.sum()) >= _SLOW_CYCLES:
             yield _slow_cycles(stack, host, durations, np.flatnonzero(slow))
-
-
-def _inside(series: Series, mask: Mask) -> np.ndarray:
-    return (series.times > mask.start) & (series.times <= mask.end)
 
 
 def _slow_cycles(stack: Stack, host: str, durations: Series, slow: np.ndarray) -> Observation:

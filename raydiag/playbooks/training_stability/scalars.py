@@ -24,6 +24,7 @@ _GRAD_FACTOR, _BALANCE_FACTOR = 8.0, 1.5
 _CLIP_FACTOR = 10.0
 _SAME_TIME_STEPS = 10.0
 _JUMP = 1.6  # of the learning rate from one step to the next
+_FEW_STEPS = 5  # in which a learning rate may leave its schedule
 _OFF_SCHEDULE_STEPS = 5
 _OFF_SHARE = 0.15  # of what the schedule has
 
@@ -156,7 +157,7 @@ def judge_learning_rate(timeline: RunTimeline, report: ReportWriter) -> None:
     if series is None or len(series) < MIN_STEPS:
         report.row("learning-rate", None, f"{RATE}: metric absent")
         return
-    anomaly = _off_schedule(timeline, series) or _jump(series)
+    anomaly = _off_schedule(timeline, series) or _jump(series, 1) or _jump(series, _FEW_STEPS)
     if anomaly is None:
         report.row("learning-rate", False, "follows a smooth schedule")
         return
@@ -164,14 +165,15 @@ def judge_learning_rate(timeline: RunTimeline, report: ReportWriter) -> None:
     _report_at(report, "learning-rate", *about)
 
 
-def _jump(series: Series) -> _Anomaly | None:
-    """From one step to the next by more than any schedule does, but for the first steps."""
+def _jump(series: Series, apart: int) -> _Anomaly | None:
+    """Between samples so many apart by more than any schedule does, but for the first steps."""
     values, usual_s = series.values, series.spacing_s or 1.0
-    for index in range(MIN_STEPS, values.size):
-        before, now = float(values[index - 1]), float(values[index])
-        usual_change = float(np.max(np.abs(np.diff(values[index - MIN_STEPS : index]))))
+    for start in range(MIN_STEPS - 1, values.size - apart):
+        index = start + apart
+        before, now = float(values[start]), float(values[index])
+        usual_change = float(np.max(np.abs(np.diff(values[start + 1 - MIN_STEPS : start + 1]))))
         # Where steps have no samples, it may have changed in each of them.
-        steps = max(1.0, float(series.times[index] - series.times[index - 1]) / usual_s)
+        steps = max(apart, float(series.times[index] - series.times[start]) / usual_s)
         if abs(now - before) <= SIGMAS * usual_change * steps or before < 0 or now < 0:
             continue
         low, high = min(before, now), max(before, now)
