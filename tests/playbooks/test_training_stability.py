@@ -121,6 +121,28 @@ def test_a_learning_rate_that_jumps(factor: float) -> None:
     assert (found.finding.failure_class, found.finding.onset) == ("lr-anomaly", T0 + 3000)
 
 
+def test_a_learning_rate_that_falls_to_zero_within_five_steps() -> None:
+    world = World()
+    count = world.ended.size
+    rates = np.linspace(3e-4, 2e-4, count)
+    start = count // 2
+    rates[start : start + 6] = np.linspace(rates[start], 0.0, 6)
+    rates[start + 6 :] = 0.0
+    world.scalars[RATE] = rates
+    assert classes(world.judge(ONLY)) == {"lr-anomaly"}
+
+
+@pytest.mark.parametrize("decay", [20, 200])
+def test_a_schedule_that_decays_to_its_end_is_no_anomaly(decay: int) -> None:
+    """Warm-up, stable, linear decay."""
+    world = World()
+    count = world.ended.size
+    rates = np.full(count, 3e-4)
+    rates[-decay:] = np.linspace(3e-4, 0.0, decay)
+    world.scalars[RATE] = rates
+    assert classes(world.judge(ONLY)) == set()
+
+
 def test_a_schedule_goes_on_where_steps_have_no_samples() -> None:
     world = World()
     count = world.ended.size

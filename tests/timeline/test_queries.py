@@ -8,15 +8,17 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from raydiag.model import Status
 from raydiag.playbooks import MAX_QUERIES, follow_up, plan
 from raydiag.timeline.answers import Answers
 from raydiag.timeline.follow_up import host_matcher
-from raydiag.timeline.queries import template_ids, templates
+from raydiag.timeline.queries import TRAINING, template_ids, templates
+from raydiag.timeline.training_series import TrainingSeries
 from raydiag.tsdb.discovery_types import HostSeries
-from raydiag.tsdb.series import QueryResult
+from raydiag.tsdb.series import Query, QueryResult, Series
 from tests.playbooks.world import HOSTS, T0, World
 from tests.tsdb import promtool
 
@@ -167,3 +169,21 @@ def test_a_server_that_repeats_the_last_sample_is_not_believed() -> None:
     assert (row[world.times > T0 + 3100] != row[world.times > T0 + 3100]).all()
     assert world.answers().last_seen("n2") == {"hw": T0 + 3000, "ray": T0 + 3000}
     assert set(world.answers().table("gpu-power").hosts) == set(HOSTS)
+
+
+def test_the_scalars_of_other_frameworks_are_asked_for_and_known() -> None:
+    asked = re.findall(r"tb_\w+", TRAINING.promql)
+    assert set(TRAINING.known_as) < set(asked)
+    assert set(TRAINING.known_as.values()) < set(asked)
+    times = np.array([1.0, 2.0, 3.0])
+    values = {"tb_step": [1.0, 2.0, 3.0], "tb_lm_loss": [9.0, 8.0, 7.0]}
+    series = [
+        Series.of({"__name__": name, "host": "n1"}, times, np.array(numbers))
+        for name, numbers in values.items()
+    ]
+    query = Query.at("training", TRAINING.promql, 3.0)
+    answers = Answers(
+        [QueryResult(query, Status.OK, series=tuple(series))], World().context.discovery
+    )
+    loss = TrainingSeries.of(answers).series("tb_learning_loss")
+    assert loss is not None and loss.values.tolist() == [9.0, 8.0, 7.0]

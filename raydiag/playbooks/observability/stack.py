@@ -75,13 +75,12 @@ class Stack:
     def never_there(self) -> Mapping[str, str]:
         """Why a symptom cannot be judged, by row: what was never installed is not missing."""
         hw, ray = self.newest_samples(EXPORTER), self.newest_samples(RAY)
-        discovery = self.context.discovery
         reasons: dict[str, str] = {}
         if self.translated:
             timed = ("plugin-timeout", "plugin-skipped", "ghost-data")
             if SCRAPE not in self.answers.table("driver").metrics:
                 reasons |= dict.fromkeys(timed, "the exporters do not time their cycles")
-            if discovery.family("tb_") is None:
+            if self.context.discovery.family("tb_") is None:
                 reasons["bridge-gap"] = "no tb_* was ever there"
             if not ray:
                 reasons["ray-metrics"] = "no ray_node_* was ever there"
