@@ -196,16 +196,24 @@ def test_words_of_two_parts_are_spelt_out() -> None:
     text = textwrap.dedent(EVENTS).replace("words: [gpu]", 'words: ["gp|xx&3|4"]')
     table = parse_kernel_events(text, classes)
     assert table.events[0].words == ("gp&3", "gp&4", "xx&3", "xx&4")
-    assert set(table.words) == {"gp&3", "gp&4", "rip:", "xx&3", "xx&4"}
+    assert set(table.words) == {"gp&3|4", "rip:", "xx&3|4"}
 
 
 def test_words_share_what_is_searched_for() -> None:
     classes = parse_failures(textwrap.dedent(FAILURES)).classes
     text = textwrap.dedent(EVENTS).replace(
-        "words: [gpu]", 'words: ["gpux&fail", "fail", "failed x"]'
+        "words: [gpu]", 'words: ["gpux&fail", "failed x", "fail&x&y"]'
     )
     words = parse_kernel_events(text, classes).words
-    assert set(words) == {"fail&gpux", "fail", "fail&failed x", "rip:"}
+    assert set(words) == {"fail&failed x|gpux", "fail&x&y", "rip:"}
+
+
+def test_words_that_others_imply_do_not_travel() -> None:
+    classes = parse_failures(textwrap.dedent(FAILURES)).classes
+    text = textwrap.dedent(EVENTS).replace(
+        "words: [gpu]", 'words: ["gpux&fail", "fail", "failed x"]'
+    )
+    assert set(parse_kernel_events(text, classes).words) == {"fail", "rip:"}
 
 
 FAILURES = """

@@ -87,7 +87,7 @@ def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) ->
     top.end()
     _check_references(events, file)
     _check_quiet_phrases(quiet, events, file)
-    words = _anchored(chain(trace_words, *map(attrgetter("words"), events)))
+    words = _for_the_nodes(chain(trace_words, *map(attrgetter("words"), events)))
     return KernelTable(events, words, symbols, quiet, _rows_by_word(events), _related(events))
 
 
@@ -156,8 +156,38 @@ def _related(events: Sequence[KernelEvent]) -> Mapping[str, frozenset[str]]:
     return {event: frozenset(events_beside) for event, events_beside in related.items()}
 
 
+def _for_the_nodes(words: Iterable[str]) -> tuple[str, ...]:
+    """The fewest words that find the same lines, in few bytes: `a&b|c` is `a&b` and `a&c`.
+
+    Each begins with a part that many share: few searches find all of them.
+    """
+    needed = _without_implied({word: frozenset(word.split("&")) for word in words})
+    beside: dict[str, list[str]] = defaultdict(list)
+    for word in _anchored(needed):
+        first, *others = word.split("&")
+        if len(others) == 1:
+            beside[first] += others
+    whole = (word for word in _anchored(needed) if word.count("&") != 1)
+    joined = (f"{first}&{'|'.join(others)}" for first, others in beside.items())
+    return tuple(sorted(chain(whole, joined)))
+
+
+def _without_implied(parts_of: Mapping[str, frozenset[str]]) -> list[str]:
+    """Those words that find a line which no shorter word finds."""
+    needed: dict[str, frozenset[str]] = {}
+    for word, parts in sorted(parts_of.items(), key=lambda item: len(item[0])):
+        if not any(_implies(parts, fewer) for fewer in needed.values()):
+            needed[word] = parts
+    return list(needed)
+
+
+def _implies(parts: Iterable[str], fewer: Iterable[str]) -> bool:
+    """Whether a line with the parts also holds all of `fewer`."""
+    return all(any(short in part for part in parts) for short in fewer)
+
+
 def _anchored(words: Iterable[str]) -> tuple[str, ...]:
-    """The same words, each as `a&b` with an `a` that many share: few searches find all of them."""
+    """The same words, each as `a&b` with an `a` that many share."""
     parts_of = {word: word.split("&") for word in words}
     words_with: dict[str, list[str]] = {}
     for part in set().union(*parts_of.values()):

@@ -16,6 +16,7 @@ from raydiag.errors import CannotRun
 _ENTRYPOINT_LIMIT_BYTES = 120_000
 _ROOMY_BYTES = 114_000  # from here on docstrings and comments stay at home: of these modules first
 _FIRST_WITHOUT_WORDS = 10
+_PACKING_LEVEL = 6  # of memory: smaller blocks, so that code, words and names get each their own
 
 # What a probe needs on the head and on the nodes; whatever these import travels with them.
 _PROBING = ["memory_import", "runner", "cluster.coordinator"]
@@ -170,7 +171,8 @@ def _command(
 
 def _packed(program: str, sources: Mapping[str, str], request: Mapping[str, Any]) -> str:
     carried = json.dumps({"modules": sources, "request": request})
-    packed = base64.b85encode(zlib.compress(carried.encode(), 9)).decode()
+    packing = zlib.compressobj(9, memLevel=_PACKING_LEVEL)
+    packed = base64.b85encode(packing.compress(carried.encode()) + packing.flush()).decode()
     return start_command(entrypoint(program), packed)
 
 

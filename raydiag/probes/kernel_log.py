@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, islice, product
 from typing import NamedTuple, Optional, Union
 
 from raydiag.errors import Denied, NoData
@@ -72,7 +72,9 @@ class KernelLine:
 def kernel_log(
     host: Host, *, words: Sequence[str] = (), quiet: Sequence[str] = ()
 ) -> Iterator[Union[KernelLine, Unread]]:
-    """Records whose lower-cased text contains one of `words`, oldest first; "a&b" wants both.
+    """Records whose lower-cased text contains one of `words`, oldest first.
+
+    "a&b" wants both, "a&b|c" a with b or with c.
 
     Not those that hold a phrase of `quiet`: what a driver prints by the hundred while it starts.
 
@@ -172,16 +174,17 @@ class WordFilter:
         return hits
 
 
-def _by_first_part(words: Iterable[bytes]) -> dict[bytes, list[list[bytes]]]:
+def _by_first_part(words: Iterable[bytes]) -> dict[bytes, list[tuple[bytes, ...]]]:
     """For the first part of each word, the other parts that must be there as well."""
-    found: dict[bytes, list[list[bytes]]] = {}
+    found: dict[bytes, list[tuple[bytes, ...]]] = {}
     for word in words:
         first, *others = word.split(b"&")
-        found.setdefault(first, []).append(others)
+        alternatives = (part.split(b"|") for part in others)
+        found.setdefault(first, []).extend(product(*alternatives))
     return found
 
 
-def _holds(text: bytes, others: list[list[bytes]]) -> bool:
+def _holds(text: bytes, others: list[tuple[bytes, ...]]) -> bool:
     return any(all(part in text for part in parts) for parts in others)
 
 
