@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raydiag.timeline.deviations import TO_SIGMA
+from raydiag.model import Window
+from raydiag.timeline.answers import ResultTable
+from raydiag.timeline.deviations import FACTOR, TO_SIGMA
 from raydiag.timeline.known_values import last_true
 from raydiag.timeline.masked_tables import MaskedTables
 from raydiag.timeline.training_series import TGS
@@ -17,6 +19,8 @@ _LOW_STEPS = 5  # in a row
 _HOLD = 3  # usual steps at the end: it has recovered
 _SMOOTH = 5  # steps
 _LEFT_SIGMAS, _LEFT_SHARE = 3.0, 0.01  # below its level: it has left it
+CLOCK_FELL = 0.05  # of the lowest clock of a host, which a slow-down goes with
+_MIN_HOSTS = 3  # to tell one from the others
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,45 @@ class Slowdown:
     def overlaps(self, start: float, end: float) -> bool:
         """Whether it was slow at some time of a stretch."""
         return start <= self.end and end >= self.start
+
+
+def before_and_slow(
+    table: ResultTable, slow: Slowdown
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Medians of each host before training was slow, and while it was."""
+    before = table.medians(Window(float(table.times[0]), slow.start - table.step_s))
+    return before, table.medians(Window(slow.start, slow.end))
+
+
+@dataclass(frozen=True)
+class OddChanges:
+    """Hosts whose level changed otherwise than that of the others when training got slower."""
+
+    ratios: dict[str, float]  # what it is while slow, as a share of before; of the odd hosts
+    usual: float  # the same share of most hosts
+    before: dict[str, float]  # the level of every host
+
+    @property
+    def halfway_down(self) -> dict[str, float]:
+        """Of the hosts whose level fell more than that of the others: between before and slow."""
+        fell = [host for host, ratio in self.ratios.items() if ratio < self.usual]
+        return {host: self.before[host] * (1 + self.ratios[host]) / 2 for host in fell}
+
+
+def odd_changes(table: ResultTable, slow: Slowdown, least: float) -> OddChanges | None:
+    """Changes by `least` of the usual one, and beyond chance; None where there is no telling."""
+    if not len(table) or not table.times.size:
+        return None
+    before, levels = before_and_slow(table, slow)
+    ratios = {host: levels[host] / before[host] for host in levels if before.get(host)}
+    if len(ratios) < _MIN_HOSTS:
+        return None
+    shares = np.array(list(ratios.values()))
+    usual = float(np.median(shares))
+    chance = FACTOR * TO_SIGMA * float(np.median(np.abs(shares - usual)))
+    limit = max(least * usual, chance)
+    odd = {host: ratio for host, ratio in ratios.items() if abs(ratio - usual) > limit}
+    return OddChanges(odd if len(odd) * 3 <= len(ratios) else {}, usual, before)
 
 
 def steady_throughput(tables: MaskedTables) -> Series | None:

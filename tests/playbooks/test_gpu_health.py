@@ -69,6 +69,28 @@ def test_hot_and_then_slow_is_throttling() -> None:
     assert not is_symptom(hot)
 
 
+def test_a_gpu_that_is_slow_from_the_start_beside_its_neighbours() -> None:
+    world = World()
+    world.set("gpu-clock", 1200.0, hosts=["n2"], metric="min")
+    slow = next(o for o in world.judge(GPU).observations)
+    assert (slow.finding.failure_class, slow.finding.host) == ("gpu-clock-drop", "n2")
+
+
+def test_no_gpu_is_named_where_all_of_a_host_are_slow() -> None:
+    world = World()
+    for gpu in range(8):
+        world.put("gpu-clock-fine", world.times * 0 + 1200.0 - gpu, host="n2", gpu=str(gpu))
+    world.set("gpu-clock", 1200.0, 2100, hosts=["n2"])
+    (slow,) = world.judge(GPU).observations
+    assert (slow.finding.host, slow.finding.gpu) == ("n2", None)
+
+
+def test_a_pause_of_the_job_is_no_slow_clock() -> None:
+    world = World()
+    world.set("gpu-clock", 132.0, 2100, 2400)
+    assert "gpu-clock-drop" not in classes(world.judge(GPU))
+
+
 def test_a_clock_that_all_lower_together_is_no_ones_fault() -> None:
     world = World()
     world.set("gpu-clock", 1500.0, 2010, 4000)

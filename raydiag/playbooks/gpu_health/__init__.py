@@ -14,7 +14,7 @@ from raydiag.playbooks.gpu_health.temperature import (
     WARM_C,
     judge_clock,
     judge_temperature,
-    slow_hosts,
+    slow_clocks,
     warm_hosts,
 )
 from raydiag.playbooks.gpu_health.usage import full_hosts, judge_memory, judge_utilisation
@@ -31,7 +31,7 @@ _WHOLE_HOST = -1  # in place of a GPU's number
 def single_gpus(timeline: RunTimeline) -> Iterator[Query]:
     """GPU by GPU: temperature, clock, memory and power of the hosts with an odd one."""
     warm = warm_hosts(timeline)
-    slow = [*warm, *slow_hosts(timeline)]
+    slow = [*warm, *slow_clocks(timeline)]
     full, uneven = full_hosts(timeline), uneven_hosts(timeline)
     yield from gpu_by_gpu(timeline, "gpu-temperature-fine", f"{TEMPERATURE}{{%s}}", warm)
     yield from gpu_by_gpu(timeline, "gpu-clock-fine", 'hw_gpu_clock_mhz{type="sclk", %s}', slow)
@@ -42,8 +42,7 @@ def single_gpus(timeline: RunTimeline) -> Iterator[Query]:
 @playbook("gpu-health", single_gpus)
 def gpu_health(timeline: RunTimeline, report: ReportWriter) -> str:
     """Every threshold is exclusive: exactly 90 degrees is healthy."""
-    slow_clocks = judge_clock(timeline, report)
-    judge_temperature(report, slow_clocks)
+    judge_temperature(report, judge_clock(timeline, report))
     judge_power_spread(timeline, report)
     judge_memory(timeline, report)
     judge_utilisation(timeline, report)

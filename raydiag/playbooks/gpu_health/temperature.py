@@ -13,7 +13,8 @@ from raydiag.timeline import known_values
 from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.deviations import departure
 from raydiag.timeline.run_timeline import RunTimeline
-from raydiag.timeline.threshold_spans import Span, above, below, sustained_by_host
+from raydiag.timeline.slowdowns import CLOCK_FELL, odd_changes
+from raydiag.timeline.threshold_spans import Span, above, below
 from raydiag.tsdb.series import Floats
 
 WARM_C, HOT_C = 90.0, 100.0  # of AMD's hottest spot
@@ -23,6 +24,8 @@ _WARMER_C = 4.0  # above its level: it began
 _SOON_S = 120.0
 _CLOCK_FELL_S = 60.0  # so long before the heat a clock may fall for it
 CLOCK_SHARE = 0.8  # of what the job's GPUs run at, at the same moment
+_ALIKE = 1.05  # of the lowest clock of a host the mean is no more: all its GPUs are slow
+_NEIGHBOURS_SHARE = 0.7  # of what the GPUs of the host run at: no job is slow on one GPU by design
 
 
 def warm_hosts(timeline: RunTimeline) -> list[str]:
@@ -105,51 +108,63 @@ def _heating_start(
     return departure(timeline.context, table, row, host, crossed, _WARMER_C, 1, OUTSIDE_STEADY)
 
 
-def slow_hosts(timeline: RunTimeline) -> list[str]:
-    """Hosts whose slowest GPU is well below the job's in training."""
-    table = timeline.steady("gpu-clock").pick("min")
-    usual = known_values.median(table.values)
-    if usual is None or timeline.trained is None:
-        return []
-    slowness = ResultTable(
-        table.subjects, table.times, usual - table.values, "gpu-clock", table.step_s
-    )
-    return list(sustained_by_host(slowness, (1 - CLOCK_SHARE) * usual))
+def slow_clocks(timeline: RunTimeline) -> dict[str, Span]:
+    """Hosts with a GPU whose clock stays low: beside the job's, its neighbours, or its own before.
+
+    A clock follows load, so it is judged in training.
+    """
+    table = timeline.steady("gpu-clock")
+    lows, averages = table.pick("min"), table.pick("avg")
+    if not len(lows) or not lows.times.size or timeline.trained is None:
+        return {}
+    usual = known_values.column_medians(averages.values)
+    overall = known_values.median(usual) or 0.0
+    slowdown = timeline.slowdown
+    slow: dict[str, Span] = {}
+    changes = odd_changes(lows, slowdown, CLOCK_FELL) if slowdown is not None else None
+    fell_to = changes.halfway_down if changes is not None else {}
+    for subject, row in lows:
+        early = known_values.median(row[: max(3, row.size // 3)]) or overall
+        floor = CLOCK_SHARE * np.minimum(usual, max(early, 1.0))
+        neighbours = averages.row(subject.host, "avg")
+        floor = np.fmax(floor, 0.0 if neighbours is None else _NEIGHBOURS_SHARE * neighbours)
+        floor = np.fmax(floor, fell_to.get(subject.host, 0.0))
+        for span in filter(attrgetter("sustained"), below(lows, row - floor, 0.0)):
+            slow.setdefault(subject.host, span)
+    return slow
 
 
 def judge_clock(timeline: RunTimeline, report: ReportWriter) -> dict[str, Span]:
-    """Hosts whose slowest GPU stays slow; a clock follows load, so it is judged in training."""
+    """Hosts whose slowest GPU stays slow."""
     if report.cannot_judge("clock"):
         return {}
     table = timeline.steady("gpu-clock")
-    lows = table.pick("min")
-    if not len(lows) or not lows.times.size or timeline.trained is None:
+    slow = slow_clocks(timeline)
+    if timeline.trained is None or not table.times.size:
         report.row("clock", None, "no clock while training went on")
-        return {}
-    usual = known_values.column_medians(table.pick("avg").values)
-    overall = known_values.median(usual) or 0.0
-    slow: dict[str, Span] = {}
-    for subject, row in lows:
-        early = known_values.median(row[: max(3, row.size // 3)]) or overall
-        floor = CLOCK_SHARE * np.minimum(np.maximum(usual, 0.5 * overall), max(early, 1.0))
-        for span in filter(attrgetter("sustained"), below(lows, row - floor, 0.0)):
-            slow.setdefault(subject.host, span)
-    for host, span in islice(slow.items(), NAMED):
-        _report_slow(report, lows, host, span, overall)
-    if not slow:
+    elif not slow:
         report.row("clock", False, "no GPU runs slower than the others")
+    overall = known_values.median(table.pick("avg").values) or 0.0
+    for host, span in islice(slow.items(), NAMED):
+        _report_slow(report, table, host, span, overall)
     return slow
 
 
 def _report_slow(
-    report: ReportWriter, lows: ResultTable, host: str, span: Span, overall: float
+    report: ReportWriter, table: ResultTable, host: str, span: Span, overall: float
 ) -> None:
-    lowest = float(np.nanmin(lows.pick(hosts=[host]).between(span.start, span.end).values))
+    timeline = report.timeline
+    clocks = table.pick(hosts=[host]).between(span.start, span.end)
+    lowest, gpu = float(np.nanmin(clocks.pick("min").values)), None
+    if np.nanmedian(clocks.pick("avg").values) > _ALIKE * np.nanmedian(clocks.pick("min").values):
+        gpu = extreme_gpu(timeline, "gpu-clock-fine", host, span, highest=False)
     report.finding(
         "clock",
         f"{lowest:.0f} MHz, where the job's GPUs run at {overall:.0f} MHz",
         host=host,
         value=lowest,
-        period=Period(span.start, span.end, not span.open, lows.step_s),
-        gpu=extreme_gpu(report.timeline, "gpu-clock-fine", host, span, highest=False),
+        period=Period(
+            span.start, span.end, not span.open, table.step_s + timeline.context.resolution_s()
+        ),
+        gpu=gpu,
     )

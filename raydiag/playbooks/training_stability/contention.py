@@ -4,10 +4,7 @@ Sources add up, so the first one found is not the last one looked for. Each is c
 time when training was slow, or the whole run, and what is usual for the same host.
 """
 
-from collections.abc import Mapping
 from itertools import islice
-
-import numpy as np
 
 from raydiag.model import Window
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
@@ -19,7 +16,7 @@ from raydiag.timeline.context import BEFORE_JOB, GHOST, WARM_UP
 from raydiag.timeline.deviations import departure
 from raydiag.timeline.queries import PROCESSES, RUNNING
 from raydiag.timeline.run_timeline import RunTimeline
-from raydiag.timeline.slowdowns import Slowdown
+from raydiag.timeline.slowdowns import CLOCK_FELL, Slowdown, before_and_slow, odd_changes
 from raydiag.timeline.threshold_spans import Span, first_spans, sustained_above
 from raydiag.timeline.training_series import BALANCE, GRAD, LOSS
 from raydiag.tsdb.series import Floats
@@ -28,8 +25,12 @@ _FALLS = ("min", "avg")  # what falls, not rises, where it hurts
 _CPU_FACTOR, _CPU_TASKS = 1.5, 16.0  # more running tasks than usual
 _MORE = 1.2  # times what is usual, for a row to hold
 _NAMED = 8
-_ODD_POWER = 0.1  # of the usual change
-_MIN_HOSTS = 3  # to tell one from the others
+# What tells the late host from those who wait, the clearest first: row, query, stat, least change.
+_LATE = (
+    ("late", "gpu-utilisation", "avg", 0.05),
+    ("", "gpu-clock", "min", CLOCK_FELL),
+    ("straggler", "gpu-power", "avg", 0.1),
+)
 
 
 def check(timeline: RunTimeline, report: ReportWriter) -> None:
@@ -67,7 +68,7 @@ def _compare(
         number = "nan" if highest is None else f"{highest:.4g}"
         report.row(row, False, f"{name}: training was not slower, highest {number}", query=query)
         return
-    before, slow = _before_and_slow(report.timeline, table, slowdown)
+    before, slow = before_and_slow(table, slowdown)
     falls = metric in _FALLS
     odd = [host for host in slow if host in before and _changed(before[host], slow[host], falls)]
     if not odd:
@@ -76,14 +77,6 @@ def _compare(
     worst = max(odd, key=lambda host: abs(slow[host] - before[host]))
     text = f"{name}: {before[worst]:.4g} before, {slow[worst]:.4g} while slow on {worst}"
     report.row(row, True, text, sorted(odd), slow[worst], query=query)
-
-
-def _before_and_slow(
-    timeline: RunTimeline, table: ResultTable, slowdown: Slowdown
-) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """Medians of each host before training was slow, and while it was."""
-    before = Window(timeline.window.start, slowdown.start - table.step_s)
-    return table.medians(before), table.medians(Window(slowdown.start, slowdown.end))
 
 
 def _changed(before: float, now: float, falls: bool = False) -> bool:
@@ -214,28 +207,22 @@ def _judge_foreign_processes(timeline: RunTimeline, report: ReportWriter) -> Non
 
 
 def _judge_stragglers(timeline: RunTimeline, report: ReportWriter, slowdown: Slowdown) -> None:
-    """One host whose GPUs draw much less than the others' from about when training got slower.
+    """One host whose GPUs changed otherwise than the others' when training got slower.
 
-    The others wait for it at each step, which costs them power as well, but less.
+    Who waits in a collective spins, so the host whose GPUs do less is the one that is late. Power
+    tells less: a GPU with a low clock, which has a finding of its own, and all who wait draw less.
     """
-    table = timeline.steady("gpu-power").pick("avg")
-    if len(table.hosts) < _MIN_HOSTS:
+    # The date is that of the slow-down itself, so it says nothing of when this ended.
+    uncertainty_s = max(timeline.steady("gpu-power").step_s, timeline.step_time_s)
+    period = Period(slowdown.start, uncertainty_s=uncertainty_s)
+    for row, query, stat, least in _LATE:
+        odd = odd_changes(timeline.steady(query).pick(stat), slowdown, least)
+        if odd is None or not odd.ratios:
+            continue
+        for host, ratio in odd.ratios.items():
+            share = 100 * ratio
+            text = f"{query} changed to {share:.0f} % there, {100 * odd.usual:.0f} % elsewhere"
+            if row:
+                report.finding(row, text, host=host, value=share, period=period)
         return
-    before, slow = _before_and_slow(timeline, table, slowdown)
-    ratios = {host: slow[host] / before[host] for host in slow if before.get(host)}
-    if len(ratios) < _MIN_HOSTS:
-        return
-    usual = float(np.median(list(ratios.values())))
-    odd = {host: ratio for host, ratio in ratios.items() if abs(ratio - usual) > _ODD_POWER * usual}
-    if not odd or len(odd) * 3 > len(ratios):
-        report.row("straggler", False, "power changed by the same share on all hosts")
-        return
-    uncertainty_s = max(table.step_s, timeline.step_time_s)
-    for host, ratio in odd.items():
-        report.finding(
-            "straggler",
-            f"power changed to {100 * ratio:.0f} % there, {100 * usual:.0f} % elsewhere",
-            host=host,
-            value=slow[host],
-            period=Period(slowdown.start, slowdown.end, uncertainty_s=uncertainty_s),
-        )
+    report.row("straggler", False, "GPUs changed by the same share on all hosts")
