@@ -271,6 +271,25 @@ def test_a_host_that_once_answered_is_not_missing() -> None:
     assert ("host-missing", "node2") not in found(stack(without("node2", "hw", "ray")))
 
 
+@pytest.mark.parametrize(("share_up", "missing"), [(0.001, True), (0.9, False)])
+def test_a_host_that_hardly_ever_answered_is_missing(share_up: float, missing: bool) -> None:
+    made = stack(without("node2", "hw", "ray"))
+    targets = made.context.discovery.targets
+    node2 = replace(targets[1], up=False, share_up=share_up)
+    discovery = replace(made.context.discovery, targets=(targets[0], node2, *targets[2:]))
+    made = replace(made, context=replace(made.context, discovery=discovery))
+    assert (("host-missing", "node2") in found(made)) is missing
+
+
+def test_a_plugin_is_skipped_also_where_the_last_scrape_failed() -> None:
+    made = stack(families={"hw_gpu_": ("node1", "node3")})
+    targets = made.context.discovery.targets
+    node2 = replace(targets[1], up=False)
+    discovery = replace(made.context.discovery, targets=(targets[0], node2, *targets[2:]))
+    made = replace(made, context=replace(made.context, discovery=discovery))
+    assert ("exporter-plugin-skipped", "node2") in found(made)
+
+
 # ---- the stack's own logs
 
 SERVER = """\

@@ -394,3 +394,13 @@ def test_where_some_gpus_of_every_host_are_idle_nobody_is_accused() -> None:
     world.hang(HANG)
     world.set("gpu-utilisation", 0.0, HANG + 10, metric="min")
     assert "straggler" not in classes(world.judge("rccl-hang"))
+
+
+@pytest.mark.parametrize(("stopped", "late"), [(5200.0, True), (5330.0, False)])
+def test_a_rank_that_is_late_is_named_before_it_is_a_stall(stopped: float, late: bool) -> None:
+    world = World()
+    world.stop(stopped)
+    world.set("gpu-utilisation", 100.0, stopped + 10)
+    world.set("gpu-utilisation", 0.0, stopped + 10, hosts=["n2"])
+    found = [one.finding for one in world.judge("rccl-hang").observations]
+    assert [(one.failure_class, one.host) for one in found] == [("straggler", "n2")] * late

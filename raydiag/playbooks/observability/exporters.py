@@ -110,7 +110,7 @@ def plugin_skipped(stack: Stack) -> Iterator[Observation]:
     """An exporter answers and a whole family is missing from it."""
     with_gpu, with_tasks = _hosts_with(stack, "hw_gpu_"), _hosts_with(stack, "hw_procs_")
     down = set(map(attrgetter("finding.host"), exporter_down(stack)))
-    for host in filterfalse(down.union(stack.translated, stack.silent).__contains__, stack.hosts):
+    for host in filterfalse(down.union(stack.translated).__contains__, stack.hosts):
         log = [line for line in stack.logs.of("plugin-skipped", host) if "tb_" not in line.plugin]
         missing = _missing_family(stack, host, with_gpu, with_tasks)
         if not missing and not log:
@@ -140,7 +140,7 @@ def _missing_family(
 ) -> str:
     """The family that one host lacks; "" where it has both, or does not answer."""
     if host not in with_gpu and host not in with_tasks:
-        return "hw_*" if stack.is_scraped(host) else ""
+        return "hw_*" if stack.is_scraped(host) and host not in stack.silent else ""
     if host not in with_gpu:
         return "hw_gpu_*"
     return "" if host in with_tasks else "hw_procs_*"

@@ -10,6 +10,7 @@ from raydiag.playbooks.observability.stack import Stack, log_evidence, observati
 from raydiag.timeline.answers import ALIVE, EXPORTER, RAY
 
 _GAP_S = 60.0
+_MOSTLY_UP = 0.5  # of its scrapes a host answered: others say what it lacks
 _SILENT_S = 120.0  # one source of a host silent for so long while the other goes on
 _BRIDGE_STEPS, _BRIDGE_S = 10, 300.0  # steps that are missing, over so long a time
 _FLUSH_S = 600.0  # the bridge may lag behind so much: writer and poll take their time
@@ -134,10 +135,13 @@ def hosts_missing(stack: Stack) -> Iterator[Observation]:
     sampled = {*stack.newest_samples(EXPORTER), *stack.newest_samples(RAY)}
     if not sampled:
         return
-    sampled |= {target.host for target in discovery.targets if target.share_up > 0}
+    share_up = {target.host: target.share_up for target in discovery.targets}
+    sampled |= {host for host, share in share_up.items() if share > _MOSTLY_UP}
     for host in stack.hosts:
         if host not in sampled:
             text = "in the job's node list, and never scraped successfully"
+            if share_up.get(host):
+                text = f"answered {100 * share_up[host]:.2g} % of its scrapes, and has no series"
             log = log_evidence(stack.logs.of("scrape-failed", host))
             evidence = [Evidence("label values of host", text), *log]
             yield observation("hosts-missing", evidence, host, until=stack.end)

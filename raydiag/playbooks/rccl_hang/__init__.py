@@ -36,6 +36,7 @@ from raydiag.tsdb.series import Query
 
 _ENDED = ("completed", "failed", "cancelled")
 _MOST = 0.9  # of the hosts
+_LATE_STEPS = 10.0
 _SOON_S = 60.0  # after GPUs have finished what they had
 _BUSY_POINTS = 60
 
@@ -81,10 +82,26 @@ def _no_stall(timeline: RunTimeline, report: ReportWriter) -> str:
     if time is None:
         report.row("stall", None, "no time of a step is known", query="training")
         return "Undecided: no step is dated."
-    text = f"no stall: step {step} ended {timeline.window.end - time:.0f} s before the end"
+    silent_s = timeline.window.end - time
+    text = f"no stall: step {step} ended {silent_s:.0f} s before the end"
     report.row("stall", False, text, query="training")
+    late = _late_hosts(timeline, time)
+    for host in late:
+        text = f"a GPU lies idle since step {step}, {silent_s:.0f} s ago; those of the others spin"
+        report.finding("late", text, host=host, period=Period(time, uncertainty_s=_SOON_S))
+    if late:
+        return f"The next step is late; the others wait for {', '.join(late)}."
     report.rule_out("rccl-hang", text)
     return "Steps did not stop."
+
+
+def _late_hosts(timeline: RunTimeline, time: float) -> list[str]:
+    """Hosts that the others wait for, when the next step is late and no stall yet."""
+    late_s = max(_LATE_STEPS * timeline.step_time_s, _SOON_S, timeline.next_step_s)
+    since = Window(time + late_s, timeline.window.end)
+    if timeline.job.status in _ENDED or since.end - since.start < _SOON_S:
+        return []
+    return absentees(timeline, since, time)
 
 
 def _processes_left_at(timeline: RunTimeline, stall: StepStall) -> dict[str, float]:
