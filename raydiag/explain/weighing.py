@@ -21,7 +21,7 @@ _OVER_S = 600.0  # what ended so long before an effect did not cause it
 _NEAR_S = 120.0  # what changed so shortly before an effect speaks for itself
 _SLACK_S = 60.0  # times of one event differ by so much between sources
 _PATIENCE_S = 1800.0  # until those who wait in vain give up
-_DRIFT = 2.0  # a drift is noticed so many times as late as its mechanism takes
+_FEW = 0.2  # of what is harmless: fewer are no reason, whenever they came
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class _Pair:
         """By how much the order of the two may be wrong."""
         if not self.reach.of_job:
             return 0.0
-        slack = max(self.cause.uncertainty_s, self.effect.uncertainty_s, _SLACK_S)
+        slack = max(self.cause.uncertainty_s + self.effect.uncertainty_s, _SLACK_S)
         # A hang dates from the last step, its cause from the next.
         return slack + (self.reach.step_time_s or 0.0) if self.felt.hang else slack
 
@@ -186,8 +186,7 @@ def _did_it_change_then(pair: _Pair) -> Reply | None:
     limit = entry.acts_within_s + (_PATIENCE_S if pair.felt.late_notice else 0.0)
     if since_s <= limit:
         return Reply(f"it changed {since_s:.0f} s before", 3)
-    is_drift = pair.felt.slow and since_s <= _DRIFT * limit
-    return Reply(f"for {since_s / 60:.0f} min nothing came of it", -2 if is_drift else None)
+    return Reply(f"for {since_s / 60:.0f} min nothing came of it")
 
 
 def _did_it_last_as_long(pair: _Pair) -> Reply | None:
@@ -209,12 +208,17 @@ def _did_it_last_as_long(pair: _Pair) -> Reply | None:
 
 
 def _is_it_enough(pair: _Pair) -> Reply | None:
-    """A few errors that were corrected cost nothing."""
-    count = pair.cause.facts.get("grew_by")
+    """A few errors that were corrected cost nothing; more of them may, where all began together."""
+    count, noticed = pair.cause.facts.get("grew_by"), pair.effect.finding.onset
     least = pair.causing.harmless_below or 0
     if _severity(pair.cause) is Severity.CRITICAL or not isinstance(count, (int, float)):
         return None
-    return Reply(f"{count:.0f} of them are harmless") if count < least else None
+    if count >= least:
+        return None
+    began, points = pair.cause.finding.onset, None
+    if began is not None and noticed is not None and count > _FEW * least:
+        points = -3 if abs(began - noticed) <= _NEAR_S else None
+    return Reply(f"{count:.0f} of them are harmless", points)
 
 
 def _is_it_more_than_a_note(pair: _Pair) -> Reply | None:

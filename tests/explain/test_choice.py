@@ -47,6 +47,24 @@ def test_a_few_corrected_errors_slow_nothing_and_many_do() -> None:
     assert slowed(many).verdict.failure_class == "pcie-degraded"
 
 
+def test_corrected_errors_that_began_with_a_slow_down_explain_it_but_not_for_certain() -> None:
+    errors = seen("xgmi-error", "node2", 3580, gpu=7, facts={"grew_by": 265.0})
+    steady = seen("rdma-degraded", "node1", 2500, device="rdma0", until=T0 + 7100)
+    told = slowed(errors, steady)
+    assert (told.verdict.failure_class, told.verdict.confidence.value) == ("xgmi-error", "likely")
+    early = replace(errors, finding=replace(errors.finding, onset=T0 + 1200))
+    assert slowed(early).verdict.failure_class == "tgs-degradation"
+
+
+def test_sources_that_are_each_a_little_late_may_be_late_together() -> None:
+    """Both are scraped each minute: the cause came to light 90 s after its effect."""
+    cause = seen("gpu-clock-drop", "node2", 3690, gpu=4, until=T0 + 7100)
+    late = replace(cause, uncertainty_s=60.0)
+    slow = replace(seen("tgs-degradation", onset=3600, until=T0 + 7100), uncertainty_s=60.0)
+    assert judged(slow, late, coverage=HOURS).verdict.failure_class == "gpu-clock-drop"
+    assert judged(slow, cause, coverage=HOURS).verdict.failure_class == "tgs-degradation"
+
+
 def test_a_grave_fault_counts_where_nothing_explains_a_slow_down() -> None:
     lost = seen("gpu-memory-error", "node2", 300, gpu=1, severity=Severity.CRITICAL)
     assert slowed(lost).verdict.failure_class == "gpu-memory-error"
