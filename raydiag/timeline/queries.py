@@ -80,6 +80,10 @@ def gauges(
     return f'{aggregate} by ({by}, __name__) ({{__name__=~"{names}"{and_match}}}{only})'
 
 
+def _by_name(metrics: Iterable[str], _by: str = "") -> str:
+    return f'{{__name__=~"{"|".join(metrics)}"}}'
+
+
 def _rate(metrics: Sequence[str], by: str) -> str:
     return f"sum by ({by}) (rate({metrics[0]}[$range]))"
 
@@ -112,6 +116,7 @@ _FORMS: Mapping[str, Callable[[Sequence[str], str], str]] = {
     "spread": _spread,
     "rate": _rate,
     "named": gauges,
+    "by-name": _by_name,
     "above-zero": partial(gauges, above="0"),
     "grew": increases,
 }
@@ -191,10 +196,10 @@ def split_result(result: QueryResult) -> Iterator[QueryResult]:
 
 def query(template: QueryTemplate, context: Context) -> Query:
     """A template with its times; the last evaluation is at the end of the window."""
+    if template.kind == RAW:
+        return _raw_query(template, context)
     window = context.window
     length = max(window.end - window.start, 1.0)
-    if template.kind == RAW:
-        return _raw_query(template, window, length)
     step = _step_s(template.kind, context, length)
     start = window.end - max(0, math.floor(length / step)) * step
     if template.kind == ONCE:
@@ -229,12 +234,15 @@ def _step_s(kind: str, context: Context, length: float) -> float:
     return math.ceil(step / resolution) * resolution
 
 
-def _raw_query(template: QueryTemplate, window: Window, length: float) -> Query:
+def _raw_query(template: QueryTemplate, context: Context) -> Query:
+    window = context.window
+    length = max(window.end - window.start, 1.0)
+    promql = _by_name(tuple(filter(context.discovery.has, template.metrics)) or template.metrics)
     if length <= _RAW_S:
-        promql = f"{template.promql}[{_duration(length)}]"
+        promql += f"[{_duration(length)}]"
         return Query(template.id, promql, Window(window.start, window.end))
     step = float(math.ceil(length / _MAX_STEPS))
-    return Query(template.id, template.promql, Window(window.start, window.end, step))
+    return Query(template.id, promql, Window(window.start, window.end, step))
 
 
 def short_s(context: Context) -> float:

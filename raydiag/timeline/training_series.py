@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ LOSS, GRAD, RAW_GRAD = "tb_learning_loss", "tb_learning_grad_norm", "tb_learning
 RATE, BALANCE = "tb_learning_current_learning_rate", "tb_learning_moe_lb_loss"
 SECONDS, TGS = "tb_perf_step_time_seconds", "tb_perf_per_device_tokens_per_sec"
 TFLOPS = "tb_perf_per_device_tflops_per_sec"
+_Scalar = TypeVar("_Scalar")
 _NO_TIMES = np.empty(0)
 _NO_SERIES = Series({}, _NO_TIMES, _NO_TIMES)
 
@@ -131,16 +133,24 @@ def _has_steps(all_series: Sequence[Series]) -> bool:
     return STEP in {series.metric for series in all_series}
 
 
+def in_our_names(scalars: Mapping[str, _Scalar]) -> dict[str, _Scalar]:
+    """Scalars of training by our names; of several that mean the same, the first of the table."""
+    order = {name: place for place, name in enumerate(TRAINING.metrics)}
+    named: dict[str, _Scalar] = {}
+    for name in sorted(scalars, key=lambda name: order.get(name, len(order))):
+        named.setdefault(TRAINING.known_as.get(name, name), scalars[name])
+    return named
+
+
 def _real_samples(all_series: Sequence[Series], filled: Floats) -> dict[str, Series]:
     """By metric, without what the bridge filled in."""
     merged: dict[str, Series] = {}
     for series in all_series:
         if series.metric == FILL:
             continue
-        real = _without(series, filled)
-        metric = TRAINING.known_as.get(series.metric, series.metric)
+        real, metric = _without(series, filled), series.metric
         merged[metric] = _joined(merged[metric], real) if metric in merged else real
-    return merged
+    return in_our_names(merged)
 
 
 def _without(series: Series, filled: Floats) -> Series:

@@ -143,6 +143,42 @@ def test_a_schedule_that_decays_to_its_end_is_no_anomaly(decay: int) -> None:
     assert classes(world.judge(ONLY)) == set()
 
 
+@pytest.mark.parametrize("decay", [8, 10, 13, 30])
+@pytest.mark.parametrize("power", [0.5, 1.0])
+def test_a_short_decay_is_no_jump_of_the_learning_rate(decay: int, power: float) -> None:
+    """Linear, and one less the root, as a cooldown after a constant rate."""
+    world = World()
+    rates = np.full(world.ended.size, 3e-4)
+    rates[-decay:] = 3e-4 * (1 - (np.arange(decay) / decay) ** power)
+    world.scalars[RATE] = rates
+    assert classes(world.judge(ONLY)) == set()
+
+
+def test_a_learning_rate_that_is_zero_for_skipped_steps() -> None:
+    world = World()
+    world.scalars[RATE] = np.full(world.ended.size, 3e-4)
+    world.scalars[RATE][:14] = 0.0
+    assert classes(world.judge(ONLY)) == set()
+
+
+def test_of_two_losses_each_is_judged_by_itself() -> None:
+    """Another loss of the job, on another scale, hides nothing of the one that counts."""
+    world = World()
+    loss = np.full(world.ended.size, 2.0) + world.rng.normal(0, 0.01, world.ended.size)
+    loss[world.ended > T0 + 3000] = 6.0
+    world.scalars |= {"tb_learning_loss": loss, "tb_loss": 8 * loss}
+    assert "loss-divergence" in classes(world.judge(ONLY))
+
+
+def test_gradients_go_by_the_name_that_they_were_exported_with() -> None:
+    world = World()
+    world.scalars.pop(RAW)
+    world.scalars["tb_grad_norm"] = world.scalars.pop("tb_learning_grad_norm")
+    world.scalar("tb_grad_norm", 40.0, 3000, factor=True)
+    (found,) = world.judge(ONLY).observations
+    assert found.finding.evidence[0].text.startswith("tb_grad_norm rises")
+
+
 def test_a_schedule_goes_on_where_steps_have_no_samples() -> None:
     world = World()
     count = world.ended.size
@@ -309,6 +345,28 @@ def test_one_host_that_slows_the_others() -> None:
     outcome = world.judge(ONLY)
     found = next(o for o in outcome.observations if o.finding.failure_class == "straggler")
     assert found.finding.host == "n4"
+
+
+def test_the_host_whose_gpus_do_less_while_the_others_spin_is_late() -> None:
+    world = World()
+    world.scalar("tb_perf_per_device_tokens_per_sec", 0.85, 2000, factor=True)
+    world.set("gpu-power", 820.0, 2000)
+    world.set("gpu-utilisation", 85.0, 2000, hosts=["n3"], metric="avg")
+    outcome = world.judge(ONLY)
+    (late,) = [one for one in outcome.observations if one.finding.failure_class == "straggler"]
+    assert (late.finding.host, late.finding.confidence.value) == ("n3", "likely")
+
+
+def test_a_host_with_a_slow_clock_makes_no_straggler_of_another() -> None:
+    """What the others draw while they wait differs, and says nothing beside a clock that fell."""
+    world = World()
+    world.scalar("tb_perf_per_device_tokens_per_sec", 0.7, 2000, factor=True)
+    world.set("gpu-power", 650.0, 2000)
+    world.set("gpu-power", 780.0, 2000, hosts=["n4"])
+    world.set("gpu-clock", 1900.0, 2000, hosts=["n2"], metric="min")
+    assert "straggler" not in classes(world.judge(ONLY))
+    (slow,) = world.judge("gpu-health").observations
+    assert (slow.finding.failure_class, slow.finding.host) == ("gpu-clock-drop", "n2")
 
 
 def test_all_of_the_checklist_is_looked_at_also_after_a_hit() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from raydiag.event_file import metric_name
 from raydiag.joblog.facts import LoggedSteps
 from raydiag.timeline.steps import ASYNC_STEPS, MetricSteps
-from raydiag.timeline.training_series import LOSS, SECONDS, TGS, TrainingSeries
+from raydiag.timeline.training_series import LOSS, SECONDS, TGS, TrainingSeries, in_our_names
 from raydiag.tsdb.series import Floats
 from raydiag.tsdb.tfevents import Events
 
@@ -77,7 +77,8 @@ def of_events(events: Events) -> TrainingRun:
         row = np.full(numbers.size, np.nan)
         row[np.searchsorted(numbers, scalar.steps)] = scalar.values
         values[metric_name(tag)] = row
-    return TrainingRun(numbers, events.times, values, {"event file": int(numbers.size)})
+    sources = {"event file": int(numbers.size)}
+    return TrainingRun(numbers, events.times, in_our_names(values), sources)
 
 
 def of_log(steps: LoggedSteps | None) -> TrainingRun:

@@ -32,6 +32,7 @@ from raydiag.tsdb.stack_logs import StackLogs
 
 _SHORTEST_PERIOD = 2.0  # steps between two saves
 _MIN_TIMED = 8  # step lines with a time, to go by those
+_SPARSE_STEPS = 5  # from one line to the next
 _TIMED_SHARE = 0.8  # of all step lines
 _PRINTED_LATE_S = 2.0  # after its step a line may be printed
 _FAILURES = ("no-server", "port-taken", "gave-up")
@@ -160,6 +161,8 @@ def with_logged_training(answers: Answers, facts: JobFacts, steps: MetricSteps) 
     interval = np.median(np.diff(logged.step)) if len(lines) > 1 else 1.0  # of the log's steps
     if is_logged.sum() * interval < _TIMED_SHARE * len(steps):
         return answers  # too few lines to follow the speed by
+    if interval > _SPARSE_STEPS and training.series(SECONDS) is not None:
+        return answers  # its own step times show more
     rows = np.array(list(map(lines.__getitem__, map(int, steps.numbers[is_logged]))), int)
     loss_printed = np.frombuffer(logged.loss_state, np.uint8)[rows] != ord("n")
     series = list(training.by_metric.values())

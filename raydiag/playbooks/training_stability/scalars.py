@@ -24,6 +24,7 @@ _GRAD_FACTOR, _BALANCE_FACTOR = 8.0, 1.5
 _CLIP_FACTOR = 10.0
 _SAME_TIME_STEPS = 10.0
 _JUMP = 1.6  # of the learning rate from one step to the next
+_LEVEL = 0.1  # of a learning rate, that it may change afterwards
 _FEW_STEPS = 5  # in which a learning rate may leave its schedule
 _OFF_SCHEDULE_STEPS = 5
 _OFF_SHARE = 0.15  # of what the schedule has
@@ -96,10 +97,11 @@ def _explosions(timeline: RunTimeline) -> Iterator[_Explosion]:
         if series is None:
             continue
         if series.nan_times.size:
-            yield _Explosion(metric, float(series.nan_times[0]), nan, nan)
+            yield _Explosion(series.metric, float(series.nan_times[0]), nan, nan)
         rise = first_rise(series, _GRAD_FACTOR, hold=2)
         if rise is not None:
-            yield _Explosion(metric, float(series.times[rise.index]), rise.value, rise.usual)
+            time = float(series.times[rise.index])
+            yield _Explosion(series.metric, time, rise.value, rise.usual)
 
 
 def judge_gradients(timeline: RunTimeline, report: ReportWriter) -> None:
@@ -157,7 +159,8 @@ def judge_learning_rate(timeline: RunTimeline, report: ReportWriter) -> None:
     if series is None or len(series) < MIN_STEPS:
         report.row("learning-rate", None, f"{RATE}: metric absent")
         return
-    anomaly = _off_schedule(timeline, series) or _jump(series, 1) or _jump(series, _FEW_STEPS)
+    apart = max(_FEW_STEPS // max(int(np.median(np.diff(timeline.training.steps))), 1), 1)
+    anomaly = _off_schedule(timeline, series) or _jump(series, 1) or _jump(series, apart)
     if anomaly is None:
         report.row("learning-rate", False, "follows a smooth schedule")
         return
@@ -166,7 +169,10 @@ def judge_learning_rate(timeline: RunTimeline, report: ReportWriter) -> None:
 
 
 def _jump(series: Series, apart: int) -> _Anomaly | None:
-    """Between samples so many apart by more than any schedule does, but for the first steps."""
+    """Between samples so many apart by more than any schedule does, but for the first steps.
+
+    What takes several steps is a jump only where it is flat afterwards: a decay goes on.
+    """
     values, usual_s = series.values, series.spacing_s or 1.0
     for start in range(MIN_STEPS - 1, values.size - apart):
         index = start + apart
@@ -177,7 +183,9 @@ def _jump(series: Series, apart: int) -> _Anomaly | None:
         if abs(now - before) <= SIGMAS * usual_change * steps or before < 0 or now < 0:
             continue
         low, high = min(before, now), max(before, now)
-        if high > 0 and (low == 0 or high / low > _JUMP):
+        after = values[index : index + MIN_STEPS]
+        is_level = after.size > 2 and float(np.ptp(after)) <= _LEVEL * now
+        if before > 0 and (low == 0 or high / low > _JUMP) and (apart == 1 or is_level):
             text = f"learning rate jumps from {before:.3g} to {now:.3g}"
             return _Anomaly(float(series.times[index]), now, text)
     return None
