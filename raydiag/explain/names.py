@@ -14,13 +14,13 @@ from raydiag.probes.pcie import PcieFunction
 from raydiag.probes.ras import RasCount
 from raydiag.rules.machines import Machine, machines
 from raydiag.rules.pcie import PciePaths
-from raydiag.tsdb.discovery_types import Discovery, short_name
+from raydiag.tsdb.discovery_types import HostSeries, short_name
 
 
-def by_name(observations: Iterable[Observation], discovery: Discovery) -> list[Observation]:
-    """With the name of each host, where a log gives its address, or its name in full."""
+def by_name(observations: Iterable[Observation], hosts: Iterable[HostSeries]) -> list[Observation]:
+    """With the short name of each host, where a log gives its name in full, or its address."""
     names: dict[str, str] = {}
-    for host in discovery.hosts:
+    for host in hosts:
         names.update(dict.fromkeys((*host.ips, *map(short_name, host.instances)), host.name))
     named = []
     for observation in observations:

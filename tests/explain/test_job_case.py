@@ -17,7 +17,7 @@ from raydiag.explain.verdict import explain
 from raydiag.model import Coverage, Finding, Observation, Window
 from raydiag.timeline.steps import MetricSteps
 from raydiag.triage.verdict import Moment
-from raydiag.tsdb.discovery_types import Discovery, HostSeries
+from raydiag.tsdb.discovery_types import HostSeries
 from tests.triage.jobs import START, job, match, steps, summary
 
 SEEN = Coverage(4, 4)
@@ -72,8 +72,9 @@ def test_an_end_without_a_time_comes_after_the_last_step(
 @pytest.mark.parametrize("written", ["10.0.0.4", "n4.cluster.local", "n4"])
 def test_a_host_has_one_name_whatever_the_log_calls_it(written: str) -> None:
     hosts = (HostSeries("n4", ("n4",), ("n4:9400", "10.0.0.4:55080"), ("10.0.0.4",)),)
-    discovery = Discovery("p", (), (), hosts, (), None)
     seen = Observation(Finding("actor-fail", written), "triage", "row")
     nowhere = replace(seen, finding=Finding("actor-fail"))
-    named, unplaced = by_name([seen, nowhere], discovery)
+    named, unplaced = by_name([seen, nowhere], hosts)
     assert (named.finding.host, unplaced.finding.host) == ("n4", None)
+    (unmeasured,) = by_name([replace(seen, finding=Finding("actor-fail", "n4.cluster.local"))], ())
+    assert unmeasured.finding.host == "n4"

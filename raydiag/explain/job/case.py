@@ -18,7 +18,7 @@ from raydiag.triage.verdict import JobStatus
 
 _STALL_STEPS, _STALL_S = 10.0, 300.0
 _UNDATED_S = 60.0  # how well an end without a time of its own is dated
-_START_UP_S = 1200.0  # until the first step: set-up and compilation
+_START_UP_S = 1200.0  # without a step so long, nobody knows yet whether it is well
 
 
 def case_of(
@@ -31,9 +31,10 @@ def case_of(
     if paces and status == "unknown" and request.no_log and job.moment.alive:
         status = "running"  # its workers have made steps; when, is judged below
     is_refuted = _is_refuted(job, status)
-    observations = [*_of_triage(job, metrics, is_refuted), *metrics.observations]
-    if metrics.metrics is not None:
-        observations = by_name(observations, metrics.metrics.discovery)
+    hosts = metrics.metrics and metrics.metrics.discovery.hosts
+    observations = by_name(
+        (*_of_triage(job, metrics, is_refuted), *metrics.observations), hosts or ()
+    )
     coverage = _coverage(job, metrics, request)
     if probed is not None and own_nodes is not None:
         odds = (
