@@ -12,8 +12,9 @@ from typing import Any
 
 from raydiag.errors import CannotRun
 
-# Ray runs `sh -c <entrypoint>`, and one argument may have 128 KiB (MAX_ARG_STRLEN).
-_ENTRYPOINT_LIMIT_BYTES = 120_000
+# Ray runs `sh -c <entrypoint>`, and one argument may have 131,072 bytes (MAX_ARG_STRLEN); the rest
+# is for what Ray may put around it.
+_ENTRYPOINT_LIMIT_BYTES = 126_000
 _ROOMY_BYTES = 114_000  # from here on docstrings and comments stay at home: of these modules first
 _FIRST_WITHOUT_WORDS = 10
 _PACKING_LEVEL = 6  # of memory: smaller blocks, so that code, words and names get each their own
