@@ -42,13 +42,14 @@ soak: $(READY)
 # `make test` has a short run of it without atheris.
 CASES ?= 1000000
 fuzz: $(READY)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[audit]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzzing $(CASES) $(TARGETS)
 
 # Known weaknesses of what we depend on, and risky calls in our own code.
 audit: $(READY)
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[audit]'
 	$(BIN)/bandit -q -r raydiag entrypoints -c pyproject.toml
+	@mkdir -p .cache
 	$(BIN)/pip freeze --exclude-editable > .cache/installed.txt
 	$(BIN)/pip-audit --strict --no-deps --disable-pip -r .cache/installed.txt
 
