@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from raydiag import catalog, probes
+from raydiag.cli import cluster_options
 from raydiag.cluster import bundle
 from raydiag.errors import CannotRun
 from tests.fake_dashboard import carried
@@ -83,7 +84,7 @@ def request_of_everything() -> dict[str, Any]:
         "entrypoint": bundle.entrypoint("node_runner"),
         "node": {
             "probes": probes.names(),
-            "options": {"kernel_log": {"words": list(catalog.kernel_table().words)}},
+            "options": cluster_options.probe_options(),
             "driver_fault_symbols": list(catalog.kernel_table().driver_fault_symbols),
             "force_ras": True,
         },
