@@ -275,7 +275,7 @@ def _report(
     known_here = _Stated(
         device=_device(stated.get("device"), line.text),
         pid=pid,
-        process=(stated.get("process") if pid else None) or None,
+        process=(stated.get("process") if pid or "pid" not in stated else None) or None,
         ring=stated.get("ring"),
         block=stated.get("block", "").lower() or None,
         errors=numbers.get("count"),
