@@ -177,7 +177,6 @@ class LoggedSteps:
     runs: tuple[StepRun, ...]  # of the reference writer, oldest first; the last 64
     runs_total: int
     writers: tuple[WriterProgress, ...]  # bounded; by task
-    first_step: int
     last_step: int  # the newest of any writer in the current run
     last_line: int
     last_time: float | None  # printed on that line

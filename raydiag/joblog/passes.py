@@ -137,17 +137,9 @@ class Pass:
                 self._close(window)
                 lines = self._finish(window)
         source.close()
+        sizes = opened.size_bytes, source.read_bytes, lines
         self.files.append(
-            LogFile(
-                path,
-                role,
-                opened.size_bytes,
-                source.read_bytes,
-                lines,
-                opened.mtime,
-                self.complete,
-                self.learnt.binary,
-            )
+            LogFile(path, role, *sizes, opened.mtime, self.complete, self.learnt.binary)
         )
         if source.trouble:
             self.unread.append(Unread(path, ReadError.status, source.trouble))

@@ -28,6 +28,9 @@ from raydiag.nodeset import expand_in_order
 __all__ = ["ANCHORS", "read"]
 
 WORKER_FILES = 512
+_CAUSES = ("root", "either")  # roles of a match
+_KILLED = 128  # from this exit code on
+_NEAR_LINES = 400  # an error ends its node before so many are printed
 _NO_WORKERS = WorkerLogs()
 
 
@@ -143,7 +146,10 @@ def _facts(
     timeline = learnt.timeline
     names = {ip: hosts[task] for ip, task in learnt.exits.nodes.items() if task in hosts}
     matches = [*itertools.chain.from_iterable(log.learnt.matches.in_order() for log in logs)]
-    names = {**_address_of_failed(matches, learnt.exits.exits, hosts), **names, **learnt.addresses}
+    names |= learnt.addresses
+    since = int(min(steps.series.line[-2:])) if steps else 0
+    unnamed = {task: host for task, host in hosts.items() if host not in names.values()}
+    names = {**_address_of_failed(matches, learnt.exits.exits, unnamed, since), **names}
     return JobFacts(
         resolved=resolved,
         files=_of_all(logs, "files"),
@@ -202,18 +208,25 @@ def _hosts(
 
 
 def _address_of_failed(
-    matches: Iterable[Match], exits: Iterable[TaskExit], hosts: Mapping[int, str]
+    matches: Iterable[Match], exits: Iterable[TaskExit], hosts: Mapping[int, str], since: int
 ) -> dict[str, str]:
-    """Address to host, of the only actor with a root cause and the only node that failed.
+    """Address to host, of the only actor with an error and the only node that failed soon after.
 
-    The driver's own node, that of task 0, has no address on its lines.
+    The driver's own node, that of task 0, has no address on its lines. A node that was killed, or
+    that has an error of its own, did not fail by the actor's. Errors up to line `since` were
+    survived.
     """
-    addresses = {match.ip for match in matches if match.ip and match.role != "consequence"}
-    node_exits = [ended for ended in exits if ended.kind == "node-exit"]
-    failed = {ended.task for ended in node_exits if ended.code not in (None, 0, *TERMINATED)}
-    if len(addresses) != 1 or len(failed) != 1 or failed == {0}:
+    ends = [ended for ended in exits if ended.kind == "node-exit"]
+    failed = [ended for ended in ends if ended.code not in (None, 0, *TERMINATED)]
+    if len(failed) != 1 or (failed[0].code or 0) >= _KILLED:
         return {}
-    return {addresses.pop(): host for task, host in hosts.items() if task in failed}
+    task, end = failed[0].task, failed[0].line
+    near = range(max(since + 1, end - _NEAR_LINES), end)
+    errors = [match for match in matches if match.role in _CAUSES and match.line in near]
+    addresses = {match.ip for match in errors if match.ip}
+    if len(addresses) != 1 or task in (0, *(match.task for match in errors if not match.ip)):
+        return {}
+    return {addresses.pop(): host for number, host in hosts.items() if number == task}
 
 
 def _on_host(match: Match, hosts: Mapping[int, str], addresses: Mapping[str, str]) -> Match:
@@ -242,8 +255,7 @@ def _placed(steps: LoggedSteps | None, hosts: Mapping[int, str]) -> LoggedSteps 
 
 
 def _rank(path: str) -> int | None:
-    digits = Path(path).stem.partition("-")[2]
-    return whole_number(digits)
+    return whole_number(Path(path).stem.partition("-")[2])
 
 
 def _host(path: str) -> str:

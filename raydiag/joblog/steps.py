@@ -136,7 +136,6 @@ class StepProgress:
             runs=tuple(map(replace, self.runs)),
             runs_total=self.runs_total,
             writers=tuple(sorted(map(replace, self.writers.values()), key=_writer_order)),
-            first_step=run.first_step,
             last_step=run.last_step,
             last_line=run.last_line,
             last_time=run.last_time,
@@ -175,12 +174,10 @@ def _read_bar(match: re.Match[str], step: int) -> _Bar | None:
     total = int(match["total"])
     if counted is None and name:
         return None
-    if counted is None:
-        has_loss = _BAR_LOSS.match(match.string, match.end()) is not None
-        return _Bar(f"bar {total} {has_loss}", step, total, named=has_loss)
-    if counted["epoch"]:
+    if counted is not None and counted["epoch"]:
         return _Bar(f"bar epochs {total}", int(counted["epoch"]) * total + step, None, named=True)
-    return _Bar(f"bar {total} True", step, total, named=True)
+    named = counted is not None or _BAR_LOSS.match(match.string, match.end()) is not None
+    return _Bar(f"bar {total} {named}", step, total, named)
 
 
 @dataclass

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from raydiag.joblog.header import arguments
+from raydiag.triage.signatures import Classifier
 from tests.joblog.joblogs import facts_at, facts_of, maxtext, write
 
 HEADER = """JOB_ID=4711
@@ -120,8 +121,28 @@ def test_the_only_actor_that_failed_ran_on_the_only_node_that_did(
     lines = [f"{actor}Traceback (most recent call last):", f"{actor}KeyError: 'decoder'"]
     for task, (name, code) in enumerate(zip(("mi08", "mi09", "mi10"), codes, strict=True)):
         lines.append(f"{task}: NODE_EXIT host={name} exit={code}")
-    facts = facts_of(HEADER + "\n".join(lines) + "\n", tmp_path)
+    facts = facts_of(HEADER + "\n".join(lines) + "\n", tmp_path, judge=Classifier())
     assert {match.host for match in facts.matches if match.ip} == {host}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["0: (Trainer pid=8, ip=10.0.0.11) mi10:8:8 [0] init.cc:12 NCCL WARN slow path"],
+        ["2: Error: mi10 has an error of its own"],
+        ["0: (Trainer pid=8, ip=10.0.0.7) Error: another actor's"],
+        [maxtext(step, prefix="0: ").rstrip() for step in range(60)],
+        500 * ["0: something else"],
+        ["2: NODE_EXIT host=mi10 exit=137"],
+    ],
+)
+def test_a_node_that_failed_by_something_else_is_not_the_actors(
+    more: list[str], tmp_path: Path
+) -> None:
+    lines = ["0: (Trainer pid=7, ip=10.0.0.9) Error: 'decoder'", *more]
+    lines.append("2: NODE_EXIT host=mi10 exit=1")
+    matches = facts_of(HEADER + "\n".join(lines) + "\n", tmp_path).matches
+    assert {match.host for match in matches if match.ip == "10.0.0.9"} == {"10.0.0.9"}
 
 
 def test_an_actors_address_that_no_line_names_stays_an_address(tmp_path: Path) -> None:

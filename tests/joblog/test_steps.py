@@ -226,7 +226,7 @@ def test_a_jump_back_is_a_restart_for_whoever_jumps(tmp_path: Path) -> None:
     content += "".join(maxtext(n, prefix=f"{task}: ") for n in range(20, 26) for task in range(2))
     steps = steps_of(content, tmp_path)
     assert [(r.first_step, r.last_step) for r in steps.runs] == [(0, 29), (20, 25)]
-    assert (steps.first_step, steps.last_step) == (20, 25)
+    assert steps.last_step == 25
     assert [w.last_step for w in steps.writers] == [25, 25]
 
 

@@ -133,7 +133,6 @@ def steps(
         runs=(run,),
         runs_total=1,
         writers=progress,
-        first_step=numbers[0],
         last_step=numbers[-1],
         last_line=lines[-1],
         last_time=times[-1] if start is not None else None,
