@@ -30,6 +30,7 @@ _NEAR_S = 120.0
 _PATIENCE_S = 7200.0  # so long peers wait for one that is gone before they report a timeout
 _TRACEBACK_LINES = 60  # how far from its traceback the line that explains it may stand
 _BARE_KILLED = "oom-bare-killed"
+_NOTICES = (_BARE_KILLED, "nccl-desync")
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,7 @@ def _unexplained(symptoms: Sequence[Symptom], roles: Collection[str]) -> list[Sy
 
 def _is_notice(symptom: Symptom) -> bool:
     """It says that a process is gone, not why; so does a shell that only prints Killed."""
-    is_notice = symptom.failure.late_notice or symptom.row == _BARE_KILLED
-    return symptom.role == EITHER and is_notice
+    return symptom.row in _NOTICES or (symptom.role == EITHER and symptom.failure.late_notice)
 
 
 def _is_behind(symptom: Symptom, notice: Symptom) -> bool:
@@ -201,6 +201,8 @@ def _earliest(candidates: Sequence[Symptom]) -> Symptom:
     first = min(candidates, key=attrgetter("rank"))
     if first.role == EITHER:
         roots = [symptom for symptom in of_role(candidates, ROOT) if _is_near(first, symptom)]
+        if first.is_exception:
+            roots = list(filterfalse(_is_notice, roots))
         first = min(roots, key=attrgetter("rank"), default=first)
     return first_of(of_role(candidates, first.role), first.failure_class)
 

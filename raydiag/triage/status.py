@@ -125,18 +125,21 @@ def _without_summary(case: TriageCase) -> TriageOutcome:
 
 
 def _is_done(case: TriageCase) -> bool:
-    """All steps, or a closing message: errors before it count, a rough teardown after it not."""
+    """All steps, or a closing message: a rough teardown after it does not count.
+
+    A script says "completed" after anything, a trainer only when it got over what came before.
+    """
     marker = _closing_message(case.facts)
     if marker is None:
         return case.progress.complete and not case.live
     line, text = marker
-    is_trusted = any(message in text for message in _TRAINER_MARKERS)
-    for symptom in case.live:
-        if symptom.role == ROOT and symptom.is_specific:
-            return False
-        if symptom.line < line and not (is_trusted and symptom.weak):
-            return False
-    return True
+    before = [symptom for symptom in case.live if symptom.line < line]
+    after = [symptom for symptom in case.live if symptom.line >= line]
+    if any(symptom.role == ROOT and symptom.is_specific for symptom in after):
+        return False
+    if not any(message in text for message in _TRAINER_MARKERS):
+        return not before
+    return not after or not strong(before)
 
 
 def _closing_message(facts: JobFacts) -> tuple[int, str] | None:

@@ -434,6 +434,93 @@ CASCADES = [
         None,
     ),
     Row(
+        "a node that Ray lost, and its word that the job succeeded all the same",
+        [
+            "(raylet) The node with node id: 00aa and address: 10.0.0.9 has been marked dead",
+            "Restored on 10.0.0.4 from checkpoint: Checkpoint(path=/ckpt/3)",
+            "SUCC cli.py:65 -- Job 'raysubmit_Ab3' succeeded",
+        ],
+        "completed",
+        None,
+    ),
+    Row(
+        "memory that ran out after the word that training is done",
+        [
+            "{'train_runtime': 421.1, 'train_steps_per_second': 2.2, 'epoch': 1.0}",
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        ],
+        "failed",
+        "oom-gpu",
+    ),
+    Row(
+        "memory that ran out on a task, the word of another, and an end with an error",
+        [
+            "3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+            "0: {'train_runtime': 421.1, 'train_steps_per_second': 2.2, 'epoch': 1.0}",
+            "srun: error: n2: task 3: Exited with exit code 1",
+        ],
+        "failed",
+        "oom-gpu",
+        task="3",
+    ),
+    Row(
+        "a trial of Ray Tune that was tried again, and all that terminated",
+        [*traceback("ConnectionResetError: reset"), "Number of trials: 4/4 (4 TERMINATED)"],
+        "completed",
+        None,
+    ),
+    Row(
+        "a trial of Ray Tune that was not tried again",
+        [
+            *traceback("ConnectionResetError: reset"),
+            "Number of trials: 2/2 (1 ERROR, 1 TERMINATED)",
+        ],
+        "failed",
+        "python-exception",
+    ),
+    Row(
+        "a rank that never joined a collective",
+        [
+            "[rank2]: [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)",
+            "[rank5]: [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)",
+            "     [7] finished collective #8, but didn't join collective #9 (count from 1)",
+        ],
+        "failed",
+        "nccl-timeout",
+        task="7",
+    ),
+    Row(
+        "an exception of the rank that then joined no collective",
+        [
+            *traceback("KeyError: 'mask'", 7),
+            "5: [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)",
+            "     [7] finished collective #8, but didn't join collective #9 (count from 1)",
+        ],
+        "failed",
+        "python-exception",
+        task="7",
+    ),
+    Row(
+        "a process of a launcher that names its rank before those that it ends",
+        [
+            "ERROR:composer.cli.launcher:Rank 5 crashed with exit code -7.",
+            "ERROR:composer.cli.launcher:Global rank 0 (PID 90) exited with code -15",
+        ],
+        "failed",
+        "signal-kill",
+        task="5",
+    ),
+    Row(
+        "an extension that one rank fails to build and the others then miss",
+        [
+            *traceback("RuntimeError: Error building extension 'fused_adam'", 0),
+            "1: ImportError: /opt/ext/fused_adam.so: cannot open shared object file: No such file",
+        ],
+        "failed",
+        "subprocess-fail",
+        task="0",
+    ),
+    Row(
         "a script that says completed after an exception",
         [*traceback("KeyError: 'mask'"), "Training completed"],
         "failed",
