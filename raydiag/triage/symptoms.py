@@ -21,6 +21,7 @@ from raydiag.triage.progress import step_interval
 from raydiag.triage.tables import TABLES
 
 ROOT, CONSEQUENCE, EITHER, HARMLESS = "root", "consequence", "either", "harmless"
+_FAILED_OR_TIMED_OUT, _TIMEOUT = "nccl-failed-or-timed-out", "nccl-timeout"  # a row, a class
 SURVIVED_STEPS = 2  # so many steps after an error show that the job went on; one may be in flight
 
 _STAGE_TIMEOUTS: Mapping[str, str] = TABLES["stage_timeouts"]
@@ -175,7 +176,7 @@ def _of_matches(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom
             continue
         yield _symptom(
             match,
-            match.failure_class,
+            _class_of(match, facts),
             match.role,
             file_order,
             stage=match.stage,
@@ -192,6 +193,13 @@ def _of_matches(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom
             row=match.row,
             weak=_is_weak(match.row),
         )
+
+
+def _class_of(match: Match, facts: JobFacts) -> str:
+    """As its row says; where a timeout is seen, what has failed or timed out is of that."""
+    timeouts = (_TIMEOUT for seen in facts.matches if seen.failure_class == _TIMEOUT)
+    is_either = match.row == _FAILED_OR_TIMED_OUT
+    return next(timeouts, match.failure_class) if is_either else match.failure_class
 
 
 def _symptom(
@@ -226,10 +234,9 @@ def _task_name(match: Match) -> str | None:
             return match.groups[group]
     if catalog.failure(match.failure_class).told_by_others:
         return None
-    if match.rank is not None:
-        return str(match.rank)
-    if match.task is not None:
-        return str(match.task)
+    for number in (match.rank, match.task):
+        if number is not None:
+            return str(number)
     if match.pid is not None:
         return f"{match.actor or 'process'} pid={match.pid}"
     return None
@@ -267,11 +274,7 @@ def _of_stages(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom]
         failure_class = _stage_class(event)
         if failure_class and (event.file, event.line) not in explained:
             role = ROOT if event.event == "timeout" else CONSEQUENCE
-            details: dict[str, Any] = {
-                "stage": event.name,
-                "near_time": event.time,
-                "code": event.exit_code,
-            }
+            details = {"stage": event.name, "near_time": event.time, "code": event.exit_code}
             yield _symptom(event, failure_class, role, file_order, **details)
 
 

@@ -46,3 +46,19 @@ def test_the_machine_that_is_named(
     verdict = judge(facts, Moment(None, alive=False, source="--job-state"))
     finding = verdict.diagnosis.findings[0]
     assert (finding.failure_class, finding.host, finding.task) == (failure_class, host, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Task 2 heartbeat timeout. This indicates that the remote task has failed.",
+        "Task /job:w/replica:0/task:2 heartbeat timeout. This indicates that the remote task died.",
+        "coordinator detected missing heartbeats from task 2",
+    ],
+)
+def test_the_task_that_a_heartbeat_names(line: str, tmp_path: Path) -> None:
+    log = tmp_path / "41-demo.log"
+    log.write_text("".join(f"{text}\n" for text in [*_HEADER, *_STEPS, f"0: {line}"]))
+    facts = read.read(find.resolve(str(log)), make_selector, Classifier())
+    finding = judge(facts, Moment(None, alive=False, source="--job-state")).diagnosis.findings[0]
+    assert (finding.failure_class, finding.task, finding.host) == ("heartbeat-timeout", "2", "n3")

@@ -890,6 +890,64 @@ def test_a_class_by_its_own_line(name: str, triage: Triage) -> None:
     assert quoted["source"].endswith(f"41-demo.log:{len(lines)}")
 
 
+GCS = "[2026-03-01 12:00:05,678 {} 41 41] gcs_rpc_client.h:151: Failed to connect to GCS at address"
+GCS_SLOW = f"{GCS.format('W')} 10.0.0.3:6379 within 5 seconds."
+GCS_DEAD = f"{GCS.format('E')} 10.0.0.3:6379 within 60 seconds. GCS may have been killed."
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("more", [[], ["NODE_EXIT host=n2 exit=1"]])
+def test_a_head_that_is_gone(training: bool, more: list[str], triage: Triage) -> None:
+    lines = [*header(ray=True), *(steps(0, 60) if training else []), GCS_DEAD, *more]
+    told = triage(lines, *ENDED)
+    assert (told["status"], told["primary"]) == ("failed", "ray-node-dead")
+
+
+def test_a_head_that_answers_late_is_no_cause(triage: Triage) -> None:
+    lines = [*header(ray=True), GCS_SLOW, *traceback("KeyError: 'decoder'")]
+    assert triage([*lines, "NODE_EXIT host=n2 exit=1"], *ENDED)["primary"] == "python-exception"
+
+
+WATCHDOG = (
+    "0: [rank0]:[E301 12:00:00.000 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=12) ran for 600031 milliseconds before timing out."
+)
+FAILED_OR_TIMED_OUT = (
+    "0: [rank0]:[E301 12:00:00.100 ProcessGroupNCCL.cpp:684] [Rank 0] Some NCCL operations have "
+    "failed or timed out. Due to the asynchronous nature of CUDA kernels, data may be corrupted."
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "classes"),
+    [
+        ([WATCHDOG, FAILED_OR_TIMED_OUT], ["nccl-timeout"]),
+        ([ERRORS["nccl-error"][0], FAILED_OR_TIMED_OUT], ["nccl-error"]),
+        ([FAILED_OR_TIMED_OUT], ["nccl-error"]),
+    ],
+)
+def test_operations_that_failed_or_timed_out_are_of_what_stands_beside(
+    lines: list[str], classes: list[str], triage: Triage
+) -> None:
+    told = triage([*header(), *steps(0, 60), *lines], *ENDED)
+    assert [finding["class"] for finding in told["findings"]] == classes
+    texts = [evidence["text"] for evidence in told["findings"][0]["evidence"]]
+    assert FAILED_OR_TIMED_OUT in texts
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0: W0301 12:00:00.000 41 utils.py:12] Cannot find a working triton installation, falling "
+        "back to eager",
+        "0: [W301 12:00:00.000 utils.py:12] TritonMissing: Cannot find a working triton install",
+    ],
+)
+def test_triton_that_a_job_does_without(line: str, triage: Triage) -> None:
+    told = triage([*header(), *steps(0, 60), line], *ENDED)
+    assert (told["primary"], told["findings"][1:]) == ("unknown-death", [])
+
+
 @pytest.mark.parametrize("line", HARMLESS, ids=lambda line: line[:40])
 def test_a_harmless_line_is_never_mentioned(line: str, triage: Triage) -> None:
     lines = [*header(50), line, *steps(0, 49), line, *summary("SUCCESS", 0)]
