@@ -199,6 +199,20 @@ def test_driver_that_knows_no_process_names_none() -> None:
     assert (event.pid, event.process) == (None, None)
 
 
+def test_process_of_a_driver_that_knows_only_its_name() -> None:
+    event = only(log(f"amdgpu {GPU}: amdgpu: Send SIGBUS to process python3(pasid:32772)"))
+    assert (event.pid, event.process) == (None, "python3")
+
+
+def test_number_that_may_be_a_pasid_is_no_pid() -> None:
+    lines = (
+        "Process 4242 failed to remap doorbell 0x7f",
+        "Process 32772 failed to remap doorbell 0x7f",
+    )
+    pids = [only(log(f"amdgpu: {line}")).pid for line in lines]
+    assert pids == [4242, None]
+
+
 def test_reports_of_two_gpus_and_two_blocks_stay_apart() -> None:
     lines = log(
         f"{UMC} in umc block",
