@@ -51,7 +51,7 @@ def read(
     main = reader.log(resolved.logs, "main")
     if resolved.logs and not main.files:
         raise CannotRun("; ".join(f"{part.source} {part.reason}" for part in main.unread))
-    ranks = [reader.file(path, "rank", rank=_rank(path)) for path in resolved.rank_logs]
+    ranks = [reader.log([path], "rank", rank=_rank(path)) for path in resolved.rank_logs]
     head = next(iter(expand_in_order(main.learnt.header.nodes, 1)), None)
     worker_logs = reader.workers(resolved, head) if workers else _NO_WORKERS
     attempts = tuple(_attempt(reader, resolved, logs) for logs in resolved.attempts)
@@ -69,22 +69,18 @@ class _JobLogReader:
     chunk: int
     worker_unread: list[Unread] = field(default_factory=list)
 
-    def _pass(self, rank: int | None = None, host: str | None = None) -> Pass:
-        return Pass(self.select, self.classify, rank, host, self.chunk)
+    def log(
+        self, paths: Sequence[str], role: str, rank: int | None = None, host: str | None = None
+    ) -> Pass:
+        """One log in its pieces, perhaps of one rank or of one host.
 
-    def log(self, paths: Sequence[str], role: str) -> Pass:
-        """One log in its pieces. Only a log in one piece can be gone on with."""
-        log = self._pass()
+        Only a log in one piece can be gone on with.
+        """
+        log = Pass(self.select, self.classify, rank, host, self.chunk)
         for path in paths[:-1]:
             log.read(path, "piece")
         for path in paths[-1:]:
             log.read(path, role, self.state if len(paths) == 1 else None)
-        return log
-
-    def file(self, path: str, role: str, rank: int | None = None, host: str | None = None) -> Pass:
-        """One file of one rank, or of one host."""
-        log = self._pass(rank, host)
-        log.read(path, role, self.state)
         return log
 
     def workers(self, resolved: Resolved, head: str | None) -> WorkerLogs:
@@ -92,7 +88,7 @@ class _JobLogReader:
         paths = sorted(resolved.worker_logs, key=lambda path: _host(path) != head)
         workers = WorkerLogs(files_found=len(paths))
         for path in paths[:WORKER_FILES]:
-            log = self.file(path, "worker", host=_host(path))
+            log = self.log([path], "worker", host=_host(path))
             self.worker_unread += log.unread
             workers = _with_worker(workers, log)
         return workers

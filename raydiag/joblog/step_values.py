@@ -22,9 +22,9 @@ SERIES = 16384
 HEAD, TAIL = 256, 4096
 _UNSETTLED = 1024
 _COLUMNS = ("step", "seconds", "loss", "tflops", "tokens", "time", "line")
-_STATES = {state: state.encode() for state in "nfai"}
+_STATES = {state: state.encode() for state in "nfaig"}
 # Total, seconds, loss, state of the loss, TFLOP/s, tokens/s; NaN where a line does not have it.
-# States: n no loss on the line; f finite; a nan; i infinite.
+# States: n no loss on the line; f finite; a nan; i infinite; g none, but a gradient norm of nan.
 StepValues = tuple[int | None, float, float, str, float, float]
 
 
@@ -71,7 +71,8 @@ def printed_state(loss: float) -> str:
 
 def _loss_state(form: JobStepFormat, text: str, start: int, loss: float) -> str:
     if math.isnan(loss) and not (form.loss and field_pattern(form.loss).search(text, start)):
-        return "n"
+        # Megatron leaves a loss out that is not a number.
+        return "g" if "grad norm: nan" in text else "n"
     return printed_state(loss)
 
 

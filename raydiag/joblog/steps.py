@@ -265,15 +265,11 @@ class StepTally:
         return True
 
     def _hugging_face(self, text: str) -> None:
-        match = HF_LOSS.search(text)
-        if not match:
-            return
-        self.hf_losses += 1
-        loss = float(match["loss"].replace(",", ""))
-        state = printed_state(loss)
-        bar = self._bar()
-        if bar and bar.runs:
-            bar.series.last_loss(loss, state)
+        if match := HF_LOSS.search(text):
+            self.hf_losses += 1
+            loss = float(match["loss"].replace(",", ""))
+            if bar := self._bar():
+                bar.series.last_loss(loss, printed_state(loss))
 
     def see_time(self, time: float, file: str, number: int) -> None:
         """A time that stands below the newest step line bounds it from above."""

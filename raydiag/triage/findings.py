@@ -272,7 +272,7 @@ def _of_series(case: TriageCase, outcome: TriageOutcome) -> Iterator[Finding]:
 def _divergence_line(case: TriageCase, divergence: Divergence | None) -> Iterator[Evidence]:
     steps = case.facts.steps
     if divergence is not None and steps is not None:
-        text = f"loss: {divergence.text} from step {divergence.step} on"
+        text = f"{divergence.text} from step {divergence.step} on"
         yield Evidence(f"{steps.file}:{divergence.line}", text, float(divergence.step))
 
 

@@ -8,7 +8,7 @@ from statistics import median
 from raydiag.joblog.facts import LoggedSteps
 
 _FINITE = ord("f")
-_TEXTS = {ord("a"): "nan", ord("i"): "inf"}
+_TEXTS = {ord("a"): "loss: nan", ord("i"): "loss: inf", ord("g"): "gradient norm: nan"}
 _BLOCK, _FEWEST = 20, 5  # losses whose median is one level; the fewer in a short log,
 _BLOCKS = 8  # so that it has so many levels
 _LEARNT = 1.2  # times the lowest level, the first one: a loss that only climbs is another quantity
@@ -24,7 +24,7 @@ class Divergence:
     line: int
     steps: int  # so many lines show one, in all of the run
     lasting: bool  # up to the newest line; else it recovered, as loss scaling does
-    text: str  # nan or inf
+    text: str  # what is nan or inf
 
 
 def divergence(steps: LoggedSteps | None) -> Divergence | None:
@@ -76,5 +76,5 @@ def jump(steps: LoggedSteps | None) -> Divergence | None:
         return None
     last_low = max(place for place, loss in enumerate(losses) if loss <= middle)
     _, step, line = rows[last_low + 1]
-    text = f"{newest:.3g}, {lowest:.3g} at its lowest,"
+    text = f"loss: {newest:.3g}, {lowest:.3g} at its lowest,"
     return Divergence(step, line, len(losses) - last_low - 1, True, text)

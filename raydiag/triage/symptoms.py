@@ -4,6 +4,7 @@ An error is history when the job went on after it: steps followed, or it belongs
 in the same file.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import filterfalse
@@ -24,6 +25,7 @@ ROOT, CONSEQUENCE, EITHER, HARMLESS = "root", "consequence", "either", "harmless
 _FAILED_OR_TIMED_OUT, _TIMEOUT = "nccl-failed-or-timed-out", "nccl-timeout"  # a row, a class
 SURVIVED_STEPS = 2  # so many steps after an error show that the job went on; one may be in flight
 
+_LOSS = re.compile(r"\bloss\b\W{0,4}\d", re.IGNORECASE)
 _STAGE_TIMEOUTS: Mapping[str, str] = TABLES["stage_timeouts"]
 
 
@@ -152,7 +154,7 @@ def _is_survived(symptom: Symptom, facts: JobFacts) -> bool:
     """Steps came after it, or a new run has begun since."""
     steps = facts.steps
     if steps is None or not steps.runs or not steps.regular:
-        return False
+        return _is_restarted(symptom, facts)
     run = steps.runs[-1]
     before_run = symptom.file == run.file and symptom.line < run.first_line
     if before_run and len(steps.runs) > 1:
@@ -160,6 +162,13 @@ def _is_survived(symptom: Symptom, facts: JobFacts) -> bool:
     if symptom.last_step is None:
         return before_run and run.steps > SURVIVED_STEPS
     return steps.last_step - symptom.last_step >= SURVIVED_STEPS * step_interval(run)
+
+
+def _is_restarted(symptom: Symptom, facts: JobFacts) -> bool:
+    """The workers were started anew after it, and then trained."""
+    restart = max((mark.last_line for mark in facts.phases if mark.phase == "restart"), default=0)
+    newest = facts.tail[max(0, restart + 1 - facts.tail_first_line) :]
+    return symptom.line < restart and any(map(_LOSS.search, newest))
 
 
 # ---- signatures

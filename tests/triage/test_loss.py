@@ -53,7 +53,7 @@ def test_a_jump_that_stays(losses: Sequence[float], first_step: int | None, tmp_
     assert (found.step if found is not None else None) == first_step
     if found is not None:
         assert found.lasting
-        assert re.fullmatch(r"(9\.5|3\.6|9\.79), (2\.0\d?|6\.03) at its lowest,", found.text)
+        assert re.fullmatch(r"loss: (9\.5|3\.6|9\.79), (2\.0\d?|6\.03) at its lowest,", found.text)
 
 
 def test_without_steps_nothing_jumps() -> None:

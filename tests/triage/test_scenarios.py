@@ -806,6 +806,10 @@ def test_a_loss_that_is_left_out_because_it_is_no_number(triage: Triage) -> None
     for lines, is_lost in ((megatron(1, 90), False), ([*megatron(1, 50), *lost], True)):
         classes = {finding["class"] for finding in triage(lines, *ENDED)["findings"]}
         assert ("loss-divergence" in classes) == is_lost
+    told = triage([*megatron(1, 50), lost[0], *megatron(52, 90)], *ENDED)
+    (finding,) = [finding for finding in told["findings"] if finding["class"] == "loss-divergence"]
+    assert finding["severity"] == "info"
+    assert finding["evidence"][0]["text"] == "gradient norm: nan from step 51 on"
 
 
 @pytest.mark.parametrize(
@@ -946,6 +950,27 @@ def test_operations_that_failed_or_timed_out_are_of_what_stands_beside(
 def test_triton_that_a_job_does_without(line: str, triage: Triage) -> None:
     told = triage([*header(), *steps(0, 60), line], *ENDED)
     assert (told["primary"], told["findings"][1:]) == ("unknown-death", [])
+
+
+EPOCHS = [f"Epoch: [3][{batch}/3125]  Time 0.1  Loss 3.4975e+00" for batch in range(0, 900, 300)]
+ELASTIC_EXIT = (
+    "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -6) local_rank: 2 "
+    "(pid: 7121) of binary: /opt/python"
+)
+ELASTIC_RESTART = (
+    "INFO:torch.distributed.elastic.agent.server.api:[default] Worker group FAILED. 3/3 attempts "
+    "left; will restart worker group"
+)
+
+
+def test_a_failure_that_an_elastic_launcher_got_over_is_history(triage: Triage) -> None:
+    failure = [*EPOCHS, ELASTIC_EXIT, ELASTIC_RESTART]
+    told = triage([*failure, *EPOCHS], *LOG_END)
+    assert (told["status"], told["primary"]) == ("running", None)
+    done = triage([*failure, *EPOCHS, "Training completed after 8 iterations"], *ENDED)
+    assert (done["status"], done["primary"]) == ("completed", None)
+    for lines in (failure, [*failure, *EPOCHS, ELASTIC_EXIT]):
+        assert triage(lines, *LOG_END)["primary"] == "signal-kill"
 
 
 @pytest.mark.parametrize("line", HARMLESS, ids=lambda line: line[:40])
