@@ -365,6 +365,6 @@ class Collector:
         """A source has ended; with the last one, the plugin's run has."""
         if not task.record.sources:
             return  # a look at a directory, which is no plugin
-        line = task.record.end(status, reason, is_dated=task.ask is None)
+        line = task.record.end(status, reason, is_own=task.ask is None)
         if line:
             self._log(f"{task.key[0]}: {line}")

@@ -6,7 +6,7 @@ adds: what raydiag's exporter says of its plugins, the watchdog's log, and lefto
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Optional
@@ -21,6 +21,10 @@ from raydiag.probes.exporter import FILE, Exporter, Process
 TWO_CYCLES_S = 22.0  # of the shell exporter; up to 12 s each
 _RECENT_S = 3600.0
 _OLD_INTERVALS = 2
+_MAY_NOT_READ = (
+    "Start it with the right to read that (deploy/systemd gives CAP_SYSLOG for the kernel log),"
+    " or without the plugin: raydiag exporter run --skip {}."
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class ServedMetrics:
     abandoned_readers: int = 0  # that hang now
     plugins: Sequence[PluginHealth] = ()
     stuck: Sequence[tuple[str, str, float]] = ()  # plugin, source, seconds
+    denied: Mapping[str, str] = field(default_factory=dict)  # plugin -> what it may not read
 
     @classmethod
     def of(cls, lines: Sequence[ExpositionLine], before: Sequence[ExpositionLine]) -> ServedMetrics:
@@ -64,6 +69,10 @@ class ServedMetrics:
         for line in now.of("stuck_source_seconds"):
             labels = dict(line.labels)
             stuck.append((labels.get("plugin", ""), labels.get("source", ""), line.value))
+        denied = {}
+        for line in now.of("plugin_denied_info"):
+            labels = dict(line.labels)
+            denied[labels.get("plugin", "")] = labels.get("reason", "")
         return cls(
             is_there=True,
             version=next(iter(now.labels("version", "build_info")), ""),
@@ -73,6 +82,7 @@ class ServedMetrics:
             abandoned_readers=int(now.value("abandoned_readers") or 0),
             plugins=[_plugin(name, now, first) for name in names],
             stuck=stuck,
+            denied=denied,
         )
 
 
@@ -189,7 +199,7 @@ def _own(host: str, served: ServedMetrics, now_s: float) -> Iterator[Finding]:
     stuck = {plugin for plugin, _, _ in served.stuck}
     for health in served.plugins:
         if health.up is False and health.name not in stuck:
-            yield _failed_run(host, health)
+            yield _failed_run(host, health, served.denied.get(health.name, ""))
         if health.outdated:
             text = f"plugin {health.name}: {health.reload_errors} new versions were refused"
             words = {
@@ -201,17 +211,22 @@ def _own(host: str, served: ServedMetrics, now_s: float) -> Iterator[Finding]:
             yield _finding("exporter-plugin-skipped", host, evidence, **words)
 
 
-def _failed_run(host: str, health: PluginHealth) -> Finding:
+def _failed_run(host: str, health: PluginHealth, denied: str) -> Finding:
     failed = f"the last run of plugin {health.name} failed"
     if health.timeouts:
         text = f"{failed}; missed deadlines so far: {health.timeouts}"
         words = "Its metrics are missing; plugins run apart, and all others go on."
         evidence = Evidence("plugin_timeouts_total", text)
         return _finding("exporter-plugin-timeout", host, evidence, explanation=words)
-    title = "A plugin of the metrics exporter fails"
-    words = "Its metrics are missing until a run succeeds."
-    evidence = Evidence("plugin_up", f"{failed}; failures so far: {health.failures}")
-    return _finding("exporter-plugin-skipped", host, evidence, title=title, explanation=words)
+    fields: dict[str, Any] = {
+        "title": "A plugin of the metrics exporter fails",
+        "explanation": "Its metrics are missing until a run succeeds.",
+    }
+    text = f"{failed}; failures so far: {health.failures}"
+    if denied:
+        text = f"plugin {health.name} may not read {denied}"
+        fields["next_steps"] = (_MAY_NOT_READ.format(health.name),)
+    return _finding("exporter-plugin-skipped", host, Evidence("plugin_up", text), **fields)
 
 
 def _restarts(host: str, watched: Watched, now_s: float) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ class PluginRecord:
     started: float = 0.0  # monotonic, when the first source of this run went to a reader
     sources: int = 0  # of this run, that have not ended
     trouble: str = ""  # why this run is not healthy
+    denied: str = ""  # what this run may not read, of a plugin of ours
     up: Optional[bool] = None  # None: it has not run yet
     last_success: float = 0.0  # Unix s; 0: none yet
     duration_s: float = 0.0
@@ -32,18 +33,20 @@ class PluginRecord:
     def open(self) -> None:
         """A source is to be read; the first one begins a run."""
         if not self.sources:
-            self.started, self.trouble = 0.0, ""
+            self.started, self.trouble, self.denied = 0.0, "", ""
         self.sources += 1
 
-    def end(self, status: Status, reason: str, is_dated: bool) -> str:
+    def end(self, status: Status, reason: str, is_own: bool) -> str:
         """A source has ended. Returns a line when its plugin begins to fail, or succeeds again.
 
-        Not `is_dated`: whoever calls knows better when the values are from.
+        Not `is_own`: whoever calls knows better when the values are from.
         """
         self.timeouts += status is Status.TIMEOUT
         self.failures += status in (Status.ERROR, Status.DENIED)
         if status not in (Status.OK, Status.NO_DATA):
             self.trouble = self.trouble or reason
+        if status is Status.DENIED and is_own:
+            self.denied = reason
         self.sources -= 1
         if self.sources:
             return ""
@@ -51,7 +54,7 @@ class PluginRecord:
         now = time.monotonic()
         self.duration_s = now - (self.started or now)
         self.up = not self.trouble
-        if self.up and is_dated:
+        if self.up and is_own:
             self.last_success = time.time()
         return self._line(was_up, now)
 
@@ -78,5 +81,8 @@ class PluginRecord:
             facts["plugin_duration_seconds"] = round(self.duration_s, 6)
         if self.last_success:
             facts["plugin_last_success_timestamp_seconds"] = round(self.last_success, 3)
+        if self.denied:
+            labels = {"plugin": plugin, "reason": self.denied}
+            yield Sample(f"{OWN_PREFIX}plugin_denied_info", labels, 1)
         for name, value in facts.items():
             yield Sample(OWN_PREFIX + name, {"plugin": plugin}, value)

@@ -141,8 +141,19 @@ kill -9 $training
 """
 
 
-def test_a_jobs_exporters_start_and_end_by_themselves(tmp_path: Path) -> None:
+WITHOUT_SYSLOG = ["setpriv", "--inh-caps=-syslog", "--bounding-set=-syslog"]
+
+
+def may_read_the_kernel_log(*prefix: str) -> bool:
+    program = [*prefix, sys.executable, "-c", "open('/dev/kmsg')"]
+    return subprocess.run(program, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("prefix", [[], WITHOUT_SYSLOG], ids=["as we are", "without rights"])
+def test_a_jobs_exporters_start_and_end_by_themselves(prefix: list[str], tmp_path: Path) -> None:
     """`srun` is a stand-in: it runs the command after its options, once, here."""
+    if prefix and (os.getuid() or not shutil.which(prefix[0])):
+        pytest.skip("only root can give a right away, and by setpriv")
     srun = 'while [[ $1 == --* ]]; do echo "$1" >> OUT/options; shift; done; exec "$@"'
     stand_in(tmp_path / "bin", "srun", srun.replace("OUT", str(tmp_path)))
     said = 'echo "$NODE_RANK $RAYDIAG_JOB_START $*"'
@@ -155,7 +166,11 @@ def test_a_jobs_exporters_start_and_end_by_themselves(tmp_path: Path) -> None:
     }
     before = time.time()
     done = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=60
+        [*prefix, "bash", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.stdout == "exporter-ended\ntraining-lives\n", done.stderr
     assert (tmp_path / "training").read_text() == "up\n"
@@ -164,6 +179,8 @@ def test_a_jobs_exporters_start_and_end_by_themselves(tmp_path: Path) -> None:
     assert int(before) <= int(started) <= time.time()
     assert " ".join(arguments).endswith("--tensorboard-dir /outputs/a b")
     assert arguments[:5] == ["exporter", "run", "--supervise", "--listen", "127.0.0.1:9400"]
+    is_skipped = arguments[5:7] == ["--skip", "kernel_log"]
+    assert is_skipped is not may_read_the_kernel_log(*prefix)
     options = (tmp_path / "options").read_text().split()
     assert {"--overlap", "--kill-on-bad-exit=0", "--gpus=0"} <= set(options)
 

@@ -152,6 +152,9 @@ def test_a_plugin_that_breaks_costs_its_own_series(make: Make, body: str) -> Non
     assert series["plugin_up{plugin=x_bad}"] == 0
     assert series["plugin_failures_total{plugin=x_bad}"] == 2
     assert "plugin_last_success_timestamp_seconds{plugin=x_bad}" not in series
+    is_denied = "Denied" in body
+    info = "plugin_denied_info{plugin=x_bad,reason=no permission}"
+    assert [name for name in series if "denied" in name] == [info] * is_denied
     (said,) = node.said
     assert said.startswith("x_bad: ")
 

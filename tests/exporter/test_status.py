@@ -310,6 +310,17 @@ def test_a_stuck_source_is_named(root: Path, port: int) -> None:
     assert finding.onset is not None
 
 
+DENIED = 'raydiag_exporter_plugin_denied_info{host="n1",plugin="gpu",reason="/dev/kmsg: No"} 1\n'
+
+
+def test_a_plugin_that_may_not_read_says_what_and_how_to_do_without(root: Path, port: int) -> None:
+    with serving(port, own(up=0, more=DENIED)):
+        (finding,) = looked(port, root).diagnosis.findings
+    assert finding.failure_class == "exporter-plugin-skipped"
+    assert "/dev/kmsg: No" in finding.evidence[0].text
+    assert "--skip gpu" in " ".join(finding.next_steps)
+
+
 PAGES = {
     "empty": ("", "other"),
     "not metrics": ("<html>what</html>\n", "other"),
