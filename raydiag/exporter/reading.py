@@ -29,7 +29,8 @@ _MOST_OPEN = 512
 _PAGE_BYTES = 4096
 _DEVICES = ("/sys/bus/pci/", "/sys/class/infiniband")
 _LISTING_LIFE_S = 60.0
-_WHAT_TO_YIELD = "yield Sample(name, labels, value), of raydiag.exporter.metrics"
+_WHAT_TO_YIELD = """yield Sample(name, labels, value), as in: \
+from raydiag.exporter.metrics import Sample; yield Sample("site_queue_depth", {"queue": "a"}, 3)"""
 _GONE = (errno.ENODEV, errno.ENOTCONN, errno.ESTALE)  # what an open file says of a lost device
 
 

@@ -114,6 +114,15 @@ def test_what_is_wrong_is_said_in_a_line(what: str, tmp_path: Path) -> None:
     assert not any("\n" in line for line in one.problems)
 
 
+def test_what_to_yield_is_shown_by_a_line_that_passes(tmp_path: Path) -> None:
+    (problem,) = checked(write(tmp_path / "a.py", "def collect(host):\n    yield 'a 1'\n")).problems
+    imported, _, example = problem.partition(", as in: ")[2].partition("; ")
+    text = f"{imported}\ndef collect(host):\n    {example}\n"
+    assert checked(write(tmp_path / "b.py", text)).problems == ()
+    page = Path(__file__).parents[2] / "deploy" / "README.md"
+    assert example in page.read_text()
+
+
 def test_a_binary_file_and_a_directory_are_no_plugins(tmp_path: Path) -> None:
     binary = tmp_path / "a_metrics_plugin.sh"
     binary.write_bytes(bytes(range(256)) * 100)
