@@ -21,7 +21,8 @@ _STEP = r"(?P<step>\d{1,15})"  # a longer number is no step
 _OF_TOTAL = _STEP + r"/(?P<total>\d{1,15})"
 _BAR = (
     r"\d{1,3}%\|[^|]{0,200}\|\s*" + _OF_TOTAL + r"\s*"
-    r"\[(?:\d+ days?, )?[\d:]+<[^,\]]{0,24},\s*(?P<rate>[\d.]{1,32})?\??(?P<unit>s/it|it/s)?"
+    r"\[(?:\d+ days?, )?(?P<elapsed>[\d:]{1,24})<[^,\]]{0,24},"
+    r"\s*(?P<rate>[\d.]{1,32})?\??(?P<unit>s/it|it/s)?"
 )
 
 

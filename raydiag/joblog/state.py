@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from raydiag.untrusted import parsed, regular
 
-VERSION = 2
+VERSION = 3
 _LIMIT_BYTES = 64 << 20
 _DIGESTED_BYTES = 4096
 _T = TypeVar("_T")

@@ -21,7 +21,7 @@ else:
 SERIES = 16384
 HEAD, TAIL = 256, 4096
 _UNSETTLED = 1024
-_COLUMNS = ("step", "seconds", "loss", "tflops", "tokens", "time", "line")
+_COLUMNS = ("step", "seconds", "loss", "tflops", "tokens_per_s", "time", "line")
 _STATES = {state: state.encode() for state in "nfaig"}
 # Total, seconds, loss, state of the loss, TFLOP/s, tokens/s; NaN where a line does not have it.
 # States: n no loss on the line; f finite; a nan; i infinite; g none, but a gradient norm of nan.
@@ -119,17 +119,10 @@ class StepColumns:
     def series(self, writer: str, unit: str) -> StepSeries:
         """A copy; `where` is the writer, `unit` that of the tokens."""
         self.settle()
-        copies = [array("d", self.columns[name]) for name in _COLUMNS]
-        step, seconds, loss, tflops, tokens, time, line = copies
+        copies = {name: array("d", self.columns[name]) for name in _COLUMNS}
         return StepSeries(
-            where=writer,
-            step=step,
-            seconds=seconds,
-            loss=loss,
+            writer,
+            **copies,
             loss_state=bytes(self.states),
-            tflops=tflops,
-            tokens_per_s=tokens,
-            time=time,
-            line=line,
-            throughput_unit="" if all(map(math.isnan, tokens)) else unit,
+            throughput_unit="" if all(map(math.isnan, copies["tokens_per_s"])) else unit,
         )

@@ -21,7 +21,8 @@ RUNS = 64
 WRITERS = 16384
 PROGRESSES = 24
 _BAR_LOSS = re.compile(r"[^\]]{0,200}\bloss=")
-_BARS, _SMOOTHED = ("bar", "torchspec"), 10  # their speed holds the first step for so many
+_SMOOTHED = 10  # the speed on a bar holds the first step for so many; the time on it does not,
+_COARSE_S = 10.0  # but is in whole seconds: for shorter steps they are right in the mean only
 _LAG = 8  # ranks without prefixes share one `where`: a slow one is no restart
 _FORMATS = {form.id: form for form in FORMATS}
 _ORDER = {form_id: index for index, form_id in enumerate(_FORMATS)}
@@ -40,6 +41,7 @@ class StepProgress:
     writers: dict[str, WriterProgress] = field(default_factory=dict)
     near_time: float | None = None
     next_time: float | None = None
+    elapsed_s: float | None = None  # as the bar says
     named: bool = False  # a bar whose name says that it is of training
     file: str = ""  # of the newest step
 
@@ -50,13 +52,14 @@ class StepProgress:
         writer = self.writers.get(writer_name)
         if not self.runs or self._restarted(step, prefix, writer_name, writer):
             self._open(step, writer_name, number, time)
-        if writer is None:
-            self._know(step, prefix, writer_name)
-        else:
-            run = self.runs_total - 1
+        run = self.runs_total - 1
+        if writer is not None:
             if run > writer.run and step < writer.last_step:
                 writer.run = run
             writer.last_step = step
+        elif len(self.writers) < WRITERS:
+            named = writer_name, prefix.task, prefix.rank, prefix.host
+            self.writers[writer_name] = WriterProgress(*named, step, run)
         newest = self.runs[-1]
         return step > newest.last_step or not newest.steps
 
@@ -70,13 +73,9 @@ class StepProgress:
         """Whether a line shows that the job went back and runs again."""
         if writer is None:  # a restarted actor has a new process id
             return prefix.pid is not None and step < self.runs[-1].last_step - _LAG
-        if step >= writer.last_step:
-            return False
-        if writer.run < self.runs_total - 1:
-            return False  # another writer has shown this restart before
-        if writer_name:
-            return True
-        return step < self.runs[-1].last_step - _LAG
+        if step >= writer.last_step or writer.run < self.runs_total - 1:
+            return False  # another writer may have shown this restart before
+        return bool(writer_name) or step < self.runs[-1].last_step - _LAG
 
     def _open(self, step: int, writer_name: str, number: int, time: float | None) -> None:
         self.runs.append(StepRun(step, step, number, number, time, time))
@@ -86,13 +85,6 @@ class StepProgress:
         if not self.reference:
             self.reference = writer_name
 
-    def _know(self, step: int, prefix: Prefix, writer_name: str) -> None:
-        if len(self.writers) < WRITERS:
-            run = self.runs_total - 1
-            self.writers[writer_name] = WriterProgress(
-                writer_name, prefix.task, prefix.rank, prefix.host, step, run
-            )
-
     def advance(
         self,
         step: int,
@@ -101,22 +93,27 @@ class StepProgress:
         time: float | None,
         near_time: float | None,
         file: str,
+        elapsed_s: float | None = None,
     ) -> None:
         """Takes the values of a step that is the newest of its run."""
         total, seconds, loss, state, tflops, tokens = values
         run = self.runs[-1]
         if total is not None:
             self.total = total
-        if self.format in _BARS and run.steps < _SMOOTHED:
-            seconds = math.nan
-        if time is None and near_time is not None and near_time > (self.near_time or near_time):
-            time = near_time  # printed since the step before
         steps = step - run.last_step if run.steps else 1
-        if seconds != seconds and run.steps:
+        is_smoothed = elapsed_s is not None and 0 < run.steps < _SMOOTHED
+        if is_smoothed:
+            seconds = _seconds_between(self.elapsed_s, elapsed_s, steps)
+        elif seconds != seconds and run.steps:
             seconds = _seconds_between(run.last_time, time, steps)
+        self.elapsed_s = elapsed_s
         run.add_up(step, seconds, 1 if self.format == "maxtext" else steps)
-        stamp = math.nan if time is None else time
-        self.series.append((step, seconds, loss, tflops, tokens, stamp, number), state)
+        stamp = time
+        if abs(_seconds_between(self.near_time, near_time, steps) - seconds) < seconds / 2:
+            stamp = time or near_time  # the lines beside steps go on as steps do
+        if is_smoothed and seconds < _COARSE_S:
+            seconds = math.nan
+        self.series.append((step, seconds, loss, tflops, tokens, stamp or math.nan, number), state)
         run.steps += 1
         run.last_step, run.last_line, run.last_time = step, number, time
         run.file = self.file = file
@@ -158,6 +155,12 @@ def _writer_order(writer: WriterProgress) -> tuple[int, int, str]:
         if number is not None:
             return 0, number, ""
     return 1, 0, writer.where
+
+
+def _elapsed_s(match: re.Match[str]) -> float | None:
+    """Since the bar began; None for what is no bar."""
+    parts = re.findall(r"\d+", match.groupdict().get("elapsed") or "")
+    return sum(int(part) * 60**power for power, part in enumerate(reversed(parts))) or None
 
 
 class _Bar(NamedTuple):
@@ -219,13 +222,21 @@ class StepTally:
             if len(self.progresses) >= PROGRESSES:
                 return True
             progress = self.progresses[key] = StepProgress(form.id, total=total, named=named)
-        if progress.counts(step, line.prefix, line.prefix.where, line.number, line.time):
-            values = searched(form, match, line.whole_words)
-            progress.advance(step, values, line.number, line.time, line.near_time, line.file)
+        time = self._time_of(step) if line.time is None else line.time
+        if progress.counts(step, line.prefix, line.prefix.where, line.number, time):
+            values, elapsed_s = searched(form, match, line.whole_words), _elapsed_s(match)
+            progress.advance(step, values, line.number, time, line.near_time, line.file, elapsed_s)
         if form.regular or named:
             self.step_lines += 1
             self.newest = progress.runs[-1].last_step
         return True
+
+    def _time_of(self, step: int) -> float | None:
+        """The time on the newest line of this step in any form, as DeepSpeed prints two."""
+        for progress in self._moving():
+            if progress.runs[-1].last_step == step and _FORMATS[progress.format].regular:
+                return progress.runs[-1].last_time
+        return None
 
     def leads(
         self,

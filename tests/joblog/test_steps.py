@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
@@ -124,24 +125,33 @@ def test_a_line_of_each_form(
     assert (steps.format, steps.last_step, steps.total) == (form, step, total)
     assert steps.regular
     told = [series.seconds[0], series.loss[0], series.tflops[0], series.tokens_per_s[0]]
-    if row[0] in ("bar", "torchspec"):
-        numbers[0] = NAN  # smoothed: what came before the first step is in it
     assert told == pytest.approx(numbers, nan_ok=True)
 
 
+def bars(seconds: Sequence[float]) -> str:
+    """A bar's lines, its speed smoothed as tqdm does."""
+    lines, speed, passed_s = [], seconds[0], 0.0
+    for step, step_s in enumerate(seconds, 1):
+        speed, passed_s = 0.3 * step_s + 0.7 * speed, passed_s + step_s
+        elapsed = f"{int(passed_s) // 60:02d}:{int(passed_s) % 60:02d}"
+        lines.append(f"Training:  3%|#  | {step}/100 [{elapsed}<07:20,  {speed:.2f}s/it]\n")
+    return "".join(lines)
+
+
 def test_the_speed_of_a_bar_counts_once_it_has_forgotten_the_start(tmp_path: Path) -> None:
-    lines = []
-    for step in range(1, 31):
-        speed = 5.0 + 20.0 * 0.7**step
-        lines.append(f"Training:  3%|#  | {step}/100 [00:20<07:20,  {speed:.2f}s/it]\n")
-    seconds = steps_of("".join(lines), tmp_path).series.seconds
-    assert all(map(math.isnan, seconds[:10]))
-    assert max(seconds[10:]) < 6.0
+    steps = steps_of(bars([60.0] + 29 * [5.0]), tmp_path)
+    seconds = steps.series.seconds
+    assert all(map(math.isnan, seconds[1:10]))
+    assert max(seconds[10:]) < 6.6
+    assert steps.runs[0].steady_sum / steps.runs[0].steady_count < 5.5
 
 
-def test_a_step_without_a_time_has_that_of_the_lines_since_the_step_before(
-    tmp_path: Path,
-) -> None:
+def test_until_then_the_time_that_the_bar_shows_counts(tmp_path: Path) -> None:
+    steps = steps_of(bars([60.0] + 7 * [25.0]), tmp_path)
+    assert list(steps.series.seconds) == [60.0] + 7 * [25.0]
+
+
+def test_a_step_without_a_time_has_that_of_its_line_in_another_form(tmp_path: Path) -> None:
     lines = []
     for step in range(1, 6):
         if step != 3:
@@ -150,9 +160,21 @@ def test_a_step_without_a_time_has_that_of_the_lines_since_the_step_before(
                 f"{stamp} [Rank 0] step={step}, skipped=0, lr=[1e-05], mom=[(0.9, 0.95)]\n"
             )
         lines.append(f"steps: {step} loss: 8.5000 iter time (s): 0.625 samples/sec: 51.200\n")
-    times = steps_of("".join(lines), tmp_path).series.time
-    assert times[4] - times[3] == 10.0
-    assert math.isnan(times[0]) and math.isnan(times[2])
+    steps = steps_of("".join(lines), tmp_path)
+    times = steps.series.time
+    assert times[4] - times[3] == 10.0 and steps.last_time == times[4]
+    assert math.isnan(times[2])
+
+
+def test_a_step_without_a_time_has_that_of_lines_that_go_on_as_steps_do(tmp_path: Path) -> None:
+    stamp = "2026-03-01 10:00:{:02d} INFO saved logs; Error: none\n"
+    log = "".join(stamp.format(10 * step) + maxtext(step) for step in range(6))
+    steps = steps_of(log, tmp_path)
+    assert steps.series.time[5] - steps.series.time[1] == 40.0
+    assert steps.last_time is None and steps.last_near_time == steps.series.time[5]
+    late = "".join(maxtext(step) for step in range(6, 100))
+    late += "2026-03-01 10:16:40 INFO saved logs; Error: none\n" + maxtext(100)
+    assert all(map(math.isnan, steps_of(log + late, tmp_path).series.time[6:]))
 
 
 def test_every_form_has_a_line_above() -> None:

@@ -182,6 +182,31 @@ def test_a_fresh_mtime_does_not_hide_a_hang(
     assert (progress["stalled_s"], progress["expected_step"]) == (8390, 499)
 
 
+@pytest.mark.parametrize(
+    ("age_s", "status"), [(20, "running"), (900, "running"), (5000, "hanging")]
+)
+def test_a_time_above_a_step_does_not_prove_that_nothing_came_since(
+    age_s: int, status: str, outputs: Path, told: Callable[..., dict[str, Any]]
+) -> None:
+    save = "[2026-03-01 12:16:40,100] [INFO] [Torch] Checkpoint global_step100 is about to be saved"
+    slow = steps(100, 100, seconds=1510.0)
+    job(outputs, [*header(), "[2026-03-01 12:00:00] start", *steps(0, 99), save, *slow])
+    os.utime(outputs / "41-demo.log", (START + 2505, START + 2505))
+    document = told("41", "--now", str(START + 2505 + age_s), "--job-state", "running")
+    assert (document["status"], document["progress"]["last_step_time"]) == (status, None)
+
+
+def test_the_first_steps_of_a_bar_say_how_long_silence_is_normal(
+    outputs: Path, told: Callable[..., dict[str, Any]]
+) -> None:
+    line = "Training Progress: {0}%|#| {0}/100 [{1}:{2:02d}:00<62:00:00, 2400.00s/it, loss=2.3]"
+    job(outputs, [line.format(step, *divmod(40 * step, 60)) for step in range(1, 9)])
+    os.utime(outputs / "41-demo.log", (START, START))
+    for age_s, status in ((2100, "running"), (24_300, "hanging")):
+        document = told("41", "--now", str(START + age_s), "--job-state", "running")
+        assert document["status"] == status
+
+
 def test_new_checkpoints_beside_a_frozen_log(
     outputs: Path, told: Callable[..., dict[str, Any]]
 ) -> None:
