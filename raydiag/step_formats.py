@@ -88,6 +88,9 @@ STEP_FORMATS = (
     # fairseq and metaseq, json log format
     StepFormat("fairseq", "fairseq", ('"num_updates":', "num_updates="),
                r"\bnum_updates\"?[:=] ?\"?" + _STEP + r"(?!\d)"),
+    # verl, utils/logger; step:0 is a validation
+    StepFormat("verl", "verl", (" - actor/", " - critic/", " - timing_s/"),
+               "^step:" + _STEP + " - (?!val)", r"\btiming_s/step:"),
     # Lightning and tqdm: the name in front says what the bar counts
     StepFormat("bar", "progress bar", ("it/s", "s/it"), r"(?<!\S)" + _BAR),
     # home-made loops: "step 120/1000 loss 2.31", "Iteration: 7, Loss = 0.3"

@@ -97,6 +97,11 @@ LINES: list[tuple[str, str, int, Optional[int], float, float, float, float]] = [
         '"num_updates": "300", "lr": "1e-05"}',
         300, None, NAN, 9.5, NAN, 3200.0,
     ),
+    (
+        "verl",
+        "step:12 - actor/pg_loss:0.1 - timing_s/step:70.5 - perf/throughput:1400.5",
+        12, None, 70.5, NAN, NAN, 1400.5,
+    ),
     ("bar", "Training:  12%|#  | 12/100 [01:00<07:20,  5.00s/it]", 12, 100, 5.0, NAN, NAN, NAN),
     (
         "bar",
