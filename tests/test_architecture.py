@@ -474,7 +474,7 @@ def test_what_judges_uses_the_catalogs_words_only() -> None:
     known = set(catalog.failures()) | {event.event for event in catalog.kernel_table().events}
     known |= set(signatures.table().by_id)
     known.update(*(entry.variants for entry in catalog.failures().values()))
-    known |= {"node-exit", "before-training"}  # a kind of exit, and a time, of job logs
+    known |= {"node-exit", "torchrun-first", "before-training"}  # kinds of exits, and a time
     assert found - known == set()
 
 

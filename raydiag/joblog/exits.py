@@ -27,6 +27,7 @@ _POLLED = "Polled error from coordination service"
 _FATAL = "Terminating process because the JAX distributed service detected fatal errors"
 _ROWS = line_patterns("exits")
 ANCHORS = (*anchors_of(_ROWS), *map(str.encode, (_UNHEALTHY, _POLLED, _FATAL)))
+_ROOT_CAUSE = "Root Cause (first observed failure)"
 _TABLE_ROW = re.compile(r"^\s*(?:(rank)\s*: (\d+) \(local_rank|(host)\s*: (\S+))")
 _TASK = re.compile(r"/job:\w{1,64}/(?:replica:\d+/)?task:(\d{1,7})")
 _SRUN_SIGNALS: Mapping[str, int] = table("srun_signals")
@@ -99,7 +100,9 @@ class ExitTally:
         if kind == "srun":
             self._srun(fields, line)
         elif kind == "table":
-            self._add_fields("torchrun", line, {**_table_entry(view), **fields})
+            is_first = any(text.startswith(_ROOT_CAUSE) for text in view.above(6))
+            kind = "torchrun-first" if is_first else "torchrun"
+            self._add_fields(kind, line, {**_table_entry(view), **fields})
         else:
             self._add_fields(kind, line, fields)
 

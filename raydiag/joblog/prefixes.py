@@ -24,6 +24,7 @@ _STACKED = re.compile(
     r"(?:, ip=(?P<ip>[0-9A-Fa-f.:]+))?\) ?"
     r"|\((?P<system>raylet|autoscaler|gcs_server|dashboard)(?:, ip=(?P<at>[0-9A-Fa-f.:]+))?\) ?"
     r"|\[[Rr]ank ?(?P<rank>\d{1,6})\]:? ?"
+    r"|\[task ?(?P<task>\d{1,6})\]:? ?"
     r"|[Rr]ank ?(?P<bare>\d{1,6}): ?"
     r"|\[(?:default|trainer|worker)(?P<local>\d{1,4})\]: ?"
     r"|\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?"
@@ -116,6 +117,8 @@ def _writer(prefixes: str, host: str) -> Prefix:
 def _fields_of(groups: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """What one prefix says of the writer."""
     rank = groups["rank"] or groups["bare"] or groups["mpi"]
+    if groups["task"]:
+        yield "task", int(groups["task"])
     if groups["local"]:
         yield "local_rank", int(groups["local"])
     if groups["pid"]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from raydiag import catalog
 from raydiag.catalog.completion import completed
-from raydiag.joblog.facts import JobFacts, Traceback
+from raydiag.joblog.facts import JobFacts, TaskExit, Traceback
 from raydiag.model import Confidence, Evidence, Finding, Severity
 from raydiag.triage import hang, heartbeat
 from raydiag.triage.decision import TriageCase, TriageOutcome
@@ -91,15 +91,22 @@ def _primary(case: TriageCase, outcome: TriageOutcome, explanation: str) -> Find
 
 
 def _with_named_host(origin: Symptom, symptoms: Sequence[Symptom]) -> Symptom:
-    """With the host that lines next to it name, where its own line names none."""
+    """With whom lines next to it name, else whom alone its class's lines name."""
     if origin.host is not None or origin.task is not None:
         return origin
-    for other in symptoms:
-        is_beside = (other.file, other.where) == (origin.file, origin.where)
-        if is_beside and abs(other.line - origin.line) <= _CONTEXT and other.host is not None:
-            pid = origin.pid or other.pid
-            return replace(origin, host=other.host, task=other.task, pid=pid)
+    named = {(other.task, other.host): other for other in symptoms if other.task or other.host}
+    witnesses = [other for other in named.values() if other.host and _is_beside(other, origin)]
+    if len(named) == 1 and not origin.failure.late_notice:
+        witnesses += named.values()
+    for other in witnesses[:1]:
+        pid = origin.pid or other.pid
+        return replace(origin, host=other.host, task=other.task, pid=pid)
     return origin
+
+
+def _is_beside(symptom: Symptom, origin: Symptom) -> bool:
+    is_of_writer = (symptom.file, symptom.where) == (origin.file, origin.where)
+    return is_of_writer and abs(symptom.line - origin.line) <= _CONTEXT
 
 
 def _of_accused(case: TriageCase, finding: Finding) -> Finding:
@@ -118,13 +125,18 @@ def _of_first_exit(case: TriageCase, finding: Finding) -> Finding:
     for symptom in case.live:
         if symptom.failure.mechanism and symptom.task is not None:
             return replace(finding, task=symptom.task, host=symptom.host, pid=symptom.pid)
-    for task_exit in failed_exits(case.facts):
+    for task_exit in sorted(failed_exits(case.facts), key=_is_later_exit):
         host = host_of(task_exit, case.facts)
         number = first_known(task_exit.rank, task_exit.task)
         if number is not None or host is not None:
             task = None if number is None else str(number)
             return replace(finding, task=task, host=host, pid=finding.pid or task_exit.pid)
     return finding
+
+
+def _is_later_exit(task_exit: TaskExit) -> bool:
+    """torchrun's table ends with the failure that it observed first."""
+    return task_exit.kind != "torchrun-first"
 
 
 # ---- findings of lines

@@ -6,6 +6,7 @@ numbers, so what rows may match is remembered by the line without its digits.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from raydiag.catalog.literals import without_digits
 from raydiag.catalog.signatures import Signature, SignatureTable, table
@@ -27,6 +28,7 @@ _LOGGER = re.compile(
     r"(?:\[?[\w./-]{1,120}:\d{1,6}(?::\w{1,80})?\][ :-]{0,4})?"
     r"(?:[\w.]{1,120}:\w{1,80}:\d{1,6} - )?"
 )
+_WHO = ("rank", "host", "ip", "pid")
 _DIGITS = b"0123456789"
 
 
@@ -85,12 +87,18 @@ class Classifier:
         return 0 <= line.number - last <= BESIDE_LINES
 
     def _strongest(self, hits: Sequence[Hit]) -> Sequence[Hit]:
-        """Without weak rows beside strong ones, and without what another row says better."""
+        """Without weak rows beside strong ones, and without what another row says better.
+
+        Whom one of them names, all are about.
+        """
         rows = [self._table.by_id[hit.row] for hit in hits]
         strong = any(not row.weak for row in rows)
+        who: dict[str, str] = {}
+        for hit in hits:
+            who.update((name, hit.groups[name]) for name in _WHO if name in hit.groups)
         replaced = frozenset().union(*(row.instead_of for row in rows))
         return tuple(
-            hit
+            replace(hit, groups={**who, **hit.groups})
             for hit, row in zip(hits, rows, strict=True)
             if hit.row not in replaced and not (row.weak and strong)
         )

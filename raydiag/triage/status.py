@@ -7,6 +7,7 @@ an answer: a job is hanging or dead only where something shows it.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 from raydiag.joblog.facts import TERMINATED, JobFacts, LoggedSteps, Summary
 from raydiag.joblog.slurm import SlurmJob
@@ -159,9 +160,19 @@ def _shows_an_end(case: TriageCase) -> bool:
     if case.moment.alive is False or strong(case.live):
         return True
     main_logs = {file.path for file in facts.files if file.role in ("main", "piece")}
+    last_line = next(filter(str.strip, reversed(facts.tail)), "")
+    overcome = set(map(_words, filter(attrgetter("survived"), case.symptoms)))
     return any(
-        symptom.file in main_logs and symptom.line >= facts.tail_first_line for symptom in case.live
+        symptom.file in main_logs
+        and symptom.line >= facts.tail_first_line
+        and (_words(symptom) not in overcome or _words(symptom) in last_line)
+        for symptom in case.live
     )
+
+
+def _words(symptom: Symptom) -> str:
+    """What the job got over once it got over again, unless it is the last word."""
+    return symptom.exception or symptom.text
 
 
 def _goes_on(case: TriageCase) -> bool:

@@ -190,7 +190,7 @@ def _of_matches(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom
             file_order,
             stage=match.stage,
             near_time=match.near_time,
-            task=_task_name(match),
+            task=_task_name(facts, match),
             srun_task=match.task,
             host=_host(facts, match),
             pid=whole_number(match.groups.get("pid")) or match.pid,
@@ -236,11 +236,13 @@ def _is_weak(row_id: str) -> bool:
     return row is not None and row.weak
 
 
-def _task_name(match: Match) -> str | None:
+def _task_name(facts: JobFacts, match: Match) -> str | None:
     """The task that the line is about where it names one, else the one that wrote it."""
-    for group in ("rank", "task", "local_rank"):
+    for group in ("rank", "task"):
         if match.groups.get(group):
             return match.groups[group]
+    if match.groups.get("local_rank"):
+        return _global_rank(facts, match) or match.groups["local_rank"]
     if catalog.failure(match.failure_class).told_by_others:
         return None
     for number in (match.rank, match.task):
@@ -249,6 +251,15 @@ def _task_name(match: Match) -> str | None:
     if match.pid is not None:
         return f"{match.actor or 'process'} pid={match.pid}"
     return None
+
+
+def _global_rank(facts: JobFacts, match: Match) -> str | None:
+    """Of the process whose end the line tells, by the launcher's own table of failures."""
+    code = match.groups.get("code") or f"-{match.groups.get('signal')}"
+    told = whole_number(match.groups.get("pid")), code
+    ranks = {ended.rank for ended in facts.exits if (ended.pid, str(ended.code)) == told}
+    ranks.discard(None)
+    return str(ranks.pop()) if len(ranks) == 1 else None
 
 
 def _host(facts: JobFacts, match: Match) -> str | None:

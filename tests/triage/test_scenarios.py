@@ -70,6 +70,10 @@ def at(seconds: float) -> tuple[str, str]:
     return "--now", str(START + seconds)
 
 
+def verl(first: int, last: int) -> list[str]:
+    return [f"step:{step} - actor/pg_loss:0.1 - timing_s/step:70" for step in range(first, last)]
+
+
 CLOCKED = header() + steps(0, 120, clock=START)  # the last step ends 1210 s after the start
 
 STATUS = [
@@ -519,6 +523,63 @@ CASCADES = [
         "failed",
         "subprocess-fail",
         task="0",
+    ),
+    Row(
+        "a rank by the launcher's own table, whose last entry was the first to fail",
+        [
+            "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+            "  rank      : 14 (local_rank: 6)",
+            "  exitcode  : -6 (pid: 91)",
+            "Root Cause (first observed failure):",
+            "[0]:",
+            "  host      : n2",
+            "  rank      : 13 (local_rank: 5)",
+            "  exitcode  : -6 (pid: 90)",
+        ],
+        "failed",
+        "gpu-hardware-error",
+        task="13",
+        host="n2",
+    ),
+    Row(
+        "a rank on another node, which its agent knows by its number there only",
+        [
+            "HW Exception by GPU node-8 (Agent handle: 0x1b0fc990) reason :GPU Hang",
+            "failed (exitcode: -6) local_rank: 6 (pid: 90) of binary: /usr/bin/python3",
+            "  rank      : 22 (local_rank: 6)",
+            "  exitcode  : -6 (pid: 90)",
+        ],
+        "failed",
+        "gpu-hardware-error",
+        task="22",
+    ),
+    Row(
+        "the node that Ray names beside a cause of its own",
+        [
+            "ray.exceptions.RayTaskError(OutOfDiskError): ray::Map() (pid=12, ip=10.0.0.3)",
+            "ray.exceptions.OutOfDiskError: Local disk is full",
+        ],
+        "failed",
+        "disk-full",
+        host="10.0.0.3",
+    ),
+    Row(
+        "an error that the job got over again and again",
+        [
+            *verl(1, 20),
+            *traceback("RecursionError: too deep"),
+            *verl(21, 40),
+            *traceback("RecursionError: too deep"),
+            "reward=0.0",
+        ],
+        "running",
+        None,
+    ),
+    Row(
+        "an error that the job got over once, and its last word",
+        [*verl(1, 40), *traceback("RecursionError: too deep")],
+        "failed",
+        "python-exception",
     ),
     Row(
         "a script that says completed after an exception",
