@@ -108,7 +108,7 @@ RETRY, CQE = "hw_rdma_req_tx_retry_excd_err_total", "hw_rdma_req_rx_cqe_err_tota
 FILL = "tb_metrics_plugin_staleness_fill"
 RAY_HOST = "instance, ip"  # what Ray's series name their host by
 # Asked as one, since nothing but their metrics tells them apart; the answer is split by name.
-_JOINED = ((("driver", "storage", "tasks"), "host"), (("memory", "cpu"), RAY_HOST))
+_JOINED = ((("driver", "storage", "tasks"), "host"), (("memory", "cpu", "disk"), RAY_HOST))
 _AND = "+"
 
 

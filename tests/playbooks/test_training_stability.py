@@ -300,6 +300,27 @@ def test_storage_that_stalls_again_and_again_for_a_moment(slower: bool) -> None:
         assert (stalled[0].onset or 0) - T0 == pytest.approx(2000.0, abs=15)
 
 
+@pytest.mark.parametrize(("full", "seen"), [(100.0, True), (95.0, False)])
+def test_a_disk_that_runs_full_dates_from_where_it_began_to_fill(full: float, seen: bool) -> None:
+    world = World()
+    for host in HOSTS:
+        used = np.full(world.times.size, 60.0)
+        if host == "n3":
+            filled = 60.0 + (full - 60.0) * (world.times - T0 - 3000) / 1200
+            used = np.clip(filled, 60.0, full)
+        world.put("disk", used, ray=True, host=host)
+    found = [one.finding for one in world.judge(ONLY).observations]
+    assert [(one.failure_class, one.host) for one in found] == [("disk-full", "n3")] * seen
+    for finding in found:
+        assert finding.onset is not None and abs(finding.onset - T0 - 3000) < 60
+
+
+def test_a_disk_that_was_full_all_along_is_not_told() -> None:
+    world = World()
+    world.put("disk", np.full(world.times.size, 100.0), ray=True, host="n1")
+    assert classes(world.judge(ONLY)) == set()
+
+
 def test_a_disk_that_was_always_slow_explains_no_hang() -> None:
     world = World()
     world.set("storage", 90.0, 0, hosts=["n2"], metric="hw_io_pressure_full_pct")

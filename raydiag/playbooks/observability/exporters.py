@@ -108,7 +108,10 @@ def _slow_cycles(stack: Stack, host: str, durations: Series, slow: np.ndarray) -
 
 def plugin_skipped(stack: Stack) -> Iterator[Observation]:
     """An exporter answers and a whole family is missing from it."""
-    with_gpu, with_tasks = _hosts_with(stack, "hw_gpu_"), _hosts_with(stack, "hw_procs_")
+    # Where no scrape is answered any more, what counts is what the host had.
+    had_gpu, had_tasks = (stack.answers.table(query).hosts for query in ("gpu-power", "tasks"))
+    with_gpu = _hosts_with(stack, "hw_gpu_") | stack.silent.intersection(had_gpu)
+    with_tasks = _hosts_with(stack, "hw_procs_") | stack.silent.intersection(had_tasks)
     down = set(map(attrgetter("finding.host"), exporter_down(stack)))
     for host in filterfalse(down.union(stack.translated).__contains__, stack.hosts):
         log = [line for line in stack.logs.of("plugin-skipped", host) if "tb_" not in line.plugin]

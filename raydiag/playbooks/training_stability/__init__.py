@@ -14,7 +14,7 @@ from raydiag.playbooks.training_stability.scalars import (
     judge_loss,
 )
 from raydiag.playbooks.training_stability.speed import judge_throughput, report_step_times
-from raydiag.playbooks.training_stability.storage import fine_storage, judge_saves
+from raydiag.playbooks.training_stability.storage import fine_storage, judge_disks, judge_saves
 from raydiag.timeline.run_timeline import RunTimeline
 
 
@@ -27,6 +27,7 @@ def training_stability(timeline: RunTimeline, report: ReportWriter) -> str:
     else:
         _judge_training(timeline, report)
     judge_saves(timeline, report)
+    judge_disks(timeline, report)
     contention.check(timeline, report)
     classes = ", ".join(report.observed_classes)
     verdict = f"Seen: {classes}." if classes else ""

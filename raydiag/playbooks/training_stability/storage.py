@@ -30,6 +30,7 @@ from raydiag.tsdb.series import Floats, Query
 STALL_PERCENT = 20.0  # I/O pressure, "full": all tasks that could run wait for storage
 _BRIEF_PERCENT = 50.0  # the same where it does not last, but comes again
 _STALL_BLOCKED = 3.0
+_FULL_PERCENT = 99.0  # of a disk: hardly anything can be written
 _NAMED = 8
 _FEW_SAVES = 2  # usual ones before, and slow ones after
 _SLOW_SAVE, _SLOW_SAVE_S = 3.0, 60.0  # times the usual save, and by so much
@@ -103,6 +104,28 @@ def _first_slow_save(lengths: Floats) -> int | None:
         if lengths[first:].min() > limit >= lengths[:first].max():
             return first
     return None
+
+
+def judge_disks(timeline: RunTimeline, report: ReportWriter) -> None:
+    """Disks that ran full while the job ran, dated to when they began to fill."""
+    if report.cannot_judge("disk"):
+        return
+    table = timeline.table("disk")
+    for subject, row in table:
+        spans = above(table, row, _FULL_PERCENT)
+        if not spans or known_values.known(row)[0] > _FULL_PERCENT:
+            continue
+        before = table.times < spans[0].start
+        near_lowest = before & (row <= np.nanmin(row[before]) + 1.0)
+        report.finding(
+            "disk",
+            f"{spans[0].peak:.1f} % of a disk is used",
+            host=subject.host,
+            value=spans[0].peak,
+            period=report.period(spans[-1], table.step_s, float(table.times[near_lowest][-1])),
+        )
+    if not report.observed_classes.count("disk-full"):
+        report.row("disk", False, "no disk ran full")
 
 
 def judge_storage(timeline: RunTimeline, report: ReportWriter, hidden: bool) -> None:
