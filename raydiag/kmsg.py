@@ -30,7 +30,7 @@ _NO_RAY = RayProcesses({}, ())
 # What an event and its report call the same.
 _OF_EVENT = (
     *("severity", "count", "device", "pid", "process", "code", "ring", "block", "errors"),
-    *("userspace", "finding"),
+    *("userspace", "finding", "unclassified"),
 )
 
 
@@ -58,6 +58,7 @@ class LoggedEvent:
     errors: Optional[int]
     userspace: bool
     recovery: bool
+    unclassified: bool  # all that is known is which driver printed it, as an error
     finding: str
     meaning: str  # of the number, else of the class
     next_step: str

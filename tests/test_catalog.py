@@ -248,6 +248,9 @@ EVENTS = r"""
     driver_fault_symbols: [f]
     trace_words: ["rip:"]
     quiet: ["nothing at all"]
+    harmless: ["no such page"]
+    drivers:
+      - {event: a, begins: [gpu]}
     events:
       - event: a
         pattern: 'gpu (?P<pid>\d+)'
@@ -311,7 +314,7 @@ def test_wrong_failure_is_refused(old: str, new: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("event: a", "event: z", "z: no failure class 'z'"),
+        ("- event: a", "- event: z", "z: no failure class 'z'"),
         ("severity: warning", "severity: warning\n        finding: z", "no failure class 'z'"),
         (
             "severity: warning",
@@ -343,6 +346,8 @@ def test_wrong_failure_is_refused(old: str, new: str, problem: str) -> None:
         ("- event: a", "- 7", "kernel_events.yaml"),
         ('quiet: ["nothing at all"]', 'quiet: ["No 1"]', "must be in lower case"),
         ('quiet: ["nothing at all"]', 'quiet: ["gpu"]', "would hide a"),
+        ("{event: a, begins", "{event: other, begins", "no row has this event"),
+        ("begins: [gpu]", "begins: []", "begins is empty"),
     ],
 )
 def test_wrong_kernel_event_is_refused(old: str, new: str, problem: str) -> None:

@@ -53,6 +53,36 @@ def test_event_has_what_the_line_says(examine: Examine) -> None:
     assert event.meaning.startswith("Xid 79: ")
 
 
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [
+        ("<3>[ 4000.000001] mlx5_core 0000:3b:00.0: a thing that no row knows", "warning"),
+        ("3,812,4000000001,-;mlx5_core 0000:3b:00.0: a thing that no row knows", "warning"),
+        ("kern  :err   : [ 4000.000001] Lustre: a thing that no row knows", "warning"),
+        ("<2>[   40.000001] nvme nvme3: a thing that no row knows", "info"),
+        ("<6>[ 4000.000001] mlx5_core 0000:3b:00.0: a thing that no row knows", None),
+        ("<11>[ 4000.000001] nvme: what a program wrote", None),
+        ("<3>[ 4000.000001] sd 0:0:0:0: [sda] No Caching mode page found", None),
+        ("[ 4000.000001] mlx5_core 0000:3b:00.0: a thing that no row knows", None),
+    ],
+)
+def test_an_error_of_a_driver_that_no_row_knows_is_its_familys(
+    examine: Examine, line: str, severity: str | None
+) -> None:
+    events = examine("<6>[    0.000001] Linux version 6.8.0", line).events
+    assert [event.severity.value for event in events] == [severity] * (severity is not None)
+    assert all(event.unclassified for event in events)
+
+
+def test_an_error_that_no_row_knows_belongs_to_what_a_row_knows_beside_it(examine: Examine) -> None:
+    device = "amdgpu 0000:1b:00.0: amdgpu:"
+    (event,) = examine(
+        f"<3>[ 4000.000001] {device} ring gfx_0.0.0 timeout, signaled seq=5, emitted seq=7",
+        f"<3>[ 4000.100000] {device} a thing that no row knows",
+    ).events
+    assert (event.event_class, event.unclassified) == ("amdgpu-ring-timeout", False)
+
+
 def test_repeats_are_one_event_and_codes_are_apart(examine: Examine) -> None:
     lines = [f"[{60 * n}.000000] {XID.format(code)}" for n, code in enumerate([13, 43, 13, 13])]
     examined = examine(*lines)

@@ -53,9 +53,12 @@ def nvidia_code(family: str, code: int) -> NvidiaCode | None:
 
 
 @lru_cache(maxsize=_MESSAGES)
-def kernel_event(message: str) -> tuple[KernelEvent, re.Match[str]] | None:
-    """The first row that matches a kernel message, with its match; None for a line of no event."""
-    return kernel_table().match(message)
+def kernel_event(message: str, level: int = -1) -> tuple[KernelEvent, re.Match[str]] | None:
+    """The first row that matches a kernel message, with its match; None for a line of no event.
+
+    `level`: of the kernel, 0 emergency to 7 debug; -1 where it is not known.
+    """
+    return kernel_table().match(message, level)
 
 
 def related_events(event: str) -> frozenset[str]:

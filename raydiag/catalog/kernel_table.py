@@ -17,6 +17,9 @@ from raydiag.model import Severity
 
 _LONGEST = 1024  # characters of a message: LOG_LINE_MAX of the kernel
 _FILE = "kernel_events.yaml"
+ERROR_LEVEL = 3  # of the kernel: KERN_ERR; 0 is an emergency
+_EXPIRES_S = 3600
+_ANY = re.compile("")
 _ANCHOR_LENGTH = 4  # of a part that many words share; shorter ones are in every line
 _CODES_FILE = "nvidia_codes.yaml"
 
@@ -44,6 +47,7 @@ class KernelEvent:
     examples: tuple[str, ...]
     near_misses: tuple[str, ...]
     source: str
+    unclassified: bool = False  # all that is known is which driver printed it, as an error
 
     def finding_for(self, block: str | None) -> str:
         """Failure class for an event in that hardware block."""
@@ -58,11 +62,13 @@ class KernelTable:
     words: tuple[str, ...]  # for the filter on the nodes
     driver_fault_symbols: tuple[str, ...]
     quiet: tuple[str, ...]
+    harmless: tuple[str, ...]  # lower case; of errors that mean nothing
+    drivers: Mapping[str, KernelEvent]  # beginning of a driver's lines, lower case -> its errors
     rows_of: Mapping[tuple[str, ...], Sequence[int]]  # parts of a word -> positions in `events`
     related: Mapping[str, frozenset[str]]  # event -> itself and those that share reports with it
 
-    def match(self, message: str) -> tuple[KernelEvent, re.Match[str]] | None:
-        """The first row that matches, with its match."""
+    def match(self, message: str, level: int = -1) -> tuple[KernelEvent, re.Match[str]] | None:
+        """The first row that matches, with its match; else the driver of a line at error level."""
         message = message[:_LONGEST]
         lower = message.lower()
         # There are far fewer words than rows, and most lines contain one or two of them.
@@ -74,7 +80,11 @@ class KernelTable:
             match = self.events[position].pattern.search(message)
             if match:
                 return self.events[position], match
-        return None
+        if not 0 <= level <= ERROR_LEVEL or any(phrase in lower for phrase in self.harmless):
+            return None
+        row = next((row for begin, row in self.drivers.items() if lower.startswith(begin)), None)
+        beginning = _ANY.match(message)
+        return None if row is None or beginning is None else (row, beginning)
 
 
 def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) -> KernelTable:
@@ -82,13 +92,44 @@ def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) ->
     top = CatalogRow(loaded(text, file), file, file)
     symbols = top.texts("driver_fault_symbols")
     trace_words = top.texts("trace_words")
-    quiet = top.texts("quiet")
+    quiet, harmless = top.texts("quiet"), top.texts("harmless")
+    driver_rows = rows(top.take("drivers"), file, "event")
     events = tuple(_kernel_event(row, classes) for row in rows(top.take("events"), file, "event"))
+    drivers = dict(chain.from_iterable(_drivers(row, events) for row in driver_rows))
     top.end()
-    _check_references(events, file)
+    _check_references((*events, *drivers.values()), file)
     _check_quiet_phrases(quiet, events, file)
     words = _for_the_nodes(chain(trace_words, *map(attrgetter("words"), events)))
-    return KernelTable(events, words, symbols, quiet, _rows_by_word(events), _related(events))
+    related = _related((*events, *drivers.values()))
+    return KernelTable(
+        events, words, symbols, quiet, harmless, drivers, _rows_by_word(events), related
+    )
+
+
+def _drivers(row: CatalogRow, events: Sequence[KernelEvent]) -> Iterator[tuple[str, KernelEvent]]:
+    """The event of a driver's errors that no row knows, by what its lines begin with."""
+    known = next((entry for entry in events if entry.event == row.name), None)
+    if known is None:
+        raise row.error("no row has this event")
+    errors = KernelEvent(
+        event=row.name,
+        pattern=_ANY,
+        words=(),
+        severity=Severity.WARNING,
+        finding=known.finding,
+        finding_by_block=known.finding_by_block,
+        codes="",
+        examples=(),
+        near_misses=(),
+        source="",
+        part_of=row.texts("part_of", 0),
+        boot_grace=True,
+        expires_s=_EXPIRES_S,
+        unclassified=True,
+    )
+    begins = row.texts("begins")
+    row.end()
+    yield from dict.fromkeys(begins, errors).items()
 
 
 def _kernel_event(row: CatalogRow, classes: Iterable[str]) -> KernelEvent:

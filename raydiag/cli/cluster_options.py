@@ -84,8 +84,9 @@ def probe_options() -> dict[str, dict[str, Any]]:
     """What probes are told from the catalog, which stays where the command runs."""
     from raydiag import catalog
 
-    words, quiet = list(catalog.kernel_table().words), list(catalog.kernel_table().quiet)
-    return {"kernel_log": {"words": words, "quiet": quiet}}
+    table = catalog.kernel_table()
+    words, quiet, drivers = list(table.words), list(table.quiet), list(table.drivers)
+    return {"kernel_log": {"words": words, "quiet": quiet, "drivers": drivers}}
 
 
 def _names_victim(node: NodeReport) -> bool:

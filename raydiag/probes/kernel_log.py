@@ -53,6 +53,7 @@ _RECORD = re.compile(rb"(\d{1,20}),(\d{1,20}),(\d{1,20})(?:,[^;]*)?;")
 _PRIORITY = re.compile(rb"<(\d{1,20})>")
 _STAMP = re.compile(rb"\[\s*(\d{1,20})\.(\d{1,20})\s*\] ?")
 
+_ERRORS = frozenset((b"0,", b"1,", b"2,", b"3,"))  # how records begin, of these levels
 _GAP = b""  # stands in a stream of lines where records were overwritten
 
 
@@ -70,13 +71,14 @@ class KernelLine:
 
 @probe(KernelLine, timeout_s=4, stage=FIRST)
 def kernel_log(
-    host: Host, *, words: Sequence[str] = (), quiet: Sequence[str] = ()
+    host: Host, *, words: Sequence[str] = (), quiet: Sequence[str] = (), drivers: Sequence[str] = ()
 ) -> Iterator[Union[KernelLine, Unread]]:
     """Records whose lower-cased text contains one of `words`, oldest first.
 
     "a&b" wants both, "a&b|c" a with b or with c.
 
     Not those that hold a phrase of `quiet`: what a driver prints by the hundred while it starts.
+    Also records at error level or above that begin with one of `drivers` (lower case).
 
     With each come the 2 records before it and up to 40 after it within 1 s, because a call trace
     follows its headline. The first record of the ring always comes, and the first after a gap, so
@@ -92,7 +94,7 @@ def kernel_log(
     container that means "not checked", never "clean". ParseError without btime.
     """
     boot_s = boot_time_s(host)
-    selection = _Selection(words, quiet)
+    selection = _Selection(words, quiet, drivers)
     deadline = time.monotonic() + _READING_S
     lines = _lines(host)
     while batch := list(islice(lines, _BATCH_LINES)):
@@ -191,7 +193,10 @@ def _holds(text: bytes, others: list[tuple[bytes, ...]]) -> bool:
 class _Selection:
     """Picks records out of a stream of lines, in bounded memory."""
 
-    def __init__(self, words: Sequence[str], quiet: Sequence[str]) -> None:
+    def __init__(
+        self, words: Sequence[str], quiet: Sequence[str], drivers: Sequence[str] = ()
+    ) -> None:
+        self._drivers = tuple(begin.encode() for begin in drivers)
         self._words = _by_first_part(word.lower().encode() for word in words)
         self._filter = WordFilter(words, quiet)
         self.first: Optional[_Record] = None
@@ -211,8 +216,9 @@ class _Selection:
             if line == _GAP:
                 self._gap = True
                 continue
-            if index in hits or self._following or self._gap or self.first is None:
-                self._consider(line, index in hits)
+            hit = index in hits or line[:2] in _ERRORS
+            if hit or self._following or self._gap or self.first is None:
+                self._consider(line, hit)
             else:
                 self._before.append(line)
             self._previous = line
@@ -224,7 +230,9 @@ class _Selection:
             record = record._replace(lost=max(0, lost))
         text = record.text.lower() if hit else b""
         in_time = record.usec is None or record.usec <= self._until_usec
-        if hit and any(first in text and _holds(text, o) for first, o in self._words.items()):
+        is_error = record.priority < 4 and text.startswith(self._drivers)
+        holds = any(first in text and _holds(text, o) for first, o in self._words.items())
+        if hit and (is_error or holds):
             for earlier in self._before:
                 self._keep(parse_line(earlier))
             self._before.clear()

@@ -89,6 +89,11 @@ class KernelEventSeen(_Stated):
         """Class id of the kernel-log family."""
         return self.row.event
 
+    @property
+    def unclassified(self) -> bool:
+        """Whether all that is known is which driver printed it, as an error."""
+        return self.row.unclassified
+
 
 @dataclass
 class _Report:
@@ -193,7 +198,8 @@ class Grouping:
             if "end trace" in line.text:
                 self._trace = None
             return
-        hit = catalog.kernel_event(self._in_context(line.text))
+        level = -1 if line.facility else line.level
+        hit = catalog.kernel_event(self._in_context(line.text), level)
         if hit is None:
             return
         report = self._report_for(line, *hit, since_boot_s)

@@ -82,6 +82,13 @@ def test_words_are_sought_in_the_text_and_not_in_the_header(tmp_path: Path) -> N
     assert [line.seq for line in lines if line.matched] == [7778]
 
 
+def test_errors_of_drivers_come_without_a_word(tmp_path: Path) -> None:
+    log = record(0, "first") + record(5, "mlx5_core 0000:3b:00.0: odd", priority=3)
+    log += record(9, "mlx5_core 0000:3b:00.0: even", priority=6) + record(12, "odd", priority=3)
+    lines = list(kernel_log(node(tmp_path, log.encode()), drivers=["mlx5"]))
+    assert [line.seq for line in lines if isinstance(line, KernelLine) and line.matched] == [5]
+
+
 def test_context_is_two_records_before_and_a_call_trace_after(tmp_path: Path) -> None:
     log = "".join(record(n, f"calm {n}") for n in range(10))
     log += record(10, "BUG: kernel NULL pointer dereference", 100_000_000)
