@@ -118,6 +118,7 @@ class StepSeries:
     seconds: array[float]  # of one step, as printed or from the rate; NaN: only `time` can tell
     loss: array[float]
     loss_state: bytes  # one a step: n none, f finite, a nan, i inf, g none and no gradient
+    grad_norm: array[float]
     tflops: array[float]  # per device
     tokens_per_s: array[float]  # per device where the line says so, see `throughput_unit`
     time: array[float]

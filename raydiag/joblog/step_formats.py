@@ -22,6 +22,7 @@ class JobStepFormat(StepFormat):
     zero_based: bool = False  # the first step is 0
     counts_done: bool = True  # `step` steps are complete when it is printed: T steps end at T
     loss: str = r"\bloss['\"]?[=:]\s*['\"]?"  # pattern in front of the number, as all of these
+    grad_norm: str = r"\b[Gg]rad[ _]norm['\"]?[=:]\s*['\"]?"
     tflops: str = ""
     tokens: str = ""
     unit: str = ""  # of `tokens`

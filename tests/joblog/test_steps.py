@@ -335,3 +335,16 @@ def test_an_exit_code_that_is_cut_is_no_code(tmp_path: Path) -> None:
 def test_a_bar_that_never_ends_its_line_is_read(tmp_path: Path) -> None:
     bars = "".join(f"\rTraining:  {n}%|#| {n}/100 [00:01<00:09,  1.00s/it]" for n in range(1, 20))
     assert steps_of(bars, tmp_path).last_step == 19
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        " iteration       12/     500 | elapsed time per iteration (ms): 801.0 | lm loss: 4.1E+00 "
+        "| grad norm: 1.750 | number of skipped iterations:   0 |",
+        "[titan] INFO - step: 12  loss:  4.1000  grad_norm:  1.7500  memory: 61.00GiB(44.10%)",
+    ],
+)
+def test_the_gradient_norm_stands_beside_the_loss(line: str, tmp_path: Path) -> None:
+    series = steps_of(line + "\n", tmp_path).series
+    assert (series.loss[0], series.grad_norm[0]) == (4.1, 1.75)

@@ -170,13 +170,13 @@ def test_of_two_losses_each_is_judged_by_itself() -> None:
     assert "loss-divergence" in classes(world.judge(ONLY))
 
 
-def test_gradients_go_by_the_name_that_they_were_exported_with() -> None:
+def test_gradients_by_the_name_that_another_framework_gives_them() -> None:
     world = World()
     world.scalars.pop(RAW)
     world.scalars["tb_grad_norm"] = world.scalars.pop("tb_learning_grad_norm")
     world.scalar("tb_grad_norm", 40.0, 3000, factor=True)
     (found,) = world.judge(ONLY).observations
-    assert found.finding.evidence[0].text.startswith("tb_grad_norm rises")
+    assert found.finding.evidence[0].text.startswith("gradient norm rises")
 
 
 def test_a_schedule_goes_on_where_steps_have_no_samples() -> None:

@@ -124,6 +124,7 @@ def steps(
             seconds=array("d", each),
             loss=array("d", losses),
             loss_state=state,
+            grad_norm=array("d", [nan] * len(numbers)),
             tflops=array("d", [nan] * len(numbers)),
             tokens_per_s=array("d", tokens if tokens is not None else [nan] * len(numbers)),
             time=array("d", times),

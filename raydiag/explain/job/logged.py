@@ -14,6 +14,7 @@ from raydiag.timeline.context import SaveWindow, TrainingJob
 from raydiag.timeline.rhythm import Rhythm, rhythm_of
 from raydiag.timeline.steps import MetricSteps, PlacedSteps, place
 from raydiag.timeline.training_series import (
+    GRAD,
     LOSS,
     SECONDS,
     STEP,
@@ -154,6 +155,7 @@ def with_logged_training(answers: Answers, facts: JobFacts, steps: MetricSteps) 
     columns = {TFLOPS: logged.tflops}
     if training.host is None:
         columns |= {STEP: logged.step, LOSS: logged.loss, SECONDS: logged.seconds}
+        columns[GRAD] = logged.grad_norm
         if logged.throughput_unit == "tokens/s/device":
             columns[TGS] = logged.tokens_per_s
     lines = {int(number): line for line, number in enumerate(logged.step)}

@@ -34,7 +34,6 @@ _OFF_SHARE = 0.15  # of what the schedule has
 class _Explosion:
     """Gradients that grew many times over, or became NaN."""
 
-    metric: str
     time: float
     value: float
     usual: float
@@ -97,11 +96,10 @@ def _explosions(timeline: RunTimeline) -> Iterator[_Explosion]:
         if series is None:
             continue
         if series.nan_times.size:
-            yield _Explosion(series.metric, float(series.nan_times[0]), nan, nan)
+            yield _Explosion(float(series.nan_times[0]), nan, nan)
         rise = first_rise(series, _GRAD_FACTOR, hold=2)
         if rise is not None:
-            time = float(series.times[rise.index])
-            yield _Explosion(series.metric, time, rise.value, rise.usual)
+            yield _Explosion(float(series.times[rise.index]), rise.value, rise.usual)
 
 
 def judge_gradients(timeline: RunTimeline, report: ReportWriter) -> None:
@@ -114,7 +112,7 @@ def judge_gradients(timeline: RunTimeline, report: ReportWriter) -> None:
     if explosion is None:
         report.row("gradients", False, "no explosion")
     else:
-        text = f"{explosion.metric} rises from {explosion.usual:.3g} to {explosion.value:.3g}"
+        text = f"gradient norm rises from {explosion.usual:.3g} to {explosion.value:.3g}"
         _report_at(report, "gradients", text, explosion.time, explosion.value)
     if raw is not None and clipped is not None:
         _report_clipping(report, raw, clipped)
