@@ -29,6 +29,7 @@ from raydiag.explain.weighing import Account, Reach, weigh
 from raydiag.model import Chain, Confidence, Finding, Observation, Severity
 from raydiag.playbooks.observations import RuledOut
 from raydiag.rules.grades import confirmed_if
+from raydiag.tsdb.discovery_types import is_address
 
 _EARLY_SHARE = 0.1  # of the run: what began so early and lasts is a level, not a change
 _CLOSE_POINTS = 1  # so near to the best account, another cause may be the one
@@ -186,7 +187,8 @@ class Choice:
             is_same = (candidate.finding.failure_class, candidate.before_job) == kind
             if is_same and is_problem(candidate) and self._takes_part(candidate):
                 alike.append(candidate)
-        return alike
+        # One machine may be told by its name and, where nothing says whose it is, by its address.
+        return list(itertools.filterfalse(_is_by_address, alike)) or alike
 
     def _takes_part(self, candidate: Observation) -> bool:
         """Whether it explains the symptom too, came with the root, or while the symptom lasted."""
@@ -327,6 +329,10 @@ def _is_background(root: Observation, case: JobCase) -> bool:
 def dated_first(observation: Observation) -> tuple[bool, float]:
     """Sorts by onset; what has none comes last."""
     return observation.finding.onset is None, observation.finding.onset or 0.0
+
+
+def _is_by_address(observation: Observation) -> bool:
+    return is_address(observation.finding.host or "")
 
 
 def is_symptom(observation: Observation) -> bool:

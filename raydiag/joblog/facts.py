@@ -119,6 +119,8 @@ class StepSeries:
     loss: array[float]
     loss_state: bytes  # one a step: n none, f finite, a nan, i inf, g none and no gradient
     grad_norm: array[float]
+    rate: array[float]  # of learning
+    balance: array[float]  # loss by which experts are balanced
     tflops: array[float]  # per device
     tokens_per_s: array[float]  # per device where the line says so, see `throughput_unit`
     time: array[float]

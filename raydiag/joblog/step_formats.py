@@ -23,6 +23,8 @@ class JobStepFormat(StepFormat):
     counts_done: bool = True  # `step` steps are complete when it is printed: T steps end at T
     loss: str = r"\bloss['\"]?[=:]\s*['\"]?"  # pattern in front of the number, as all of these
     grad_norm: str = r"\b[Gg]rad[ _]norm['\"]?[=:]\s*['\"]?"
+    rate: str = r"\b(?:lr|learning[ _]rate)['\"]?[=:]\s*['\"\[]?"
+    balance: str = r"\b(?:load[ _]balancing|aux|moe_lb)[ _]loss['\"]?[=:]\s*['\"]?"
     tflops: str = ""
     tokens: str = ""
     unit: str = ""  # of `tokens`

@@ -21,11 +21,13 @@ else:
 SERIES = 16384
 HEAD, TAIL = 256, 4096
 _UNSETTLED = 1024
-_COLUMNS = ("step", "seconds", "loss", "grad_norm", "tflops", "tokens_per_s", "time", "line")
+_SCALARS = ("grad_norm", "rate", "balance")
+_COLUMNS = ("step", "seconds", "loss", *_SCALARS, "tflops", "tokens_per_s", "time", "line")
 _STATES = {state: state.encode() for state in "nfaig"}
-# Total, seconds, loss, its state, gradient norm, TFLOP/s, tokens/s; NaN: the line does not have it.
+# Total, seconds, loss, its state, other scalars, TFLOP/s, tokens/s; NaN: not on the line.
 # States: n no loss on the line; f finite; a nan; i infinite; g none, but a gradient norm of nan.
-StepValues = tuple[int | None, float, float, str, float, float, float]
+StepValues = tuple[int | None, float, float, str, tuple[float, ...], float, float]
+_NO_SCALARS = (math.nan,) * len(_SCALARS)
 
 
 def searched(form: JobStepFormat, match: re.Match[str], text: str) -> StepValues:
@@ -38,7 +40,7 @@ def searched(form: JobStepFormat, match: re.Match[str], text: str) -> StepValues
         step_seconds(form, match, text, start),
         loss,
         _loss_state(form, text, start, loss),
-        field_number(form.grad_norm, text, start),
+        tuple(field_number(getattr(form, name), text, start) for name in _SCALARS),
         field_number(form.tflops, text, start),
         field_number(form.tokens, text, start),
     )
@@ -54,7 +56,7 @@ def read_at_once(form: JobStepFormat, data: bytes, start: int, end: int) -> Step
         return None
     seconds, tflops, tokens, loss = map(float, match.groups())
     state = "f" if loss == loss else "a"  # hot: the layout holds no infinite loss
-    return None, seconds, loss, state, math.nan, tflops, tokens
+    return None, seconds, loss, state, _NO_SCALARS, tflops, tokens
 
 
 def has_field(form: JobStepFormat, text: str) -> bool:

@@ -96,7 +96,7 @@ class StepProgress:
         elapsed_s: float | None = None,
     ) -> None:
         """Takes the values of a step that is the newest of its run."""
-        total, seconds, loss, state, grad_norm, tflops, tokens = values
+        total, seconds, loss, state, scalars, tflops, tokens = values
         run = self.runs[-1]
         if total is not None:
             self.total = total
@@ -113,8 +113,8 @@ class StepProgress:
             stamp = time or near_time  # the lines beside steps go on as steps do
         if is_smoothed and seconds < _COARSE_S:
             seconds = math.nan
-        scalars = (loss, grad_norm, tflops, tokens)
-        self.series.append((step, seconds, *scalars, stamp or math.nan, number), state)
+        columns = (step, seconds, loss, *scalars, tflops, tokens, stamp or math.nan, number)
+        self.series.append(columns, state)
         run.steps += 1
         run.last_step, run.last_line, run.last_time = step, number, time
         run.file = self.file = file

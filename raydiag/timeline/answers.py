@@ -130,10 +130,12 @@ class Answers:
     """The answers of one run by the id of their query."""
 
     def __init__(self, results: Iterable[QueryResult], discovery: Discovery) -> None:
-        self._results: dict[str, QueryResult] = {}
-        for result in results:
-            self._results.update((part.query.id, part) for part in split_result(result))
         self._discovery = discovery
+        # Where all hosts of the job have series, the others in its Prometheus are strangers.
+        self._strangers = () if discovery.missing else frozenset(discovery.foreign)
+        self._results: dict[str, QueryResult] = {}
+        for result in map(self._of_job, results):
+            self._results.update((part.query.id, part) for part in split_result(result))
         self._tables: dict[str, ResultTable] = {}
 
     def also(self, later: Iterable[QueryResult]) -> Answers:
@@ -143,6 +145,12 @@ class Answers:
             if joined._results.get(query_id) is self._results.get(query_id):
                 joined._tables[query_id] = table
         return joined
+
+    def _of_job(self, result: QueryResult) -> QueryResult:
+        if not self._strangers:
+            return result
+        own = [one for one in result.series if self._host_of(one.labels) not in self._strangers]
+        return replace(result, series=tuple(own))
 
     def __contains__(self, query_id: str) -> bool:
         return query_id in self._results

@@ -1,6 +1,6 @@
 """When training got slower, by what it says itself: from where it left its level."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,8 @@ class Slowdown:
     level: float  # before
     worst: float  # median while it was low
     recovered: bool
+    slow_steps: Floats  # when those ended that were slow, ascending
+    all_steps: Floats
 
     def overlaps(self, start: float, end: float) -> bool:
         """Whether it was slow at some time of a stretch."""
@@ -44,7 +46,10 @@ def before_and_slow(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Medians of each host before training was slow, and while it was."""
     before = table.medians(Window(float(table.times[0]), slow.start - table.step_s))
-    return before, table.medians(Window(slow.start, slow.end))
+    nearest = np.searchsorted(slow.all_steps, table.times).clip(0, slow.all_steps.size - 1)
+    is_slow = np.isin(slow.all_steps[nearest], slow.slow_steps)
+    values = np.where(is_slow[None, :], table.values, np.nan)  # it may come and go
+    return before, replace(table, values=values).medians(Window(slow.start, slow.end))
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,9 @@ def slowdown(tables: MaskedTables) -> Slowdown | None:
         100 * (worst / level - 1),
         level,
         worst,
-        recovered=last < values.size - _HOLD,
+        last < values.size - _HOLD,
+        times[low],
+        times,
     )
 
 

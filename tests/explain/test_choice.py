@@ -260,6 +260,13 @@ def test_a_loss_that_diverged_ends_processes_and_a_bad_interface_slows() -> None
     assert slowed(errors).verdict.failure_class == "nic-errors"
 
 
+def test_a_machine_that_is_told_by_name_and_by_address_is_named_once() -> None:
+    killed = seen("oom-host", "10.0.0.7", 3600)
+    told = judged(killed, seen("oom-host", "node2", 3605), coverage=HOURS)
+    assert told.verdict.hosts == ("node2",)
+    assert judged(killed, coverage=HOURS).verdict.hosts == ("10.0.0.7",)
+
+
 def test_an_address_may_be_any_named_host() -> None:
     link = seen("nvlink", "node2", 80, gpu=7, severity=Severity.CRITICAL)
     raised = replace(seen("python-exception", "10.0.0.9"), playbook=TRIAGE)

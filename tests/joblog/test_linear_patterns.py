@@ -72,7 +72,18 @@ def all_patterns() -> list[AnyPattern]:
             add(patterns_in(value))
     for form in FORMATS:
         add([form.pattern])
-        fields = filter(None, (form.seconds, form.loss, form.grad_norm, form.tflops, form.tokens))
+        fields = filter(
+            None,
+            (
+                form.seconds,
+                form.loss,
+                form.grad_norm,
+                form.rate,
+                form.balance,
+                form.tflops,
+                form.tokens,
+            ),
+        )
         add(map(step_formats.field_pattern, fields))
     return list(found.values())
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from raydiag.model import Confidence, Severity
+from raydiag.playbooks import run
+from raydiag.timeline.answers import Answers
 from tests.playbooks.world import (
     ACTIVE_WATTS,
     GB,
@@ -310,6 +314,25 @@ def test_corrected_errors(metric: str, failure: str, each: float, severity: Seve
     (found,) = world.judge(NODE).observations
     assert found.finding.failure_class == failure
     assert found.finding.severity is severity
+
+
+def test_a_few_corrected_errors_beside_a_storm_elsewhere_are_a_remark() -> None:
+    world = World()
+    metric = "hw_gpu_ras_umc_ce_total"
+    world.only("gpu-corrected", 4000.0, 2010, 2600, host="n3", gpu="5", metric=metric)
+    world.only("gpu-corrected", 1.0, 2010, 2600, host="n1", gpu="2", metric=metric)
+    found = {one.finding.host: one.finding.severity for one in world.judge(NODE).observations}
+    assert found == {"n3": Severity.WARNING, "n1": Severity.INFO}
+
+
+def test_hosts_of_other_jobs_in_the_same_prometheus_are_not_judged() -> None:
+    world = World((*HOSTS, "stranger"))
+    world.set("gpu-temperature", 104.0, hosts=["stranger"])
+    context = world.context
+    discovery = replace(context.discovery, foreign=("stranger",), expected=HOSTS)
+    answers = Answers(list(world.answers()), discovery)
+    outcome = run(replace(context, discovery=discovery, hosts=HOSTS), answers, (GPU,))
+    assert classes(outcome) == set()
 
 
 def test_without_the_counters_nothing_is_ruled_out() -> None:

@@ -125,6 +125,8 @@ def steps(
             loss=array("d", losses),
             loss_state=state,
             grad_norm=array("d", [nan] * len(numbers)),
+            rate=array("d", [nan] * len(numbers)),
+            balance=array("d", [nan] * len(numbers)),
             tflops=array("d", [nan] * len(numbers)),
             tokens_per_s=array("d", tokens if tokens is not None else [nan] * len(numbers)),
             time=array("d", times),

@@ -11,7 +11,7 @@ from raydiag.explain.job.query import SeenMetrics
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
 from raydiag.explain.job_case import TRIAGE, JobCase
 from raydiag.explain.names import by_name
-from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Observation
+from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Observation, Severity
 from raydiag.playbooks.observations import RuledOut
 from raydiag.rules.progress import Pace
 from raydiag.triage.verdict import JobStatus
@@ -35,6 +35,8 @@ def case_of(
     observations = by_name(
         (*_of_triage(job, metrics, is_refuted), *metrics.observations), hosts or ()
     )
+    began = _first_step_at(metrics)
+    observations = [_history(observation, began) for observation in observations]
     coverage = _coverage(job, metrics, request)
     if probed is not None and own_nodes is not None:
         odds = (
@@ -112,6 +114,22 @@ def _never_began(job: TriagedJob, metrics: SeenMetrics, status: str) -> bool:
         return False
     waited_s = metrics.window.end - metrics.window.start
     return job.triage.progress.last_step is None and waited_s > _START_UP_S
+
+
+def _first_step_at(metrics: SeenMetrics) -> float | None:
+    """By the metrics, else by the power that GPUs drew."""
+    if len(metrics.steps):
+        return float(metrics.steps.ended_at[0])
+    computed = metrics.metrics.context.trained if metrics.metrics is not None else None
+    return computed.start if computed is not None else None
+
+
+def _history(observation: Observation, began: float | None) -> Observation:
+    """A note of what was over before the job's first step."""
+    until = observation.until
+    if not observation.recovered or until is None or began is None or until > began - _UNDATED_S:
+        return observation
+    return replace(observation, finding=replace(observation.finding, severity=Severity.INFO))
 
 
 def _last_step_at(job: TriagedJob, metrics: SeenMetrics) -> float | None:

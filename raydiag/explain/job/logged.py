@@ -14,8 +14,10 @@ from raydiag.timeline.context import SaveWindow, TrainingJob
 from raydiag.timeline.rhythm import Rhythm, rhythm_of
 from raydiag.timeline.steps import MetricSteps, PlacedSteps, place
 from raydiag.timeline.training_series import (
+    BALANCE,
     GRAD,
     LOSS,
+    RATE,
     SECONDS,
     STEP,
     TFLOPS,
@@ -145,17 +147,19 @@ def placed(answers: Answers, facts: JobFacts, job: TrainingJob) -> PlacedSteps:
 def with_logged_training(answers: Answers, facts: JobFacts, steps: MetricSteps) -> Answers:
     """The answers with what the log prints of its steps, at the times at which they ended.
 
-    Where the metrics have steps of their own, they lack at most how fast the GPUs work.
+    Where the metrics have steps of their own, they lack at most some scalars.
     """
     reference, _ = reference_steps(facts)
     training = TrainingSeries.of(answers)
-    if reference is None or not len(steps) or training.series(TGS) is not None:
+    if reference is None or not len(steps):
         return answers
     logged = reference.series
-    columns = {TFLOPS: logged.tflops}
+    columns = {GRAD: logged.grad_norm, RATE: logged.rate, BALANCE: logged.balance}
+    columns = {name: column for name, column in columns.items() if training.series(name) is None}
+    if training.series(TGS) is None:
+        columns[TFLOPS] = logged.tflops
     if training.host is None:
         columns |= {STEP: logged.step, LOSS: logged.loss, SECONDS: logged.seconds}
-        columns[GRAD] = logged.grad_norm
         if logged.throughput_unit == "tokens/s/device":
             columns[TGS] = logged.tokens_per_s
     lines = {int(number): line for line, number in enumerate(logged.step)}
@@ -171,6 +175,8 @@ def with_logged_training(answers: Answers, facts: JobFacts, steps: MetricSteps) 
     for metric, column in columns.items():
         values = np.array(column)[rows]
         keep = loss_printed if metric == LOSS else np.isfinite(values)
+        if not keep.any():
+            continue
         labels = {"__name__": metric, "host": training.host or ""}
         series.append(Series.of(labels, steps.ended_at[is_logged][keep], values[keep]))
     return with_training(answers, series, f"step lines of {reference.file or 'the log'}")

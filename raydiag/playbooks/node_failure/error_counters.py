@@ -23,6 +23,7 @@ _ONLY_IF_GROWN = ("hw_gpu_pcie_nonfatal_total", "hw_gpu_ras_retired_ue_total")
 _SEVERITY_OF_GROWTH = dict.fromkeys(_ONLY_IF_GROWN)  # others are critical
 _NO_VALUES = np.empty(0)
 _MANY = 10.0  # corrected errors; fewer are a remark
+_SLIGHT = 0.01  # of what another GPU counted: it is not what happened
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,7 @@ def judge_corrected(timeline: RunTimeline, report: ReportWriter) -> None:
     table, fine = timeline.table("gpu-corrected"), timeline.table("gpu-corrected-fine")
     fine_rows = fine.by_subject
     grown = [growth for growth in growths(table) if growth.subject.metric in CORRECTED]
+    most = max(map(attrgetter("total"), grown), default=0.0)
     for growth in grown:
         subject, onset, step = growth.subject, growth.span.start, table.step_s
         closer = first_present(fine, fine_rows.get(subject, _NO_VALUES))
@@ -159,7 +161,7 @@ def judge_corrected(timeline: RunTimeline, report: ReportWriter) -> None:
             onset, step = closer.start, fine.step_s
         text = f"{subject.metric} grew by {growth.total:.0f}"
         severity = Severity.WARNING
-        if growth.total < _MANY:
+        if growth.total < max(_MANY, _SLIGHT * most):
             text += ", a few only"
             severity = Severity.INFO
         report.finding(

@@ -28,6 +28,7 @@ _NAMED = 8
 # What tells the late host from those who wait, the clearest first: row, query, stat, least change.
 _LATE = (
     ("late", "gpu-utilisation", "avg", 0.05),
+    ("late", "gpu-utilisation", "min", 0.15),
     ("", "gpu-clock", "min", CLOCK_FELL),
     ("straggler", "gpu-power", "avg", 0.1),
 )

@@ -159,11 +159,20 @@ def judge_learning_rate(timeline: RunTimeline, report: ReportWriter) -> None:
         return
     apart = max(_FEW_STEPS // max(int(np.median(np.diff(timeline.training.steps))), 1), 1)
     anomaly = _off_schedule(timeline, series) or _jump(series, 1) or _jump(series, apart)
-    if anomaly is None:
+    if anomaly is None or _restarts(series.values[MIN_STEPS:]):
         report.row("learning-rate", False, "follows a smooth schedule")
         return
     about = (anomaly.text, anomaly.time, anomaly.value)
     _report_at(report, "learning-rate", *about)
+
+
+def _restarts(values: Floats) -> bool:
+    """Whether it jumps again and again, each time up to one level: warm restarts of a schedule."""
+    ratios = values[1:] / np.maximum(values[:-1], 1e-30)
+    rises = ratios > _JUMP
+    peaks = values[1:][rises]
+    is_undone = bool((ratios[1:][rises[:-1]] < 1 / _JUMP).any())
+    return peaks.size > 1 and not is_undone and float(np.ptp(peaks)) <= _LEVEL * peaks.max()
 
 
 def _jump(series: Series, apart: int) -> _Anomaly | None:
