@@ -53,8 +53,9 @@ def returned_hosts(context: Context, answers: Answers) -> Iterator[SilentHost]:
     for host, times in stamps.items():
         for place in np.flatnonzero(np.diff(times) > patience):
             before, after = float(times[place]), float(times[place + 1])
-            others = [_longest_silence(times, before, after) for times in stamps.values()]
-            if float(np.median(others)) <= patience:
+            others = [stamps[other] for other in stamps if other != host]
+            silences = [_longest_silence(times, before, after) for times in others]
+            if silences and float(np.median(silences)) <= patience:
                 yield SilentHost(host, before, tuple(sorted(answers.last_seen(host))), after)
 
 

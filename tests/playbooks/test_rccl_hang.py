@@ -363,6 +363,14 @@ def test_a_node_that_came_back_had_died_when_it_rebooted_or_steps_stopped_with_i
     assert all(abs((o.finding.onset or 0) - T0 - HANG) <= 15 for o in died)
 
 
+def test_of_two_nodes_the_one_that_rebooted_and_came_back_had_died() -> None:
+    world = World(("n1", "n2"))
+    world.pause("n2", HANG, HANG + 300)
+    world.only("reboots", 1.0, LENGTH_S, LENGTH_S, host="n2")
+    died = [o.finding.host for o in world.judge("node-failure").observations if "death" in o.row]
+    assert died == ["n2"]
+
+
 def test_a_pause_of_all_hosts_is_no_nodes() -> None:
     world = World()
     for host in HOSTS:

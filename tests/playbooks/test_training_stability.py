@@ -161,6 +161,17 @@ def test_a_learning_rate_that_is_zero_for_skipped_steps() -> None:
     assert classes(world.judge(ONLY)) == set()
 
 
+def test_a_learning_rate_that_grows_beyond_its_peak() -> None:
+    world = World()
+    steps = np.arange(world.ended.size)
+    rates = np.minimum(3e-6 * (steps + 1), 3e-4) * (1 - 0.5 * steps / steps.size)
+    rates[300:] *= 1.02 ** (steps[300:] - 300.0)
+    world.scalars[RATE] = rates
+    (found,) = world.judge(ONLY).observations
+    assert found.finding.failure_class == "lr-anomaly"
+    assert found.finding.onset is not None and abs(found.finding.onset - world.ended[300]) < 60
+
+
 def test_of_two_losses_each_is_judged_by_itself() -> None:
     """Another loss of the job, on another scale, hides nothing of the one that counts."""
     world = World()

@@ -158,12 +158,31 @@ def judge_learning_rate(timeline: RunTimeline, report: ReportWriter) -> None:
         report.row("learning-rate", None, f"{RATE}: metric absent")
         return
     apart = max(_FEW_STEPS // max(int(np.median(np.diff(timeline.training.steps))), 1), 1)
-    anomaly = _off_schedule(timeline, series) or _jump(series, 1) or _jump(series, apart)
-    if anomaly is None or _restarts(series.values[MIN_STEPS:]):
+    anomaly = None
+    if not _restarts(series.values[MIN_STEPS:]):
+        jump = _jump(series, 1) or _jump(series, apart)
+        anomaly = _off_schedule(timeline, series) or jump or _rise_after_peak(series)
+    if anomaly is None:
         report.row("learning-rate", False, "follows a smooth schedule")
         return
     about = (anomaly.text, anomaly.time, anomaly.value)
     _report_at(report, "learning-rate", *about)
+
+
+def _rise_after_peak(series: Series) -> _Anomaly | None:
+    """Well above the peak after which it did not rise for some steps: no schedule does that."""
+    values, highest = series.values, np.maximum.accumulate(series.values)
+    settled = np.flatnonzero(highest[MIN_STEPS:] == highest[:-MIN_STEPS])
+    if not settled.size or highest[settled[0]] <= 0:
+        return None
+    peak = float(highest[settled[0]])
+    above = next(iter(np.flatnonzero(values > _JUMP * peak)), None)
+    if above is None:
+        return None
+    since_peak = values[settled[0] : above + 1]
+    value, turned = float(values[above:].max()), int(above - np.argmin(since_peak[::-1]))
+    text = f"learning rate rises to {value:.3g}, beyond the {peak:.3g} of its schedule's peak"
+    return _Anomaly(float(series.times[turned]), value, text)
 
 
 def _restarts(values: Floats) -> bool:

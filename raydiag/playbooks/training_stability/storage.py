@@ -62,7 +62,8 @@ def report_hidden(report: ReportWriter, share: float) -> None:
 
 def judge_saves(timeline: RunTimeline, report: ReportWriter) -> None:
     """Saves that take several times as long from some moment on, to the end."""
-    saves = _whole_saves(timeline)
+    begun = timeline.window.end - timeline.context.resolution_s()  # one that lasts tells nothing
+    saves = [save for save in _whole_saves(timeline) if save.end < begun]
     lengths = np.array([save.end - save.start for save in saves])
     first = _first_slow_save(lengths)
     if first is None:
