@@ -6,7 +6,7 @@ READY := .venv/.ready
 # Compiled tests are kept: each worker would else compile all of them, 12 s each, in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: probe test unit prometheus lint soak fuzz audit live bench figures clean
+.PHONY: probe test unit prometheus lint soak fuzz audit live bench figures wheel pyz image clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(READY)
@@ -64,6 +64,22 @@ bench: $(READY)
 figures: $(READY)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .cache/httpx --upgrade httpx
 	@$(BIN)/python tools/figures.py raydiag .cache/httpx/httpx --each
+
+# What is carried to other machines: dist/raydiag-*.whl, and dist/raydiag.pyz without Ray.
+wheel: $(READY)
+	@rm -rf build dist/raydiag-*.whl
+	@$(BIN)/python -m build --wheel --outdir dist . >/dev/null
+	@ls dist/raydiag-*.whl
+
+pyz: $(READY)
+	@$(BIN)/python tools/pyz.py dist/raydiag.pyz
+	@ls dist/raydiag.pyz
+
+# For Kubernetes; IMAGE=registry.example.com/raydiag:0.1.0 names it as your registry has it.
+IMAGE ?= raydiag:0.1.0
+CONTAINERS ?= $(shell command -v podman || echo docker)
+image: pyz
+	$(CONTAINERS) build -f deploy/image/Containerfile -t $(IMAGE) .
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

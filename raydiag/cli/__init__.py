@@ -3,8 +3,10 @@
 A command's docstring is what its --help shows below the options.
 
 Exit codes: 0 nothing wrong and everything was seen; 1 a problem was found; 2 usage; 3 nothing wrong
-found, but not everything could be seen; 4 could not run; 130 interrupted.
+found, but not everything could be seen; 4 could not run; 130 interrupted. Runs on Python 3.9.
 """
+
+from __future__ import annotations
 
 import argparse
 import difflib

@@ -10,6 +10,8 @@ Keys are long names of options without the dashes. What the command line says wi
 option that excludes what it says.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import copy
@@ -30,7 +32,7 @@ def given(parser: argparse.ArgumentParser, commands: Commands, argv: Any) -> Map
     """What the command line itself says, by destination."""
     spare, spares = copy.deepcopy((parser, commands))
     real = (parser, *commands.values())
-    for copied, original in zip((spare, *spares.values()), real, strict=True):
+    for copied, original in zip((spare, *spares.values()), real):
         copied.print_help = original.print_help  # type: ignore[method-assign]  # with defaults
         copied._defaults.clear()
         for action in copied._actions:

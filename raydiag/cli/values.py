@@ -1,5 +1,7 @@
 """Values of options as the command line has them: numbers in limits, times, ports, names."""
 
+from __future__ import annotations
+
 import argparse
 import math
 import re

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from raydiag.model import Coverage, Observation
 from raydiag.playbooks.observations import RuledOut
 
-TRIAGE = "triage"  # what the job's log tells
 _BROKEN = ("failed", "hanging")
 _LATE_STEPS, _LATE_S = 10.0, 30.0  # a step later than that is no sign of health
 

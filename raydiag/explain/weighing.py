@@ -13,10 +13,10 @@ from operator import attrgetter
 from raydiag import catalog
 from raydiag.catalog.completion import severity_of
 from raydiag.catalog.failure_classes import FailureClass
-from raydiag.explain.job_case import TRIAGE
 from raydiag.model import Finding, Observation, Severity
 from raydiag.tsdb.discovery_types import is_address
 
+TRIAGE = "triage"  # where observations come from that the job's log tells
 _OVER_S = 600.0  # what ended so long before an effect did not cause it
 _NEAR_S = 120.0  # what changed so shortly before an effect speaks for itself
 _SLACK_S = 60.0  # times of one event differ by so much between sources

@@ -60,7 +60,7 @@ _UNTYPED = frozenset({"hw_io_pressure_full_total_us"})
 
 def _metrics() -> Iterator[Metric]:
     """As `metrics.json` lists them: by their labels, then name, unit, source and help of each."""
-    table = json.loads(pkgutil.get_data(__package__, "metrics.json") or b"")
+    table = json.loads(pkgutil.get_data("raydiag.exporter", "metrics.json") or b"")
     for group in table["groups"]:
         for name, unit, source, text in group["metrics"]:
             yield Metric(name, _type(name), unit, tuple(group["labels"]), text, source)

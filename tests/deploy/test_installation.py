@@ -7,6 +7,7 @@ are compared with the keys that the Kubernetes API has for them.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -391,6 +392,34 @@ def test_the_sidecar_comes_behind_rays_container() -> None:
     groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
     names = [[one["name"] for one in group["template"]["spec"]["containers"]] for group in groups]
     assert names == [["ray", "raydiag-exporter"]] * 2
+
+
+# ---- how it gets there
+
+MAKEFILE = DEPLOY.parent / "Makefile"
+
+
+def test_documents_build_what_they_install() -> None:
+    """No index has raydiag: who installs it has built a file, by a target that exists."""
+    texts = [path.read_text() for path in DEPLOY.rglob("*") if path.is_file()]
+    assert not [text for text in texts if re.search(r"pip install raydiag(?!-\*\.whl)", text)]
+    targets = {line.partition(":")[0] for line in MAKEFILE.read_text().splitlines()}
+    asked = set(re.findall(r"`make ([a-z]+)", "".join(texts)))
+    assert {"wheel", "pyz", "image"} <= asked <= targets
+
+
+def test_the_image_holds_the_file_that_make_builds_under_the_name_that_manifests_run() -> None:
+    done = subprocess.run(
+        ["make", "-n", "image"], cwd=DEPLOY.parent, capture_output=True, text=True, check=True
+    )
+    assert " tools/pyz.py dist/raydiag.pyz" in done.stdout
+    assert "build -f deploy/image/Containerfile -t raydiag:0.1.0 ." in done.stdout
+    lines = (DEPLOY / "image" / "Containerfile").read_text().splitlines()
+    ((_, source, place),) = (line.split() for line in lines if line.startswith("COPY"))
+    assert source == "dist/raydiag.pyz"
+    for _, container, _ in containers():
+        assert container["image"].endswith("/raydiag:0.1.0")
+        assert container["command"][0] == Path(place).name
 
 
 # ---- the exporter's own word for each option

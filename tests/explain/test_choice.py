@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from raydiag.explain.job_case import TRIAGE
 from raydiag.explain.verdict import Explained
+from raydiag.explain.weighing import TRIAGE
 from raydiag.model import Confidence, Coverage, Severity, Window
 from tests.explain.test_verdict import T0, classes, hung, judged, seen
 

@@ -9,8 +9,9 @@ from raydiag.explain.job.join import contradictions, join
 from raydiag.explain.job.nodes import LiveNodes
 from raydiag.explain.job.query import SeenMetrics
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
-from raydiag.explain.job_case import TRIAGE, JobCase
+from raydiag.explain.job_case import JobCase
 from raydiag.explain.names import by_name
+from raydiag.explain.weighing import TRIAGE
 from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Observation, Severity
 from raydiag.playbooks.observations import RuledOut
 from raydiag.rules.progress import Pace
