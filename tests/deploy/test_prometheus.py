@@ -6,6 +6,7 @@ import argparse
 import re
 import subprocess
 from functools import cache
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,13 @@ def test_the_configuration_is_valid_and_finds_its_rules() -> None:
     said = run("check", "config", str(DEPLOY / "prometheus" / "prometheus.yml"))
     assert "1 rule files found" in said
     assert f"{len(alerts())} rules found" in said
+
+
+def test_targets_are_addresses_as_rays_are() -> None:
+    """NodeSilent sets a node's exporter beside its Ray, whose file names nodes by address."""
+    (group,) = loaded(DEPLOY / "prometheus" / "targets" / "node_hw.json")
+    for target in group["targets"]:
+        ip_address(target.rpartition(":")[0])
 
 
 def test_event_times_are_kept() -> None:
