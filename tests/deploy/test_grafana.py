@@ -126,6 +126,10 @@ def test_every_panel_takes_the_chosen_data_source() -> None:
         assert all(one == {"type": "prometheus", "uid": "${datasource}"} for one in sources)
 
 
+def test_every_panel_says_what_to_make_of_it() -> None:
+    assert [one["title"] for one in panels() if not one.get("description")] == []
+
+
 def test_panels_do_not_overlap_and_have_numbers_of_their_own() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in panels():

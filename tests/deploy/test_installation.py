@@ -372,15 +372,29 @@ def test_kubernetes_state_is_in_memory_and_a_collector_that_hangs_is_noticed() -
         assert "--skip kernel_log" in " ".join(container["args"])
 
 
-def test_the_sidecar_comes_behind_rays_container() -> None:
+def patch_of_a_cluster(groups: int, directory: Path) -> Any:
+    """What the script has `kubectl` do, by a stand-in, for so many worker groups."""
+    names = " ".join(f"group-{number}" for number in range(groups))
+    body = f"""
+case $1 in get) echo '{names}' ;; patch) printf '%s\\n' "$@" > {directory}/asked ;; esac"""
+    stand_in(directory / "bin", "kubectl", body)
+    script = str(DEPLOY / "kubernetes" / "kuberay-sidecar.sh")
+    environment = path_with(directory / "bin")
+    subprocess.run([script, "train", "-n", "ml"], env=environment, check=True, timeout=60)
+    *arguments, patch = (directory / "asked").read_text().split("\n", 6)
+    assert arguments == ["patch", "raycluster", "train", "-n", "ml", "--type=json"]
+    return yaml.safe_load(patch.removeprefix("--patch\n"))
+
+
+@pytest.mark.parametrize("groups", [0, 1, 3])
+def test_the_sidecar_comes_behind_rays_container_in_each_group(groups: int, tmp_path: Path) -> None:
     """JSON patch: `-` is the place behind the last element."""
-    steps = manifest("kuberay-sidecar.yaml")
+    steps = patch_of_a_cluster(groups, tmp_path)
+    jsonschema.validate(steps, PATCH)
+    workers = [{"template": {"spec": {"containers": [{"name": "ray"}]}}} for _ in range(groups)]
     ray = {"containers": [{"name": "ray", "image": "ray"}]}
     cluster: dict[str, Any] = {
-        "spec": {
-            "headGroupSpec": {"template": {"spec": ray}},
-            "workerGroupSpecs": [{"template": {"spec": {"containers": [{"name": "ray"}]}}}],
-        }
+        "spec": {"headGroupSpec": {"template": {"spec": ray}}, "workerGroupSpecs": workers}
     }
     for step in steps:
         *parents, last = step["path"].strip("/").split("/")
@@ -389,9 +403,11 @@ def test_the_sidecar_comes_behind_rays_container() -> None:
             target = target[int(key) if isinstance(target, list) else key]
         assert last == "-"
         target.append(step["value"])
-    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
-    names = [[one["name"] for one in group["template"]["spec"]["containers"]] for group in groups]
-    assert names == [["ray", "raydiag-exporter"]] * 2
+    all_groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    names = [
+        [one["name"] for one in group["template"]["spec"]["containers"]] for group in all_groups
+    ]
+    assert names == [["ray", "raydiag-exporter"]] * (1 + groups)
 
 
 # ---- how it gets there

@@ -48,6 +48,19 @@ def test_the_configuration_is_valid_and_finds_its_rules() -> None:
     assert f"{len(alerts())} rules found" in said
 
 
+def test_alerts_are_sent_where_the_example_says(tmp_path: Path) -> None:
+    """The block is a comment, since not everybody has an Alertmanager."""
+    text = (DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
+    block = re.search(r"^# alerting:\n(?:#   .*\n)+", text, re.MULTILINE)
+    assert block
+    uncommented = re.sub("^# ", "", block[0], flags=re.MULTILINE)
+    path = tmp_path / "prometheus.yml"
+    path.write_text(uncommented)
+    run("check", "config", str(path))
+    (manager,) = loaded(path)["alerting"]["alertmanagers"]
+    assert manager["static_configs"][0]["targets"]
+
+
 def test_targets_are_addresses_as_rays_are() -> None:
     """NodeSilent sets a node's exporter beside its Ray, whose file names nodes by address."""
     (group,) = loaded(DEPLOY / "prometheus" / "targets" / "node_hw.json")
