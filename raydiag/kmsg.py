@@ -80,7 +80,7 @@ def examine(paths: Sequence[str], now_s: float) -> ExaminedKernelLog:
 
     `now_s`, Unix seconds, ages what this machine's log holds; files may be of any time.
     """
-    files, words = dict.fromkeys(paths), catalog.kernel_table().words
+    files, words = dict.fromkeys(paths), catalog.kernel_table().all_words
     logs = [_KernelLogFile(path, log_lines(path, words, is_message=_is_event)) for path in files]
     if not files:
         logs = [_KernelLogFile(THIS_MACHINE, _own_lines(), now_s)]
@@ -151,7 +151,7 @@ def _is_event(text: str) -> bool:
 
 def _own_lines() -> Iterator[Union[LogLine, Unread]]:
     try:
-        for line in kernel_log(Host(), words=catalog.kernel_table().words):
+        for line in kernel_log(Host(), **catalog.kernel_table().node_options()):
             if isinstance(line, Unread):
                 yield line
             else:

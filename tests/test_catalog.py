@@ -172,6 +172,32 @@ def test_small_table_of_numbers_loads() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "level", "known"),
+    [
+        ("GPU x: unfailing", -1, True),
+        ("GPU x: Timed out", -1, True),
+        ("GPU x: overtimed out", -1, False),
+        ("GPU x: timed outs", 4, False),
+        ("GPU x: no such page, failed", -1, False),
+        ("GPU x: failed", 5, True),
+        ("GPU x: failed", 6, False),
+        ("GPU x: something", 3, True),
+        ("GPU x: something", 4, False),
+        ("NIC 3: it (-22)", -1, True),
+        ("NIC x: it (-22)", -1, False),
+        ("a GPU x: failed", -1, False),
+    ],
+)
+def test_a_drivers_line_that_no_row_knows_is_told_by_its_level_or_its_words(
+    line: str, level: int, known: bool
+) -> None:
+    classes = parse_failures(textwrap.dedent(FAILURES)).classes
+    hit = parse_kernel_events(textwrap.dedent(EVENTS), classes).match(line, level)
+    assert (hit is not None) is known
+    assert hit is None or hit[0].unclassified
+
+
+@pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
         ("xid: [1, 2]", "xid: [1, 1]", "xid 1 is there twice"),
@@ -249,8 +275,9 @@ EVENTS = r"""
     trace_words: ["rip:"]
     quiet: ["nothing at all"]
     harmless: ["no such page"]
+    failures: ["*fail*", timed out, "(-#"]
     drivers:
-      - {event: a, begins: [gpu]}
+      - {event: a, begins: [gpu, "nic #:"]}
     events:
       - event: a
         pattern: 'gpu (?P<pid>\d+)'
@@ -347,7 +374,7 @@ def test_wrong_failure_is_refused(old: str, new: str, problem: str) -> None:
         ('quiet: ["nothing at all"]', 'quiet: ["No 1"]', "must be in lower case"),
         ('quiet: ["nothing at all"]', 'quiet: ["gpu"]', "would hide a"),
         ("{event: a, begins", "{event: other, begins", "no row has this event"),
-        ("begins: [gpu]", "begins: []", "begins is empty"),
+        ('begins: [gpu, "nic #:"]', "begins: []", "begins is empty"),
     ],
 )
 def test_wrong_kernel_event_is_refused(old: str, new: str, problem: str) -> None:

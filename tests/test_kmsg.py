@@ -64,9 +64,15 @@ def test_event_has_what_the_line_says(examine: Examine) -> None:
         ("<11>[ 4000.000001] nvme: what a program wrote", None),
         ("<3>[ 4000.000001] sd 0:0:0:0: [sda] No Caching mode page found", None),
         ("[ 4000.000001] mlx5_core 0000:3b:00.0: a thing that no row knows", None),
+        ("[ 4000.000001] mlx5_core 0000:3b:00.0: the thing did not return it all", "warning"),
+        ("ice 0000:75:00.0 irdma3: Requesting a reset", "warning"),
+        ("2026-01-13T05:54:05+00:00 n1 kernel: XFS (md5): Odd thing (-19)", "warning"),
+        ("<6>[ 4000.000001] mlx5_core 0000:3b:00.0: the thing did not return it all", None),
+        ("Jan 13 05:54:05 n1 nvme[12]: nvme nvme3: did not return it all", None),
+        ("[ 4000.000001] overlayfs: upper fs does not support it, falling back", None),
     ],
 )
-def test_an_error_of_a_driver_that_no_row_knows_is_its_familys(
+def test_a_failure_of_a_driver_that_no_row_knows_is_its_familys(
     examine: Examine, line: str, severity: str | None
 ) -> None:
     events = examine("<6>[    0.000001] Linux version 6.8.0", line).events

@@ -19,7 +19,8 @@ _LONGEST = 1024  # characters of a message: LOG_LINE_MAX of the kernel
 _FILE = "kernel_events.yaml"
 ERROR_LEVEL = 3  # of the kernel: KERN_ERR; 0 is an emergency
 _EXPIRES_S = 3600
-_ANY = re.compile("")
+_INFO_LEVEL = 6
+_NUMBER = "#"  # stands for any in `begins` and `failures`
 _ANCHOR_LENGTH = 4  # of a part that many words share; shorter ones are in every line
 _CODES_FILE = "nvidia_codes.yaml"
 
@@ -63,12 +64,14 @@ class KernelTable:
     driver_fault_symbols: tuple[str, ...]
     quiet: tuple[str, ...]
     harmless: tuple[str, ...]  # lower case; of errors that mean nothing
-    drivers: Mapping[str, KernelEvent]  # beginning of a driver's lines, lower case -> its errors
+    drivers: tuple[KernelEvent, ...]  # what begins like a driver's lines, if it tells a failure
+    failure: re.Pattern[str]  # finds a word of failure, in lower case
+    failures: tuple[str, ...]  # parts of those words, any of which is in each of them
     rows_of: Mapping[tuple[str, ...], Sequence[int]]  # parts of a word -> positions in `events`
     related: Mapping[str, frozenset[str]]  # event -> itself and those that share reports with it
 
     def match(self, message: str, level: int = -1) -> tuple[KernelEvent, re.Match[str]] | None:
-        """The first row that matches, with its match; else the driver of a line at error level."""
+        """The first row that matches, with its match; else the driver that tells a failure."""
         message = message[:_LONGEST]
         lower = message.lower()
         # There are far fewer words than rows, and most lines contain one or two of them.
@@ -80,11 +83,34 @@ class KernelTable:
             match = self.events[position].pattern.search(message)
             if match:
                 return self.events[position], match
-        if not 0 <= level <= ERROR_LEVEL or any(phrase in lower for phrase in self.harmless):
-            return None
-        row = next((row for begin, row in self.drivers.items() if lower.startswith(begin)), None)
-        beginning = _ANY.match(message)
-        return None if row is None or beginning is None else (row, beginning)
+        for row in self.drivers:
+            beginning = row.pattern.match(lower)
+            if beginning:
+                return (row, beginning) if self._tells_failure(lower, level) else None
+        return None
+
+    def _tells_failure(self, lower: str, level: int) -> bool:
+        """Whether a driver's line does, by its level if that is known, else by its words."""
+        if level >= _INFO_LEVEL or any(phrase in lower for phrase in self.harmless):
+            return False
+        return 0 <= level <= ERROR_LEVEL or self.failure.search(lower) is not None
+
+    def node_options(self) -> dict[str, list[str]]:
+        """What the probe of the kernel log is told."""
+        begins = chain.from_iterable(row.words for row in self.drivers)
+        return {
+            "words": list(self.words),
+            "quiet": list(self.quiet),
+            "drivers": list(dict.fromkeys(begin.partition(_NUMBER)[0] for begin in begins)),
+            "failures": list(self.failures),
+        }
+
+    @property
+    def all_words(self) -> tuple[str, ...]:
+        """For a filter that finds the lines of drivers as well, and others that name them."""
+        begins = chain.from_iterable(row.words for row in self.drivers)
+        of_drivers = "|".join(begin.replace(_NUMBER, "") for begin in begins)
+        return (*self.words, f"{of_drivers}&{'|'.join(self.failures)}")
 
 
 def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) -> KernelTable:
@@ -95,26 +121,34 @@ def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) ->
     quiet, harmless = top.texts("quiet"), top.texts("harmless")
     driver_rows = rows(top.take("drivers"), file, "event")
     events = tuple(_kernel_event(row, classes) for row in rows(top.take("events"), file, "event"))
-    drivers = dict(chain.from_iterable(_drivers(row, events) for row in driver_rows))
+    drivers, failures = tuple(_driver(row, events) for row in driver_rows), top.texts("failures")
     top.end()
-    _check_references((*events, *drivers.values()), file)
+    _check_references((*events, *drivers), file)
     _check_quiet_phrases(quiet, events, file)
-    words = _for_the_nodes(chain(trace_words, *map(attrgetter("words"), events)))
-    related = _related((*events, *drivers.values()))
     return KernelTable(
-        events, words, symbols, quiet, harmless, drivers, _rows_by_word(events), related
+        events=events,
+        words=_for_the_nodes(chain(trace_words, *map(attrgetter("words"), events))),
+        driver_fault_symbols=symbols,
+        quiet=quiet,
+        harmless=harmless,
+        drivers=drivers,
+        failure=re.compile("|".join(map(_word_pattern, failures))),
+        failures=tuple(word.strip("*").replace(_NUMBER, "") for word in failures),
+        rows_of=_rows_by_word(events),
+        related=_related((*events, *drivers)),
     )
 
 
-def _drivers(row: CatalogRow, events: Sequence[KernelEvent]) -> Iterator[tuple[str, KernelEvent]]:
-    """The event of a driver's errors that no row knows, by what its lines begin with."""
+def _driver(row: CatalogRow, events: Sequence[KernelEvent]) -> KernelEvent:
+    """The event of a driver's failures that no row knows, found by what its lines begin with."""
     known = next((entry for entry in events if entry.event == row.name), None)
     if known is None:
         raise row.error("no row has this event")
+    begins = row.texts("begins")
     errors = KernelEvent(
         event=row.name,
-        pattern=_ANY,
-        words=(),
+        pattern=re.compile("|".join(map(_spelt, begins))),
+        words=begins,
         severity=Severity.WARNING,
         finding=known.finding,
         finding_by_block=known.finding_by_block,
@@ -127,9 +161,20 @@ def _drivers(row: CatalogRow, events: Sequence[KernelEvent]) -> Iterator[tuple[s
         expires_s=_EXPIRES_S,
         unclassified=True,
     )
-    begins = row.texts("begins")
     row.end()
-    yield from dict.fromkeys(begins, errors).items()
+    return errors
+
+
+def _spelt(text: str) -> str:
+    """A pattern for the text, in which `#` is a number."""
+    return re.escape(text).replace(re.escape(_NUMBER), r"\d+")
+
+
+def _word_pattern(word: str) -> str:
+    """A pattern for a whole word, or for the beginning or the end of some."""
+    before = "" if word.startswith("*") or not word[0].isalpha() else "(?<![a-z])"
+    after = "" if word.endswith(("*", _NUMBER)) else "(?![a-z])"
+    return f"{before}{_spelt(word.strip('*'))}{after}"
 
 
 def _kernel_event(row: CatalogRow, classes: Iterable[str]) -> KernelEvent:

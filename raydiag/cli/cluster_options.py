@@ -84,9 +84,7 @@ def probe_options() -> dict[str, dict[str, Any]]:
     """What probes are told from the catalog, which stays where the command runs."""
     from raydiag import catalog
 
-    table = catalog.kernel_table()
-    words, quiet, drivers = list(table.words), list(table.quiet), list(table.drivers)
-    return {"kernel_log": {"words": words, "quiet": quiet, "drivers": drivers}}
+    return {"kernel_log": catalog.kernel_table().node_options()}
 
 
 def _names_victim(node: NodeReport) -> bool:

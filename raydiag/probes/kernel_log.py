@@ -71,14 +71,20 @@ class KernelLine:
 
 @probe(KernelLine, timeout_s=4, stage=FIRST)
 def kernel_log(
-    host: Host, *, words: Sequence[str] = (), quiet: Sequence[str] = (), drivers: Sequence[str] = ()
+    host: Host,
+    *,
+    words: Sequence[str] = (),
+    quiet: Sequence[str] = (),
+    drivers: Sequence[str] = (),
+    failures: Sequence[str] = (),
 ) -> Iterator[Union[KernelLine, Unread]]:
     """Records whose lower-cased text contains one of `words`, oldest first.
 
     "a&b" wants both, "a&b|c" a with b or with c.
 
     Not those that hold a phrase of `quiet`: what a driver prints by the hundred while it starts.
-    Also records at error level or above that begin with one of `drivers` (lower case).
+    Also records that begin with one of `drivers` (lower case): at error level or above, and at
+    warning or notice level those that hold one of `failures`.
 
     With each come the 2 records before it and up to 40 after it within 1 s, because a call trace
     follows its headline. The first record of the ring always comes, and the first after a gap, so
@@ -94,7 +100,7 @@ def kernel_log(
     container that means "not checked", never "clean". ParseError without btime.
     """
     boot_s = boot_time_s(host)
-    selection = _Selection(words, quiet, drivers)
+    selection = _Selection(words, quiet, drivers, failures)
     deadline = time.monotonic() + _READING_S
     lines = _lines(host)
     while batch := list(islice(lines, _BATCH_LINES)):
@@ -178,12 +184,12 @@ class WordFilter:
 
 def _by_first_part(words: Iterable[bytes]) -> dict[bytes, list[tuple[bytes, ...]]]:
     """For the first part of each word, the other parts that must be there as well."""
-    found: dict[bytes, list[tuple[bytes, ...]]] = {}
+    found: dict[bytes, dict[tuple[bytes, ...], None]] = {}
     for word in words:
-        first, *others = word.split(b"&")
-        alternatives = (part.split(b"|") for part in others)
-        found.setdefault(first, []).extend(product(*alternatives))
-    return found
+        firsts, *others = (part.split(b"|") for part in word.split(b"&"))
+        for first in firsts:
+            found.setdefault(first, {}).update(dict.fromkeys(product(*others)))
+    return {first: list(parts) for first, parts in found.items()}
 
 
 def _holds(text: bytes, others: list[tuple[bytes, ...]]) -> bool:
@@ -194,11 +200,17 @@ class _Selection:
     """Picks records out of a stream of lines, in bounded memory."""
 
     def __init__(
-        self, words: Sequence[str], quiet: Sequence[str], drivers: Sequence[str] = ()
+        self,
+        words: Sequence[str],
+        quiet: Sequence[str],
+        drivers: Sequence[str] = (),
+        failures: Sequence[str] = (),
     ) -> None:
         self._drivers = tuple(begin.encode() for begin in drivers)
+        self._failures = [word.encode() for word in failures]
         self._words = _by_first_part(word.lower().encode() for word in words)
-        self._filter = WordFilter(words, quiet)
+        of_drivers = f"{'|'.join(drivers)}&{'|'.join(failures)}"
+        self._filter = WordFilter([*words, of_drivers] if failures else words, quiet)
         self.first: Optional[_Record] = None
         self.kept: deque[_Record] = deque()
         self.dropped_bytes = 0
@@ -230,9 +242,8 @@ class _Selection:
             record = record._replace(lost=max(0, lost))
         text = record.text.lower() if hit else b""
         in_time = record.usec is None or record.usec <= self._until_usec
-        is_error = record.priority < 4 and text.startswith(self._drivers)
         holds = any(first in text and _holds(text, o) for first, o in self._words.items())
-        if hit and (is_error or holds):
+        if hit and (holds or self._is_failure(record.priority, text)):
             for earlier in self._before:
                 self._keep(parse_line(earlier))
             self._before.clear()
@@ -250,6 +261,12 @@ class _Selection:
             else:
                 self._before.append(line)
         self._gap = False
+
+    def _is_failure(self, priority: int, text: bytes) -> bool:
+        """Whether a driver printed it as an error, or as something else that tells one."""
+        if priority >= 6 or not text.startswith(self._drivers):
+            return False
+        return priority < 4 or any(word in text for word in self._failures)
 
     def _keep(self, record: _Record) -> None:
         if self.first is None:

@@ -28,6 +28,7 @@ _OPEN = 64  # reports that a line may still belong to
 _BATCH = 1024  # finished reports that are looked at side by side
 _KINDS = 8192  # different events that are told apart by process; beyond, by device only
 _KEPT_LINES = 32768  # of all events together; beyond, one of each
+_DEBUG = 7  # level
 _BOOT_S = 300.0  # after the start of the node, for what is normal then
 TRACE_LINES = 64  # at most kept of an event
 
@@ -198,7 +199,7 @@ class Grouping:
             if "end trace" in line.text:
                 self._trace = None
             return
-        level = -1 if line.facility else line.level
+        level = _DEBUG if line.facility else line.level  # a program fails by itself
         hit = catalog.kernel_event(self._in_context(line.text), level)
         if hit is None:
             return

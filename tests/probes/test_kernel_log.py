@@ -89,6 +89,15 @@ def test_errors_of_drivers_come_without_a_word(tmp_path: Path) -> None:
     assert [line.seq for line in lines if isinstance(line, KernelLine) and line.matched] == [5]
 
 
+def test_failures_of_drivers_come_without_a_word(tmp_path: Path) -> None:
+    texts = ["first", "ice 0000:3b:00.0: was lost", "device 3: was lost", "ice 0000:3b:00.0: found"]
+    log = "".join(record(5 * n, text, priority=5) for n, text in enumerate(texts))
+    log += record(40, "ice 0000:3b:00.0: was lost", priority=6)
+    options = {"drivers": ["ice "], "failures": ["stuck", "lost"]}
+    lines = list(kernel_log(node(tmp_path, log.encode()), words=["gpu"], **options))
+    assert [line.seq for line in lines if isinstance(line, KernelLine) and line.matched] == [5]
+
+
 def test_context_is_two_records_before_and_a_call_trace_after(tmp_path: Path) -> None:
     log = "".join(record(n, f"calm {n}") for n in range(10))
     log += record(10, "BUG: kernel NULL pointer dereference", 100_000_000)
