@@ -72,7 +72,7 @@ ARROWS = {
     | NODE
     | {"file_writing", "environment", "listening", "ownership"}
     | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file", "exposition"}
-    | {"rdma_names", "records", "explain"},  # of `status`, which judges what it sees
+    | {"rdma_names", "records", "explain", "catalog"},  # of `status`, which judges what it sees
     "tsdb": {"untrusted"}
     | FOUNDATION
     | {"catalog", "environment", "event_file", "host", "listening", "parent_death"},

@@ -10,8 +10,6 @@ Keys are long names of options without the dashes. What the command line says wi
 option that excludes what it says.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import copy

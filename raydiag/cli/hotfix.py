@@ -14,8 +14,6 @@ exit codes:
   2 usage    3 some hosts could not be seen                  4 could not run
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import secrets

@@ -14,8 +14,6 @@ exit codes:
   3 nothing wrong found, but not everything could be read             4 nothing could be read
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 

@@ -67,10 +67,8 @@ def check(
     for path in paths:
         if not os.path.lexists(path):
             raise CannotRun(f"{path}: no such file")
-    checked = []
-    for path in paths:
-        checked.append(_check(os.path.abspath(path), host, may_run, root, allow_unsafe))
-    return list(_apart(checked))
+    options = (host, may_run, root, allow_unsafe)
+    return list(_apart([_check(os.path.abspath(path), *options) for path in paths]))
 
 
 def _check(path: str, host: str, may_run: bool, root: str, allow_unsafe: bool) -> CheckedPlugin:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Optional
 
+from raydiag import catalog
 from raydiag.explain.diagnosis import judge_nodes
 from raydiag.exporter.metrics import OWN_PREFIX
 from raydiag.exporter.supervise import MOST_RESTARTS as MOST_RESTARTS  # the shell exporter's too
@@ -21,10 +22,6 @@ from raydiag.probes.exporter import FILE, Exporter, Process
 TWO_CYCLES_S = 22.0  # of the shell exporter; up to 12 s each
 _RECENT_S = 3600.0
 _OLD_INTERVALS = 2
-_MAY_NOT_READ = (
-    "Start it with the right to read that (deploy/systemd gives CAP_SYSLOG for the kernel log),"
-    " or without the plugin: raydiag exporter run --skip {}."
-)
 
 
 @dataclass(frozen=True)
@@ -65,14 +62,7 @@ class ServedMetrics:
             return cls()
         now, first = _Own(lines), _Own(before)
         names = sorted(now.labels("plugin", "plugin_up", "plugin_disabled"))
-        stuck = []
-        for line in now.of("stuck_source_seconds"):
-            labels = dict(line.labels)
-            stuck.append((labels.get("plugin", ""), labels.get("source", ""), line.value))
-        denied = {}
-        for line in now.of("plugin_denied_info"):
-            labels = dict(line.labels)
-            denied[labels.get("plugin", "")] = labels.get("reason", "")
+        stuck = [(*_words(line), line.value) for line in now.of("stuck_source_seconds")]
         return cls(
             is_there=True,
             version=next(iter(now.labels("version", "build_info")), ""),
@@ -82,8 +72,14 @@ class ServedMetrics:
             abandoned_readers=int(now.value("abandoned_readers") or 0),
             plugins=[_plugin(name, now, first) for name in names],
             stuck=stuck,
-            denied=denied,
+            denied=dict(map(_words, now.of("plugin_denied_info"))),
         )
+
+
+def _words(line: ExpositionLine) -> tuple[str, str]:
+    """The plugin that a line is about, and its source, or the reason."""
+    labels = dict(line.labels)
+    return labels.get("plugin", ""), labels.get("source", labels.get("reason", ""))
 
 
 class _Own:
@@ -202,31 +198,21 @@ def _own(host: str, served: ServedMetrics, now_s: float) -> Iterator[Finding]:
             yield _failed_run(host, health, served.denied.get(health.name, ""))
         if health.outdated:
             text = f"plugin {health.name}: {health.reload_errors} new versions were refused"
-            words = {
-                "title": "The new version of a plugin is broken",
-                "explanation": "The last good version runs on; what was rolled out does not.",
-                "next_steps": ("See what is wrong with it: raydiag exporter check FILE.",),
-            }
             evidence = Evidence("plugin_outdated", text)
-            yield _finding("exporter-plugin-skipped", host, evidence, **words)
+            yield _finding("exporter-plugin-skipped", host, evidence, variant="outdated")
 
 
 def _failed_run(host: str, health: PluginHealth, denied: str) -> Finding:
     failed = f"the last run of plugin {health.name} failed"
     if health.timeouts:
         text = f"{failed}; missed deadlines so far: {health.timeouts}"
-        words = "Its metrics are missing; plugins run apart, and all others go on."
         evidence = Evidence("plugin_timeouts_total", text)
-        return _finding("exporter-plugin-timeout", host, evidence, explanation=words)
-    fields: dict[str, Any] = {
-        "title": "A plugin of the metrics exporter fails",
-        "explanation": "Its metrics are missing until a run succeeds.",
-    }
-    text = f"{failed}; failures so far: {health.failures}"
+        return _finding("exporter-plugin-timeout", host, evidence, variant="apart")
+    variant, text = "fails", f"{failed}; failures so far: {health.failures}"
     if denied:
-        text = f"plugin {health.name} may not read {denied}"
-        fields["next_steps"] = (_MAY_NOT_READ.format(health.name),)
-    return _finding("exporter-plugin-skipped", host, Evidence("plugin_up", text), **fields)
+        variant, text = "denied", f"plugin {health.name} may not read {denied}"
+    evidence = Evidence("plugin_up", text)
+    return _finding("exporter-plugin-skipped", host, evidence, variant=variant)
 
 
 def _restarts(host: str, watched: Watched, now_s: float) -> Iterator[Finding]:
@@ -261,12 +247,13 @@ def _leftovers(
         text += "; no exporter writes the file any more"
         yield _finding("ghost-data", host, Evidence(FILE, text), confidence=Confidence.LIKELY)
     elif loops:
-        words = "What it serves is kept up to date by the exporter that runs now."
-        fields = {"severity": Severity.INFO, "explanation": words}
-        yield _finding("exporter-restarting", host, Evidence(FILE, text), **fields)
+        yield _finding("exporter-restarting", host, Evidence(FILE, text), variant="leftover")
 
 
-def _finding(failure_class: str, host: str, *evidence: Evidence, **fields: Any) -> Finding:
-    """A warning, unless the fields say otherwise."""
-    fields.setdefault("severity", Severity.WARNING)
+def _finding(
+    failure_class: str, host: str, *evidence: Evidence, variant: str = "", **fields: Any
+) -> Finding:
+    """A warning, unless the fields or the catalog's words for that circumstance say otherwise."""
+    known = catalog.variant(failure_class, variant) if variant else {}
+    fields = {"severity": Severity.WARNING, **known, **fields}
     return Finding(failure_class, host, evidence=evidence, **fields)

@@ -34,8 +34,7 @@ def status_report(examined: ExaminedExporter, verbose: bool) -> Report:
     sections = [
         Section(blocks=[Paragraph(_summary(examined), strong=True), bullets(_facts(examined))])
     ]
-    for finding in examined.diagnosis.findings:
-        sections.append(Group([finding]).section(verbose=True))
+    sections += [Group([finding]).section(verbose=True) for finding in examined.diagnosis.findings]
     sections.append(Section("Plugins", [bullets(map(_health, plugins))]))
     sections.append(not_read(examined.diagnosis.coverage.unread))
     return Report(sections)
@@ -63,10 +62,8 @@ def _summary(examined: ExaminedExporter) -> str:
 
 def _facts(examined: ExaminedExporter) -> Iterator[str]:
     if examined.compared:
-        yield (
-            f"{examined.moved} of {examined.compared} hardware series"
-            f" changed within {examined.waited_s:.1f} s"
-        )
+        series = f"{examined.moved} of {examined.compared} hardware series"
+        yield f"{series} changed within {examined.waited_s:.1f} s"
     yield from _cycle(examined)
     if examined.served.is_there:
         yield _served(examined)
@@ -87,11 +84,9 @@ def _cycle(examined: ExaminedExporter) -> Iterator[str]:
 
 def _served(examined: ExaminedExporter) -> str:
     served = examined.served
-    return (
-        f"version {served.version or '?'}, a cycle every {served.interval_s or 0:g} s,"
-        f" page {served.page_age_s or 0:.1f} s old, {count(len(served.plugins), 'plugin')},"
-        f" {count(served.abandoned_readers, 'abandoned reader')}"
-    )
+    cycle = f"version {served.version or '?'}, a cycle every {served.interval_s or 0:g} s"
+    page = f"page {served.page_age_s or 0:.1f} s old, {count(len(served.plugins), 'plugin')}"
+    return f"{cycle}, {page}, {count(served.abandoned_readers, 'abandoned reader')}"
 
 
 def _plugin_record(examined: ExaminedExporter) -> Iterator[str]:

@@ -318,7 +318,7 @@ def test_a_plugin_that_may_not_read_says_what_and_how_to_do_without(root: Path, 
         (finding,) = looked(port, root).diagnosis.findings
     assert finding.failure_class == "exporter-plugin-skipped"
     assert "/dev/kmsg: No" in finding.evidence[0].text
-    assert "--skip gpu" in " ".join(finding.next_steps)
+    assert "--skip" in " ".join(finding.next_steps)
 
 
 PAGES = {
