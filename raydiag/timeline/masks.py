@@ -55,7 +55,7 @@ def of_job(
     of_saves = [
         replace(mask, start=mask.start - slack_s, end=mask.end + slack_s)
         for mask in saves(steps, job.save_rhythm, job.async_saves, job.saves)
-    ] or saves_by_storage(answers)
+    ] or saves_by_storage(answers, job.coordinator or next(iter(context.hosts), ""))
     if steps.last_at is not None:
         of_saves = bounded(of_saves, answers, float(steps.ended_at[0]), steps.last_at)
     outside = outside_training(steps, job.start, job.end)
@@ -233,6 +233,7 @@ MAX_MASKED = 0.5  # of training: beyond that a guess is not good enough
 MIN_JUDGED = 0.1  # of training: with less outside of saves nothing was judged
 _MIN_SAVES = 3  # that tell what is usual
 _LOADED_PERCENT = 5.0  # I/O pressure, "full", of a host that writes
+_OF_ONE_HOST = 0.8  # of the load
 _PAUSE_S = 60.0  # quiet for so long: it has written everything
 _LONGER = 1.6  # times the usual one: it is none of them
 _MARGIN = 1.25  # one save may write longer than the usual one
@@ -258,10 +259,18 @@ def bounded(masks: Sequence[Mask], answers: Answers, start: float, end: float) -
     return shortened
 
 
-def saves_by_storage(answers: Answers) -> list[Mask]:
-    """Saves that nothing else tells of: storage is loaded about as long, again and again."""
+def saves_by_storage(answers: Answers, first_host: str) -> list[Mask]:
+    """Saves that nothing else tells of: storage is loaded about as long, again and again.
+
+    On several hosts, or on that of the first rank: what chokes one other host is no save.
+    """
     table = answers.table("storage").pick(IO_FULL)
     if table.is_blank:
+        return []
+    loaded = np.count_nonzero(np.nan_to_num(table.values) > _LOADED_PERCENT, axis=1)
+    busiest = int(np.argmax(loaded))
+    is_of_one_host = len(table) > 1 and loaded[busiest] > _OF_ONE_HOST * loaded.sum()
+    if is_of_one_host and table.subjects[busiest].host != first_host:
         return []
     pulses = above(table, np.nan_to_num(table.values, nan=-1.0).max(axis=0), _LOADED_PERCENT)
     usual = float(np.median([pulse.end - pulse.start for pulse in pulses] or [0.0]))

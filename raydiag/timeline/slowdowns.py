@@ -16,6 +16,7 @@ MIN_STEPS = 8
 REGRESSION = 0.10  # of throughput
 _BASELINE_STEPS = 30
 _LOW_STEPS = 5  # in a row
+_FEW_LOW_STEPS, _AGAIN = 3, 3  # or fewer, but so often
 _HOLD = 3  # usual steps at the end: it has recovered
 _SMOOTH = 5  # steps
 _LEFT_SIGMAS, _LEFT_SHARE = 3.0, 0.01  # below its level: it has left it
@@ -110,7 +111,9 @@ def slowdown(tables: MaskedTables) -> Slowdown | None:
     low = values < (1 - REGRESSION) * level
     lasting = np.lib.stride_tricks.sliding_window_view(low, _LOW_STEPS).all(axis=1)
     if not lasting.any():
-        return None
+        lasting = np.lib.stride_tricks.sliding_window_view(low, _FEW_LOW_STEPS).all(axis=1)
+        if np.count_nonzero(np.diff(lasting.astype(np.int8)) == 1) < _AGAIN:
+            return None
     last, worst = last_true(low), float(np.median(values[low]))
     return Slowdown(
         float(times[_left_level(values, int(np.argmax(lasting)), level)]),

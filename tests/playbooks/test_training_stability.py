@@ -172,6 +172,15 @@ def test_a_learning_rate_that_grows_beyond_its_peak() -> None:
     assert found.finding.onset is not None and abs(found.finding.onset - world.ended[300]) < 60
 
 
+def test_warm_restarts_of_a_schedule_are_no_anomaly_and_flips_are() -> None:
+    world = World()
+    steps = np.arange(world.ended.size)
+    world.scalars[RATE] = 3e-6 + 1.5e-4 * (1 + np.cos(np.pi * (steps % 150) / 150))
+    assert classes(world.judge(ONLY)) == set()
+    world.scalars[RATE] = np.where((steps > 300) & (steps % 2 == 0), 2.4e-3, 3e-4)
+    assert classes(world.judge(ONLY)) == {"lr-anomaly"}
+
+
 def test_of_two_losses_each_is_judged_by_itself() -> None:
     """Another loss of the job, on another scale, hides nothing of the one that counts."""
     world = World()
@@ -387,6 +396,18 @@ def test_the_host_whose_gpus_do_less_while_the_others_spin_is_late() -> None:
     outcome = world.judge(ONLY)
     (late,) = [one for one in outcome.observations if one.finding.failure_class == "straggler"]
     assert (late.finding.host, late.finding.confidence.value) == ("n3", "likely")
+
+
+@pytest.mark.parametrize("lasts_s", [35, 90])
+def test_a_host_that_is_late_again_and_again(lasts_s: int) -> None:
+    """Its GPUs starve for a while every four minutes, and all steps are slow meanwhile."""
+    world = World()
+    for start in range(2000, 5000, 240):
+        world.scalar(TGS, 0.7, start, start + lasts_s, factor=True)
+        world.set("gpu-utilisation", 70.0, start, start + lasts_s, hosts=["n2"], metric="avg")
+    outcome = world.judge(ONLY)
+    (late,) = [one for one in outcome.observations if one.finding.failure_class == "straggler"]
+    assert late.finding.host == "n2"
 
 
 def test_a_host_with_a_slow_clock_makes_no_straggler_of_another() -> None:

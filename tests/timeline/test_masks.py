@@ -257,3 +257,11 @@ def test_saves_never_reach_back_before_the_step_before(
             continue
         ended = int(np.searchsorted(run.ended_at, one.start + 1e-6))
         assert (int(run.numbers[ended - 1]) + 1) % period == 0
+
+
+@pytest.mark.parametrize(("hosts", "saves"), [(["n1"], 6), (["n3"], 0), (["n1", "n2", "n3"], 6)])
+def test_what_loads_one_host_that_is_not_the_first_is_no_save(hosts: list[str], saves: int) -> None:
+    world = World()
+    for start in range(600, 4000, 600):
+        world.set("storage", 60.0, start, start + 60, hosts, "hw_io_pressure_full_pct")
+    assert len(masks.saves_by_storage(world.answers(), "n1")) == saves
