@@ -96,15 +96,19 @@ def log_lines(
     now_s: Optional[float] = None,
     *,
     is_message: Callable[[str], bool] = bool,
+    drivers: Sequence[str] = (),
+    failures: Sequence[str] = (),
 ) -> Iterator[Union[LogLine, Unread]]:
     """The lines of a file that hold one of the words, or are errors, and its first; `-` is stdin.
 
     `is_message`: whether a line without a header is of the kernel all the same. Yields Unread for
-    what could not be read or made no sense, and may go on after it.
+    what could not be read or made no sense, and may go on after it. `drivers`, `failures`: as
+    `WordFilter` takes them.
     """
+    wanted = WordFilter(words, (), drivers, failures)
     try:
         if path == _STDIN:
-            text = _KernelText(path, words, now_s or time.time(), is_message)
+            text = _KernelText(path, wanted, now_s or time.time(), is_message)
             yield from text.lines(sys.stdin.fileno())
             return
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -115,7 +119,7 @@ def log_lines(
                 return
             reference_s = state.st_mtime if stat.S_ISREG(state.st_mode) else time.time()
             os.set_blocking(fd, stat.S_ISFIFO(state.st_mode))
-            yield from _KernelText(path, words, now_s or reference_s, is_message).lines(fd)
+            yield from _KernelText(path, wanted, now_s or reference_s, is_message).lines(fd)
         finally:
             os.close(fd)
     except OSError as error:
@@ -132,10 +136,10 @@ class _KernelText:
     """One file while it is read."""
 
     def __init__(
-        self, path: str, words: Sequence[str], reference_s: float, is_message: Callable[[str], bool]
+        self, path: str, wanted: WordFilter, reference_s: float, is_message: Callable[[str], bool]
     ) -> None:
         self._path = path
-        self._filter = WordFilter(words)
+        self._filter = wanted
         self._parser = Parser(reference_s)
         self._is_message = is_message
         self._lines_before = 0  # those of the blocks that are done

@@ -80,8 +80,8 @@ def examine(paths: Sequence[str], now_s: float) -> ExaminedKernelLog:
 
     `now_s`, Unix seconds, ages what this machine's log holds; files may be of any time.
     """
-    files, words = dict.fromkeys(paths), catalog.kernel_table().all_words
-    logs = [_KernelLogFile(path, log_lines(path, words, is_message=_is_event)) for path in files]
+    files, wanted = dict.fromkeys(paths), catalog.kernel_table().filter_options()
+    logs = [_KernelLogFile(path, log_lines(path, is_message=_is_event, **wanted)) for path in files]
     if not files:
         logs = [_KernelLogFile(THIS_MACHINE, _own_lines(), now_s)]
     events: list[LoggedEvent] = []
@@ -151,7 +151,7 @@ def _is_event(text: str) -> bool:
 
 def _own_lines() -> Iterator[Union[LogLine, Unread]]:
     try:
-        for line in kernel_log(Host(), **catalog.kernel_table().node_options()):
+        for line in kernel_log(Host(), **catalog.kernel_table().filter_options()):
             if isinstance(line, Unread):
                 yield line
             else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, product
 from operator import attrgetter
 from types import MappingProxyType
+from typing import Any
 
 from raydiag.catalog.rows import FAMILIES, CatalogRow, loaded, require_class, rows
 from raydiag.errors import CatalogError
@@ -95,22 +96,14 @@ class KernelTable:
             return False
         return 0 <= level <= ERROR_LEVEL or self.failure.search(lower) is not None
 
-    def node_options(self) -> dict[str, list[str]]:
-        """What the probe of the kernel log is told."""
+    def filter_options(self) -> dict[str, Any]:
+        """What a filter of a kernel log is told, beside the phrases of `quiet`."""
         begins = chain.from_iterable(row.words for row in self.drivers)
         return {
             "words": list(self.words),
-            "quiet": list(self.quiet),
             "drivers": list(dict.fromkeys(begin.partition(_NUMBER)[0] for begin in begins)),
             "failures": list(self.failures),
         }
-
-    @property
-    def all_words(self) -> tuple[str, ...]:
-        """For a filter that finds the lines of drivers as well, and others that name them."""
-        begins = chain.from_iterable(row.words for row in self.drivers)
-        of_drivers = "|".join(begin.replace(_NUMBER, "") for begin in begins)
-        return (*self.words, f"{of_drivers}&{'|'.join(self.failures)}")
 
 
 def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) -> KernelTable:

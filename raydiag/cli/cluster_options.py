@@ -84,7 +84,8 @@ def probe_options() -> dict[str, dict[str, Any]]:
     """What probes are told from the catalog, which stays where the command runs."""
     from raydiag import catalog
 
-    return {"kernel_log": catalog.kernel_table().node_options()}
+    table = catalog.kernel_table()
+    return {"kernel_log": {"quiet": list(table.quiet), **table.filter_options()}}
 
 
 def _names_victim(node: NodeReport) -> bool:

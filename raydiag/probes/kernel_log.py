@@ -12,7 +12,7 @@ import re
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice, product
 from typing import NamedTuple, Optional, Union
@@ -136,9 +136,24 @@ class WordFilter:
     case and without digits, and only a shape that is new is searched for the words.
     """
 
-    def __init__(self, words: Sequence[str], quiet: Sequence[str] = ()) -> None:
-        """`quiet`: phrases (lower case, no digits) of lines that mean nothing at all."""
-        self._words = _by_first_part(word.encode().translate(_FOLDED, _DIGITS) for word in words)
+    def __init__(
+        self,
+        words: Sequence[str],
+        quiet: Sequence[str] = (),
+        drivers: Sequence[str] = (),
+        failures: Sequence[str] = (),
+    ) -> None:
+        """`quiet`: phrases (lower case, no digits) of lines that mean nothing at all.
+
+        One of `drivers` together with one of `failures` is a word as well.
+        """
+        self._words = _by_first_part(map(_shape, words))
+        names = [word for word, others in self._words.items() if () in others]  # found anyhow
+        for name in sorted(map(_shape, drivers), key=len):
+            if not any(shorter in name for shorter in names):
+                names.append(name)
+        self._drivers = _by_first_part(name for name in names if name not in self._words)
+        self._failures = _by_first_part(map(_shape, failures))
         self._quiet = [phrase.encode() for phrase in quiet]
         self._dull: set[bytes] = set()  # shapes without any of the words
 
@@ -154,42 +169,49 @@ class WordFilter:
         if len(self._dull) > _SHAPES:
             self._dull.clear()
             fresh = list(set(shapes))
+        named = list(_holding(fresh, self._drivers))
+        failed = _holding([fresh[index] for index in named], self._failures)
         hits = {
             index
-            for index in self._search(fresh)
+            for index in _holding(fresh, self._words).union(named[at] for at in failed)
             if not any(phrase in fresh[index] for phrase in self._quiet)
         }
         self._dull.update(shape for index, shape in enumerate(fresh) if index not in hits)
         return [index for index, shape in enumerate(shapes) if shape not in self._dull]
 
-    def _search(self, shapes: Sequence[bytes]) -> set[int]:
-        """Indices of shapes that hold a word.
 
-        One search per word through all at once is several times faster than one per line.
-        """
-        joined = b"\n".join(shapes)
-        ends = list(accumulate(len(shape) + 1 for shape in shapes))
-        hits: set[int] = set()
-        for first, others in self._words.items():
-            at = joined.find(first)
-            while at >= 0:
-                index = bisect_right(ends, at)
-                if index >= len(shapes):
-                    break
-                if _holds(shapes[index], others):
-                    hits.add(index)
-                at = joined.find(first, ends[index])
-        return hits
+def _shape(word: str) -> bytes:
+    return word.encode().translate(_FOLDED, _DIGITS)
+
+
+def _holding(shapes: Sequence[bytes], words: Mapping[bytes, list[tuple[bytes, ...]]]) -> set[int]:
+    """Indices of shapes that hold a word.
+
+    One search per word through all at once is several times faster than one per line.
+    """
+    joined = b"\n".join(shapes)
+    ends = list(accumulate(len(shape) + 1 for shape in shapes))
+    hits: set[int] = set()
+    for first, others in words.items():
+        at = joined.find(first)
+        while at >= 0:
+            index = bisect_right(ends, at)
+            if index >= len(shapes):
+                break
+            if _holds(shapes[index], others):
+                hits.add(index)
+            at = joined.find(first, ends[index])
+    return hits
 
 
 def _by_first_part(words: Iterable[bytes]) -> dict[bytes, list[tuple[bytes, ...]]]:
     """For the first part of each word, the other parts that must be there as well."""
-    found: dict[bytes, dict[tuple[bytes, ...], None]] = {}
+    found: dict[bytes, list[tuple[bytes, ...]]] = {}
     for word in words:
-        firsts, *others = (part.split(b"|") for part in word.split(b"&"))
-        for first in firsts:
-            found.setdefault(first, {}).update(dict.fromkeys(product(*others)))
-    return {first: list(parts) for first, parts in found.items()}
+        first, *others = word.split(b"&")
+        alternatives = (part.split(b"|") for part in others)
+        found.setdefault(first, []).extend(product(*alternatives))
+    return found
 
 
 def _holds(text: bytes, others: list[tuple[bytes, ...]]) -> bool:
@@ -209,8 +231,7 @@ class _Selection:
         self._drivers = tuple(begin.encode() for begin in drivers)
         self._failures = [word.encode() for word in failures]
         self._words = _by_first_part(word.lower().encode() for word in words)
-        of_drivers = f"{'|'.join(drivers)}&{'|'.join(failures)}"
-        self._filter = WordFilter([*words, of_drivers] if failures else words, quiet)
+        self._filter = WordFilter(words, quiet, drivers, failures)
         self.first: Optional[_Record] = None
         self.kept: deque[_Record] = deque()
         self.dropped_bytes = 0
