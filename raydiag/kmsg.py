@@ -151,7 +151,8 @@ def _is_event(text: str) -> bool:
 
 def _own_lines() -> Iterator[Union[LogLine, Unread]]:
     try:
-        for line in kernel_log(Host(), **catalog.kernel_table().filter_options()):
+        table = catalog.kernel_table()
+        for line in kernel_log(Host(), words=table.words, drivers=table.driver_names):
             if isinstance(line, Unread):
                 yield line
             else:

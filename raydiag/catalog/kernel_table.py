@@ -96,14 +96,15 @@ class KernelTable:
             return False
         return 0 <= level <= ERROR_LEVEL or self.failure.search(lower) is not None
 
-    def filter_options(self) -> dict[str, Any]:
-        """What a filter of a kernel log is told, beside the phrases of `quiet`."""
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """What drivers' lines begin with, lower case, up to a number."""
         begins = chain.from_iterable(row.words for row in self.drivers)
-        return {
-            "words": list(self.words),
-            "drivers": list(dict.fromkeys(begin.partition(_NUMBER)[0] for begin in begins)),
-            "failures": list(self.failures),
-        }
+        return tuple(dict.fromkeys(begin.partition(_NUMBER)[0] for begin in begins))
+
+    def filter_options(self) -> dict[str, Any]:
+        """What a filter is told that cannot go by the level of a line."""
+        return {"words": self.words, "drivers": self.driver_names, "failures": self.failures}
 
 
 def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) -> KernelTable:

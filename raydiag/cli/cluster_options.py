@@ -85,7 +85,8 @@ def probe_options() -> dict[str, dict[str, Any]]:
     from raydiag import catalog
 
     table = catalog.kernel_table()
-    return {"kernel_log": {"quiet": list(table.quiet), **table.filter_options()}}
+    words, quiet, drivers = list(table.words), list(table.quiet), list(table.driver_names)
+    return {"kernel_log": {"words": words, "quiet": quiet, "drivers": drivers}}
 
 
 def _names_victim(node: NodeReport) -> bool:

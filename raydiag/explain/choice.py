@@ -188,7 +188,8 @@ class Choice:
             if is_same and is_problem(candidate) and self._takes_part(candidate):
                 alike.append(candidate)
         # One machine may be told by its name and, where nothing says whose it is, by its address.
-        return list(itertools.filterfalse(_is_by_address, alike)) or alike
+        named = list(itertools.filterfalse(_is_by_address, alike))
+        return named + [other for other in alike if other not in named and _is_apart(other, named)]
 
     def _takes_part(self, candidate: Observation) -> bool:
         """Whether it explains the symptom too, came with the root, or while the symptom lasted."""
@@ -329,6 +330,15 @@ def _is_background(root: Observation, case: JobCase) -> bool:
 def dated_first(observation: Observation) -> tuple[bool, float]:
     """Sorts by onset; what has none comes last."""
     return observation.finding.onset is None, observation.finding.onset or 0.0
+
+
+def _is_apart(by_address: Observation, named: Sequence[Observation]) -> bool:
+    """Whether it is another event than those of the machines that are told by name."""
+    onset = by_address.finding.onset
+    onsets = [observation.finding.onset for observation in named]
+    if onset is None or None in onsets:
+        return not named
+    return all(abs(onset - moment) > _TOGETHER_S for moment in onsets if moment is not None)
 
 
 def _is_by_address(observation: Observation) -> bool:

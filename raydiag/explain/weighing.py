@@ -99,7 +99,8 @@ class _Pair:
         """By how much the order of the two may be wrong."""
         if not self.reach.of_job:
             return 0.0
-        slack = max(self.cause.uncertainty_s + self.effect.uncertainty_s, _SLACK_S)
+        more, less = sorted((self.cause.uncertainty_s, self.effect.uncertainty_s), reverse=True)
+        slack = max(more + min(less, _SLACK_S), _SLACK_S)
         # A hang dates from the last step, its cause from the next.
         return slack + (self.reach.step_time_s or 0.0) if self.felt.hang else slack
 

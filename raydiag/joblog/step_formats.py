@@ -24,7 +24,7 @@ class JobStepFormat(StepFormat):
     loss: str = r"\bloss['\"]?[=:]\s*['\"]?"  # pattern in front of the number, as all of these
     grad_norm: str = r"\b[Gg]rad[ _]norm['\"]?[=:]\s*['\"]?"
     rate: str = r"\b(?:lr|learning[ _]rate)['\"]?[=:]\s*['\"\[]?"
-    balance: str = r"\b(?:load[ _]balancing|aux|moe_lb)[ _]loss['\"]?[=:]\s*['\"]?"
+    balance: str = r"\b(?:load[ _]balancing|moe_(?:lb|aux))[ _]loss['\"]?[=:]\s*['\"]?"
     tflops: str = ""
     tokens: str = ""
     unit: str = ""  # of `tokens`

@@ -53,7 +53,7 @@ _RECORD = re.compile(rb"(\d{1,20}),(\d{1,20}),(\d{1,20})(?:,[^;]*)?;")
 _PRIORITY = re.compile(rb"<(\d{1,20})>")
 _STAMP = re.compile(rb"\[\s*(\d{1,20})\.(\d{1,20})\s*\] ?")
 
-_ERRORS = frozenset((b"0,", b"1,", b"2,", b"3,"))  # how records begin, of these levels
+_ERRORS = (b"0,", b"1,", b"2,", b"3,", b"<0>", b"<1>", b"<2>", b"<3>")  # so records of errors begin
 _GAP = b""  # stands in a stream of lines where records were overwritten
 
 
@@ -76,15 +76,13 @@ def kernel_log(
     words: Sequence[str] = (),
     quiet: Sequence[str] = (),
     drivers: Sequence[str] = (),
-    failures: Sequence[str] = (),
 ) -> Iterator[Union[KernelLine, Unread]]:
     """Records whose lower-cased text contains one of `words`, oldest first.
 
     "a&b" wants both, "a&b|c" a with b or with c.
 
     Not those that hold a phrase of `quiet`: what a driver prints by the hundred while it starts.
-    Also records that begin with one of `drivers` (lower case): at error level or above, and at
-    warning or notice level those that hold one of `failures`.
+    Also records at error level or above that begin with one of `drivers` (lower case).
 
     With each come the 2 records before it and up to 40 after it within 1 s, because a call trace
     follows its headline. The first record of the ring always comes, and the first after a gap, so
@@ -100,7 +98,7 @@ def kernel_log(
     container that means "not checked", never "clean". ParseError without btime.
     """
     boot_s = boot_time_s(host)
-    selection = _Selection(words, quiet, drivers, failures)
+    selection = _Selection(words, quiet, drivers)
     deadline = time.monotonic() + _READING_S
     lines = _lines(host)
     while batch := list(islice(lines, _BATCH_LINES)):
@@ -226,12 +224,10 @@ class _Selection:
         words: Sequence[str],
         quiet: Sequence[str],
         drivers: Sequence[str] = (),
-        failures: Sequence[str] = (),
     ) -> None:
         self._drivers = tuple(begin.encode() for begin in drivers)
-        self._failures = [word.encode() for word in failures]
         self._words = _by_first_part(word.lower().encode() for word in words)
-        self._filter = WordFilter(words, quiet, drivers, failures)
+        self._filter = WordFilter(words, quiet)
         self.first: Optional[_Record] = None
         self.kept: deque[_Record] = deque()
         self.dropped_bytes = 0
@@ -249,7 +245,7 @@ class _Selection:
             if line == _GAP:
                 self._gap = True
                 continue
-            hit = index in hits or line[:2] in _ERRORS
+            hit = index in hits or line.startswith(_ERRORS)
             if hit or self._following or self._gap or self.first is None:
                 self._consider(line, hit)
             else:
@@ -263,8 +259,9 @@ class _Selection:
             record = record._replace(lost=max(0, lost))
         text = record.text.lower() if hit else b""
         in_time = record.usec is None or record.usec <= self._until_usec
+        is_error = record.priority < 4 and text.startswith(self._drivers)
         holds = any(first in text and _holds(text, o) for first, o in self._words.items())
-        if hit and (holds or self._is_failure(record.priority, text)):
+        if hit and (is_error or holds):
             for earlier in self._before:
                 self._keep(parse_line(earlier))
             self._before.clear()
@@ -282,12 +279,6 @@ class _Selection:
             else:
                 self._before.append(line)
         self._gap = False
-
-    def _is_failure(self, priority: int, text: bytes) -> bool:
-        """Whether a driver printed it as an error, or as something else that tells one."""
-        if priority >= 6 or not text.startswith(self._drivers):
-            return False
-        return priority < 4 or any(word in text for word in self._failures)
 
     def _keep(self, record: _Record) -> None:
         if self.first is None:

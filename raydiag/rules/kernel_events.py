@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from raydiag import catalog
-from raydiag.catalog.kernel_table import KernelEvent, NvidiaCode
+from raydiag.catalog.kernel_table import ERROR_LEVEL, KernelEvent, NvidiaCode
 from raydiag.model import Severity
 from raydiag.probes.kernel_log import KernelLine
 from raydiag.rules.grades import known
@@ -232,7 +232,7 @@ class Grouping:
         """The report that the line belongs to, with the line in it; a new one if there is none."""
         fresh = _report(line, row, match, line.time_s - self._loss_s <= _LOSS_S)
         is_booting = row.boot_grace and since_boot_s is not None and since_boot_s < _BOOT_S
-        if is_booting or (row.unclassified and line.level < 0):  # a word without a level is a note
+        if is_booting or (row.unclassified and not 0 <= line.level <= ERROR_LEVEL):
             fresh.severity = Severity.INFO
         related = catalog.related_events(row.event)
         for report in reversed(self._open):

@@ -147,7 +147,7 @@ class Answers:
         return joined
 
     def _of_job(self, result: QueryResult) -> QueryResult:
-        if not self._strangers:
+        if not self._strangers or result.query.id == "training":  # its bridge may run anywhere
             return result
         own = [one for one in result.series if self._host_of(one.labels) not in self._strangers]
         return replace(result, series=tuple(own))

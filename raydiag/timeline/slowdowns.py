@@ -55,7 +55,7 @@ def before_and_slow(
 
 @dataclass(frozen=True)
 class OddChanges:
-    """Hosts whose level changed otherwise than that of the others when training got slower."""
+    """Hosts whose level fell more than that of the others when training got slower."""
 
     ratios: dict[str, float]  # what it is while slow, as a share of before; of the odd hosts
     usual: float  # the same share of most hosts
@@ -63,13 +63,12 @@ class OddChanges:
 
     @property
     def halfway_down(self) -> dict[str, float]:
-        """Of the hosts whose level fell more than that of the others: between before and slow."""
-        fell = [host for host, ratio in self.ratios.items() if ratio < self.usual]
-        return {host: self.before[host] * (1 + self.ratios[host]) / 2 for host in fell}
+        """Of the odd hosts: between before and slow."""
+        return {host: self.before[host] * (1 + ratio) / 2 for host, ratio in self.ratios.items()}
 
 
 def odd_changes(table: ResultTable, slow: Slowdown, least: float) -> OddChanges | None:
-    """Changes by `least` of the usual one, and beyond chance; None where there is no telling."""
+    """Falls by `least` of the usual change, and beyond chance; None where there is no telling."""
     if not len(table) or not table.times.size:
         return None
     before, levels = before_and_slow(table, slow)
@@ -80,7 +79,7 @@ def odd_changes(table: ResultTable, slow: Slowdown, least: float) -> OddChanges 
     usual = float(np.median(shares))
     chance = FACTOR * TO_SIGMA * float(np.median(np.abs(shares - usual)))
     limit = max(least * usual, chance)
-    odd = {host: ratio for host, ratio in ratios.items() if abs(ratio - usual) > limit}
+    odd = {host: ratio for host, ratio in ratios.items() if usual - ratio > limit}
     return OddChanges(odd if len(odd) * 3 <= len(ratios) else {}, usual, before)
 
 

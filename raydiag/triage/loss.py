@@ -12,7 +12,7 @@ _TEXTS = {ord("a"): "loss: nan", ord("i"): "loss: inf", ord("g"): "gradient norm
 _BLOCK, _FEWEST = 20, 5  # losses whose median is one level; the fewer in a short log,
 _BLOCKS = 8  # so that it has so many levels
 _LEARNT = 1.2  # times the lowest level, the first one: a loss that only climbs is another quantity
-_JUMP, _LEAST, _FAR = 2.0, 0.5, 1.2  # times the lowest level, and by so much; or by that much:
+_JUMP, _LEAST, _FAR = 2.0, 0.5, 1.5  # times the lowest level, and by so much; or by that much:
 # no other data does that, as a loss is a logarithm
 
 

@@ -140,7 +140,15 @@ def _is_done(case: TriageCase) -> bool:
         return False
     if not any(message in text for message in _TRAINER_MARKERS):
         return not before
+    # Ray's word only says how the shell ended, so steps have to show that an error was got over.
+    if strong(before) and not (case.progress.complete or _went_on(case, before)):
+        return False
     return not after or not strong(before)
+
+
+def _went_on(case: TriageCase, before: Sequence[Symptom]) -> bool:
+    steps = case.facts.steps
+    return steps is not None and all(symptom.line < steps.last_line for symptom in before)
 
 
 def _closing_message(facts: JobFacts) -> tuple[int, str] | None:

@@ -333,6 +333,8 @@ def test_hosts_of_other_jobs_in_the_same_prometheus_are_not_judged() -> None:
     answers = Answers(list(world.answers()), discovery)
     outcome = run(replace(context, discovery=discovery, hosts=HOSTS), answers, (GPU,))
     assert classes(outcome) == set()
+    bridge = replace(discovery, foreign=(HOSTS[0],), expected=HOSTS[1:])
+    assert Answers(list(world.answers()), bridge).series("training")
 
 
 def test_without_the_counters_nothing_is_ruled_out() -> None:

@@ -412,3 +412,11 @@ def test_a_rank_that_is_late_is_named_before_it_is_a_stall(stopped: float, late:
     world.set("gpu-utilisation", 0.0, stopped + 10, hosts=["n2"])
     found = [one.finding for one in world.judge("rccl-hang").observations]
     assert [(one.failure_class, one.host) for one in found] == [("straggler", "n2")] * late
+
+
+def test_the_first_rank_may_save_while_the_others_wait_for_it() -> None:
+    world = World()
+    world.stop(5200)
+    world.set("gpu-utilisation", 100.0, 5210)
+    world.set("gpu-utilisation", 0.0, 5210, hosts=["n1"])
+    assert classes(world.judge("rccl-hang")) == set()

@@ -161,6 +161,22 @@ def test_a_learning_rate_that_is_zero_for_skipped_steps() -> None:
     assert classes(world.judge(ONLY)) == set()
 
 
+@pytest.mark.parametrize("steps_of_warm_up", [500, 3000, 10000])
+def test_a_warm_up_that_is_printed_with_few_digits_is_no_anomaly(steps_of_warm_up: int) -> None:
+    world = World()
+    rates = np.minimum((np.arange(world.ended.size) + 1) / steps_of_warm_up, 1.0) * 3e-4
+    world.scalars[RATE] = np.array([float(f"{rate:.2e}") for rate in rates])
+    assert classes(world.judge(ONLY)) == set()
+
+
+def test_a_learning_rate_that_is_wrong_twice_is_no_restart_of_a_schedule() -> None:
+    world = World()
+    rates = np.full(world.ended.size, 1e-4)
+    rates[100:150] = rates[300:350] = 1e-3
+    world.scalars[RATE] = rates
+    assert classes(world.judge(ONLY)) == {"lr-anomaly"}
+
+
 def test_a_learning_rate_that_grows_beyond_its_peak() -> None:
     world = World()
     steps = np.arange(world.ended.size)
@@ -320,6 +336,13 @@ def test_storage_that_stalls_again_and_again_for_a_moment(slower: bool) -> None:
         assert (stalled[0].onset or 0) - T0 == pytest.approx(2000.0, abs=15)
 
 
+@pytest.mark.parametrize("used", [99.05, 99.5])
+def test_a_disk_that_is_nearly_full_is_not_told(used: float) -> None:
+    world = World()
+    world.put("disk", np.where(world.times > T0 + 3000, used, 98.95), ray=True, host="n1")
+    assert classes(world.judge(ONLY)) == set()
+
+
 @pytest.mark.parametrize(("full", "seen"), [(100.0, True), (95.0, False)])
 def test_a_disk_that_runs_full_dates_from_where_it_began_to_fill(full: float, seen: bool) -> None:
     world = World()
@@ -408,6 +431,14 @@ def test_a_host_that_is_late_again_and_again(lasts_s: int) -> None:
     outcome = world.judge(ONLY)
     (late,) = [one for one in outcome.observations if one.finding.failure_class == "straggler"]
     assert late.finding.host == "n2"
+
+
+def test_the_host_whose_gpus_wait_more_than_before_is_not_late() -> None:
+    world = World()
+    world.set("gpu-utilisation", 88.0, hosts=["n3"], metric="avg")
+    world.scalar(TGS, 0.8, 3000, factor=True)
+    world.set("gpu-utilisation", 99.0, 3000, hosts=["n3"], metric="avg")
+    assert "straggler" not in classes(world.judge(ONLY))
 
 
 def test_a_host_with_a_slow_clock_makes_no_straggler_of_another() -> None:

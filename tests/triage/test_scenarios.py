@@ -448,6 +448,16 @@ CASCADES = [
         None,
     ),
     Row(
+        "an error that ended training, and a shell that ended well all the same",
+        [
+            *steps(0, 40),
+            *traceback("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
+            "SUCC cli.py:65 -- Job 'raysubmit_Ab3' succeeded",
+        ],
+        "failed",
+        "oom-gpu",
+    ),
+    Row(
         "memory that ran out after the word that training is done",
         [
             "{'train_runtime': 421.1, 'train_steps_per_second': 2.2, 'epoch': 1.0}",

@@ -36,7 +36,7 @@ def case_of(
     observations = by_name(
         (*_of_triage(job, metrics, is_refuted), *metrics.observations), hosts or ()
     )
-    began = _first_step_at(metrics)
+    began = _first_step_at(job, metrics)
     observations = [_history(observation, began) for observation in observations]
     coverage = _coverage(job, metrics, request)
     if probed is not None and own_nodes is not None:
@@ -117,9 +117,10 @@ def _never_began(job: TriagedJob, metrics: SeenMetrics, status: str) -> bool:
     return job.triage.progress.last_step is None and waited_s > _START_UP_S
 
 
-def _first_step_at(metrics: SeenMetrics) -> float | None:
-    """By the metrics, else by the power that GPUs drew."""
-    if len(metrics.steps):
+def _first_step_at(job: TriagedJob, metrics: SeenMetrics) -> float | None:
+    """By the metrics, where they have it, else by the power that GPUs drew."""
+    first = job.triage.progress.first_step
+    if len(metrics.steps) and (first is None or metrics.steps.numbers[0] <= first + _STALL_STEPS):
         return float(metrics.steps.ended_at[0])
     computed = metrics.metrics.context.trained if metrics.metrics is not None else None
     return computed.start if computed is not None else None

@@ -101,7 +101,9 @@ def _late_hosts(timeline: RunTimeline, time: float) -> list[str]:
     since = Window(time + late_s, timeline.window.end)
     if timeline.job.status in _ENDED or since.end - since.start < _SOON_S:
         return []
-    return absentees(timeline, since, time)
+    # The first rank saves and evaluates while the others wait for it.
+    first = timeline.job.coordinator or next(iter(timeline.context.hosts), "")
+    return [host for host in absentees(timeline, since, time) if host != first]
 
 
 def _processes_left_at(timeline: RunTimeline, stall: StepStall) -> dict[str, float]:

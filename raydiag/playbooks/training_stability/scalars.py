@@ -24,6 +24,8 @@ _GRAD_FACTOR, _BALANCE_FACTOR = 8.0, 1.5
 _CLIP_FACTOR = 10.0
 _SAME_TIME_STEPS = 10.0
 _JUMP = 1.6  # of the learning rate from one step to the next
+_DECAYING = 4  # samples after a restart
+_FELL = 0.9  # of its peak: the learning rate has left it
 _LEVEL = 0.1  # of a learning rate, that it may change afterwards
 _FEW_STEPS = 5  # in which a learning rate may leave its schedule
 _OFF_SCHEDULE_STEPS = 5
@@ -158,10 +160,9 @@ def judge_learning_rate(timeline: RunTimeline, report: ReportWriter) -> None:
         report.row("learning-rate", None, f"{RATE}: metric absent")
         return
     apart = max(_FEW_STEPS // max(int(np.median(np.diff(timeline.training.steps))), 1), 1)
-    anomaly = None
-    if not _restarts(series.values[MIN_STEPS:]):
-        jump = _jump(series, 1) or _jump(series, apart)
-        anomaly = _off_schedule(timeline, series) or jump or _rise_after_peak(series)
+    anomaly = _off_schedule(timeline, series)
+    if anomaly is None and not _restarts(series.values[MIN_STEPS:]):
+        anomaly = _jump(series, 1) or _jump(series, apart) or _rise_after_peak(series)
     if anomaly is None:
         report.row("learning-rate", False, "follows a smooth schedule")
         return
@@ -170,7 +171,7 @@ def judge_learning_rate(timeline: RunTimeline, report: ReportWriter) -> None:
 
 
 def _rise_after_peak(series: Series) -> _Anomaly | None:
-    """Well above the peak after which it did not rise for some steps: no schedule does that."""
+    """Well above the peak from which it had fallen: no schedule does that."""
     values, highest = series.values, np.maximum.accumulate(series.values)
     settled = np.flatnonzero(highest[MIN_STEPS:] == highest[:-MIN_STEPS])
     if not settled.size or highest[settled[0]] <= 0:
@@ -180,18 +181,23 @@ def _rise_after_peak(series: Series) -> _Anomaly | None:
     if above is None:
         return None
     since_peak = values[settled[0] : above + 1]
+    if since_peak.min() > _FELL * peak:
+        return None
     value, turned = float(values[above:].max()), int(above - np.argmin(since_peak[::-1]))
     text = f"learning rate rises to {value:.3g}, beyond the {peak:.3g} of its schedule's peak"
     return _Anomaly(float(series.times[turned]), value, text)
 
 
 def _restarts(values: Floats) -> bool:
-    """Whether it jumps again and again, each time up to one level: warm restarts of a schedule."""
+    """Whether it jumps again and again to one level, and decays from there, as schedules do."""
     ratios = values[1:] / np.maximum(values[:-1], 1e-30)
-    rises = ratios > _JUMP
-    peaks = values[1:][rises]
-    is_undone = bool((ratios[1:][rises[:-1]] < 1 / _JUMP).any())
-    return peaks.size > 1 and not is_undone and float(np.ptp(peaks)) <= _LEVEL * peaks.max()
+    rises = np.flatnonzero(ratios > _JUMP)
+    rises = rises[rises + _DECAYING < ratios.size]
+    if rises.size < 2:
+        return False
+    peaks, after = values[rises + 1], ratios[rises[:, None] + 1 + np.arange(_DECAYING)]
+    is_decaying = (after <= 1).all() and (after[:, -1] < 1).all() and (after > 1 / _JUMP).all()
+    return bool(is_decaying) and float(np.ptp(peaks)) <= _LEVEL * float(peaks.max())
 
 
 def _jump(series: Series, apart: int) -> _Anomaly | None:

@@ -30,7 +30,7 @@ from raydiag.tsdb.series import Floats, Query
 STALL_PERCENT = 20.0  # I/O pressure, "full": all tasks that could run wait for storage
 _BRIEF_PERCENT = 50.0  # the same where it does not last, but comes again
 _STALL_BLOCKED = 3.0
-_FULL_PERCENT = 99.0  # of a disk: hardly anything can be written
+_FULL_PERCENT, _FILLED = 99.9, 3.0  # of a disk: nothing can be written, after it grew by so much
 _NAMED = 8
 _FEW_SAVES = 2  # usual ones before, and slow ones after
 _SLOW_SAVE, _SLOW_SAVE_S = 3.0, 60.0  # times the usual save, and by so much
@@ -62,8 +62,9 @@ def report_hidden(report: ReportWriter, share: float) -> None:
 
 def judge_saves(timeline: RunTimeline, report: ReportWriter) -> None:
     """Saves that take several times as long from some moment on, to the end."""
-    begun = timeline.window.end - timeline.context.resolution_s()  # one that lasts tells nothing
-    saves = [save for save in _whole_saves(timeline) if save.end < begun]
+    saves, end = _whole_saves(timeline), timeline.window.end - timeline.context.resolution_s()
+    if timeline.job.status == "running":
+        saves = [save for save in saves if save.end < end]  # one that still lasts tells nothing
     lengths = np.array([save.end - save.start for save in saves])
     first = _first_slow_save(lengths)
     if first is None:
@@ -117,7 +118,10 @@ def judge_disks(timeline: RunTimeline, report: ReportWriter) -> None:
         if not spans or known_values.known(row)[0] > _FULL_PERCENT:
             continue
         before = table.times < spans[0].start
-        near_lowest = before & (row <= np.nanmin(row[before]) + 1.0)
+        lowest = float(np.nanmin(row[before]))
+        if not (spans[0].sustained or spans[0].open) or lowest > _FULL_PERCENT - _FILLED:
+            continue
+        near_lowest = before & (row <= lowest + 1.0)
         report.finding(
             "disk",
             f"{spans[0].peak:.1f} % of a disk is used",
