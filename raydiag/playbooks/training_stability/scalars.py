@@ -25,7 +25,6 @@ _CLIP_FACTOR = 10.0
 _SAME_TIME_STEPS = 10.0
 _JUMP = 1.6  # of the learning rate from one step to the next
 _DECAYING = 4  # samples after a restart
-_FELL = 0.9  # of its peak: the learning rate has left it
 _LEVEL = 0.1  # of a learning rate, that it may change afterwards
 _FEW_STEPS = 5  # in which a learning rate may leave its schedule
 _OFF_SCHEDULE_STEPS = 5
@@ -181,8 +180,8 @@ def _rise_after_peak(series: Series) -> _Anomaly | None:
     if above is None:
         return None
     since_peak = values[settled[0] : above + 1]
-    if since_peak.min() > _FELL * peak:
-        return None
+    if since_peak.min() >= peak:
+        return None  # a warm-up that is printed with few digits has steps like that
     value, turned = float(values[above:].max()), int(above - np.argmin(since_peak[::-1]))
     text = f"learning rate rises to {value:.3g}, beyond the {peak:.3g} of its schedule's peak"
     return _Anomaly(float(series.times[turned]), value, text)
