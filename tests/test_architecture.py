@@ -68,6 +68,7 @@ ARROWS = {
     "explain": FOUNDATION
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
     | {"event_file"},
+    "watch": FOUNDATION | {"joblog", "triage"},
     "exporter": {"untrusted"}
     | NODE
     | {"file_writing", "environment", "listening", "ownership"}
@@ -89,6 +90,7 @@ ARROWS = {
         "playbooks",
         "explain",
         "exporter",
+        "watch",
     },
     "cluster": {"untrusted"}
     | FOUNDATION
@@ -102,7 +104,7 @@ ARROWS = {
     "cli": {"untrusted"}
     | FOUNDATION
     | {"probes", "catalog", "explain", "render", "cluster", "kmsg", "nodeset"}
-    | {"joblog", "triage", "tsdb", "exporter", "hotfix", "environment", "ownership"},
+    | {"joblog", "triage", "tsdb", "exporter", "hotfix", "environment", "ownership", "watch"},
 }
 
 IMPORTS_RAY = {

@@ -25,6 +25,7 @@ from raydiag.cli import (
     exporter,
     hotfix,
     kmsg,
+    kpi,
     options,
     probe,
     triage,
@@ -34,7 +35,7 @@ from raydiag.errors import RaydiagError, UsageError
 
 _INTERRUPTED, _NO_READER = 130, 141  # as shells report SIGINT and SIGPIPE
 _MOST_OF_ERROR = 500  # characters
-_COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb, exporter, hotfix)
+_COMMANDS = (probe, kmsg, triage, diagnose, compare, kpi, tsdb, exporter, hotfix)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
