@@ -26,6 +26,7 @@ from raydiag.cli import (
     hotfix,
     kmsg,
     kpi,
+    mcp,
     options,
     probe,
     triage,
@@ -35,7 +36,7 @@ from raydiag.errors import RaydiagError, UsageError
 
 _INTERRUPTED, _NO_READER = 130, 141  # as shells report SIGINT and SIGPIPE
 _MOST_OF_ERROR = 500  # characters
-_COMMANDS = (probe, kmsg, triage, diagnose, compare, kpi, tsdb, exporter, hotfix)
+_COMMANDS = (probe, kmsg, triage, diagnose, compare, kpi, tsdb, exporter, hotfix, mcp)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
