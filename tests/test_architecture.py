@@ -70,6 +70,7 @@ ARROWS = {
     | {"event_file"},
     "watch": FOUNDATION | {"joblog", "triage"},
     "mcp": FOUNDATION,
+    "doctor": FOUNDATION | {"catalog"},
     "exporter": {"untrusted"}
     | NODE
     | {"file_writing", "environment", "listening", "ownership"}
@@ -92,6 +93,7 @@ ARROWS = {
         "explain",
         "exporter",
         "watch",
+        "doctor",
     },
     "cluster": {"untrusted"}
     | FOUNDATION
@@ -115,6 +117,7 @@ ARROWS = {
         "ownership",
         "watch",
         "mcp",
+        "doctor",
     },
 }
 

@@ -22,6 +22,7 @@ from raydiag.cli import (
     compare,
     config,
     diagnose,
+    doctor,
     exporter,
     hotfix,
     kmsg,
@@ -36,7 +37,7 @@ from raydiag.errors import RaydiagError, UsageError
 
 _INTERRUPTED, _NO_READER = 130, 141  # as shells report SIGINT and SIGPIPE
 _MOST_OF_ERROR = 500  # characters
-_COMMANDS = (probe, kmsg, triage, diagnose, compare, kpi, tsdb, exporter, hotfix, mcp)
+_COMMANDS = (probe, kmsg, triage, diagnose, compare, kpi, tsdb, exporter, hotfix, doctor, mcp)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
