@@ -17,7 +17,7 @@ from raydiag.cli import main
 from raydiag.joblog.job_events import KINDS, JobEvent, JobEvents
 from raydiag.watch.event_time import by_events
 from tests import schemas
-from tests.triage.logs import START, cancelled, header, steps, summary
+from tests.triage.logs import START, cancelled, header, steps, summary, traceback
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -160,6 +160,22 @@ def test_a_log_without_steps_or_times(place: Path, ask: Ask) -> None:
     [job] = document["jobs"]
     assert (document["exit_code"], job["efficiency"], job["seconds"]) == (3, None, None)
     assert "no times" in job["notes"][0]
+
+
+def test_a_job_that_failed_before_its_first_step(place: Path, ask: Ask) -> None:
+    lines = [f"{stamp(0)} begin", f"{stamp(90)} loading", *traceback("ValueError: odd batch")]
+    log(place, "41-demo.log", header() + lines)
+    [job] = ask("41", "--job-state", "ended")["jobs"]
+    assert (job["efficiency"], parts(job["seconds"])) == (0, {"startup": 90})
+
+
+def test_a_log_that_tells_saves_only(place: Path, ask: Ask) -> None:
+    lines = [f"{stamp(0)} begin", f"{stamp(600)} Saved checkpoint to /ckpt/7", f"{stamp(800)} on"]
+    crash = ["Rank0: (1) segmentation fault: artificial segfault"]
+    log(place, "41-demo.log", [*lines, *crash])
+    [job] = ask("41", "--job-state", "ended")["jobs"]
+    assert parts(job["seconds"]) == {"productive": 600, "lost": 200}
+    assert "only saves" in job["notes"][0]
 
 
 def test_several_jobs_and_their_sum(place: Path, ask: Ask) -> None:
