@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from raydiag.cli import main
@@ -296,6 +296,7 @@ def test_the_report(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Productive (steps that were kept)  10 min 0 s  50.0 %  ####################\n" in text
 
 
+@example([(0.0, "job_terminated", 0), (1.0, "job_started", 0)], 1.0)
 @given(
     st.lists(
         st.tuples(st.floats(0, 1e5), st.sampled_from(KINDS), st.integers(0, 1000)), min_size=1
