@@ -106,7 +106,8 @@ ARROWS = {
 }
 
 IMPORTS_RAY = {
-    f"cluster/{one}.py" for one in ("coordinator", "actor", "local", "hotfix_driver", "node_actors")
+    f"cluster/{one}.py"
+    for one in ("arrival", "coordinator", "actor", "local", "hotfix_driver", "node_actors")
 }
 
 # Every call that ends or signals a process, or looks like one: who is its target?
@@ -155,6 +156,7 @@ WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private_directory",
 # The state of plugins, with its directory; the pid file that was asked for.
 WRITES_FILES |= {"exporter/state.py", "exporter/main.py"}
 WRITES_FILES |= {"file_writing.py"}  # on behalf of these
+WRITES_FILES |= {"cluster/afterwards.py"}  # opens /dev/null for its output
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
 _WRITING_NAMES |= {"TemporaryDirectory", "TemporaryFile", "rmtree", "copytree", "copyfile", "move"}
@@ -176,7 +178,13 @@ STARTS_PROCESSES = {
     "tsdb/server.py",  # the throw-away prometheus
 }
 # Never in a Ray worker, which has threads.
-FORKS = {"sandbox.py", "exporter/program.py", "exporter/server.py", "exporter/log.py"}
+FORKS = {
+    "cluster/afterwards.py",
+    "sandbox.py",
+    "exporter/program.py",
+    "exporter/server.py",
+    "exporter/log.py",
+}
 
 
 def sources() -> list[Path]:
@@ -319,7 +327,7 @@ def travels() -> list[Path]:
     carried = [one.split(".")[1:] for one in {**bundle.modules(probes), **bundle.hotfix_modules()}]
     files = [PACKAGE.joinpath(*parts) for parts in carried]
     inits = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in files]
-    return sorted([*inits, *ENTRYPOINTS.glob("*.py")])
+    return sorted([*inits, PACKAGE / "cluster" / "arrival.py", *ENTRYPOINTS.glob("*.py")])
 
 
 @pytest.mark.parametrize(
@@ -329,6 +337,7 @@ def test_what_travels_is_python_3_9_and_standard_library(path: Path) -> None:
     ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
     since_then = {"tomllib"}  # new in the standard library after 3.9
     foreign = roots(path) - (set(sys.stdlib_module_names) - since_then) - {"raydiag"}
+    foreign -= {"__main__"}  # where an entrypoint finds what came with it
     may_have_ray = path.is_relative_to(PACKAGE) and name(path) in IMPORTS_RAY
     assert foreign <= ({"ray"} if may_have_ray else set())
 

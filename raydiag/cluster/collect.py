@@ -67,9 +67,9 @@ def collect(
     version = api.version()
     nonce = secrets.token_hex(8)
     session = str(version.get("session_name") or "")
-    command = bundle.job_command(request.probes, _coordinator_request(request, nonce, session))
+    package = bundle.probe_package(request.probes, _coordinator_request(request, nonce, session))
     longest_s = _STARTUP_LIMIT_S + request.deadline_s + _AFTER_DEADLINE_S
-    job = SubmittedJob(api, command, "probe", longest_s)
+    job = SubmittedJob(api, package, "probe", longest_s)
     patience_s = 0.0
     jobs: Sequence[Mapping[str, Any]] = ()
     try:

@@ -44,7 +44,7 @@ def submit_hotfix(
     """
     nonce, version = secrets.token_hex(8), api.version()
     request = {"nonce": nonce, "select": select, "symbols": symbols, "options": options}
-    job = SubmittedJob(api, bundle.hotfix_command(work, request), "hotfix")
+    job = SubmittedJob(api, bundle.hotfix_package(work, request), "hotfix")
     changes = work["command"] in ("apply", "rollback")
     check = functools.partial(submission.check_cluster, address, version)
     follower = _Follower(job, nonce, hear, check)

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import requests
 
 from raydiag.cluster.address import Forward
+from raydiag.cluster.afterwards import do_afterwards
 from raydiag.errors import AuthenticationFailed, CannotRun
 from raydiag.model import Actor
 from raydiag.untrusted import parsed
@@ -27,6 +28,10 @@ TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 SUBMISSION_PREFIX = "raydiag-"
 _AGENT_START_S = 20.0
 _TIMEOUT_S = (5.0, 30.0)  # connect, read
+# Ray's monitor looks once a second for the end of a job, and may need two looks. What is deleted
+# before comes back as FAILED.
+_MONITORED_S = 2.2
+_FORGETTING_S = 5.0
 _LOG_LINES = 100_000
 _LOG_BYTES = 64 << 20
 _LOG_S = 30.0
@@ -47,7 +52,7 @@ class JobsApi:
         self, url: str, token: Optional[str] = None, through: Optional[Forward] = None
     ) -> None:
         """`url` is for people; with `through`, the connections go to the forward's own port."""
-        self.url = url.rstrip("/")
+        self.url, self._through = url.rstrip("/"), through
         self.limit = math.inf  # time.monotonic() at which calls have to be over
         self._place = self.url if through is None else f"{self.url} through ssh {through.login}"
         self._base = self.url if through is None else through.url.rstrip("/")
@@ -62,6 +67,11 @@ class JobsApi:
         if "ray_version" not in reply:
             raise CannotRun(self._not_ray("/api/version"))
         return {"ray_version": reply["ray_version"], "session_name": reply.get("session_name")}
+
+    def upload(self, name: str, content: bytes) -> None:
+        """Put a package of ours into the control store, where our job takes it from."""
+        path = f"/api/packages/gcs/{name}"
+        self._accepted(path, self._send("PUT", path, data=content))
 
     def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None:
         """Submit a job of ours with 0 CPU and 0 GPU and no runtime environment."""
@@ -155,6 +165,18 @@ class JobsApi:
             raise CannotRun(f"{submission_id} is not raydiag's job: it is not deleted")
         self._send("DELETE", f"/api/jobs/{submission_id}")
 
+    def forget(self, submission_id: str) -> None:
+        """Let Ray forget a job of ours that has ended a moment ago, as soon as that lasts.
+
+        Without a forward nobody waits for that: a process of its own does it, within some seconds.
+        """
+        if self._through is None:
+            do_afterwards(lambda: _forget(JobsApi(self.url, self._token), submission_id))
+            return
+        time.sleep(_MONITORED_S)
+        self.limit = time.monotonic() + _FORGETTING_S
+        self.delete(submission_id)
+
     def node_ends(self) -> dict[str, float]:
         """When nodes ended, Unix s by node id; those that live, or are not told of, are absent."""
         return dict(self._state("nodes?detail=1&limit=10000", _node_end))
@@ -175,6 +197,17 @@ class JobsApi:
     def _call(self, method: str, path: str, kind: type = dict, **options: Any) -> Any:
         """The reply's JSON, a `kind`."""
         reply = self._send(method, path, **options)
+        self._accepted(path, reply)
+        try:
+            content = reply.json()
+        except ValueError:
+            content = None
+        if not isinstance(content, kind):
+            raise CannotRun(self._not_ray(path))
+        return content
+
+    def _accepted(self, path: str, reply: requests.Response) -> None:
+        """Raises CannotRun for an error of HTTP."""
         if reply.status_code in (401, 403):
             demand = "refuses the token" if self._token else "requires a token"
             raise AuthenticationFailed(
@@ -183,13 +216,6 @@ class JobsApi:
             )
         if reply.status_code >= 400:
             raise CannotRun(f"{self._place}{path}: {_http_error(reply)}")
-        try:
-            content = reply.json()
-        except ValueError:
-            content = None
-        if not isinstance(content, kind):
-            raise CannotRun(self._not_ray(path))
-        return content
 
     def _send(self, method: str, path: str, **options: Any) -> requests.Response:
         left_s = max(0.1, self.limit - time.monotonic())
@@ -217,6 +243,14 @@ class JobsApi:
             f"{self._place} answers, but {path} is not that of a Ray dashboard: "
             "give the dashboard's URL with --address"
         )
+
+
+def _forget(api: JobsApi, submission_id: str) -> None:
+    """Delete, and once more: a monitor that was late has brought it back."""
+    for _ in range(2):
+        time.sleep(_MONITORED_S)
+        api.limit = time.monotonic() + _FORGETTING_S
+        api.delete(submission_id)
 
 
 def _node_end(row: Any) -> Optional[tuple[str, float]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import raydiag
 from raydiag.cluster import bundle
 from raydiag.cluster.address import Address
+from raydiag.cluster.bundle import Package
 from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL, is_ours
 from raydiag.errors import CannotRun
 from raydiag.untrusted import inflated
@@ -22,7 +23,7 @@ _STOP_LIMIT_S = 6.0
 _MESSAGE_LIMIT_BYTES = 64 << 20
 _CALL_LIMIT_S = 2.0  # for one call, when nothing but cleaning up is left
 _MOST_FORGOTTEN = 20  # by one call: each costs a request
-_READ_S = 60.0  # after its end another caller may still read what a job of ours has printed
+_READ_S = 60.0  # after its end another caller may still read what its job has printed, or forget it
 _LONGEST = "raydiag_longest_s"  # in the metadata of a job
 
 
@@ -34,7 +35,7 @@ class SubmittedJob:
     """Our submission, from the POST until it is certainly over."""
 
     def __init__(
-        self, api: ClusterAccess, command: str, kind: str, longest_s: Optional[float] = None
+        self, api: ClusterAccess, package: Package, kind: str, longest_s: Optional[float] = None
     ) -> None:
         """`longest_s`: what lives longer is stopped by a later call; None: it may take its time."""
         self.api = api
@@ -43,7 +44,8 @@ class SubmittedJob:
         if longest_s is not None:
             metadata[_LONGEST] = f"{longest_s:.0f}"
         try:
-            api.submit(command, self.id, metadata)
+            api.upload(package.name, package.content)
+            api.submit(package.command, self.id, metadata)
         except BaseException:
             with contextlib.suppress(CannotRun):
                 api.stop(self.id)  # it may have arrived before we were interrupted
@@ -69,22 +71,25 @@ class SubmittedJob:
             time.sleep(POLL_S)
 
     def tidy(self, jobs: Sequence[Mapping[str, Any]]) -> None:
-        """Let Ray forget what earlier calls left in its list; what ended a moment ago stays.
+        """Let Ray forget this job, and what earlier calls have left in its list of jobs.
 
-        Somebody may still read its log, and Ray's monitor needs some seconds to see the end of a
-        job: what is deleted before comes back as FAILED. What should have ended long ago, as it
-        waited for an agent, is stopped.
+        Of those, what ended a moment ago is still somebody's. What should have ended long ago, as
+        it waited for an agent, is stopped.
         """
+        with contextlib.suppress(CannotRun):
+            self._tidy_others(jobs)
+            self.api.forget(self.id)
+
+    def _tidy_others(self, jobs: Sequence[Mapping[str, Any]]) -> None:
         ours = {str(job["submission_id"]): job for job in jobs if is_ours(job)}
         now_s = _start_s(ours.pop(self.id, {}))  # by the head's clock
         ended = [name for name, job in ours.items() if _is_left(job, now_s)]
         overdue = [name for name, job in ours.items() if _is_overdue(job, now_s)]
         self.api.limit = time.monotonic() + _CALL_LIMIT_S
-        with contextlib.suppress(CannotRun):  # an old Ray cannot; the report is worth more
-            for submission_id in ended[:_MOST_FORGOTTEN]:
-                self.api.delete(submission_id)
-            for submission_id in overdue:
-                self.api.stop(submission_id)
+        for submission_id in ended[:_MOST_FORGOTTEN]:
+            self.api.delete(submission_id)
+        for submission_id in overdue:
+            self.api.stop(submission_id)
 
 
 def _is_left(job: Mapping[str, Any], now_s: Optional[float]) -> bool:
