@@ -546,6 +546,33 @@ class TestRun:
         dashboard.overrides["GET JOB/"] = Reply(500, "GCS is gone", "text/plain")
         assert "HTTP 500: GCS is gone" in failure(dashboard)
 
+    @pytest.mark.slow
+    def test_the_agent_of_the_head_dies(self, dashboard: FakeDashboard) -> None:
+        trace = (
+            "Traceback (most recent call last):\n aiohttp.client_exceptions.ClientConnectorError: "
+        )
+        trace += "Cannot connect to host 10.1.0.1:52365 ssl:default [Connect call failed]\n"
+        reply = Reply(500, trace, "text/plain")
+        dashboard.overrides.update({"GET JOB/logs": reply, "POST JOB/stop": reply})
+        warnings: list[str] = []
+        message = failure(dashboard, warn=warnings.append)
+        assert message.startswith("the Ray agent at 10.1.0.1:52365 is dead, or the raylet above it")
+        assert "ray-node-dead" in message and "raylet.out" in message
+        assert "Traceback" not in message + warnings[0]
+
+    @pytest.mark.parametrize("state", ["DEAD", "ALIVE"])
+    def test_a_head_that_died_before_the_job_began(
+        self, dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch, state: str
+    ) -> None:
+        monkeypatch.setattr(collect_module, "_SLOW_START_S", 0.0)
+        monkeypatch.setattr(collect_module, "_STARTUP_LIMIT_S", 3.0)
+        row = {"is_head_node": True, "state": state, "state_message": "health check failed"}
+        nodes = {"data": {"result": {"result": [{"is_head_node": False, "state": "DEAD"}, row]}}}
+        dashboard.overrides["GET /api/v0/nodes"] = Reply(body=json.dumps(nodes))
+        message = failure(dashboard)
+        is_told = message.startswith("the raylet of the head node is dead: health check failed")
+        assert is_told is (state == "DEAD")
+
     @pytest.mark.parametrize("reply", [Reply(body="{}"), Reply(body='{"status": null}')])
     @pytest.mark.slow
     def test_details_without_a_status(self, dashboard: FakeDashboard, reply: Reply) -> None:

@@ -7,6 +7,7 @@ Source: Ray's `dashboard/modules/job` and `dashboard/modules/state`; checked on 
 import ipaddress
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import requests
 
 from raydiag.cluster.address import Forward
 from raydiag.cluster.afterwards import do_afterwards
-from raydiag.errors import AuthenticationFailed, CannotRun
+from raydiag.errors import AgentDead, AuthenticationFailed, CannotRun
 from raydiag.model import Actor
 from raydiag.untrusted import parsed
 
@@ -32,6 +33,7 @@ _TIMEOUT_S = (5.0, 30.0)  # connect, read
 # before comes back as FAILED.
 _MONITORED_S = 2.2
 _FORGETTING_S = 5.0
+_UNREACHED = re.compile(r"Cannot connect to host (\S+:\d+)")  # aiohttp's, of an agent
 _LOG_LINES = 100_000
 _LOG_BYTES = 64 << 20
 _LOG_S = 30.0
@@ -100,9 +102,11 @@ class JobsApi:
         return details
 
     def logs(self, submission_id: str) -> str:
-        """Everything the job has printed so far; empty while it has no log."""
+        """Everything the job has printed so far; empty while it has no log. Raises AgentDead."""
         try:
             return str(self._call("GET", f"/api/jobs/{submission_id}/logs").get("logs") or "")
+        except AgentDead:
+            raise
         except CannotRun:
             return ""
 
@@ -177,6 +181,13 @@ class JobsApi:
         self.limit = time.monotonic() + _FORGETTING_S
         self.delete(submission_id)
 
+    def check_head(self) -> None:
+        """Raises AgentDead where Ray has declared the node of the head dead."""
+        heads = self._state("nodes?detail=1&limit=10000", _head)
+        if heads and not any(alive for alive, _ in heads):
+            reason = f": {heads[-1][1]}" if heads[-1][1] else ""
+            raise self._agent_dead(f"the raylet of the head node is dead{reason}")
+
     def node_ends(self) -> dict[str, float]:
         """When nodes ended, Unix s by node id; those that live, or are not told of, are absent."""
         return dict(self._state("nodes?detail=1&limit=10000", _node_end))
@@ -214,8 +225,17 @@ class JobsApi:
                 f"{self._place} {demand}: give this cluster's own in RAY_AUTH_TOKEN, in the file "
                 "that RAY_AUTH_TOKEN_PATH names, or in ~/.ray/auth_token"
             )
+        agent = _UNREACHED.search(reply.text) if reply.status_code >= 500 else None
+        if agent:
+            raise self._agent_dead(f"the Ray agent at {agent[1]} is dead, or the raylet above it")
         if reply.status_code >= 400:
             raise CannotRun(f"{self._place}{path}: {_http_error(reply)}")
+
+    def _agent_dead(self, words: str) -> AgentDead:
+        return AgentDead(
+            f"{words}, says {self._place} (ray-node-dead). Without it no job starts and no log is "
+            "read: look at raylet.out and dashboard_agent.log in its session, and restart Ray there"
+        )
 
     def _send(self, method: str, path: str, **options: Any) -> requests.Response:
         left_s = max(0.1, self.limit - time.monotonic())
@@ -256,6 +276,13 @@ def _forget(api: JobsApi, submission_id: str) -> None:
 def _node_end(row: Any) -> Optional[tuple[str, float]]:
     ended_ms = row.get("end_time_ms")
     return (str(row["node_id"]), float(ended_ms) / 1000) if ended_ms else None
+
+
+def _head(row: Any) -> Optional[tuple[bool, str]]:
+    """Whether it lives, and what Ray says of it; None for a node that is not the head."""
+    if not row.get("is_head_node"):
+        return None
+    return row.get("state") != "DEAD", str(row.get("state_message") or "")
 
 
 def _actor(row: Any) -> Optional[Actor]:

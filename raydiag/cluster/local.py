@@ -102,6 +102,9 @@ class LocalRay:
 
     forget = delete
 
+    def check_head(self) -> None:
+        """It is ours, and just started."""
+
     def node_ends(self) -> dict[str, float]:
         """The only node lives."""
         return {}

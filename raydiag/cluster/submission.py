@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import raydiag
-from raydiag.cluster import bundle
+from raydiag.cluster import bundle, frames
 from raydiag.cluster.address import Address
 from raydiag.cluster.bundle import Package
 from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL, is_ours
-from raydiag.errors import CannotRun
+from raydiag.errors import AgentDead, CannotRun
 from raydiag.untrusted import inflated
 
 if TYPE_CHECKING:
@@ -50,6 +50,14 @@ class SubmittedJob:
             with contextlib.suppress(CannotRun):
                 api.stop(self.id)  # it may have arrived before we were interrupted
             raise
+
+    def read_into(self, decoder: frames.Decoder) -> Optional[AgentDead]:
+        """Take what its log has; returns why it is not to be had, where who reads it is dead."""
+        try:
+            decoder.feed(self.api.logs(self.id))
+        except AgentDead as error:
+            return error
+        return None
 
     def end(self, patience_s: float) -> None:
         """Leave nothing running: give the job a moment to end by itself, then stop it.
@@ -125,10 +133,9 @@ def unpacked(payload: bytes) -> dict[str, Any]:
 def why_no_answer(job: SubmittedJob) -> str:
     """What is known of a job that said nothing of use."""
     try:
-        details = job.api.job(job.id)
+        details, log = job.api.job(job.id), job.api.logs(job.id)
     except CannotRun as error:
         return f"raydiag's job {job.id} gave no answer: {error}"
-    log = job.api.logs(job.id)
     # Ray shows the command first, which is no news.
     printed = log.rpartition(bundle.LAST_LINE)[2]
     lines = [line for line in printed.splitlines() if line.strip() and "@raydiag" not in line]
