@@ -81,7 +81,7 @@ def _output_file(text: str) -> str | None:
     if text == "-":
         return None
     directory = os.path.dirname(os.path.realpath(text))
-    if os.path.isdir(text):
+    if os.path.isdir(text or "."):
         raise argparse.ArgumentTypeError(f"{text!r} is a directory: name a file in it")
     if not os.path.isdir(directory):
         raise argparse.ArgumentTypeError(f"{text!r}: there is no such directory")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from raydiag.triage.verdict import Moment, Verdict
 
 HELP = "classify a job's logs: status, first failure, progress lost, next steps"
-REMARK = " Needs neither Ray nor a GPU, unless a job of Ray's is named."
+REMARK = " Needs no GPU, and Ray only for Ray's own jobs."
 
 JOB_STATES = ("running", "ended", "auto")
 STATE_WORDS = "whether the job is still running (default: ask Slurm, where it is installed)"
