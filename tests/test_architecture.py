@@ -149,7 +149,13 @@ _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue",
 # The report that the user asked for with -o, the directory of the embedded Ray, a file without a
 # name for what ssh says, a throw-away server's directory: its links, its log, its removal; and what
 # a job has printed, as Ray gives it, in a private directory while it is read.
-WRITES_FILES = {"cli/options.py", "cli/live.py", "cluster/local.py", "cluster/ssh.py"}
+WRITES_FILES = {
+    "cli/options.py",
+    "cli/live.py",
+    "cli/pager.py",
+    "cluster/local.py",
+    "cluster/ssh.py",
+}
 # A hotfix: its records on head and nodes, the files it replaces, and the one it tries out.
 WRITES_FILES |= {f"hotfix/{one}.py" for one in ("dry_run", "journal", "ledger", "replace")}
 WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private_directory", "server", "view")}
@@ -168,6 +174,7 @@ _WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMP
 PRINTS = ("cli/", "render/", "cluster/coordinator.py")
 
 STARTS_PROCESSES = {
+    "cli/pager.py",  # whatever shows the report on a terminal
     "cluster/actor.py",  # the node runner
     "cluster/local.py",  # the coordinator, where no Jobs API starts it
     "cluster/ssh.py",  # the system's ssh, for --ssh

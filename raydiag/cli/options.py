@@ -38,7 +38,7 @@ WAY_IN = ("address", "ssh", "jump", "ssh_config")
 
 
 def add_output(parser: argparse.ArgumentParser, redact: bool = False) -> argparse._ArgumentGroup:
-    """--format, -o, -q, -v, and --redact for a command that can take names out; their group."""
+    """--format, -o, -q and the like, and --redact for who can take names out; their group."""
     group = parser.add_argument_group("output")
     group.add_argument("--format", choices=("text", "json", "markdown"), default="text")
     words = "--format json"
@@ -48,6 +48,8 @@ def add_output(parser: argparse.ArgumentParser, redact: bool = False) -> argpars
     group.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     words = "show all evidence and notes, and every finding by itself"
     group.add_argument("-v", "--verbose", action="store_true", help=words)
+    words = "do not show the report in a pager where stdout is a terminal"
+    group.add_argument("--no-pager", action="store_true", help=words)
     if redact:
         words = "replace host, user and job names, addresses, and arguments of commands"
         group.add_argument("--redact", action="store_true", help=words)
@@ -118,7 +120,9 @@ def show(
     is printed, so that the work is not lost.
     """
     try:
-        write_report(_written(arguments, document, report, columns), arguments.output)
+        chunks = _written(arguments, document, report, columns)
+        if not _paged(arguments, chunks):
+            write_report(chunks, arguments.output)
     except CannotRun:
         if arguments.output is not None:
             write_report(_written(arguments, document, report, columns), None)
@@ -144,6 +148,19 @@ def _written(
 
     colour = wants_colour() and arguments.output is None
     return [text(report(), columns or width(), colour)]
+
+
+def _paged(arguments: argparse.Namespace, chunks: Iterable[str]) -> bool:
+    """Show it in a pager; whether there is one."""
+    from raydiag.cli import pager
+
+    command = None
+    if arguments.output is None and arguments.format != "json" and not arguments.no_pager:
+        command = pager.command()
+    if command is None:
+        return False
+    pager.page(command, "".join(chunks))
+    return True
 
 
 def write_report(chunks: Iterable[str], output: str | None) -> None:
