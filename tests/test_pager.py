@@ -141,3 +141,19 @@ def test_a_file_and_a_pipe_are_not_paged(long_log: str, tmp_path: Path) -> None:
     environment = {**os.environ, "TERM": "xterm", "PAGER": f"touch {marker}"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert "0000:08:00.0" in done.stdout and not marker.exists()
+
+
+def test_the_first_screen_of_a_diagnosis_has_the_answer(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    steps = [f"completed step: {step}, seconds: 10.0, loss: 4.0\n" for step in range(40)]
+    names = "".join(f"{rank}: loaded shard {rank} of the checkpoint\n" for rank in range(64))
+    error = "3: RuntimeError: NCCL error: unhandled system error, NCCL version 2.21\n"
+    log.write_text("".join([names, *steps, error, "Status: FAILED (exit 1)\n"]))
+    terminal = Terminal("diagnose", str(log), "--no-pager")
+    assert terminal.exit_code() == 1
+    lines = terminal.shown.splitlines()
+    assert max(map(len, lines)) <= 80 + len("\x1b[31m\x1b[0m")
+    first_screen = "\n".join(lines[:25])
+    for heading in ("VERDICT", "nccl-error", "RECOMMENDED NEXT STEPS", "FINDINGS"):
+        assert heading in first_screen
+    assert len(lines) < 60
