@@ -25,8 +25,8 @@ from raydiag.procfs import boot_time_s
 
 PATH = "/dev/kmsg"
 NOT_CHECKED = (
-    "the kernel log was not checked: it needs root, CAP_SYSLOG or kernel.dmesg_restrict=0, and in a "
-    "container /dev/kmsg"
+    "the kernel log was not checked: it needs root, CAP_SYSLOG or kernel.dmesg_restrict=0, "
+    "and in a container /dev/kmsg"
 )
 
 _TEXT_LIMIT_BYTES = 4096

@@ -134,8 +134,17 @@ def _findings(examined: ExaminedJob, show_all: bool) -> Iterator[Block]:
 
 def _link(finding: Finding) -> str:
     """One step of a chain: when, what, where."""
-    when = "(no time)" if finding.onset is None else utc(finding.onset)
-    return joined([when, finding.failure_class, scope([finding]), finding.confidence.value])
+    return joined(
+        [_when(finding), finding.failure_class, scope([finding]), finding.confidence.value]
+    )
+
+
+def _when(finding: Finding) -> str:
+    """Since when; what has no onset was at least seen at some time."""
+    if finding.onset is not None:
+        return utc(finding.onset)
+    seen_at = min(filter(None, (item.time for item in finding.evidence)), default=None)
+    return "(no time)" if seen_at is None else f"seen {utc(seen_at)}"
 
 
 def _other_findings(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:
