@@ -24,6 +24,7 @@ from raydiag.cli import (
     diagnose,
     doctor,
     exporter,
+    handover,
     hotfix,
     kmsg,
     kpi,
@@ -33,12 +34,27 @@ from raydiag.cli import (
     probe,
     triage,
     tsdb,
+    watch,
 )
 from raydiag.errors import RaydiagError, UsageError
 
 _INTERRUPTED, _NO_READER = 130, 141  # as shells report SIGINT and SIGPIPE
 _MOST_OF_ERROR = 500  # characters
-_COMMANDS = (probe, kmsg, triage, diagnose, compare, kpi, tsdb, exporter, hotfix, doctor, mcp)
+_COMMANDS = (
+    probe,
+    kmsg,
+    triage,
+    diagnose,
+    compare,
+    kpi,
+    tsdb,
+    exporter,
+    hotfix,
+    watch,
+    handover,
+    doctor,
+    mcp,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
