@@ -35,7 +35,7 @@ from raydiag.cli import options, triage, values
 from raydiag.errors import CannotRun
 
 if TYPE_CHECKING:
-    from raydiag.watch.following import Look, WatchEvent
+    from raydiag.watch.following import JobLook, WatchEvent
     from raydiag.watch.sinks import Sinks
     from raydiag.watch.watch_state import WatchState
 
@@ -143,7 +143,7 @@ class _Watcher:
     probed_at: float = -math.inf  # by the monotonic clock
 
     def watch(self) -> int:
-        """Look, tell, write down, wait."""
+        """JobLook, tell, write down, wait."""
         from raydiag.watch.following import Patience, considered
 
         patience = Patience(self.arguments.patience, self.arguments.start_up)
@@ -184,7 +184,7 @@ class _Watcher:
 
     # ---- looking
 
-    def _look(self) -> Look:
+    def _look(self) -> JobLook:
         from raydiag.watch import looks
         from raydiag.watch.own_command import answer_of
 
@@ -223,7 +223,7 @@ class _Watcher:
 
     # ---- telling
 
-    def _tell_look(self, look: Look) -> None:
+    def _tell_look(self, look: JobLook) -> None:
         from raydiag.render.watch import look_document, look_line
 
         if self.arguments.format == "jsonl":

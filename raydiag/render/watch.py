@@ -11,13 +11,13 @@ from raydiag.render.escape import terminal
 from raydiag.render.formats import count, filled, joined, span, utc
 from raydiag.render.report import KeyValues, Report, Section, Steps, Tone, Toned, Words, bullets
 from raydiag.render.secrets import masked_text
-from raydiag.watch.following import Look, Memory
+from raydiag.watch.following import JobLook, Memory
 from raydiag.watch.watch_state import WatchState
 
 _MOST_EVENTS = 20
 
 
-def look_line(memory: Memory, look: Look, most_looks: int) -> str:
+def look_line(memory: Memory, look: JobLook, most_looks: int) -> str:
     """One line, also when nothing changed."""
     when = rfc3339(look.time)
     tick = f"look {memory.looks} of {most_looks}"
@@ -26,7 +26,7 @@ def look_line(memory: Memory, look: Look, most_looks: int) -> str:
     return terminal(joined([when, tick, *_progress(memory, look), *_health(memory, look)]))
 
 
-def _progress(memory: Memory, look: Look) -> Iterator[str]:
+def _progress(memory: Memory, look: JobLook) -> Iterator[str]:
     yield look.status.value
     if look.last_step is not None:
         yield f"step {look.last_step}{filled(' of {}', look.total_steps or '')}"
@@ -38,13 +38,13 @@ def _progress(memory: Memory, look: Look) -> Iterator[str]:
         yield f"last step {span(max(0.0, look.time - memory.advanced_at))} ago"
 
 
-def _health(memory: Memory, look: Look) -> Iterator[str]:
+def _health(memory: Memory, look: JobLook) -> Iterator[str]:
     if look.nodes is not None:
         yield f"{look.nodes[0]} of {count(look.nodes[1], 'node')}"
     yield f"alarms: {', '.join(memory.alarms) or 'none'}"
 
 
-def look_document(memory: Memory, look: Look) -> dict[str, Any]:
+def look_document(memory: Memory, look: JobLook) -> dict[str, Any]:
     """A look as JSON; `raydiag/schemas/watch.json` states the shape."""
     fields = picked(look, "status", "primary", "last_step", "total_steps", "step_time_s", "failed")
     answered, asked = look.nodes or (0, 0)

@@ -32,7 +32,7 @@ class SeenProblem:
 
 
 @dataclass(frozen=True)
-class Look:
+class JobLook:
     """One look at a job; times are Unix seconds."""
 
     time: float
@@ -84,7 +84,9 @@ class WatchEvent:
     asks_why: bool = False  # one diagnosis should say why
 
 
-def considered(memory: Memory, look: Look, patience: Patience) -> tuple[Memory, list[WatchEvent]]:
+def considered(
+    memory: Memory, look: JobLook, patience: Patience
+) -> tuple[Memory, list[WatchEvent]]:
     """The memory with the look, and what is new."""
     memory = replace(memory, looks=memory.looks + 1, alarms=dict(memory.alarms))
     if look.failed:
@@ -94,14 +96,14 @@ def considered(memory: Memory, look: Look, patience: Patience) -> tuple[Memory, 
         events.append(WatchEvent("reachable", "the job can be looked at again"))
     memory = replace(memory, lost_looks=0, status=look.status.value)
     memory, progress = _with_progress(memory, look)
-    events += [*progress, *_problems(memory, look)]
+    events += progress
     if look.status in ENDED:
         return replace(memory, ended=look.status.value), [*events, _end(look)]
-    events += [*_silence(memory, look, patience), *_pace(memory, look)]
+    events += [*_problems(memory, look), *_silence(memory, look, patience), *_pace(memory, look)]
     return memory, events
 
 
-def _without_look(memory: Memory, look: Look) -> tuple[Memory, list[WatchEvent]]:
+def _without_look(memory: Memory, look: JobLook) -> tuple[Memory, list[WatchEvent]]:
     memory = replace(memory, lost_looks=memory.lost_looks + 1)
     if memory.lost_looks < _LOST_LOOKS or _LOST in memory.alarms:
         return memory, []
@@ -110,7 +112,7 @@ def _without_look(memory: Memory, look: Look) -> tuple[Memory, list[WatchEvent]]
     return memory, [WatchEvent(_LOST, text, is_alarm=True)]
 
 
-def _with_progress(memory: Memory, look: Look) -> tuple[Memory, list[WatchEvent]]:
+def _with_progress(memory: Memory, look: JobLook) -> tuple[Memory, list[WatchEvent]]:
     """Whether there is a step that was not there before; a step that is smaller is a restart."""
     memory = replace(memory, step_time_s=look.step_time_s or memory.step_time_s)
     if look.last_step is None or look.last_step == memory.last_step:
@@ -130,7 +132,7 @@ def _with_progress(memory: Memory, look: Look) -> tuple[Memory, list[WatchEvent]
     return replace(memory, last_step=look.last_step, advanced_at=at), events
 
 
-def _problems(memory: Memory, look: Look) -> Iterator[WatchEvent]:
+def _problems(memory: Memory, look: JobLook) -> Iterator[WatchEvent]:
     """New ones, and those that are gone where everybody was asked."""
     seen = {problem.key: problem for problem in look.problems}
     for key, problem in seen.items():
@@ -145,7 +147,7 @@ def _problems(memory: Memory, look: Look) -> Iterator[WatchEvent]:
         yield WatchEvent("gone", f"{key} is not seen any more")
 
 
-def _silence(memory: Memory, look: Look, patience: Patience) -> Iterator[WatchEvent]:
+def _silence(memory: Memory, look: JobLook, patience: Patience) -> Iterator[WatchEvent]:
     if memory.advanced_at is None or memory.last_step is None:
         if look.time - memory.began > patience.start_s and _NO_STEP not in memory.alarms:
             memory.alarms[_NO_STEP] = look.time
@@ -164,7 +166,7 @@ def _silence(memory: Memory, look: Look, patience: Patience) -> Iterator[WatchEv
         yield WatchEvent(_LATE, text, is_alarm=True, asks_why=True)
 
 
-def _pace(memory: Memory, look: Look) -> Iterator[WatchEvent]:
+def _pace(memory: Memory, look: JobLook) -> Iterator[WatchEvent]:
     if look.is_slower and _SLOWER not in memory.alarms:
         memory.alarms[_SLOWER] = look.time
         text = f"steps take longer than early on: {look.step_time_s or 0:.3g} s"
@@ -173,7 +175,7 @@ def _pace(memory: Memory, look: Look) -> Iterator[WatchEvent]:
         yield WatchEvent("gone", "steps are as fast as early on again")
 
 
-def _end(look: Look) -> WatchEvent:
+def _end(look: JobLook) -> WatchEvent:
     text = f"the job {look.status.value}" if look.status is JobStatus.FAILED else (
         "the job completed" if look.status is JobStatus.COMPLETED else "the job was cancelled"
     )  # fmt: skip

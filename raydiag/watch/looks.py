@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raydiag.triage.verdict import JobStatus
-from raydiag.watch.following import Look, SeenProblem
+from raydiag.watch.following import JobLook, SeenProblem
 
 _OF_STATUS = ("hang", "cancelled", "unknown-death")  # the status says as much
 
 
 def look(
     triage: Mapping[str, Any], probe: Mapping[str, Any] | None, time: float, failed: str = ""
-) -> Look:
+) -> JobLook:
     """`triage` is empty where it failed, `probe` is None where nodes were not asked."""
     problems = list(_problems([triage, probe or {}]))
     nodes = None
@@ -19,10 +19,10 @@ def look(
         counts = probe["coverage"]["nodes"]
         nodes = (counts["answered"], counts["asked"])
     if not triage:
-        return Look(time, problems=problems, nodes=nodes, failed=failed)
+        return JobLook(time, problems=problems, nodes=nodes, failed=failed)
     progress = triage["progress"]
     throughput = progress.get("throughput") or {}
-    return Look(
+    return JobLook(
         time=time,
         status=JobStatus(triage["status"]),
         primary=triage["primary"],

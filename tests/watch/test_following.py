@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from raydiag.triage.verdict import JobStatus
-from raydiag.watch.following import Look, Memory, Patience, SeenProblem, WatchEvent, considered
+from raydiag.watch.following import JobLook, Memory, Patience, SeenProblem, WatchEvent, considered
 
 T0 = 1_780_000_000.0
 PATIENCE = Patience()
 XID = SeenProblem("nvidia-xid", "n3 gpu 2", "GPU fault")
 
 
-def at(seconds: float, step: int | None = None, **changes: Any) -> Look:
+def at(seconds: float, step: int | None = None, **changes: Any) -> JobLook:
     fields: dict[str, Any] = {"status": JobStatus.RUNNING, "last_step": step, "step_time_s": 10.0}
-    return Look(T0 + seconds, **{**fields, **changes})
+    return JobLook(T0 + seconds, **{**fields, **changes})
 
 
-def followed(looks: Sequence[Look]) -> tuple[Memory, list[list[str]]]:
+def followed(looks: Sequence[JobLook]) -> tuple[Memory, list[list[str]]]:
     """The memory after all of them, and the kinds of events of each."""
     memory, kinds = Memory("41", T0), []
     for look in looks:
@@ -27,7 +27,7 @@ def followed(looks: Sequence[Look]) -> tuple[Memory, list[list[str]]]:
     return memory, kinds
 
 
-def events_of(looks: Sequence[Look]) -> list[WatchEvent]:
+def events_of(looks: Sequence[JobLook]) -> list[WatchEvent]:
     memory, told = Memory("41", T0), []
     for look in looks:
         memory, events = considered(memory, look, PATIENCE)
