@@ -21,6 +21,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _LONG_LINE = 600  # characters, from which on a line is folded
 _MOST_OF_LINE = 400  # of which these stand in the text
 _FEW = 4  # sections, which need no list of contents
+_SPACIOUS = 16  # nodes; more of them stand closer together
 _HOW_TO_GET_PLOTS = "The plots are left out here: pip install 'raydiag[report]' draws them."
 # A tone's sign differs in shape as well as in colour.
 _SIGNS = {Tone.BAD: "&#10005;", Tone.DOUBTFUL: "!", Tone.GOOD: "&#10003;", Tone.PLAIN: "&#8226;"}
@@ -305,7 +306,9 @@ def _event(event: blocks.Event) -> str:
 
 
 def _host_grid(block: blocks.HostGrid) -> str:
-    return '<ul class="hosts">\n{}\n</ul>'.format("\n".join(map(_host, block.hosts)))
+    kind = "hosts dense" if len(block.hosts) > _SPACIOUS else "hosts"
+    hosts = "\n".join(map(_host, block.hosts))
+    return f'<ul class="{kind}">\n{hosts}\n</ul>'
 
 
 def _host(host: blocks.HostTile) -> str:

@@ -50,7 +50,7 @@ def test_of_many_hosts_a_few_odd_ones_do_not_widen_the_range() -> None:
     values[7] = 9e6
     course = of_hosts(ROW, table(values, [f"h{n}" for n in range(40)]), [], [], WHOLE)
     assert course.others is not None
-    assert course.others.name == "9 of 10 of 40 hosts"
+    assert (course.others.name, course.others.most) == ("40 hosts", True)
     assert course.others.high.max() == 1.0
 
 
@@ -105,3 +105,9 @@ def test_a_long_run_is_thinned() -> None:
     assert 1000 < course.at.size < 2000
     grid = replace(table(np.ones((1, 11)), ["a"]), asked_until=1e6)
     assert of_hosts(ROW, grid, ["a"], [], Window(0.0, 1e6)).at.size < 2000
+
+
+def test_what_never_changes_tells_nothing() -> None:
+    flat = of_hosts(ROW, table(np.ones((2, 11)), HOSTS[:2]), [], [], WHOLE)
+    assert flat.is_flat and not flat.is_blank
+    assert not of_hosts(ROW, table(np.eye(11)[:2], HOSTS[:2]), [], [], WHOLE).is_flat
