@@ -12,15 +12,16 @@ from raydiag.model import Window
 from raydiag.timeline.answers import ResultTable, Subject
 from raydiag.timeline.courses import CourseRow, course_rows, of_hosts, of_job
 from raydiag.timeline.queries import template
+from raydiag.tsdb.series import Floats
 
 HOSTS = [f"mi{number}" for number in range(12)]
 ROW = CourseRow("power", "gpu-power", "Power", ("straggler",), unit="kW", metric="avg", per=1000)
 WHOLE = Window(0.0, 100.0)
 
 
-def table(values: np.ndarray, hosts: list[str], metric: str = "avg") -> ResultTable:
+def table(values: Floats, hosts: list[str], metric: str = "avg") -> ResultTable:
     subjects = tuple(Subject(host, metric=metric) for host in hosts)
-    times = np.arange(values.shape[1]) * 10.0
+    times = np.arange(0.0, 10.0 * values.shape[1], 10.0)
     return ResultTable(
         subjects, times, values, "gpu-power", 10.0, asked_from=0.0, asked_until=float(times[-1])
     )
