@@ -6,6 +6,7 @@ matplotlib, the extra `report`: without it the page has all words, and says how 
 """
 
 import html
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from itertools import count, groupby
@@ -71,10 +72,11 @@ def _page_title(sections: Iterable[Section], title: str) -> str:
 
 
 def _drawing() -> Draw | None:
-    """What draws; None where the extra is not installed."""
+    """What draws; None where the extra is not installed, or has no place for its cache."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it remarks on where its cache is
     try:
         from raydiag.render.plots import svg
-    except ImportError:
+    except (ImportError, OSError):
         return None
     return svg
 
