@@ -10,13 +10,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from itertools import count, groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raydiag.render import report as blocks
-from raydiag.render.course_words import caption
 from raydiag.render.escape import terminal
 from raydiag.render.report import Report, Section, Tone, Toned, Words, plain_text, tone_of
-from raydiag.timeline.courses import Course
+
+if TYPE_CHECKING:  # numpy, which reports without series do without
+    from raydiag.timeline.courses import Course
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _LONG_LINE = 600  # characters, from which on a line is folded
@@ -26,7 +27,7 @@ _SPACIOUS = 16  # nodes; more of them stand closer together
 _HOW_TO_GET_PLOTS = "The plots are left out here: pip install 'raydiag[report]' draws them."
 # A tone's sign differs in shape as well as in colour.
 _SIGNS = {Tone.BAD: "&#10005;", Tone.DOUBTFUL: "!", Tone.GOOD: "&#10003;", Tone.PLAIN: "&#8226;"}
-Draw = Callable[[Course, int], str]
+Draw = Callable[["Course", int], str]
 
 
 def html_text(report: Report, title: str) -> str:
@@ -150,6 +151,8 @@ class _Page:
         return '<div class="plots">\n{}\n</div>'.format("\n".join(figures))
 
     def _plot(self, plot: blocks.Plot, draw: Draw | None) -> str:
+        from raydiag.render.course_words import caption
+
         number, course = next(self._plots), plot.course
         drawing = ""
         if draw is not None:
