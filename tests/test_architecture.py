@@ -170,6 +170,7 @@ _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue",
 # name for what ssh says, a throw-away server's directory: its links, its log, its removal; and what
 # a job has printed, as Ray gives it, in a private directory while it is read.
 WRITES_FILES = {
+    "cli/browser.py",  # a private directory for the page that --open shows
     "cli/options.py",
     "cli/live.py",
     "cli/pager.py",

@@ -11,9 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from raydiag.model import Severity
-from raydiag.timeline.courses import Course
+
+if TYPE_CHECKING:  # numpy, which reports without series do without
+    from raydiag.timeline.courses import Course
 
 
 class Tone(Enum):
