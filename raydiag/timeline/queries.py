@@ -86,9 +86,14 @@ def rated_parts(by: str, match: str = "") -> str:
     Our exporter tells the clock of memory by a label.
     """
     matchers = ", ".join(filter(None, ('type="mclk"', match)))
-    clock = f"hw_gpu_clock_mhz{{{matchers}}}"
-    least = f'label_replace(min by ({by}) ({clock}), "metric", "hw_gpu_memory_clock_mhz", "", "")'
-    return " or ".join((gauges(_LEAST, by, "min", match), gauges(_MOST, by, "max", match), least))
+    clock = f"min by ({by}) (hw_gpu_clock_mhz{{{matchers}}})"
+    # `or` drops what differs in its name alone.
+    parts = (
+        f'label_replace({gauges(_LEAST, by, "min", match)}, "of", "least", "", "")',
+        f'label_replace({gauges(_MOST, by, "max", match)}, "of", "most", "", "")',
+        f'label_replace({clock}, "metric", "hw_gpu_memory_clock_mhz", "", "")',
+    )
+    return " or ".join(parts)
 
 
 def _by_name(metrics: Iterable[str], _by: str = "") -> str:
