@@ -6,9 +6,9 @@ training got slower, and a remark where it did not. Memory that gets hot lowers 
 """
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import chain
 from operator import attrgetter
-
-import numpy as np
 
 from raydiag.model import Confidence
 from raydiag.playbooks.report_writer import ReportWriter, likely_if, remark_unless
@@ -32,7 +32,7 @@ _NAMED = 8
 
 def fine_parts(timeline: RunTimeline) -> Iterator[Query]:
     """Which GPU or port it is, of hosts where one of them is not as it was."""
-    departures = [host for metric in _metrics() for host in _departed(timeline, metric)]
+    departures = chain.from_iterable(map(partial(_departed, timeline), _metrics()))
     hosts, context = follow_up.first_hosts(departures), timeline.context
     rows = len(_metrics()) * follow_up.PER_HOST
     promql = rated_parts("host, gpu, device, port", "$match")
@@ -106,7 +106,9 @@ def _confidence(felt: bool) -> Confidence:
 def _odd_part(timeline: RunTimeline, metric: str, host: str, span: Span) -> Subject | None:
     """The GPU or port that is furthest off; None where none was asked for."""
     table = timeline.of_host(_FINE, host, metric).between(span.start, span.end)
-    medians = {subject: known_values.median(row) for subject, row in table}
-    known = {subject: value for subject, value in medians.items() if value is not None}
-    sign = -1 if metric == MEMORY_HEAT else 1
-    return min(known, key=lambda subject: sign * np.float64(known[subject]), default=None)
+    sign, off_by = -1.0 if metric == MEMORY_HEAT else 1.0, dict[Subject, float]()
+    for subject, row in table:
+        median = known_values.median(row)
+        if median is not None:
+            off_by[subject] = sign * median
+    return min(off_by, key=off_by.__getitem__, default=None)

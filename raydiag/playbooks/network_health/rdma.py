@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from operator import attrgetter
 
 from raydiag.model import Confidence, Severity
@@ -47,7 +49,7 @@ def judge_errors(timeline: RunTimeline, report: ReportWriter) -> list[str]:
 
 def _judge_link_errors(timeline: RunTimeline, report: ReportWriter, table: ResultTable) -> None:
     """What the link itself counts: symbols it could not read, recoveries, damaged packets."""
-    counted = [growth for metric in LINK_ERRORS for growth in growths(table, metric)]
+    counted = chain.from_iterable(map(partial(growths, table), LINK_ERRORS))
     for growth in sorted(counted, key=attrgetter("total"), reverse=True)[:_NAMED]:
         span, slow = growth.span, timeline.slowdown
         felt = slow is not None and slow.overlaps(span.start, span.end)
