@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from raydiag import catalog
+from raydiag.catalog import signatures
 from raydiag.catalog.completion import completed
 from raydiag.joblog.facts import JobFacts, TaskExit, Traceback
 from raydiag.model import Confidence, Evidence, Finding, Severity
@@ -145,6 +146,9 @@ def _is_later_exit(task_exit: TaskExit) -> bool:
 def _of_symptom(
     facts: JobFacts, first: Symptom, symptoms: Sequence[Symptom], confidence: Confidence
 ) -> Finding:
+    row = signatures.table().by_id.get(first.row)
+    if row is not None and row.does_not_show:
+        confidence = confidence.at_most(Confidence.LIKELY)  # the line alone leaves it open
     return Finding(
         failure_class=first.failure_class,
         host=first.host,
