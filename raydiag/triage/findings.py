@@ -86,7 +86,11 @@ def _primary(case: TriageCase, outcome: TriageOutcome, explanation: str) -> Find
     if name == heartbeat.CLASS:
         finding = _of_accused(case, finding)
     elif finding.task is None and finding.host is None and name != "hang":
-        finding = _of_first_exit(case, finding)
+        task = heartbeat.missed_at_barrier(case.facts, name)
+        if task is None:
+            finding = _of_first_exit(case, finding)
+        else:
+            finding = replace(finding, task=str(task), host=case.facts.hosts.get(task))
     return replace(finding, explanation=explanation)
 
 
