@@ -114,3 +114,19 @@ def test_a_barrier_accuses_whom_it_waited_for(tmp_path: Path) -> None:
     ]
     finding = judged(tmp_path, lines).diagnosis.findings[0]
     assert (finding.failure_class, finding.task) == ("rendezvous-fail", "19")
+
+
+def test_a_rank_by_the_launcher_of_the_same_pod(tmp_path: Path) -> None:
+    lines = [
+        "HW Exception by GPU node-3 (Agent handle: 0x55dc6e221990) reason :GPU Hang",
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2026-03-10_10:22:19",
+        "  host      : llama-worker-0",
+        "  rank      : 2 (local_rank: 2)",
+        "  exitcode  : -6 (pid: 4412)",
+        "  traceback : Signal 6 (SIGABRT) received by PID 4412",
+    ]
+    in_pod = [f"[pod/llama-worker-0/main] {line}" for line in [*_STEPS[:6], *lines]]
+    finding = judged(tmp_path, in_pod).diagnosis.findings[0]
+    assert (finding.host, finding.task) == ("llama-worker-0", "2")
