@@ -87,7 +87,13 @@ def _primary(case: TriageCase, outcome: TriageOutcome, explanation: str) -> Find
     if name == heartbeat.CLASS:
         finding = _of_accused(case, finding)
     elif finding.task is None and finding.host is None and name != "hang":
-        finding = _of_first_exit(case, finding)
+        task = heartbeat.missed_at_barrier(case.facts, name)
+        if task is None:
+            finding = _of_first_exit(case, finding)
+        else:
+            finding = replace(finding, task=str(task), host=case.facts.hosts.get(task))
+    elif finding.task is None and origin is not None and name != "hang":
+        finding = _of_first_rank(case, finding, origin.where)
     return replace(finding, explanation=explanation)
 
 
@@ -132,6 +138,15 @@ def _of_first_exit(case: TriageCase, finding: Finding) -> Finding:
         if number is not None or host is not None:
             task = None if number is None else str(number)
             return replace(finding, task=task, host=host, pid=finding.pid or task_exit.pid)
+    return finding
+
+
+def _of_first_rank(case: TriageCase, finding: Finding, where: str) -> Finding:
+    """With the rank that failed first by the launcher of the same writer."""
+    for task_exit in failed_exits(case.facts):
+        is_first = task_exit.kind == "torchrun-first" and task_exit.where == where
+        if is_first and task_exit.rank is not None:
+            return replace(finding, task=str(task_exit.rank))
     return finding
 
 
