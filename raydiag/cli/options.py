@@ -200,7 +200,8 @@ def _paged(arguments: argparse.Namespace, chunks: Iterable[str]) -> bool:
     from raydiag.cli import pager
 
     command = None
-    if arguments.output is None and arguments.format != "json" and not arguments.no_pager:
+    is_read = arguments.format in ("text", "markdown") and not arguments.no_pager
+    if arguments.output is None and is_read:
         command = pager.command()
     if command is None:
         return False
