@@ -35,7 +35,7 @@ def main() -> int:
     api = jobs_api.JobsApi(found.url, jobs_api.token())
     api.version()
     submission_id = f"floor-{secrets.token_hex(6)}"
-    api.submit(bundle.start_command(_DRIVER, ""), submission_id, {})
+    api.submit(bundle.start_command(_DRIVER, "", ""), submission_id, {})
     while "all answered" not in api.logs(submission_id):
         if api.job(submission_id)["status"] in ("FAILED", "STOPPED"):
             print(api.logs(submission_id), file=sys.stderr)

@@ -16,6 +16,7 @@ import pytest
 from raydiag import probes
 from raydiag.cluster import bundle
 from raydiag.memory_import import PACKAGE_PREFIX, STORE
+from raydiag.probes.processes import _OWN_DRIVER
 from tests.fake_dashboard import carried
 
 SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
@@ -121,6 +122,7 @@ def test_the_command_in_rays_list_is_short() -> None:
     package = bundle.probe_package(probes.names(), everything)
     assert len(package.command) < 2500
     assert f"{STORE}{package.name}" in package.command
+    assert _OWN_DRIVER in package.command  # by which the probes know it
     assert package.name.startswith(PACKAGE_PREFIX)
 
 

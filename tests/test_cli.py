@@ -189,6 +189,16 @@ def test_triage_reads_stdin() -> None:
     assert err == "" and out.startswith("Job triage: stdin\n")
 
 
+@pytest.mark.parametrize("command", ["probe", "triage", "exporter status"])
+def test_an_error_points_to_the_help_of_its_own_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--fooo"])
+    first = command.split()[0]
+    assert f"raydiag {first}: unrecognized arguments: --fooo; see" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["kmsg", "triage"])
 def test_stdin_that_is_closed(command: str) -> None:
     shell = ["sh", "-c", f"exec {sys.executable} -m raydiag {command} - <&-"]

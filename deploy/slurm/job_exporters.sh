@@ -28,6 +28,9 @@ start_exporters() {
       options=(--supervise --listen "${RAYDIAG_LISTEN:-127.0.0.1:9400}")
       # Where the user may not read the kernel log, the exporter is told so, and is healthy without.
       { : </dev/kmsg; } 2>/dev/null || options+=(--skip kernel_log)
+      # For `raydiag hotfix`, which is told its name; nobody else may own the directory.
+      run=${RAYDIAG_RUN_DIR:-/tmp/raydiag-$UID}
+      mkdir -m 700 -p "$run" && [ -O "$run" ] && options+=(--pid-file "$run/exporter.pid")
       [ -n "${RAYDIAG_TENSORBOARD_DIR:-}" ] && options+=(--tensorboard-dir "$RAYDIAG_TENSORBOARD_DIR")
       exec "${RAYDIAG:-raydiag}" exporter run "${options[@]}"
     ' &

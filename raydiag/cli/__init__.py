@@ -69,10 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _configure(parser, commands, words)
     except RaydiagError as error:
         return _failed(error)
-    arguments = parser.parse_args(words)
+    arguments, unknown = parser.parse_known_args(words)
+    command = commands[arguments.command]
+    if unknown:
+        command.error(f"unrecognized arguments: {' '.join(unknown)}")
     names_cluster = any(getattr(arguments, name) is not None for name in options.WAY_IN)
     if names_cluster and not arguments.reaches_cluster:
-        parser.error("this command uses no cluster: leave out --address, --ssh and the like")
+        command.error("this command uses no cluster: leave out --address, --ssh and the like")
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):

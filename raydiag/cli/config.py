@@ -39,7 +39,7 @@ def given(parser: argparse.ArgumentParser, commands: Commands, argv: Any) -> Map
             action.required = isinstance(action, argparse._SubParsersAction)
         for group in copied._mutually_exclusive_groups:
             group.required = False
-    return vars(spare.parse_args(argv))
+    return vars(spare.parse_known_args(argv)[0])
 
 
 def apply(

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
     for name, words in (
-        ("plan", "show what a rollout would do, without changing anything"),
+        ("plan", "try the files on one node, show what a rollout would do, change nothing"),
         ("apply", "roll out: canary, verify, then batches; roll back at the first failure"),
     ):
         _add_rollout(options.add_action(actions, name, words), name)

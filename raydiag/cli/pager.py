@@ -21,9 +21,15 @@ _running: list[subprocess.Popen[bytes]] = []
 
 def command() -> str | None:
     """The pager for stdout; None where there is no terminal, no user or no such program."""
-    if sys.stdout is None or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
-        return None
+    import io
     import shutil
+
+    try:
+        is_terminal = os.isatty(sys.stdout.fileno())  # of the process: the pager writes there
+    except (AttributeError, io.UnsupportedOperation):
+        return None
+    if not is_terminal or os.environ.get("TERM", "dumb") == "dumb":
+        return None
 
     pager = os.environ.get("RAYDIAG_PAGER", os.environ.get("PAGER", "less")).strip()
     if pager in ("", "cat") or shutil.which(pager.split()[0]) is None:

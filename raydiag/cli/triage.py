@@ -103,10 +103,11 @@ def _verdicts(
         jobs += find.several_in(name) or [name]
     jobs = jobs or find.jobs_below(outputs)[0]
     resolved, problems = find.resolve_all((job for job in jobs if job != "-"), outputs)
-    works: list[Callable[[], Verdict]] = [
-        partial(_verdict, job, arguments, state, selector) for job in resolved
-    ]
-    works += [partial(_verdict_elsewhere, arguments, name, problems[name]) for name in problems]
+    works: list[Callable[[], Verdict]] = []
+    for job in resolved:
+        works.append(partial(_verdict, job, arguments, state, selector))
+    for name, problem in problems.items():
+        works.append(partial(_verdict_elsewhere, arguments, name, problem))
     works += [partial(_verdict_of_stdin, arguments)] if "-" in jobs else []
     verdicts, failed = [], []
     for work in works:

@@ -46,6 +46,13 @@ LAST_LINE = "# the end of raydiag's command\n"
 _START = files(__package__).joinpath("start_job.sh").read_text("utf-8") + LAST_LINE
 _ARRIVAL = files(__package__).joinpath("arrival.py").read_text("utf-8")
 
+# What an entrypoint starts. It stands in the command, where `ps` shows it, and by which the probes
+# know raydiag's own job.
+_DRIVERS = {
+    "probe_job": "raydiag.cluster.coordinator",
+    "hotfix_job": "raydiag.cluster.hotfix_driver",
+}
+
 
 def modules(probes: Iterable[str]) -> dict[str, str]:
     """Source of every module that runs on the cluster, by module name."""
@@ -123,10 +130,10 @@ def _packed(program: str, sources: Mapping[str, str], request: Mapping[str, Any]
     carried = {"program": entrypoint(program), "modules": sources, "request": request}
     name = f"{PACKAGE_PREFIX}{time.time():.0f}-{secrets.token_hex(8)}.zip"
     content = zlib.compress(json.dumps(carried).encode())
-    return Package(start_command(_ARRIVAL, f"{STORE}{name}"), name, content)
+    return Package(start_command(_ARRIVAL, f"{STORE}{name}", _DRIVERS[program]), name, content)
 
 
-def start_command(program: str, argument: str) -> str:
-    """Shell lines that run a Python program on the cluster's Ray."""
-    assert "'" not in program + argument  # they stand between single quotes
-    return _START % (program, argument)
+def start_command(program: str, argument: str, driver: str) -> str:
+    """Shell lines that run a Python program on the cluster's Ray; `driver` is for who lists it."""
+    assert "'" not in program + argument + driver  # they stand between single quotes
+    return _START % (program, argument, driver)

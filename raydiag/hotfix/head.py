@@ -24,8 +24,9 @@ from raydiag.hotfix.node_requests import Answers, NodeRequests
 from raydiag.hotfix.plan import HostState, NewFile, Plan, Wishes
 from raydiag.hotfix.progress import CHANGING, FAILED, ROLLED_BACK, VERIFIED, RolloutProgress, Say
 from raydiag.hotfix.rollback import Retreat
-from raydiag.hotfix.rollout import Rollout, Stop
+from raydiag.hotfix.rollout import Rollout
 from raydiag.hotfix.rollout_status import status_document
+from raydiag.hotfix.trial import Stop, try_files
 
 _PATIENCE_S = 600.0  # of `rollback`, for a rollout that it has told to stop
 _WAITING_NOTE_S = 20.0  # between notes that it still waits: a silent driver is taken for dead
@@ -86,14 +87,21 @@ class _Prepared:
 
 
 def _plan(request: Mapping[str, Any], cluster: Cluster, say: Say) -> dict[str, Any]:
-    prepared = _prepare(request, cluster)
+    """Tries the files as `apply` does, unless a rollout is at work beside it."""
+    prepared, ledger = _prepare(request, cluster), Ledger(request.get("ledger"))
     outcome, reason = prepared.outcome()
-    at_work = Ledger(request.get("ledger")).at_work()
+    at_work = ledger.at_work()
     if at_work:
         busy = (
             f"nothing was tried: rollout {at_work} is at work on this cluster, and holds its lock"
         )
         reason = "; ".join(filter(None, (reason, busy)))
+    elif outcome == documents.PLANNED:
+        try:
+            exporter = str(request["place"].get("exporter"))
+            try_files(prepared.plan, prepared.nodes, exporter, lambda line: None)
+        except Stop as stop:
+            outcome, reason = plan.REFUSED, str(stop)
     return prepared.document("plan", outcome, reason)
 
 

@@ -19,6 +19,12 @@ from raydiag.hotfix.watchdog_log import watchdog_of
 _PID_FILE_BYTES = 200
 
 
+_NO_PID_FILE = (
+    "no pid file was named: start the exporter with --pid-file FILE (deploy/ writes "
+    "/run/raydiag/exporter.pid), and name FILE here with --pid-file"
+)
+
+
 class _NotFound(Exception):
     """The message says why no process is the exporter."""
 
@@ -42,7 +48,7 @@ def find(request: NodeRequest) -> FoundExporter:
 def _of_pid_file(path: Optional[str]) -> SeenProcess:
     """Raises _NotFound when there is any doubt that it is the exporter."""
     if not path:
-        raise _NotFound("no pid file was named")
+        raise _NotFound(_NO_PID_FILE)
     try:
         with open(path, encoding="ascii") as file:
             words = file.read(_PID_FILE_BYTES).split()

@@ -109,6 +109,10 @@ class Plan:
         """The host with that node id."""
         return next(host for host in self.hosts if host.node_id == node_id)
 
+    def content(self, name: str) -> str:
+        """What is to be deployed under that name, base64."""
+        return next(file.content for file in self.files if file.name == name)
+
 
 @dataclass(frozen=True)
 class Wishes:

@@ -17,21 +17,18 @@ from typing import NoReturn, TypeVar
 from raydiag.hotfix import messages
 from raydiag.hotfix.messages import Applied, CheckedFile, Fields, Restarted, Verified, Verify
 from raydiag.hotfix.node_requests import Answers, NodeRequests
-from raydiag.hotfix.plan import FileChange, HostPlan, Plan
+from raydiag.hotfix.plan import HostPlan, Plan
 from raydiag.hotfix.process import SCRIPT
 from raydiag.hotfix.progress import CHANGING, FAILED, VERIFIED, RolloutProgress
+from raydiag.hotfix.trial import Stop, try_files
 
-_CHECK_S, _APPLY_S, _RESTART_S = 15.0, 10.0, 15.0
+_APPLY_S, _RESTART_S = 10.0, 15.0
 _AGREE_S = 65.0  # for the others of a shared directory to see its new content: NFS caches a minute
 _AGREE_LOOK_S = 1.0
 _REPLACED = ("replaced", "already")
 
 
 _Answer = TypeVar("_Answer")
-
-
-class Stop(Exception):
-    """The rollout must not go on; the message says why."""
 
 
 @dataclasses.dataclass
@@ -54,7 +51,8 @@ class Rollout:
 
     def run(self) -> None:
         """Raises Stop, with the hosts in the states that they were left in."""
-        self._check()
+        exporter = str(self.progress.record["place"].get("exporter"))
+        self.checked = try_files(self.plan, self.nodes, exporter, self.progress.event)
         for number, batch in enumerate(self.plan.batches, start=1):
             self._stop_if_asked()
             hosts = list(map(self.plan.host, batch))
@@ -72,39 +70,6 @@ class Rollout:
 
     # ---- the steps
 
-    def _check(self) -> None:
-        """Syntax and dry run on the canary; nothing has changed yet."""
-        canary = self.plan.host(self.plan.canary)
-        for change in canary.changes:
-            request = messages.Check(name=change.name, content=self._content(change.name))
-            answers = self.nodes.ask({canary.node_id: request}, CheckedFile, _CHECK_S)
-            for missing in answers.missing.values():
-                raise Stop(f"{canary.host}: check of {change.name}: {missing.reason}")
-            checked = answers.given[canary.node_id]
-            self._require_checked(canary, change, checked)
-            self.checked[change.name] = checked
-            outcome = "dry run passed" if checked.dry_run == "passed" else "syntax checked"
-            if checked.dry_run != "passed" and change.name != SCRIPT:
-                outcome += ", to be tried by the exporter, which keeps the one before"
-            self.progress.event(f"{change.name} on {canary.host}: {outcome}")
-
-    def _require_checked(self, canary: HostPlan, change: FileChange, checked: CheckedFile) -> None:
-        """Raises Stop for a file that did not pass, or that nothing would try."""
-        if not checked.passed:
-            output = checked.output.strip()[-300:]
-            reason = f"check of {change.name} on {canary.host}: {checked.reason}"
-            raise Stop(f"{reason}: {output}" if output else reason)
-        if checked.sha256 != change.new_sha256:
-            raise Stop(f"{canary.host}: {change.name} did not arrive whole")
-        is_tried = checked.dry_run == "passed" or change.name == SCRIPT
-        if not is_tried and not self._runs_apart(change.name):
-            raise Stop(f"{change.name} could not be tried on {canary.host}: {checked.reason}")
-
-    def _runs_apart(self, name: str) -> bool:
-        """Of such a plugin there is no dry run, and the exporter bears a broken one."""
-        exporter = self.progress.record["place"].get("exporter")
-        return exporter == messages.RAYDIAG and name.endswith(".py")
-
     def _replace(self, hosts: Sequence[HostPlan]) -> None:
         """Write every directory once, file by file."""
         writers = [host for host in hosts if host.writer == host.node_id]
@@ -114,7 +79,7 @@ class Rollout:
             for host in writers:
                 change = host.change_of(name)
                 if change is not None:
-                    file: Fields = {"name": name, "content": self._content(name)}
+                    file: Fields = {"name": name, "content": self.plan.content(name)}
                     file["old_sha256"] = change.old_sha256
                     requests[host.node_id] = messages.Apply(**self.signed, **file)
             answers = self.nodes.ask(requests, Applied, _APPLY_S)
@@ -208,9 +173,6 @@ class Rollout:
     def _fail(self, node: str, reason: str) -> NoReturn:
         self.progress.set([node], FAILED, reason)
         raise Stop(f"{self.plan.host(node).host}: {reason}")
-
-    def _content(self, name: str) -> str:
-        return next(file.content for file in self.plan.files if file.name == name)
 
 
 def _names(hosts: Iterable[HostPlan]) -> tuple[str, ...]:

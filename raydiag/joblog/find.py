@@ -8,6 +8,8 @@
 What is not clear is said: in `notes` where the reading goes on, as CannotRun where it cannot.
 """
 
+import contextlib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -21,6 +23,7 @@ from raydiag.joblog.log_files import ATTEMPT, STEM, natural
 
 _ATTEMPT_ID = re.compile(r"^(\d+)(?:\((\d+)\)|_(\d+))$")
 _LISTED = 8
+_MOST_LOOKED_INTO = 1000
 _LINK_BYTES = 4096  # of a file that holds nothing but a path
 # What makes the directory around a log the directory of its job.
 _PARTS = ("ray_logs", "prometheus", "tensorboard", "checkpoints")
@@ -141,8 +144,18 @@ def several_in(named: str) -> list[str]:
     stems = [log_files.stem(log.name) for log in logs]
     if all(map(ATTEMPT.match, stems)) or all(map(log_files.STAMPED.search, stems)):
         logs = []  # of one job
-    jobs = jobs_below(named)[0] or list(map(str, logs))
-    return jobs if len(jobs) > 1 else []
+    jobs, others = jobs_below(named)
+    jobs = jobs or list(map(str, logs))
+    return (jobs if len(jobs) > 1 else []) if jobs else _one_level_down(others)
+
+
+def _one_level_down(directories: Iterable[str]) -> list[str]:
+    """Jobs of directories of jobs, such as those of several users or dates."""
+    jobs: list[str] = []
+    for directory in itertools.islice(directories, _MOST_LOOKED_INTO):
+        with contextlib.suppress(CannotRun):
+            jobs += jobs_below(directory)[0]
+    return jobs
 
 
 def _is_job_directory(path: Path) -> bool:

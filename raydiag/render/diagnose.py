@@ -1,7 +1,7 @@
 """The diagnosis of one job as a report: the verdict, what led to it, on what it rests."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from raydiag import __version__
 from raydiag.explain.job import ExaminedJob, ticket
@@ -163,7 +163,7 @@ def _when(finding: Finding) -> str:
     """Since when; what has no onset was at least seen at some time."""
     if finding.onset is not None:
         return utc(finding.onset)
-    seen_at = min(filter(None, (item.time for item in finding.evidence)), default=None)
+    seen_at = min(filter(None, map(attrgetter("time"), finding.evidence)), default=None)
     return "(no time)" if seen_at is None else f"seen {utc(seen_at)}"
 
 

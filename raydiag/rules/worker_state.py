@@ -4,6 +4,7 @@ A rank that does not run holds up all others, so nothing is waited for: neither 
 a timeout.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
@@ -57,7 +58,7 @@ def stopped_ray_processes(snapshot: Snapshot) -> Iterator[Finding]:
     """
     for machine in machines(snapshot):
         processes = list(machine.records(RayProcess))
-        living = {process.role for process in processes if not _halted_state(process)}
+        living = set(map(attrgetter("role"), itertools.filterfalse(_halted_state, processes)))
         halted = []
         for process in processes:
             is_left = process.role == "raylet" and process.state in _ENDED and "raylet" in living

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,19 @@ _OURS = ("-m raydiag", "raydiag.cluster", "raydiag.runner", "RaydiagNodeActor")
 
 
 def own_processes(cluster: Cluster) -> list[str]:
-    """Command lines and names of whatever of raydiag's still runs on any host."""
+    """Command lines and names of whatever of raydiag's goes on running on any host.
+
+    What has Ray forget an entry outlasts its command by some seconds.
+    """
+    limit = time.monotonic() + 20
+    while True:
+        left = _processes_now(cluster)
+        if all(" rd-" in line for line in left) or time.monotonic() > limit:
+            return left
+        time.sleep(0.2)
+
+
+def _processes_now(cluster: Cluster) -> list[str]:
     left = []
     for host in cluster.hosts:
         for pid in cluster.processes(host):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -163,6 +164,7 @@ def test_a_jobs_exporters_start_and_end_by_themselves(prefix: list[str], tmp_pat
     environment = path_with(tmp_path / "bin") | {
         "RAYDIAG_LOGS": str(tmp_path / "logs"),
         "RAYDIAG_TENSORBOARD_DIR": "/outputs/a b",
+        "RAYDIAG_RUN_DIR": str(tmp_path / "run"),
         "SLURM_NODEID": "3",
     }
     before = time.time()
@@ -180,6 +182,8 @@ def test_a_jobs_exporters_start_and_end_by_themselves(prefix: list[str], tmp_pat
     assert int(before) <= int(started) <= time.time()
     assert " ".join(arguments).endswith("--tensorboard-dir /outputs/a b")
     assert arguments[:5] == ["exporter", "run", "--supervise", "--listen", "127.0.0.1:9400"]
+    assert f"--pid-file {tmp_path}/run/exporter.pid" in " ".join(arguments)
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
     is_skipped = arguments[5:7] == ["--skip", "kernel_log"]
     assert is_skipped is not may_read_the_kernel_log(*prefix)
     options = (tmp_path / "options").read_text().split()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from raydiag.errors import CannotRun
-from raydiag.hotfix import documents, head
+from raydiag.hotfix import documents, head, own_exporter
 from raydiag.hotfix.ledger import Ledger
-from raydiag.hotfix.messages import Applied, CheckedFile, RolledBack
+from raydiag.hotfix.messages import Applied, CheckedFile, NodeRequest, RolledBack
 from raydiag.render.hotfix import hotfix_report
 from raydiag.render.text import text as written
 from tests.hotfix.scripted import LOST, NAME, OLD, Cluster, Fault, Node
@@ -337,3 +337,18 @@ def test_what_to_do_after_a_rollback_that_is_not_complete(cluster: Cluster, run:
     cluster.fault = lambda node, request: None
     text = written(hotfix_report(run("status"), plan_shown=False), 100)
     assert "raydiag hotfix rollback r1" in text
+
+
+def test_a_plan_tries_the_files_as_a_rollout_does(cluster: Cluster, run: Run) -> None:
+    words = "dry run: line 1: neither a sample nor a comment: 'hello'"
+    cluster.fault = answers("alpha", "check", CheckedFile(False, words, "failed", ""))
+    before = contents(cluster)
+    document = run("plan")
+    assert (document["outcome"], documents.exit_code(document)) == ("refused", 1)
+    assert words in document["reason"]
+    assert contents(cluster) == before
+
+
+def test_a_missing_pid_file_has_its_remedy_beside_it() -> None:
+    (doubt,) = own_exporter.find(NodeRequest(exporter="raydiag")).doubts
+    assert doubt.startswith("no pid file was named: ") and "--pid-file" in doubt

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raydiag.errors import CannotRun
-from raydiag.joblog.find import jobs_below, resolve, resolve_all
+from raydiag.joblog.find import jobs_below, resolve, resolve_all, several_in
 from tests.joblog.joblogs import write
 
 
@@ -260,6 +260,19 @@ def test_different_logs_are_all_kept(tmp_path: Path, names: tuple[str, ...]) -> 
     jobs, problems = resolve_all([*paths, str(tmp_path / "nowhere")])
     assert [job.logs for job in jobs] == [(path,) for path in paths]
     assert len(problems) == 1
+
+
+def test_jobs_of_directories_of_jobs(tmp_path: Path) -> None:
+    """Those of several users; a shared checkpoint directory has none."""
+    write(tmp_path / "alice" / "4711-llama.log", "x\n")
+    write(tmp_path / "bob" / "4712-llama.log", "x\n")
+    write(tmp_path / "ckpt" / "100" / "weights.bin", "x\n")
+    expected = [
+        str(tmp_path / "alice" / "4711-llama.log"),
+        str(tmp_path / "bob" / "4712-llama.log"),
+    ]
+    assert several_in(str(tmp_path)) == expected
+    assert several_in(str(tmp_path / "ckpt")) == []
 
 
 # ---- what whoever writes to the job's directory may not have us read
