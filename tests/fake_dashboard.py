@@ -54,6 +54,7 @@ class FakeDashboard:
         self.log: Callable[[Mapping[str, Any]], str] = lambda request: ""
         self.status = "RUNNING"  # of our job once its log has been read
         self.message = ""
+        self.date: Optional[str] = None  # what the server's clock says; None: the real time
         self.asked: list[Asked] = []
         self.silent = threading.Event()  # set: take connections and answer nothing
         self.over = threading.Event()
@@ -70,6 +71,10 @@ class FakeDashboard:
                 dashboard.handle(self)
 
             do_POST = do_PUT = do_DELETE = do_GET
+
+            def date_time_string(self, timestamp: Optional[float] = None) -> str:
+                real = super().date_time_string(timestamp)
+                return real if dashboard.date is None else dashboard.date
 
             def log_message(self, *_: object) -> None:
                 return

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import subprocess
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 
 from raydiag import probes
 from raydiag.cluster import collect as collect_module
-from raydiag.cluster import jobs_api
+from raydiag.cluster import jobs_api, submission
 from raydiag.cluster.address import Address
 from raydiag.cluster.afterwards import do_afterwards
 from raydiag.cluster.collect import Collected, ProbeRequest, collect, reports
@@ -259,6 +261,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def time(self) -> float:
+        return time.time()
+
     def sleep(self, _: float) -> None:
         self.now += 1.0
 
@@ -498,6 +503,21 @@ class TestRun:
             assert [report.status.value for report in collected.nodes] == ["ok", "timeout"]
             assert collected.nodes[1].reason.startswith("its answer was lost")
         assert dashboard.stopped == [job_id(dashboard)]
+
+    @pytest.mark.parametrize(("late_s", "runs"), [(-60, True), (0, True), (60, False)])
+    def test_a_job_that_starts_too_late_does_nothing(
+        self, dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch, late_s: float, runs: bool
+    ) -> None:
+        sent = time.time() - submission.START_LIMIT_S - late_s + 1
+        dashboard.date = formatdate(sent, usegmt=True)
+        api = JobsApi(dashboard.url)
+        api.version()
+        submission.SubmittedJob(api, "echo began", "probe")
+        assert dashboard.submitted is not None
+        command = dashboard.submitted["entrypoint"]
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+        assert (done.stdout == "began\n") is runs
+        assert ("nobody waits" in done.stdout) is not runs
 
     def test_old_jobs_of_ours_leave_the_list_of_jobs(self, dashboard: FakeDashboard) -> None:
         def row(submission_id: str, status: str, **more: object) -> dict[str, Any]:

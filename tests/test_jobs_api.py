@@ -316,6 +316,41 @@ def test_listener_that_never_answers(
     assert JobsApi(dashboard.url).actors() == []
 
 
+def test_a_head_whose_agent_starts_no_jobs(
+    dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "_TIMEOUT_S", (1.0, 0.5))
+    api = JobsApi(dashboard.url)
+    api.version()
+    dashboard.silent.set()
+    message = refused("submit", api)
+    assert "answers, but Ray's dashboard agent on the head node" in message
+    assert "takes connections and does not answer" in refused("jobs", api)
+
+
+@pytest.mark.parametrize(
+    ("date", "ahead_s"),
+    [("Thu, 01 Jan 2026 00:00:00 GMT", 0.0), ("Thu, 01 Jan 2026 01:00:00 GMT", 3600.0)],
+)
+def test_the_clock_of_the_head(
+    dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch, date: str, ahead_s: float
+) -> None:
+    api = JobsApi(dashboard.url)
+    assert api.head_time() is None
+    dashboard.date = date
+    monkeypatch.setattr("time.time", lambda: 1_767_225_600.0)
+    api.version()
+    assert api.head_time() == 1_767_225_600.0 + ahead_s
+
+
+@pytest.mark.parametrize("date", ["", "today", "Thu, 99 Jan 2026 00:00:00 GMT"])
+def test_a_dashboard_without_a_clock(dashboard: FakeDashboard, date: str) -> None:
+    api = JobsApi(dashboard.url)
+    dashboard.date = date
+    api.version()
+    assert api.head_time() is None
+
+
 def test_https_where_http_is_spoken(dashboard: FakeDashboard) -> None:
     message = refused("version", JobsApi(dashboard.url.replace("http:", "https:")))
     assert "SSL" in message
