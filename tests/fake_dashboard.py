@@ -57,6 +57,7 @@ class FakeDashboard:
         self.date: Optional[str] = None  # what the server's clock says; None: the real time
         self.asked: list[Asked] = []
         self.silent = threading.Event()  # set: take connections and answer nothing
+        self.stuck: tuple[str, ...] = ()  # paths that begin so are not answered either
         self.over = threading.Event()
         self.submitted: Optional[dict[str, Any]] = None
         self.packages: dict[str, bytes] = {}  # what was sent ahead, by name
@@ -95,7 +96,7 @@ class FakeDashboard:
         """Answer one request."""
         body = http.rfile.read(int(http.headers.get("Content-Length") or 0))
         self.asked.append(Asked(http.command, http.path, dict(http.headers), body))
-        if self.silent.is_set():
+        if self.silent.is_set() or http.path.startswith(self.stuck):
             self.over.wait(10)
             return
         reply = self._reply(http.command, http.path, http.headers.get("Authorization"), body)

@@ -157,6 +157,16 @@ def test_a_log_that_is_not_given_is_told_so(printing: FakeDashboard) -> None:
     assert printed.text == "" and "does not give its log" in printed.reason
 
 
+def test_a_stuck_agent_is_asked_for_a_log_once(
+    printing: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "_TIMEOUT_S", (1.0, 0.2))
+    printing.stuck = ("/api/v0/logs",)
+    printed = JobsApi(printing.url).printed("llama")
+    assert "does not give its log" in printed.reason
+    assert not any(asked.path.endswith("/logs") for asked in printing.asked)
+
+
 @pytest.mark.parametrize(
     "reply",
     [

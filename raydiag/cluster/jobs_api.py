@@ -152,7 +152,8 @@ class JobsApi:
             if status == 200:
                 return _end_of(body, complete)
         except CannotRun as error:
-            if time.monotonic() > limit:
+            is_stuck = isinstance(error, _NoReplyInTime)  # both ways lead to the same agent
+            if is_stuck or time.monotonic() > limit:
                 return PrintedLog(reason=f"Ray does not give its log: {error}")
         path = f"/api/jobs/{quote(submission_id, safe='')}/logs"
         try:

@@ -89,10 +89,13 @@ class _Group:
 
     @property
     def silent_s(self) -> float | None:
-        """Since the last step of the one that has been silent longest; None: it is not known."""
-        if self._is_held_back() or any(worker.log.step_age_s is None for worker in self.workers):
+        """At least so long since the last step of the one that has been silent longest.
+
+        None: it is not known.
+        """
+        if self._is_held_back():
             return None
-        return max(map(_WorkerProgress.pause_s, self.workers))
+        return max(map(_least_pause_s, self.workers))
 
     def unlike(self) -> list[_WorkerProgress]:
         """The only one that is busy, or that sleeps, while none of them makes a step."""
@@ -245,18 +248,24 @@ def paces(snapshot: Snapshot) -> list[Pace]:
 
 def _groups(snapshot: Snapshot) -> list[_Group]:
     by_kind: dict[tuple[str, ...], list[_WorkerProgress]] = {}
-    for worker in _workers(snapshot):
+    for worker in _printing(snapshot, "worker"):
         by_kind.setdefault(worker.alike, []).append(worker)
+    formats = {worker.log.step_format for group in by_kind.values() for worker in group}
+    for driver in _printing(snapshot, "driver"):
+        # Where workers print steps, their own files say more than what is forwarded of them.
+        if driver.log.job_id in snapshot.running and driver.log.step_format not in formats:
+            by_kind[driver.alike] = [driver]
     return list(map(_Group, by_kind.values()))
 
 
-def _workers(snapshot: Snapshot) -> Iterator[_WorkerProgress]:
+def _printing(snapshot: Snapshot, component: str) -> Iterator[_WorkerProgress]:
+    """Workers, or drivers, that have printed steps."""
     for machine in machines(snapshot):
         for samples in machine.newest(RayLog):
-            if samples.first.component == "worker":
-                worker = _progress(machine, samples)
-                if worker:
-                    yield worker
+            if samples.first.component == component:
+                progress = _progress(machine, samples)
+                if progress:
+                    yield progress
 
 
 def _progress(machine: Machine, samples: Samples[RayLog]) -> _WorkerProgress | None:
@@ -275,6 +284,11 @@ def _progress(machine: Machine, samples: Samples[RayLog]) -> _WorkerProgress | N
 
 def _step(worker: _WorkerProgress) -> int:
     return worker.step
+
+
+def _least_pause_s(worker: _WorkerProgress) -> float:
+    """A step is no newer than the last change of the log."""
+    return worker.pause_s(unknown=worker.log.log_changed_s)
 
 
 def _load(worker: _WorkerProgress) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from raydiag.model import Confidence, Finding, NodeReport, ProbeResult, Severity, Status
 from raydiag.probes.ray_logs import RayLog
-from raydiag.rules.progress import silent_jobs, stragglers
+from raydiag.rules.progress import paces, silent_jobs, stragglers
 from tests.rules.snapshots import NOW, report, snapshot
 
 
@@ -208,6 +208,32 @@ def test_in_a_hang_the_one_that_does_otherwise(
     loads: tuple[float | None, ...], age_s: float, accused: list[str]
 ) -> None:
     assert [finding.host for finding in found(*hung(*loads, age_s=age_s))] == accused
+
+
+def driver(age_s: float | None, job: str = "toy-1", **values: Any) -> NodeReport:
+    named = {"component": "driver", "pid": None, "job_id": job, "actor": "", "title": ""}
+    return node("head", log(57, age_s=age_s, **{**named, **values}))
+
+
+@pytest.mark.parametrize(("job", "silent_s"), [("toy-1", [40.0]), ("toy-2", [])])
+def test_steps_that_the_driver_of_a_running_job_prints(job: str, silent_s: list[float]) -> None:
+    seen = replace(snapshot(driver(40.0, job)), running=("toy-1",))
+    assert [pace.silent_s for pace in paces(seen)] == silent_s
+
+
+def test_what_workers_print_counts_before_what_is_forwarded() -> None:
+    workers = [node(host, log(90)) for host in "abc"]
+    seen = replace(snapshot(*workers, driver(40.0)), running=("toy-1",))
+    assert [pace.silent_s for pace in paces(seen)] == [0.1]
+    other = driver(40.0, step_format="Megatron")
+    seen = replace(snapshot(*workers, other), running=("toy-1",))
+    assert [pace.silent_s for pace in paces(seen)] == [40.0, 0.1]
+
+
+def test_a_step_is_no_newer_than_its_file() -> None:
+    undated: dict[str, Any] = {"age_s": None, "log_changed_s": 33.0}
+    workers = [node(host, log(90, **undated)) for host in "abc"]
+    assert [pace.silent_s for pace in paces(snapshot(*workers))] == [33.0]
 
 
 def silent(age_s: float, **values: Any) -> list[Finding]:

@@ -24,7 +24,7 @@ from tests.cluster.simulated_hosts import Cluster, HostSpec
 from tests.cluster.watched import RAY_ARGS, Watched
 
 HOSTS = tuple(f"node{number:03}" for number in range(1, 5))
-VICTIM = "node003"
+VICTIM = os.environ.get("LAB_VICTIM", "node003")
 SAVES, SAVES_BYTES = "/mnt", 4_000_000  # of each host its own
 HUNG_GPU = 6  # the one whose counters can be made to hang
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
@@ -118,6 +118,7 @@ class Lab:
     directory: Path  # the job's: outputs/88-toy, with its log beside it
     watched: Watched
     patient: bool = False  # the driver does not notice that a rank has died
+    children: bool = False  # ranks are child processes of Ray's workers
     submitted: list[str] = field(default_factory=list)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
@@ -167,9 +168,12 @@ class Lab:
     def ranks(self, host: str) -> list[int]:
         """Process ids, those of this machine, of the host's ranks."""
         titled = f"ray::{toy_job.TRAINER}"[:15]
-        return [
+        workers = [
             pid for pid in self.cluster.processes(host) if namespaces.comm(pid).startswith(titled)
         ]
+        if not self.children:
+            return workers
+        return [child for worker in workers for child in namespaces.children(worker)]
 
     def own_pid(self, pid: int) -> int:
         """The number that the host's own processes know it by."""
@@ -217,6 +221,8 @@ class Lab:
         self.steering.mkdir(parents=True, exist_ok=True)
         if self.patient:
             (self.steering / "patient").touch()
+        if self.children:
+            (self.steering / "children").touch()
         places = (self.steering, SAVES, self.hosts.data.directory)
         return [sys.executable, str(Path(toy_job.__file__)), *map(str, places)]
 
@@ -251,7 +257,8 @@ class Lab:
         logs = self.cluster.directory / HOSTS[-1] / "ray"
         files = sorted(logs.glob("session_2*/logs/worker-*.out"), key=_changed)
         for file in reversed(files):
-            count = file.read_text(errors="replace").count("completed step:")
+            text = file.read_text(errors="replace")
+            count = text.count("completed step:") + text.count("elapsed time per iteration")
             if count:
                 return count - 1 if time.time() - _changed(file) < 3 else -1
         return -1
