@@ -38,8 +38,8 @@ RULES: tuple[Rule, ...] = (
     network.interface_errors, network.tcp_retransmits, network.tcp_aborts,
     network.full_accept_queues, missing_gpus, version_skew, environment_mismatch, skewed_clocks,
     exposed_endpoints, worker_state.stopped_workers, worker_state.missing_workers,
-    worker_state.stopped_ray_processes, worker_state.dead_ranks, stragglers, silent_jobs,
-    metrics_exporter.exporter_down, metrics_exporter.ghost_data,
+    worker_state.stopped_ray_processes, worker_state.dead_ranks, worker_state.ended_children,
+    stragglers, silent_jobs, metrics_exporter.exporter_down, metrics_exporter.ghost_data,
     metrics_exporter.exporter_plugin_timeouts, metrics_exporter.exporter_plugins_skipped,
     metrics_exporter.exporter_restarts,
 )
