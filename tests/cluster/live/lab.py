@@ -190,7 +190,8 @@ class Lab:
         """To Ray's dashboard agent of that host."""
         for pid in self.cluster.processes(host):
             if namespaces.comm(pid) == "ray::DashboardAgent"[:15]:
-                os.kill(pid, number)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     @property
     def log(self) -> Path:
@@ -202,6 +203,7 @@ class Lab:
         is_cut = any(self.ranks(host) for host in HOSTS)
         for host in HOSTS:
             self.signal_rank(host, signal.SIGCONT)
+            self.signal_agent(host, signal.SIGCONT)
         for name in self.submitted:
             self._ray_job("stop", name, "--no-wait")
         for process in self.started:
@@ -228,7 +230,8 @@ class Lab:
 
     def _ray_job(self, *arguments: str) -> None:
         argv = [_RAY, "job", *arguments]
-        self.cluster.run_on(self.cluster.head, argv, env=environment(), timeout=120)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.cluster.run_on(self.cluster.head, argv, env=environment(), timeout=60)
 
     def _wait_for_steps(self, steps: int = 12) -> None:
         end = time.monotonic() + _START_S
