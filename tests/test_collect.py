@@ -518,6 +518,9 @@ class TestRun:
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
         assert (done.stdout == "began\n") is runs
         assert ("nobody waits" in done.stdout) is not runs
+        without_date = {"PATH": "/nonexistent"}
+        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, env=without_date)
+        assert done.stdout == b"began\n"
 
     def test_old_jobs_of_ours_leave_the_list_of_jobs(self, dashboard: FakeDashboard) -> None:
         def row(submission_id: str, status: str, **more: object) -> dict[str, Any]:

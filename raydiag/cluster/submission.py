@@ -111,7 +111,9 @@ def _unless_late(api: ClusterAccess) -> str:
     if now_s is None:
         return ""
     too_late = "{ echo 'raydiag: started too late, nobody waits for this'; exit 0; }"
-    return f'[ "$(date +%s)" -le {now_s + START_LIMIT_S:.0f} ] || {too_late}\n'
+    return (
+        f'[ "$(date +%s 2>/dev/null || echo 0)" -le {now_s + START_LIMIT_S:.0f} ] || {too_late}\n'
+    )
 
 
 def _is_left(job: Mapping[str, Any], now_s: Optional[float]) -> bool:
