@@ -519,8 +519,7 @@ class TestRun:
         assert (done.stdout == "began\n") is runs
         assert ("nobody waits" in done.stdout) is not runs
         without_date = {"PATH": "/nonexistent"}
-        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, env=without_date)
-        assert done.stdout == b"began\n"
+        assert subprocess.check_output(["/bin/sh", "-c", command], env=without_date) == b"began\n"
 
     def test_old_jobs_of_ours_leave_the_list_of_jobs(self, dashboard: FakeDashboard) -> None:
         def row(submission_id: str, status: str, **more: object) -> dict[str, Any]:
