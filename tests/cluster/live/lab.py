@@ -202,20 +202,21 @@ class Lab:
         """Stop whatever still trains, and write the job's log as a scheduler would leave it."""
         is_cut = any(self.ranks(host) for host in HOSTS)
         for host in HOSTS:
-            self.signal_rank(host, signal.SIGCONT)
             self.signal_agent(host, signal.SIGCONT)
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         for name in self.submitted:
             self._ray_job("stop", name, "--no-wait")
+        printed = [_printed(self.cluster, name) for name in self.submitted[:1]]
         for process in self.started:
             if process.poll() is None:
                 self.cluster.signal(process, signal.SIGTERM)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(20)
-        printed = [_printed(self.cluster, name) for name in self.submitted[:1]]
         if self.log.exists():
             printed.append(self.log.read_text(errors="replace"))
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         self.log.write_text("".join(printed) + (_CANCELLED.format(at=at) if is_cut else ""))
+        for host in HOSTS:
+            self.signal_rank(host, signal.SIGCONT)
         with contextlib.suppress(TimeoutError):
             self.wait_for_end()
 
