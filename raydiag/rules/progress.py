@@ -15,6 +15,7 @@ from typing import Any
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.ray_logs import RayLog
+from raydiag.probes.scheduler import SchedulerState
 from raydiag.rules.grades import confirmed_if, known, warning_if
 from raydiag.rules.machines import Machine, Samples, machines
 
@@ -30,6 +31,7 @@ _MOST_EVIDENCE = 4
 _LATE_S, _LATE_STEPS = 30.0, 10.0  # no step for so long, and so many step times: it is not well
 _STALLED_S = 300.0
 _BUSY, _SPINS, _UNLIKE = 0.15, 0.3, 5.0  # of one CPU, on nodes that others load; times as much
+_LEAST_BUSY = 0.04  # on a node where many wait for a CPU: some of the kernel's clock ticks
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,13 @@ class _WorkerProgress:
     def is_moving(self, pause_s: float) -> bool:
         """Whether it made a step between the samples, or well within such a pause."""
         return bool(self.advanced) or self.pause_s(unknown=pause_s) < pause_s / 2
+
+    def scaled(self, load: float) -> float:
+        """What remains of a load on a node where more threads want to run than there are CPUs."""
+        for node in self.machine.records(SchedulerState):
+            share = 2 * node.cpus_allowed / max(1, node.running)
+            return max(_LEAST_BUSY, load * min(1.0, share))
+        return load
 
     @property
     def alike(self) -> tuple[str, ...]:
@@ -106,9 +115,9 @@ class _Group:
             return []
         ordered = sorted(self.workers, key=_load)
         lowest, second, top = _load(ordered[0]), _load(ordered[1]), _load(ordered[-1])
-        if top >= _BUSY and top >= _UNLIKE * _load(ordered[-2]):
+        if top >= ordered[-1].scaled(_BUSY) and top >= _UNLIKE * _load(ordered[-2]):
             return ordered[-1:]
-        if second >= _SPINS and second >= _UNLIKE * lowest:
+        if second >= ordered[1].scaled(_SPINS) and second >= _UNLIKE * lowest:
             return ordered[:1]
         return []
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from raydiag.model import Confidence, Finding, NodeReport, ProbeResult, Severity, Status
 from raydiag.probes.ray_logs import RayLog
+from raydiag.probes.scheduler import SchedulerState
 from raydiag.rules.progress import paces, silent_jobs, stragglers
 from tests.rules.snapshots import NOW, report, snapshot
 
@@ -180,14 +181,29 @@ def test_one_half_line_does_not_hide_the_worker_that_stopped() -> None:
     assert found(*held_back, node("d", log(57, age_s=60.0, buffered=True))) == []
 
 
-def hung(*loads: float | None, age_s: float = 40.0) -> list[NodeReport]:
+def hung(
+    *loads: float | None, age_s: float = 40.0, scheduler: ProbeResult | None = None
+) -> list[NodeReport]:
     """One worker on each host, all at one step; what CPUs they used in the two seconds."""
     reports = []
     for number, load in enumerate(loads):
         first = log(50, age_s=age_s, cpu_s=None if load is None else 90.0)
         later = log(50, age_s=age_s + 2, cpu_s=None if load is None else 90.0 + 2 * load)
-        reports.append(node(f"node{number}", first, later=(later,)))
+        logs = ProbeResult("ray_logs", Status.OK, records=[first], later=(later,), interval_s=2.0)
+        reports.append(report(f"node{number}", results=list(filter(None, (logs, scheduler)))))
     return reports
+
+
+@pytest.mark.parametrize(("running", "accused"), [(27, ["node2"]), (1, [])])
+def test_who_spins_where_many_wait_for_a_cpu(running: int, accused: list[str]) -> None:
+    """27 threads on two CPUs leave a spinning one a twelfth of a CPU."""
+    state = SchedulerState(
+        90_000.0, 2, 2, 23.0, 21.0, 18.0, 1700, running, 0, 5000, ticks={}, allowed_ticks={},
+        pressure={},
+    )  # fmt: skip
+    scheduler = ProbeResult("scheduler", Status.OK, records=[state])
+    reports = hung(0.01, 0.01, 0.083, 0.01, scheduler=scheduler)
+    assert [finding.host for finding in found(*reports)] == accused
 
 
 @pytest.mark.parametrize(

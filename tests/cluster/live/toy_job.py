@@ -26,7 +26,7 @@ import threading
 import time
 from pathlib import Path
 
-WORK_S, POLL_S = 0.4, 0.1
+WORK_S, POLL_S = 0.4, 0.05
 SAVE_STEPS, SAVE_BYTES = 20, 100_000
 TRAINER = "Trainer"
 _PORT = 29_500
