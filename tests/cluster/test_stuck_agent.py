@@ -71,6 +71,8 @@ def test_a_job_that_a_stuck_agent_was_sent_never_runs(cluster: Cluster) -> None:
         (log,) = (cluster.directory / cluster.head / "ray").glob(f"session_2*/logs/*{name}.log")
         assert "@raydiag" not in log.read_text().rpartition("nobody waits")[2]  # it said nothing
     assert own_processes(cluster) == []
+    if not late:
+        pytest.skip("this Ray's agent forgot what it was sent while it was stuck")
 
 
 def _arrived(cluster: Cluster, before: set[str]) -> set[str]:
