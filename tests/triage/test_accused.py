@@ -30,7 +30,7 @@ _STEPS = [f"0: completed step: {step}, seconds: 2.0, loss: 3.0" for step in rang
         ("0: the raylet on 10.0.0.3 has died", "ray-node-dead", "10.0.0.3"),
         ("0: (pid=7, ip=10.0.0.1) NodeDiedError: the node is gone", "ray-node-dead", None),
         (
-            "0: (raylet) Raylet is terminated. Termination is unexpected. Last 20 lines of the logs:"
+            "0: (raylet) Raylet is terminated. Termination is unexpected. Its last lines:"
             "\n0:   [state-dump] nothing\n0:   [state-dump] nothing\n0:   [state-dump] nothing"
             "\n0: (raylet) The node with node id: 00aa and address: 10.0.0.3 and node name: n3 has "
             "been marked dead because the detector stopped.",
