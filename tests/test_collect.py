@@ -21,6 +21,7 @@ from raydiag.cluster import collect as collect_module
 from raydiag.cluster import jobs_api, submission
 from raydiag.cluster.address import Address
 from raydiag.cluster.afterwards import do_afterwards
+from raydiag.cluster.bundle import Package
 from raydiag.cluster.collect import Collected, ProbeRequest, collect, reports
 from raydiag.cluster.jobs_api import JobsApi
 from raydiag.errors import CannotRun, UsageError
@@ -512,7 +513,7 @@ class TestRun:
         dashboard.date = formatdate(sent, usegmt=True)
         api = JobsApi(dashboard.url)
         api.version()
-        submission.SubmittedJob(api, "echo began", "probe")
+        submission.SubmittedJob(api, Package("echo began", "_ray_pkg_0.zip", b""), "probe")
         assert dashboard.submitted is not None
         command = dashboard.submitted["entrypoint"]
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
@@ -587,7 +588,7 @@ class TestRun:
         self, dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch, state: str
     ) -> None:
         monkeypatch.setattr(collect_module, "_SLOW_START_S", 0.0)
-        monkeypatch.setattr(collect_module, "_STARTUP_LIMIT_S", 3.0)
+        monkeypatch.setattr(submission, "START_LIMIT_S", 3.0)
         row = {"is_head_node": True, "state": state, "state_message": "health check failed"}
         nodes = {"data": {"result": {"result": [{"is_head_node": False, "state": "DEAD"}, row]}}}
         dashboard.overrides["GET /api/v0/nodes"] = Reply(body=json.dumps(nodes))
