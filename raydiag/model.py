@@ -170,6 +170,7 @@ class Snapshot:
     job_start: Optional[float] = None  # earliest start of the jobs that run now; None: no job known
     actors: Sequence[Actor] = ()
     whole_cluster: bool = False  # every node of the cluster was asked
+    running: Sequence[str] = ()  # submission ids of the jobs that run now
 
     @property
     def news_since(self) -> float:

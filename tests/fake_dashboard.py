@@ -54,8 +54,10 @@ class FakeDashboard:
         self.log: Callable[[Mapping[str, Any]], str] = lambda request: ""
         self.status = "RUNNING"  # of our job once its log has been read
         self.message = ""
+        self.date: Optional[str] = None  # what the server's clock says; None: the real time
         self.asked: list[Asked] = []
         self.silent = threading.Event()  # set: take connections and answer nothing
+        self.stuck: tuple[str, ...] = ()  # paths that begin so are not answered either
         self.over = threading.Event()
         self.submitted: Optional[dict[str, Any]] = None
         self.packages: dict[str, bytes] = {}  # what was sent ahead, by name
@@ -70,6 +72,10 @@ class FakeDashboard:
                 dashboard.handle(self)
 
             do_POST = do_PUT = do_DELETE = do_GET
+
+            def date_time_string(self, timestamp: Optional[float] = None) -> str:
+                real = super().date_time_string(timestamp)
+                return real if dashboard.date is None else dashboard.date
 
             def log_message(self, *_: object) -> None:
                 return
@@ -90,7 +96,7 @@ class FakeDashboard:
         """Answer one request."""
         body = http.rfile.read(int(http.headers.get("Content-Length") or 0))
         self.asked.append(Asked(http.command, http.path, dict(http.headers), body))
-        if self.silent.is_set():
+        if self.silent.is_set() or http.path.startswith(self.stuck):
             self.over.wait(10)
             return
         reply = self._reply(http.command, http.path, http.headers.get("Authorization"), body)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import subprocess
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -16,9 +18,10 @@ from hypothesis import strategies as st
 
 from raydiag import probes
 from raydiag.cluster import collect as collect_module
-from raydiag.cluster import jobs_api
+from raydiag.cluster import jobs_api, submission
 from raydiag.cluster.address import Address
 from raydiag.cluster.afterwards import do_afterwards
+from raydiag.cluster.bundle import Package
 from raydiag.cluster.collect import Collected, ProbeRequest, collect, reports
 from raydiag.cluster.jobs_api import JobsApi
 from raydiag.errors import CannotRun, UsageError
@@ -258,6 +261,9 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+    def time(self) -> float:
+        return time.time()
 
     def sleep(self, _: float) -> None:
         self.now += 1.0
@@ -499,6 +505,23 @@ class TestRun:
             assert collected.nodes[1].reason.startswith("its answer was lost")
         assert dashboard.stopped == [job_id(dashboard)]
 
+    @pytest.mark.parametrize(("late_s", "runs"), [(-60, True), (0, True), (60, False)])
+    def test_a_job_that_starts_too_late_does_nothing(
+        self, dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch, late_s: float, runs: bool
+    ) -> None:
+        sent = time.time() - submission.START_LIMIT_S - late_s + 1
+        dashboard.date = formatdate(sent, usegmt=True)
+        api = JobsApi(dashboard.url)
+        api.version()
+        submission.SubmittedJob(api, Package("echo began", "_ray_pkg_0.zip", b""), "probe")
+        assert dashboard.submitted is not None
+        command = dashboard.submitted["entrypoint"]
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+        assert (done.stdout == "began\n") is runs
+        assert ("nobody waits" in done.stdout) is not runs
+        without_date = {"PATH": "/nonexistent"}
+        assert subprocess.check_output(["/bin/sh", "-c", command], env=without_date) == b"began\n"
+
     def test_old_jobs_of_ours_leave_the_list_of_jobs(self, dashboard: FakeDashboard) -> None:
         def row(submission_id: str, status: str, **more: object) -> dict[str, Any]:
             return {"submission_id": submission_id, "status": status, **more}
@@ -565,7 +588,7 @@ class TestRun:
         self, dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch, state: str
     ) -> None:
         monkeypatch.setattr(collect_module, "_SLOW_START_S", 0.0)
-        monkeypatch.setattr(collect_module, "_STARTUP_LIMIT_S", 3.0)
+        monkeypatch.setattr(submission, "START_LIMIT_S", 3.0)
         row = {"is_head_node": True, "state": state, "state_message": "health check failed"}
         nodes = {"data": {"result": {"result": [{"is_head_node": False, "state": "DEAD"}, row]}}}
         dashboard.overrides["GET /api/v0/nodes"] = Reply(body=json.dumps(nodes))

@@ -157,6 +157,16 @@ def test_a_log_that_is_not_given_is_told_so(printing: FakeDashboard) -> None:
     assert printed.text == "" and "does not give its log" in printed.reason
 
 
+def test_a_stuck_agent_is_asked_for_a_log_once(
+    printing: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "_TIMEOUT_S", (1.0, 0.2))
+    printing.stuck = ("/api/v0/logs",)
+    printed = JobsApi(printing.url).printed("llama")
+    assert "does not give its log" in printed.reason
+    assert not any(asked.path.endswith("/logs") for asked in printing.asked)
+
+
 @pytest.mark.parametrize(
     "reply",
     [
@@ -314,6 +324,41 @@ def test_listener_that_never_answers(
         assert "takes connections and does not answer" in refused(call, JobsApi(dashboard.url))
     assert JobsApi(dashboard.url).logs("raydiag-1") == ""
     assert JobsApi(dashboard.url).actors() == []
+
+
+def test_a_head_whose_agent_starts_no_jobs(
+    dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "_TIMEOUT_S", (1.0, 0.5))
+    api = JobsApi(dashboard.url)
+    api.version()
+    dashboard.silent.set()
+    message = refused("submit", api)
+    assert "answers, but Ray's dashboard agent on the head node" in message
+    assert "takes connections and does not answer" in refused("jobs", api)
+
+
+@pytest.mark.parametrize(
+    ("date", "ahead_s"),
+    [("Thu, 01 Jan 2026 00:00:00 GMT", 0.0), ("Thu, 01 Jan 2026 01:00:00 GMT", 3600.0)],
+)
+def test_the_clock_of_the_head(
+    dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch, date: str, ahead_s: float
+) -> None:
+    api = JobsApi(dashboard.url)
+    assert api.head_time() is None
+    dashboard.date = date
+    monkeypatch.setattr("time.time", lambda: 1_767_225_600.0)
+    api.version()
+    assert api.head_time() == 1_767_225_600.0 + ahead_s
+
+
+@pytest.mark.parametrize("date", ["", "today", "Thu, 99 Jan 2026 00:00:00 GMT"])
+def test_a_dashboard_without_a_clock(dashboard: FakeDashboard, date: str) -> None:
+    api = JobsApi(dashboard.url)
+    dashboard.date = date
+    api.version()
+    assert api.head_time() is None
 
 
 def test_https_where_http_is_spoken(dashboard: FakeDashboard) -> None:

@@ -110,4 +110,5 @@ def snapshot(collected: Collected, api: ClusterAccess, whole_cluster: bool) -> S
         job_start=collected.job_start,
         actors=api.actors() if needs_actors and time.monotonic() < api.limit else (),
         whole_cluster=whole_cluster,
+        running=collected.running,
     )

@@ -152,8 +152,8 @@ def _cluster(call: _Call) -> _LiveSources:
     except NoSuchJob:
         raise
     except CannotRun as error:
-        if sources is None:
-            sources = _left_on_this_head(call)
+        if sources is None or sources.no_log:
+            sources = _left_on_this_head(call) or sources
         if sources is None:
             if arguments.job is None and arguments.prometheus is None:
                 raise CannotRun(f"{error}; or name a job's directory, log or id") from None

@@ -11,13 +11,12 @@ from typing import Any, Optional
 from raydiag import probes, records
 from raydiag.cluster import bundle, frames, submission
 from raydiag.cluster.address import Address
-from raydiag.cluster.jobs_api import TERMINAL, training_start
+from raydiag.cluster.jobs_api import TERMINAL, running_jobs, training_start
 from raydiag.cluster.submission import ClusterAccess, SubmittedJob
 from raydiag.errors import AgentDead, CannotRun, ParseError, UsageError
 from raydiag.model import Node, NodeReport, NodeStatus, ProbeResult, Status, StuckReader, Unread
 from raydiag.untrusted import inflated
 
-_STARTUP_LIMIT_S = 120.0
 _SLOW_START_S = 10.0  # from here on it is asked whether the head still lives
 _AFTER_DEADLINE_S = 0.8  # of the second that the command may take longer than its deadline
 _MOST_FAILURES = 3  # looks at the job in a row, a second apart: the dashboard is gone
@@ -47,6 +46,7 @@ class Collected:
     nodes: Sequence[NodeReport]
     asked_at: float
     job_start: Optional[float]  # earliest start of the jobs that run now, Unix s
+    running: Sequence[str]  # submission ids of those jobs
     cluster: Mapping[str, Any]  # address, session_name, ray_version, gcs_address, the times
 
 
@@ -69,7 +69,7 @@ def collect(
     nonce = secrets.token_hex(8)
     session = str(version.get("session_name") or "")
     package = bundle.probe_package(request.probes, _coordinator_request(request, nonce, session))
-    longest_s = _STARTUP_LIMIT_S + request.deadline_s + _AFTER_DEADLINE_S
+    longest_s = submission.START_LIMIT_S + request.deadline_s + _AFTER_DEADLINE_S
     job = SubmittedJob(api, package, "probe", longest_s)
     patience_s = 0.0
     jobs: Sequence[Mapping[str, Any]] = ()
@@ -90,6 +90,7 @@ def collect(
             nodes=reports(start["nodes"], messages, request.probes, _ends(api, start["nodes"])),
             asked_at=start["time"],
             job_start=training_start(jobs),
+            running=[str(job.get("submission_id") or "") for job in running_jobs(jobs)],
             cluster={
                 "address": api.url,
                 **({"ssh": address.login} if address.login else {}),
@@ -138,7 +139,7 @@ def _follow(
     """
     decoder = frames.Decoder(nonce)
     messages: dict[int, dict[str, Any]] = {}
-    job.api.limit = time.monotonic() + _STARTUP_LIMIT_S
+    job.api.limit = time.monotonic() + submission.START_LIMIT_S
     next_look, slow_from = time.monotonic() + 1.0, time.monotonic() + _SLOW_START_S
     status, failures = "PENDING", 0
     silence: Optional[AgentDead] = None

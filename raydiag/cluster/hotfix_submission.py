@@ -12,7 +12,6 @@ from raydiag.cluster.jobs_api import TERMINAL
 from raydiag.cluster.submission import ClusterAccess, SubmittedJob
 from raydiag.errors import CannotRun, UsageError
 
-_STARTUP_LIMIT_S = 120.0
 _SILENCE_LIMIT_S = 120.0  # it sends a sign of life every few seconds
 _POLL_S = 0.25
 _MOST_FAILURES = 5  # looks at the job in a row, at least a second apart
@@ -92,7 +91,7 @@ class _Follower:
     def run(self) -> dict[str, Any]:
         """The end message. Raises CannotRun, _NotHeard."""
         api, silence = self._job.api, None
-        limit = time.monotonic() + _STARTUP_LIMIT_S
+        limit = time.monotonic() + submission.START_LIMIT_S
         while time.monotonic() < limit:
             api.limit = limit
             # Looked at before the log is read: what an ended job has printed is then all there.

@@ -4,6 +4,7 @@ The SDK would tie the caller to the cluster's Ray version and cost a second of i
 Source: Ray's `dashboard/modules/job` and `dashboard/modules/state`; checked on Ray 2.60.
 """
 
+import contextlib
 import ipaddress
 import math
 import os
@@ -11,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Optional, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -28,7 +30,7 @@ _T = TypeVar("_T")
 TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 SUBMISSION_PREFIX = "raydiag-"
 _AGENT_START_S = 20.0
-_TIMEOUT_S = (5.0, 30.0)  # connect, read
+_TIMEOUT_S = (5.0, 20.0)  # connect, read
 # Ray's monitor looks once a second for the end of a job, and may need two looks. What is deleted
 # before comes back as FAILED.
 _MONITORED_S = 2.2
@@ -47,6 +49,10 @@ class PrintedLog:
     reason: str = ""
 
 
+class _NoReplyInTime(CannotRun):
+    """It takes the connection, and does not answer."""
+
+
 class JobsApi:
     """One dashboard. Every method raises CannotRun, with what to do next, when it does not work."""
 
@@ -59,6 +65,7 @@ class JobsApi:
         self._place = self.url if through is None else f"{self.url} through ssh {through.login}"
         self._base = self.url if through is None else through.url.rstrip("/")
         self._token = token
+        self._ahead_s: Optional[float] = None  # the head's clock, of ours
         self._session = requests.Session()
         # A proxy of the environment cannot reach them.
         self._session.trust_env = not _is_private(self._base)
@@ -83,6 +90,10 @@ class JobsApi:
         path = f"/api/packages/gcs/{name}"
         self._accepted(path, self._send("PUT", path, data=content))
 
+    def head_time(self) -> Optional[float]:
+        """Unix s by the head's clock, to a second or two; None while no reply has told it."""
+        return None if self._ahead_s is None else time.time() + self._ahead_s
+
     def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None:
         """Submit a job of ours with 0 CPU and 0 GPU and no runtime environment."""
         body = {
@@ -98,6 +109,14 @@ class JobsApi:
             try:
                 self._call("POST", "/api/jobs/", json=body)
                 return
+            except _NoReplyInTime:
+                if self._ahead_s is None:
+                    raise
+                raise CannotRun(
+                    f"{self._place} answers, but Ray's dashboard agent on the head node, which "
+                    "starts jobs, does not: is it stopped or stuck? Look there for the process "
+                    "ray::DashboardAgent and into dashboard_agent.log; training goes on without it"
+                ) from None
             except CannotRun as error:
                 # The dashboard answers some seconds before the agent that starts jobs does.
                 if "No available agent" not in str(error) or time.monotonic() > limit:
@@ -133,7 +152,8 @@ class JobsApi:
             if status == 200:
                 return _end_of(body, complete)
         except CannotRun as error:
-            if time.monotonic() > limit:
+            is_stuck = isinstance(error, _NoReplyInTime)  # both ways lead to the same agent
+            if is_stuck or time.monotonic() > limit:
                 return PrintedLog(reason=f"Ray does not give its log: {error}")
         path = f"/api/jobs/{quote(submission_id, safe='')}/logs"
         try:
@@ -250,7 +270,7 @@ class JobsApi:
         options["timeout"] = tuple(min(left_s, usual_s) for usual_s in _TIMEOUT_S)
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            return self._session.request(method, self._base + path, headers=headers, **options)
+            reply = self._session.request(method, self._base + path, headers=headers, **options)
         except requests.exceptions.ConnectionError as error:
             raise CannotRun(
                 f"no Ray dashboard at {self._place}: {_cause(error)}. Is the cluster up (a job "
@@ -258,13 +278,16 @@ class JobsApi:
                 "--address http://HEAD:PORT, or --address local to look at this machine"
             ) from None
         except requests.exceptions.Timeout:
-            raise CannotRun(
+            raise _NoReplyInTime(
                 f"{self._place} takes connections and does not answer: is the head node "
                 "overloaded, or is this another port than the dashboard's? Give --address http://HEAD:PORT"
             ) from None
         except (requests.exceptions.RequestException, ValueError) as error:
             hint = "give the dashboard's URL with --address"
             raise CannotRun(f"{self._place}: {error}: {hint}") from None
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # no date, or no date's form
+            self._ahead_s = parsedate_to_datetime(reply.headers["Date"]).timestamp() - time.time()
+        return reply
 
     def _not_ray(self, path: str) -> str:
         return (

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from raydiag.cluster.local import LocalRay
 
 POLL_S = 0.1
+START_LIMIT_S = 120.0  # from the submission to the first word of the job
 _STOP_LIMIT_S = 6.0
 _MESSAGE_LIMIT_BYTES = 64 << 20
 _CALL_LIMIT_S = 2.0  # for one call, when nothing but cleaning up is left
@@ -45,8 +46,9 @@ class SubmittedJob:
             metadata[_LONGEST] = f"{longest_s:.0f}"
         try:
             api.upload(package.name, package.content)
-            api.submit(package.command, self.id, metadata)
+            api.submit(_unless_late(api) + package.command, self.id, metadata)
         except BaseException:
+            api.limit = time.monotonic() + _CALL_LIMIT_S
             with contextlib.suppress(CannotRun):
                 api.stop(self.id)  # it may have arrived before we were interrupted
             raise
@@ -98,6 +100,20 @@ class SubmittedJob:
             self.api.delete(submission_id)
         for submission_id in overdue:
             self.api.stop(submission_id)
+
+
+def _unless_late(api: ClusterAccess) -> str:
+    """A line of shell: a job that Ray starts when nobody waits for it any more ends at once.
+
+    An agent that was stuck takes what it was sent meanwhile, hours later too.
+    """
+    now_s = api.head_time()
+    if now_s is None:
+        return ""
+    too_late = "{ echo 'raydiag: started too late, nobody waits for this'; exit 0; }"
+    return (
+        f'[ "$(date +%s 2>/dev/null || echo 0)" -le {now_s + START_LIMIT_S:.0f} ] || {too_late}\n'
+    )
 
 
 def _is_left(job: Mapping[str, Any], now_s: Optional[float]) -> bool:

@@ -19,6 +19,7 @@ from raydiag.rules.nodes import NODE_TABLE, departed
 
 _UNSEEN = (Status.DENIED, Status.TIMEOUT, Status.ERROR)
 NODES = "nodes"
+_LATE = "hang"  # as a note: no step for longer than usual
 
 
 def explain(snapshot: Snapshot) -> Diagnosis:
@@ -36,10 +37,14 @@ def of_findings(findings: Iterable[Finding], covered: Coverage) -> Diagnosis:
 
 
 def exit_code(diagnosis: Diagnosis) -> int:
-    """1: a problem was found; 3: none, but not everything was seen; 0: none, all seen."""
+    """1: a problem was found; 3: none, but not everything was seen; 0: none, all seen.
+
+    Whether a job goes on whose next step is late is not seen.
+    """
     if diagnosis.problems:
         return 1
-    return 0 if diagnosis.coverage.complete else 3
+    is_late = _LATE in map(attrgetter("failure_class"), diagnosis.findings)
+    return 0 if diagnosis.coverage.complete and not is_late else 3
 
 
 def coverage(snapshot: Snapshot, window: model.Window | None = None) -> Coverage:

@@ -1,10 +1,12 @@
 """Logs of this cluster's Ray session on the node: what its workers printed last.
 
 Only ends of files are read, and only of workers that live and are not idle: what a dead process
-left says nothing of now. Costs 0.5 to 2 ms of CPU for a worker.
+left says nothing of now. Costs 0.5 to 2 ms of CPU for a worker. On the head there is also what the
+newest submitted jobs printed, since of some trainings the driver alone prints steps.
 
-Source: <session>/logs/{worker-<worker id>-<job id>-<pid>.{out,err},raylet.out,gcs_server.out}; the
-session is that of the raylet which we descend from (--session_dir, --log_dir in its command line).
+Source: <session>/logs/{worker-<worker id>-<job id>-<pid>.{out,err},job-driver-<submission id>.log,
+raylet.out,gcs_server.out}; the session is that of the raylet which we descend from (--session_dir,
+--log_dir in its command line).
 Sample of a worker's file:
 
     :job_id:02000000
@@ -20,7 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from raydiag.errors import NoData, ReadError
 from raydiag.host import Host, attempted
@@ -40,12 +42,14 @@ _MOST_WORKERS = 256
 _OTHERS = ("ray::IDLE", "ray::JobSupervi", "ray::RaydiagNod", "ray::DashboardA", "ray::RuntimeEnv")
 _OWN_ACTOR = "RaydiagNodeActor"
 _HARMLESS = b"Failed to establish connection to the metrics exporter agent"
+_MOST_DRIVERS, _DRIVER_DAYS_S = 4, 86400.0
+_DRIVER_FILE = re.compile(r"job-driver-(?!raydiag-)(.+)\.log\Z")
 _WORKER_FILE = re.compile(r"worker-([0-9a-f]+)-([0-9a-f]{8})-(\d+)\.(out|err)\Z")
 
 
 @dataclass(frozen=True)
 class RayLog:
-    component: str  # "worker", "raylet", "gcs_server"
+    component: str  # "worker", "driver" (of a job, which may have ended), "raylet", "gcs_server"
     path: str  # on the node; of a worker the file with the step line, else its .out
     session: str  # name of the session's directory, "session_<date>_<time>_<microseconds>_<pid>"
     session_from: str  # "raylet" (its arguments), "name" (was asked for), "newest" (a guess)
@@ -54,7 +58,7 @@ class RayLog:
     pid: Optional[int] = None  # of the worker, from the file's name; None for Ray's own logs
     process_age_s: Optional[float] = None  # since the worker was started
     cpu_s: Optional[float] = None  # CPU time that the worker has used, without its children's
-    job_id: str = ""  # Ray's, 8 hex digits, from the first lines; "" when not known
+    job_id: str = ""  # Ray's, 8 hex digits, from the first lines; of a driver its submission id
     actor: str = ""  # class of the actor or name of the task, from the first lines
     title: str = ""  # what the worker called itself last; mostly equal to `actor`
     whole: bool = False  # nothing of the files was left out
@@ -82,7 +86,7 @@ def steps(log: RayLog) -> bool:
 
 @probe(RayLog, identity=("session", "pid", "path"), timeout_s=4, samples=2, watch=steps)
 def ray_logs(host: Host, session_name: str = "") -> Iterator[Union[RayLog, Unread]]:
-    """One record per worker at work (newest log first), then the raylet's and the GCS's own logs.
+    """One record per worker at work (newest log first), of drivers, of the raylet and of the GCS.
 
     `session_name` is the cluster that is meant; without it the raylet above us decides. Raises
     NoData when the node has no log of it.
@@ -95,6 +99,8 @@ def ray_logs(host: Host, session_name: str = "") -> Iterator[Union[RayLog, Unrea
     if len(workers) > _MOST_WORKERS:
         reason = f"logs of {len(workers) - _MOST_WORKERS} more workers were not read"
         yield Unread(f"{session.logs}/worker-*", Status.ERROR, reason)
+    for path in _newest_drivers(host, session):
+        yield from attempted(path, _read_driver, host, session, path)
     for component in ("raylet", "gcs_server"):
         path = f"{session.logs}/{component}.out"
         yield from attempted(path, _read_component, host, session, component, path)
@@ -281,9 +287,7 @@ def _read_worker(host: Host, session: Session, worker: _WorkerLogs, most_bytes: 
     best = max(parsed, key=attrgetter("progress"))  # of equals .out, which comes first
     title = names.get("actor_name") or names.get("task_name", "")
     now = time.time()
-    values = dict(vars(joined(list(map(attrgetter("end"), parsed)), best.end)))
-    stamp, is_last = values.pop("step_stamp"), values.pop("step_is_last")
-    changed_s = max(0.0, now - best.file.changed)
+    end = joined(list(map(attrgetter("end"), parsed)), best.end)
     return RayLog(
         component="worker",
         path=best.path,
@@ -298,8 +302,7 @@ def _read_worker(host: Host, session: Session, worker: _WorkerLogs, most_bytes: 
         actor=names.get("first actor_name") or title,
         title=title,
         whole=whole,
-        step_age_s=changed_s if is_last else _age_s(stamp, now, changed_s),
-        **values,
+        **_values(end, best.file),
     )
 
 
@@ -346,6 +349,44 @@ def _names(texts: Sequence[bytes]) -> dict[str, str]:
 def _age_s(stamp: Optional[float], now: float, changed_s: float) -> Optional[float]:
     """None for a time that cannot be: a line is not younger than the file's last change."""
     return now - stamp if stamp is not None and now - stamp >= changed_s - 5 else None
+
+
+def _newest_drivers(host: Host, session: Session) -> list[str]:
+    """What submitted jobs have printed within a day, the newest first."""
+    changed = {}
+    for name in filter(_DRIVER_FILE.match, host.listdir(session.logs)):
+        path = f"{session.logs}/{name}"
+        changed[path] = _changed(host, path)
+    newest = sorted(changed, key=changed.__getitem__, reverse=True)[:_MOST_DRIVERS]
+    return [path for path in newest if time.time() - changed[path] < _DRIVER_DAYS_S]
+
+
+def _read_driver(host: Host, session: Session, path: str) -> RayLog:
+    """Steps that a job printed. Raises NoData without any."""
+    file = _read_ends(host, path, _LONG_BYTES)
+    end = parse_end(file.tail)
+    if end.step is None:
+        raise NoData(f"{path}: no step in its end")
+    match = _DRIVER_FILE.match(path.rsplit("/", 1)[-1])
+    return RayLog(
+        component="driver",
+        path=path,
+        session=session.name,
+        session_from=session.found,
+        size_bytes=file.size,
+        log_changed_s=max(0.0, time.time() - file.changed),
+        job_id=match[1] if match else "",
+        **_values(end, file),
+    )
+
+
+def _values(end: LogEnd, file: _File) -> dict[str, Any]:
+    """What a record says of the end of the file with the steps."""
+    values, now = dict(vars(end)), time.time()
+    stamp, is_last = values.pop("step_stamp"), values.pop("step_is_last")
+    changed_s = max(0.0, now - file.changed)
+    values["step_age_s"] = changed_s if is_last else _age_s(stamp, now, changed_s)
+    return values
 
 
 def _read_component(host: Host, session: Session, component: str, path: str) -> RayLog:

@@ -15,6 +15,7 @@ from raydiag.rules.exposure import exposed_endpoints
 from raydiag.rules.gpu import bad_pages, thermal_throttling, uncorrectable_errors
 from raydiag.rules.gpu_outliers import full_gpu_memory, hot_gpus, slow_gpus
 from raydiag.rules.kernel import kernel_findings
+from raydiag.rules.loss import diverged_loss
 from raydiag.rules.nodes import dead_nodes, hung_reads, missing_hosts, unreachable_nodes
 from raydiag.rules.pcie import degraded_links, growing_link_errors
 from raydiag.rules.peers import environment_mismatch, missing_gpus, version_skew
@@ -38,7 +39,8 @@ RULES: tuple[Rule, ...] = (
     network.interface_errors, network.tcp_retransmits, network.tcp_aborts,
     network.full_accept_queues, missing_gpus, version_skew, environment_mismatch, skewed_clocks,
     exposed_endpoints, worker_state.stopped_workers, worker_state.missing_workers,
-    worker_state.stopped_ray_processes, worker_state.dead_ranks, stragglers, silent_jobs,
+    worker_state.stopped_ray_processes, worker_state.dead_ranks, worker_state.ended_children,
+    stragglers, silent_jobs, diverged_loss,
     metrics_exporter.exporter_down, metrics_exporter.ghost_data,
     metrics_exporter.exporter_plugin_timeouts, metrics_exporter.exporter_plugins_skipped,
     metrics_exporter.exporter_restarts,

@@ -15,6 +15,7 @@ from typing import Any
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.ray_logs import RayLog
+from raydiag.probes.scheduler import SchedulerState
 from raydiag.rules.grades import confirmed_if, known, warning_if
 from raydiag.rules.machines import Machine, Samples, machines
 
@@ -30,6 +31,7 @@ _MOST_EVIDENCE = 4
 _LATE_S, _LATE_STEPS = 30.0, 10.0  # no step for so long, and so many step times: it is not well
 _STALLED_S = 300.0
 _BUSY, _SPINS, _UNLIKE = 0.15, 0.3, 5.0  # of one CPU, on nodes that others load; times as much
+_LEAST_BUSY = 0.04  # on a node where many wait for a CPU: some of the kernel's clock ticks
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,13 @@ class _WorkerProgress:
     def is_moving(self, pause_s: float) -> bool:
         """Whether it made a step between the samples, or well within such a pause."""
         return bool(self.advanced) or self.pause_s(unknown=pause_s) < pause_s / 2
+
+    def scaled(self, load: float) -> float:
+        """What remains of a load on a node where more threads want to run than there are CPUs."""
+        for node in self.machine.records(SchedulerState):
+            share = 2 * node.cpus_allowed / max(1, node.running)
+            return max(_LEAST_BUSY, load * min(1.0, share))
+        return load
 
     @property
     def alike(self) -> tuple[str, ...]:
@@ -89,10 +98,13 @@ class _Group:
 
     @property
     def silent_s(self) -> float | None:
-        """Since the last step of the one that has been silent longest; None: it is not known."""
-        if self._is_held_back() or any(worker.log.step_age_s is None for worker in self.workers):
+        """At least so long since the last step of the one that has been silent longest.
+
+        None: it is not known.
+        """
+        if self._is_held_back():
             return None
-        return max(map(_WorkerProgress.pause_s, self.workers))
+        return max(map(_least_pause_s, self.workers))
 
     def unlike(self) -> list[_WorkerProgress]:
         """The only one that is busy, or that sleeps, while none of them makes a step."""
@@ -103,9 +115,9 @@ class _Group:
             return []
         ordered = sorted(self.workers, key=_load)
         lowest, second, top = _load(ordered[0]), _load(ordered[1]), _load(ordered[-1])
-        if top >= _BUSY and top >= _UNLIKE * _load(ordered[-2]):
+        if top >= ordered[-1].scaled(_BUSY) and top >= _UNLIKE * _load(ordered[-2]):
             return ordered[-1:]
-        if second >= _SPINS and second >= _UNLIKE * lowest:
+        if second >= ordered[1].scaled(_SPINS) and second >= _UNLIKE * lowest:
             return ordered[:1]
         return []
 
@@ -245,18 +257,24 @@ def paces(snapshot: Snapshot) -> list[Pace]:
 
 def _groups(snapshot: Snapshot) -> list[_Group]:
     by_kind: dict[tuple[str, ...], list[_WorkerProgress]] = {}
-    for worker in _workers(snapshot):
+    for worker in _printing(snapshot, "worker"):
         by_kind.setdefault(worker.alike, []).append(worker)
+    formats = {worker.log.step_format for group in by_kind.values() for worker in group}
+    for driver in _printing(snapshot, "driver"):
+        # Where workers print steps, their own files say more than what is forwarded of them.
+        if driver.log.job_id in snapshot.running and driver.log.step_format not in formats:
+            by_kind[driver.alike] = [driver]
     return list(map(_Group, by_kind.values()))
 
 
-def _workers(snapshot: Snapshot) -> Iterator[_WorkerProgress]:
+def _printing(snapshot: Snapshot, component: str) -> Iterator[_WorkerProgress]:
+    """Workers, or drivers, that have printed steps."""
     for machine in machines(snapshot):
         for samples in machine.newest(RayLog):
-            if samples.first.component == "worker":
-                worker = _progress(machine, samples)
-                if worker:
-                    yield worker
+            if samples.first.component == component:
+                progress = _progress(machine, samples)
+                if progress:
+                    yield progress
 
 
 def _progress(machine: Machine, samples: Samples[RayLog]) -> _WorkerProgress | None:
@@ -275,6 +293,11 @@ def _progress(machine: Machine, samples: Samples[RayLog]) -> _WorkerProgress | N
 
 def _step(worker: _WorkerProgress) -> int:
     return worker.step
+
+
+def _least_pause_s(worker: _WorkerProgress) -> float:
+    """A step is no newer than the last change of the log."""
+    return worker.pause_s(unknown=worker.log.log_changed_s)
 
 
 def _load(worker: _WorkerProgress) -> float:

@@ -14,7 +14,7 @@ from raydiag.model import Actor, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.processes import RayProcess
 from raydiag.probes.ray_logs import RayLog
 from raydiag.rules.machines import Machine, machine_names, machines
-from raydiag.rules.progress import waiting
+from raydiag.rules.progress import paces, waiting
 
 _SETTLED_S = 300.0  # of the job; until then workers may still be starting
 _STOPPED = {
@@ -31,7 +31,7 @@ _TITLE, _IDLE = "ray::", "ray::IDLE"
 def stopped_workers(snapshot: Snapshot) -> Iterator[Finding]:
     """Ray workers with work, and what they started, that are stopped; workers that are zombies.
 
-    One finding for a worker. Zombie children are left alone: data loaders end like this.
+    One finding for a worker. Zombie children are left to `ended_children`.
     """
     for machine in machines(snapshot):
         actors = _live_actors(snapshot, machine)
@@ -121,6 +121,32 @@ def dead_ranks(snapshot: Snapshot) -> Iterator[Finding]:
             known = dict(catalog.variant("worker-stopped", "died"), pid=actor.pid)
             known.update(host=hosts[actor.node_id], task=_task(actor))
             yield Finding("worker-stopped", evidence=evidence, **known)
+
+
+def ended_children(snapshot: Snapshot) -> Iterator[Finding]:
+    """What trained below a worker and has exited, while the job is late for its next step.
+
+    Data loaders that ended look the same, on all hosts alike: so only where one host has them.
+    """
+    if not any(map(attrgetter("is_late"), paces(snapshot))):
+        return
+    ended = []
+    all_machines = machines(snapshot)
+    for machine in all_machines:
+        children = [each for each in machine.working_processes() if _is_ended_child(each)]
+        if children:
+            ended.append((machine, children))
+    if len(ended) == 1 and len(all_machines) > 1:
+        machine, children = ended[0]
+        evidence = [
+            machine.evidence(f"/proc/{child.pid}/stat", f"pid {child.pid} is {_ENDED['Z']}")
+            for child in children
+        ]
+        yield machine.finding("worker-stopped", *evidence, variant="missing", pid=children[0].pid)
+
+
+def _is_ended_child(process: RayProcess) -> bool:
+    return process.role == "child" and process.state in _ENDED
 
 
 def _halted_state(process: RayProcess) -> str:

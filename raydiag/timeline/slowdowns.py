@@ -17,6 +17,7 @@ REGRESSION = 0.10  # of throughput
 _BASELINE_STEPS = 30
 _LOW_STEPS = 5  # in a row
 _FEW_LOW_STEPS, _AGAIN = 3, 3  # or fewer, but so often
+_SHORTEST_S = 30.0  # what passes sooner, or began later, is no slow-down yet
 _HOLD = 3  # usual steps at the end: it has recovered
 _SMOOTH = 5  # steps
 _LEFT_SIGMAS, _LEFT_SHARE = 3.0, 0.01  # below its level: it has left it
@@ -114,9 +115,12 @@ def slowdown(tables: MaskedTables) -> Slowdown | None:
         if np.count_nonzero(np.diff(lasting.astype(np.int8)) == 1) < _AGAIN:
             return None
     last, worst = last_true(low), float(np.median(values[low]))
+    start, end = float(times[_left_level(values, int(np.argmax(lasting)), level)]), times[last]
+    if end - start < _SHORTEST_S:
+        return None
     return Slowdown(
-        float(times[_left_level(values, int(np.argmax(lasting)), level)]),
-        float(times[last]),
+        start,
+        float(end),
         100 * (worst / level - 1),
         level,
         worst,

@@ -103,7 +103,8 @@ def _with_named_host(origin: Symptom, symptoms: Sequence[Symptom]) -> Symptom:
         return origin
     named = {(other.task, other.host): other for other in symptoms if other.task or other.host}
     witnesses = [other for other in named.values() if other.host and _is_beside(other, origin)]
-    if len(named) == 1 and not origin.failure.late_notice:
+    is_of_named = origin.failure.told_by_others or not origin.failure.late_notice
+    if len(named) == 1 and is_of_named:
         witnesses += named.values()
     for other in witnesses[:1]:
         pid = origin.pid or other.pid

@@ -13,6 +13,7 @@ from raydiag.triage.verdict import Throughput
 WARM_UP_STEPS = 5  # compilation and first allocations, from the first step of the run
 _WINDOW = 10  # steps
 LOSS_PERCENT = 10.0  # slower than that is a degradation
+_SHORTEST_S = 30.0  # what passes sooner, or began later, is no level yet
 _BLOCKS = 24  # medians that the shape of the decline is read from
 _BLOCK_STEPS = 5  # at least
 _JUMP = 0.25  # of the whole drop, from one block to the next
@@ -44,6 +45,8 @@ def throughput(steps: LoggedSteps, period: int | None) -> Throughput | None:
     change = 100.0 * (after - before) / before
     degraded = change < -LOSS_PERCENT and _stays_low(_values(early), _values(late))
     pattern, since = _decline(speeds, before) if degraded else _dip(speeds, before)
+    if degraded and since is not None and _seconds_since(steps, since) < _SHORTEST_S:
+        degraded, pattern, since = False, "steady", None
     return Throughput(
         unit=unit,
         early=before,
@@ -106,6 +109,13 @@ def _decline(speeds: Sequence[_Speed], before: float) -> tuple[str, int | None]:
     # A jump inside a block shows as two falls in a row: it is one.
     follow_ups = sum(index - previous == 1 for (previous, _), (index, _) in pairwise(falls))
     return ("constant" if len(falls) - follow_ups == 1 else "phased"), since
+
+
+def _seconds_since(steps: LoggedSteps, since: int) -> float:
+    """What the steps from that one on took; infinite where that is not known of all."""
+    times = zip(steps.series.step, steps.series.seconds, strict=True)
+    total = sum(seconds for step, seconds in times if step >= since)
+    return total if math.isfinite(total) else math.inf
 
 
 def _falls(blocks: Sequence[_Speed], least: float) -> Iterator[tuple[int, float]]:

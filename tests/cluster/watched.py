@@ -83,6 +83,10 @@ class Watched:
         """Lines that the host's exporter serves besides; they replace those of the same series."""
         self._file(host).write_text(lines)
 
+    def freeze(self, host: str) -> None:
+        """From now on the host's exporter serves the same old values."""
+        self._file(host).with_suffix(".frozen").touch()
+
     def stop_exporter(self, host: str) -> None:
         """End the host's exporter; its port is closed then."""
         self.cluster.signal(self._exporters[host], signal.SIGKILL)
@@ -179,8 +183,12 @@ def _serve(host: str, port: int, file: Path) -> None:
     began = time.monotonic()
 
     class Handler(BaseHTTPRequestHandler):
+        cycle = 0
+
         def do_GET(self) -> None:
-            body = _merged(metrics(host, int((time.monotonic() - began) * 2)), file.read_text())
+            if not file.with_suffix(".frozen").exists():
+                Handler.cycle = int((time.monotonic() - began) * 2)
+            body = _merged(metrics(host, Handler.cycle), file.read_text())
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.end_headers()

@@ -31,6 +31,7 @@ from raydiag.model import (
     StuckReader,
     Unread,
 )
+from tests.rules.test_progress import log
 
 NOW = 1_700_000_000.0
 
@@ -302,3 +303,10 @@ def test_explain_judges_completes_and_covers() -> None:
 
 def test_a_well_cluster_that_was_fully_seen_exits_with_0() -> None:
     assert exit_code(explain(Snapshot([report("a")], NOW))) == 0
+
+
+@pytest.mark.parametrize(("age_s", "code"), [(5.0, 0), (40.0, 3), (400.0, 1)])
+def test_a_job_that_is_late_is_not_said_to_be_well(age_s: float, code: int) -> None:
+    logs = [ProbeResult("ray_logs", Status.OK, records=[log(9, age_s=age_s)])]
+    nodes = [report(host, results=logs) for host in "abc"]
+    assert exit_code(explain(Snapshot(nodes, NOW, job_start=NOW - 3600))) == code

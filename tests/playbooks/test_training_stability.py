@@ -7,6 +7,7 @@ import pytest
 
 from raydiag.model import Severity
 from raydiag.playbooks.training_stability.rises import slow_rise
+from raydiag.timeline import slowdowns
 from raydiag.tsdb.series import Series
 from tests.playbooks.world import HOSTS, LENGTH_S, T0, World, classes, holds, is_symptom
 
@@ -262,6 +263,16 @@ def test_throughput_that_recovered() -> None:
     (found,) = world.judge(ONLY).observations
     assert found.recovered
     assert found.finding.onset == T0 + 3000
+
+
+@pytest.mark.parametrize(("shortest_s", "seen"), [(30.0, True), (90.0, False)])
+def test_what_passes_in_moments_is_no_slowdown(
+    monkeypatch: pytest.MonkeyPatch, shortest_s: float, seen: bool
+) -> None:
+    monkeypatch.setattr(slowdowns, "_SHORTEST_S", shortest_s)
+    world = World()
+    world.scalar(TGS, 0.7, 3000, 3055, factor=True)
+    assert (classes(world.judge(ONLY)) == {"tgs-degradation"}) is seen
 
 
 def test_slow_steps_at_saves_are_normal() -> None:

@@ -103,6 +103,17 @@ def test_ok_worker_with_steps(node: Node) -> None:
     assert record.size_bytes == len(MARKERS + STEP.format(117) + STEP.format(118) + MARKERS)
 
 
+def test_ok_steps_that_the_driver_prints(node: Node) -> None:
+    path = node.log("job-driver-toy-1.log", "starting\n" + STEP.format(41), age_s=70)
+    node.log("job-driver-toy-2.log", "no steps\n")
+    node.log("job-driver-toy-3.log", STEP.format(9), age_s=90_000)
+    node.log("job-driver-raydiag-probe-1.log", STEP.format(9))
+    (record,) = node.records()
+    assert (record.component, record.path, record.job_id) == ("driver", path, "toy-1")
+    assert (record.step, record.step_duration_s, record.pid) == (41, 3.412, None)
+    assert record.step_age_s == pytest.approx(70, abs=5)
+
+
 def test_ok_fresh_log_with_an_old_step(node: Node) -> None:
     then = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - 600))
     node.worker(700, MARKERS + f"{then} {STEP.format(9)}waiting\n", "oops: ValueError: x\n")

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from raydiag.model import Confidence, Finding, NodeReport, ProbeResult, Severity, Status
 from raydiag.probes.ray_logs import RayLog
-from raydiag.rules.progress import silent_jobs, stragglers
+from raydiag.probes.scheduler import SchedulerState
+from raydiag.rules.progress import paces, silent_jobs, stragglers
 from tests.rules.snapshots import NOW, report, snapshot
 
 
@@ -180,14 +181,29 @@ def test_one_half_line_does_not_hide_the_worker_that_stopped() -> None:
     assert found(*held_back, node("d", log(57, age_s=60.0, buffered=True))) == []
 
 
-def hung(*loads: float | None, age_s: float = 40.0) -> list[NodeReport]:
+def hung(
+    *loads: float | None, age_s: float = 40.0, scheduler: ProbeResult | None = None
+) -> list[NodeReport]:
     """One worker on each host, all at one step; what CPUs they used in the two seconds."""
     reports = []
     for number, load in enumerate(loads):
         first = log(50, age_s=age_s, cpu_s=None if load is None else 90.0)
         later = log(50, age_s=age_s + 2, cpu_s=None if load is None else 90.0 + 2 * load)
-        reports.append(node(f"node{number}", first, later=(later,)))
+        logs = ProbeResult("ray_logs", Status.OK, records=[first], later=(later,), interval_s=2.0)
+        reports.append(report(f"node{number}", results=list(filter(None, (logs, scheduler)))))
     return reports
+
+
+@pytest.mark.parametrize(("running", "accused"), [(27, ["node2"]), (1, [])])
+def test_who_spins_where_many_wait_for_a_cpu(running: int, accused: list[str]) -> None:
+    """27 threads on two CPUs leave a spinning one a twelfth of a CPU."""
+    state = SchedulerState(
+        90_000.0, 2, 2, 23.0, 21.0, 18.0, 1700, running, 0, 5000, ticks={}, allowed_ticks={},
+        pressure={},
+    )  # fmt: skip
+    scheduler = ProbeResult("scheduler", Status.OK, records=[state])
+    reports = hung(0.01, 0.01, 0.083, 0.01, scheduler=scheduler)
+    assert [finding.host for finding in found(*reports)] == accused
 
 
 @pytest.mark.parametrize(
@@ -208,6 +224,32 @@ def test_in_a_hang_the_one_that_does_otherwise(
     loads: tuple[float | None, ...], age_s: float, accused: list[str]
 ) -> None:
     assert [finding.host for finding in found(*hung(*loads, age_s=age_s))] == accused
+
+
+def driver(age_s: float | None, job: str = "toy-1", **values: Any) -> NodeReport:
+    named = {"component": "driver", "pid": None, "job_id": job, "actor": "", "title": ""}
+    return node("head", log(57, age_s=age_s, **{**named, **values}))
+
+
+@pytest.mark.parametrize(("job", "silent_s"), [("toy-1", [40.0]), ("toy-2", [])])
+def test_steps_that_the_driver_of_a_running_job_prints(job: str, silent_s: list[float]) -> None:
+    seen = replace(snapshot(driver(40.0, job)), running=("toy-1",))
+    assert [pace.silent_s for pace in paces(seen)] == silent_s
+
+
+def test_what_workers_print_counts_before_what_is_forwarded() -> None:
+    workers = [node(host, log(90)) for host in "abc"]
+    seen = replace(snapshot(*workers, driver(40.0)), running=("toy-1",))
+    assert [pace.silent_s for pace in paces(seen)] == [0.1]
+    other = driver(40.0, step_format="Megatron")
+    seen = replace(snapshot(*workers, other), running=("toy-1",))
+    assert [pace.silent_s for pace in paces(seen)] == [40.0, 0.1]
+
+
+def test_a_step_is_no_newer_than_its_file() -> None:
+    undated: dict[str, Any] = {"age_s": None, "log_changed_s": 33.0}
+    workers = [node(host, log(90, **undated)) for host in "abc"]
+    assert [pace.silent_s for pace in paces(snapshot(*workers))] == [33.0]
 
 
 def silent(age_s: float, **values: Any) -> list[Finding]:

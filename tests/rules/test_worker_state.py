@@ -12,6 +12,7 @@ from raydiag.model import Actor, Confidence, Finding, NodeReport, Severity, Snap
 from raydiag.probes.processes import RayProcess
 from raydiag.rules.worker_state import (
     dead_ranks,
+    ended_children,
     missing_workers,
     stopped_ray_processes,
     stopped_workers,
@@ -106,6 +107,24 @@ def test_data_loaders_that_ended_are_left_alone_and_stopped_ones_are_not() -> No
     assert stopped(process(700), loader) == []
     (finding,) = stopped(process(700), replace(loader, state="T"), actors=(actor("a", 700, 3),))
     assert (finding.pid, finding.task) == (800, "trainer_3")
+
+
+def with_ended_children(*hosts: str, age_s: float = 40.0) -> list[Finding]:
+    """Of ranks below workers on four hosts, which have ended on some."""
+    reports = []
+    for host in "abcd":
+        state = "Z" if host in hosts else "S"
+        child = process(800, state, role="child", worker_pid=700, command="")
+        reports.append(node(host, process(700), child, ray_logs=[log(50, age_s=age_s)]))
+    return list(ended_children(job(*reports)))
+
+
+def test_a_rank_below_a_worker_that_has_exited_while_no_step_comes() -> None:
+    (finding,) = with_ended_children("c")
+    assert (finding.failure_class, finding.host, finding.pid) == ("worker-stopped", "c", 800)
+    assert finding.confidence is Confidence.LIKELY
+    assert with_ended_children("c", age_s=0.5) == []
+    assert with_ended_children("a", "b", "c", "d") == []
 
 
 def test_a_worker_and_its_children_are_one_finding() -> None:

@@ -30,6 +30,14 @@ _STEPS = [f"0: completed step: {step}, seconds: 2.0, loss: 3.0" for step in rang
         ("0: the raylet on 10.0.0.3 has died", "ray-node-dead", "10.0.0.3"),
         ("0: (pid=7, ip=10.0.0.1) NodeDiedError: the node is gone", "ray-node-dead", None),
         (
+            "0: (raylet) Raylet is terminated. Termination is unexpected. Its last lines:"
+            "\n0:   [state-dump] nothing\n0:   [state-dump] nothing\n0:   [state-dump] nothing"
+            "\n0: (raylet) The node with node id: 00aa and address: 10.0.0.3 and node name: n3 has "
+            "been marked dead because the detector stopped.",
+            "ray-node-dead",
+            "10.0.0.3",
+        ),
+        (
             "1: torch.distributed.DistNetworkError: The client socket has timed out after 600s "
             "while trying to connect to (n1, 29500).",
             "rendezvous-fail",

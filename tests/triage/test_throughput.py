@@ -84,3 +84,11 @@ def test_step_time_stands_in_where_no_throughput_is_printed() -> None:
     one = throughput(steps(range(120), seconds, tokens=[nan] * 120), None)
     assert one is not None and one.degraded and one.unit == "steps/s"
     assert one.change_percent == pytest.approx(-50.0)
+
+
+@pytest.mark.parametrize(("slow_steps", "degraded"), [(15, False), (70, True)])
+def test_fast_steps_that_are_slow_for_moments(slow_steps: int, degraded: bool) -> None:
+    seconds = [0.4] * 200 + [0.5] * slow_steps  # of which 70 are 35 s
+    one = throughput(steps(range(len(seconds)), seconds, tokens=[nan] * len(seconds)), None)
+    assert one is not None and one.degraded is degraded
+    assert one.pattern == ("constant" if degraded else "steady")

@@ -61,7 +61,9 @@ class LiveNodes:
         if self.ended is not None:
             return []
         of_all = paces(self.snapshot)
-        return [pace for pace in of_all if self.ray_id in ("", pace.job_id)]
+        return [
+            pace for pace in of_all if not self.ray_id or pace.job_id in (self.ray_id, self.job)
+        ]
 
 
 def of_job(nodes: LiveNodes, nodelist: Sequence[str], start: float | None) -> LiveNodes:

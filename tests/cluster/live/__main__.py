@@ -88,7 +88,7 @@ def _planted(hosts: Hosts, planting: Planting, place: Path) -> list[Answer]:
 
 
 def _live_answers(lab: Lab, planting: Planting) -> list[Answer]:
-    lab.patient = planting.patient
+    lab.patient, lab.children = planting.patient, planting.children
     planting.before(lab)
     if planting.alone:
         lab.start_alone()

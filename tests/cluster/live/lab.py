@@ -24,7 +24,7 @@ from tests.cluster.simulated_hosts import Cluster, HostSpec
 from tests.cluster.watched import RAY_ARGS, Watched
 
 HOSTS = tuple(f"node{number:03}" for number in range(1, 5))
-VICTIM = "node003"
+VICTIM = os.environ.get("LAB_VICTIM", "node003")
 SAVES, SAVES_BYTES = "/mnt", 4_000_000  # of each host its own
 HUNG_GPU = 6  # the one whose counters can be made to hang
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
@@ -118,6 +118,7 @@ class Lab:
     directory: Path  # the job's: outputs/88-toy, with its log beside it
     watched: Watched
     patient: bool = False  # the driver does not notice that a rank has died
+    children: bool = False  # ranks are child processes of Ray's workers
     submitted: list[str] = field(default_factory=list)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
@@ -167,9 +168,12 @@ class Lab:
     def ranks(self, host: str) -> list[int]:
         """Process ids, those of this machine, of the host's ranks."""
         titled = f"ray::{toy_job.TRAINER}"[:15]
-        return [
+        workers = [
             pid for pid in self.cluster.processes(host) if namespaces.comm(pid).startswith(titled)
         ]
+        if not self.children:
+            return workers
+        return [child for worker in workers for child in namespaces.children(worker)]
 
     def own_pid(self, pid: int) -> int:
         """The number that the host's own processes know it by."""
@@ -186,7 +190,8 @@ class Lab:
         """To Ray's dashboard agent of that host."""
         for pid in self.cluster.processes(host):
             if namespaces.comm(pid) == "ray::DashboardAgent"[:15]:
-                os.kill(pid, number)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     @property
     def log(self) -> Path:
@@ -197,19 +202,21 @@ class Lab:
         """Stop whatever still trains, and write the job's log as a scheduler would leave it."""
         is_cut = any(self.ranks(host) for host in HOSTS)
         for host in HOSTS:
-            self.signal_rank(host, signal.SIGCONT)
+            self.signal_agent(host, signal.SIGCONT)
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         for name in self.submitted:
             self._ray_job("stop", name, "--no-wait")
+        printed = [_printed(self.cluster, name) for name in self.submitted[:1]]
         for process in self.started:
             if process.poll() is None:
                 self.cluster.signal(process, signal.SIGTERM)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(20)
-        printed = [_printed(self.cluster, name) for name in self.submitted[:1]]
         if self.log.exists():
             printed.append(self.log.read_text(errors="replace"))
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         self.log.write_text("".join(printed) + (_CANCELLED.format(at=at) if is_cut else ""))
+        for host in HOSTS:
+            self.signal_rank(host, signal.SIGCONT)
         with contextlib.suppress(TimeoutError):
             self.wait_for_end()
 
@@ -217,12 +224,15 @@ class Lab:
         self.steering.mkdir(parents=True, exist_ok=True)
         if self.patient:
             (self.steering / "patient").touch()
+        if self.children:
+            (self.steering / "children").touch()
         places = (self.steering, SAVES, self.hosts.data.directory)
         return [sys.executable, str(Path(toy_job.__file__)), *map(str, places)]
 
     def _ray_job(self, *arguments: str) -> None:
         argv = [_RAY, "job", *arguments]
-        self.cluster.run_on(self.cluster.head, argv, env=environment(), timeout=120)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.cluster.run_on(self.cluster.head, argv, env=environment(), timeout=60)
 
     def _wait_for_steps(self, steps: int = 12) -> None:
         end = time.monotonic() + _START_S
@@ -251,7 +261,8 @@ class Lab:
         logs = self.cluster.directory / HOSTS[-1] / "ray"
         files = sorted(logs.glob("session_2*/logs/worker-*.out"), key=_changed)
         for file in reversed(files):
-            count = file.read_text(errors="replace").count("completed step:")
+            text = file.read_text(errors="replace")
+            count = text.count("completed step:") + text.count("elapsed time per iteration")
             if count:
                 return count - 1 if time.time() - _changed(file) < 3 else -1
         return -1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.cluster import fake_node, fake_rdma
 from tests.cluster.fake_node import KernelRecord
-from tests.cluster.live.lab import HUNG_GPU, SAVES, VICTIM, Answer, Lab
+from tests.cluster.live.lab import HOSTS, HUNG_GPU, SAVES, VICTIM, Answer, Lab
 
 _LOST = ("node-death", "node-unreachable", "ray-node-dead")
 _DEAD = ("worker-stopped", "signal-kill", "actor-fail")
@@ -36,6 +36,7 @@ class Planting:
     before: Callable[[Lab], None] = _nothing  # what is done before the training starts
     steps: bool = True  # the training has made steps before the fault is planted
     alone: bool = False  # the job is not submitted through Ray
+    children: bool = False  # ranks are child processes of Ray's workers
     patient: bool = False  # the driver waits for the other ranks
     ends: bool = False  # the training ends by the fault
     breaks: bool = False  # the cluster is of no use afterwards
@@ -91,7 +92,7 @@ def _signal(number: int) -> Callable[[Lab], None]:
 
 def _steer(said: str) -> Callable[[Lab], None]:
     def plant(lab: Lab) -> None:
-        (lab.steering / "fault-2").write_text(said)
+        (lab.steering / f"fault-{HOSTS.index(VICTIM)}").write_text(said)
 
     return plant
 
@@ -196,6 +197,13 @@ PLANTINGS = (
     Planting("stopped, job not Ray's", _signal(signal.SIGSTOP), ("worker-stopped",), VICTIM,
              directory=("unknown", "straggler", "hang"), alone=True),
     Planting("nothing, job not Ray's", _nothing, wait_s=20, alone=True),
+    Planting("children, nothing", _nothing, wait_s=20, children=True),
+    Planting("children, stopped", _signal(signal.SIGSTOP), ("worker-stopped",), VICTIM,
+             directory=("unknown", "straggler", "hang"), children=True),
+    Planting("children, killed", _signal(signal.SIGKILL), _DEAD, VICTIM, wait_s=10,
+             probe=("any",), ends=True, children=True),
+    Planting("children, spins", _steer("spin"), _STUCK, VICTIM, children=True,
+             directory=("unknown", "straggler", "hang")),
     Planting("killed", _signal(signal.SIGKILL), _DEAD, VICTIM, wait_s=10, probe=("any",),
              ends=True),
     Planting("killed, driver waits", _signal(signal.SIGKILL), _DEAD, VICTIM, wait_s=10,
@@ -213,11 +221,17 @@ PLANTINGS = (
              probe=("healthy",), directory=("any",)),
     Planting("exporter stopped", lambda lab: lab.watched.stop_exporter(VICTIM), ("exporter-down",),
              VICTIM, wait_s=90, probe=("any",)),
+    Planting("exporter frozen", lambda lab: lab.watched.freeze(VICTIM),
+             ("exporter-down", "ghost-data", "unknown"), wait_s=100, probe=("any",)),
+    Planting("agent of the head", lambda lab: lab.signal_agent(HOSTS[0], signal.SIGSTOP),
+             ("any",), wait_s=5, directory=("any",), breaks=True),
     Planting("agent stopped", lambda lab: lab.signal_agent(VICTIM, signal.SIGSTOP), _LOST, VICTIM,
              wait_s=5, directory=("any",), breaks=True, ends=True),
     Planting("agent killed", lambda lab: lab.signal_agent(VICTIM, signal.SIGKILL), _LOST, VICTIM,
              wait_s=20, directory=("any",), breaks=True, ends=True),
     Planting("raylet killed", lambda lab: lab.cluster.kill_raylet(VICTIM), _LOST, VICTIM,
+             wait_s=20, breaks=True, ends=True),
+    Planting("raylet of the head", lambda lab: lab.cluster.kill_raylet(HOSTS[0]), ("any",),
              wait_s=20, breaks=True, ends=True),
     Planting("warnings", _steered("chatter", _CHATTER), wait_s=20),
     Planting("compiling", _nothing, wait_s=40, before=_steered("phase", "compile 150"),
