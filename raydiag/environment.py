@@ -32,11 +32,11 @@ def allow(names: Iterable[str]) -> None:
     _also.update(names)
 
 
-def named() -> dict[str, str]:
-    """What of our environment a child may have."""
+def named(more: Iterable[str] = (), *prefixes: str) -> dict[str, str]:
+    """What of our environment a child may have; `more` and what begins so: this one besides."""
+    names, begins = _NAMES.union(_also, more), (*_PREFIXES, *prefixes)
     variables = os.environ.items()
-    names = _NAMES | _also
-    return {name: value for name, value in variables if name in names or name.startswith(_PREFIXES)}
+    return {name: value for name, value in variables if name in names or name.startswith(begins)}
 
 
 def forget() -> None:

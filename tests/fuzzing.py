@@ -21,29 +21,36 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__" and sys.argv[1:2] == ["--one"]:
     import atheris
 
     atheris.instrument_imports(include=["raydiag"]).__enter__()
 
-from raydiag import cli, event_file, exposition, kmsg, probes, records
+from raydiag import cli, event_file, exposition, kmsg, probes, records, untrusted
 from raydiag.cli import config, main
 from raydiag.cluster import collect, frames, submission
 from raydiag.errors import ParseError, RaydiagError
+from raydiag.explain import diagnosis
 from raydiag.hotfix.journal import Journal
 from raydiag.hotfix.messages import Rollback
 from raydiag.hotfix.node_rollback import rollback, statuses
 from raydiag.joblog import read
+from raydiag.joblog import state as state_file
 from raydiag.joblog.facts import Resolved
 from raydiag.joblog.state import PassState
-from raydiag.model import Node
+from raydiag.model import Node, Snapshot
+from raydiag.render import document, text
+from raydiag.render.probe import probe_report
 from raydiag.triage import judge
 from raydiag.triage.signatures import Classifier, make_selector
 from raydiag.triage.verdict import Moment
 from raydiag.tsdb import directory, response, tfrecords
+from tests import odd_documents as odd
 
 Target = Callable[[bytes, Path], None]  # takes the input and a directory to write in
 
@@ -65,6 +72,7 @@ CORPUS = [
     b"@raydiag nonce 1 1/1 0123456789abcdef eJwDAAAAAAE=\n",
     b'{"node_id":"a","host":"n1","address":"10.0.0.4","alive":true,"clock_offset_s":[1]}',
     struct.pack("<QI", 10, 0) + b"\x09\x00\x00\x00\x00\x00\x00\xf0\x3f\x10" + struct.pack("<I", 0),
+    *(bytes([128, number]) + bytes(range(number, number + 24)) for number in range(0, 120, 10)),
     b"\x1f\x8b\x08\x00", b"\xff\xfe", b"\x00" * 64, b"nan inf -1e999 1_0 \xd9\xa1", DEEP[:5000],
 ]  # fmt: skip
 
@@ -97,60 +105,84 @@ def events(data: bytes, place: Path) -> None:
     list(event_file.scalars(data))
 
 
-def records_of_nodes(data: bytes, place: Path) -> None:
+def is_odd(data: bytes) -> bool:
+    """Whether a document is to be made that is nearly right; else the bytes are it."""
+    return data[:1] >= b"\x80"
+
+
+def json_of(data: bytes, document: Any) -> bytes:
+    """The bytes of a document of that kind."""
+    return odd.text_of(odd.altered(document, data[1:])) if is_odd(data) else data
+
+
+def value_of(data: bytes, document: Any) -> Any:
+    """The same as a value; a string where the bytes are no JSON."""
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        value = {"alive": data.decode("latin-1"), "host": len(data)}
-    records.decode(Node, value)
-    for item in value if isinstance(value, list) else [value]:
-        records.decode(probes.load("rdma").record, item)
+        return untrusted.parsed(json_of(data, document))
+    except ValueError:
+        return data.decode("latin-1")
+
+
+def records_of_nodes(data: bytes, place: Path) -> None:
+    kinds = EXAMPLES()
+    kind, example = kinds[(data[1] if data[1:] else 0) % len(kinds)]
+    records.decode(kind, value_of(data[:1] + data[2:], example))
 
 
 def frame(data: bytes, place: Path) -> None:
+    lines = [f"{line}\n" for line in frames.encode("nonce", 5, zlib.compress(data[:64], 1))]
+    if is_odd(data):
+        fields = odd.altered(lines[0].split(), data[1:])
+        lines += [" ".join(map(str, fields)) if isinstance(fields, list) else str(fields), "\n"]
     decoder = frames.Decoder("nonce")
-    decoder.feed(data.decode("latin-1"))
-    for line in frames.encode("nonce", 5, zlib.compress(data)):
-        decoder.feed(line + "\n")
+    decoder.feed(data.decode("latin-1") + "".join(lines))
     for message in decoder.messages.values():
         with contextlib.suppress(ValueError):
             submission.unpacked(message)
 
 
 def node_answer(data: bytes, place: Path) -> None:
-    try:
-        message = json.loads(data)
-    except (ValueError, RecursionError):
-        message = {"status": "answered", "answer": data.decode("latin-1")}
-    if isinstance(message, dict):
-        node = {"node_id": "a", "host": "n1", "address": "10.0.0.4", "alive": True}
-        collect.reports([node], {1: message}, ["versions"], {})
+    name = PROBES[(data[1] if data[1:] else 0) % len(PROBES)]
+    message = odd.message(data[2:], [name]) if is_odd(data) else value_of(data, odd.MESSAGE)
+    (report,) = collect.reports([odd.NODE], {1: message}, [name], {})
+    assert isinstance(report.duration_s, float)
 
 
 def block(data: bytes, place: Path) -> None:
     folder = place / ("0" * 26)
     folder.mkdir(exist_ok=True)
     for name in ("meta.json", "index"):
-        (folder / name).write_bytes(data)
+        (folder / name).write_bytes(json_of(data, odd.META))
     directory.read(place)
 
 
 def prometheus(data: bytes, place: Path) -> None:
-    response.data(200, "application/json", data)
+    body = json_of(data, odd.ANSWERS[len(data) % len(odd.ANSWERS)])
+    if response.matrix(body.replace(b": ", b":").replace(b", ", b",")) is None:
+        response.series(response.data(200, "application/json", body)[0])
 
 
 def journal(data: bytes, place: Path) -> None:
     place.chmod(0o700)
-    (place / "r1.jsonl").write_bytes(data)
+    files = place / "files"
+    lines = data
+    if is_odd(data):
+        rows = odd.altered(odd.records_of_rollout(str(files)), data[1:])
+        lines = b"\n".join(map(odd.text_of, rows if isinstance(rows, list) else [rows]))
+    (place / "r1.jsonl").write_bytes(lines)
     own = Journal(str(place))
     statuses(own)
-    (place / "files").mkdir(exist_ok=True)
-    rollback(own, Rollback(rollout="r1", who="me"), str(place / "files"), 0)
-    assert list((place / "files").iterdir()) == []
+    files.mkdir(exist_ok=True)
+    rollback(own, Rollback(rollout="r1", who="me"), str(files), 0)
+    assert os.listdir(files) == []
 
 
 def state(data: bytes, place: Path) -> None:
-    assert PassState.loads(data.decode("latin-1"), "x").marks == {}
+    document = value_of(data, odd.state())
+    if is_odd(data) and isinstance(document, dict):
+        document["made_by"] = state_file._made_by("x", document.get("marks"))
+    text = json.dumps(document) if is_odd(data) else data.decode("latin-1")
+    PassState.loads(text, "x").mark_for("7-fuzz.log", 100, 7)
 
 
 def job_log(data: bytes, place: Path) -> None:
@@ -168,11 +200,28 @@ def kernel_log(data: bytes, place: Path) -> None:
 
 def settings(data: bytes, place: Path) -> None:
     path = place / "settings.yaml"
-    path.write_bytes(data)
+    path.write_bytes(json_of(data, {"kmsg": {"verbose": True, "output": "x"}, "probe": {}}))
     parser, commands = PARSER()
     config.apply(str(path), parser, commands, {"command": "kmsg"})
 
 
+def verdict(data: bytes, place: Path) -> None:
+    """What nodes answered, odd values in the right fields, judged and shown."""
+    message = odd.message(b"\x00" + data, list(PROBES))
+    reports = collect.reports([odd.NODE], {1: message}, list(PROBES), {})
+    snapshot = Snapshot(reports, 1.8e9)
+    explained = diagnosis.explain(snapshot)
+    "".join(document.lines(document.probe_document(snapshot, explained, {}, 1.8e9)))
+    text.text(probe_report(snapshot, explained, {}, True), 100, False)
+
+
+@functools.cache
+def EXAMPLES() -> list[tuple[Any, Any]]:
+    kinds = [Node, *(probes.load(name).record for name in PROBES)]
+    return [(kind, odd.example_of(kind)) for kind in kinds]
+
+
+PROBES = probes.names()
 SELECTOR, CLASSIFIER = functools.cache(make_selector), functools.cache(Classifier)
 PARSER = functools.cache(cli._parser)
 # Whole commands are run only in the short run: each takes some milliseconds.
@@ -180,6 +229,7 @@ COMMANDS: dict[str, Target] = {
     "triage": of_command("triage", "FILE", "--now", "log-end"),
     "kmsg": of_command("kmsg", "FILE"),
     "config": of_command("kmsg", os.devnull, "--config", "FILE"),
+    "verdict": verdict,
     "state-file": of_command("triage", "FILE", "--state", "FILE"),
 }
 TARGETS: dict[str, Target] = {
@@ -207,7 +257,8 @@ def check(target: str, data: bytes, place: Path) -> None:
 # ---- the long run, guided by coverage
 
 KEPT = Path(".cache/fuzz")
-LIMITS = ("-max_len=4096", "-timeout=20", "-rss_limit_mb=2048")
+IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # files are written for each case
+LIMITS = ("-max_len=1024", "-timeout=20", "-rss_limit_mb=2048")
 
 
 def run_one(target: str, options: Sequence[str]) -> None:
@@ -218,8 +269,18 @@ def run_one(target: str, options: Sequence[str]) -> None:
     atheris.Fuzz()
 
 
-def begin(target: str, cases: str) -> subprocess.CompletedProcess[str]:
-    """One target in a process of its own."""
+@dataclass(frozen=True)
+class Run:
+    """One target in a process of its own, which has ended."""
+
+    target: str
+    code: int
+    log: str
+    cpu_s: float
+    peak_mib: float
+
+
+def begin(target: str, cases: str) -> Run:
     seeds, failures = KEPT / target / "seeds", KEPT / target / "failures"
     for folder in (seeds, failures):
         folder.mkdir(parents=True, exist_ok=True)
@@ -227,17 +288,22 @@ def begin(target: str, cases: str) -> subprocess.CompletedProcess[str]:
         (seeds / str(number)).write_bytes(piece)
     argv = [sys.executable, "-m", "tests.fuzzing", "--one", target, f"-runs={cases}"]
     argv += [*LIMITS, f"-artifact_prefix={failures}/", "-print_final_stats=1"]
-    with tempfile.TemporaryDirectory(prefix="raydiag-fuzz-") as place:
+    log = KEPT / target / "log"
+    with tempfile.TemporaryDirectory(prefix="raydiag-fuzz-", dir=IN_MEMORY) as place:
         corpus = Path(place) / "corpus"  # what it adds is not kept: a run is like the one before
         corpus.mkdir()
-        return subprocess.run(
-            [*argv, str(corpus), str(seeds)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env={**os.environ, "TMPDIR": place},
-        )
+        environment = {**os.environ, "TMPDIR": place}
+        with log.open("wb") as output:
+            pid = subprocess.Popen(
+                [*argv, str(corpus), str(seeds)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            ).pid
+            _, status, used = os.wait4(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    text = log.read_text(errors="replace")
+    return Run(target, code, text, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
 def say(line: str) -> None:
@@ -245,26 +311,24 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def row(target: str, done: subprocess.CompletedProcess[str]) -> str:
-    """Cases, seconds and memory early and at the end, from what libFuzzer prints."""
-    (KEPT / target / "log").write_text(done.stdout)
-    ended = re.search(r"Done (\d+) runs in (\d+) second", done.stdout)
-    memory = re.findall(r"^#\d+\s.* rss: (\d+)Mb", done.stdout, re.MULTILINE)
-    early, last = (memory[len(memory) // 3], memory[-1]) if memory else ("?", "?")
-    cases, seconds = ended.groups() if ended else ("?", "?")
-    state = "passed" if done.returncode == 0 else f"FAILED, see {KEPT / target}"
-    return f"{target:12} {cases:>9} {seconds:>6} {early:>6} {last:>6}  {state}"
+def row(run: Run) -> str:
+    """Cases, CPU time, memory after a third of the run and at its peak."""
+    ended = re.search(r"Done (\d+) runs in \d+ second", run.log)
+    memory = re.findall(r"^#\d+\s.* rss: (\d+)Mb", run.log, re.MULTILINE)
+    early = memory[len(memory) // 3] if memory else "?"
+    state = "passed" if run.code == 0 else f"FAILED, see {KEPT / run.target}"
+    cases = ended[1] if ended else "?"
+    return f"{run.target:12} {cases:>9} {run.cpu_s:>8.0f} {early:>6} {run.peak_mib:>6.0f}  {state}"
 
 
 def run_all(cases: str, targets: Sequence[str]) -> int:
     """Each target with so many cases, as many at once as there are cores; the exit code."""
-    say(f"{'target':12} {'cases':>9} {'s':>6} {'MiB':>6} {'at end':>6}")
+    say(f"{'target':12} {'cases':>9} {'CPU s':>8} {'MiB':>6} {'peak':>6}")
+    codes = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        runs = pool.map(lambda target: (target, begin(target, cases)), targets)
-        codes = []
-        for target, done in runs:
-            say(row(target, done))
-            codes.append(done.returncode)
+        for ended in as_completed([pool.submit(begin, target, cases) for target in targets]):
+            say(row(ended.result()))
+            codes.append(ended.result().code)
     return 1 if any(codes) else 0
 
 

@@ -63,7 +63,7 @@ ARROWS = {
     "kernel_text": FOUNDATION | {"probes"},
     "kmsg": NODE | {"catalog", "explain", "kernel_text", "probes", "rules"},
     "rules": FOUNDATION | {"catalog", "nodeset", "probes", "rdma_names"},
-    "joblog": {"untrusted"} | FOUNDATION | {"nodeset", "records", "step_formats"},
+    "joblog": {"environment", "untrusted"} | FOUNDATION | {"nodeset", "records", "step_formats"},
     "triage": FOUNDATION | {"catalog", "joblog"},
     "explain": FOUNDATION
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
@@ -73,7 +73,7 @@ ARROWS = {
     "doctor": FOUNDATION | {"catalog"},
     "exporter": {"untrusted"}
     | NODE
-    | {"file_writing", "environment", "listening", "ownership"}
+    | {"file_writing", "environment", "listening", "masking", "ownership"}
     | {"amdgpu", "cgroup", "confinement", "sandbox", "probes", "event_file", "exposition"}
     | {"rdma_names", "records", "explain", "catalog"},  # of `status`, which judges what it sees
     "tsdb": {"untrusted"}
@@ -98,12 +98,12 @@ ARROWS = {
     "cluster": {"untrusted"}
     | FOUNDATION
     | {"probes", "records", "memory_import", "confinement"}
-    | {"parent_death"},
+    | {"environment", "parent_death"},
     # Its node side; what judges a rollout is pure and takes what nodes have answered.
     "hotfix": {"untrusted"}
     | NODE
     | {"file_writing", "listening", "ownership", "probes", "records", "sandbox", "confinement"}
-    | {"exposition"},
+    | {"exposition", "masking"},
     "cli": {"untrusted"}
     | FOUNDATION
     | {"probes", "catalog", "explain", "render", "cluster", "kmsg", "nodeset"}

@@ -130,3 +130,24 @@ def test_incomplete_line_waits_for_its_end() -> None:
 def test_log_that_could_not_be_read_for_a_moment() -> None:
     one, two = (next(encode(NONCE, number, b"x")) for number in (1, 2))
     assert set(decoded(f"{one}\n", "", f"{one}\n{two}\n")) == {1, 2}
+
+
+def test_of_two_whole_messages_of_one_number_none_is_believed() -> None:
+    decoder = Decoder("n")
+    log = "".join(f"{line}\n" for line in encode("n", 3, b"true"))
+    decoder.feed(log)
+    log += "".join(f"{line}\n" for line in encode("n", 3, b"true"))
+    decoder.feed(log)
+    assert (decoder.messages, decoder.disputed) == ({3: b"true"}, set())
+    log += "".join(f"{line}\n" for line in encode("n", 3, b"forged"))
+    decoder.feed(log)
+    assert decoder.disputed == {3}
+
+
+def test_parts_of_another_message_damage_none() -> None:
+    payload = bytes(range(256)) * 200
+    first, *rest = encode("n", 3, payload)
+    alien = next(encode("n", 3, b"x" * 30_000))
+    decoder = Decoder("n")
+    decoder.feed("".join(f"{line}\n" for line in (first, alien, *rest)))
+    assert decoder.messages == {3: payload}

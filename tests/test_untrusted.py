@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -11,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from raydiag import cli
-from raydiag.errors import ReadError
+from raydiag import cli, untrusted
+from raydiag.cluster import jobs_api
+from raydiag.errors import AuthenticationFailed, ReadError
+from raydiag.hotfix import log_tail, own_exporter
+from raydiag.hotfix.ledger import Ledger
+from raydiag.joblog import find
 from raydiag.joblog.lines import open_log
 from raydiag.joblog.state import PassState
 from raydiag.tsdb import directory, stack_logs, tfevents
@@ -79,6 +84,65 @@ def test_no_file_but_a_regular_one_is_opened(tmp_path: Path, kind: str) -> None:
         tfevents._content(str(path))
     with pytest.raises(OSError, match="not a regular file"):
         list(stack_logs._lines(path, "n1"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_waits_for_a_file_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = odd(tmp_path / "file", kind)
+    assert log_tail.tail(str(path)) == ""
+    with pytest.raises(own_exporter._NotFound, match="names no process"):
+        own_exporter._of_pid_file(str(path))
+    assert find._path_in(path) is None
+    odd(tmp_path / "r1.stop", kind)
+    assert Ledger(str(tmp_path)).stop_asked("r1") == ""
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    with pytest.raises(AuthenticationFailed, match="RAY_AUTH_TOKEN_PATH"):
+        jobs_api.token()
+
+
+# Opened without a look at what they are, and why they may be.
+_TRUSTED_OPENS = {
+    "cli/options.py": "where the user wants the report",
+    "cluster/local.py": "in the directory of the temporary Ray, ours alone",
+    "tsdb/private_directory.py": "in a directory of ours alone",
+    "tsdb/server.py": "the same",
+    "tsdb/view.py": "tombstones that were found intact a moment ago",
+    "cluster/bundle.py": "of the package itself",
+    "joblog/driver_logs.py": "/proc/<pid>/comm",
+}
+
+
+def test_every_file_is_opened_so() -> None:
+    """open() has an opener, a descriptor, or a place below /proc; else the reason is above."""
+    package, careless = Path(untrusted.__file__).parent, set()
+    for path in package.rglob("*.py"):
+        place = path.relative_to(package).as_posix()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and _is_careless(node):
+                careless.add(place)
+    assert careless == set(_TRUSTED_OPENS)
+
+
+def _is_careless(call: ast.Call) -> bool:
+    text = ast.unparse(call)
+    if isinstance(call.func, ast.Attribute):
+        reads_path = call.func.attr in ("read_text", "read_bytes")
+        return (
+            reads_path
+            and not any(
+                word in text
+                for word in ("host.", "Host()", "self.read", "self.host", "resources.", "super()")
+            )
+            and not text.startswith(("files(", "_TABLE", "self.host"))
+        )
+    if not isinstance(call.func, ast.Name) or call.func.id != "open":
+        return False
+    of = ast.unparse(call.args[0]) if call.args else ""
+    is_descriptor = of in ("fd", "fds[0]") or of.startswith(("os.open(", "regular("))
+    return not (is_descriptor or "opener=" in text or of.strip("f'").startswith("/proc/"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -168,7 +168,7 @@ def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) ->
         quiet=quiet,
         harmless=harmless,
         drivers=drivers,
-        failure=re.compile("|".join(map(_word_pattern, failures))),
+        failure=re.compile(_words_pattern(failures)),
         failures=tuple(word.strip("*").replace(_NUMBER, "") for word in failures),
         rows_of=_rows_by_word(events),
         related=_related((*events, *of_drivers)),
@@ -233,11 +233,18 @@ def _spelt(text: str) -> str:
     return re.escape(text).replace(re.escape(_NUMBER), r"\d+")
 
 
-def _word_pattern(word: str) -> str:
-    """A pattern for a whole word, or for the beginning or the end of some."""
-    before = "" if word.startswith("*") or not word[0].isalpha() else "(?<![a-z])"
-    after = "" if word.endswith(("*", _NUMBER)) else "(?![a-z])"
-    return f"{before}{_spelt(word.strip('*'))}{after}"
+def _words_pattern(words: Iterable[str]) -> str:
+    """A pattern for whole words, and for beginnings or ends of some.
+
+    Those with like edges stand together: an edge is looked for once and not for each word.
+    """
+    by_edges: dict[tuple[str, str], list[str]] = {}
+    for word in words:
+        before = "" if word.startswith("*") or not word[0].isalpha() else "(?<![a-z])"
+        after = "" if word.endswith(("*", _NUMBER)) else "(?![a-z])"
+        by_edges.setdefault((before, after), []).append(_spelt(word.strip("*")))
+    groups = by_edges.items()
+    return "|".join(f"{before}(?:{'|'.join(group)}){after}" for (before, after), group in groups)
 
 
 def _kernel_event(row: CatalogRow, classes: Iterable[str]) -> KernelEvent:

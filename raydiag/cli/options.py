@@ -270,8 +270,11 @@ class ProgressLine:
     def say(self, text: str) -> None:
         """Replace the line."""
         if self._shown:
-            print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
-            self._width = len(text)
+            from raydiag.render.escape import terminal
+
+            shown = terminal(text)
+            print(f"\r{shown.ljust(self._width)}", end="", file=sys.stderr, flush=True)
+            self._width = len(shown)
 
     def nodes(self, answered: int, total: int) -> None:
         """A bar of the nodes that have answered."""

@@ -19,6 +19,7 @@ from raydiag.untrusted import inflated
 
 _SLOW_START_S = 10.0  # from here on it is asked whether the head still lives
 _AFTER_DEADLINE_S = 0.8  # of the second that the command may take longer than its deadline
+_LATEST = 2.5e11  # Unix seconds; also no number that a time cannot be
 _MOST_FAILURES = 3  # looks at the job in a row, a second apart: the dashboard is gone
 _END = 999_999  # number of the coordinator's last message
 _NODE_ANSWER_LIMIT_BYTES = 64 << 20
@@ -79,10 +80,10 @@ def collect(
         messages = _follow(job, nonce, request.deadline_s, progress)
         start, end = messages.get(0), messages.get(_END, {})
         if "usage" in end:
-            raise UsageError(end["usage"])
+            raise UsageError(str(end["usage"]))
         if "failed" in end:
-            raise CannotRun(end["failed"])
-        if start is None:
+            raise CannotRun(str(end["failed"]))
+        if start is None or not _is_start(start):
             raise CannotRun(f"the log of raydiag's job {job.id} is damaged: try again")
         submission.check_cluster(address, version, start)
         patience_s = 1.5 if end else 0.0
@@ -164,7 +165,8 @@ def _follow(
             if number == 0:
                 job.api.limit = time.monotonic() + deadline_s + _AFTER_DEADLINE_S
             elif number > _END:
-                progress(messages[number].get("answered", 0), messages[number].get("asked", 0))
+                counts = [messages[number].get(name) for name in ("answered", "asked")]
+                progress(*(count if type(count) is int else 0 for count in counts))
         if _END in messages or status in TERMINAL or failures == _MOST_FAILURES:
             break
         # A long log takes the dashboard a while: leave it most of its time, and leave us enough
@@ -177,7 +179,27 @@ def _follow(
             raise silence
         job.api.limit = time.monotonic() + 1.0
         raise CannotRun(submission.why_no_answer(job))
+    if decoder.disputed & {0, _END}:
+        raise CannotRun(f"{frames.DISPUTED.format(f'the log of job {job.id}')}: try again")
+    for number in decoder.disputed:
+        reason = frames.DISPUTED.format("its name")
+        messages[number] = {"status": NodeStatus.UNREACHABLE.value, "reason": reason}
     return messages
+
+
+def _is_start(message: Mapping[str, Any]) -> bool:
+    """Whether it is what the coordinator says first."""
+    rows, time_s = message.get("nodes"), message.get("time")
+    if not isinstance(rows, list) or not isinstance(time_s, (int, float)):
+        return False
+    if not 0 < time_s < _LATEST:
+        return False
+    texts = [message.get("gcs_address"), message.get("session_name")]
+    for row in rows:
+        if not isinstance(row, dict) or not isinstance(row.get("alive"), bool):
+            return False
+        texts.append(row.get("node_id"))
+    return all(isinstance(text, str) for text in texts)
 
 
 def reports(

@@ -97,6 +97,8 @@ class _Follower:
             # Looked at before the log is read: what an ended job has printed is then all there.
             self.ended = self._has_ended()
             silence = self._job.read_into(self._decoder)
+            if self._decoder.disputed:
+                raise _NotHeard(frames.DISPUTED.format(f"the log of job {self._job.id}"))
             new = sorted(self._decoder.messages.keys() - self._taken)
             for number in new:
                 self._taken.add(number)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any, Optional, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -23,8 +22,9 @@ from raydiag.cluster.address import Forward
 from raydiag.cluster.afterwards import do_afterwards
 from raydiag.errors import AgentDead, AuthenticationFailed, CannotRun
 from raydiag.model import Actor
-from raydiag.untrusted import parsed
+from raydiag.untrusted import parsed, regular
 
+_TOKEN_LIMIT_BYTES = 1 << 16
 _T = TypeVar("_T")
 
 TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -382,7 +382,8 @@ def token() -> Optional[str]:
         named = os.environ.get("RAY_AUTH_TOKEN_PATH")
         origin = named or os.path.expanduser("~/.ray/auth_token")
         try:
-            text = Path(origin).read_text(encoding="utf-8", errors="replace")
+            with open(origin, "rb", opener=regular) as file:
+                text = file.read(_TOKEN_LIMIT_BYTES).decode("utf-8", "replace")
         except OSError as error:
             if named:
                 reason = f"RAY_AUTH_TOKEN_PATH: {named}: {error.strerror}"

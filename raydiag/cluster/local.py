@@ -24,7 +24,7 @@ from typing import Any, Optional
 
 import psutil
 
-from raydiag import confinement
+from raydiag import confinement, environment
 from raydiag.cluster.interrupts import undisturbed
 from raydiag.cluster.jobs_api import PrintedLog
 from raydiag.errors import CannotRun
@@ -131,8 +131,9 @@ def throwaway_ray() -> Iterator[LocalRay]:
     directory = Path(tempfile.mkdtemp(prefix="raydiag-", dir=short))
     before = set(psutil.Process().children(recursive=True))
     saved = dict(os.environ)
-    for name in [name for name in os.environ if name.startswith("RAY_")]:
-        del os.environ[name]
+    kept = environment.named()
+    os.environ.clear()  # Ray's processes inherit it
+    os.environ.update({name: kept[name] for name in kept if not name.startswith("RAY_")})
     os.environ.update(
         RAY_AUTH_MODE="token",
         RAY_AUTH_TOKEN=secrets.token_hex(32),

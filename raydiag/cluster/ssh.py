@@ -31,12 +31,19 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from raydiag import parent_death
+from raydiag import environment, parent_death
 from raydiag.cluster import ssh_errors
 from raydiag.cluster.address import Forward
 from raydiag.cluster.interrupts import undisturbed
 from raydiag.errors import CannotRun, UsageError
 
+# What ssh, and the programs that its configuration names, are told; RAYDIAG_SSH_ENV has more names.
+_VARIABLES = """
+TERM SSH_TTY SSH_AUTH_SOCK SSH_AGENT_PID SSH_ASKPASS SSH_ASKPASS_REQUIRE SSH_SK_PROVIDER GPG_TTY
+DISPLAY WAYLAND_DISPLAY XAUTHORITY DBUS_SESSION_BUS_ADDRESS KRB5CCNAME KRB5_CONFIG KUBECONFIG
+AWS_PROFILE AWS_REGION AWS_DEFAULT_REGION AWS_CONFIG_FILE CLOUDSDK_CONFIG
+"""
+_MORE = "RAYDIAG_SSH_ENV"
 _LOGIN_S = 20.0  # beyond what connecting may take, for each machine on the way
 _TRIES = 5  # each with another port
 _END_PATIENCE_S = 3.0
@@ -155,6 +162,11 @@ def _opened(way: Way, target: str) -> Iterator[_Ssh]:
         ssh.end()
 
 
+def _environment() -> dict[str, str]:
+    more = os.environ.get(_MORE, "").replace(",", " ")
+    return environment.named([*_VARIABLES.split(), *more.split()])
+
+
 class _ForwardPortTaken(CannotRun):
     """Somebody bound our port between our choice and ssh's use of it."""
 
@@ -175,7 +187,7 @@ class _Ssh:
             stdout=subprocess.PIPE,
             stderr=self._said,
             # ssh gives its commands to this shell, and ours are quoted for it.
-            env={**os.environ, "SHELL": "/bin/sh"},
+            env={**_environment(), "SHELL": "/bin/sh"},
             start_new_session=True,
         )
 

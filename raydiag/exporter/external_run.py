@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any
 
-from raydiag import exposition
+from raydiag import exposition, masking
 from raydiag.errors import NoData, ParseError, ReadError
 from raydiag.exporter import plugin_files, program, reading
 from raydiag.exporter.metrics import Metric, Sample, metric_of
@@ -29,6 +29,7 @@ from raydiag.model import Status
 OUTPUT_BYTES = 1 << 20
 NOT_HERE = 99  # exit status: do not run me any more
 _SYNTAX_S = 5.0
+_SHORTEST_SECRET = 8  # characters
 _SCAN = ("scan", "known", "settle", "allow_unsafe")
 
 _collectors: dict[str, tuple[str, Any]] = {}  # path -> digest, function; of this reader
@@ -216,7 +217,14 @@ def _without_host(line: exposition.ExpositionLine, host: str) -> dict[str, str]:
     host_label = labels.pop("host", host)
     if host_label != host:
         raise ParseError(f"{line.name} is of host {host_label!r}, and this is {host!r}")
-    return labels
+    return {name: _without_secret(name, value) for name, value in labels.items()}
+
+
+def _without_secret(name: str, value: str) -> str:
+    """The value of a label, which whoever reaches the port can read."""
+    if masking.names_secret(name):
+        return "***"
+    return value if len(value) < _SHORTEST_SECRET else masking.masked_line(value)
 
 
 def metrics(declared: Mapping[str, Sequence[str]], samples: Sequence[Any]) -> dict[str, Metric]:

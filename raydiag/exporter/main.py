@@ -28,6 +28,7 @@ from raydiag.exporter.state import SavedState
 from raydiag.file_writing import write_file
 from raydiag.host import Host
 from raydiag.procfs import boot_id, split_stat
+from raydiag.untrusted import regular
 
 if TYPE_CHECKING:
     from raydiag.exporter.external_plugins import ExternalPlugins
@@ -242,6 +243,6 @@ def _pid_file(path: Optional[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError), open(path, encoding="ascii") as file:
+        with suppress(OSError), open(path, encoding="ascii", opener=regular) as file:
             if file.read(64) == text:
                 os.unlink(path)

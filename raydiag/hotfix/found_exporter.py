@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
+from raydiag import masking
 from raydiag.hotfix.messages import ProcessInfo, Watchdog
 from raydiag.hotfix.process import SeenProcess
 
@@ -60,11 +61,15 @@ def files_doubt(pid: int) -> str:
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Variables that it was started with; empty when they may not be read."""
+    """Variables that it was started with, but for secrets; empty when they may not be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             text = file.read(_ENVIRONMENT_BYTES).decode("utf-8", "surrogateescape")
     except OSError:
         return {}
     assignments = [assignment.split("=", 1) for assignment in text.split("\0")]
-    return {name: value[0] for name, *value in assignments if name and value}
+    return {
+        name: value[0]
+        for name, *value in assignments
+        if name and value and not masking.names_secret(name)
+    }

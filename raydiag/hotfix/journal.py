@@ -11,8 +11,10 @@ The old contents of files are kept beside, named by their hash: a change can be 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import socket
@@ -31,6 +33,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = ".jsonl"
 _READ_LIMIT_BYTES = 16 << 20
 CLOSED = "closed"
+_LOCK, _LOCK_S = "lock", 10.0
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class JournalError(CannotRun):
@@ -170,6 +174,24 @@ class Journal:
             raise JournalError(f"{path}: its content is not what was kept")
         return content
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """While no other rollout changes a file of this node. Raises JournalError."""
+        try:
+            self._make_directory()
+            fd = os.open(os.path.join(self.directory, _LOCK), _LOCK_FLAGS, 0o600)
+        except OSError as error:
+            raise JournalError(f"{self.directory}: {error.strerror}") from None
+        try:
+            deadline = time.monotonic() + _LOCK_S
+            while not _is_locked(fd):
+                if time.monotonic() > deadline:
+                    raise JournalError("another rollout is changing files here: try again")
+                time.sleep(0.02)
+            yield
+        finally:
+            os.close(fd)
+
     def _make_directory(self) -> None:
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         status = os.stat(self.directory)
@@ -206,9 +228,24 @@ def _content(path: str) -> bytes:
         raise JournalError(f"{path}: {error.strerror}") from None
 
 
+def _is_locked(fd: int) -> bool:
+    """Whether we hold the lock now; also where the file system has none."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # what is left is that a file is read again just before it is replaced
+    return True
+
+
 def number_of(value: object) -> float:
     """A number of a record; 0 for anything else."""
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    try:
+        number = float(value) if isinstance(value, (int, float)) else 0.0
+    except OverflowError:
+        return 0.0
+    return number if math.isfinite(number) else 0.0
 
 
 def sync_directory(path: str) -> None:

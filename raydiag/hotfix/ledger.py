@@ -129,8 +129,8 @@ class Ledger:
     def stop_asked(self, rollout: str) -> str:
         """Who asked this rollout to stop; "" when nobody did."""
         try:
-            with open(self._path(rollout + _STOP), encoding="utf-8", errors="replace") as file:
-                return file.read(200).strip() or "somebody"
+            with open(self._path(rollout + _STOP), "rb", opener=regular) as file:
+                return file.read(200).decode("utf-8", "replace").strip() or "somebody"
         except OSError:
             return ""
 

@@ -57,7 +57,7 @@ def _changes(history: History) -> Iterator[_Change]:
     changes: dict[str, _Change] = {}
     for record in history.records:
         event, path = record.get("event"), record.get("path")
-        if event not in _FILE_EVENTS or not isinstance(path, str):
+        if event not in _FILE_EVENTS or not isinstance(path, str) or not _can_be(path):
             continue
         change = changes.get(path)
         if change is None:
@@ -68,6 +68,13 @@ def _changes(history: History) -> Iterator[_Change]:
         if event not in _RESTORE_EVENTS:
             change.new_sha256.append(str(record.get("new_sha256", "")))
     yield from changes.values()
+
+
+def _can_be(path: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
 
 
 def statuses(journal: Journal, rollout: str = "") -> messages.Statuses:

@@ -15,6 +15,7 @@ from raydiag.hotfix.found_exporter import NO_WATCHDOG, FoundExporter
 from raydiag.hotfix.messages import NodeRequest, ProcessInfo
 from raydiag.hotfix.process import SeenProcess
 from raydiag.hotfix.watchdog_log import watchdog_of
+from raydiag.untrusted import regular
 
 _PID_FILE_BYTES = 200
 
@@ -50,7 +51,7 @@ def _of_pid_file(path: Optional[str]) -> SeenProcess:
     if not path:
         raise _NotFound(_NO_PID_FILE)
     try:
-        with open(path, encoding="ascii") as file:
+        with open(regular(path, os.O_RDONLY), encoding="ascii") as file:
             words = file.read(_PID_FILE_BYTES).split()
             written_at = os.fstat(file.fileno()).st_mtime
         pid = int(words[0])

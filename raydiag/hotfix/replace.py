@@ -145,8 +145,9 @@ class Replacement:
     def run(self) -> None:
         """Raises Refused or JournalError; the old file is there then."""
         try:
-            for _ in self.steps():
-                pass
+            with self.journal.alone():
+                for _ in self.steps():
+                    pass
         except OSError as error:
             raise ReplaceRefused(f"{self.old.path}: {error.strerror}") from None
         finally:

@@ -20,6 +20,7 @@ from raydiag.errors import CannotRun, NoSuchJob
 from raydiag.joblog import log_files
 from raydiag.joblog.facts import Resolved
 from raydiag.joblog.log_files import ATTEMPT, STEM, natural
+from raydiag.untrusted import regular
 
 _ATTEMPT_ID = re.compile(r"^(\d+)(?:\((\d+)\)|_(\d+))$")
 _LISTED = 8
@@ -289,10 +290,12 @@ def _log_by_link(link: Path, named_like_it: Sequence[Path], notes: list[str]) ->
 
 def _path_in(link: Path) -> Path | None:
     """The log that a copied link names: archives and some checkouts turn links into small files."""
-    if link.stat().st_size > _LINK_BYTES:
+    try:
+        with open(link, "rb", opener=regular) as file:
+            text = file.read(_LINK_BYTES + 1).decode("utf-8", "replace").strip()
+    except OSError:
         return None
-    text = link.read_bytes().decode("utf-8", "replace").strip()
-    if not text or "\n" in text or "\0" in text:
+    if len(text) > _LINK_BYTES or not text or "\n" in text or "\0" in text:
         return None
     target = Path(os.path.normpath(link.parent / text))
     if target.is_file() and log_files.stem(target.name):

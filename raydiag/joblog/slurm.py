@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from raydiag import environment
 from raydiag.joblog.numbers import decimal_number, seconds_of, whole_number
 from raydiag.joblog.tables import table
 
@@ -105,6 +106,7 @@ def _output(command: Sequence[str]) -> str:
         answer = subprocess.run(
             [program, *command[1:]],
             stdin=subprocess.DEVNULL,
+            env=environment.named((), "SLURM_", "SACCT_", "SQUEUE_", "SCONTROL_"),
             capture_output=True,
             timeout=_TIMEOUT_S,
             check=False,

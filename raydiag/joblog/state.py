@@ -17,6 +17,7 @@ from raydiag.untrusted import parsed, regular
 VERSION = 3
 _LIMIT_BYTES = 64 << 20
 _DIGESTED_BYTES = 4096
+_TYPES = {"offset": int, "line": int, "inode": int, "head": str, "edge": str}
 _T = TypeVar("_T")
 
 
@@ -52,7 +53,7 @@ class PassState:
             marks = document["marks"]
             if document["made_by"] != _made_by(fingerprint, marks):
                 return cls(fingerprint)
-            return cls(fingerprint, {path: Mark(**mark) for path, mark in marks.items()})
+            return cls(fingerprint, {path: _mark(mark) for path, mark in marks.items()})
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls(fingerprint)
 
@@ -62,6 +63,14 @@ class PassState:
         if mark is None or mark.inode != inode or not 0 < mark.offset <= size:
             return None
         return mark if digests(path, mark.offset) == (mark.head, mark.edge) else None
+
+
+def _mark(fields: dict[str, Any]) -> Mark:
+    """Raises TypeError, KeyError."""
+    for name, kind in _TYPES.items():
+        if type(fields[name]) is not kind:
+            raise TypeError(f"{name} is not of type {kind.__name__}")
+    return Mark(**fields)
 
 
 def _made_by(fingerprint: str, marks: object) -> list[object]:

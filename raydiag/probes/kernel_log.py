@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, islice, product
 from typing import NamedTuple, Optional, Union
 
@@ -57,6 +58,7 @@ _PRIORITY = re.compile(rb"<(\d{1,20})>")
 _STAMP = re.compile(rb"\[\s*(\d{1,20})\.(\d{1,20})\s*\] ?")
 
 _ERRORS = (b"0,", b"1,", b"2,", b"3,", b"<0>", b"<1>", b"<2>", b"<3>")  # so records of errors begin
+_Parts = Mapping[bytes, list[tuple[bytes, ...]]]  # first part of words -> others that they need
 _GAP = b""  # stands in a stream of lines where records were overwritten
 
 
@@ -148,13 +150,8 @@ class WordFilter:
 
         One of `drivers` together with one of `failures` is a word as well.
         """
-        self._words = _by_first_part(map(_shape, words))
-        names = [word for word, others in self._words.items() if () in others]  # found anyhow
-        for name in sorted(map(_shape, drivers), key=len):
-            if not any(shorter in name for shorter in names):
-                names.append(name)
-        self._drivers = _by_first_part(name for name in names if name not in self._words)
-        self._failures = _by_first_part(map(_shape, failures))
+        lists = tuple(words), tuple(drivers), tuple(failures)
+        self._words, self._drivers, self._failures = _lookups(*lists)
         self._quiet = [phrase.encode() for phrase in quiet]
         self._dull: set[bytes] = set()  # shapes without any of the words
 
@@ -181,11 +178,25 @@ class WordFilter:
         return [index for index, shape in enumerate(shapes) if shape not in self._dull]
 
 
+@lru_cache(maxsize=4)
+def _lookups(
+    words: tuple[str, ...], drivers: tuple[str, ...], failures: tuple[str, ...]
+) -> tuple[_Parts, _Parts, _Parts]:
+    """Of words, of drivers' names that are not found as words, and of failures."""
+    parts = _by_first_part(map(_shape, words))
+    names = [word for word, others in parts.items() if () in others]  # found anyhow
+    for name in sorted(map(_shape, drivers), key=len):
+        if not any(shorter in name for shorter in names):
+            names.append(name)
+    of_drivers = _by_first_part(name for name in names if name not in parts)
+    return parts, of_drivers, _by_first_part(map(_shape, failures))
+
+
 def _shape(word: str) -> bytes:
     return word.encode().translate(_FOLDED, _DIGITS)
 
 
-def _holding(shapes: Sequence[bytes], words: Mapping[bytes, list[tuple[bytes, ...]]]) -> set[int]:
+def _holding(shapes: Sequence[bytes], words: _Parts) -> set[int]:
     """Indices of shapes that hold a word.
 
     One search per word through all at once is several times faster than one per line.
@@ -205,7 +216,7 @@ def _holding(shapes: Sequence[bytes], words: Mapping[bytes, list[tuple[bytes, ..
     return hits
 
 
-def _by_first_part(words: Iterable[bytes]) -> dict[bytes, list[tuple[bytes, ...]]]:
+def _by_first_part(words: Iterable[bytes]) -> _Parts:
     """For the first part of each word, the other parts that must be there as well."""
     found: dict[bytes, list[tuple[bytes, ...]]] = {}
     for word in words:

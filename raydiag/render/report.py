@@ -2,7 +2,7 @@
 
 Nothing here is escaped, wrapped or coloured: `text.py`, `markdown.py` and `html.py` write it, each
 in its way. Pictures are for HTML, plots for a terminal too on demand;
-else they are left out.
+else they are left out. Secrets are masked as soon as a report is made, so that no writer shows one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from raydiag.model import Severity
+from raydiag.render.secrets import masked_part
 
 if TYPE_CHECKING:  # numpy, which reports without series do without
     from raydiag.timeline.courses import Course
@@ -255,6 +256,10 @@ class Report:
 
     sections: Sequence[Section]
     footer: str = ""
+
+    def __post_init__(self) -> None:
+        for name, part in (("sections", self.sections), ("footer", self.footer)):
+            object.__setattr__(self, name, masked_part(part))
 
     def filled_sections(self) -> list[Section]:
         """Those that say anything, in the order of a document."""

@@ -148,7 +148,7 @@ def _block(path: Path) -> Block:
     try:
         start, end = meta["minTime"] / 1000, (meta["maxTime"] - 1) / 1000
         samples = int(meta.get("stats", {}).get("numSamples", 0))
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise ParseError("meta.json does not say which time the block holds") from None
     if not _EARLIEST_S < start <= end + 0.001 < _LATEST_S:
         raise ParseError(f"meta.json: {start:g} to {end:g} s is no time")

@@ -86,6 +86,22 @@ def test_the_command_refuses_an_unsafe_directory(
     assert "--allow-unsafe-plugins" in line
 
 
+@pytest.mark.parametrize("name", ["labels", "labels.py"])
+def test_no_secret_in_a_label_is_served(tmp_path: Path, name: str) -> None:
+    token = "ghp" + "_Zq8Lw3Xv7Tn2Rb5Yk9Pd4Mc6"
+    text = f'#!/bin/sh\necho \'site_queue_depth{{url="{token}",api_key="hunter2",q="a"}} 1\'\n'
+    if name == "labels.py":
+        labels = {"url": token, "api_key": "hunter2", "q": "a"}
+        text = "from raydiag.exporter.metrics import Sample\ndef collect(host):\n"
+        text += f"    yield Sample('site_queue_depth', {labels!r}, 1)\n"
+    (tmp_path / "plugins").mkdir()
+    write(tmp_path / "plugins" / name, text, 0o755)
+    with cycles(tmp_path / "plugins") as running:
+        (outcome,) = running.run().values()
+    (sample,) = outcome.samples or []
+    assert sample.labels == {"url": "***", "api_key": "***", "q": "a"}
+
+
 # ---- the environment
 
 

@@ -6,6 +6,8 @@ import os
 import signal
 import stat
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -361,3 +363,86 @@ def test_a_content_is_kept_below_its_hash_alone(utils: Path, digest: str) -> Non
     journal = Journal(str(utils.parent.parent / "journal"))
     with pytest.raises(JournalError, match="not the hash of a content"):
         journal.kept(digest)
+
+
+# ---- two rollouts of one file
+
+
+ROLLOUTS = 4
+
+
+def attempted(utils: Path, number: int) -> bool:
+    """Replace the file in a rollout of its own; whether it was replaced."""
+    journal = Journal(str(utils.parent.parent / "journal"))
+    old = replace.Current(str(utils / NAME), OLD, (utils / NAME).stat())
+    content = f"#!/bin/bash\necho new {number}\n".encode()
+    try:
+        Replacement(journal, f"r{number}", "me", NAME, old, content).run()
+    except ReplaceRefused:
+        return False
+    return True
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the last look at the old file and the renaming of the new one, others have time."""
+    rename = os.rename
+
+    def late(old: str, new: str) -> None:
+        time.sleep(0.3)
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", late)
+
+
+def one_alone_counts(utils: Path, replaced: list[bool]) -> None:
+    assert replaced.count(True) == 1
+    winner = f"r{replaced.index(True)}"
+    journal = Journal(str(utils.parent.parent / "journal"))
+    assert (utils / NAME).read_bytes() == f"#!/bin/bash\necho new {winner[1:]}\n".encode()
+    for number in range(ROLLOUTS):
+        request = Rollback(exporter=SHELL, rollout=f"r{number}", who="me")
+        done = node_rollback.rollback(journal, request, str(utils), 0)
+        outcomes = [file.outcome for file in done.files]
+        assert outcomes in (
+            [["restored"]] if f"r{number}" == winner else [["refused"], ["already"]]
+        )
+    assert (utils / NAME).read_bytes() == OLD
+    assert [path.name for path in utils.iterdir()] == [NAME]
+
+
+@pytest.mark.usefixtures("slowly")
+def test_of_several_rollouts_in_one_process_one_replaces_the_file(utils: Path) -> None:
+    with ThreadPoolExecutor(ROLLOUTS) as pool:
+        replaced = list(pool.map(lambda number: attempted(utils, number), range(ROLLOUTS)))
+    one_alone_counts(utils, replaced)
+
+
+@pytest.mark.usefixtures("slowly")
+def test_of_several_processes_one_replaces_the_file(utils: Path) -> None:
+    children = []
+    for number in range(ROLLOUTS):
+        pid = os.fork()
+        if pid == 0:
+            code = 2
+            try:
+                code = 0 if attempted(utils, number) else 1
+            finally:
+                os._exit(code)
+        children.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    assert set(codes) <= {0, 1}
+    one_alone_counts(utils, [code == 0 for code in codes])
+
+
+def test_a_lock_that_is_not_given_back_is_told(
+    utils: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raydiag.hotfix.journal._LOCK_S", 0.1)
+    waiting = replacement(utils)
+    busy = pytest.raises(JournalError, match="another rollout is changing files here")
+    with Journal(waiting.journal.directory).alone(), busy:
+        waiting.run()
+    assert (utils / NAME).read_bytes() == OLD
+    waiting.run()
+    assert (utils / NAME).read_bytes() == NEW

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from raydiag.cli import main
+from raydiag.render.report import (
+    Bullet,
+    Bullets,
+    KeyValues,
+    Quote,
+    Report,
+    Section,
+    Steps,
+    Toned,
+    Words,
+    table,
+)
 from raydiag.render.secrets import masked_text, masked_value
 
 # Composed here; none of them opens anything. Put together, so that no scanner takes them for real.
@@ -30,19 +43,51 @@ SECRETS = [
     f"?access_token={_BODY}&page=2",
     f'{{"password": "{_BODY}"}}',
     f"python train.py --api-key {_BODY}",
+    f"pypi{'-'}{_BODY}",
+    f"nvapi{'-'}{_BODY}",
+    f"dckr_pat{'_'}{_BODY}",
+    f"r8{'_'}{_BODY}",
+    f"ya29{'.'}{_BODY}",
+    f"AccountName=store;AccountKey={_BODY}==;Suffix=core",
+    f"https://store.example.com/c?sv=2022&sig={_BODY}&se=1",
+    f"https://store.example.com/c?X-Amz-Credential=a&X-Amz-Signature={_BODY}",
+    f"MYSQL_PWD={_BODY}",
+    f"SLURM_JWT={_BODY}",
+    f"curl -u trainer:{_BODY} https://registry.example.com",
+    f"trainer:{_BODY}@registry.example.com:5000/image",
+    f"machine api.example.com login me password {_BODY}",
+    f"wandb login {'0123456789' * 4}",
+    f'"{{\\"password\\": \\"{_BODY}\\"}}"',
+    f"https://example.com/?next=https%3A%2F%2Fb%3Ftoken%3D{_BODY}",
+    f"hf{'_'}\x1b[1;36m{_BODY[:6]}\x1b[0m{_BODY[6:]}",
+    f"hf{'_'}{_BODY[:6]}\u200b{_BODY[6:]}",
+    (_BODY * 3)[:64],
 ]
+# Everything up to the end of the line may belong to it.
+TO_THE_END = [f"Set-Cookie: session={_BODY}; Path=/", f"-----BEGIN RSA PRIVATE KEY----- {_BODY}"]
 
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_a_secret_is_masked_and_the_sentence_stays(secret: str) -> None:
     masked = masked_text(f"RuntimeError: refused for {secret} by host node004")
-    assert _BODY not in masked and _BODY[:16].upper() not in masked
+    assert "***" in masked and "0123456789" not in masked
+    assert _BODY[6:16] not in masked and _BODY[:16].upper() not in masked
     assert masked.startswith("RuntimeError: refused for ") and masked.endswith("by host node004")
+
+
+@pytest.mark.parametrize("secret", TO_THE_END)
+def test_a_secret_without_an_end_is_masked_to_the_end_of_the_line(secret: str) -> None:
+    assert _BODY not in masked_text(f"refused for {secret} by host")
 
 
 @pytest.mark.parametrize(
     "text",
     [
+        "hf_hub_download() failed: hf_access_token is not set, npm_config_registry neither",
+        "git clone git@github.com:org/repo and srun -u python3 train.py",
+        f"sha256 {'0123456789abcdef' * 4} of outputs/7-job/checkpoints/items/0/d/process_0/array",
+        "LustreError: 11-0: ost0: 10.0.0.4:988@tcp was lost; login node is login1",
+        "commit 0123456789012345678901234567890123456789 (HEAD -> main)",
         "KeyError: 'layers.0.attention'",
         "completed step: 12, seconds: 1.250, Tokens/s/device: 2210.500, loss: 3.125",
         "num_tokens: 65536, pad_token=<pad>, eos_token: </s>",
@@ -60,6 +105,29 @@ def test_values_under_such_a_name_are_masked_in_a_document() -> None:
         "env": {"HF_TOKEN": "***", "NCCL_DEBUG": "INFO"},
         "rows": [["x", 1, None]],
     }
+    assert masked_value({"argv": ["serve", "--api-key", "hunter2", "--port", "1"]}) == {
+        "argv": ["serve", "--api-key", "***", "--port", "1"]
+    }
+    row = {"parameter": "hf_access_token", "a": "hunter2", "b": "hunter3", "explains": 1}
+    assert masked_value([row]) == [{**row, "a": "***", "b": "***"}]
+    assert masked_value({SECRETS[3]: 1}) == {"***": 1}
+
+
+def test_a_report_holds_no_secret_whatever_writes_it() -> None:
+    rows: list[Sequence[Words]] = [
+        ("hf_access_token", "hunter2", Toned("hunter2")),
+        ("steps", "5", "6"),
+    ]
+    made = Report(
+        [
+            Section(SECRETS[0], [table(("setting", "a", "b"), rows)], facts=[SECRETS[1]]),
+            Section("", [KeyValues([("password", "hunter2")]), Bullets([Bullet(SECRETS[4])])]),
+            Section("", [Quote(SECRETS), Steps([f"export {SECRETS[8]}"])]),
+        ],
+        footer=SECRETS[12],
+    )
+    assert "hunter2" not in repr(made) and _BODY not in repr(made)
+    assert "steps" in repr(made) and made.sections[0].blocks[0].rows[1].cells[1] == "5"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("output_format", ["text", "json", "markdown", "html"])
