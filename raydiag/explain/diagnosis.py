@@ -114,8 +114,8 @@ def _with_rank(finding: Finding, ranks: Mapping[str, Ranks]) -> Finding:
     rank = of_host.on_gpu(finding.gpu) if of_host and finding.gpu is not None else None
     if rank is None or finding.task not in (None, rank.task):
         return finding
-    text = f"GPU {finding.gpu} ({finding.device}) of {finding.host} runs {rank.text}"
-    evidence = (model.Evidence(rank.why, text), *finding.evidence)
+    text = f"GPU {finding.gpu} ({finding.device}) of {finding.host} runs {rank.text} ({rank.why})"
+    evidence = (model.Evidence(f"/proc/{rank.pid}", text), *finding.evidence)
     return replace(finding, task=rank.task, evidence=evidence)
 
 

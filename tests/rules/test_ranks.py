@@ -108,9 +108,8 @@ def test_a_ring_timeout_names_gpu_rank_and_last_step_in_one_line() -> None:
     assert (finding.failure_class, finding.task) == ("amdgpu-ring-timeout", "trainer_13")
     assert finding.evidence[0].text == (
         f"GPU 5 ({ADDRESSES[5]}) of x runs rank 13 (trainer_13, pid 105), "
-        "last step 118 (2023-11-14 22:13:13 UTC)"
+        "last step 118 (2023-11-14 22:13:13 UTC) (HIP_VISIBLE_DEVICES=5)"
     )
-    assert finding.evidence[0].source == "HIP_VISIBLE_DEVICES=5"
 
 
 def test_ordinals_count_among_what_rocr_left() -> None:
