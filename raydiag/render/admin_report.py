@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from functools import partial
 from itertools import filterfalse
 
+from raydiag import __version__
 from raydiag.explain.driver_fault import advice
 from raydiag.explain.driver_fault.signs import FAULT
 from raydiag.explain.driver_fault.types import (
@@ -51,15 +52,13 @@ _OTHERS = {
 _HOURS_OF_A_YEAR = 8766.0
 
 
-def admin_sections(
-    node: InvestigatedNode, investigation: Investigation, generated_at: float
-) -> Iterator[Section]:
+def admin_sections(node: InvestigatedNode, investigation: Investigation) -> Iterator[Section]:
     """The report on one node."""
     yield Section(
         f"Report for the administrator: {node.host}",
         [
             Paragraph(f"{node.host}: {node.verdict.value}. {_sentence(node.reason)}", strong=True),
-            KeyValues(list(_facts(node, investigation, generated_at)), ("Item", "Value")),
+            KeyValues(list(_facts(node, investigation)), ("Item", "Value")),
         ],
         tone=Tone.BAD if node.verdict is NodeVerdict.CONFIRMED else Tone.DOUBTFUL,
         is_chapter=True,
@@ -78,9 +77,7 @@ def admin_sections(
 # ---- the facts of one line
 
 
-def _facts(
-    node: InvestigatedNode, investigation: Investigation, generated_at: float
-) -> Iterator[tuple[str, str]]:
+def _facts(node: InvestigatedNode, investigation: Investigation) -> Iterator[tuple[str, str]]:
     yield "Hostname", " ".join(filter(None, (node.host, filled("({})", node.address))))
     yield "Kernel (uname -r)", node.versions.get("kernel", "not read")
     for component, name in (("amdgpu", "amdgpu module version"), ("nvidia", "NVIDIA driver")):
@@ -94,7 +91,7 @@ def _facts(
     yield "Onset by the kernel log", _kernel_onset(node)
     yield "Onset by the metric", _metric_onset(node)
     yield "Other nodes", others(node, investigation)
-    yield "Found", f"{utc(generated_at)} by raydiag driver-fault, read-only"
+    yield "Found", f"{utc(investigation.seen_at)} by raydiag {__version__}, read-only"
 
 
 def _counter(node: InvestigatedNode) -> str:

@@ -45,7 +45,7 @@ def driver_fault_report(investigation: Investigation, generated_at: float, verbo
     shown = shown_nodes(investigation)
     most = len(shown) if verbose else _MOST_REPORTS
     for node in shown[:most]:
-        sections += admin_sections(node, investigation, generated_at)
+        sections += admin_sections(node, investigation)
     if len(shown) > most:
         rest = fold(map(attrgetter("host"), shown[most:]))
         sections.append(Section("More reports", [Paragraph(f"{rest}: -v and JSON have them.")]))

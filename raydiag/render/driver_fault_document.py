@@ -1,5 +1,6 @@
 """An investigation of GPU driver faults as JSON; `schemas/driver-fault.json` states its shape."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ def driver_fault_document(investigation: Investigation, generated_at: float) -> 
     diagnosis = Diagnosis(investigation.findings, (), investigation.coverage)
     reports = []
     for node in shown_nodes(investigation):
-        sections = list(admin_sections(node, investigation, generated_at))
+        sections = list(admin_sections(node, investigation))
         reports.append({"host": node.host, "markdown": markdown_text(Report(sections))})
     return {
         **document.head("driver-fault", generated_at),
@@ -45,8 +46,15 @@ def investigation_object(investigation: Investigation) -> dict[str, Any]:
         },
         "job": investigation.job or None,
         "force_ras": investigation.force_ras,
-        "nodes": list(map(partial(_node, investigation=investigation), investigation.nodes)),
+        "nodes": node_objects(investigation.nodes, investigation),
     }
+
+
+def node_objects(
+    nodes: Iterable[InvestigatedNode], investigation: Investigation
+) -> list[dict[str, Any]]:
+    """All that is known of each."""
+    return list(map(partial(_node, investigation=investigation), nodes))
 
 
 def _node(node: InvestigatedNode, investigation: Investigation) -> dict[str, Any]:

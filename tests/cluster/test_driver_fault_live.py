@@ -1,4 +1,4 @@
-"""`raydiag driver-fault` on simulated hosts: a crash, a RAS file that hangs, a log that is hidden."""
+"""`raydiag driver-fault` on simulated hosts: a crash, a hung RAS file, a hidden log."""
 
 from __future__ import annotations
 
@@ -164,6 +164,8 @@ def test_series_confirm_what_the_kernel_log_shows(site: Site) -> None:
     assert document["metrics"] == {"origin": "http://127.0.0.1:9190", "reason": None}
     assert verdicts(document)["node001"] == "clean"
     assert "| hw_dmesg_gpu_errors_total |" in markdown
+    (fault,) = json.loads(diagnosed.stdout)["driver_faults"]
+    assert (fault["host"], fault["verdict"]) == ("node002", "confirmed")
     faults = [
         finding
         for finding in json.loads(diagnosed.stdout)["findings"]

@@ -68,7 +68,7 @@ def investigate(
             case = NodeCase(host, None, snapshot, of_gpus.get(host, ()), series, no_series)
             nodes.append(case.investigated())
     of_all = tuple(chain.from_iterable(of_gpus.values()))
-    return Investigation(tuple(nodes), of_all, coverage, "", no_series)
+    return Investigation(tuple(nodes), of_all, coverage, snapshot.time, "", no_series)
 
 
 def _is_of(finding: Finding, machine: Machine) -> bool:

@@ -168,7 +168,8 @@ class Investigation:
     nodes: Sequence[InvestigatedNode]
     findings: Sequence[Finding]  # of all nodes, those about GPUs and their drivers
     coverage: Coverage
-    metrics: str  # where series came from; "" where none were asked
+    seen_at: float  # Unix seconds
+    metrics: str = ""  # where series came from; "" where none were asked
     no_metrics: str = ""  # why none were
     job: str = ""  # the verdict on the job, in a sentence; "" where there is none
     force_ras: bool = False
@@ -182,6 +183,11 @@ class Investigation:
     def faulty(self) -> list[InvestigatedNode]:
         """Confirmed ones first."""
         return sorted(self.of(*FAULTY), key=lambda node: FAULTY.index(node.verdict))
+
+    @property
+    def faulty_by_findings(self) -> list[InvestigatedNode]:
+        """Those of them with a problem that has a class, not only a sign of one."""
+        return list(filter(attrgetter("classes"), self.faulty))
 
     @property
     def problems(self) -> list[Finding]:

@@ -16,7 +16,9 @@ def investigated(
     `is_selection`: some nodes were named, and are those of which GPUs were asked for.
     """
     explained, metrics = examined.explained, examined.metrics
-    snapshot = examined.nodes.snapshot if examined.nodes is not None else Snapshot((), 0.0)
+    snapshot = Snapshot((), metrics.context.now if metrics is not None else 0.0)
+    if examined.nodes is not None:
+        snapshot = examined.nodes.snapshot
     investigation = investigate(
         snapshot,
         explained.diagnosis.findings,
