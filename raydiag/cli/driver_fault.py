@@ -119,13 +119,13 @@ def _of_kernel_logs(arguments: argparse.Namespace) -> Investigation:
         raise UsageError("--kmsg reads files alone: leave out JOB and --node")
     logs = logs_as_nodes(arguments.kmsg)
     if not logs.snapshot.nodes:
-        raise CannotRun("; ".join(f"{item.source}: {item.reason}" for item in logs.unread))
+        raise CannotRun("; ".join(map("{0.source}: {0.reason}".format, logs.unread)))
     snapshot, diagnosis = logs.snapshot, explain(logs.snapshot)
     if arguments.redact:
         from raydiag.render.redact import redacted
 
         snapshot, diagnosis, _ = redacted(snapshot, diagnosis, {})
-    return of_logs(snapshot, diagnosis, logs.undated)
+    return of_logs(snapshot, diagnosis, logs.undated, time.time())
 
 
 def _show(arguments: argparse.Namespace, investigation: Investigation) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from itertools import filterfalse
+from itertools import chain, filterfalse
 
 from raydiag import __version__
 from raydiag.explain.driver_fault import advice
@@ -136,7 +136,7 @@ def _metric_onset(node: InvestigatedNode) -> str:
         return f"none: {node.errors_counter_source or 'no metrics were read'}"
     if onset.metric_not_later_than:
         return f"not later than {utc(onset.metric)}, the first sample of {COUNTER}"
-    return f"{utc(onset.metric)}, the first sample of {COUNTER} above zero"
+    return f"{utc(onset.metric)}, when {COUNTER} rose first"
 
 
 def others(node: InvestigatedNode, investigation: Investigation) -> str:
@@ -145,6 +145,9 @@ def others(node: InvestigatedNode, investigation: Investigation) -> str:
     total = sum(map(len, rest.values()))
     if not total:
         return "none: no other node was asked, so there is nothing to compare with"
+    if not investigation.was_asked:
+        known = f"{count(total, 'other node')} ({fold(chain.from_iterable(rest.values()))})"
+        return f"{known} have series and none was asked: whether they are clean is not known"
     asked = f"{count(total, 'other node')} asked"
     if set(rest) == {NodeVerdict.CLEAN}:
         return f"All other nodes are clean: {asked}, all answered ({fold(rest[NodeVerdict.CLEAN])})"

@@ -54,8 +54,11 @@ def driver_fault_report(investigation: Investigation, generated_at: float, verbo
 
 def shown_nodes(investigation: Investigation) -> list[InvestigatedNode]:
     """Those with a report: the faulty ones, then others that were asked for by name."""
-    named = [node for node in investigation.nodes if node.host in investigation.named]
-    return [*investigation.faulty, *(node for node in named if node.verdict not in FAULTY)]
+    shown = investigation.faulty
+    for node in investigation.nodes:
+        if node.host in investigation.named and node.verdict not in FAULTY:
+            shown.append(node)
+    return shown
 
 
 def headline(investigation: Investigation) -> str:
@@ -63,7 +66,7 @@ def headline(investigation: Investigation) -> str:
     total = count(len(investigation.nodes), "node")
     if not investigation.nodes:
         return "No node was asked and no series were read, so nothing is known."
-    numbers = []
+    numbers: list[str] = []
     for verdict in NodeVerdict:
         nodes = investigation.of(verdict)
         if nodes:
@@ -71,7 +74,9 @@ def headline(investigation: Investigation) -> str:
     faulty = investigation.faulty
     start = "No GPU driver fault found"
     if faulty:
-        classes = dict.fromkeys(name for node in faulty for name in node.classes or (FAULT,))
+        classes: dict[str, None] = {}
+        for node in faulty:
+            classes.update(dict.fromkeys(node.classes or (FAULT,)))
         start = f"{', '.join(classes)} on {fold(map(attrgetter('host'), faulty))}"
     return f"{start}. {total}: {', '.join(numbers)}."
 
@@ -89,8 +94,13 @@ def _nodes(investigation: Investigation) -> Section:
 
 def _method(investigation: Investigation) -> Iterator[str]:
     """What was asked and what was not, and what the verdict has to do with the job's."""
-    forced = " RAS files were read in any case (--force-ras)." if investigation.force_ras else ""
-    yield f"{_ORDER}{forced} No SMI tool for AMD GPUs was run: it would hang in the same place."
+    if investigation.was_asked:
+        yield _ORDER
+        yield "No SMI tool for AMD GPUs was run: it would hang in the same place."
+    else:
+        yield "No node was asked: --address or --ssh name the cluster of the nodes."
+    if investigation.force_ras:
+        yield "RAS files were read in any case (--force-ras)."
     yield (
         "confirmed takes two independent signs of: a kernel signature, tasks blocked in the "
         "driver, a RAS file that hangs, an exporter whose cycles or power series come and go, and "

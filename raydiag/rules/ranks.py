@@ -114,7 +114,8 @@ class Ranks:
 
     def _only_one(self) -> Iterator[Rank]:
         """Workers that print steps: where a node has one, all its GPUs are that one's."""
-        processes = {process.pid: process for process in self._machine.records(RayProcess)}
+        records = self._machine.records(RayProcess)
+        processes = dict(zip(map(attrgetter("pid"), records), records, strict=True))
         for pid, log in self._logs.items():
             if pid is not None and log.step is not None:
                 why = "the only worker on its node that trains"
@@ -126,7 +127,7 @@ class Ranks:
         names += [log.title, log.actor] if log else []
         names = [*filter(None, names), "a Ray worker"]
         place = process.place if process else {}
-        ranks = [*map(rank_in, names), *(place.get(name, "") for name in _RANK_VARIABLES)]
+        ranks = [*map(rank_in, names), *filter(None, map(place.get, _RANK_VARIABLES))]
         step = last_step(log, self._machine.read_at) if log else ""
         return Rank(names[0], pid, next(filter(None, ranks), ""), step, why, tuple(gpus))
 

@@ -17,7 +17,7 @@ def visible_gpus(place: Mapping[str, str], uuids: Sequence[str]) -> list[int] | 
 
     `uuids`: of the node's GPUs by index, "" where one is not known. `place`: variables by name.
     """
-    told = [name for name in ("ROCR_VISIBLE_DEVICES", *_HIP_OR_CUDA) if name in place]
+    told = list(filter(place.__contains__, ("ROCR_VISIBLE_DEVICES", *_HIP_OR_CUDA)))
     if "HIP_VISIBLE_DEVICES" in told and "CUDA_VISIBLE_DEVICES" in told:
         told.remove("CUDA_VISIBLE_DEVICES")
     gpus: list[int] | None = None

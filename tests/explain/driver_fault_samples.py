@@ -192,6 +192,8 @@ def series(host: str = "node002", **values: Any) -> DriverSigns:
         "grew_at": NOW - 5 * HOUR + 15,
         "few": True,
         "others_clean": 5,
+        "others_still": 5,
+        "few_rise": True,
         "exporter": {
             "hw_scrape_duration_seconds": "its exporter's cycles swing between timed out and normal"
         },
@@ -200,7 +202,7 @@ def series(host: str = "node002", **values: Any) -> DriverSigns:
 
 
 def well_series(*numbers: int) -> list[DriverSigns]:
-    return [DriverSigns(f"node{n:03}", 15.0, 0.0, others_with_errors=1) for n in numbers]
+    return [DriverSigns(f"node{n:03}", 15.0, 0.0, others_still=1) for n in numbers]
 
 
 def investigated(

@@ -74,15 +74,17 @@ def test_every_node_has_a_verdict() -> None:
         (lines(*HUNG_TASK), 0, [], SUSPECT),
         (lines(*HUNG_TASK), 1, [], CONFIRMED),
         (oops(), 0, [samples.series(exporter={})], CONFIRMED),
-        (oops(), 0, [samples.series(errors=0.0, most_errors=0.0, few=False)], CONFIRMED),
+        (oops(), 0, [samples.series(most_errors=0.0, few=False, grew_at=None)], CONFIRMED),
         ((), 0, [samples.series()], CONFIRMED),
         ((), 0, [samples.series(exporter={})], SUSPECT),
-        ((), 0, [samples.series(errors=0.0, most_errors=0.0, few=False)], SUSPECT),
+        ((), 0, [samples.series(errors=0.0, most_errors=0.0, few=False, grew_at=None)], SUSPECT),
         # Errors that all nodes have, or where there is no other node, are no sign.
-        ((), 0, [samples.series(exporter={}, few=False)], CLEAN),
-        ((), 0, [samples.series(exporter={}, others_clean=0)], CLEAN),
+        ((), 0, [samples.series(exporter={}, few=False, few_rise=False)], CLEAN),
+        ((), 0, [samples.series(exporter={}, others_clean=0, grew_at=None)], CLEAN),
+        # Old errors everywhere, new ones here alone.
+        ((), 0, [samples.series(exporter={}, few=False)], SUSPECT),
         # Cycles and power gaps are both the exporter's: one witness.
-        ((), 0, [samples.series(errors=0.0, most_errors=0.0, few=False,
+        ((), 0, [samples.series(errors=0.0, most_errors=0.0, few=False, grew_at=None,
                                 exporter={"a": "swings", "b": "gaps"})], SUSPECT),
     ],
 )  # fmt: skip
@@ -218,7 +220,7 @@ def test_an_onset_among_lost_records_is_a_bound() -> None:
     found = only(investigated(node(2, log)))
     assert found.onset.kernel_not_later_than and found.onset.is_bound
     # The series begin with it: it may have begun long before.
-    late = samples.series(first_at=samples.SERIES_START, from_start=True)
+    late = samples.series(first_at=samples.SERIES_START, from_start=True, grew_at=None)
     assert only(investigated(node(2), all_series=[late])).onset == Onset(
         metric=samples.SERIES_START, metric_not_later_than=True
     )

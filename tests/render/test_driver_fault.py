@@ -64,7 +64,9 @@ def test_every_item_of_the_report_is_there() -> None:
     assert facts["Tasks stuck in the driver (state D)"] == "30: 30 in amdgpu_cper_ring_write"
     assert facts["Onset"] == "2026-11-19 22:12:07Z"
     assert facts["Onset by the kernel log"].startswith("2026-11-19 22:12:07Z (time since boot")
-    assert facts["Onset by the metric"].startswith("2026-11-19 22:12:22Z, the first sample")
+    assert facts["Onset by the metric"].startswith(
+        "2026-11-19 22:12:22Z, when hw_dmesg_gpu_errors_total rose"
+    )
     assert facts["Other nodes"] == (
         "6 other nodes asked, 1 did not answer: 1 clean (node001); 1 suspect (node005); "
         "2 with a confirmed fault (node\\[006-007\\]); 1 did not answer (node004); "

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain
 from operator import attrgetter
 
+from raydiag import catalog
 from raydiag.catalog.driver_fault import words
 from raydiag.explain.diagnosis import coverage as coverage_of
 from raydiag.explain.driver_fault.nodes import NodeCase
@@ -23,19 +24,25 @@ from raydiag.rules.machines import Machine, machines
 __all__ = ["Investigation", "NodeVerdict", "investigate", "of_logs"]
 
 
-def of_logs(snapshot: Snapshot, diagnosis: Diagnosis, undated: Iterable[str] = ()) -> Investigation:
+def of_logs(
+    snapshot: Snapshot, diagnosis: Diagnosis, undated: Iterable[str], now_s: float
+) -> Investigation:
     """Of kernel logs alone; `undated`: hosts whose log has no dates."""
     reason, hosts = "kernel logs alone were read", frozenset(undated)
     findings = []
     for finding in diagnosis.findings:
         findings.append(_without_times(finding) if finding.host in hosts else finding)
-    return investigate(snapshot, findings, diagnosis.coverage, (), reason, hosts)
+    # Of what the log is about, nobody knows until when it was written.
+    coverage = replace(diagnosis.coverage, window=None)
+    found = investigate(snapshot, findings, coverage, (), reason, hosts)
+    return replace(found, seen_at=now_s)
 
 
 def _without_times(finding: Finding) -> Finding:
     """Seconds since an unknown boot are no dates."""
     evidence = tuple(map(partial(replace, time=None), finding.evidence))
-    return replace(finding, onset=None, evidence=evidence)
+    told = catalog.failure(finding.failure_class).explanation
+    return replace(finding, onset=None, evidence=evidence, explanation=told)
 
 
 def investigate(

@@ -30,6 +30,7 @@ from raydiag.timeline.queries import DMESG
 
 _COMPARED = ("kernel_log", "d_state")  # a node is clean only where both were looked at
 _REPORTED = (*_COMPARED, "ras", "bad_pages", "nvidia", "exporter", "versions", "pids")
+_READ = frozenset((Status.OK, Status.NO_DATA))
 _NO_SERIES = DriverSigns("")
 
 
@@ -50,7 +51,8 @@ class NodeCase:
         signs = signs_in_series(self.series) if self.series is not None else []
         if self.machine is None:
             verdict, reason = self._verdict(signs, "only the metrics know it: no node was asked")
-            return self._with_series(InvestigatedNode(self.host, "", verdict, reason), signs)
+            known = InvestigatedNode(self.host, "", verdict, reason, asked=False)
+            return self._with_series(known, signs)
         signs = [*signs_on_node(self.machine, self.snapshot), *signs]
         verdict, reason = self._verdict(signs, self._unchecked(self.machine))
         seen_events = gpu_events(self.machine)
@@ -87,7 +89,7 @@ class NodeCase:
         for exporter in served:
             if exporter.gpu_errors is not None:
                 counter, source = exporter.gpu_errors, f"127.0.0.1:{exporter.port}/metrics"
-        onset = replace(node.onset, metric=series.first_at, metric_not_later_than=series.from_start)
+        onset = replace(node.onset, metric=series.onset, metric_not_later_than=series.is_bound)
         classes = tuple(dict.fromkeys(map(attrgetter("failure_class"), self._problems)))
         return replace(
             node,
@@ -128,7 +130,7 @@ class NodeCase:
             results = machine.results(probe)
             if not results:
                 return f"{probe} was not read"
-            if not any(result.status in (Status.OK, Status.NO_DATA) for result in results):
+            if _READ.isdisjoint(map(attrgetter("status"), results)):
                 return f"{probe}: {results[0].reason or results[0].status.value}"
         return ""
 
@@ -138,7 +140,7 @@ class NodeCase:
             for result in machine.results(probe):
                 if result.status in (Status.DENIED, Status.TIMEOUT, Status.ERROR):
                     yield f"{probe}: {result.reason or result.status.value}"
-                yield from (f"{part.source}: {part.reason}" for part in result.unread)
+                yield from map("{0.source}: {0.reason}".format, result.unread)
 
     def _kernel_onset(self, seen_events: Sequence[GpuEvent]) -> Onset:
         """The first line about the fault: of the driver fault itself where there is one."""

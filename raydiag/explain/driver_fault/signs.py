@@ -67,10 +67,11 @@ def signs_in_series(series: DriverSigns) -> list[Sign]:
     """What the series of a host show."""
     signs = [Sign(SignKind.EXPORTER, text, query) for query, text in series.exporter.items()]
     if series.is_only_here:
-        text = (
-            f"{series.most_errors:.0f} GPU errors in its kernel log, none in those of "
-            f"{series.others_clean} other nodes"
-        )
+        text = f"{series.most_errors:.0f} GPU errors in its kernel log, "
+        if series.few and series.others_clean:
+            text += f"none in those of {series.others_clean} other nodes"
+        else:
+            text += f"new ones among them; none are new on {series.others_still} other nodes"
         signs.append(Sign(SignKind.COUNTER, text, DMESG, series.onset))
     return signs
 

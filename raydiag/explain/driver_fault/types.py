@@ -158,6 +158,7 @@ class InvestigatedNode:
     errors_counter_source: str = ""  # where it is from, or why there is none
     gpus: tuple[GpuState, ...] = ()
     unread: tuple[str, ...] = ()
+    asked: bool = True  # False: only series know it
     dated: bool = True  # False: times are seconds after an unknown boot
 
 
@@ -178,6 +179,11 @@ class Investigation:
     def of(self, *verdicts: NodeVerdict) -> list[InvestigatedNode]:
         """The nodes with one of these verdicts."""
         return list(filter(lambda node: node.verdict in verdicts, self.nodes))
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether any node was, or would have been had it answered."""
+        return any(map(attrgetter("asked"), self.nodes))
 
     @property
     def faulty(self) -> list[InvestigatedNode]:

@@ -32,18 +32,25 @@ class DriverSigns:
     grew_at: float | None = None  # first time that the count rose
     few: bool = False  # hardly any other host has errors
     others_clean: int = 0  # other hosts whose count is zero
-    others_with_errors: int = 0
+    others_still: int = 0  # other hosts whose count did not rise
+    few_rise: bool = False  # hardly any other host's count rose
     exporter: Mapping[str, str] = field(default_factory=dict)  # query -> what it shows
 
     @property
     def is_only_here(self) -> bool:
-        """Whether it has errors and others, all but a few, have none."""
-        return self.most_errors > 0 and self.few and self.others_clean > 0
+        """Whether it has errors, or new ones, and the others, all but a few, have not."""
+        is_alone = self.most_errors > 0 and self.few and self.others_clean > 0
+        return is_alone or (self.grew_at is not None and self.few_rise)
 
     @property
     def onset(self) -> float | None:
-        """The first sample above zero, where the series begin before it."""
-        return None if self.from_start else self.first_at
+        """The first sample above zero; of a count that the series begin with its first rise."""
+        return self.grew_at or self.first_at if self.from_start else self.first_at
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether that only says "not later than"."""
+        return self.from_start and self.grew_at is None
 
 
 def driver_signs(timeline: RunTimeline) -> list[DriverSigns]:
@@ -51,24 +58,25 @@ def driver_signs(timeline: RunTimeline) -> list[DriverSigns]:
     table = timeline.table("driver")
     kernel_logs = {subject.host: row for subject, row in table.pick(DMESG)}
     hosts_with_errors = [host for host, row in kernel_logs.items() if _highest(row) > 0]
-    few = 0 < len(hosts_with_errors) <= max(1, len(kernel_logs) // _FEW_HOSTS)
+    rises = {host: _first_rise(table, row) for host, row in kernel_logs.items()}
+    rising, most = set(filter(rises.get, rises)), max(1, len(kernel_logs) // _FEW_HOSTS)
     signs = []
     for host in timeline.context.hosts:
         exporter = dict(_exporter_signs(timeline, host))
         row = kernel_logs.get(host)
         is_measured = row is not None or table.row(host, SCRAPE) is not None
         if row is not None and known_values.known(row).size:
-            others = len(set(hosts_with_errors) - {host})
             signs.append(
                 DriverSigns(
                     host,
                     table.step_s,
                     errors=float(known_values.known(row)[-1]),
                     most_errors=_highest(row),
-                    grew_at=_first_rise(table, row),
-                    few=few,
-                    others_clean=len(kernel_logs) - others - 1,
-                    others_with_errors=others,
+                    grew_at=rises[host],
+                    few=0 < len(hosts_with_errors) <= most,
+                    others_clean=len(kernel_logs.keys() - {host, *hosts_with_errors}),
+                    others_still=len(kernel_logs.keys() - {host, *rising}),
+                    few_rise=len(rising) <= most,
                     exporter=exporter,
                     **_first_above_zero(table, row),
                 )
