@@ -37,6 +37,7 @@ _CLOSE = (
     *("kernel_log", "d_state", "exporter", "versions", "pids", "previous_boot", "processes"),
     *("ray_logs", "gpu_sensors", "nvidia", "pcie", "ras", "bad_pages"),
 )
+_MORE = {"nvidia": {"remapped": True}}
 _LIGHT = ("kernel_log", "d_state", "exporter", "versions")
 
 
@@ -104,10 +105,8 @@ def _is_cluster_meant(arguments: argparse.Namespace) -> bool:
 def _requests(arguments: argparse.Namespace) -> list[ProbeRequest]:
     """All nodes closely; or all of them for comparison, and then those that are named."""
     select = cluster_options.selected_nodes(arguments.node)
-    if select is None:
-        return [live.probe_request(_CLOSE, None, arguments.force_ras)]
-    close = live.probe_request(_CLOSE, select, arguments.force_ras)
-    return [live.probe_request(_LIGHT), close]
+    close = live.probe_request(_CLOSE, select, arguments.force_ras, _MORE)
+    return [close] if select is None else [live.probe_request(_LIGHT), close]
 
 
 def _of_kernel_logs(arguments: argparse.Namespace) -> Investigation:

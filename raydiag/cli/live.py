@@ -266,14 +266,18 @@ def _inside(place: str) -> Iterator[None]:
 
 
 def probe_request(
-    names: Sequence[str], select: Sequence[str] | None = None, force_ras: bool = False
+    names: Sequence[str],
+    select: Sequence[str] | None = None,
+    force_ras: bool = False,
+    more: Mapping[str, dict[str, Any]] | None = None,
 ) -> ProbeRequest:
-    """For those probes, on all nodes or on some."""
+    """For those probes, on all nodes or on some; `more`: what some probes are told besides."""
     from raydiag import catalog
     from raydiag.cluster.collect import ProbeRequest
 
     told, symbols = cluster_options.probe_options(), catalog.kernel_table().driver_fault_symbols
-    return ProbeRequest(names, select, _PROBE_DEADLINE_S, told, symbols, force_ras)
+    options_of = {**told, **(more or {})}
+    return ProbeRequest(names, select, _PROBE_DEADLINE_S, options_of, symbols, force_ras)
 
 
 def _answers(call: _Call, api: ClusterAccess, address: Any) -> Collected:

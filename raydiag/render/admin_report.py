@@ -172,9 +172,9 @@ def _signs(node: InvestigatedNode) -> Iterator[str]:
 def _findings(node: InvestigatedNode) -> Iterator[Bullet]:
     for finding in node.findings:
         severity = finding.severity or Severity.WARNING
-        gpu = filled("GPU {}", finding.gpu)
-        place = " ".join(filter(None, (gpu, finding.device, finding.task)))
-        title = f"{finding.failure_class} {place}: {finding.title}, {finding.confidence.value}"
+        place = (filled("GPU {}", finding.gpu), finding.device, finding.task)
+        what = " ".join(filter(None, (finding.failure_class, *place)))
+        title = f"{what}: {finding.title}, {finding.confidence.value}"
         lines = list(map(evidence_line, finding.evidence[:_MOST_EVIDENCE]))
         if finding.failure_class == FAULT:
             lines = []  # the stack below has them
@@ -228,7 +228,7 @@ def _gpus(node: InvestigatedNode) -> Iterator[Block]:
     """A row for each that has something to tell; the others in a sentence."""
     named = {event.device for event in node.events}
     telling = [gpu for gpu in node.gpus if gpu.is_ill or gpu.address in named]
-    header = ("GPU", "PCI address", "UUID", "Errors", "Bad pages", "Resets", "Runs")
+    header = ("GPU", "PCI address", "UUID", "Errors", "Bad pages or rows", "Resets", "Runs")
     yield table(header, map(_gpu_row, telling))
     others = Counter(map(_state, filterfalse(telling.__contains__, node.gpus)))
     for state, how_many in others.items():
@@ -249,7 +249,7 @@ def _counts(gpu: GpuState) -> str:
         told = ", ".join(f"{value} {name}" for name, value in named if value)
         texts.append(filled(f"{block}: {{}}", told))
     if gpu.bad_pages and any(gpu.bad_pages):
-        texts.append(f"{sum(gpu.bad_pages)} bad pages")
+        texts.append(f"{sum(gpu.bad_pages)} bad {'rows' if gpu.driver == 'nvidia' else 'pages'}")
     return "; ".join(filter(None, texts))
 
 
@@ -257,8 +257,6 @@ def _gpu_row(gpu: GpuState) -> Sequence[str]:
     pages = "not read"
     if gpu.bad_pages is not None:
         pages = "{} retired, {} pending, {} failed".format(*gpu.bad_pages)
-    if gpu.driver == "nvidia":
-        pages = "-"
     errors = _counts(gpu) or ("none" if gpu.errors else "not read")
     rank = gpu.rank or "-"
     return str(gpu.gpu), gpu.address, gpu.uuid or "-", errors, pages, str(gpu.resets), rank

@@ -99,11 +99,18 @@ def gpu_states(
                 driver="nvidia" if smi is not None else "amdgpu",
                 rank=rank.text if rank else "",
                 errors=errors,
-                bad_pages=(bad.retired, bad.pending, bad.failed) if bad else None,
+                bad_pages=(bad.retired, bad.pending, bad.failed) if bad else _remaps(smi),
                 resets=max(resets[name.address, "begun"], resets[name.address, "ended"]),
             )
         )
     return states
+
+
+def _remaps(smi: NvidiaGpu | None) -> tuple[int, int, int] | None:
+    """Rows that NVIDIA GPUs replace, in the place of pages; None where they were not asked for."""
+    if smi is None or smi.rows_remapped is None:
+        return None
+    return smi.rows_remapped, int(bool(smi.remap_pending)), int(bool(smi.remap_failed))
 
 
 def _by_address(machine: Machine, kind: type[_Gpu]) -> dict[str, _Gpu]:

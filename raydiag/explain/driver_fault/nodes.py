@@ -26,7 +26,6 @@ from raydiag.probes.exporter import Exporter
 from raydiag.probes.versions import Version
 from raydiag.rules.kernel_stacks import gpu_stacks
 from raydiag.rules.machines import Machine
-from raydiag.timeline.queries import DMESG
 
 _COMPARED = ("kernel_log", "d_state")  # a node is clean only where both were looked at
 _REPORTED = (*_COMPARED, "ras", "bad_pages", "nvidia", "exporter", "versions", "pids")
@@ -82,7 +81,7 @@ class NodeCase:
     def _with_series(self, node: InvestigatedNode, signs: Sequence[Sign]) -> InvestigatedNode:
         """With what holds of every node: signs, findings, and what the series know."""
         series = self.series or _NO_SERIES
-        counter, source = series.errors, DMESG if self.series else self.no_series
+        counter, source = series.errors, "newest sample" if self.series else self.no_series
         if self.series is not None and series.errors is None:
             source = "the exporter of this node has no such series"
         served = self.machine.records(Exporter) if self.machine and counter is None else []

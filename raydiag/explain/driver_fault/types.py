@@ -126,7 +126,8 @@ class GpuState:
     driver: str  # "amdgpu" or "nvidia"
     rank: str  # that runs on it, with its last step; "" unknown
     errors: Mapping[str, tuple[int | None, int | None, int | None]]  # block -> ue, ce, deferred
-    bad_pages: tuple[int, int, int] | None  # retired, pending, could not be retired
+    # Retired, pending, could not be retired: pages of AMD's memory, rows of NVIDIA's.
+    bad_pages: tuple[int, int, int] | None
     resets: int  # that the kernel log reports
 
     @property
@@ -135,7 +136,9 @@ class GpuState:
         for uncorrectable, _, deferred in self.errors.values():
             if uncorrectable or deferred:
                 return True
-        return self.resets > 0 or any(self.bad_pages or ())
+        # A row that NVIDIA has replaced does no harm, and is no reason to return a GPU.
+        pages = (self.bad_pages or ())[self.driver == "nvidia" :]
+        return self.resets > 0 or any(pages)
 
 
 @dataclass(frozen=True)
