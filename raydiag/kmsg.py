@@ -6,7 +6,8 @@ One file is one log; in a central syslog each host has its own. Memory does not 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -17,7 +18,21 @@ from raydiag.errors import ReadError
 from raydiag.explain.diagnosis import of_findings
 from raydiag.host import Host
 from raydiag.kernel_text import LogLine, log_lines
-from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Severity, Unread, Window
+from raydiag.model import (
+    Coverage,
+    Diagnosis,
+    Finding,
+    HostUnread,
+    Node,
+    NodeReport,
+    NodeStatus,
+    ProbeResult,
+    Severity,
+    Snapshot,
+    Status,
+    Unread,
+    Window,
+)
 from raydiag.probes.kernel_log import kernel_log
 from raydiag.rules.grades import known
 from raydiag.rules.kernel import KernelLog
@@ -25,6 +40,11 @@ from raydiag.rules.kernel_events import Grouping, KernelEventSeen
 from raydiag.rules.victims import RayProcesses
 
 THIS_MACHINE = "/dev/kmsg"
+# Of lines in a crash report that hold no other word: whoever gets it wants all of them.
+_TRACE_WORDS = (
+    *("<task>", "</task>", "<irq>", "</irq>", "code: ", "rsp: ", "rax: ", "rdx: ", "rbp: "),
+    *("r10: ", "r13: ", "fs: ", "cs: ", "cr2: ", "#pf: ", "modules linked in", "hardware name: "),
+)
 _HOSTS = 1024  # in one file; further ones count as one
 _NO_RAY = RayProcesses({}, ())
 # What an event and its report call the same.
@@ -102,6 +122,51 @@ def _window(events: Sequence[LoggedEvent]) -> Optional[Window]:
     """From the first event with a date to the last one."""
     dates = known(chain.from_iterable(map(attrgetter("time", "last_time"), events)))
     return Window(min(dates), max(dates)) if dates else None
+
+
+@dataclass(frozen=True)
+class KernelLogNodes:
+    """Kernel logs from files, each host as a node of which nothing else is known."""
+
+    snapshot: Snapshot
+    undated: frozenset[str]  # hosts whose log has no dates: times are seconds since boot
+    unread: Sequence[Unread]
+
+
+def logs_as_nodes(paths: Sequence[str]) -> KernelLogNodes:
+    """The hosts of the files; one that a file does not name goes by the name of the file."""
+    wanted = catalog.kernel_table().filter_options()
+    wanted["words"] = (*wanted["words"], *_TRACE_WORDS)
+    lines_of: dict[str, list[LogLine]] = {}
+    unread: list[Unread] = []
+    files = dict.fromkeys(paths)
+    for path in files:
+        name = _stem(path, files)
+        for line in log_lines(path, is_message=_is_event, **wanted):
+            if isinstance(line, Unread):
+                unread.append(line)
+            else:
+                lines_of.setdefault(line.host.partition(".")[0] or name, []).append(line)
+    reports, undated, last = [], set(), 0.0
+    for host, lines in lines_of.items():
+        reports.append(_as_node(host, lines, unread))
+        if lines[0].dated:
+            last = max(last, *map(attrgetter("time_s"), lines), 0.0)
+        else:
+            undated.add(host)
+    return KernelLogNodes(Snapshot(reports, last), frozenset(undated), unread)
+
+
+def _stem(path: str, paths: Iterable[str]) -> str:
+    """The file's name up to its first dot; where several files share that, the whole path."""
+    names = [os.path.basename(each).partition(".")[0] for each in paths]
+    stem = os.path.basename(path).partition(".")[0] or path
+    return stem if names.count(stem) == 1 else path.replace(".", "_")
+
+
+def _as_node(host: str, lines: Sequence[LogLine], unread: Sequence[Unread]) -> NodeReport:
+    log = ProbeResult("kernel_log", Status.OK, records=lines, unread=unread)
+    return NodeReport(Node(host, host, ""), NodeStatus.OK, probes={"kernel_log": log})
 
 
 class _KernelLogFile:

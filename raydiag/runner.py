@@ -6,7 +6,7 @@ hands each (probe, source) to a guarded reader and watches the clock:
 - sources are read one after another; one that is slow is left to its own deadline while the next
   goes to another reader, so that a hung mount costs the others nothing;
 - the last stage (files that a GPU driver fault hangs) is strictly sequential, is skipped when the
-  first stage saw the fault, and ends at its first hang;
+  first stage, or the exporter's log, saw the fault, and ends at its first hang;
 - a source whose reader of an earlier run is still stuck is not read again;
 - probes of counters are read once more at the end: only what moves in between says anything of now.
 """
@@ -36,6 +36,7 @@ _LAST_LOOK_S = 0.2  # at the node's deadline, at readers that were killed then
 # asks for a longer look.
 _GLANCE_S, _WATCH_S = 0.2, 1.0
 _RESERVE_S = 1.0  # before the node's deadline there is no time for a second sample
+_OFTEN, _RECENT_S = 3, 600.0  # timeouts of the exporter's GPU plugin; since its log changed
 _ANSWER_S, _LEAST_RUN_S = 0.4, 0.5  # for the answer to be there in time; for a run that is late
 
 
@@ -142,11 +143,10 @@ class Runner:
         by_stage = sorted(self.probes, key=attrgetter("stage"))
         last = [probe for probe in by_stage if probe.stage >= probes.LAST]
         self._run_probes(by_stage[: len(by_stage) - len(last)], sequential=False)
-        symbol = "" if self.force_ras else self._driver_fault()
-        if symbol:
+        sign = "" if self.force_ras else self._driver_fault() or self._hung_exporter()
+        if sign:
             for probe in last:
-                reason = f"not read: {symbol} in the kernel log or a stack shows the driver fault"
-                self._end(probe, Status.DENIED, reason, probe.name)
+                self._end(probe, Status.DENIED, f"not read: {sign}", probe.name)
         else:
             self._run_probes(last, sequential=True)
         self._sample_again()
@@ -165,10 +165,23 @@ class Runner:
         return self.outcomes[probe.name].as_json(probe.sources is not None)
 
     def _driver_fault(self) -> str:
-        """The first driver-fault symbol in what the first stage saw; empty when there is none."""
+        """By the first driver-fault symbol in what the first stage saw; empty without any."""
         first = [probe.name for probe in self.probes if probe.stage == probes.FIRST]
         text = json.dumps([self.outcomes[name].records for name in first])
-        return next((symbol for symbol in self.symbols if symbol in text), "")
+        for symbol in self.symbols:
+            if symbol in text:
+                return f"{symbol} in the kernel log or a stack shows the driver fault"
+        return ""
+
+    def _hung_exporter(self) -> str:
+        """Whether the exporter's GPU plugin has hung again and again, the last time just now."""
+        outcome = self.outcomes.get("exporter", _Outcome())
+        for record in outcome.records:
+            times = sum(n for plugin, n in record["timed_out"].items() if "gpu" in plugin)
+            age_s = record["log_age_s"]
+            if times >= _OFTEN and age_s is not None and age_s < _RECENT_S:
+                return f"the exporter's GPU plugin timed out {times} times, last {age_s:.0f} s ago"
+        return ""
 
     def _sample_again(self) -> None:
         """Read the counters a second time, of sources that the first sample could read."""

@@ -339,6 +339,28 @@ def test_the_last_stage_is_skipped_when_the_first_saw_the_driver_fault(tmp_path:
     assert (unrelated["status"], texts(unrelated)) == ("ok", ["a"])
 
 
+_EXPORTER = planted("yield History({'gpu_metrics_plugin': %d}, %s)", ", samples=1").replace(
+    "@probe(Seen", "@dataclass(frozen=True)\nclass History:\n    timed_out: dict\n"
+    "    log_age_s: float\n@probe(History"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("times", "age_s", "status"),
+    [(7, "25.0", "denied"), (2, "25.0", "ok"), (7, "90000.0", "ok"), (7, "None", "ok")],
+)
+def test_the_last_stage_is_skipped_where_the_exporters_readers_hang(
+    tmp_path: Path, times: int, age_s: str, status: str
+) -> None:
+    (tmp_path / "a").write_text("a")
+    asked = {"each": READ_EACH_LAST, "exporter": _EXPORTER % (times, age_s)}
+    result = run(asked, root=str(tmp_path))["probes"]["each"]
+    assert result["status"] == status
+    assert ("GPU plugin timed out 7 times" in result["reason"]) is (status == "denied")
+    insisted = run(asked, root=str(tmp_path), force_ras=True)["probes"]["each"]
+    assert insisted["status"] == "ok"
+
+
 def test_a_symbol_that_a_later_stage_saw_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
     normal = FAULT.replace("stage=FIRST", "")

@@ -52,6 +52,7 @@ class FailureClass:
     late_notice: bool = False
     told_by_others: bool = False
     survivable: bool = False
+    spares_the_job: bool = False
     whole_host: bool = False
     needs_two_signs: bool = False
     cluster_wide: bool = False

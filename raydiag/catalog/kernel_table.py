@@ -194,7 +194,7 @@ def _driver(row: CatalogRow, events: Sequence[KernelEvent]) -> Driver:
 def _kind(
     row: CatalogRow, known: Mapping[str, KernelEvent], general: KernelEvent
 ) -> tuple[re.Pattern[str], KernelEvent]:
-    words = re.compile("|".join(map(_word_pattern, row.texts("words"))))
+    words = re.compile(_words_pattern(row.texts("words")))
     event = row.text("event", general.event)
     beside = (*general.part_of, general.event)
     part_of = tuple(filter(event.__ne__, beside)) if event != general.event else general.part_of

@@ -23,6 +23,7 @@ from raydiag.cli import (
     config,
     diagnose,
     doctor,
+    driver_fault,
     exporter,
     handover,
     hotfix,
@@ -40,21 +41,12 @@ from raydiag.errors import RaydiagError, UsageError
 
 _INTERRUPTED, _NO_READER = 130, 141  # as shells report SIGINT and SIGPIPE
 _MOST_OF_ERROR = 500  # characters
+# fmt: off
 _COMMANDS = (
-    probe,
-    kmsg,
-    triage,
-    diagnose,
-    compare,
-    kpi,
-    tsdb,
-    exporter,
-    hotfix,
-    watch,
-    handover,
-    doctor,
-    mcp,
+    probe, kmsg, triage, diagnose, driver_fault, compare, kpi, tsdb, exporter, hotfix, watch,
+    handover, doctor, mcp,
 )
+# fmt: on
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -194,7 +186,7 @@ def _parser() -> tuple[argparse.ArgumentParser, config.Commands]:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands = {}
     for module in _COMMANDS:
-        name = module.__name__.rpartition(".")[2]
+        name = module.__name__.rpartition(".")[2].replace("_", "-")
         summary = f"{module.HELP[0].upper()}{module.HELP[1:]}."
         command = subparsers.add_parser(
             name,

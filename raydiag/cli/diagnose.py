@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ from raydiag.cli import live, options, triage, values
 from raydiag.errors import NoSuchJob, UsageError
 
 if TYPE_CHECKING:
+    from raydiag.cluster.collect import ProbeRequest
     from raydiag.explain.job import ExaminedJob
     from raydiag.joblog.facts import Resolved
 
@@ -71,14 +73,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, ask, judge, show; returns the exit code."""
     progress = options.ProgressLine(arguments.quiet)
     try:
-        examined = _examined(arguments, progress)
+        examined = collected(arguments, progress, live.is_cluster_meant)
     finally:
         progress.clear()
     _show(arguments, examined)
     return examined.exit_code
 
 
-def _examined(arguments: argparse.Namespace, progress: options.ProgressLine) -> ExaminedJob:
+def collected(
+    arguments: argparse.Namespace,
+    progress: options.ProgressLine,
+    is_cluster_meant: Callable[[argparse.Namespace], bool],
+    requests: Sequence[ProbeRequest] = (),
+) -> ExaminedJob:
+    """All sources of the job that is meant, judged; `requests`: as of `live.examine_live`."""
     from raydiag.explain.job import DiagnosisRequest, examine
     from raydiag.joblog import find, read
     from raydiag.triage.signatures import Classifier, make_selector
@@ -86,8 +94,8 @@ def _examined(arguments: argparse.Namespace, progress: options.ProgressLine) -> 
     # The shell may have made several names of one job out of a pattern.
     resolved = _only_job(arguments) if len(arguments.jobs) > 1 else None
     arguments.job = next(iter(arguments.jobs), None)
-    if resolved is None and live.is_cluster_meant(arguments):
-        return live.examine_live(arguments, progress)
+    if resolved is None and is_cluster_meant(arguments):
+        return live.examine_live(arguments, progress, requests)
     request = DiagnosisRequest(
         arguments.prometheus, arguments.all, arguments.deadline, progress.say
     )

@@ -19,6 +19,7 @@ from raydiag.cli import cluster_options, options, triage
 from raydiag.errors import CannotRun, NoSuchJob
 
 if TYPE_CHECKING:
+    from raydiag.cluster.collect import Collected, ProbeRequest
     from raydiag.cluster.ray_job import RayJob
     from raydiag.cluster.submission import ClusterAccess
     from raydiag.explain.job import ExaminedJob, LiveNodes
@@ -44,6 +45,7 @@ class _Call:
     arguments: argparse.Namespace
     progress: options.ProgressLine
     stack: contextlib.ExitStack
+    requests: Sequence[ProbeRequest] = ()  # to the nodes; empty: all probes, on all of them
 
 
 @dataclass
@@ -98,15 +100,20 @@ def _unknown_to(api: ClusterAccess) -> str:
     return f"no such file, no job id here, and no job of the Ray cluster at {api.url}"
 
 
-def examine_live(arguments: argparse.Namespace, progress: options.ProgressLine) -> ExaminedJob:
+def examine_live(
+    arguments: argparse.Namespace,
+    progress: options.ProgressLine,
+    requests: Sequence[ProbeRequest] = (),
+) -> ExaminedJob:
     """Ask everything that there is, and judge it together.
 
+    `requests`: to the nodes, where not all are asked for everything; see `_answers`.
     Raises CannotRun when nothing at all can be reached.
     """
     from raydiag.explain.job import DiagnosisRequest, examine
 
     with contextlib.ExitStack() as stack:
-        call = _Call(arguments, progress, stack)
+        call = _Call(arguments, progress, stack, requests)
         sources = _cluster(call)
         moment = _moment(arguments, sources)
         server = _metrics(call, sources)
@@ -258,17 +265,46 @@ def _inside(place: str) -> Iterator[None]:
         os.chdir(before)
 
 
+def probe_request(
+    names: Sequence[str],
+    select: Sequence[str] | None = None,
+    force_ras: bool = False,
+    more: Mapping[str, dict[str, Any]] | None = None,
+) -> ProbeRequest:
+    """For those probes, on all nodes or on some; `more`: what some probes are told besides."""
+    from raydiag import catalog
+    from raydiag.cluster.collect import ProbeRequest
+
+    told, symbols = cluster_options.probe_options(), catalog.kernel_table().driver_fault_symbols
+    options_of = {**told, **(more or {})}
+    return ProbeRequest(names, select, _PROBE_DEADLINE_S, options_of, symbols, force_ras)
+
+
+def _answers(call: _Call, api: ClusterAccess, address: Any) -> Collected:
+    """Of the first request, with the answers to later ones in place of those of the same nodes."""
+    from raydiag import probes
+    from raydiag.cluster.collect import collect
+
+    first, *closer = call.requests or (probe_request(probes.defaults()),)
+    call.progress.say("asking the cluster ...")
+
+    def _collected(request: ProbeRequest) -> Collected:
+        progress = call.progress
+        running = collect(api, address, request, progress.nodes, warn=progress.warn)
+        return call.stack.enter_context(running)
+
+    collected = _collected(first)
+    for request in closer:
+        looked_at = {report.node.node_id: report for report in _collected(request).nodes}
+        nodes = [looked_at.get(report.node.node_id, report) for report in collected.nodes]
+        collected = replace(collected, nodes=nodes)
+    return collected
+
+
 def _probed(call: _Call, sources: _LiveSources, api: ClusterAccess, address: Any) -> LiveNodes:
-    from raydiag import catalog, probes
-    from raydiag.cluster.collect import ProbeRequest, collect
     from raydiag.explain.job import LiveNodes
 
-    progress = call.progress
-    progress.say("asking the cluster ...")
-    told, symbols = cluster_options.probe_options(), catalog.kernel_table().driver_fault_symbols
-    request = ProbeRequest(probes.defaults(), None, _PROBE_DEADLINE_S, told, symbols)
-    running = collect(api, address, request, progress.nodes, warn=progress.warn)
-    collected = call.stack.enter_context(running)
+    collected = _answers(call, api, address)
     snapshot = cluster_options.snapshot(collected, api, whole_cluster=True)
     job = sources.job
     if job is None:

@@ -308,9 +308,10 @@ def choose(candidates: Sequence[CauseChain], case: JobCase) -> Choice | None:
 
 
 def _may_be_verdict(chain: CauseChain, case: JobCase) -> bool:
-    """Not what explains only notes; nor has what is beside the job made it fail or hang."""
+    """Not what explains only notes; nor has what is beside the job, or spares it, ended it."""
     is_worth_it = any(map(is_problem, chain.observations))
-    return is_worth_it and not (case.is_broken and is_beside_the_job(chain.root))
+    spares_the_job = is_beside_the_job(chain.root) or _class_of(chain.root).spares_the_job
+    return is_worth_it and not (case.is_broken and spares_the_job)
 
 
 def _is_doubtful(chain: CauseChain) -> bool:

@@ -14,8 +14,9 @@ from raydiag.explain.merge import fault_of, merge
 from raydiag.explain.names import Names
 from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Snapshot, Status
 from raydiag.rules import judge
-from raydiag.rules.machines import machine_names
+from raydiag.rules.machines import machine_names, machines
 from raydiag.rules.nodes import NODE_TABLE, departed
+from raydiag.rules.ranks import Ranks
 
 _UNSEEN = (Status.DENIED, Status.TIMEOUT, Status.ERROR)
 NODES = "nodes"
@@ -97,7 +98,8 @@ def _stands_for_its_sources(result: model.ProbeResult) -> bool:
 def judge_nodes(snapshot: Snapshot) -> list[Finding]:
     """Every finding that the records of a snapshot support, each fault once, not yet completed."""
     names = Names(snapshot)
-    machines = {name: machine for machine, name in machine_names(snapshot).items()}
+    addresses = {name: machine for machine, name in machine_names(snapshot).items()}
+    ranks = {machine.name: Ranks(machine, snapshot) for machine in machines(snapshot)}
     observations = [
         model.Observation(names.named(finding), NODES, rule) for rule, finding in judge(snapshot)
     ]
@@ -106,8 +108,20 @@ def judge_nodes(snapshot: Snapshot) -> list[Finding]:
     for merged in merge(observations, by_process=True):
         finding = merged.finding
         weighed = _weighed(finding, signs.get(fault_of(finding, by_process=True), set()))
-        findings.append(_with_address(names.named(weighed), machines))
+        placed = _with_rank(names.named(weighed), ranks)
+        findings.append(_with_address(placed, addresses))
     return findings
+
+
+def _with_rank(finding: Finding, ranks: Mapping[str, Ranks]) -> Finding:
+    """What is wrong with a GPU, with the rank that runs on it and its last step, in one line."""
+    of_host = ranks.get(finding.host or "")
+    rank = of_host.on_gpu(finding.gpu) if of_host and finding.gpu is not None else None
+    if rank is None or finding.task not in (None, rank.task):
+        return finding
+    text = f"GPU {finding.gpu} ({finding.device}) of {finding.host} runs {rank.text} ({rank.why})"
+    evidence = (model.Evidence(f"/proc/{rank.pid}", text), *finding.evidence)
+    return replace(finding, task=rank.task, evidence=evidence)
 
 
 def _signs(observations: list[model.Observation]) -> Mapping[Hashable, set[str]]:
@@ -129,11 +143,11 @@ def _weighed(finding: Finding, signs: set[str]) -> Finding:
     return replace(finding, confidence=finding.confidence.at_most(model.Confidence.LIKELY))
 
 
-def _with_address(finding: Finding, machines: Mapping[str, tuple[str, str]]) -> Finding:
+def _with_address(finding: Finding, addresses: Mapping[str, tuple[str, str]]) -> Finding:
     """The finding with its short host name; where machines share that, with the address as well."""
-    if finding.host is None or finding.host not in machines:
+    if finding.host is None or finding.host not in addresses:
         return finding
-    host, address = machines[finding.host]
+    host, address = addresses[finding.host]
     if finding.host == host:
         return finding
     text = f"this is {host} at {address}; another machine has the same name"

@@ -64,6 +64,7 @@ class Exporter:
     restarts: tuple[float, ...]  # Unix seconds, from the watchdog's lines in LOG
     processes: tuple[str, ...]  # "loop 4242 S 86400": role, pid, state, age in seconds
     process_age_s: Optional[float]  # of the oldest; None: none found, or there was no need to look
+    gpu_errors: Optional[int] = None  # hw_dmesg_gpu_errors_total as served; None: no such series
 
 
 @probe(Exporter, identity=("port",), timeout_s=3, reader=SOCKETS, samples=2)
@@ -166,6 +167,7 @@ class Served:
     checksum: int
     scrape_duration_s: Optional[float]
     switches_served: Optional[int]
+    gpu_errors: Optional[int]
 
 
 def parse_metrics(body: bytes) -> Served:
@@ -173,6 +175,7 @@ def parse_metrics(body: bytes) -> Served:
     lines = [line for line in body.split(b"\n") if line.strip() and not line.startswith(b"#")]
     hw_lines = [line for line in lines if line.startswith(b"hw_")]
     switches = _value(hw_lines, b"hw_context_switches_total")
+    errors = _value(hw_lines, b"hw_dmesg_gpu_errors_total")
     return Served(
         samples=len(lines),
         hw_samples=len(hw_lines),
@@ -180,6 +183,7 @@ def parse_metrics(body: bytes) -> Served:
         checksum=zlib.crc32(b"\n".join(hw_lines)),
         scrape_duration_s=_value(hw_lines, b"hw_scrape_duration_seconds", most=1e9),
         switches_served=None if switches is None else int(switches),
+        gpu_errors=None if errors is None else int(errors),
     )
 
 

@@ -4,7 +4,8 @@ nvidia-smi is asked once, for all GPUs; a second time only where this version kn
 other name or not at all. It is not started where no GPU can be used.
 
 Source: /proc/driver/nvidia/version, /proc/driver/nvidia/gpus/<address>/information,
-nvidia-smi --query-gpu=... --format=csv,noheader,nounits. Sample of `information`, cut:
+nvidia-smi --query-gpu=... --format=csv,noheader,nounits, likewise --query-remapped-rows=... .
+Sample of `information`, cut:
 
     Model:           NVIDIA H100 80GB HBM3
     GPU UUID:        GPU-1c0ffee5-0000-4000-8000-0123456789ab
@@ -51,6 +52,9 @@ _READINGS: dict[str, tuple[str, Optional[int]]] = {
 _CLOCK_REASONS = "clocks_event_reasons.active|clocks_throttle_reasons.active"
 # The name comes last, so that a comma in it does no harm.
 _FIELDS = ("index", "pci.bus_id", "uuid", *_READINGS, _CLOCK_REASONS, "name")
+_REMAP_FIELDS = tuple(
+    f"remapped_rows.{name}" for name in ("correctable", "uncorrectable", "pending", "failure")
+)
 _MOST_TRIES = 4
 _Row = dict[str, str]  # values by usual name of the field
 
@@ -77,12 +81,16 @@ class NvidiaGpu:
     max_pcie_generation: Optional[int]  # pcie.link.gen.max of GPU and slot together
     pcie_width: Optional[int]  # lanes, pcie.link.width.current
     max_pcie_width: Optional[int]  # lanes, pcie.link.width.max
+    rows_remapped: Optional[int] = None  # of its memory, by spare ones; None: not asked for
+    remap_pending: Optional[bool] = None  # some are to be remapped at the next reset
+    remap_failed: Optional[bool] = None  # once at least there was no spare row left
 
 
 @probe(NvidiaGpu, identity=("address",), timeout_s=10, reader=COMMANDS)
-def nvidia(host: Host) -> Iterator[Union[NvidiaGpu, Unread]]:
+def nvidia(host: Host, remapped: bool = False) -> Iterator[Union[NvidiaGpu, Unread]]:
     """One record per GPU in index order, as nvidia-smi lists them; an Unread for what it refuses.
 
+    `remapped`: ask for remapped rows as well, which takes a second call of nvidia-smi.
     Without its answer, the driver's own list stands in, and all readings are None. Raises NoData
     without the driver, or a GPU that is ours to use; ReadError when nothing says which there are.
     """
@@ -107,8 +115,9 @@ def nvidia(host: Host) -> Iterator[Union[NvidiaGpu, Unread]]:
         for address in sorted(_addresses(listed) - _addresses(rows)):
             text = f"{_PROGRAM} does not list this GPU, though the driver has it"
             yield Unread(f"{_PROC}/gpus/{address}", Status.ERROR, text)
+    remaps = _remapped_rows() if rows and remapped else {}
     for row in rows or listed:
-        yield _gpu(row, version)
+        yield _gpu({**row, **remaps.get(row["pci.bus_id"], {})}, version)
 
 
 def _addresses(rows: Sequence[_Row]) -> set[str]:
@@ -184,6 +193,25 @@ def _query() -> tuple[list[_Row], Optional[ReadError]]:
     return rows, ReadError(f"{_PROGRAM} ended with {status}: {reason}")
 
 
+def _remapped_rows() -> dict[str, _Row]:
+    """By PCI address; nothing of GPUs without such rows, as before Ampere."""
+    query = ",".join(("gpu_bus_id", *_REMAP_FIELDS))
+    argv = [_PROGRAM, f"--query-remapped-rows={query}", "--format=csv,noheader,nounits"]
+    try:
+        _, stdout, _ = sandbox.run_command(argv, _TIMEOUT_S)
+    except (NoData, ReadError):
+        return {}
+    remaps = {}
+    for line in stdout.decode("utf-8", "replace").split("\n"):
+        address, *values = map(str.strip, line.split(","))
+        remaps[pci_address(address)] = dict(zip(_REMAP_FIELDS, values))
+    return remaps
+
+
+def _flag(text: str) -> Optional[bool]:
+    return {"yes": True, "1": True, "no": False, "0": False}.get(text.lower())
+
+
 def _listed(host: Host) -> list[_Row]:
     """GPUs of the driver's own list whose device file is here, as rows with what the list says."""
     rows = []
@@ -209,6 +237,11 @@ def _gpu(row: Mapping[str, str], version: str) -> NvidiaGpu:
     for name, (field, unit) in _READINGS.items():
         value = number(row.get(name, ""))
         readings[field] = int(value) * unit if unit and value is not None else value
+    counts = [number(row.get(name, "")) for name in _REMAP_FIELDS[:2]]
+    if None not in counts:
+        readings["rows_remapped"] = int(sum(filter(None, counts)))
+    pending, failed = (_flag(row.get(name, "")) for name in _REMAP_FIELDS[2:])
+    readings.update(remap_pending=pending, remap_failed=failed)
     texts = (row["pci.bus_id"], row.get("name", ""), row.get("uuid", ""), version)
     return NvidiaGpu(int(row["index"]), *texts, **readings)
 

@@ -26,6 +26,11 @@ JOB_VARIABLES = (
     "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NUM_NODES",
     "JOB_NODELIST", "NNODES", "JAX_COORDINATOR_PORT",
 )
+# Which GPUs a process may use, and which rank it is, as launchers and shells set it.
+PLACE_VARIABLES = (
+    "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
+    "RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID",
+)
 # fmt: on
 
 _TITLE = "ray::"  # Ray titles its workers "ray::<actor or task>"
@@ -44,7 +49,8 @@ _SECRET = re.compile(
     r"(?:\s*[=:]\s*|[\s\0]))[^\0]+",
     re.IGNORECASE,
 )
-_PREFIXES = tuple(f"{name}=".encode() for name in (*VARIABLES, *JOB_VARIABLES))
+_ALL = (*VARIABLES, *JOB_VARIABLES, *PLACE_VARIABLES)
+_PREFIXES = tuple(f"{name}=".encode() for name in _ALL)
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class RayProcess:
     environment: dict[str, str]  # those of VARIABLES that it was started with
     job: dict[str, str] = field(default_factory=dict)  # those of JOB_VARIABLES that are not its
     # parent's, when that one has a record too; without values of more than 16 KiB
+    place: dict[str, str] = field(default_factory=dict)  # those of PLACE_VARIABLES
 
 
 @probe(RayProcess, identity=("pid", "start_time_s"), timeout_s=4, reader=PROCESSES)
@@ -84,6 +91,7 @@ def processes(host: Host) -> Iterator[Union[RayProcess, Unread]]:
         stat = table.stats[pid]
         variables = table.environment(pid) if role != "agent" else {}
         inherited = table.environment(stat.ppid) if stat.ppid in roles else {}
+        is_of_job = role in ("worker", "child")
         yield RayProcess(
             pid=pid,
             ppid=stat.ppid,
@@ -95,8 +103,9 @@ def processes(host: Host) -> Iterator[Union[RayProcess, Unread]]:
             state=stat.state,
             threads=stat.threads,
             rss_bytes=stat.rss_pages * os.sysconf("SC_PAGE_SIZE"),
-            environment=_chosen(variables, VARIABLES) if role in ("worker", "child") else {},
+            environment=_chosen(variables, VARIABLES) if is_of_job else {},
             job=_chosen(dict(variables.items() - inherited.items()), JOB_VARIABLES),
+            place=_chosen(variables, PLACE_VARIABLES) if is_of_job else {},
         )
     yield from table.unread()
 
@@ -112,7 +121,7 @@ def masked(command: str) -> str:
 
 
 def selected_variables(environ: bytes) -> dict[str, str]:
-    """What is set in NUL-separated `NAME=value` items of VARIABLES and JOB_VARIABLES, no others."""
+    """What is set in NUL-separated `NAME=value` items of the variables above, no others."""
     variables = {}
     for item in environ.split(b"\0"):
         if item.startswith(_PREFIXES):

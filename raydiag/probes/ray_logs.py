@@ -1,8 +1,9 @@
 """Logs of this cluster's Ray session on the node: what its workers printed last.
 
-Only ends of files are read, and only of workers that live and are not idle: what a dead process
-left says nothing of now. Costs 0.5 to 2 ms of CPU for a worker. On the head there is also what the
-newest submitted jobs printed, since of some trainings the driver alone prints steps.
+Only ends of files are read, of workers that live and are not idle, and of the last few that ended
+while they trained: how far a killed rank had come. Costs 0.5 to 2 ms of CPU for a worker. On the
+head there is also what the newest submitted jobs printed, since of some trainings the driver alone
+prints steps.
 
 Source: <session>/logs/{worker-<worker id>-<job id>-<pid>.{out,err},job-driver-<submission id>.log,
 raylet.out,gcs_server.out}; the session is that of the raylet which we descend from (--session_dir,
@@ -38,6 +39,7 @@ _LONG_BYTES = 256 << 10  # where the short end has no step
 _BUDGET_BYTES, _LEAST_BYTES = 8 << 20, 16 << 10  # of all ends together, and of each
 _MOST_WRAPPERS = 8  # between a worker and its raylet
 _MOST_WORKERS = 256
+_LOOKED_FOR_ENDED, _MOST_ENDED, _ENDED_S = 32, 8, 86_400.0  # files; workers; since they wrote last
 # Workers, as far as the kernel keeps their name, that do not train: idle, of Ray itself, and ours.
 _OTHERS = ("ray::IDLE", "ray::JobSupervi", "ray::RaydiagNod", "ray::DashboardA", "ray::RuntimeEnv")
 _OWN_ACTOR = "RaydiagNodeActor"
@@ -49,7 +51,9 @@ _WORKER_FILE = re.compile(r"worker-([0-9a-f]+)-([0-9a-f]{8})-(\d+)\.(out|err)\Z"
 
 @dataclass(frozen=True)
 class RayLog:
-    component: str  # "worker", "driver" (of a job, which may have ended), "raylet", "gcs_server"
+    # "worker", "ended worker" (its process is gone), "driver" (of a job, which may have ended),
+    # "raylet", "gcs_server"
+    component: str
     path: str  # on the node; of a worker the file with the step line, else its .out
     session: str  # name of the session's directory, "session_<date>_<time>_<microseconds>_<pid>"
     session_from: str  # "raylet" (its arguments), "name" (was asked for), "newest" (a guess)
@@ -81,12 +85,13 @@ class RayLog:
 
 def steps(log: RayLog) -> bool:
     """Whether it is one of training: in a second, one that moves may show it."""
-    return log.step is not None
+    return log.step is not None and log.component == "worker"
 
 
 @probe(RayLog, identity=("session", "pid", "path"), timeout_s=4, samples=2, watch=steps)
 def ray_logs(host: Host, session_name: str = "") -> Iterator[Union[RayLog, Unread]]:
-    """One record per worker at work (newest log first), of drivers, of the raylet and of the GCS.
+    """One record per worker at work (newest log first), of workers that ended after a step, of
+    drivers, of the raylet and of the GCS.
 
     `session_name` is the cluster that is meant; without it the raylet above us decides. Raises
     NoData when the node has no log of it.
@@ -99,6 +104,10 @@ def ray_logs(host: Host, session_name: str = "") -> Iterator[Union[RayLog, Unrea
     if len(workers) > _MOST_WORKERS:
         reason = f"logs of {len(workers) - _MOST_WORKERS} more workers were not read"
         yield Unread(f"{session.logs}/worker-*", Status.ERROR, reason)
+    for worker in _ended_workers(host, session):
+        for log in attempted(worker.files[0], _read_worker, host, session, worker, _SHORT_BYTES):
+            if isinstance(log, RayLog) and log.step is not None:
+                yield log
     for path in _newest_drivers(host, session):
         yield from attempted(path, _read_driver, host, session, path)
     for component in ("raylet", "gcs_server"):
@@ -186,13 +195,13 @@ def _stat(host: Host, pid: int) -> Optional[ProcessStat]:
 
 
 class _WorkerLogs(NamedTuple):
-    """The files of one living worker."""
+    """The files of one worker."""
 
     pid: int
     job_id: str
     files: tuple[str, ...]  # .out before .err
-    age_s: float  # of the process
-    cpu_s: float  # that it has used
+    age_s: Optional[float]  # of the process; None: it is gone
+    cpu_s: Optional[float]  # that it has used
     changed: float  # newest change of its files, Unix seconds
 
 
@@ -200,7 +209,7 @@ def _live_workers(host: Host, session: Session) -> list[_WorkerLogs]:
     """Workers whose process lives and is not idle, the one that wrote last first."""
     up_s = uptime_s(host)
     workers = []
-    for (pid, _, job_id), paths in _files_of_living(host, session).items():
+    for (pid, _, job_id), paths in _worker_files(host, session, alive=True).items():
         stat = _stat(host, pid)
         if stat is None or stat.state == "Z" or stat.comm.startswith(_OTHERS):
             continue
@@ -213,16 +222,37 @@ def _live_workers(host: Host, session: Session) -> list[_WorkerLogs]:
     return sorted(workers, key=attrgetter("changed"), reverse=True)
 
 
-def _files_of_living(host: Host, session: Session) -> dict[tuple[int, str, str], list[str]]:
-    """Paths by pid, worker id and job id; .out before .err."""
-    alive = set(process_ids(host))
+def _worker_files(
+    host: Host, session: Session, alive: bool
+) -> dict[tuple[int, str, str], list[str]]:
+    """Of workers whose pid exists, or of all others: paths by pid, worker id and job id.
+
+    .out comes before .err.
+    """
+    pids = set(process_ids(host))
     files: dict[tuple[int, str, str], list[str]] = {}
     for name in sorted(host.listdir(session.logs), reverse=True):
         match = _WORKER_FILE.match(name)
-        if match and int(match[3]) in alive:
+        if match and (int(match[3]) in pids) is alive:
             key = (int(match[3]), match[1], match[2])
             files.setdefault(key, []).append(f"{session.logs}/{name}")
     return files
+
+
+def _ended_workers(host: Host, session: Session) -> list[_WorkerLogs]:
+    """Of workers that are gone, those that wrote last.
+
+    Files of a long session are many, and looking at each may cost a round trip to a file server:
+    the highest pids stand for the newest.
+    """
+    files = _worker_files(host, session, alive=False)
+    oldest = time.time() - _ENDED_S
+    workers = []
+    for key in sorted(files, reverse=True)[:_LOOKED_FOR_ENDED]:
+        changed = max(_changed(host, path) for path in files[key])
+        if changed > oldest:
+            workers.append(_WorkerLogs(key[0], key[2], tuple(files[key]), None, None, changed))
+    return sorted(workers, key=attrgetter("changed"), reverse=True)[:_MOST_ENDED]
 
 
 def _is_below(host: Host, stat: ProcessStat, raylet: Optional[int]) -> bool:
@@ -289,7 +319,7 @@ def _read_worker(host: Host, session: Session, worker: _WorkerLogs, most_bytes: 
     now = time.time()
     end = joined(list(map(attrgetter("end"), parsed)), best.end)
     return RayLog(
-        component="worker",
+        component="worker" if worker.age_s is not None else "ended worker",
         path=best.path,
         session=session.name,
         session_from=session.found,

@@ -1,10 +1,12 @@
 """The diagnosis of one job as a report: the verdict, what led to it, on what it rests."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from operator import attrgetter, itemgetter
 
 from raydiag import __version__
 from raydiag.explain.job import ExaminedJob, ticket
+from raydiag.explain.job.driver_fault import investigated
 from raydiag.explain.job.ticket import Correlation
 from raydiag.model import Finding, HostUnread, Severity, Window
 from raydiag.nodeset import fold
@@ -12,6 +14,7 @@ from raydiag.playbooks.observations import Report as PlaybookReport
 from raydiag.playbooks.observations import ReportRow
 from raydiag.render import formats
 from raydiag.render import report as blocks
+from raydiag.render.admin_report import admin_sections
 from raydiag.render.coverage import blind_lines
 from raydiag.render.document import severity_of
 from raydiag.render.formats import count, filled, grouped, hosts_of, joined, since, utc
@@ -34,6 +37,7 @@ from raydiag.tsdb.series import AskedQuery
 _MOST_EVIDENCE = 3  # of one finding
 _MOST_LINKS = 12  # of the chain; the JSON has all
 _MOST_PLACES = 4  # GPUs and devices in the heading
+_MOST_REPORTS = 4  # for administrators; the JSON has all
 _MOST_OF_LINE = 400  # characters of a quoted line
 _TONES = {"healthy": blocks.Tone.GOOD, "unknown": blocks.Tone.DOUBTFUL}
 _ANSWERS = {True: "", False: "no: ", None: "undecided: "}
@@ -93,6 +97,20 @@ def _sections(examined: ExaminedJob, show_all: bool, show_playbooks: bool) -> It
     queries = blocks.Quote(list(query_lines(ticket.asked_queries(examined))))
     yield Section("Queries", [queries.or_else("None was asked.")], only_in_documents=True)
     yield Section("Coverage", [bullets(_coverage(examined))])
+    yield from _driver_faults(examined, show_all)
+
+
+def _driver_faults(examined: ExaminedJob, show_all: bool) -> Iterator[Section]:
+    """A line for each node with a faulty GPU driver; in documents the report for its admin."""
+    investigation = investigated(examined)
+    nodes = investigation.faulty_by_findings
+    lines = list(map("{0.host}: {0.verdict.value}. {0.reason}".format, nodes))
+    if lines:
+        lines.append("raydiag driver-fault has the report for the administrator.")
+    yield Section("GPU drivers", [bullets(lines)])
+    for node in nodes[:_MOST_REPORTS]:
+        for section in admin_sections(node, investigation):
+            yield replace(section, only_in_documents=not show_all)
 
 
 def _head(examined: ExaminedJob) -> blocks.KeyValues:

@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from raydiag.explain.job import ExaminedJob
+from raydiag.explain.job.driver_fault import investigated
 from raydiag.explain.job.ticket import asked_queries, playbook_reports
 from raydiag.playbooks.observations import Report as PlaybookReport
 from raydiag.playbooks.observations import RuledOut
 from raydiag.render import document
 from raydiag.render.document import picked, picked_from_each
+from raydiag.render.driver_fault_document import node_objects
 from raydiag.render.triage import job_object
 from raydiag.timeline.queries import template_ids
 from raydiag.tsdb.series import AskedQuery
@@ -34,10 +36,17 @@ def diagnose_document(examined: ExaminedJob, generated_at: float) -> dict[str, A
         "triage": _triage(examined, head["generated_at"]),
         "metrics": _metrics(examined),
         "playbooks": [_playbook(report, examined) for report in playbook_reports(examined)],
+        "driver_faults": _driver_faults(examined),
         "notes": list(examined.notes),
         "findings": findings,
         "coverage": common["coverage"],
     }
+
+
+def _driver_faults(examined: ExaminedJob) -> list[dict[str, Any]]:
+    """Nodes whose GPU driver is at fault, as in the document of `driver-fault`."""
+    investigation = investigated(examined)
+    return node_objects(investigation.faulty_by_findings, investigation)
 
 
 def ruled_out_objects(causes: Iterable[RuledOut], *fields: str) -> list[dict[str, Any]]:

@@ -12,7 +12,12 @@ from raydiag.rules.blocked import d_state_accumulation, driver_faults
 from raydiag.rules.clock import on_one_clock, skewed_clocks
 from raydiag.rules.cpu import cpu_contention, noisy_neighbours, thread_oversubscription
 from raydiag.rules.exposure import exposed_endpoints
-from raydiag.rules.gpu import bad_pages, thermal_throttling, uncorrectable_errors
+from raydiag.rules.gpu import (
+    bad_pages,
+    row_remapping,
+    thermal_throttling,
+    uncorrectable_errors,
+)
 from raydiag.rules.gpu_outliers import full_gpu_memory, hot_gpus, slow_gpus
 from raydiag.rules.kernel import kernel_findings
 from raydiag.rules.loss import diverged_loss
@@ -30,8 +35,8 @@ Rule = Callable[[Snapshot], Iterable[Finding]]
 # fmt: off
 RULES: tuple[Rule, ...] = (
     kernel_findings, crashes, driver_faults,
-    uncorrectable_errors, bad_pages, thermal_throttling, hot_gpus, slow_gpus, full_gpu_memory,
-    growing_link_errors, degraded_links, d_state_accumulation, hung_reads,
+    uncorrectable_errors, bad_pages, row_remapping, thermal_throttling, hot_gpus, slow_gpus,
+    full_gpu_memory, growing_link_errors, degraded_links, d_state_accumulation, hung_reads,
     dead_nodes, unreachable_nodes, missing_hosts, storage.cgroup_memory_pressure,
     storage.full_disks, storage.exhausted_inodes, storage.stalled_storage,
     noisy_neighbours, thread_oversubscription, cpu_contention,

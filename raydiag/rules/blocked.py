@@ -47,6 +47,12 @@ def d_state_accumulation(snapshot: Snapshot) -> Iterator[Finding]:
             yield machine.finding("d-state-accumulation", *evidence, severity=Severity.WARNING)
 
 
+def fault_symbols(machine: Machine) -> list[tuple[BlockedTask, str]]:
+    """Tasks that a driver fault blocks, each with the kernel function that gives it away."""
+    tasks, _ = _split_by_fault(machine)
+    return [(task, _driver_symbol(task) or task.wchan) for task in tasks]
+
+
 def _readers_in_driver(machine: Machine, known_pids: set[int]) -> Mapping[int, StuckReader]:
     """Stuck readers of ours in the driver, by pid, without those that are known as tasks."""
     readers = {}

@@ -88,6 +88,20 @@ def _bad_pages_finding(machine: Machine, pages: BadPages, is_broken: bool) -> Fi
     return replace(finding, severity=warning_if(in_use), title=title, explanation=explanation)
 
 
+def row_remapping(snapshot: Snapshot) -> Iterator[Finding]:
+    """Rows of NVIDIA GPUs' memory that could not be remapped, or wait for a reset to be."""
+    for machine, gpu in each_record(snapshot, NvidiaGpu):
+        if not gpu.remap_failed and not gpu.remap_pending:
+            continue
+        failure_class, state = "gpu-memory-degrading", "a row remapping waits for a GPU reset"
+        if gpu.remap_failed:
+            failure_class, state = "gpu-memory-error", "a row remapping has failed"
+        text = f"{state}, {gpu.rows_remapped or 0} rows are remapped"
+        evidence = _smi_evidence(machine, gpu, text, gpu.rows_remapped or 0)
+        finding = _finding(machine, gpu, failure_class, evidence)
+        yield replace(finding, severity=Severity.WARNING)
+
+
 def thermal_throttling(snapshot: Snapshot) -> Iterator[Finding]:
     """GPUs that lower their clock for heat, or are as hot as their driver calls critical.
 

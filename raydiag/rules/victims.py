@@ -6,19 +6,19 @@ nothing, the kernel's name of the process has to fit as well.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
 from raydiag.model import Actor, Snapshot
 from raydiag.probes.processes import RayProcess
+from raydiag.probes.ray_logs import RayLog
 from raydiag.rules.machines import Machine
+from raydiag.rules.ranks import last_step, rank_in
 
 _COMM_LENGTH = 15  # the kernel cuts names of processes there
 _TITLE = "ray::"  # Ray titles its workers "ray::<class>" and "ray::<class>.<method>"
-_RANK = re.compile(r"_(\d+)$")
 _DESCRIPTIONS = {
     "raylet": "the raylet, Ray's own daemon on the node",
     "agent": "an agent of Ray's own on the node",
@@ -31,7 +31,7 @@ _START_SLACK_S = 2.0  # both times rest on whole seconds of btime
 class Victim(NamedTuple):
     """A Ray process that a kernel event names."""
 
-    description: str  # e.g. "Ray worker MaxTextTrainerActor (maxtext_trainer_3, rank 3)"
+    description: str  # "Ray worker MaxTextTrainerActor (maxtext_trainer_3, rank 3), last step 118"
     task: str | None  # name of the actor, else its class; None when it is no actor
     certain: bool  # pid and name both fit
 
@@ -42,6 +42,7 @@ class RayProcesses:
 
     processes: Mapping[int, RayProcess]
     actors: Sequence[Actor]  # dead ones too
+    steps: Mapping[int | None, str] = field(default_factory=dict)  # last step by pid, in words
 
     @classmethod
     def of(cls, snapshot: Snapshot, machine: Machine) -> RayProcesses:
@@ -49,7 +50,9 @@ class RayProcesses:
         records = reversed(machine.records(RayProcess))
         ids = set(map(attrgetter("node.node_id"), machine.reports))
         actors = [actor for actor in snapshot.actors if actor.node_id in ids]
-        return cls({record.pid: record for record in records}, actors)
+        logs = reversed(machine.records(RayLog))  # of several with one pid the first
+        steps = {log.pid: last_step(log, machine.read_at) for log in logs}
+        return cls({record.pid: record for record in records}, actors, steps)
 
     def victim(self, pid: int, name: str | None, time_s: float, killed: bool) -> Victim | None:
         """The Ray process with that pid and kernel name at that time; None when it is none.
@@ -63,12 +66,12 @@ class RayProcesses:
             return None
         actor = self._actor_with_pid(pid, name, killed, record is not None)
         if actor is not None:
-            return _worker(actor, name is not None)
+            return self._worker(actor, name is not None)
         if name is None or not name.startswith(_TITLE):
             return None
         # No pid fits, as from inside a container: one dead actor with that name is a fair guess.
         dead = [each for each in self.actors if not each.alive and _fits(name, each.class_name)]
-        return _worker(dead[0], False) if len(dead) == 1 else None
+        return self._worker(dead[0], False) if len(dead) == 1 else None
 
     def _actor_with_pid(
         self, pid: int, name: str | None, killed: bool, is_other_process: bool
@@ -86,20 +89,20 @@ class RayProcesses:
         living = [actor for actor in self.actors if actor.alive and actor.pid == record.worker_pid]
         if not living or record.role in ("raylet", "agent"):
             return Victim(_DESCRIPTIONS.get(record.role, _CHILD), None, certain)
-        worker = _worker(living[0], certain)
+        worker = self._worker(living[0], certain)
         if record.pid == record.worker_pid:
             return worker
         return Victim(f"a child of {worker.description}", worker.task, certain)
 
-
-def _worker(actor: Actor, certain: bool) -> Victim:
-    rank = _RANK.search(actor.name)
-    description = f"Ray worker {actor.class_name}"
-    if rank:
-        description += f" ({actor.name}, rank {rank[1]})"
-    elif actor.name:
-        description += f" ({actor.name})"
-    return Victim(description, actor.name or actor.class_name, certain)
+    def _worker(self, actor: Actor, certain: bool) -> Victim:
+        rank, step = rank_in(actor.name), self.steps.get(actor.pid)
+        names = ", ".join(filter(None, (actor.name, rank and f"rank {rank}")))
+        description = f"Ray worker {actor.class_name}"
+        if names:
+            description += f" ({names})"
+        if step:
+            description += f", {step}"
+        return Victim(description, actor.name or actor.class_name, certain)
 
 
 def _alike(name: str | None, comm: str) -> bool:

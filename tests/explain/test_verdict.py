@@ -167,6 +167,17 @@ def test_a_driver_fault_hangs_no_job() -> None:
     assert judged(seen("gpu-driver-fault", "node2", 9)).verdict.failure_class == "gpu-driver-fault"
 
 
+@pytest.mark.parametrize("ended", ["signal-kill", "subprocess-fail", "unknown-death", None])
+def test_a_driver_fault_is_not_why_a_job_failed(ended: str | None) -> None:
+    """Compute takes another path than the driver's reports of errors."""
+    crash = [seen(ended, "node2")] if ended else []
+    fault = seen("gpu-driver-fault", "node2", 900)
+    told = judged(*crash, fault, status="failed", primary=ended)
+    assert told.verdict.failure_class == (ended or "unknown")
+    found = [one.failure_class for one in told.diagnosis.problems]
+    assert "gpu-driver-fault" in found
+
+
 def test_the_whole_chain_has_its_root_first() -> None:
     """A link that is down loses packets, so the collective stalls, so power and speed fall."""
     told = hung(

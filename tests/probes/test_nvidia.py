@@ -49,6 +49,9 @@ WELL: dict[str, str] = {
 }
 
 
+REMAPS = [f"remapped_rows.{x}" for x in ("correctable", "uncorrectable", "pending", "failure")]
+
+
 class Smi:
     """Stands in for nvidia-smi: answers the fields that it knows, refuses the first other one."""
 
@@ -56,9 +59,13 @@ class Smi:
         self.gpus, self.status, self.more = gpus, status, more
         self.queries: list[list[str]] = []
         self.unknown: set[str] = set()
+        self.remaps = b""
 
     def __call__(self, argv: Sequence[str], timeout_s: float) -> tuple[int, bytes, bytes]:
         program, query, form = argv
+        if query.startswith("--query-remapped-rows="):
+            assert query.partition("=")[2] == f"gpu_bus_id,{','.join(REMAPS)}"
+            return 0, self.remaps, b""
         assert (program, form) == ("nvidia-smi", "--format=csv,noheader,nounits")
         assert 0 < timeout_s < 10
         fields = query.removeprefix("--query-gpu=").split(",")
@@ -138,6 +145,29 @@ def test_ok_every_field_with_its_unit(root: Path, smi: Answer) -> None:
     )
     assert (gpus[1].gpu, gpus[1].address) == (1, "0001:2c:00.0")
     assert len(stand_in.queries) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b"00000000:1B:00.0, 1, 2, No, No\n", (3, False, False)),
+        (b"00000000:1B:00.0, 0, 9, 1, 1\n", (9, True, True)),
+        (b"00000000:1B:00.0, [N/A], [N/A], [N/A], [N/A]\n", (None, None, None)),
+        (b"00000000:2B:00.0, 1, 2, Yes, Yes\n", (None, None, None)),
+        (b"", (None, None, None)),
+        (b'Field "gpu_bus_id" is not a valid field to query.\n', (None, None, None)),
+    ],
+)
+def test_ok_remapped_rows_where_they_are_asked_for(
+    root: Path, smi: Answer, answer: bytes, expected: tuple[Any, ...]
+) -> None:
+    asked = Smi(WELL)
+    asked.remaps = answer
+    smi(asked)
+    record = next(x for x in nvidia(Host(str(root)), remapped=True) if isinstance(x, NvidiaGpu))
+    assert (record.rows_remapped, record.remap_pending, record.remap_failed) == expected
+    plain = next(x for x in nvidia(Host(str(root))) if isinstance(x, NvidiaGpu))
+    assert plain.remap_failed is None
 
 
 def test_ok_fields_that_this_version_names_otherwise_or_not_at_all(root: Path, smi: Answer) -> None:

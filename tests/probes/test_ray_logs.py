@@ -125,6 +125,25 @@ def test_ok_fresh_log_with_an_old_step(node: Node) -> None:
     assert errors == {700: ("oops: ValueError: x",), 701: ()}
 
 
+def test_ok_how_far_a_killed_worker_had_come(node: Node) -> None:
+    node.worker(700, MARKERS + STEP.format(120))
+    for pid, step, age_s in ((701, 118, 60.0), (690, 90, 4000.0), (680, 7, 90_000.0)):
+        stem = f"worker-{pid:056x}-ffffffff-{pid}"
+        node.log(f"{stem}.out", MARKERS + STEP.format(step), age_s)
+        node.log(f"{stem}.err", MARKERS, age_s)
+    node.log(f"worker-{9:056x}-ffffffff-702.out", MARKERS + "it never made a step\n")
+    logs = {record.pid: record for record in node.records()}
+    assert [logs[pid].component for pid in (700, 701, 690)] == [
+        "worker",
+        "ended worker",
+        "ended worker",
+    ]
+    assert logs.keys() == {700, 701, 690}  # the third is of another day
+    assert (logs[701].step, logs[701].title) == (118, "Trainer(rank=3)")
+    assert logs[701].step_age_s == pytest.approx(60, abs=5)
+    assert (logs[701].process_age_s, logs[701].cpu_s) == (None, None)
+
+
 def test_ok_only_what_works_now_counts(node: Node) -> None:
     node.worker(700, MARKERS + STEP.format(118))
     node.log(f"worker-{1:056x}-01000000-701.out", MARKERS + STEP.format(1))  # dead
@@ -135,7 +154,8 @@ def test_ok_only_what_works_now_counts(node: Node) -> None:
     node.log(f"worker-{4:056x}-ffffffff-704.out", MARKERS + STEP.format(4))
     node.worker(705, ":job_id:03000000\n:actor_name:RaydiagNodeActor\n")
     node.log(f"python-core-worker-{5:056x}_700.log", STEP.format(5))
-    assert [record.pid for record in node.records()] == [700]
+    at_work = [record.pid for record in node.records() if record.component == "worker"]
+    assert at_work == [700]
 
 
 def test_ok_only_the_ends_of_long_files_are_read(node: Node) -> None:

@@ -9,7 +9,7 @@ from raydiag.model import Severity
 from raydiag.probes.bad_pages import BadPages
 from raydiag.probes.gpu_sensors import GpuSensors
 from raydiag.probes.ras import RasCount
-from raydiag.rules.gpu import bad_pages, thermal_throttling, uncorrectable_errors
+from raydiag.rules.gpu import bad_pages, row_remapping, thermal_throttling, uncorrectable_errors
 from tests.rules.gpu_records import ADDRESSES, nvidia_gpus
 from tests.rules.snapshots import NOW, report, snapshot
 
@@ -156,3 +156,18 @@ def test_bad_pages_are_evidence_of_the_error_that_made_them() -> None:
         "/sys/ras/umc_err_count",
         "/sys/ras/gpu_vram_bad_pages",
     ]
+
+
+@pytest.mark.parametrize(
+    ("remaps", "failure_class"),
+    [
+        ({"rows_remapped": 3, "remap_pending": False, "remap_failed": False}, None),
+        ({"rows_remapped": 3, "remap_pending": True}, "gpu-memory-degrading"),
+        ({"rows_remapped": 512, "remap_pending": True, "remap_failed": True}, "gpu-memory-error"),
+        ({}, None),
+    ],
+)
+def test_row_remapping(remaps: dict[str, Any], failure_class: str | None) -> None:
+    found = list(row_remapping(snapshot(report("a", nvidia=nvidia_gpus(2, **remaps)))))
+    assert [one.failure_class for one in found] == [failure_class] * bool(failure_class)
+    assert all((one.gpu, one.severity) == (1, Severity.WARNING) for one in found)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+from raydiag.explain.driver_fault.signs import with_series
 from raydiag.explain.job import nodes
 from raydiag.explain.job.join import contradictions, join
 from raydiag.explain.job.nodes import LiveNodes
@@ -45,7 +46,9 @@ def case_of(
             *nodes.unscraped(own_nodes, metrics.log_only),
         )
         coverage = _with_nodes(coverage, odds, metrics, request, own_nodes, probed)
-        observations = join(observations, nodes.observed(probed), own_nodes.snapshot)
+        series = metrics.metrics.driver_signs if metrics.metrics is not None else ()
+        of_nodes = with_series(nodes.observed(probed), series)
+        observations = join(observations, of_nodes, own_nodes.snapshot)
     asides: list[Observation] = []
     if own_nodes is not None:
         asides = [aside for aside in observations if nodes.is_aside(aside, own_nodes)]

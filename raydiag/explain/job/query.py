@@ -15,6 +15,7 @@ from raydiag.explain.job import event_files, logged
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
 from raydiag.model import Coverage, HostUnread, Observation, Status, Window
 from raydiag.playbooks import observability
+from raydiag.playbooks.node_failure.driver import DriverSigns, driver_signs
 from raydiag.playbooks.observability.stack import Stack, observation
 from raydiag.playbooks.observations import PlaybookOutcome, Report
 from raydiag.timeline import masks
@@ -48,6 +49,7 @@ class Metrics:
     reports: tuple[Report, ...]  # of the playbooks that fit, or of all
     asked: tuple[AskedQuery, ...]
     origin: str
+    driver_signs: tuple[DriverSigns, ...] = ()  # of a GPU driver fault, on each host
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,16 @@ def _judged(
     return replace(
         files,
         observations=(*files.observations, *fresh, *watched),
-        metrics=Metrics(context, context.discovery, identity, outcome, reports, queries, origin),
+        metrics=Metrics(
+            context,
+            context.discovery,
+            identity,
+            outcome,
+            reports,
+            queries,
+            origin,
+            tuple(driver_signs(RunTimeline(context, answers))),
+        ),
         coverage=observability.coverage(stack, _dead_hosts(outcome)),
         steps=training_steps.steps_of(filled),
         window=context.window,

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raydiag.model import Confidence, Severity
 from raydiag.playbooks.node_deaths import judge_node_deaths
+from raydiag.playbooks.node_failure.driver import DriverSigns, driver_signs, has_power_gaps
 from raydiag.playbooks.node_failure.error_counters import (
     fine_corrected,
     fine_uncorrected,
@@ -24,14 +24,9 @@ from raydiag.playbooks.registry import playbook
 from raydiag.playbooks.report_writer import Period, ReportWriter, remark_unless
 from raydiag.timeline import follow_up, known_values
 from raydiag.timeline.answers import ResultTable
-from raydiag.timeline.queries import DMESG, POWER, PROCESSES, SCRAPE, short_s
+from raydiag.timeline.queries import DMESG, POWER, PROCESSES, short_s
 from raydiag.timeline.run_timeline import RunTimeline
-from raydiag.tsdb.series import Floats, Query
-
-_TIMED_OUT_S, _GOOD_S = 11.5, 3.0  # duration of an exporter's cycle
-_SWINGS = 3  # between good and timed-out cycles
-_POWER_GAPS = 3
-_FEW_HOSTS = 8  # one of so many with old errors is worth a look
+from raydiag.tsdb.series import Query
 
 
 def fine_errors(timeline: RunTimeline) -> Iterator[Query]:
@@ -57,88 +52,37 @@ def node_failure(timeline: RunTimeline, report: ReportWriter) -> str:
 
 def judge_driver(timeline: RunTimeline, report: ReportWriter) -> None:
     """The GPU driver: lines in the kernel log, exporter cycles that time out, gaps in power."""
-    table = timeline.table("driver")
-    kernel_logs = {subject.host: row for subject, row in table.pick(DMESG)}
-    if not kernel_logs:
+    all_signs = driver_signs(timeline)
+    counted = [signs for signs in all_signs if signs.errors is not None]
+    if not counted:
         report.row("driver", None, f"{DMESG}: metric absent")
-    with_errors = {host: row for host, row in kernel_logs.items() if _highest(row) > 0}
-    few = 0 < len(with_errors) <= max(1, len(kernel_logs) // _FEW_HOSTS)
-    for host in timeline.context.hosts:
-        outside_log = list(_signs_outside_log(timeline, host))
-        row, onset, in_log = with_errors.get(host), None, []
-        if row is not None:
-            onset = _first_rise(table, row)
-            if few or onset is not None:
-                in_log = [f"{_highest(row):.0f} GPU errors in its kernel log"]
-        if in_log or len(outside_log) > 1 or (outside_log and row is not None):
+    for signs in all_signs:
+        in_log = []
+        if signs.most_errors > 0 and (signs.few or signs.grew_at is not None):
+            in_log = [f"{signs.most_errors:.0f} GPU errors in its kernel log"]
+        outside_log = list(signs.exporter.values())
+        if in_log or len(outside_log) > 1 or (outside_log and signs.most_errors > 0):
             confirmed = bool(in_log and outside_log)
-            signs = [*in_log, *outside_log]
-            _report_driver_fault(report, host, signs, onset, table.step_s, confirmed)
-    if kernel_logs and not with_errors:
+            _report_driver_fault(report, signs, [*in_log, *outside_log], confirmed)
+    if counted and not any(signs.most_errors > 0 for signs in counted):
         report.row("driver", False, "no GPU error in any kernel log")
 
 
-def _signs_outside_log(timeline: RunTimeline, host: str) -> Iterator[str]:
-    """Both are of the exporter, which a plugin may delay for other reasons: one witness."""
-    if _alternates(timeline.table("driver").row(host, SCRAPE)):
-        yield "its exporter's cycles swing between timed out and normal"
-    if _has_power_gaps(timeline.table("gpu-count"), host):
-        yield "its power series has gaps"
-
-
 def _report_driver_fault(
-    report: ReportWriter,
-    host: str,
-    signs: list[str],
-    onset: float | None,
-    step_s: float,
-    several: bool,
+    report: ReportWriter, signs: DriverSigns, texts: list[str], several: bool
 ) -> None:
+    onset = signs.grew_at
     growing = onset is not None
     report.finding(
         "driver",
-        "; ".join(signs),
-        evidence=[report.evidence("driver", sign, None, onset) for sign in signs],
-        host=host,
-        period=Period(onset, uncertainty_s=step_s, before_job=not growing),
+        "; ".join(texts),
+        evidence=[report.evidence("driver", text, None, onset) for text in texts],
+        host=signs.host,
+        period=Period(onset, uncertainty_s=signs.step_s, before_job=not growing),
         confidence=Confidence.CONFIRMED if several else Confidence.POSSIBLE,
         severity=Severity.WARNING if growing or several else Severity.INFO,
         explanation="A degradation that does not end a job by itself.",
     )
-
-
-def _highest(row: Floats) -> float:
-    return known_values.highest(row) or 0.0
-
-
-def _first_rise(table: ResultTable, row: Floats) -> float | None:
-    """When the count of lines rose; it may fall, as the kernel's buffer forgets."""
-    answered = np.flatnonzero(~np.isnan(row))
-    rises = np.diff(row[answered]) > 0
-    return next(map(float, table.times[answered[1:][rises]]), None)
-
-
-def _alternates(row: Floats | None) -> bool:
-    """Between cycles that timed out and normal ones, again and again."""
-    if row is None:
-        return False
-    cycles = known_values.known(row)
-    timed_out = cycles[(cycles >= _TIMED_OUT_S) | (cycles < _GOOD_S)] >= _TIMED_OUT_S
-    return int(np.count_nonzero(_changes(timed_out))) >= _SWINGS
-
-
-def _has_power_gaps(counts: ResultTable, host: str) -> bool:
-    """GPUs that come and go in the answers of a host that lives."""
-    row = counts.row(host)
-    if row is None:
-        return False
-    incomplete = np.nan_to_num(row) < _highest(row)
-    return int(np.count_nonzero(_changes(incomplete) == 1)) >= _POWER_GAPS
-
-
-def _changes(flags: NDArray[np.bool_]) -> Floats:
-    """+1 where flags become true, -1 where they become false."""
-    return np.diff(flags.astype(np.float64))
 
 
 @dataclass(frozen=True)
@@ -153,7 +97,7 @@ class _FewerGpus:
 
 def _hosts_with_fewer_gpus(timeline: RunTimeline) -> Iterator[_FewerGpus]:
     table = timeline.table("gpu-count")
-    most = {subject.host: _highest(row) for subject, row in table}
+    most = {subject.host: known_values.highest(row) or 0.0 for subject, row in table}
     usual = _usual_of_most(most.values())
     for subject, row in table:
         answered = np.flatnonzero(~np.isnan(row))
@@ -161,7 +105,7 @@ def _hosts_with_fewer_gpus(timeline: RunTimeline) -> Iterator[_FewerGpus]:
             continue
         counts, full = row[answered], most[subject.host]
         now = float(np.median(counts[-3:]))
-        if now < full and not _has_power_gaps(table, subject.host):
+        if now < full and not has_power_gaps(table, subject.host):
             gone_at = table.times[answered[np.flatnonzero(counts >= full)[-1] + 1]]
             shown_for_s = short_s(timeline.context)
             yield _FewerGpus(subject.host, full, now, float(gone_at) - shown_for_s)

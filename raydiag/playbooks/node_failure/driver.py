@@ -1,0 +1,138 @@
+"""Signs of a GPU driver fault in the series of each host: its kernel log's count, its exporter."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raydiag.timeline import known_values
+from raydiag.timeline.answers import ResultTable
+from raydiag.timeline.queries import DMESG, POWER, SCRAPE
+from raydiag.timeline.run_timeline import RunTimeline
+from raydiag.tsdb.series import Floats
+
+_TIMED_OUT_S, _GOOD_S = 11.5, 3.0  # duration of an exporter's cycle
+_SWINGS = 3  # between good and timed-out cycles
+_POWER_GAPS = 3
+_FEW_HOSTS = 8  # one of so many with old errors is worth a look
+
+
+@dataclass(frozen=True)
+class DriverSigns:
+    """What the series of one host say of its GPU driver."""
+
+    host: str
+    step_s: float = 0.0  # between two samples: how well times are known
+    errors: float | None = None  # newest count of GPU errors in its kernel log; None: no series
+    most_errors: float = 0.0  # it may fall, as the kernel's buffer forgets
+    first_at: float | None = None  # first sample above zero, Unix seconds
+    from_start: bool = False  # that is the first sample at all: it began before
+    grew_at: float | None = None  # first time that the count rose
+    few: bool = False  # hardly any other host has errors
+    others_clean: int = 0  # other hosts whose count is zero
+    others_still: int = 0  # other hosts whose count did not rise
+    few_rise: bool = False  # hardly any other host's count rose
+    exporter: Mapping[str, str] = field(default_factory=dict)  # query -> what it shows
+
+    @property
+    def is_only_here(self) -> bool:
+        """Whether it has errors, or new ones, and the others, all but a few, have not."""
+        is_alone = self.most_errors > 0 and self.few and self.others_clean > 0
+        return is_alone or (self.grew_at is not None and self.few_rise)
+
+    @property
+    def onset(self) -> float | None:
+        """The first sample above zero; of a count that the series begin with its first rise."""
+        return self.grew_at or self.first_at if self.from_start else self.first_at
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether that only says "not later than"."""
+        return self.from_start and self.grew_at is None
+
+
+def driver_signs(timeline: RunTimeline) -> list[DriverSigns]:
+    """One for each host of the job that has any of the series, in the job's order."""
+    table = timeline.table("driver")
+    kernel_logs = {subject.host: row for subject, row in table.pick(DMESG)}
+    hosts_with_errors = [host for host, row in kernel_logs.items() if _highest(row) > 0]
+    rises = {host: _first_rise(table, row) for host, row in kernel_logs.items()}
+    rising, most = set(filter(rises.get, rises)), max(1, len(kernel_logs) // _FEW_HOSTS)
+    signs = []
+    for host in timeline.context.hosts:
+        exporter = dict(_exporter_signs(timeline, host))
+        row = kernel_logs.get(host)
+        is_measured = row is not None or table.row(host, SCRAPE) is not None
+        if row is not None and known_values.known(row).size:
+            signs.append(
+                DriverSigns(
+                    host,
+                    table.step_s,
+                    errors=float(known_values.known(row)[-1]),
+                    most_errors=_highest(row),
+                    grew_at=rises[host],
+                    few=0 < len(hosts_with_errors) <= most,
+                    others_clean=len(kernel_logs.keys() - {host, *hosts_with_errors}),
+                    others_still=len(kernel_logs.keys() - {host, *rising}),
+                    few_rise=len(rising) <= most,
+                    exporter=exporter,
+                    **_first_above_zero(table, row),
+                )
+            )
+        elif is_measured or exporter:
+            signs.append(DriverSigns(host, table.step_s, exporter=exporter))
+    return signs
+
+
+def _first_above_zero(table: ResultTable, row: Floats) -> dict[str, Any]:
+    answered = np.flatnonzero(~np.isnan(row))
+    above = answered[row[answered] > 0]
+    if not above.size:
+        return {}
+    return {"first_at": float(table.times[above[0]]), "from_start": bool(above[0] == answered[0])}
+
+
+def _exporter_signs(timeline: RunTimeline, host: str) -> list[tuple[str, str]]:
+    """Both are of the exporter, which a plugin may delay for other reasons: one witness."""
+    signs = []
+    if _alternates(timeline.table("driver").row(host, SCRAPE)):
+        signs.append((SCRAPE, "its exporter's cycles swing between timed out and normal"))
+    if has_power_gaps(timeline.table("gpu-count"), host):
+        signs.append((POWER, "its power series has gaps"))
+    return signs
+
+
+def _highest(row: Floats) -> float:
+    return known_values.highest(row) or 0.0
+
+
+def _first_rise(table: ResultTable, row: Floats) -> float | None:
+    """When the count of lines rose; it may fall, as the kernel's buffer forgets."""
+    answered = np.flatnonzero(~np.isnan(row))
+    rises = np.diff(row[answered]) > 0
+    return next(map(float, table.times[answered[1:][rises]]), None)
+
+
+def _alternates(row: Floats | None) -> bool:
+    """Between cycles that timed out and normal ones, again and again."""
+    if row is None:
+        return False
+    cycles = known_values.known(row)
+    timed_out = cycles[(cycles >= _TIMED_OUT_S) | (cycles < _GOOD_S)] >= _TIMED_OUT_S
+    return int(np.count_nonzero(_changes(timed_out))) >= _SWINGS
+
+
+def has_power_gaps(counts: ResultTable, host: str) -> bool:
+    """GPUs that come and go in the answers of a host that lives."""
+    row = counts.row(host)
+    if row is None:
+        return False
+    incomplete = np.nan_to_num(row) < _highest(row)
+    return int(np.count_nonzero(_changes(incomplete) == 1)) >= _POWER_GAPS
+
+
+def _changes(flags: NDArray[np.bool_]) -> Floats:
+    """+1 where flags become true, -1 where they become false."""
+    return np.diff(flags.astype(np.float64))
