@@ -6,11 +6,15 @@ READY := .venv/.ready
 # Compiled tests are kept: each worker would else compile all of them, 12 s each, in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: probe test unit prometheus lint soak fuzz audit live bench figures wheel pyz image clean
+.PHONY: probe demo test unit prometheus lint soak fuzz audit live bench figures wheel pyz image clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(READY)
 	@$(BIN)/raydiag probe --all-nodes --address local || [ $$? -eq 1 ] || [ $$? -eq 3 ]
+
+# An example incident, diagnosed: no cluster, no GPU. NAME=straggler takes another one.
+demo: $(READY) prometheus
+	@PATH="$(CURDIR)/.cache/prometheus/usr/bin:$$PATH" $(BIN)/raydiag demo $(NAME)
 
 # Everything: lint, types, unit tests, those on real Prometheuses and exporters, those on a real Ray.
 # Real programs may be late on a machine with other load: a test of them that fails is run once more,

@@ -21,6 +21,7 @@ from raydiag import __version__
 from raydiag.cli import (
     compare,
     config,
+    demo,
     diagnose,
     exporter,
     hotfix,
@@ -34,7 +35,7 @@ from raydiag.errors import RaydiagError, UsageError
 
 _INTERRUPTED, _NO_READER = 130, 141  # as shells report SIGINT and SIGPIPE
 _MOST_OF_ERROR = 500  # characters
-_COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb, exporter, hotfix)
+_COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb, exporter, hotfix, demo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
