@@ -25,20 +25,28 @@ from ray.job_submission import JobSubmissionClient
 from raydiag import confinement
 
 HERE = Path(__file__).parent
-_START_S, _STOP_S = 90.0, 60.0
+_START_S, _STOP_S = 120.0, 180.0  # on a busy machine; both take some seconds on an idle one
 _STOPPED_S = 4.0  # without a new step
 _OBJECT_STORE_BYTES = 80 << 20
+
+
+class NotStarted(Exception):
+    """The Ray or the training did not come as far as it should."""
 
 
 def main(options: Sequence[str]) -> int:
     """Start, plant, diagnose, take away; the exit code of `raydiag diagnose`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _own_ray() as url:
-        _say(f"a toy training of three ranks runs on {url}; one of them will stop ...")
-        _train_until_it_stops(url)
-        command = [sys.executable, "-m", "raydiag", "diagnose", "--address", url, *options]
-        _say("raydiag diagnose --address " + " ".join([url, *options]))
-        return subprocess.run(command, check=False).returncode
+    try:
+        with _own_ray() as url:
+            _say(f"a toy training of three ranks runs on {url}; one of them will stop ...")
+            _train_until_it_stops(url)
+            _say(f"$ raydiag diagnose --address {' '.join([url, *options])}")
+            command = [sys.executable, "-m", "raydiag", "diagnose", "--address", url, *options]
+            return subprocess.run(command, check=False).returncode
+    except NotStarted as error:
+        _say(str(error))
+        return 4
 
 
 def _say(text: str) -> None:
@@ -81,7 +89,7 @@ def _start_ray(directory: Path) -> str:
     while not _accepts_jobs(url):
         if ray.poll() is not None or time.monotonic() > deadline:
             said = (directory / "ray-start.log").read_text(errors="replace").strip()
-            raise SystemExit(f"could not start a Ray: {said[-500:]}")
+            raise NotStarted(f"could not start a Ray: {said[-500:]}")
         time.sleep(0.5)
     return url
 
@@ -107,7 +115,7 @@ def _train_until_it_stops(url: str) -> None:
     while "completed step: 2" not in printed or time.monotonic() - since < _STOPPED_S:
         status = client.get_job_status(job).value
         if status in ("FAILED", "STOPPED") or time.monotonic() > deadline:
-            raise SystemExit(f"the toy training ({status}) did not get to its fault:\n{printed}")
+            raise NotStarted(f"the toy training ({status}) did not get to its fault:\n{printed}")
         time.sleep(0.5)
         now = client.get_job_logs(job)
         if now != printed:

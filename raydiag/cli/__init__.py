@@ -23,11 +23,13 @@ from raydiag.cli import (
     config,
     demo,
     diagnose,
+    explain,
     exporter,
     hotfix,
     kmsg,
     options,
     probe,
+    schema,
     triage,
     tsdb,
 )
@@ -35,7 +37,7 @@ from raydiag.errors import RaydiagError, UsageError
 
 _INTERRUPTED, _NO_READER = 130, 141  # as shells report SIGINT and SIGPIPE
 _MOST_OF_ERROR = 500  # characters
-_COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb, exporter, hotfix, demo)
+_COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb, exporter, hotfix, explain, schema, demo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
