@@ -279,7 +279,7 @@ def test_markdown(invoke: Invoke, dashboard: FakeDashboard, tmp_path: Path) -> N
     assert "| node001 | ok |" in target.read_text()
 
 
-@pytest.mark.parametrize("form", ["text", "json", "markdown"])
+@pytest.mark.parametrize("form", ["text", "json", "markdown", "html"])
 def test_redacted(form: str, invoke: Invoke, dashboard: FakeDashboard) -> None:
     _, plain, _ = invoke(*probing(dashboard, "--format", form))
     code, out, err = invoke(*probing(dashboard, "--format", form, "--redact"))

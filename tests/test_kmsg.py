@@ -312,7 +312,7 @@ def test_markdown_says_what_text_says(tmp_path: Path, capsys: pytest.CaptureFixt
     assert out.count("Next: ") == text.count("Next: ")
 
 
-@pytest.mark.parametrize("form", ["text", "json", "markdown"])
+@pytest.mark.parametrize("form", ["text", "json", "markdown", "html"])
 def test_redacted(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / "home/alice"
     home.mkdir(parents=True)

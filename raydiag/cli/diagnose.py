@@ -6,6 +6,7 @@ examples:
   raydiag diagnose 7877 --now 2026-11-20T03:00     as it stood then
   raydiag diagnose 7877 --prometheus http://127.0.0.1:9190     ask that server instead
   raydiag diagnose 7877 --all --format markdown    every playbook, for a ticket
+  raydiag diagnose 7877 --format html -o report.html       the same with plots, for a browser
   raydiag diagnose                                 the cluster of this head node, as it is now
   raydiag diagnose --ssh me@head -J me@login       the same from a laptop
   raydiag diagnose 7877 --address http://127.0.0.1:8265    a job's directory and its live cluster

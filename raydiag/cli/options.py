@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from raydiag.render.report import Report
 
 
+_FORMATS = ("text", "json", "markdown", "html")
 _WAY_IN = (
     (
         ("--address",),
@@ -40,7 +41,7 @@ WAY_IN = ("address", "ssh", "jump", "ssh_config")
 def add_output(parser: argparse.ArgumentParser, redact: bool = False) -> argparse._ArgumentGroup:
     """--format, -o, -q, -v, and --redact for a command that can take names out; their group."""
     group = parser.add_argument_group("output")
-    group.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+    group.add_argument("--format", choices=_FORMATS, default="text")
     words = "--format json"
     group.add_argument("--json", dest="format", action="store_const", const="json", help=words)
     words = "write the report to FILE instead of stdout; - is stdout"
@@ -140,6 +141,10 @@ def _written(
         from raydiag.render.markdown import markdown_text
 
         return [markdown_text(report())]
+    if arguments.format == "html":
+        from raydiag.render.html import html_text
+
+        return [html_text(report(), f"raydiag {arguments.command}")]
     from raydiag.render.text import text
 
     colour = wants_colour() and arguments.output is None

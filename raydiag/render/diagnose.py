@@ -1,6 +1,6 @@
 """The diagnosis of one job as a report: the verdict, what led to it, on what it rests."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 
 from raydiag import __version__
@@ -13,9 +13,22 @@ from raydiag.playbooks.observations import ReportRow
 from raydiag.render import formats
 from raydiag.render import report as blocks
 from raydiag.render.coverage import blind_lines
+from raydiag.render.document import severity_of
 from raydiag.render.formats import count, filled, grouped, hosts_of, joined, since, utc
 from raydiag.render.groups import groups, scope, source_and_text
-from raydiag.render.report import Block, Bullet, Paragraph, Report, Section, bullets, table
+from raydiag.render.host_grid import host_grid
+from raydiag.render.report import (
+    Block,
+    Bullet,
+    Event,
+    Paragraph,
+    Report,
+    Section,
+    Toned,
+    Words,
+    bullets,
+    table,
+)
 from raydiag.tsdb.series import AskedQuery
 
 _MOST_EVIDENCE = 3  # of one finding
@@ -57,6 +70,8 @@ def _sections(examined: ExaminedJob, show_all: bool, show_playbooks: bool) -> It
     )
     yield _verdict(examined)
     yield Section("Findings", list(_findings(examined, show_all)))
+    yield Section("Around the onset", list(map(blocks.Plot, examined.picture.courses)))
+    yield Section("Nodes and GPUs", [host_grid(examined)])
     yield Section("Best candidates", [bullets(_candidates(examined))])
     yield Section("Metric evidence", [_metric_evidence(examined, show_all)])
     yield Section("Anomalies detected", [_anomalies(examined)], only_in_documents=True)
@@ -102,7 +117,8 @@ def _verdict(examined: ExaminedJob) -> Section:
     places = [fold(verdict.hosts)]
     places += [f"gpu {gpu}" for _, gpu in verdict.gpus[:_MOST_PLACES]]
     places += map(itemgetter(1), verdict.devices[:_MOST_PLACES])
-    facts = [verdict.failure_class, " ".join(filter(None, places)), since(verdict.onset)]
+    where = Toned(" ".join(filter(None, places)), label="where")
+    facts: list[Words] = [verdict.failure_class, where, since(verdict.onset)]
     if verdict.kill_time is not None:
         facts.append(f"killed {utc(verdict.kill_time)}")
     facts.append(filled("pattern {}", verdict.pattern))
@@ -112,7 +128,7 @@ def _verdict(examined: ExaminedJob) -> Section:
         "Verdict",
         [Paragraph(verdict.summary)],
         tone=_TONES.get(verdict.failure_class, blocks.Tone.BAD),
-        facts=[*facts, verdict.confidence.value],
+        facts=[*facts, Toned(verdict.confidence.value, label="confidence")],
         comes_first=True,
     )
 
@@ -120,22 +136,31 @@ def _verdict(examined: ExaminedJob) -> Section:
 def _findings(examined: ExaminedJob, show_all: bool) -> Iterator[Block]:
     """What led to what, root first; then what else was found."""
     chain = ticket.verdict_chain(examined)
-    links = []
-    for finding in chain[:_MOST_LINKS]:
-        links.append(Bullet(_link(finding), _evidence(finding, examined, show_all=False)))
-    if len(chain) > _MOST_LINKS:
-        links.append(Bullet(f"(+{len(chain) - _MOST_LINKS} more: JSON has all)"))
+    events = list(_events(chain[:_MOST_LINKS], examined))
     unrelated = list(_other_findings(examined, show_all))
-    yield blocks.Bullets(links)
+    yield blocks.Story(events)
+    yield Paragraph(filled("(+{} more: JSON has all)", max(0, len(chain) - _MOST_LINKS) or None))
     yield blocks.Bullets(unrelated)
-    if not links and not unrelated:
+    if not events and not unrelated:
         yield Paragraph("None.")
 
 
-def _link(finding: Finding) -> str:
-    """One step of a chain: when, what, where."""
-    when = "(no time)" if finding.onset is None else utc(finding.onset)
-    return joined([when, finding.failure_class, scope([finding]), finding.confidence.value])
+def _events(chain: Sequence[Finding], examined: ExaminedJob) -> Iterator[Event]:
+    """The steps of a chain: when, what, where."""
+    first = min((finding.onset for finding in chain if finding.onset is not None), default=None)
+    for finding in chain:
+        later = ""
+        if finding.onset is not None and first is not None and finding.onset > first:
+            later = f"{formats.span(finding.onset - first)} later"
+        yield Event(
+            "(no time)" if finding.onset is None else utc(finding.onset),
+            finding.failure_class,
+            (scope([finding]), finding.confidence.value),
+            finding.title,
+            later,
+            _evidence(finding, examined, show_all=False),
+            blocks.TONES[severity_of(finding)],
+        )
 
 
 def _other_findings(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:

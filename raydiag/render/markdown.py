@@ -12,7 +12,7 @@ _LINE_BREAK = "  \n"
 
 def markdown_text(report: Report) -> str:
     """The report, all of its sections, in the order of a document."""
-    sections = report.filled_sections()
+    sections = report.in_words().filled_sections()
     has_chapters = any(section.is_chapter for section in sections)
     blocks: list[str] = []
     for section in sections:
@@ -27,8 +27,9 @@ def _section(section: Section, marks: str) -> Iterator[str]:
     if section.title or section.label:
         label = section.label.text if section.label else ""
         yield " ".join(filter(None, [marks, label, markdown(section.title)]))
-    if any(section.facts):
-        yield " · ".join(map(markdown, filter(None, section.facts)))
+    facts = list(filter(None, map(plain_text, section.facts)))
+    if facts:
+        yield " · ".join(map(markdown, facts))
     for block in section.blocks:
         if not block.is_empty:
             yield _WRITERS[type(block)](block)
@@ -45,6 +46,10 @@ def _bullets(block: blocks.Bullets) -> str:
         for detail in bullet.details:
             lines.append(f"  - {markdown(detail)}")
     return "\n".join(lines)
+
+
+def _timeline(block: blocks.Story) -> str:
+    return _bullets(block.in_words())
 
 
 def _steps(block: blocks.Steps) -> str:
@@ -91,4 +96,5 @@ _WRITERS: Mapping[type, Callable[[Any], str]] = {
     blocks.Quote: _quote,
     blocks.KeyValues: _key_values,
     blocks.Table: _table,
+    blocks.Story: _timeline,
 }

@@ -1,15 +1,18 @@
 """What every report is made of, whatever it is written as: sections of plain blocks.
 
-Nothing here is escaped, wrapped or coloured: `text.py` and `markdown.py` write it, each in its way.
+Nothing here is escaped, wrapped or coloured: `text.py`, `markdown.py` and `html.py` write it, each
+in its way. Pictures are for HTML; where there are only words they are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from operator import itemgetter
 
 from raydiag.model import Severity
+from raydiag.timeline.courses import Course
 
 
 class Tone(Enum):
@@ -26,10 +29,11 @@ TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.DOUBTFUL, Severity.
 
 @dataclass(frozen=True)
 class Toned:
-    """Words that carry a tone."""
+    """Words that carry a tone; `label` says what they are, where there is room for it."""
 
     text: str
     tone: Tone = Tone.PLAIN
+    label: str = ""
 
 
 Words = str | Toned
@@ -141,6 +145,67 @@ class Table(Block):
         return not self.rows
 
 
+@dataclass(frozen=True)
+class Event:
+    """Something that happened: when, what, where and how sure; what it means; how it is known."""
+
+    when: str
+    what: str
+    facts: Sequence[str] = ()
+    meaning: str = ""  # only where there is room
+    later: str = ""  # how long after the first one; only where there is room
+    details: Sequence[str] = ()
+    tone: Tone = Tone.PLAIN
+
+
+@dataclass(frozen=True)
+class Story(Block):
+    """Events, each of which led to the next."""
+
+    events: Sequence[Event]
+
+    def in_words(self) -> Bullets:
+        """As a list: an entry for each event."""
+        entries = []
+        for event in self.events:
+            words = filter(None, (event.when, event.what, *event.facts))
+            entries.append(Bullet("  ".join(words), event.details))
+        return Bullets(entries)
+
+
+class Picture(Block):
+    """What a report without pictures does without: all that it says stands in words as well."""
+
+
+@dataclass(frozen=True)
+class Plot(Picture):
+    """A course over time, or over steps; `caption` says in a sentence what it shows."""
+
+    course: Course
+    caption: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """A course always has samples."""
+        return False
+
+
+@dataclass(frozen=True)
+class HostTile:
+    """One node in a grid of them, and its GPUs in their order."""
+
+    name: str
+    state: Toned
+    gpus: Sequence[Toned] = ()
+
+
+@dataclass(frozen=True)
+class HostGrid(Picture):
+    """All nodes at a glance."""
+
+    hosts: Sequence[HostTile]
+
+
 NONE = Paragraph("None.")  # a terminal does without the section that holds nothing else
 
 
@@ -158,10 +223,15 @@ class Section:
     blocks: Sequence[Block] = ()
     label: Toned | None = None
     tone: Tone = Tone.PLAIN
-    facts: Sequence[str] = ()
+    facts: Sequence[Words] = ()
     is_chapter: bool = False
     comes_first: bool = False
     only_in_documents: bool = False
+
+    def without_pictures(self) -> Section:
+        """Its words only."""
+        words = [block for block in self.blocks if not isinstance(block, Picture)]
+        return replace(self, blocks=words)
 
     @property
     def is_empty(self) -> bool:
@@ -186,6 +256,21 @@ class Report:
     def filled_sections(self) -> list[Section]:
         """Those that say anything, in the order of a document."""
         return [section for section in self.sections if not section.is_empty]
+
+    def answer_first(self) -> list[Section]:
+        """Those that say anything, in each chapter the answer first."""
+        ordered: list[tuple[int, tuple[bool, bool], Section]] = []
+        chapter = 0
+        for section in self.filled_sections():
+            chapter += section.is_chapter
+            is_later = not section.is_chapter, not section.comes_first
+            ordered.append((chapter, is_later, section))
+        ordered.sort(key=itemgetter(0, 1))
+        return list(map(itemgetter(2), ordered))
+
+    def in_words(self) -> Report:
+        """Without pictures."""
+        return replace(self, sections=list(map(Section.without_pictures, self.sections)))
 
 
 def bullets(texts: Iterable[str]) -> Bullets:

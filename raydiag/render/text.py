@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from operator import itemgetter
 from typing import Any
 
 from raydiag.render import report as blocks
@@ -28,17 +27,11 @@ def text(report: Report, width: int, colour: bool = False) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _on_a_terminal(report: Report) -> list[Section]:
-    """The sections in their order on a terminal: in each chapter, the answer first."""
-    ordered: list[tuple[int, tuple[bool, bool], Section]] = []
-    chapter = 0
-    for section in report.filled_sections():
-        chapter += section.is_chapter
+def _on_a_terminal(report: Report) -> Iterator[Section]:
+    """The sections in their order on a terminal."""
+    for section in report.in_words().answer_first():
         if not section.only_in_documents and not section.is_none:
-            is_later = not section.is_chapter, not section.comes_first
-            ordered.append((chapter, is_later, section))
-    ordered.sort(key=itemgetter(0, 1))
-    return list(map(itemgetter(2), ordered))
+            yield section
 
 
 @dataclass(frozen=True)
@@ -57,6 +50,7 @@ class _TextWriter:
             blocks.Quote: self._quote,
             blocks.KeyValues: self._key_values,
             blocks.Table: self._table,
+            blocks.Story: self._timeline,
         }
         for block in section.blocks:
             if not block.is_empty:
@@ -83,7 +77,8 @@ class _TextWriter:
             return self.wrap(section.title, "", _INDENT)
         start = section.label or Toned(_capitals(section.title), section.tone)
         title = f"{start.text} {section.title}" if section.label else start.text
-        lines = self.wrap(_GAP.join(filter(None, [title, *section.facts])), "", _INDENT * 2)
+        facts = map(plain_text, section.facts)
+        lines = self.wrap(_GAP.join(filter(None, [title, *facts])), "", _INDENT * 2)
         return self._painted_start(lines, start)
 
     def _paragraph(self, block: blocks.Paragraph, indent: str) -> Iterator[str]:
@@ -96,6 +91,9 @@ class _TextWriter:
             yield from self._painted_start(lines, bullet.badge) if bullet.badge else lines
             for detail in bullet.details:
                 yield from self.wrap(detail, indent + _INDENT, indent + _INDENT * 2)
+
+    def _timeline(self, block: blocks.Story, indent: str) -> Iterator[str]:
+        return self._bullets(block.in_words(), indent)
 
     def _steps(self, block: blocks.Steps, indent: str) -> Iterator[str]:
         lead = f"{indent}{block.label}: " if block.label else indent

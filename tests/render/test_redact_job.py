@@ -21,7 +21,7 @@ from tests.incidents.kinds import World
 
 pytestmark = pytest.mark.slow
 
-FORMATS = ("text", "markdown", "json")
+FORMATS = ("text", "markdown", "json", "html")
 HOSTS = ("zulu-17.corp.example", "yankee4", "xray-a-3.corp.example")
 
 

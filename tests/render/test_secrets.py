@@ -62,7 +62,7 @@ def test_values_under_such_a_name_are_masked_in_a_document() -> None:
     }
 
 
-@pytest.mark.parametrize("output_format", ["text", "json", "markdown"])
+@pytest.mark.parametrize("output_format", ["text", "json", "markdown", "html"])
 def test_no_command_prints_a_secret_of_a_log(
     output_format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,11 +2,12 @@
 
 The way: triage reads the log (`triage`); rules judge the nodes of a live cluster, if it is the
 job's (`_probed`); the metrics are discovered, verified, queried and judged (`look`); all of it
-becomes one case (`case_of`), and the case a verdict (`verdict.explain`). Log or metrics may be
-missing. Each stage hands on values and changes none.
+becomes one case (`case_of`), and the case a verdict (`verdict.explain`), beside which stands what
+there is to draw (`picture`). Log or metrics may be missing. Each stage hands on values and changes
+none.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from raydiag import triage
 from raydiag.explain import diagnosis, verdict
@@ -14,6 +15,7 @@ from raydiag.explain.job import nodes
 from raydiag.explain.job.case import case_of
 from raydiag.explain.job.metrics import look
 from raydiag.explain.job.nodes import LiveNodes
+from raydiag.explain.job.picture import RunPicture, picture_of
 from raydiag.explain.job.query import Metrics
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
 from raydiag.joblog.facts import JobFacts
@@ -37,6 +39,7 @@ class ExaminedJob:
     no_log: str = ""
     nodes: LiveNodes | None = None
     training: str = ""  # where training series come from that the metrics lack
+    picture: RunPicture = field(default_factory=RunPicture)
 
     @property
     def exit_code(self) -> int:
@@ -52,16 +55,18 @@ def examine(facts: JobFacts, moment: Moment, request: DiagnosisRequest) -> Exami
     request, probed = _probed(facts, request)
     metrics = look(job, request)
     case = case_of(job, metrics, request, probed)
+    explained = verdict.explain(case)
     return ExaminedJob(
         job.triage,
         case,
-        verdict.explain(case),
+        explained,
         metrics.log_only,
         metrics.metrics,
         (*job.triage.notes, *metrics.notes, *request.notes, *request.live.notes),
         request.no_log,
         request.nodes,
         metrics.training,
+        picture_of(metrics.timeline, metrics.steps, metrics.window, explained),
     )
 
 

@@ -21,6 +21,7 @@ from raydiag.timeline import masks
 from raydiag.timeline import steps as training_steps
 from raydiag.timeline.answers import Answers
 from raydiag.timeline.context import GHOST, Context
+from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.steps import MetricSteps
 from raydiag.timeline.training_series import TrainingSeries
 from raydiag.triage.verdict import Moment
@@ -62,6 +63,7 @@ class SeenMetrics:
     window: Window | None = None
     notes: tuple[str, ...] = ()
     training: str = ""  # where the training series come from, where not all are the metrics' own
+    timeline: RunTimeline | None = None
 
 
 def query(connection: Connection, job: TriagedJob, request: DiagnosisRequest) -> SeenMetrics:
@@ -165,6 +167,7 @@ def _judged(
         coverage=observability.coverage(stack, _dead_hosts(outcome)),
         steps=training_steps.steps_of(filled),
         window=context.window,
+        timeline=RunTimeline(context, answers),
     )
 
 

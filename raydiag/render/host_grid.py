@@ -1,0 +1,72 @@
+"""Nodes and GPUs at a glance: who is the cause, who is ill besides, who was not seen."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+
+from raydiag.explain.job import ExaminedJob
+from raydiag.model import Finding
+from raydiag.nodeset import fold
+from raydiag.render.document import severity_of
+from raydiag.render.formats import count, grouped
+from raydiag.render.report import TONES, HostGrid, HostTile, Tone, Toned
+
+_MOST_TILES = 128
+_WORST_FIRST = (Tone.BAD, Tone.DOUBTFUL, Tone.PLAIN, Tone.GOOD)
+
+
+def host_grid(examined: ExaminedJob) -> HostGrid:
+    """Of a job's hosts, as far as anybody knows them."""
+    diagnosis = examined.explained.diagnosis
+    findings = grouped(diagnosis.problems, attrgetter("host"))
+    blind = {gap.host for gap in diagnosis.coverage.blind}
+    accused = set(examined.explained.verdict.hosts)
+    tiles = []
+    for host, gpus in _gpus_by_host(examined).items():
+        state = _state(findings.get(host, ()), host in accused, host in blind)
+        tiles.append(HostTile(host, state, _gpus(gpus, findings.get(host, ()))))
+    return HostGrid(_folded(tiles))
+
+
+def _gpus_by_host(examined: ExaminedJob) -> Mapping[str, int]:
+    """Number of GPUs of each host, by its series, else by its probe; 0 for not known."""
+    gpus = dict.fromkeys(examined.picture.hosts, 0)
+    if examined.nodes is not None:
+        for report in examined.nodes.snapshot.nodes:
+            gpus[report.node.host] = len(report.records("gpu_sensors"))
+    gpus.update(examined.picture.gpus)
+    return gpus
+
+
+def _state(findings: Sequence[Finding], is_accused: bool, is_blind: bool) -> Toned:
+    if is_accused:
+        return Toned("root cause", Tone.BAD)
+    if findings:
+        worst = max(map(severity_of, findings), key=lambda severity: severity.rank)
+        return Toned(findings[0].failure_class, TONES[worst])
+    if is_blind:
+        return Toned("not seen", Tone.DOUBTFUL)
+    return Toned("nothing found", Tone.GOOD)
+
+
+def _gpus(number: int, findings: Iterable[Finding]) -> list[Toned]:
+    """Each GPU, with what was found there."""
+    by_gpu = grouped(findings, attrgetter("gpu"))
+    named = [gpu for gpu in by_gpu if gpu is not None]
+    gpus = []
+    for gpu in range(max([number, *(gpu + 1 for gpu in named)])):
+        worst = max(by_gpu.get(gpu, ()), key=lambda found: severity_of(found).rank, default=None)
+        if worst is None:
+            gpus.append(Toned(f"GPU {gpu}", Tone.GOOD))
+        else:
+            gpus.append(Toned(f"GPU {gpu}: {worst.failure_class}", TONES[severity_of(worst)]))
+    return gpus
+
+
+def _folded(tiles: Sequence[HostTile]) -> list[HostTile]:
+    """All of them; of very many the worst, and the others as one."""
+    if len(tiles) <= _MOST_TILES:
+        return list(tiles)
+    ordered = sorted(tiles, key=lambda tile: _WORST_FIRST.index(tile.state.tone))
+    shown, rest = ordered[:_MOST_TILES], ordered[_MOST_TILES:]
+    words = f"{count(len(rest), 'more node')}, none worse than the last one here"
+    return [*shown, HostTile(fold(tile.name for tile in rest), Toned(words, rest[0].state.tone))]
