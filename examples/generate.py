@@ -244,7 +244,9 @@ def _oom_host(job: Job, story: Story) -> Run:
     growing = memory.within(at, kill)
     level = float(np.median(memory.values[growing]))
     share = (memory.times[growing] - at) / (kill - at)
-    memory.values[growing] += share * (HOST_MEMORY_BYTES * 0.985 - level)
+    leaked = (HOST_MEMORY_BYTES * 0.985 - level) * share
+    uneven = 2.5e10 * np.sin(40 * share) * share * (1 - share)  # collected now and then
+    memory.values[growing] += np.round(leaked + uneven)
     memory.put(kill, 1e12, 6e10, 4e8)
     world.one(host, "hw_oom_kills_total").bump(kill, 1)
     world.one(host, "hw_gpu_user_processes").put(kill, 1e12, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -34,12 +35,41 @@ def test_without_prometheus_it_says_where_to_get_it(
 
 
 @pytest.mark.slow
-def test_it_shows_the_verdict_and_the_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_it_shows_the_verdict_and_writes_a_page(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     promtool.provide(monkeypatch)
-    monkeypatch.chdir(Path(__file__).parent.parent)
-    assert main(["demo", "straggler"]) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith("VERDICT  straggler  dgx-14  ")
-    assert told.err == "$ raydiag diagnose examples/straggler\n"
+    monkeypatch.chdir(tmp_path)
+    opened: list[str] = []
+
+    def opens(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", opens)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    for display, where in (("", "as a page"), (":0", "in your browser")):
+        monkeypatch.setenv("DISPLAY", display)
+        assert main(["demo", "straggler"]) == 0
+        told = capsys.readouterr()
+        page = tmp_path / "raydiag-demo-straggler.html"
+        assert told.out.startswith("VERDICT  straggler  dgx-14  ")
+        assert told.out.endswith(f"\nThe same with plots, {where}: {page}\n")
+        assert told.err.startswith("$ raydiag diagnose ")
+        assert told.err.endswith("examples/straggler\n")
+        assert "dgx-14" in page.read_text(encoding="utf-8")
+    assert opened == [page.as_uri()]
+
+
+@pytest.mark.slow
+def test_it_writes_in_any_format(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    promtool.provide(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "straggler", "--json"]) == 0
+    verdict = json.loads(capsys.readouterr().out)["verdict"]
+    assert (verdict["class"], verdict["hosts"]) == ("straggler", ["dgx-14"])
+    assert main(["demo", "straggler", "--format", "html", "-o", "-", "-q"]) == 0
+    assert capsys.readouterr().out.lower().startswith("<!doctype html>")
+    assert list(tmp_path.iterdir()) == []

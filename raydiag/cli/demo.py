@@ -1,11 +1,14 @@
-"""`raydiag demo`: diagnose an example incident, as a first look.
+"""`raydiag demo`: diagnose an example incident, and draw its page: a first look.
 
 examples:
   raydiag demo                  a GPU whose memory fails; the job dies, and the driver hangs
   raydiag demo --list           which others there are; the wheel carries one, the sources six
-  raydiag demo straggler
+  raydiag demo straggler -o page.html
+  raydiag demo --format json
 
-It needs the program `prometheus` (PATH or RAYDIAG_PROMETHEUS), and neither Ray nor a GPU.
+The verdict is printed; its page goes to raydiag-demo-NAME.html in this directory, or to the file of
+-o, and opens in a browser where there is a screen. It needs the program `prometheus` (PATH or
+RAYDIAG_PROMETHEUS), for plots the extra `report`, and neither a cluster nor a GPU.
 
 exit codes:
   0 the report was written    2 no such example    4 could not run
@@ -20,13 +23,19 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from raydiag.cli import diagnose, options
 from raydiag.errors import CannotRun, UsageError
 
+if TYPE_CHECKING:
+    from raydiag.explain.job import ExaminedJob
+
 HELP = "diagnose an example incident, without a cluster: a first look"
 
 _FIRST = "gpu-memory-error"  # the one that the wheel carries
+_HERE = ""  # where the page goes, unless it is said
+_AS_TEXT = {"format": "text", "output": None}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,23 +43,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = f"which example (default: {_FIRST})"
     parser.add_argument("name", nargs="?", metavar="NAME", default=_FIRST, help=words)
     parser.add_argument("--list", action="store_true", help="list the examples that are here")
-    options.add_output(parser)
+    output = options.add_output(parser)
+    words = "do not show the page in a browser"
+    output.add_argument("--no-open", action="store_true", help=words)
+    parser.set_defaults(format="html", output=_HERE)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Find the example, diagnose it, show the report."""
-    from raydiag.tsdb import server
-
     places = dict(_examples())
     if arguments.list:
         print("\n".join(f"{name:18} {_title(place)}" for name, place in places.items()))
         return 0
-    place = _chosen(arguments.name, places)
-    server.program()  # without it the verdict would be half of what it is
-    if not arguments.quiet:
-        print(f"$ raydiag diagnose {place}", file=sys.stderr)
-    diagnose.run(_for_diagnose(place, arguments))
+    asked = _for_diagnose(_chosen(arguments.name, places), arguments)
+    if arguments.output == _HERE:
+        page = f"raydiag-demo-{arguments.name}.html"
+        asked.output = page if asked.format == "html" else None
+    _show(asked, _examined(asked))
     return 0  # what is found is meant to be found
+
+
+def _examined(asked: argparse.Namespace) -> ExaminedJob:
+    """The example, diagnosed. Raises CannotRun."""
+    from raydiag.tsdb import server
+
+    server.program()  # without it the verdict would be half of what it is
+    if not asked.quiet:
+        print(f"$ raydiag diagnose {asked.jobs[0]}", file=sys.stderr)
+    progress = options.ProgressLine(asked.quiet)
+    try:
+        return diagnose.examine_job(asked, progress)
+    finally:
+        progress.clear()
+
+
+def _show(asked: argparse.Namespace, examined: ExaminedJob) -> None:
+    """The report as it was asked for; for a page the text as well, and where the page is."""
+    diagnose.show(asked, examined)
+    if asked.format == "html" and asked.output:
+        page = Path(asked.output).resolve()
+        diagnose.show(argparse.Namespace(**{**vars(asked), **_AS_TEXT}), examined)
+        where = "in your browser" if not asked.no_open and _opened(page) else "as a page"
+        print(f"\nThe same with plots, {where}: {page}")
+
+
+def _opened(page: Path) -> bool:
+    """Whether there is a screen, and a browser that has taken the page."""
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    import webbrowser
+
+    return webbrowser.open(page.as_uri())
 
 
 def _examples() -> Iterator[tuple[str, Path]]:

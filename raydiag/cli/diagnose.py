@@ -68,14 +68,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, ask, judge, show; returns the exit code."""
     progress = options.ProgressLine(arguments.quiet)
     try:
-        examined = _examined(arguments, progress)
+        examined = examine_job(arguments, progress)
     finally:
         progress.clear()
-    _show(arguments, examined)
+    show(arguments, examined)
     return examined.exit_code
 
 
-def _examined(arguments: argparse.Namespace, progress: options.ProgressLine) -> ExaminedJob:
+def examine_job(arguments: argparse.Namespace, progress: options.ProgressLine) -> ExaminedJob:
+    """What the arguments of this command ask for. Raises CannotRun and UsageError."""
     from raydiag.explain.job import DiagnosisRequest, examine
     from raydiag.joblog import find, read
     from raydiag.triage.signatures import Classifier, make_selector
@@ -111,7 +112,8 @@ def _only_job(arguments: argparse.Namespace) -> Resolved:
     return jobs[0]
 
 
-def _show(arguments: argparse.Namespace, examined: ExaminedJob) -> None:
+def show(arguments: argparse.Namespace, examined: ExaminedJob) -> None:
+    """The report, in the format and at the place that were asked for."""
     from raydiag.render.diagnose import diagnosis_report
     from raydiag.render.diagnose_document import diagnose_document
 
