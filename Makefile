@@ -8,7 +8,7 @@ READY := .venv/.ready
 # Compiled tests are kept: each worker would else compile all of them, 12 s each, in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: probe demo picture test unit prometheus lint soak fuzz audit live bench figures wheel pyz image clean
+.PHONY: probe demo picture test unit prometheus lint soak fuzz audit live bench figures man wheel pyz image clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(INSTALLED)
@@ -74,6 +74,10 @@ bench: $(READY)
 figures: $(READY)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .cache/httpx --upgrade httpx
 	@$(BIN)/python tools/figures.py raydiag .cache/httpx/httpx --each
+
+# dist/man/man1/raydiag.1 and one for each command; put them below a directory of MANPATH.
+man: $(READY)
+	@$(BIN)/python tools/man_pages.py
 
 # What is carried to other machines: dist/raydiag-*.whl, and dist/raydiag.pyz without Ray.
 wheel: $(READY)

@@ -27,6 +27,7 @@ from raydiag import confinement
 HERE = Path(__file__).parent
 _START_S, _STOP_S = 120.0, 180.0  # on a busy machine; both take some seconds on an idle one
 _STOPPED_S = 4.0  # without a new step
+_RANKS, _STOPS_AT = 3, 25  # the step in whose middle the last rank stops
 _OBJECT_STORE_BYTES = 80 << 20
 
 
@@ -39,7 +40,7 @@ def main(options: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _own_ray() as url:
-            _say(f"a toy training of three ranks runs on {url}; one of them will stop ...")
+            _say(f"a toy training of {_RANKS} ranks runs on {url}; one of them will stop ...")
             _train_until_it_stops(url)
             _say(f"$ raydiag diagnose --address {' '.join([url, *options])}")
             command = [sys.executable, "-m", "raydiag", "diagnose", "--address", url, *options]
@@ -112,7 +113,7 @@ def _train_until_it_stops(url: str) -> None:
     job = _submitted(client)
     deadline = time.monotonic() + _STOP_S
     printed, since = "", time.monotonic()
-    while "completed step: 2" not in printed or time.monotonic() - since < _STOPPED_S:
+    while f"completed step: {_STOPS_AT}" not in printed or time.monotonic() - since < _STOPPED_S:
         status = client.get_job_status(job).value
         if status in ("FAILED", "STOPPED") or time.monotonic() > deadline:
             raise NotStarted(f"the toy training ({status}) did not get to its fault:\n{printed}")
@@ -125,9 +126,10 @@ def _train_until_it_stops(url: str) -> None:
 def _submitted(client: JobSubmissionClient) -> str:
     """The job's id. A dashboard refuses jobs for some seconds, until its agent is there."""
     deadline = time.monotonic() + _START_S
+    entrypoint = f"{sys.executable} {HERE / 'toy_training.py'} {_RANKS} {_STOPS_AT}"
     while True:
         try:
-            return str(client.submit_job(entrypoint=f"{sys.executable} {HERE / 'toy_training.py'}"))
+            return str(client.submit_job(entrypoint=entrypoint))
         except (RuntimeError, OSError):
             if time.monotonic() > deadline:
                 raise

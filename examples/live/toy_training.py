@@ -1,8 +1,8 @@
 """A toy training job: some ranks that do a step together, one of which stops in the middle.
 
-`python toy_training.py [RANKS]`, as a job on a Ray cluster. Every rank prints a line a step, as
-MaxText does. At step `STOPS_AT` the last rank stops itself, as a debugger or a frozen cgroup would
-stop it, and all others wait.
+`python toy_training.py RANKS STEP`, as a job on a Ray cluster. Every rank prints a line a step, as
+MaxText does. At that step the last rank stops itself, as a debugger or a frozen cgroup would stop
+it, and all others wait.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ import signal
 import sys
 import time
 
+os.environ["RAY_DEDUP_LOGS"] = "0"  # every rank's line, when it is printed
+
 import ray
 
 STEP_S = 0.4
-STOPS_AT = 25
 
 
 @ray.remote(num_cpus=0)
 class Trainer:
     """One rank."""
 
-    def __init__(self, rank: int, stops: bool) -> None:
-        self.rank, self.stops = rank, stops
+    def __init__(self, stops_at: int | None) -> None:
+        self.stops_at = stops_at
 
     def step(self, number: int) -> None:
         """Work a little, and say so."""
-        if self.stops and number == STOPS_AT:
+        if number == self.stops_at:
             os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(STEP_S)
         loss = 3.0 + 5.0 / (number + 1)
@@ -38,12 +39,11 @@ class Trainer:
         )
 
 
-def main() -> None:
+def main(ranks: int, stops_at: int) -> None:
     """Step after step, each when all ranks have done the one before."""
-    ranks = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     ray.init(logging_level="ERROR")
     trainers = [
-        Trainer.options(name=f"trainer-{rank}").remote(rank, rank == ranks - 1)  # type: ignore[attr-defined]
+        Trainer.options(name=f"trainer-{rank}").remote(stops_at if rank == ranks - 1 else None)  # type: ignore[attr-defined]
         for rank in range(ranks)
     ]
     for number in range(10_000):
@@ -51,4 +51,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), int(sys.argv[2]))

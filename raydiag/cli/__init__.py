@@ -20,6 +20,7 @@ from typing import NoReturn
 from raydiag import __version__
 from raydiag.cli import (
     compare,
+    completion,
     config,
     demo,
     diagnose,
@@ -37,7 +38,20 @@ from raydiag.errors import RaydiagError, UsageError
 
 _INTERRUPTED, _NO_READER = 130, 141  # as shells report SIGINT and SIGPIPE
 _MOST_OF_ERROR = 500  # characters
-_COMMANDS = (probe, kmsg, triage, diagnose, compare, tsdb, exporter, hotfix, explain, schema, demo)
+_COMMANDS = (
+    probe,
+    kmsg,
+    triage,
+    diagnose,
+    compare,
+    tsdb,
+    exporter,
+    hotfix,
+    explain,
+    schema,
+    completion,
+    demo,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -156,6 +170,11 @@ def _one_line(error: object) -> str:
 def _examples_and_exit_codes(module: ModuleType) -> str:
     """What a command's docstring says below its first line."""
     return (module.__doc__ or "").partition("\n\n")[2]
+
+
+def command_line() -> argparse.ArgumentParser:
+    """All commands with their options: what completion and man pages are made from."""
+    return _parser()[0]
 
 
 def _parser() -> tuple[argparse.ArgumentParser, config.Commands]:

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Find the example, diagnose it, show the report."""
-    places = dict(_examples())
+    places = dict(examples())
     if arguments.list:
         print("\n".join(f"{name:18} {_title(place)}" for name, place in places.items()))
         return 0
@@ -96,7 +96,7 @@ def _opened(page: Path) -> bool:
     return webbrowser.open(page.as_uri())
 
 
-def _examples() -> Iterator[tuple[str, Path]]:
+def examples() -> Iterator[tuple[str, Path]]:
     """Name and directory of each: inside the package when installed, beside it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     for parent in (package / "examples", package.parent / "examples"):

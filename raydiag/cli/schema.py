@@ -13,11 +13,17 @@ exit codes:
   0 printed    2 there is no such schema
 """
 
+from __future__ import annotations
+
 import argparse
 import difflib
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from raydiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
 
 HELP = "print the JSON Schema of a command's document"
 
@@ -30,14 +36,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print one schema, or the names of all."""
-    schemas = files("raydiag").joinpath("schemas")
-    names = sorted(path.name[:-5] for path in schemas.iterdir() if path.name.endswith(".json"))
+    known = names()
     if arguments.name is None:
-        print("\n".join(names))
+        print("\n".join(known))
         return 0
-    if arguments.name not in names:
-        near = difflib.get_close_matches(arguments.name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    if arguments.name not in known:
+        near = difflib.get_close_matches(arguments.name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
         raise UsageError(f"no schema {arguments.name!r}; {hint}")
-    print(schemas.joinpath(f"{arguments.name}.json").read_text("utf-8").rstrip())
+    print(_schemas().joinpath(f"{arguments.name}.json").read_text("utf-8").rstrip())
     return 0
+
+
+def names() -> list[str]:
+    """Every schema's."""
+    files_there = (path.name for path in _schemas().iterdir())
+    return sorted(name[:-5] for name in files_there if name.endswith(".json"))
+
+
+def _schemas() -> Traversable:
+    return files("raydiag").joinpath("schemas")
