@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "seconds for one round of metric queries of one job (default %(default)g)"
     values.add_seconds(parser, "--deadline", (1, 3600), 120.0, words)
     output = options.add_output(parser, redact=True)
+    options.add_plot(output)
     words = "all metrics and settings, also those that are equal"
     output.add_argument("--all-rows", action="store_true", help=words)
 

@@ -6,7 +6,9 @@ examples:
   raydiag diagnose 7877 --now 2026-11-20T03:00     as it stood then
   raydiag diagnose 7877 --prometheus http://127.0.0.1:9190     ask that server instead
   raydiag diagnose 7877 --all --format markdown    every playbook, for a ticket
-  raydiag diagnose 7877 --format html -o report.html       the same with plots, for a browser
+  raydiag diagnose 7877 --open                     with plots, in a browser; --plot: in text
+  raydiag diagnose 7877 --format html -o report.html       one file, for a ticket
+  raydiag diagnose 7877 --format trace -o trace.json       steps and findings for ui.perfetto.dev
   raydiag diagnose                                 the cluster of this head node, as it is now
   raydiag diagnose --ssh me@head -J me@login       the same from a laptop
   raydiag diagnose 7877 --address http://127.0.0.1:8265    a job's directory and its live cluster
@@ -59,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     values.add_seconds(parser, "--deadline", (1, 3600), 120.0, words)
     options.add_way_in(parser)
     parser.set_defaults(reaches_cluster=True)
-    output = options.add_output(parser, redact=True)
+    output = options.add_output(parser, redact=True, more_formats=("trace",))
+    options.add_plot(output)
     words = "all rows of all tables, not only outliers"
     output.add_argument("--all-rows", action="store_true", help=words)
 
@@ -116,6 +119,7 @@ def show(arguments: argparse.Namespace, examined: ExaminedJob) -> None:
     """The report, in the format and at the place that were asked for."""
     from raydiag.render.diagnose import diagnosis_report
     from raydiag.render.diagnose_document import diagnose_document
+    from raydiag.render.trace import trace_text
 
     if arguments.redact:
         from raydiag.render.redact_job import redacted_diagnosis
@@ -127,4 +131,5 @@ def show(arguments: argparse.Namespace, examined: ExaminedJob) -> None:
         lambda: diagnosis_report(
             examined, arguments.verbose or arguments.all_rows, arguments.verbose or arguments.all
         ),
+        more_formats={"trace": lambda: trace_text(examined)},
     )

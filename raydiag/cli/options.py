@@ -8,10 +8,12 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raydiag.cli import browser
 from raydiag.errors import CannotRun
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _FORMATS = ("text", "json", "markdown", "html")
+Pieces = Callable[[], Iterable[str]]
 _WAY_IN = (
     (
         ("--address",),
@@ -38,14 +41,23 @@ _WAY_IN = (
 WAY_IN = ("address", "ssh", "jump", "ssh_config")
 
 
-def add_output(parser: argparse.ArgumentParser, redact: bool = False) -> argparse._ArgumentGroup:
-    """--format, -o, -q, -v, and --redact for a command that can take names out; their group."""
+def add_output(
+    parser: argparse.ArgumentParser, redact: bool = False, more_formats: Sequence[str] = ()
+) -> argparse._ArgumentGroup:
+    """--format, -o, --open, -q, -v; the group of options.
+
+    --redact for a command that can take names out; `more_formats`: what it writes besides.
+    """
     group = parser.add_argument_group("output")
-    group.add_argument("--format", choices=_FORMATS, default="text")
+    group.add_argument("--format", choices=(*_FORMATS, *more_formats), default="text")
     words = "--format json"
     group.add_argument("--json", dest="format", action="store_const", const="json", help=words)
     words = "write the report to FILE instead of stdout; - is stdout"
     group.add_argument("-o", "--output", type=_output_file, metavar="FILE", help=words)
+    words = (
+        "write HTML and show it in a browser, where there is one; without -o in a temporary file"
+    )
+    group.add_argument("--open", action="store_true", help=words)
     group.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     words = "show all evidence and notes, and every finding by itself"
     group.add_argument("-v", "--verbose", action="store_true", help=words)
@@ -112,18 +124,27 @@ def show(
     document: Callable[[], Mapping[str, Any]],
     report: Callable[[], Report],
     columns: int | None = None,
+    more_formats: Mapping[str, Pieces] | None = None,
 ) -> None:
     """Write the document or the report in the format that was asked for. Raises CannotRun.
 
     Text is as wide as the terminal, unless `columns` are given. What cannot be written to the file
-    is printed, so that the work is not lost.
+    is printed, so that the work is not lost. `more_formats` write what only this command has.
     """
+    if arguments.open:
+        arguments.format = "html"
+        arguments.output = arguments.output or browser.temporary_file(arguments.command)
+    written = (more_formats or {}).get(arguments.format)
+    if written is None:
+        written = partial(_written, arguments, document, report, columns)
     try:
-        write_report(_written(arguments, document, report, columns), arguments.output)
+        write_report(written(), arguments.output)
     except CannotRun:
         if arguments.output is not None:
-            write_report(_written(arguments, document, report, columns), None)
+            write_report(written(), None)
         raise
+    if arguments.open:
+        browser.show(arguments.output)
 
 
 def _written(
@@ -148,7 +169,26 @@ def _written(
     from raydiag.render.text import text
 
     colour = wants_colour() and arguments.output is None
-    return [text(report(), columns or width(), colour)]
+    bars = _bars(arguments) if getattr(arguments, "plot", False) else ""
+    return [text(report(), columns or width(), colour, bars)]
+
+
+def add_plot(group: argparse._ArgumentGroup) -> None:
+    """--plot: for a command whose report has series."""
+    words = "in text, also draw the series that tell what happened"
+    group.add_argument("--plot", action="store_true", help=words)
+
+
+def _bars(arguments: argparse.Namespace) -> str:
+    """Letters to draw with, that the output has."""
+    from raydiag.render.sparkline import BARS, DIGITS
+
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    try:
+        BARS.encode("utf-8" if arguments.output else encoding)
+    except (UnicodeEncodeError, LookupError):
+        return DIGITS
+    return BARS
 
 
 def write_report(chunks: Iterable[str], output: str | None) -> None:

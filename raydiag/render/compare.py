@@ -9,6 +9,7 @@ from raydiag.explain.comparison import Comparison, relevance
 from raydiag.explain.comparison.gap import PERSISTENT, SINCE, TRANSIENT, SpeedGap
 from raydiag.explain.comparison.metrics import MEAN, TABLES, ComparedMetrics
 from raydiag.explain.comparison.pair import Contrast
+from raydiag.explain.comparison.picture import pace_course
 from raydiag.explain.comparison.saves import LOADS, Saves
 from raydiag.explain.comparison.side import Side
 from raydiag.explain.comparison.worker_logs import WorkerLogCounts
@@ -51,7 +52,7 @@ def _contrast(contrast: Contrast, show_all: bool) -> Iterator[Section]:
     yield Section("Config differences", [_settings(contrast, show_all)])
     shared_range, *details = _steps(contrast)
     overlap = bullets(details).or_else("No step can be compared.")
-    yield Section(f"Overlapping step range: {shared_range}", [overlap])
+    yield Section(f"Overlapping step range: {shared_range}", [overlap, *_pace(contrast)])
     title = "Metric comparison (steady means over these steps)"
     yield Section(title, [_metrics(contrast, show_all)])
     yield Section("Environment", [_environment(contrast, show_all)])
@@ -91,6 +92,13 @@ def _settings(contrast: Contrast, show_all: bool) -> Block:
     rows = map(attrgetter("parameter", "a", "b"), settings)
     differences = table(("Parameter", "Job A", "Job B"), rows)
     return differences.or_else("None that may explain anything.")
+
+
+def _pace(contrast: Contrast) -> Iterator[Block]:
+    """The plot of both jobs."""
+    course = pace_course(contrast.pair)
+    if course is not None:
+        yield report.Plot(course)
 
 
 def _steps(contrast: Contrast) -> Iterator[str]:

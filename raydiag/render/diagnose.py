@@ -16,7 +16,7 @@ from raydiag.render.coverage import blind_lines
 from raydiag.render.document import severity_of
 from raydiag.render.formats import count, filled, grouped, hosts_of, joined, since, utc
 from raydiag.render.groups import groups, scope, source_and_text
-from raydiag.render.host_grid import host_grid
+from raydiag.render.host_grid import grid_of_job
 from raydiag.render.report import (
     Block,
     Bullet,
@@ -71,7 +71,7 @@ def _sections(examined: ExaminedJob, show_all: bool, show_playbooks: bool) -> It
     yield _verdict(examined)
     yield Section("Findings", list(_findings(examined, show_all)))
     yield Section("Around the onset", list(map(blocks.Plot, examined.picture.courses)))
-    yield Section("Nodes and GPUs", [host_grid(examined)])
+    yield Section("Nodes and GPUs", [grid_of_job(examined)])
     yield Section("Best candidates", [bullets(_candidates(examined))])
     yield Section("Metric evidence", [_metric_evidence(examined, show_all)])
     yield Section("Anomalies detected", [_anomalies(examined)], only_in_documents=True)
@@ -185,10 +185,13 @@ def _candidates(examined: ExaminedJob) -> Iterator[str]:
 
 def _evidence(finding: Finding, examined: ExaminedJob, show_all: bool) -> list[str]:
     """Evidence, a line each. A query goes by its id; the JSON spells it out."""
-    query_ids = {query.promql: query.id for query in ticket.asked_queries(examined)}
+    queries = ticket.asked_queries(examined)
     lines: dict[str, None] = {}  # triage may quote one line as step and as end
     for evidence in formats.beginning(finding.evidence, _MOST_EVIDENCE, show_all):
-        line = source_and_text(evidence, query_ids.get(evidence.source))
+        source = evidence.source
+        for query in queries:
+            source = source.replace(query.promql, query.id)
+        line = source_and_text(evidence, source)
         lines[formats.timed(line, evidence.time)] = None
     return list(lines)
 

@@ -1,10 +1,10 @@
 """Nodes and GPUs at a glance: who is the cause, who is ill besides, who was not seen."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from raydiag.explain.job import ExaminedJob
-from raydiag.model import Finding
+from raydiag.model import Diagnosis, Finding, Snapshot
 from raydiag.nodeset import fold
 from raydiag.render.document import severity_of
 from raydiag.render.formats import count, grouped
@@ -14,37 +14,48 @@ _MOST_TILES = 128
 _WORST_FIRST = (Tone.BAD, Tone.DOUBTFUL, Tone.PLAIN, Tone.GOOD)
 
 
-def host_grid(examined: ExaminedJob) -> HostGrid:
+def grid_of_job(examined: ExaminedJob) -> HostGrid:
     """Of a job's hosts, as far as anybody knows them."""
-    diagnosis = examined.explained.diagnosis
+    gpus = dict.fromkeys(examined.picture.hosts, 0)
+    if examined.nodes is not None:
+        gpus.update(_probed_gpus(examined.nodes.snapshot))
+    gpus.update(examined.picture.gpus)
+    return _grid(gpus, examined.explained.diagnosis, examined.explained.verdict.hosts)
+
+
+def grid_of_nodes(snapshot: Snapshot, diagnosis: Diagnosis) -> HostGrid:
+    """Of the nodes of a cluster."""
+    return _grid(_probed_gpus(snapshot), diagnosis, ())
+
+
+def _probed_gpus(snapshot: Snapshot) -> dict[str, int]:
+    """Number of GPUs of each node; 0 for not known."""
+    return {report.node.host: len(report.records("gpu_sensors")) for report in snapshot.nodes}
+
+
+def _grid(gpus: Mapping[str, int], diagnosis: Diagnosis, accused: Collection[str]) -> HostGrid:
     findings = grouped(diagnosis.problems, attrgetter("host"))
-    blind = {gap.host for gap in diagnosis.coverage.blind}
-    accused = set(examined.explained.verdict.hosts)
+    coverage = diagnosis.coverage
+    blind = set(map(attrgetter("host"), coverage.blind))
+    partly = set(map(attrgetter("host"), coverage.unread)) - blind
     tiles = []
-    for host, gpus in _gpus_by_host(examined).items():
-        state = _state(findings.get(host, ()), host in accused, host in blind)
-        tiles.append(HostTile(host, state, _gpus(gpus, findings.get(host, ()))))
+    for host, number in gpus.items():
+        of_host = findings.get(host, ())
+        unseen = "not seen" * (host in blind) or "seen in part" * (host in partly)
+        tiles.append(
+            HostTile(host, _state(of_host, host in accused, unseen), _gpus(number, of_host))
+        )
     return HostGrid(_folded(tiles))
 
 
-def _gpus_by_host(examined: ExaminedJob) -> Mapping[str, int]:
-    """Number of GPUs of each host, by its series, else by its probe; 0 for not known."""
-    gpus = dict.fromkeys(examined.picture.hosts, 0)
-    if examined.nodes is not None:
-        for report in examined.nodes.snapshot.nodes:
-            gpus[report.node.host] = len(report.records("gpu_sensors"))
-    gpus.update(examined.picture.gpus)
-    return gpus
-
-
-def _state(findings: Sequence[Finding], is_accused: bool, is_blind: bool) -> Toned:
+def _state(findings: Sequence[Finding], is_accused: bool, unseen: str) -> Toned:
     if is_accused:
         return Toned("root cause", Tone.BAD)
     if findings:
         worst = max(map(severity_of, findings), key=lambda severity: severity.rank)
         return Toned(findings[0].failure_class, TONES[worst])
-    if is_blind:
-        return Toned("not seen", Tone.DOUBTFUL)
+    if unseen:
+        return Toned(unseen, Tone.DOUBTFUL)
     return Toned("nothing found", Tone.GOOD)
 
 

@@ -18,7 +18,8 @@ from raydiag.render.report import Report, Section, Tone, Toned, Words, plain_tex
 from raydiag.timeline.courses import Course
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_MOST_OF_LINE = 400  # characters of a line that stand in the text; the rest is unfolded on demand
+_LONG_LINE = 600  # characters, from which on a line is folded
+_MOST_OF_LINE = 400  # of which these stand in the text
 _FEW = 4  # sections, which need no list of contents
 _HOW_TO_GET_PLOTS = "The plots are left out here: pip install 'raydiag[report]' draws them."
 # A tone's sign differs in shape as well as in colour.
@@ -114,8 +115,9 @@ class _Page:
 
     def _section(self, section: Section) -> str:
         body = "\n".join([_facts(section), *self._blocks(section.blocks)])
+        tone = (section.label or Toned("", section.tone)).tone.value
         if not section.title and not section.label:
-            return f'<section class="card" aria-label="Summary">\n{body}\n</section>'
+            return f'<section class="card lead-in {tone}" aria-label="Summary">\n{body}\n</section>'
         title, name = escaped(section.title), f"s{next(self._numbers)}"
         if not _is_folded(section) and section.title != self._only_chapter:
             self._titles[name] = title
@@ -123,10 +125,9 @@ class _Page:
             return f'<div class="chapter"><h2 id="{name}">{title}</h2>\n{body}\n</div>'
         badge = f"{_badge(section.label)} " if section.label else ""
         heading = f'<h{self._level} id="{name}">{badge}{title}</h{self._level}>'
-        tone = section.label.tone if section.label else section.tone
-        start = f'<section class="card {tone.value}" aria-labelledby="{name}">'
         if _is_folded(section):
             return f"<details><summary>{heading}</summary>\n{body}\n</details>"
+        start = f'<section class="card {tone}" aria-labelledby="{name}">'
         return f"{start}\n{heading}\n{body}\n</section>"
 
     def _blocks(self, all_blocks: Iterable[blocks.Block]) -> Iterator[str]:
@@ -221,7 +222,7 @@ def _paragraph(block: blocks.Paragraph) -> str:
 
 def _line(text: str) -> str:
     """A line of evidence; of a very long one the rest is folded away."""
-    if len(text) <= _MOST_OF_LINE:
+    if len(text) <= _LONG_LINE:
         return f'<div class="line">{escaped(text)}</div>'
     # Masked and escaped as a whole: a cut could part a secret from its name.
     shown = terminal(text)
@@ -260,18 +261,24 @@ def _quote(block: blocks.Quote) -> str:
 def _key_values(block: blocks.KeyValues) -> str:
     if block.columns is not None:
         return _table(blocks.Table(block.columns, list(map(blocks.Row, block.rows))))
-    rows = (f"<dt>{escaped(name)}</dt><dd>{_words(value)}</dd>" for name, value in block.rows)
+    rows = []
+    for name, value in block.rows:
+        rows.append(f"<div><dt>{escaped(name)}</dt><dd>{_words(value)}</dd></div>")
     return f"<dl>{''.join(rows)}</dl>"
 
 
 def _table(block: blocks.Table) -> str:
-    header = "".join(f'<th scope="col">{escaped(name)}</th>' for name in block.header)
+    header = "".join(map(_column, block.header))
     rows = "\n".join(map(_row, block.rows))
-    name = escaped(f"Table of {block.header[0].lower()}")
+    name = escaped(f"Table: {', '.join(filter(None, block.header))}")
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{name}"><table>\n'
+        f'<div class="scroll" role="group" tabindex="0" aria-label="{name}"><table>\n'
         f"<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>"
     )
+
+
+def _column(name: str) -> str:
+    return f'<th scope="col">{escaped(name)}</th>' if name else "<td></td>"
 
 
 def _row(row: blocks.Row) -> str:

@@ -12,15 +12,15 @@ _LINE_BREAK = "  \n"
 
 def markdown_text(report: Report) -> str:
     """The report, all of its sections, in the order of a document."""
-    sections = report.in_words().filled_sections()
+    sections = report.without(blocks.Picture).filled_sections()
     has_chapters = any(section.is_chapter for section in sections)
-    blocks: list[str] = []
+    written: list[str] = []
     for section in sections:
         marks = "##" if section.is_chapter or not has_chapters else "###"
-        blocks += _section(section, marks)
+        written += _section(section, marks)
     if report.footer:
-        blocks += ["---", markdown(report.footer)]
-    return "\n\n".join(blocks) + "\n"
+        written += ["---", markdown(report.footer)]
+    return "\n\n".join(written) + "\n"
 
 
 def _section(section: Section, marks: str) -> Iterator[str]:

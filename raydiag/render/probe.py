@@ -1,6 +1,7 @@
 """A probe run as a report: what is wrong, where, what to do, what is unseen."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 from raydiag import __version__
@@ -9,8 +10,9 @@ from raydiag.render.coverage import coverage_section
 from raydiag.render.document import severity_of
 from raydiag.render.formats import count, filled, joined, number, utc
 from raydiag.render.groups import groups
+from raydiag.render.host_grid import grid_of_nodes
 from raydiag.render.node_table import nodes_section
-from raydiag.render.report import Paragraph, Report, Section
+from raydiag.render.report import TONES, Paragraph, Report, Section, Tone
 from raydiag.render.stacks import stacks_section
 
 
@@ -22,7 +24,8 @@ def probe_report(
     `cluster` as for `document.probe_document`, and `duration_s` if known. Like findings are folded
     into one section; `verbose` keeps them apart, with all their evidence and every unread source.
     """
-    sections = [Section(blocks=[Paragraph(summary(snapshot, diagnosis), strong=True)])]
+    lead = Paragraph(summary(snapshot, diagnosis), strong=True)
+    sections = [Section(blocks=[lead, grid_of_nodes(snapshot, diagnosis)], tone=_tone(diagnosis))]
     sections += [group.section(verbose) for group in groups(diagnosis, verbose)]
     sections.append(nodes_section(snapshot.nodes, diagnosis.problems))
     sections.append(stacks_section(snapshot, verbose))
@@ -38,6 +41,13 @@ def summary(snapshot: Snapshot, diagnosis: Diagnosis) -> str:
     if notes < len(ratings):
         return f"{_problems(snapshot, diagnosis)}.{aside}"
     return f"{_no_problem(snapshot, diagnosis.coverage)}.{aside}"
+
+
+def _tone(diagnosis: Diagnosis) -> Tone:
+    if diagnosis.problems:
+        worst = max(map(severity_of, diagnosis.problems), key=attrgetter("rank"))
+        return TONES[worst]
+    return Tone.GOOD if diagnosis.coverage.complete else Tone.DOUBTFUL
 
 
 def _problems(snapshot: Snapshot, diagnosis: Diagnosis) -> str:

@@ -1,7 +1,8 @@
 """What every report is made of, whatever it is written as: sections of plain blocks.
 
 Nothing here is escaped, wrapped or coloured: `text.py`, `markdown.py` and `html.py` write it, each
-in its way. Pictures are for HTML; where there are only words they are left out.
+in its way. Pictures are for HTML, plots for a terminal too on demand;
+else they are left out.
 """
 
 from __future__ import annotations
@@ -228,10 +229,9 @@ class Section:
     comes_first: bool = False
     only_in_documents: bool = False
 
-    def without_pictures(self) -> Section:
-        """Its words only."""
-        words = [block for block in self.blocks if not isinstance(block, Picture)]
-        return replace(self, blocks=words)
+    def without(self, kind: type[Block]) -> Section:
+        """Without blocks of that kind."""
+        return replace(self, blocks=[block for block in self.blocks if not isinstance(block, kind)])
 
     @property
     def is_empty(self) -> bool:
@@ -268,9 +268,9 @@ class Report:
         ordered.sort(key=itemgetter(0, 1))
         return list(map(itemgetter(2), ordered))
 
-    def in_words(self) -> Report:
-        """Without pictures."""
-        return replace(self, sections=list(map(Section.without_pictures, self.sections)))
+    def without(self, kind: type[Block]) -> Report:
+        """Without blocks of that kind."""
+        return replace(self, sections=[section.without(kind) for section in self.sections])
 
 
 def bullets(texts: Iterable[str]) -> Bullets:

@@ -9,6 +9,7 @@ from typing import Any
 from raydiag.render import report as blocks
 from raydiag.render.escape import terminal
 from raydiag.render.report import Report, Section, Tone, Toned, Words, plain_text, tone_of
+from raydiag.render.sparkline import plot_lines
 
 _COLOURS = {Tone.BAD: "31", Tone.GOOD: "32", Tone.DOUBTFUL: "33"}
 _NARROWEST_PAGE = 40
@@ -18,10 +19,14 @@ _GAP = "  "  # between columns
 _LEAST_ROOM = 8  # columns of text beside an indent, however narrow the page is
 
 
-def text(report: Report, width: int, colour: bool = False) -> str:
-    """The report in lines of `width` columns where possible; ASCII but for what was read."""
-    writer = _TextWriter(max(width, _NARROWEST_PAGE), colour)
-    sections = list(map("\n".join, map(writer.section, _on_a_terminal(report))))
+def text(report: Report, width: int, colour: bool = False, bars: str = "") -> str:
+    """The report in lines of `width` columns where possible; ASCII but for what was read.
+
+    `bars`: letters of growing height, to draw plots with; none are drawn without.
+    """
+    writer = _TextWriter(max(width, _NARROWEST_PAGE), colour, bars)
+    shown = report.without(blocks.HostGrid if bars else blocks.Picture)
+    sections = list(map("\n".join, map(writer.section, _on_a_terminal(shown))))
     if report.footer:
         sections.append("\n".join(writer.wrap(report.footer)))
     return "\n\n".join(sections) + "\n"
@@ -29,7 +34,7 @@ def text(report: Report, width: int, colour: bool = False) -> str:
 
 def _on_a_terminal(report: Report) -> Iterator[Section]:
     """The sections in their order on a terminal."""
-    for section in report.in_words().answer_first():
+    for section in report.answer_first():
         if not section.only_in_documents and not section.is_none:
             yield section
 
@@ -38,6 +43,7 @@ def _on_a_terminal(report: Report) -> Iterator[Section]:
 class _TextWriter:
     width: int  # columns
     colour: bool  # ANSI colours
+    bars: str = ""  # for plots
 
     def section(self, section: Section) -> Iterator[str]:
         """Lines of the heading, then of each block."""
@@ -51,6 +57,7 @@ class _TextWriter:
             blocks.KeyValues: self._key_values,
             blocks.Table: self._table,
             blocks.Story: self._timeline,
+            blocks.Plot: self._plot,
         }
         for block in section.blocks:
             if not block.is_empty:
@@ -94,6 +101,10 @@ class _TextWriter:
 
     def _timeline(self, block: blocks.Story, indent: str) -> Iterator[str]:
         return self._bullets(block.in_words(), indent)
+
+    def _plot(self, block: blocks.Plot, indent: str) -> Iterator[str]:
+        for line in plot_lines(block.course, self.width - len(indent), self.bars):
+            yield indent + terminal(line)
 
     def _steps(self, block: blocks.Steps, indent: str) -> Iterator[str]:
         lead = f"{indent}{block.label}: " if block.label else indent
