@@ -48,13 +48,14 @@ def test_it_shows_the_verdict_and_writes_a_page(
 
     monkeypatch.setattr("webbrowser.open", opens)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    for display, where in (("", "as a page"), (":0", "in your browser")):
+    for display, *more in (("",), (":0", "--no-open"), (":0",)):
         monkeypatch.setenv("DISPLAY", display)
-        assert main(["demo", "straggler"]) == 0
+        assert opened == []
+        assert main(["demo", "straggler", *more]) == 0
         told = capsys.readouterr()
         page = tmp_path / "raydiag-demo-straggler.html"
         assert told.out.startswith("VERDICT  straggler  dgx-14  ")
-        assert told.out.endswith(f"\nThe same with plots, {where}: {page}\n")
+        assert told.out.endswith(f"\nThe same with plots: {page}\n")
         assert told.err.startswith("$ raydiag diagnose ")
         assert told.err.endswith("examples/straggler\n")
         assert "dgx-14" in page.read_text(encoding="utf-8")

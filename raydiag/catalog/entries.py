@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from raydiag import catalog
@@ -75,7 +77,7 @@ def entry_of(asked: str) -> CatalogEntry:
 
 
 def _events() -> set[str]:
-    return {row.event for row in catalog.kernel_table().events}
+    return set(map(attrgetter("event"), catalog.kernel_table().events))
 
 
 def _failure_class(entry: FailureClass) -> CatalogEntry:
@@ -98,16 +100,14 @@ def _failure_class(entry: FailureClass) -> CatalogEntry:
 def _kernel_event(name: str) -> CatalogEntry:
     """An event that findings have another, more telling class for."""
     rows = [row for row in catalog.kernel_table().events if row.event == name]
-    lines = [ExampleLine(text, row.source) for row in rows for text in row.examples]
-    findings = (row.finding for row in rows)
-    by_block = (finding for row in rows for finding in row.finding_by_block.values())
-    evidence_of = list(dict.fromkeys([*findings, *by_block]))
+    lines = list(chain.from_iterable(map(_examples, rows)))
+    evidence_of = list(_findings_of(rows))
     entry = catalog.failure(evidence_of[0])
     return CatalogEntry(
         id=name,
         kind=KERNEL_EVENT,
         title=f"Kernel event, evidence of {', '.join(evidence_of)}",
-        severity=max((row.severity for row in rows), key=lambda severity: severity.rank),
+        severity=max(rows, key=lambda row: row.severity.rank).severity,
         failure_class=entry,
         evidence_of=evidence_of,
         next_steps=entry.next_steps,
@@ -131,12 +131,8 @@ def _code(family: str | None, number: int) -> CatalogEntry:
 def _nvidia_code(family: str, number: int, code: NvidiaCode) -> CatalogEntry:
     entry = catalog.failure(code.finding or f"nvidia-{family}")
     rows = [row for row in catalog.kernel_table().events if row.codes == family]
-    shown = [
-        ExampleLine(text, row.source)
-        for row in rows
-        for text in row.examples
-        if _number_in(row, text) == number
-    ]
+    examples = chain.from_iterable(map(_examples, rows))
+    shown = [line for line in examples if _number_in(rows, line.text) == number]
     form = ExampleLine(_FORMS[family].format(number), rows[0].source)
     return CatalogEntry(
         id=code.name,
@@ -152,30 +148,45 @@ def _nvidia_code(family: str, number: int, code: NvidiaCode) -> CatalogEntry:
     )
 
 
-def _number_in(row: KernelEvent, text: str) -> int:
-    match = row.pattern.search(text)
-    code = match and match.groupdict().get("code")
-    return int(code) if code else -1
+def _number_in(rows: Sequence[KernelEvent], text: str) -> int:
+    """Xid or SXid of the line; -1 without one."""
+    matches = filter(None, (row.pattern.search(text) for row in rows))
+    codes = (match.groupdict().get("code") for match in matches)
+    return int(next(filter(None, codes), -1))
+
+
+def _examples(row: KernelEvent) -> Iterator[ExampleLine]:
+    for text in row.examples:
+        yield ExampleLine(text, row.source)
+
+
+def _findings_of(rows: Sequence[KernelEvent]) -> dict[str, None]:
+    """Classes that lines of these rows are evidence of, the general ones first."""
+    findings = dict.fromkeys(map(attrgetter("finding"), rows))
+    for row in rows:
+        findings.update(dict.fromkeys(row.finding_by_block.values()))
+    return findings
 
 
 def _log_lines(failure_class: str) -> Iterator[ExampleLine]:
     """Lines of a job's log that are evidence of the class."""
     for row in signatures.table().rows:
         if row.failure_class == failure_class:
-            yield from (ExampleLine(text, row.source) for text in row.examples)
+            for text in row.examples:
+                yield ExampleLine(text, row.source)
 
 
 def _kernel_lines(failure_classes: set[str]) -> Iterator[ExampleLine]:
     """Kernel lines that are of one of the classes, or evidence of it."""
     for row in catalog.kernel_table().events:
-        for text in row.examples:
-            match = row.pattern.search(text)
+        for line in _examples(row):
+            match = row.pattern.search(line.text)
             block = match.groupdict().get("block") if match else None
             if failure_classes & {row.event, row.finding_for(block)}:
-                yield ExampleLine(text, row.source)
+                yield line
 
 
 def _sources(first: str, *lines: Iterable[ExampleLine | KernelEvent]) -> list[str]:
     """Each source once."""
-    others = (line.source for group in lines for line in group)
+    others = map(attrgetter("source"), chain.from_iterable(lines))
     return list(filter(None, dict.fromkeys([first, *others])))

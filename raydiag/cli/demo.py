@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raydiag.cli import diagnose, options
+from raydiag.cli import browser, diagnose, options
 from raydiag.errors import CannotRun, UsageError
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the examples that are here")
     output = options.add_output(parser)
     words = "do not show the page in a browser"
-    output.add_argument("--no-open", action="store_true", help=words)
-    parser.set_defaults(format="html", output=_HERE)
+    output.add_argument("--no-open", dest="open", action="store_false", help=words)
+    parser.set_defaults(format="html", output=_HERE, open=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -79,21 +79,14 @@ def _examined(asked: argparse.Namespace) -> ExaminedJob:
 
 def _show(asked: argparse.Namespace, examined: ExaminedJob) -> None:
     """The report as it was asked for; for a page the text as well, and where the page is."""
+    opens, asked.open = asked.open, False
     diagnose.show(asked, examined)
     if asked.format == "html" and asked.output:
-        page = Path(asked.output).resolve()
+        page = str(Path(asked.output).resolve())
         diagnose.show(argparse.Namespace(**{**vars(asked), **_AS_TEXT}), examined)
-        where = "in your browser" if not asked.no_open and _opened(page) else "as a page"
-        print(f"\nThe same with plots, {where}: {page}")
-
-
-def _opened(page: Path) -> bool:
-    """Whether there is a screen, and a browser that has taken the page."""
-    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        return False
-    import webbrowser
-
-    return webbrowser.open(page.as_uri())
+        print(f"\nThe same with plots: {page}")
+        if opens and browser.has_screen():
+            browser.show(page)
 
 
 def examples() -> Iterator[tuple[str, Path]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from raydiag.catalog.entries import CatalogEntry, ExampleLine
@@ -54,11 +55,11 @@ def explain_document(entry: CatalogEntry, generated_at: float) -> dict[str, Any]
         "class": entry.failure_class.id,
         "evidence_of": list(entry.evidence_of),
         "explanation": entry.failure_class.explanation,
-        "caused_by": [cause.id for cause in entry.caused_by],
+        "caused_by": list(map(attrgetter("id"), entry.caused_by)),
         "can_cause": list(entry.failure_class.can_cause),
         "next_steps": list(entry.next_steps),
-        "log_lines": [line._asdict() for line in entry.log_lines],
-        "kernel_lines": [line._asdict() for line in entry.kernel_lines],
+        "log_lines": list(map(ExampleLine._asdict, entry.log_lines)),
+        "kernel_lines": list(map(ExampleLine._asdict, entry.kernel_lines)),
         "sources": list(entry.sources),
         **document.findings_and_coverage(Diagnosis((), (), Coverage(0, 0))),
     }
@@ -72,7 +73,7 @@ def _classes(classes: Sequence[FailureClass], most: int | None) -> Bullets:
 
 def _lines(title: str, lines: Sequence[ExampleLine], most: int | None) -> Section:
     """Lines in the form in which they are printed."""
-    quote = Quote([line.text for line in lines[:most]])
+    quote = Quote(list(map(attrgetter("text"), lines[:most])))
     return Section(title, [quote, bullets([_rest(len(lines), most, "form", "forms")])])
 
 
