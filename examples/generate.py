@@ -451,7 +451,7 @@ EXAMPLES = (
             "kernel-oops",
             "hung-task",
         ),
-        settings={"step_s": 12.4, "compile_s": 110.0, "period": 60, "asynchronous": True},
+        settings={"step_s": 12.4, "compile_s": 110.0, "period": 50, "asynchronous": True},
     ),
     Example(
         "nfs-stall",
