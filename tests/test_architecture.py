@@ -68,6 +68,9 @@ ARROWS = {
     "explain": FOUNDATION
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
     | {"event_file"},
+    "watch": FOUNDATION | {"joblog", "triage"},
+    "mcp": FOUNDATION,
+    "doctor": FOUNDATION | {"catalog"},
     "exporter": {"untrusted"}
     | NODE
     | {"file_writing", "environment", "listening", "ownership"}
@@ -90,6 +93,8 @@ ARROWS = {
         "playbooks",
         "explain",
         "exporter",
+        "watch",
+        "doctor",
     },
     "cluster": {"untrusted"}
     | FOUNDATION
@@ -103,7 +108,18 @@ ARROWS = {
     "cli": {"untrusted"}
     | FOUNDATION
     | {"probes", "catalog", "explain", "render", "cluster", "kmsg", "nodeset"}
-    | {"joblog", "triage", "tsdb", "exporter", "hotfix", "environment", "ownership"},
+    | {
+        "joblog",
+        "triage",
+        "tsdb",
+        "exporter",
+        "hotfix",
+        "environment",
+        "ownership",
+        "watch",
+        "mcp",
+        "doctor",
+    },
 }
 
 IMPORTS_RAY = {
@@ -141,6 +157,8 @@ SIGNALS = {
     ("hotfix/process.py", "os.pidfd_open"),
     ("hotfix/process.py", "signal.pidfd_send_signal"),
     ("hotfix/process.py", "os.kill"),
+    ("mcp/command.py", "process.send_signal"),  # a command of our own, our own child
+    ("mcp/command.py", "process.kill"),  # the same
     ("tsdb/server.py", "self._process.kill"),  # the throw-away prometheus, our own child
 }
 _SIGNAL_NAMES = {"kill", "killpg", "terminate", "send_signal", "tgkill", "pthread_kill"}
@@ -175,6 +193,7 @@ STARTS_PROCESSES = {
     "exporter/supervise.py",  # the exporter, again and again
     "joblog/slurm.py",  # squeue, scontrol, sacct, where they are installed
     "tsdb/server.py",  # the throw-away prometheus
+    "mcp/command.py",  # a read-only command of our own, for an agent
 }
 # Never in a Ray worker, which has threads.
 FORKS = {"sandbox.py", "exporter/program.py", "exporter/server.py", "exporter/log.py"}
@@ -421,8 +440,13 @@ def test_a_writing_call_is_recognised(text: str, expected: bool) -> None:
     assert _writes(ast.unparse(call.func), call) is expected
 
 
+def _starts_processes(path: Path) -> bool:
+    called = (function for function, _ in calls(path))
+    return "subprocess" in roots(path) or "anyio.open_process" in called
+
+
 def test_processes_are_started_where_it_is_said() -> None:
-    assert everywhere(lambda path: "subprocess" in roots(path)) == STARTS_PROCESSES
+    assert everywhere(_starts_processes) == STARTS_PROCESSES
     forks = {"os.fork", "os.forkpty", "os.system", "os.popen", "os.posix_spawn", "os.execv"}
     assert everywhere(lambda path: {f for f, _ in calls(path)} & forks) == FORKS
 

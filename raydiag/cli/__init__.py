@@ -24,10 +24,13 @@ from raydiag.cli import (
     config,
     demo,
     diagnose,
+    doctor,
     explain,
     exporter,
     hotfix,
     kmsg,
+    kpi,
+    mcp,
     options,
     probe,
     schema,
@@ -39,18 +42,8 @@ from raydiag.errors import RaydiagError, UsageError
 _INTERRUPTED, _NO_READER = 130, 141  # as shells report SIGINT and SIGPIPE
 _MOST_OF_ERROR = 500  # characters
 _COMMANDS = (
-    probe,
-    kmsg,
-    triage,
-    diagnose,
-    compare,
-    tsdb,
-    exporter,
-    hotfix,
-    explain,
-    schema,
-    completion,
-    demo,
+    *(probe, kmsg, triage, diagnose, compare, kpi, tsdb, exporter, hotfix, doctor, mcp),
+    *(explain, schema, completion, demo),
 )
 
 

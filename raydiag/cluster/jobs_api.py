@@ -63,6 +63,14 @@ class JobsApi:
             raise CannotRun(self._not_ray("/api/version"))
         return {"ray_version": reply["ray_version"], "session_name": reply.get("session_name")}
 
+    def token_is_needed(self) -> bool:
+        """Whether the dashboard refuses who has no token."""
+        token, self._token = self._token, None
+        try:
+            return self._send("GET", "/api/version").status_code in (401, 403)
+        finally:
+            self._token = token
+
     def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None:
         """Submit a job of ours with 0 CPU and 0 GPU and no runtime environment."""
         body = {

@@ -49,6 +49,9 @@ class LocalRay:
         """{"ray_version", "session_name"}."""
         return {"ray_version": self._ray.__version__, "session_name": self._directory_name()}
 
+    def token_is_needed(self) -> None:
+        """There is no dashboard to ask."""
+
     def _directory_name(self) -> str:
         """Ray calls the session as it calls its directory."""
         return os.path.basename(os.path.realpath(self._log.with_name("session_latest")))

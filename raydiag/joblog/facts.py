@@ -210,6 +210,14 @@ class Restore:
     line: int
 
 
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """How long a checkpoint took to load."""
+
+    seconds: float
+    line: int  # of the last rank that said so
+
+
 # ---- failures: signatures that match, tracebacks, processes that ended
 
 
@@ -371,6 +379,7 @@ class JobFacts:
     unread: tuple[Unread, ...]
     done_markers: tuple[tuple[int, str], ...] = ()  # (line, text) of "Training completed" and such
     resumed_at: int = 0  # bytes skipped thanks to --state
+    loads: tuple[LoadedCheckpoint, ...] = ()
 
     @property
     def summary_time(self) -> float | None:

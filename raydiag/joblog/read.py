@@ -155,6 +155,7 @@ def _facts(
         steps=steps,
         saves=_of_all(logs, "learnt.saves.saves"),
         restores=tuple(learnt.saves.restores),
+        loads=_of_all(logs, "learnt.saves.loads"),
         matches=tuple(_on_host(match, hosts, names) for match in matches),
         tracebacks=_of_all(logs, "learnt.matches.tracebacks"),
         exits=_of_all(logs, "learnt.exits.exits"),

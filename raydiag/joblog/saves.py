@@ -1,4 +1,4 @@
-"""Checkpoints: saves that began, ended or failed, and what a run was restored from.
+"""Checkpoints: saves that began, ended or failed, loads, and what a run was restored from.
 
 Source: the messages of MaxText and Orbax, Megatron-LM with and without NVRx, TorchTitan, TorchSpec,
 DeepSpeed, the Hugging Face Trainer, NeMo and Lightning, nanoGPT.
@@ -7,7 +7,7 @@ DeepSpeed, the Hugging Face Trainer, NeMo and Lightning, nanoGPT.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from raydiag.joblog.facts import LoggedSave, Restore
+from raydiag.joblog.facts import LoadedCheckpoint, LoggedSave, Restore
 from raydiag.joblog.log_line import JobLogLine
 from raydiag.joblog.numbers import decimal_number, whole_number
 from raydiag.joblog.tables import anchors_of, line_patterns
@@ -15,6 +15,7 @@ from raydiag.joblog.tables import anchors_of, line_patterns
 _ROWS = line_patterns("saves")
 ANCHORS = anchors_of(_ROWS)
 FIRST, LAST = 64, 192
+_TOGETHER = 4096  # lines between two ranks' words on one load
 
 
 @dataclass
@@ -23,6 +24,7 @@ class SaveTally:
 
     saves: list[LoggedSave] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
+    loads: list[LoadedCheckpoint] = field(default_factory=list)
 
     def take(self, line: JobLogLine) -> None:
         """One line that may be of a save or a restore."""
@@ -33,6 +35,9 @@ class SaveTally:
 
     def _add(self, event: str, groups: Mapping[str, str], line: JobLogLine) -> None:
         step = whole_number(groups.get("step"))
+        if event == "loaded":
+            self._add_load(decimal_number(groups.get("seconds")), line)
+            return
         if event == "restored":
             if len(self.restores) < FIRST:
                 self.restores.append(Restore(step, line.number))
@@ -50,3 +55,13 @@ class SaveTally:
                 file=line.file,
             )
         )
+
+    def _add_load(self, seconds: float | None, line: JobLogLine) -> None:
+        """Of the ranks that load a checkpoint together the slowest counts."""
+        if seconds is None:
+            return
+        if self.loads and line.number - self.loads[-1].line <= _TOGETHER:
+            slowest_s = max(seconds, self.loads[-1].seconds)
+            self.loads[-1] = LoadedCheckpoint(slowest_s, line.number)
+        elif len(self.loads) < FIRST:
+            self.loads.append(LoadedCheckpoint(seconds, line.number))

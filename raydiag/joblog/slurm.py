@@ -52,6 +52,15 @@ class SlurmJob:
         return self.waiting and ("held" in self.reason.lower() or self.state == "REQUEUE_HOLD")
 
 
+@dataclass(frozen=True)
+class SlurmRun:
+    """One attempt of a job; times are Unix seconds."""
+
+    submitted: float  # or requeued
+    start: float
+    end: float | None  # None: it runs
+
+
 Run = Callable[[Sequence[str]], str]
 
 
@@ -70,6 +79,21 @@ def ask(job_id: str | None, run: Run | None = None, name: str | None = None) -> 
         or _from_squeue(run(["squeue", "-h", "-j", job_id, *named, "-o", "%T|%r"]))
         or _from_sacct(run(["sacct", "-n", "-P", "-X", "-j", job_id, *named, *columns]))
     )
+
+
+def runs_of(job_id: str | None, run: Run | None = None) -> list[SlurmRun]:
+    """The attempts of a job, oldest first; empty without Slurm's accounting."""
+    if not job_id or not _JOB_ID.fullmatch(job_id):
+        return []
+    seconds = ["env", "SLURM_TIME_FORMAT=%s"]
+    columns = ["-o", "Submit,Start,End"]
+    text = (run or _output)([*seconds, "sacct", "-n", "-P", "-D", "-X", "-j", job_id, *columns])
+    runs = []
+    for line in text.splitlines():
+        submitted, start, end = (*map(decimal_number, line.split("|")[:3]), None, None, None)[:3]
+        if submitted is not None and start is not None:
+            runs.append(SlurmRun(submitted, start, end))
+    return sorted(runs, key=lambda slurm_run: slurm_run.start)
 
 
 def _output(command: Sequence[str]) -> str:

@@ -64,6 +64,11 @@ def stores_in(url: str, data: Path) -> bool:
     return named.parts[-2:] == data.resolve().parts[-2:]
 
 
+def scrape_targets(url: str) -> list[dict[str, Any]]:
+    """What a server says of its targets, as its API has them; empty when it does not answer."""
+    return _active_targets(url)
+
+
 def _active_targets(url: str) -> list[dict[str, Any]]:
     answer = Client(url, _DEADLINE_S).metadata("targets", {"state": "active"})
     if not answer.ok or not isinstance(answer.data, dict):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
+_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
@@ -34,6 +35,16 @@ def selector(metric: str, match: Mapping[str, str] | None = None) -> str:
             matchers.append(f"__name__={quoted(metric)}")
         metric = ""
     return f"{metric}{{{','.join(matchers)}}}" if matchers else metric
+
+
+def duration_s(text: str) -> float | None:
+    """Seconds of a duration such as `1m30s`; None for what is none."""
+    if not re.fullmatch(r"(?:\d{1,9}(?:ms|[smhdwy]))+", text):
+        return None
+    total_s = 0.0
+    for number, unit in re.findall(r"(\d+)(ms|[smhdwy])", text):
+        total_s += int(number) * _UNITS_S[unit]
+    return total_s
 
 
 def duration(seconds: float) -> str:
