@@ -11,7 +11,7 @@ from raydiag.cli import _parser
 from raydiag.errors import UsageError
 from raydiag.mcp.tools import agent_tools
 
-READ_ONLY = {"probe", "diagnose", "triage", "kmsg", "compare", "kpi", "tsdb"}
+READ_ONLY = {"probe", "diagnose", "triage", "kmsg", "compare", "kpi", "tsdb", "explain"}
 
 
 def test_tools_are_commands_that_change_nothing() -> None:
