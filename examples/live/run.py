@@ -48,6 +48,9 @@ def main(options: Sequence[str]) -> int:
     except NotStarted as error:
         _say(str(error))
         return 4
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return 130
 
 
 def _say(text: str) -> None:
